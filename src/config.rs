@@ -1,0 +1,291 @@
+//! Settings: raw (serde, unknown names refused) → layered (defaults < TOML < environment) → [`Config`].
+//!
+//! A `Config` exists only when every value is possible; all that is wrong is reported at once, each with its path,
+//! its value (never a secret), the rule and the fix. Defaults live here, each with its reason, and nowhere else.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::methods::{Commitment, Method, PerCommitment, Profile};
+
+/// A value that must never be shown: `Debug` and `Display` print `***`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a secret.
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    /// The secret itself, for the one place that needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Every setting, valid.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// `compat.profile`
+    pub profile: Profile,
+    /// `[server]`
+    pub server: Server,
+    /// `[auth]`
+    pub auth: Auth,
+    /// `[plans.NAME]`
+    pub plans: BTreeMap<String, Plan>,
+    /// `[units]`
+    pub units: Units,
+    /// `[[upstream]]`, at least one.
+    pub upstreams: Vec<Upstream>,
+    /// `[pool]`
+    pub pool: Pool,
+    /// `[cache]`
+    pub cache: Cache,
+    /// `[telemetry]`
+    pub telemetry: Telemetry,
+}
+
+/// `[server]`: the listeners and their bounds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Server {
+    /// Public listener.
+    pub listen: SocketAddr,
+    /// Admin listener: metrics, health, status page.
+    pub admin_listen: SocketAddr,
+    /// Largest request body, in bytes; a node's own default is 50 KiB.
+    pub max_body: usize,
+    /// Most calls in a batch.
+    pub max_batch: usize,
+    /// Most open connections on the public listener.
+    pub max_connections: usize,
+    /// Most requests in flight; past it -32094.
+    pub max_in_flight: usize,
+    /// How long a client may take to send its request head.
+    pub header_timeout: Duration,
+    /// How long a client may take to send its body.
+    pub body_timeout: Duration,
+    /// How long a call may take; past it -32096.
+    pub request_timeout: Duration,
+    /// How long calls in flight may finish after a stop signal.
+    pub drain_timeout: Duration,
+    /// Origins that browsers may call from; `["*"]` is every origin.
+    pub cors_origins: Vec<String>,
+    /// Proxies whose X-Forwarded-For is believed.
+    pub trusted_proxies: Vec<ipnet::IpNet>,
+}
+
+/// `[auth]`: who may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Auth {
+    /// Keys, or open to all.
+    pub mode: AuthMode,
+    /// The key file, absolute or relative to the configuration file (resolved here).
+    pub keys_file: PathBuf,
+    /// Where quotas are kept over a restart (resolved here).
+    pub usage_file: PathBuf,
+    /// Failed keys per client address and minute.
+    pub failed_per_minute: u32,
+    /// In open mode, the plan that holds per client address.
+    pub open_plan: Option<String>,
+    /// Bearer token of the admin API; without it the API only reads.
+    pub admin_token: Option<Secret>,
+}
+
+/// `auth.mode`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuthMode {
+    /// Every call carries a key of the key file.
+    Keys,
+    /// Any or no key, for a private network.
+    Open,
+}
+
+/// `[plans.NAME]`: what a key may do, how often.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// Calls a second; each element of a batch is one.
+    pub rps: u32,
+    /// Calls at once.
+    pub burst: u32,
+    /// Units a UTC day.
+    pub daily_units: Option<u64>,
+    /// Units a UTC month.
+    pub monthly_units: Option<u64>,
+    /// Methods allowed; `None` is all.
+    pub methods: Option<Vec<Method>>,
+    /// Commitments allowed; `None` is all.
+    pub commitments: Option<Vec<Commitment>>,
+    /// Most calls in a batch, where lower than the server's.
+    pub max_batch: Option<usize>,
+    /// Most accounts in a getMultipleAccounts.
+    pub max_accounts: Option<usize>,
+    /// Whether `Cache-Control: no-cache` is honoured.
+    pub bypass_cache: bool,
+}
+
+/// `[units]`: one call's cost.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Units {
+    /// Cost by [`Method::index`].
+    pub by_method: [u64; 8],
+    /// What a hit costs, as a factor.
+    pub hit_factor: f64,
+}
+
+/// `[[upstream]]`: one node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Upstream {
+    /// Its name in logs, metrics, pages and errors.
+    pub name: String,
+    /// Its address, which may hold a provider's key.
+    pub url: Secret,
+    /// Lower tiers are asked first.
+    pub tier: u8,
+    /// Headers sent with every call.
+    pub headers: BTreeMap<String, Secret>,
+    /// Calls a second that this node allows us.
+    pub rps: Option<u32>,
+    /// Most calls in flight to this node.
+    pub max_in_flight: usize,
+    /// A certificate authority of its own, PEM.
+    pub ca_file: Option<PathBuf>,
+    /// HTTP/2 instead of HTTP/1.1.
+    pub http2: bool,
+}
+
+/// `[pool]`: how upstreams are asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    /// The cluster, by its genesis hash; else the first usable node's.
+    pub genesis_hash: Option<String>,
+    /// Between two probes of a node.
+    pub probe_interval: Duration,
+    /// Slots behind the frontier at processed past which a node is not usable.
+    pub max_slot_lag: u64,
+    /// To connect.
+    pub connect_timeout: Duration,
+    /// One attempt, by [`Method::index`].
+    pub attempt_timeout: [Duration; 8],
+    /// Further attempts on other nodes.
+    pub retries: usize,
+    /// Retries as a share of calls.
+    pub retry_budget: f64,
+    /// When a node is left alone for a while.
+    pub breaker: Breaker,
+    /// Largest answer, in bytes after decompression.
+    pub max_response: usize,
+    /// All bodies in flight, in bytes.
+    pub max_buffered: usize,
+}
+
+/// `pool.breaker`
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Breaker {
+    /// Consecutive failures that open it.
+    pub failures: u32,
+    /// Share of failures, over at least 20 calls, that opens it.
+    pub failure_rate: f64,
+    /// An attempt past this multiple of the method's p95 counts as failed.
+    pub slow: f64,
+    /// How long it stays open before one probe is let through.
+    pub open: Duration,
+}
+
+/// `[cache]`: how long answers live, and how much is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cache {
+    /// All entries, in bytes.
+    pub capacity: u64,
+    /// One entry, in bytes.
+    pub max_entry: u64,
+    /// How a list of accounts is made from kept ones.
+    pub assemble: Assemble,
+    /// Slots that an answer may be behind the frontier at its commitment.
+    pub max_lag_slots: PerCommitment<u64>,
+    /// How far both bounds stretch while a fresh answer is fetched, as a factor; 0 at processed.
+    pub stale_while_revalidate: PerCommitment<f64>,
+    /// How old an answer may be when no node answers.
+    pub stale_if_error: StaleIfError,
+    /// `[cache.ttl]`
+    pub ttl: Ttl,
+}
+
+/// `cache.assemble`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Assemble {
+    /// Only from entries of one slot.
+    SameSlot,
+    /// Missing keys are fetched alone; the lowest slot is the answer's. (arrives later)
+    WithinBound,
+    /// Never.
+    Off,
+}
+
+/// `cache.stale_if_error`; none at processed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StaleIfError {
+    /// At confirmed.
+    pub confirmed: Duration,
+    /// At finalized.
+    pub finalized: Duration,
+    /// Final blocks; `None` is for ever.
+    pub block: Option<Duration>,
+}
+
+/// `[cache.ttl]`: the bound in time that always holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ttl {
+    /// Accounts and token balances.
+    pub account: PerCommitment<Duration>,
+    /// Fees.
+    pub fee: PerCommitment<Duration>,
+    /// Vote accounts.
+    pub vote_accounts: PerCommitment<Duration>,
+    /// A block that is confirmed only.
+    pub block_confirmed: Duration,
+    /// A final block.
+    pub block_finalized: Duration,
+    /// -32004.
+    pub no_block_not_yet: Duration,
+    /// -32007 of one voice, and recent -32009.
+    pub no_block_unconfirmed: Duration,
+    /// -32007 that a second node confirms.
+    pub no_block_skipped: Duration,
+    /// Performance samples.
+    pub performance_samples: Duration,
+    /// Cluster nodes.
+    pub cluster_nodes: Duration,
+}
+
+/// `[telemetry]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Telemetry {
+    /// A tracing filter, such as `info` or `slotfront::pool=debug`.
+    pub log: String,
+    /// How log lines are written.
+    pub format: LogFormat,
+}
+
+/// `telemetry.format`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Pretty on a terminal, else JSON.
+    Auto,
+    /// For people.
+    Pretty,
+    /// One JSON object a line.
+    Json,
+}

@@ -1,0 +1,163 @@
+//! Every refusal of ours, mapped once to HTTP status, JSON-RPC code, message and metric reason.
+//!
+//! Nodes use -32001 to -32022 for their own errors, which pass through byte for byte and are not born here.
+//! Ours are -32090 to -32096: inside JSON-RPC's server range, clear of every node's.
+
+use std::time::Duration;
+
+use crate::methods::ParamError;
+
+/// JSON-RPC codes that slotfront itself answers with.
+pub mod code {
+    /// The body is no JSON, or an id has an impossible type.
+    pub const PARSE_ERROR: i32 = -32700;
+    /// JSON, but not a call.
+    pub const INVALID_REQUEST: i32 = -32600;
+    /// None of the eight methods.
+    pub const METHOD_NOT_FOUND: i32 = -32601;
+    /// Unknown, expired or revoked key.
+    pub const UNAUTHORIZED: i32 = -32090;
+    /// The key may not do this.
+    pub const FORBIDDEN: i32 = -32091;
+    /// Rate or quota.
+    pub const TOO_MANY_REQUESTS: i32 = -32092;
+    /// A batch over its limit.
+    pub const TOO_LARGE: i32 = -32093;
+    /// In-flight limit reached.
+    pub const OVERLOADED: i32 = -32094;
+    /// No upstream could answer.
+    pub const NO_UPSTREAM: i32 = -32095;
+    /// The call's deadline passed.
+    pub const TIMED_OUT: i32 = -32096;
+}
+
+/// A refusal of ours, each variant one reaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// Not JSON, or not shaped like a call at all.
+    Parse,
+    /// JSON, but not a call.
+    InvalidRequest,
+    /// `jsonrpc` is missing or null. Answered without a `jsonrpc` member, as a node does.
+    UnsupportedVersion,
+    /// None of the eight methods.
+    MethodNotFound,
+    /// Params that every node version refuses.
+    Params(ParamError),
+    /// Unknown, expired or revoked key: one answer, no hint which.
+    Unauthorized,
+    /// The key may not do this; names what.
+    Forbidden(String),
+    /// Over a limit, which is named; when to come back.
+    Limited {
+        /// Which limit, for people: `"100 calls a second"`.
+        limit: String,
+        /// Metric reason: `rate`, `day`, `month`, `failed_keys`.
+        reason: &'static str,
+        /// How long to wait.
+        retry_after: Duration,
+    },
+    /// A batch over its limit.
+    BatchTooLarge {
+        /// Calls in the batch.
+        calls: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Too many requests in flight.
+    Overloaded,
+    /// No upstream could answer: what was tried.
+    NoUpstream(Vec<Attempt>),
+    /// The call's deadline passed, which was this long.
+    TimedOut(Duration),
+}
+
+/// One failed attempt, for `data.attempts`: a node's name and a reason, no address.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Attempt {
+    /// The upstream's configured name.
+    pub upstream: String,
+    /// One word of the pool's vocabulary: `connect`, `timeout`, `status_429`, `bad_json`, `too_large` …
+    pub reason: String,
+}
+
+/// What a refusal looks like on the wire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wire {
+    /// HTTP status where the call stands alone; inside a batch it is 200.
+    pub status: u16,
+    /// JSON-RPC code.
+    pub code: i32,
+    /// JSON-RPC message.
+    pub message: String,
+    /// JSON-RPC `data`, as JSON text.
+    pub data: Option<String>,
+    /// `Retry-After`, whole seconds.
+    pub retry_after_s: Option<u64>,
+    /// The word for metrics and logs.
+    pub reason: &'static str,
+}
+
+impl Error {
+    /// The one mapping from refusal to wire.
+    pub fn wire(&self) -> Wire {
+        let wire = |status, code, message: &str, reason| Wire {
+            status,
+            code,
+            message: message.to_owned(),
+            data: None,
+            retry_after_s: None,
+            reason,
+        };
+        match self {
+            Self::Parse => wire(200, code::PARSE_ERROR, "Parse error", "not_json"),
+            Self::InvalidRequest => wire(200, code::INVALID_REQUEST, "Invalid request", "not_a_call"),
+            Self::UnsupportedVersion => {
+                wire(200, code::INVALID_REQUEST, "Unsupported JSON-RPC protocol version", "version")
+            }
+            Self::MethodNotFound => wire(200, code::METHOD_NOT_FOUND, "Method not found", "unknown_method"),
+            Self::Params(e) => Wire {
+                data: e.data.as_ref().map(|d| serde_json::Value::from(d.as_str()).to_string()),
+                ..wire(200, e.code, &e.message, "params")
+            },
+            Self::Unauthorized => wire(
+                401,
+                code::UNAUTHORIZED,
+                "Unauthorized: unknown, expired or revoked API key",
+                "unauthorized",
+            ),
+            Self::Forbidden(what) => wire(
+                403,
+                code::FORBIDDEN,
+                &format!("Forbidden: {what} is not allowed for this API key"),
+                "forbidden",
+            ),
+            Self::Limited { limit, reason, retry_after } => Wire {
+                data: Some(format!(r#"{{"retryAfterMs":{}}}"#, retry_after.as_millis().max(1))),
+                retry_after_s: Some(whole_seconds(*retry_after)),
+                ..wire(429, code::TOO_MANY_REQUESTS, &format!("Too many requests: {limit}"), reason)
+            },
+            Self::BatchTooLarge { calls, limit } => wire(
+                413,
+                code::TOO_LARGE,
+                &format!("Request too large: a batch of {calls} calls, the limit is {limit}"),
+                "batch",
+            ),
+            Self::Overloaded => {
+                Wire { retry_after_s: Some(1), ..wire(503, code::OVERLOADED, "Overloaded", "overloaded") }
+            }
+            Self::NoUpstream(attempts) => Wire {
+                data: Some(serde_json::json!({ "attempts": attempts }).to_string()),
+                ..wire(502, code::NO_UPSTREAM, "No upstream could answer", "no_upstream")
+            },
+            Self::TimedOut(after) => {
+                wire(504, code::TIMED_OUT, &format!("Timed out after {} ms", after.as_millis()), "timed_out")
+            }
+        }
+    }
+}
+
+/// `Retry-After` counts whole seconds, and 0 would mean "at once".
+fn whole_seconds(wait: Duration) -> u64 {
+    wait.as_millis().div_ceil(1000).max(1).try_into().unwrap_or(u64::MAX)
+}

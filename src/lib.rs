@@ -1,0 +1,25 @@
+//! slotfront: a caching read-through JSON-RPC proxy in front of Solana RPC nodes.
+//!
+//! The modules below stand in the order in which a request meets them; each calls only those after it, and hands on
+//! a typed value: bytes → `Call` → `Query` → `Answer` → bytes. `ARCHITECTURE.md` is the map.
+
+pub mod app;
+pub mod cli;
+
+pub mod admin;
+pub mod http;
+
+pub mod gateway;
+pub mod jsonrpc;
+pub mod methods;
+
+pub mod cache;
+pub mod pool;
+
+pub mod frontier;
+pub mod node;
+
+pub mod config;
+pub mod error;
+pub mod sim;
+pub mod telemetry;

@@ -1,0 +1,70 @@
+//! How settled a state must be to be answered from: processed, confirmed or finalized.
+
+use serde::{Deserialize, Serialize};
+
+/// A position in the chain's time: one slot is about 400 ms on mainnet, and may hold no block.
+pub type Slot = u64;
+
+/// How settled the state is that a call reads. Ordered: processed < confirmed < finalized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Commitment {
+    /// The node's newest block, which the cluster may still drop.
+    Processed,
+    /// The newest block that a supermajority has voted on.
+    Confirmed,
+    /// The newest block that a supermajority holds at maximum lockout; a node's default.
+    Finalized,
+}
+
+impl Commitment {
+    /// Every commitment, weakest first; its position is [`Commitment::index`].
+    pub const ALL: [Self; 3] = [Self::Processed, Self::Confirmed, Self::Finalized];
+
+    /// The name on the wire, in metrics and in settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Processed => "processed",
+            Self::Confirmed => "confirmed",
+            Self::Finalized => "finalized",
+        }
+    }
+
+    /// Position in a table of three, weakest first.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Reads the exact wire name; anything else is `None` (a node ignores it, or refuses it, depending on the method).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|c| c.as_str() == name)
+    }
+}
+
+impl std::fmt::Display for Commitment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One value for each commitment, as settings and frontiers have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PerCommitment<T> {
+    /// The value at processed.
+    pub processed: T,
+    /// The value at confirmed.
+    pub confirmed: T,
+    /// The value at finalized.
+    pub finalized: T,
+}
+
+impl<T> PerCommitment<T> {
+    /// The value at `commitment`.
+    pub const fn get(&self, commitment: Commitment) -> &T {
+        match commitment {
+            Commitment::Processed => &self.processed,
+            Commitment::Confirmed => &self.confirmed,
+            Commitment::Finalized => &self.finalized,
+        }
+    }
+}

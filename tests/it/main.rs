@@ -1,0 +1,1 @@
+//! Behaviours through the real door.
