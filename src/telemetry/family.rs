@@ -135,7 +135,7 @@ series! {
 
 /// One metric and its handles.
 pub struct Family<S: Series, L> {
-    family: S::Vec,
+    all: S::Vec,
     handles: Box<[OnceLock<S>]>,
     labels: PhantomData<fn(L)>,
 }
@@ -163,7 +163,7 @@ impl<S: Series, L: Labels> Family<S, L> {
     }
 
     fn handle(&self, position: usize) -> &S {
-        self.handles[position].get_or_init(|| S::series(&self.family, &L::texts(position)))
+        self.handles[position].get_or_init(|| S::series(&self.all, &L::texts(position)))
     }
 }
 
@@ -175,10 +175,10 @@ pub(super) trait Register: Sized {
 
 impl<S: Series, L: Labels> Register for Family<S, L> {
     fn register(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Self> {
-        let family = S::family(Opts::new(name, help), &L::names(), buckets)?;
-        registry.register(Box::new(family.clone()))?;
+        let all = S::family(Opts::new(name, help), &L::names(), buckets)?;
+        registry.register(Box::new(all.clone()))?;
         let handles = (0..L::COMBINATIONS).map(|_| OnceLock::new()).collect();
-        let made = Self { family, handles, labels: PhantomData };
+        let made = Self { all, handles, labels: PhantomData };
         if S::ZERO_IS_TRUE && L::COMBINATIONS <= START_AT_ZERO {
             (0..L::COMBINATIONS).for_each(|position| {
                 made.handle(position);

@@ -173,9 +173,7 @@ type Hook = Box<dyn Fn(&Metrics) + Send + Sync>;
 impl Metrics {
     /// All metrics, at zero, under registries of their own: two in one process do not disturb each other.
     pub fn new() -> Arc<Self> {
-        let metrics = Self::register(registry(None))
-            .expect("names are distinct and well-formed, as every test run sees");
-        Arc::new(metrics)
+        Arc::new(sound(Self::register(registry(None))))
     }
 
     /// Counts one call that has ended: in `requests_total`, `request_duration_seconds` and `response_bytes_total`.
@@ -198,9 +196,7 @@ impl Metrics {
         if let Some(known) = upstreams.get(name) {
             return Arc::clone(known);
         }
-        let made = Arc::new(
-            UpstreamMetrics::register(registry(Some(("upstream", name)))).expect("as in `Metrics::new`"),
-        );
+        let made = Arc::new(sound(UpstreamMetrics::register(registry(Some(("upstream", name))))));
         upstreams.insert(name.to_owned(), Arc::clone(&made));
         made
     }
@@ -219,9 +215,10 @@ impl Metrics {
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         let own = keys.contains_key(id) || keys.len() < KEYS_WITH_SERIES;
         let id = if own { id } else { OTHER_KEY };
-        Arc::clone(keys.entry(Arc::from(id)).or_insert_with(|| {
-            Arc::new(KeyMetrics::register(registry(Some(("key", id)))).expect("as in `Metrics::new`"))
-        }))
+        Arc::clone(
+            keys.entry(Arc::from(id))
+                .or_insert_with(|| Arc::new(sound(KeyMetrics::register(registry(Some(("key", id))))))),
+        )
     }
 
     /// Runs `hook` before each scrape, to set gauges that are cheaper to compute then.
@@ -244,9 +241,7 @@ impl Metrics {
         }
         merge(&mut families, PROCESS.gather());
         let families: Vec<_> = families.into_values().collect();
-        TextEncoder::new()
-            .encode_to_string(&families)
-            .expect("a String takes every write, and registries leave out families without series")
+        sound(TextEncoder::new().encode_to_string(&families))
     }
 
     /// The name of every metric of ours, with its prefix, whether it has series yet or not.
@@ -280,16 +275,19 @@ const OTHER_KEY: &str = "other";
 static PROCESS: LazyLock<Registry> = LazyLock::new(|| {
     let registry = Registry::new();
     #[cfg(target_os = "linux")]
-    registry
-        .register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))
-        .expect("the registry is new");
+    sound(registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self())));
     registry
 });
+
+/// What prometheus makes of names and labels that are written in this file: never an error, as every test run sees.
+fn sound<T>(made: prometheus::Result<T>) -> T {
+    made.expect("names are distinct and well-formed, a String takes every write, and no family is empty")
+}
 
 /// A registry under our prefix, with a label on all that is in it.
 fn registry(label: Option<(&str, &str)>) -> Registry {
     let labels = label.map(|(name, value)| HashMap::from([(name.to_owned(), value.to_owned())]));
-    Registry::new_custom(Some(PREFIX.to_owned()), labels).expect("the prefix is not empty")
+    sound(Registry::new_custom(Some(PREFIX.to_owned()), labels))
 }
 
 /// Adds families to those there are; families of one name become one.
