@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use super::Fault;
+use crate::chunks::{Gather, OverLimit};
 use crate::config::{Pool, Secret, Upstream};
 
 /// Idle connections are dropped before most servers drop theirs (a node's own keep-alive has no limit).
@@ -168,28 +169,15 @@ impl Client {
             status => return Err(Fault::Status(status)),
         }
         let mut buffered = Buffered { budget: &self.budget, bytes: 0 };
-        let mut whole = BytesMut::new();
-        let mut first: Option<Bytes> = None;
         // Counted after decompression, so a small body cannot grow without bound.
+        let mut body = Gather::new(self.max_response);
         while let Some(chunk) = response.chunk().await.map_err(|_| Fault::Truncated)? {
-            if whole.len() + first.as_ref().map_or(0, Bytes::len) + chunk.len() > self.max_response {
-                return Err(Fault::TooLarge);
-            }
             if !buffered.grow(chunk.len()) {
                 return Err(Fault::BuffersFull);
             }
-            match first.take() {
-                // Most answers come in one chunk, which is then the body: no copy.
-                None if whole.is_empty() => first = Some(chunk),
-                None => whole.extend_from_slice(&chunk),
-                Some(head) => {
-                    whole.reserve(head.len() + chunk.len());
-                    whole.extend_from_slice(&head);
-                    whole.extend_from_slice(&chunk);
-                }
-            }
+            body.push(chunk).map_err(|OverLimit| Fault::TooLarge)?;
         }
-        Ok(first.unwrap_or_else(|| whole.freeze()))
+        Ok(body.finish())
     }
 }
 
