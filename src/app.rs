@@ -107,9 +107,10 @@ impl App {
         pool.probe(&tasks, &stop);
         gateway.watch(&tasks, &stop);
         status::feed_metrics(&front);
-        let state = admin::State::new(metrics, status::Source::new(Arc::clone(&front), stop.clone()), admin.ip());
-        state.record(&tasks, &stop);
-        tasks.spawn(admin::serve(state, listeners.admin, stop.clone()));
+        let state = admin::State::new(metrics, status::Source::new(Arc::clone(&front), stop.clone()), stop.clone());
+        state.watch(&tasks);
+        let (router, ended) = (admin::router(state), stop.clone().cancelled_owned());
+        tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());
         connections.spawn(listener::run(Arc::clone(&front), listeners.public, connections.clone(), stop.clone()));
         Ok(Self { public, admin, front, tasks, connections, stop })
     }

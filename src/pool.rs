@@ -20,7 +20,6 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 pub use attempt::Reply;
-use attempt::Verdict;
 use member::Member;
 use peak_ewma::P95;
 use retry_budget::RetryBudget;

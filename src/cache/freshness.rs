@@ -150,7 +150,7 @@ mod tests {
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
     fn rules() -> Rules {
-        Rules(Config::for_tests().cache)
+        Rules(Config::dev(([127, 0, 0, 1], 0).into(), ([127, 0, 0, 1], 0).into(), Vec::new()).cache)
     }
 
     fn entry(class: Class, slot: Slot, sent_at: Instant) -> Entry {

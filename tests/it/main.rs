@@ -1,1 +1,10 @@
-//! Behaviours through the real door.
+//! Behaviours through the real door: a simulated cluster stepped by hand, the whole gateway, a real socket.
+
+mod cache;
+mod contract;
+mod gateway;
+mod harness;
+mod http;
+mod methods;
+mod pool;
+mod tidy;
