@@ -1,1 +1,3 @@
 //! Behaviours through the real door.
+
+mod dashboards;

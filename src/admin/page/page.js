@@ -237,7 +237,7 @@ function drawTimes(outcomes) {
     svg.append(drawn("text", { x: x(o.p50_ms) - 10, y: y + 4, "text-anchor": "end" }, millis(o.p50_ms)));
     svg.append(drawn("text", { x: x(o.p99_ms) + 9, y: y + 4 }, millis(o.p99_ms)));
   });
-  if (!outcomes.length) svg.append(drawn("text", { x: 0, y: top + 22 }, "No calls in the last minute."));
+  if (!outcomes.length) svg.append(drawn("text", { class: "halo", x: 0, y: top + 22 }, "No calls in the last minute."));
   const words = outcomes.map((o) => `${o.outcome}: half within ${millis(o.p50_ms)}, 99 % within ${millis(o.p99_ms)}`);
   svg.setAttribute("aria-label", words.join("; ") || "No calls in the last minute.");
   table("times-table", ["Outcome", "p50", "p99", "a second"],
@@ -309,7 +309,7 @@ function show() {
   tell("calls-note", `over the last ${traffic.window_s > 55 ? "minute" : Math.round(traffic.window_s) + " seconds"}`);
   tell("hits", percent(traffic.hit_ratio));
   tell("saved", short.format(Math.max(0, traffic.answers_total - traffic.upstream_calls_total)));
-  tell("saved-note", `since start; ${percent(traffic.saved_ratio)} in the last minute`);
+  tell("saved-note", "since start" + (traffic.saved_ratio == null ? "" : `; ${percent(traffic.saved_ratio)} in the last minute`));
   const usable = status.upstreams.filter((node) => node.usable).length;
   tell("usable", `${usable} of ${status.upstreams.length}`);
   const out = status.upstreams.filter((node) => !node.usable).map((node) => node.name);
