@@ -84,7 +84,7 @@ impl State {
         let totals = Totals::read(&self.metrics);
         let point = self.history().record(now, at_ms, totals, status.frontier);
         if self.ticks.receiver_count() > 0 {
-            self.ticks.send_replace(self.snapshot(status, vec![point]).into());
+            self.ticks.send_replace(self.snapshot(status, point.into_iter().collect()).into());
         }
     }
 

@@ -105,22 +105,21 @@ pub struct History {
 }
 
 impl History {
-    /// Takes in one reading, made at `now`, which is `at_ms` in Unix time. Readings come in order.
+    /// Takes in one reading, made at `now`, which is `at_ms` in Unix time. Readings come in order; the first one alone
+    /// makes no point, since rates need two.
     pub fn record(
         &mut self,
         now: Instant,
         at_ms: u64,
         totals: Totals,
         slots: PerCommitment<Option<Slot>>,
-    ) -> Point {
-        let point = match &self.last {
-            Some((then, before)) => point(at_ms, slots, &totals.since(before), now - *then),
-            None => point(at_ms, slots, &Totals::default(), Duration::ZERO),
-        };
+    ) -> Option<Point> {
+        let last = self.last.as_ref();
+        let point = last.map(|(then, before)| point(at_ms, slots, &totals.since(before), now - *then));
         if self.points.len() == POINTS {
             self.points.pop_front();
         }
-        self.points.push_back(point);
+        self.points.extend(point);
 
         if self.marks.back().is_none_or(|(then, _)| now - *then >= BETWEEN_MARKS) {
             self.marks.push_back((now, totals.clone()));

@@ -82,9 +82,10 @@ async fn status_holds_what_the_page_shows() {
     let state = state(Readiness::Ready);
     let start = Instant::now();
     state.tick(start);
+    state.tick(start + TICK);
     let took = Duration::from_micros(90);
     state.metrics.call(Some(Method::GetBlock), Some(Commitment::Finalized), Outcome::Hit, took, 1);
-    state.tick(start + TICK);
+    state.tick(start + 2 * TICK);
 
     let body = text(get_from(&state, "/api/status").await).await;
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();

@@ -2,6 +2,7 @@
 
 mod cache;
 mod contract;
+mod dashboards;
 mod gateway;
 mod harness;
 mod http;
