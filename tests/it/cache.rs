@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use slotfront::methods::Commitment;
+use slotfront::methods::{Commitment, PerCommitment};
 use slotfront::sim::Fault;
 
 use crate::harness::{Reply, Stage};
@@ -94,7 +94,7 @@ async fn the_fetch_outlives_the_caller_that_led_it() {
 async fn slots_end_the_life_of_an_answer_sooner_at_weaker_commitments() {
     // (commitment, steps that a fresh answer outlives, steps that a stale one outlives)
     for (commitment, fresh, stale) in [("processed", 1, 1), ("confirmed", 2, 3), ("finalized", 12, 18)] {
-        let stage = Stage::with(|config| config.cache.stale_while_revalidate = [0.0; 3].into()).await;
+        let stage = Stage::with(|config| config.cache.stale_while_revalidate = PerCommitment::uniform(0.0)).await;
         let account = stage.cluster.examples().wallets[0].to_string();
         let params = json!([account, {"commitment": commitment}]);
         let level = Commitment::from_name(commitment).unwrap();
@@ -115,7 +115,7 @@ async fn slots_end_the_life_of_an_answer_sooner_at_weaker_commitments() {
 async fn time_ends_the_life_of_an_answer() {
     let ms = Duration::from_millis(60);
     let stage = Stage::with(|config| {
-        config.cache.stale_while_revalidate = [0.0; 3].into();
+        config.cache.stale_while_revalidate = PerCommitment::uniform(0.0);
         config.cache.ttl.account.confirmed = ms;
     })
     .await;
@@ -151,7 +151,7 @@ async fn when_no_node_answers_a_held_answer_stands_in_and_says_so() {
     let stage = Stage::with(|config| {
         config.cache.ttl.account.confirmed = Duration::ZERO;
         config.cache.ttl.account.processed = Duration::ZERO;
-        config.cache.stale_while_revalidate = [0.0; 3].into();
+        config.cache.stale_while_revalidate = PerCommitment::uniform(0.0);
     })
     .await;
     let account = stage.cluster.examples().wallets[0].to_string();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use slotfront::app::{App, Listeners};
 use slotfront::config::{Config, Secret, Upstream};
 use slotfront::gateway::Gateway;
-use slotfront::methods::Commitment;
+use slotfront::methods::{Commitment, PerCommitment};
 use slotfront::sim::{Cluster, Settings};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -92,7 +92,7 @@ impl Stage {
         // A test pauses where it likes: nothing ages unless the test says so.
         let hour = Duration::from_secs(3600);
         for ttl in [&mut config.cache.ttl.account, &mut config.cache.ttl.fee, &mut config.cache.ttl.vote_accounts] {
-            (ttl.processed, ttl.confirmed, ttl.finalized) = (hour, hour, hour);
+            *ttl = PerCommitment::uniform(hour);
         }
         config.cache.ttl.block_confirmed = hour;
         config.cache.ttl.no_block_not_yet = hour;
