@@ -21,7 +21,7 @@ use entry::{Body, Entry, Payload};
 use flight::{Flights, Seat};
 use freshness::{Class, Freshness, Rules};
 use key::{Key, Plan};
-pub use status::CacheStatus;
+pub use status::{CacheStatus, Why};
 use store::{Kept, Store};
 
 use crate::config;
@@ -108,36 +108,53 @@ impl Cache {
     /// Answers `query` from what is kept, or from a node.
     ///
     /// # Errors
-    /// [`Error::NoUpstream`] where no node answers and nothing kept may stand in.
+    /// [`Error::NoUpstream`] where no node answers, [`Error::TimedOut`] where none does in time, and nothing kept may
+    /// stand in.
     pub async fn answer(self: &Arc<Self>, query: &Query, terms: Terms) -> Result<Answer, Error> {
         let plan = Plan::new(query, &self.frontier);
-        if terms.bypass {
-            let landed = self.fetch(&plan, query.min_context_slot(), terms.deadline).await?;
-            let status = CacheStatus::forwarded(status::Why::Request, landed.stored);
-            return Ok(self.deliver(query, &landed.entry, status, Outcome::Bypass));
-        }
         let wanted = query.min_context_slot();
-        let mut expired = false;
-        match self.look_up(&plan, wanted) {
-            Found::Fresh(entry) => return Ok(self.hit(query, &entry, Outcome::Hit)),
-            Found::Stale(entry) => {
-                drop(self.board(&plan));
-                return Ok(self.hit(query, &entry, Outcome::Stale));
-            }
-            Found::Expired => expired = true,
-            Found::Nothing => {
-                if let Some(entry) = self.derive(query, wanted) {
-                    return Ok(self.hit(query, &entry, Outcome::Derived));
+        let mut why = Why::Miss;
+        if terms.bypass {
+            why = Why::Request;
+        } else {
+            match self.look_up(&plan, wanted) {
+                Found::Fresh(entry) => return Ok(self.hit(query, &entry, Outcome::Hit)),
+                Found::Stale(entry) => {
+                    drop(self.board(&plan));
+                    return Ok(self.hit(query, &entry, Outcome::Stale));
+                }
+                Found::Expired => why = Why::Stale,
+                Found::Nothing => {
+                    if let Some(entry) = self.derive(query, wanted) {
+                        return Ok(self.hit(query, &entry, Outcome::Derived));
+                    }
                 }
             }
         }
-        if let (Some(slot), Some(commitment)) = (wanted, query.commitment())
+        match tokio::time::timeout_at(terms.deadline, self.from_node(query, &plan, why, terms)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => self.in_fault(query, &plan, error),
+            Err(_) => self.in_fault(query, &plan, Error::TimedOut(self.request_timeout)),
+        }
+    }
+
+    /// The answer of a node: by a flight shared with others, or by a call of this caller's own.
+    async fn from_node(
+        self: &Arc<Self>,
+        query: &Query,
+        plan: &Plan,
+        why: Why,
+        terms: Terms,
+    ) -> Result<Answer, Error> {
+        if why == Why::Request {
+            return self.ask_alone(query, plan, why, terms).await;
+        }
+        if let (Some(slot), Some(commitment)) = (query.min_context_slot(), query.commitment())
             && !self.frontier_reaches(slot, commitment).await
         {
-            return self.ask_alone(query, &plan, terms).await;
+            return self.ask_alone(query, plan, why, terms).await;
         }
-        let why = if expired { status::Why::Stale } else { status::Why::Miss };
-        self.by_flight(query, &plan, why, terms).await
+        self.by_flight(query, plan, why, terms).await
     }
 
     /// Bytes held, and entries.
@@ -202,17 +219,14 @@ impl Cache {
         self: &Arc<Self>,
         query: &Query,
         plan: &Plan,
-        why: status::Why,
+        why: Why,
         terms: Terms,
     ) -> Result<Answer, Error> {
         let wanted = query.min_context_slot();
         for last in [false, true] {
             let seat = self.board(plan);
             let leads = seat.leads;
-            let landed = match seat.landed().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new()))) {
-                Ok(landed) => landed,
-                Err(error) => return self.in_fault(query, plan, error),
-            };
+            let landed = seat.landed().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())))?;
             if !landed.entry.reaches(wanted) {
                 break;
             }
@@ -229,17 +243,14 @@ impl Cache {
                 return Ok(self.deliver(query, &landed.entry, status, outcome));
             }
         }
-        self.ask_alone(query, plan, terms).await
+        self.ask_alone(query, plan, why, terms).await
     }
 
     /// One call of this caller's own, with its own condition: a node's word on that condition passes through.
-    async fn ask_alone(&self, query: &Query, plan: &Plan, terms: Terms) -> Result<Answer, Error> {
-        let landed = match self.fetch(plan, query.min_context_slot(), terms.deadline).await {
-            Ok(landed) => landed,
-            Err(error) => return self.in_fault(query, plan, error),
-        };
-        let status = CacheStatus::forwarded(status::Why::Miss, landed.stored);
-        Ok(self.deliver(query, &landed.entry, status, Outcome::Miss))
+    async fn ask_alone(&self, query: &Query, plan: &Plan, why: Why, terms: Terms) -> Result<Answer, Error> {
+        let landed = self.fetch(plan, query.min_context_slot(), terms.deadline).await?;
+        let outcome = if why == Why::Request { Outcome::Bypass } else { Outcome::Miss };
+        Ok(self.deliver(query, &landed.entry, CacheStatus::forwarded(why, landed.stored), outcome))
     }
 
     /// Whether the frontier is at `slot`, or arrives there within a moment.

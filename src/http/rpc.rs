@@ -175,11 +175,9 @@ impl Context<'_> {
     async fn answer(&self, query: &Query) -> Result<Answer, Error> {
         self.principal.admit(query)?;
         self.principal.take(Instant::now())?;
-        let timeout = self.front.config.server.request_timeout;
-        let terms = Terms { bypass: self.bypass, deadline: self.started + timeout };
-        let answer = tokio::time::timeout_at(terms.deadline, self.front.cache.answer(query, terms))
-            .await
-            .map_err(|_| Error::TimedOut(timeout))??;
+        let deadline = self.started + self.front.config.server.request_timeout;
+        let terms = Terms { bypass: self.bypass, deadline };
+        let answer = self.front.cache.answer(query, terms).await?;
         self.principal.book(gateway::units(&self.front.config.units, query, answer.outcome.is_hit()));
         Ok(answer)
     }
