@@ -185,6 +185,20 @@ fn odd_params() -> impl Strategy<Value = String> {
     params.prop_map(|params| format!("[{}]", params.join(",")))
 }
 
+#[test]
+fn the_last_of_two_equal_names_wins_at_every_depth() {
+    for params in [
+        r#"[5,{"base64":null,"base64":null}]"#,
+        r#"[5,{"commitment":"max","commitment":{"confirmed":null,"confirmed":null}}]"#,
+        r#"[5,{"encoding":5,"encoding":"json"}]"#,
+    ] {
+        let tree: Value = serde_json::from_str(params).unwrap();
+        let query = parse(Method::GetBlock, params);
+        assert!(query.is_ok(), "{params}");
+        assert_eq!(query, parse(Method::GetBlock, &tree.to_string()), "{params}");
+    }
+}
+
 proptest! {
     #[test]
     fn canonical_params_are_read_back_as_the_same_query(query in queries()) {
