@@ -8,6 +8,7 @@ pub mod encoding;
 pub mod message;
 pub mod pubkey;
 
+mod compat;
 mod get_account_info;
 mod get_block;
 mod get_cluster_nodes;
@@ -19,9 +20,12 @@ mod get_vote_accounts;
 mod params;
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
 
 pub use commitment::{Commitment, PerCommitment, Slot};
+pub use compat::{absent_block, shape_result};
 pub use encoding::{AccountEncoding, AccountForm, BlockDetails, BlockEncoding, DataSlice};
 pub use get_account_info::AccountQuery;
 pub use get_block::BlockQuery;

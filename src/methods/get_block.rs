@@ -30,7 +30,9 @@ pub struct BlockQuery {
 
 impl BlockQuery {
     pub(super) fn parse(params: &Params, profile: Profile) -> Result<Self, ParamError> {
-        let (slot, config) = params::one_or_two::<Slot, RpcEncodingConfigWrapper>(params)?;
+        // By way of a tree: in text, an object with two equal names would be neither a bare encoding nor refused.
+        let (slot, config) = params::one_or_two::<Slot, Value>(params)?;
+        let config: Option<RpcEncodingConfigWrapper> = params::typed(config.unwrap_or_default())?;
         let config = config.map(RpcBlockConfig::from).unwrap_or_default();
         if config.commitment == Commitment::Processed {
             return Err(ParamError::new("Method does not support commitment below `confirmed`"));

@@ -26,7 +26,7 @@ impl SamplesQuery {
         }
     }
 
-    pub(super) fn params_json(&self) -> Value {
+    pub(super) fn params_json(self) -> Value {
         json!([self.limit])
     }
 }
