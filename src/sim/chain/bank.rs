@@ -74,7 +74,7 @@ impl Transaction {
     pub(crate) fn unit_limit(&self) -> u64 {
         let keys = &self.message.keys;
         let instructions = self.message.instructions.iter();
-        fee::unit_limit(instructions.map(|i| (&keys[usize::from(i.program)], &i.data[..])))
+        fee::unit_limit(instructions.map(|i| (keys[usize::from(i.program)], &i.data[..])))
     }
 }
 
@@ -135,7 +135,7 @@ impl<'a> Bank<'a> {
         let instructions = message.instructions.iter();
         let fee = fee::fee(
             u64::from(message.signatures()),
-            instructions.map(|i| (&message.keys[usize::from(i.program)], &i.data[..])),
+            instructions.map(|i| (message.keys[usize::from(i.program)], &i.data[..])),
         );
         let mut done = Transaction {
             signatures: (0..message.signatures()).map(|_| draw.bytes()).collect(),

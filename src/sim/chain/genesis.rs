@@ -104,8 +104,9 @@ fn tokens(put: &mut impl FnMut(Pubkey, Account), seed: u64, coin: &Coin, authori
         put(*key, account);
     }
     let authority = (!native).then_some(authority);
+    let freeze_authority = authority.filter(|_| coin.program == address::TOKEN);
     let supply = if native { 0 } else { supply };
-    let mint = Mint { authority, supply, decimals: coin.decimals, freeze_authority: authority };
+    let mint = Mint { authority, supply, decimals: coin.decimals, freeze_authority };
     put(coin.mint, Account::exempt(coin.program, mint.encode()));
 }
 

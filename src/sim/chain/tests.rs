@@ -99,7 +99,9 @@ fn balances_follow_from_blocks() {
         }
         pay(&mut ledger, &fees);
         ledger.retain(|_, lamports| *lamports > 0);
-        assert_eq!(ledger, balances(&chain, block.slot), "after {}", block.slot);
+        let state = balances(&chain, block.slot);
+        let wrong: Vec<_> = state.iter().filter(|(key, lamports)| ledger.get(key) != Some(lamports)).collect();
+        assert!(wrong.is_empty() && ledger.len() == state.len(), "after {}: {wrong:?}", block.slot);
     }
     assert!(failed > 20, "only {failed} transactions failed");
 }
