@@ -110,6 +110,7 @@ impl App {
         });
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
         pool.probe(&tasks, &stop);
+        empty_on_another_cluster(&front, &tasks, &stop);
         gateway.watch(&tasks, &stop);
         status::feed_metrics(&front);
         let state =
@@ -144,6 +145,16 @@ impl App {
         // Flights have deadlines of their own; nobody waits for them any more.
         let _ = tokio::time::timeout(Duration::from_secs(1), self.tasks.wait()).await;
     }
+}
+
+/// Empties the cache when every upstream has become part of another cluster.
+fn empty_on_another_cluster(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
+    let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
+    tasks.spawn(async move {
+        while let Some(Ok(())) = stop.run_until_cancelled(clusters.changed()).await {
+            front.cache.clear();
+        }
+    });
 }
 
 /// Why it cannot start.

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use attempt::Reply;
@@ -58,6 +59,8 @@ pub struct Pool {
     /// The node that cluster nodes and samples stay with, by [`Method::index`]; `usize::MAX` before the first.
     sticky: [AtomicUsize; 8],
     genesis: Mutex<Option<String>>,
+    /// How many clusters this pool has been in front of, less one.
+    clusters: watch::Sender<u64>,
     next_id: AtomicU64,
     draws: AtomicU64,
 }
@@ -88,6 +91,7 @@ impl Pool {
             budget: RetryBudget::new(config.pool.retry_budget),
             genesis: Mutex::new(config.pool.genesis_hash.clone()),
             settings: config.pool.clone(),
+            clusters: watch::Sender::new(0),
             metrics,
             latency: Default::default(),
             sticky: std::array::from_fn(|_| AtomicUsize::new(usize::MAX)),
@@ -99,6 +103,11 @@ impl Pool {
     /// The nodes, in the order of the configuration.
     pub fn members(&self) -> &[Member] {
         &self.members
+    }
+
+    /// Changes whenever the cluster behind the pool has become another one: what was kept is of no use then.
+    pub fn clusters(&self) -> watch::Receiver<u64> {
+        self.clusters.subscribe()
     }
 
     /// Whether any node is usable, and why each of the others is not.

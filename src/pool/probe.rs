@@ -148,6 +148,9 @@ impl Pool {
         if let Some(before) = member.set_health(health) {
             report(&member.name, &before, &member.health());
         }
+        if matches!(*member.health(), Health::Foreign { .. }) {
+            self.follow_the_cluster();
+        }
     }
 
     /// `Some` where a node is of another cluster than the pool; the first usable node names the pool's.
@@ -157,6 +160,28 @@ impl Pool {
         let ours = genesis.get_or_insert_with(|| theirs.clone());
         (*ours != theirs).then(|| Health::Foreign { theirs, ours: ours.clone() })
     }
+
+    /// When every node agrees on another cluster (a test cluster that was restarted), that one becomes the pool's.
+    fn follow_the_cluster(&self) {
+        if self.settings.genesis_hash.is_some() {
+            return;
+        }
+        let agreed = self.members.iter().map(|member| match &*member.health() {
+            Health::Foreign { theirs, .. } => Some(theirs.clone()),
+            _ => None,
+        });
+        let Some(theirs) = all_equal(agreed) else { return };
+        tracing::warn!(genesis = theirs, "every upstream is of another cluster now: the cache is emptied");
+        *self.genesis.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(theirs);
+        self.frontier.forget();
+        self.clusters.send_modify(|clusters| *clusters += 1);
+    }
+}
+
+/// The value that all have; `None` where one has none or another.
+fn all_equal(mut values: impl Iterator<Item = Option<String>>) -> Option<String> {
+    let first = values.next()??;
+    values.all(|value| value.as_ref() == Some(&first)).then_some(first)
 }
 
 /// A change of standing is worth a line; the same standing again is not.
