@@ -91,8 +91,13 @@ impl App {
         let metrics = Metrics::new();
         let frontier = Arc::new(Frontier::new(config.upstreams.len()));
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics))?);
-        let cache =
-            Cache::new(&config, Arc::clone(&frontier), Arc::clone(&pool), Arc::clone(&metrics), tasks.clone());
+        let cache = Cache::new(
+            &config,
+            Arc::clone(&frontier),
+            Arc::clone(&pool),
+            Arc::clone(&metrics),
+            tasks.clone(),
+        );
         let gateway = Arc::new(gateway);
         let front = Arc::new(Front {
             config,
@@ -107,11 +112,17 @@ impl App {
         pool.probe(&tasks, &stop);
         gateway.watch(&tasks, &stop);
         status::feed_metrics(&front);
-        let state = admin::State::new(metrics, status::Source::new(Arc::clone(&front), stop.clone()), stop.clone());
+        let state =
+            admin::State::new(metrics, status::Source::new(Arc::clone(&front), stop.clone()), stop.clone());
         state.watch(&tasks);
         let (router, ended) = (admin::router(state), stop.clone().cancelled_owned());
         tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());
-        connections.spawn(listener::run(Arc::clone(&front), listeners.public, connections.clone(), stop.clone()));
+        connections.spawn(listener::run(
+            Arc::clone(&front),
+            listeners.public,
+            connections.clone(),
+            stop.clone(),
+        ));
         Ok(Self { public, admin, front, tasks, connections, stop })
     }
 
@@ -124,7 +135,8 @@ impl App {
     pub async fn stop(self) {
         self.stop.cancel();
         self.connections.close();
-        let drained = tokio::time::timeout(self.front.config.server.drain_timeout, self.connections.wait()).await;
+        let drained =
+            tokio::time::timeout(self.front.config.server.drain_timeout, self.connections.wait()).await;
         if drained.is_err() {
             tracing::warn!(connections = self.connections.len(), "drain timeout: connections are cut");
         }

@@ -48,7 +48,12 @@ pub struct Front {
 }
 
 /// Serves one request from `peer`.
-pub async fn serve(front: &Arc<Front>, peer: IpAddr, rest: &axum::Router, request: Request<Incoming>) -> Response<Body> {
+pub async fn serve(
+    front: &Arc<Front>,
+    peer: IpAddr,
+    rest: &axum::Router,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let origin = request.headers().get(hyper::header::ORIGIN).cloned();
     let wanted_headers = request.headers().get(hyper::header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let accepts = encoding::Accepted::of(request.headers());

@@ -127,8 +127,13 @@ impl Pool {
             tried.push(node);
             match self.attempt(node, ask).await {
                 Ok(reply) if reply.confirmed || ask.alone => return Ok(reply),
-                // The second voice on an answer that another node might have bettered.
+                // The second voice on an answer that another node might have bettered. That a block is cleaned up says
+                // nothing of the other nodes: those of deeper history are asked as well.
                 Ok(reply) => match doubtful.take() {
+                    Some(first) if code(&reply) == Some(-32001) && retries_left > 0 => {
+                        retries_left -= 1;
+                        doubtful = Some(first);
+                    }
                     Some(first) => return Ok(agreed(first, reply)),
                     None => doubtful = Some(reply),
                 },
@@ -268,13 +273,17 @@ fn below_final(slot: Slot, frontier: &Frontier, node: usize) -> bool {
         && frontier.node_slot(node, Commitment::Finalized).is_some_and(|reached| reached < slot)
 }
 
+/// The code of a reply that is an error.
+fn code(reply: &Reply) -> Option<i32> {
+    match &reply.body {
+        NodeReply::Error { code, .. } => Some(*code),
+        NodeReply::Result(_) => None,
+    }
+}
+
 /// Two voices on an answer that was in doubt: a block from any node wins, then an error that names a reason, then
 /// null; an absence that both name is confirmed.
 fn agreed(first: Reply, second: Reply) -> Reply {
-    let code = |reply: &Reply| match &reply.body {
-        NodeReply::Error { code, .. } => Some(*code),
-        NodeReply::Result(_) => None,
-    };
     let is_null = |reply: &Reply| reply.body == NodeReply::Result(Bytes::from_static(b"null"));
     match (code(&first), code(&second)) {
         (Some(a), Some(b)) => Reply { confirmed: a == b, ..first },

@@ -38,7 +38,9 @@ impl status::Source for Source {
             version: env!("CARGO_PKG_VERSION"),
             uptime_s: self.started.elapsed().as_secs(),
             frontier: per_commitment(|c| known(front.frontier.slot(c))),
-            upstreams: upstreams.map(|(node, (member, (_, unusable)))| upstream(front, node, member, unusable)).collect(),
+            upstreams: upstreams
+                .map(|(node, (member, (_, unusable)))| upstream(front, node, member, unusable))
+                .collect(),
             cache: status::Cache { bytes, entries, capacity_bytes: front.config.cache.capacity },
         }
     }
@@ -73,7 +75,9 @@ fn upstream(front: &Front, node: usize, member: &Member, unusable: Option<Unusab
     let reason = unusable.map(|unusable| match &*member.health() {
         Health::Unhealthy(why) => format!("unhealthy: {why}"),
         Health::Unreachable(why) => format!("does not answer: {why}"),
-        Health::Foreign { theirs, ours } => format!("of another cluster: genesis {theirs}, the pool's is {ours}"),
+        Health::Foreign { theirs, ours } => {
+            format!("of another cluster: genesis {theirs}, the pool's is {ours}")
+        }
         Health::Healthy | Health::Unprobed => unusable.as_str().replace('_', " "),
     });
     status::Upstream {
@@ -130,7 +134,9 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
     }
     let resets = metrics.frontier_resets.at(());
     resets.inc_by(front.frontier.resets().saturating_sub(resets.get()));
-    for (node, (member, (_, unusable))) in front.pool.members().iter().zip(front.pool.standing(now)).enumerate() {
+    for (node, (member, (_, unusable))) in
+        front.pool.members().iter().zip(front.pool.standing(now)).enumerate()
+    {
         let upstream = metrics.upstream(&member.name);
         for commitment in Commitment::ALL {
             if let Some(slot) = front.frontier.node_slot(node, commitment) {

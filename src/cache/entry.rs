@@ -51,7 +51,7 @@ pub enum Payload {
     /// The `error` member, with its code read out.
     Error {
         /// The JSON-RPC code.
-        code: i64,
+        code: i32,
         /// The error object.
         body: Bytes,
     },

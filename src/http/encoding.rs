@@ -29,13 +29,17 @@ impl Accepted {
     /// Reads `Accept-Encoding` (RFC 9110, 12.5.3); a quality of 0 refuses, other qualities do not order.
     pub fn of(headers: &HeaderMap) -> Self {
         let accepts = |wanted: &str| {
-            headers.get_all(ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).any(
-                |coding| {
+            headers
+                .get_all(ACCEPT_ENCODING)
+                .iter()
+                .filter_map(|v| v.to_str().ok())
+                .flat_map(|v| v.split(','))
+                .any(|coding| {
                     let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
-                    let refused = parameters.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0_f32));
+                    let refused =
+                        parameters.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0_f32));
                     name.trim().eq_ignore_ascii_case(wanted) && !refused
-                },
-            )
+                })
         };
         if accepts("zstd") {
             Self::Zstd
@@ -118,7 +122,8 @@ mod tests {
                 Accepted::Zstd => zstd::stream::decode_all(&body[..]).unwrap(),
                 _ => {
                     let mut text = Vec::new();
-                    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&body[..]), &mut text).unwrap();
+                    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&body[..]), &mut text)
+                        .unwrap();
                     text
                 }
             };

@@ -48,7 +48,9 @@ pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, s
                 let front = Arc::clone(&front);
                 move |request| {
                     let (front, rest) = (Arc::clone(&front), rest.clone());
-                    async move { Ok::<_, std::convert::Infallible>(serve(&front, peer.ip(), &rest, request).await) }
+                    async move {
+                        Ok::<_, std::convert::Infallible>(serve(&front, peer.ip(), &rest, request).await)
+                    }
                 }
             }),
         );

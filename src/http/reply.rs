@@ -61,7 +61,10 @@ impl hyper::body::Body for Pieces {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let piece = self.pieces.pop_front();
         self.left -= piece.as_ref().map_or(0, Bytes::len);
         Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))

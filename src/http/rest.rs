@@ -43,13 +43,17 @@ async fn openrpc_document() -> Response {
 async fn usage(State(front): State<Arc<Front>>, Path(key): Path<String>) -> Response {
     match front.gateway.usage(&key) {
         Some(usage) => axum_json(&usage),
-        None => (StatusCode::UNAUTHORIZED, "Unauthorized: unknown, expired or revoked API key\n").into_response(),
+        None => {
+            (StatusCode::UNAUTHORIZED, "Unauthorized: unknown, expired or revoked API key\n").into_response()
+        }
     }
 }
 
 fn axum_json(value: &impl serde::Serialize) -> Response {
     match serde_json::to_string(value) {
-        Ok(text) => ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], text + "\n").into_response(),
+        Ok(text) => {
+            ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], text + "\n").into_response()
+        }
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

@@ -64,7 +64,12 @@ impl Drop for InFlight<'_> {
 }
 
 /// Serves one POST to the hot route; `key` is the raw path segment.
-pub async fn serve(front: &Arc<Front>, peer: IpAddr, key: &str, request: Request<Incoming>) -> Response<Body> {
+pub async fn serve(
+    front: &Arc<Front>,
+    peer: IpAddr,
+    key: &str,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let started = Instant::now();
     let (_place, in_flight) = InFlight::new(front);
     if !is_json(request.headers()) {
@@ -90,7 +95,8 @@ pub async fn serve(front: &Arc<Front>, peer: IpAddr, key: &str, request: Request
         envelope::Request::ParseError => context.alone(context.refused(&Id::Null, Error::Parse)),
         envelope::Request::One(Element::Notification) => respond(StatusCode::OK, Pieces::default()),
         envelope::Request::One(element) => {
-            let spoken = context.element(element).await.unwrap_or_else(|| context.refused(&Id::Null, Error::Parse));
+            let spoken =
+                context.element(element).await.unwrap_or_else(|| context.refused(&Id::Null, Error::Parse));
             context.alone(spoken)
         }
         envelope::Request::Batch(elements) => context.batch(elements).await,
@@ -101,7 +107,8 @@ impl Context<'_> {
     /// The response to a call that stands alone: its own HTTP status.
     fn alone(&self, spoken: Spoken) -> Response<Body> {
         let wire = spoken.refusal.as_ref().map(Error::wire);
-        let status = wire.as_ref().and_then(|wire| StatusCode::from_u16(wire.status).ok()).unwrap_or_default();
+        let status =
+            wire.as_ref().and_then(|wire| StatusCode::from_u16(wire.status).ok()).unwrap_or_default();
         let mut body = spoken.body;
         body.push(Bytes::from_static(b"\n"));
         let mut response = respond(status, body);
@@ -123,8 +130,11 @@ impl Context<'_> {
             let error = Error::BatchTooLarge { calls: elements.len(), limit };
             return self.alone(self.refused(&Id::Null, error));
         }
-        let spoken: Vec<Spoken> =
-            join_all(elements.into_iter().map(|element| self.element(element))).await.into_iter().flatten().collect();
+        let spoken: Vec<Spoken> = join_all(elements.into_iter().map(|element| self.element(element)))
+            .await
+            .into_iter()
+            .flatten()
+            .collect();
         if spoken.is_empty() {
             return respond(StatusCode::OK, Pieces::default());
         }
@@ -191,14 +201,15 @@ impl Context<'_> {
                 splice(&mut body, id, [Bytes::from_static(b"null")]);
             }
             Payload::Error { code, body: error } => {
-                let code = NodeCode::from(i32::try_from(*code).unwrap_or_default());
-                self.front.metrics.node_errors.at((Some(method), code)).inc();
+                self.front.metrics.node_errors.at((Some(method), NodeCode::from(*code))).inc();
                 let mut text = Vec::with_capacity(error.len() + 64);
                 reply::node_error(&mut text, id, error);
                 body.push(text.into());
             }
             Payload::Result(result) => match (profile, result.pieces()) {
-                (Profile::Spec, [one]) => splice(&mut body, id, [methods::shape_result(profile, query, one)]),
+                (Profile::Spec, [one]) => {
+                    splice(&mut body, id, [methods::shape_result(profile, query, one.clone())])
+                }
                 (_, pieces) => splice(&mut body, id, pieces.iter().cloned()),
             },
         }
@@ -210,7 +221,13 @@ impl Context<'_> {
         self.count_refused(id, None, None, error)
     }
 
-    fn count_refused(&self, id: &Id, method: Option<Method>, commitment: Option<Commitment>, error: Error) -> Spoken {
+    fn count_refused(
+        &self,
+        id: &Id,
+        method: Option<Method>,
+        commitment: Option<Commitment>,
+        error: Error,
+    ) -> Spoken {
         let mut text = Vec::with_capacity(128);
         reply::refusal(&mut text, id, &error);
         self.count(method, commitment, outcome(&error), text.len());
@@ -301,7 +318,9 @@ fn is_json(headers: &HeaderMap) -> bool {
 /// Whether the caller wants to go past the cache (RFC 9111, 5.2.1.4).
 fn asks_no_cache(headers: &HeaderMap) -> bool {
     let directives = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
-    directives.flat_map(|value| value.split(',')).any(|directive| directive.trim().eq_ignore_ascii_case("no-cache"))
+    directives
+        .flat_map(|value| value.split(','))
+        .any(|directive| directive.trim().eq_ignore_ascii_case("no-cache"))
 }
 
 /// The body, within its bounds in bytes and in time, as UTF-8; else a node's refusal.

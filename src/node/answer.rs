@@ -15,7 +15,7 @@ pub enum NodeReply {
     /// The `error` member as JSON text, with its code read out.
     Error {
         /// The JSON-RPC code.
-        code: i64,
+        code: i32,
         /// The whole error object.
         body: Bytes,
     },
@@ -58,7 +58,7 @@ impl NodeReply {
             (None, Some(error)) => {
                 #[derive(Deserialize)]
                 struct Code {
-                    code: i64,
+                    code: i32,
                 }
                 let Code { code } = serde_json::from_str(error.get()).map_err(|_| Fault::BadJson)?;
                 Ok(Self::Error { code, body: slice(error) })

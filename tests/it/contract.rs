@@ -18,7 +18,8 @@ async fn every_case_is_answered_as_a_node_answers() {
     let mut off = Vec::new();
     for case in cases.iter().filter(|case| !DIFFERENT.contains(&case["name"].as_str().unwrap())) {
         let (status, text) = send(&stage, case).await;
-        let differences = judge(&case["expect"], status, &text, &serde_json::from_str(&text).unwrap_or_default());
+        let differences =
+            judge(&case["expect"], status, &text, &serde_json::from_str(&text).unwrap_or_default());
         off.extend(differences.into_iter().map(|d| format!("{}: {d}", case["name"])));
     }
     assert!(off.is_empty(), "{} differences:\n{}", off.len(), off.join("\n"));

@@ -28,7 +28,8 @@ async fn an_unknown_key_is_401_with_the_callers_id() {
 async fn a_plan_says_what_a_key_may_do() {
     let stage = Stage::of(1, |config| {
         let plan = config.plans.get_mut("dev").expect("the dev plan");
-        plan.methods = Some(vec![Method::GetClusterNodes, Method::GetAccountInfo, Method::GetMultipleAccounts]);
+        plan.methods =
+            Some(vec![Method::GetClusterNodes, Method::GetAccountInfo, Method::GetMultipleAccounts]);
         plan.commitments = Some(vec![Commitment::Finalized]);
         plan.max_accounts = Some(2);
         plan.max_batch = Some(3);

@@ -91,7 +91,9 @@ impl Stage {
         config.server.request_timeout = Duration::from_secs(10);
         // A test pauses where it likes: nothing ages unless the test says so.
         let hour = Duration::from_secs(3600);
-        for ttl in [&mut config.cache.ttl.account, &mut config.cache.ttl.fee, &mut config.cache.ttl.vote_accounts] {
+        for ttl in
+            [&mut config.cache.ttl.account, &mut config.cache.ttl.fee, &mut config.cache.ttl.vote_accounts]
+        {
             *ttl = PerCommitment::uniform(hour);
         }
         config.cache.ttl.block_confirmed = hour;
@@ -116,9 +118,11 @@ impl Stage {
     pub(crate) async fn settled(&self) {
         self.until("the frontier is where the cluster is", || {
             let front = self.front();
-            let probed = front.pool.standing(Instant::now()).iter().all(|(_, unusable)| {
-                *unusable != Some(slotfront::pool::select::Unusable::Unprobed)
-            });
+            let probed = front
+                .pool
+                .standing(Instant::now())
+                .iter()
+                .all(|(_, unusable)| *unusable != Some(slotfront::pool::select::Unusable::Unprobed));
             probed && Commitment::ALL.iter().all(|c| front.frontier.slot(*c) == self.cluster.slot(*c))
         })
         .await;

@@ -40,13 +40,18 @@ async fn an_answer_ends_with_a_newline_and_carries_a_nodes_content_type() {
 
 #[tokio::test]
 async fn a_browser_may_read_what_the_settings_allow() {
-    let stage = Stage::of(1, |config| config.server.cors_origins = vec!["https://dapp.example".to_owned()]).await;
-    for (origin, allowed) in [("https://dapp.example", "https://dapp.example"), ("https://other.example", "")] {
+    let stage =
+        Stage::of(1, |config| config.server.cors_origins = vec!["https://dapp.example".to_owned()]).await;
+    for (origin, allowed) in [("https://dapp.example", "https://dapp.example"), ("https://other.example", "")]
+    {
         let request = stage.client.request("OPTIONS".parse().unwrap(), &stage.url);
         let request = request.header("origin", origin).header("access-control-request-headers", "x-mine");
         let reply = stage.send(request).await;
         assert_eq!(reply.header("access-control-allow-origin"), allowed);
-        assert_eq!(reply.header("access-control-allow-headers"), if allowed.is_empty() { "" } else { "x-mine" });
+        assert_eq!(
+            reply.header("access-control-allow-headers"),
+            if allowed.is_empty() { "" } else { "x-mine" }
+        );
     }
 }
 
@@ -67,7 +72,8 @@ async fn a_long_answer_is_compressed_when_asked_for_and_is_the_same_answer() {
         assert_eq!(response.headers()["content-encoding"], encoding);
         assert!(response.bytes().await.unwrap().len() < identity.text.len() / 2);
         // The harness' own client unpacks.
-        let unpacking = stage.client.post(&stage.url).header("content-type", "application/json").body(body.clone());
+        let unpacking =
+            stage.client.post(&stage.url).header("content-type", "application/json").body(body.clone());
         assert_eq!(stage.send(unpacking).await.text, identity.text);
     }
 }

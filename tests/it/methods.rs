@@ -68,8 +68,11 @@ async fn a_block_holds_transactions_and_its_shapes_agree() {
     let block = stage.call("getBlock", json!([slot, {"maxSupportedTransactionVersion": 0}])).await.result();
     let transactions = block["transactions"].as_array().unwrap();
     assert!(!transactions.is_empty());
-    let signatures =
-        stage.call("getBlock", json!([slot, {"transactionDetails": "signatures"}])).await.result()["signatures"].clone();
+    let signatures = stage
+        .call("getBlock", json!([slot, {"transactionDetails": "signatures"}]))
+        .await
+        .result()["signatures"]
+        .clone();
     let firsts: Vec<_> = transactions.iter().map(|t| t["transaction"]["signatures"][0].clone()).collect();
     assert_eq!(signatures, json!(firsts));
 }

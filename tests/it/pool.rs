@@ -130,7 +130,10 @@ async fn a_node_without_the_method_is_not_asked_again() {
         let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
         assert!(reply.result().is_object(), "{}", reply.text);
     }
-    assert!(stage.cluster.node(0).calls("getAccountInfo") <= 3, "asked until it said so, and after each identity probe");
+    assert!(
+        stage.cluster.node(0).calls("getAccountInfo") <= 3,
+        "asked until it said so, and after each identity probe"
+    );
 }
 
 #[tokio::test]
@@ -148,14 +151,24 @@ async fn health_is_a_nodes_own_word_and_readiness_says_why() {
     assert_eq!(stage.send(health()).await.text, "ok");
     assert_eq!(stage.admin("/readyz").await.status, 200);
     stage.cluster.nodes().iter().for_each(|node| node.set_healthy(false));
-    stage.until("all are unhealthy", || {
-        stage.front().pool.standing(tokio::time::Instant::now()).iter().all(|(_, unusable)| unusable.is_some())
-    })
-    .await;
+    stage
+        .until("all are unhealthy", || {
+            stage
+                .front()
+                .pool
+                .standing(tokio::time::Instant::now())
+                .iter()
+                .all(|(_, unusable)| unusable.is_some())
+        })
+        .await;
     assert_eq!(stage.send(health()).await.text, "behind");
     let readiness = stage.admin("/readyz").await;
     assert_eq!((readiness.status, readiness.json()["state"].clone()), (200, json!("degraded")));
     assert!(readiness.text.contains("node-0"), "{}", readiness.text);
     let account = stage.cluster.examples().wallets[0].to_string();
-    assert_eq!(stage.call("getAccountInfo", json!([account])).await.status, 200, "better a doubtful node than none");
+    assert_eq!(
+        stage.call("getAccountInfo", json!([account])).await.status,
+        200,
+        "better a doubtful node than none"
+    );
 }

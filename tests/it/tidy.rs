@@ -80,6 +80,7 @@ fn rooms_call_downwards_only() {
 
 #[test]
 fn files_can_be_read_in_one_sitting() {
-    let long: Vec<_> = code().into_iter().filter(|(_, code)| code.lines().count() > 420).map(|(name, _)| name).collect();
+    let long: Vec<_> =
+        code().into_iter().filter(|(_, code)| code.lines().count() > 420).map(|(name, _)| name).collect();
     assert!(long.is_empty(), "{long:?}");
 }

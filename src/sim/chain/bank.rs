@@ -74,7 +74,7 @@ impl Transaction {
     pub(crate) fn unit_limit(&self) -> u64 {
         let keys = &self.message.keys;
         let instructions = self.message.instructions.iter();
-        fee::unit_limit(instructions.map(|i| (&keys[usize::from(i.program)], &i.data[..])))
+        fee::unit_limit(instructions.map(|i| (keys[usize::from(i.program)], &i.data[..])))
     }
 }
 
@@ -135,7 +135,7 @@ impl<'a> Bank<'a> {
         let instructions = message.instructions.iter();
         let fee = fee::fee(
             u64::from(message.signatures()),
-            instructions.map(|i| (&message.keys[usize::from(i.program)], &i.data[..])),
+            instructions.map(|i| (message.keys[usize::from(i.program)], &i.data[..])),
         );
         let mut done = Transaction {
             signatures: (0..message.signatures()).map(|_| draw.bytes()).collect(),
@@ -155,7 +155,8 @@ impl<'a> Bank<'a> {
 
         let mut scratch = Scratch { bank: self, changed: BTreeMap::new() };
         let run = done.instructions.iter().enumerate();
-        done.failure = run.map(|(at, i)| (at, i.apply(&mut scratch))).find_map(|(at, ran)| Some((at, ran.err()?)));
+        done.failure =
+            run.map(|(at, i)| (at, i.apply(&mut scratch))).find_map(|(at, ran)| Some((at, ran.err()?)));
         let changed = scratch.changed;
         if done.failure.is_none() {
             self.changed.extend(changed);

@@ -27,7 +27,7 @@ impl Fee {
 /// as none. Signatures that precompiled programs check are charged like the transaction's own.
 pub(crate) fn fee<'a>(
     signatures: u64,
-    instructions: impl Iterator<Item = (&'a Pubkey, &'a [u8])> + Clone,
+    instructions: impl Iterator<Item = (Pubkey, &'a [u8])> + Clone,
 ) -> Fee {
     let precompiled: u64 = instructions
         .clone()
@@ -45,19 +45,22 @@ pub(crate) fn fee<'a>(
 
 /// The compute units that a transaction may use: what it asks for, else 200,000 for each call of a program, 3,000
 /// for each of a builtin.
-pub(crate) fn unit_limit<'a>(instructions: impl Iterator<Item = (&'a Pubkey, &'a [u8])> + Clone) -> u64 {
+pub(crate) fn unit_limit<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])> + Clone) -> u64 {
     let asked = budget(instructions.clone()).and_then(|budget| budget.limit);
-    asked.map_or_else(
-        || {
-            let is_builtin = |program| address::BUILTINS.iter().any(|(builtin, _)| builtin == program);
-            instructions.map(|(program, _)| if is_builtin(program) { 3_000 } else { 200_000 }).sum::<u64>()
-        },
-        u64::from,
-    )
-    .min(MAX_UNITS)
+    asked
+        .map_or_else(
+            || {
+                let is_builtin = |program| address::BUILTINS.iter().any(|(builtin, _)| *builtin == program);
+                instructions
+                    .map(|(program, _)| if is_builtin(program) { 3_000 } else { 200_000 })
+                    .sum::<u64>()
+            },
+            u64::from,
+        )
+        .min(MAX_UNITS)
 }
 
-fn price<'a>(instructions: impl Iterator<Item = (&'a Pubkey, &'a [u8])>) -> u64 {
+fn price<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])>) -> u64 {
     budget(instructions).and_then(|budget| budget.price).unwrap_or(0)
 }
 
@@ -68,9 +71,9 @@ struct Budget {
 }
 
 /// Reads the compute-budget instructions; `None` where one is malformed or there twice.
-fn budget<'a>(instructions: impl Iterator<Item = (&'a Pubkey, &'a [u8])>) -> Option<Budget> {
+fn budget<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])>) -> Option<Budget> {
     let mut budget = Budget::default();
-    for (_, data) in instructions.filter(|(program, _)| **program == address::COMPUTE_BUDGET) {
+    for (_, data) in instructions.filter(|(program, _)| *program == address::COMPUTE_BUDGET) {
         let mut fields = Fields(data);
         let repeated = match fields.u8()? {
             1 | 4 => fields.u32().map(|_| false)?,
@@ -93,10 +96,10 @@ mod tests {
     fn fees() {
         let limit = [2, 0x20, 0x4e, 0, 0];
         let price = [3, 0x90, 0xd0, 3, 0, 0, 0, 0, 0];
-        let budget = |data: &'static [u8]| (&address::COMPUTE_BUDGET, data);
-        let (memo, system) = ((&address::MEMO, &b"hi"[..]), (&address::SYSTEM, &[2u8][..]));
+        let budget = |data: &'static [u8]| (address::COMPUTE_BUDGET, data);
+        let (memo, system) = ((address::MEMO, &b"hi"[..]), (address::SYSTEM, &[2u8][..]));
         #[track_caller]
-        fn check(signatures: u64, instructions: &[(&Pubkey, &[u8])], base: u64, priority: u64) {
+        fn check(signatures: u64, instructions: &[(Pubkey, &[u8])], base: u64, priority: u64) {
             assert_eq!(fee(signatures, instructions.iter().copied()), Fee { base, priority });
         }
         let (limit, price) = (limit.to_vec().leak(), price.to_vec().leak());
@@ -107,6 +110,6 @@ mod tests {
         check(1, &[budget(price), memo], 5_000, 50_750);
         check(1, &[budget(price), budget(price), memo], 5_000, 0);
         check(1, &[budget(&[9]), budget(price), memo], 5_000, 0);
-        check(1, &[(&address::ED25519, &[2, 0][..])], 15_000, 0);
+        check(1, &[(address::ED25519, &[2, 0][..])], 15_000, 0);
     }
 }

@@ -229,15 +229,16 @@ pub(crate) fn epoch_schedule(slots_per_epoch: u64) -> Bytes {
     out.into()
 }
 
-/// Puts `entry` before a bincode list's others, of which at most `max` − 1 stay.
-pub(crate) fn prepend(list: &[u8], entry: &[u8], max: usize) -> Bytes {
-    let old = list.get(8..).unwrap_or(&[]);
-    let kept = old.len().min((max - 1) * entry.len());
-    let count = (kept / entry.len() + 1) as u64;
-    let mut out = Vec::with_capacity(8 + entry.len() + kept);
-    out.extend(count.to_le_bytes());
+/// Puts `entry` before the others of a bincode list that has room for `room`; the oldest gives way. A sysvar's list
+/// has its full length from the start, filled up with zeros.
+pub(crate) fn prepend(list: &[u8], entry: &[u8], room: usize) -> Bytes {
+    let count = Fields(list).len().unwrap_or(0).min(room - 1);
+    let kept = list.get(8..8 + count * entry.len()).unwrap_or(&[]);
+    let mut out = Vec::with_capacity(8 + room * entry.len());
+    out.extend((count as u64 + 1).to_le_bytes());
     out.extend(entry);
-    out.extend(&old[..kept]);
+    out.extend(kept);
+    out.resize(8 + room * entry.len(), 0);
     out.into()
 }
 
@@ -273,7 +274,9 @@ mod tests {
     #[test]
     fn a_list_keeps_its_newest_entries() {
         let mut list = Bytes::new();
-        for n in 1..=5u8 {
+        list = prepend(&list, &[1, 1], 3);
+        assert_eq!(list[..], [1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0]);
+        for n in 2..=5u8 {
             list = prepend(&list, &[n, n], 3);
         }
         assert_eq!(list[..], [3, 0, 0, 0, 0, 0, 0, 0, 5, 5, 4, 4, 3, 3]);
