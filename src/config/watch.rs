@@ -15,6 +15,7 @@ pub struct Watched {
     path: PathBuf,
     stamp: Option<Stamp>,
     content: Option<[u8; 32]>,
+    trouble: Option<io::ErrorKind>,
 }
 
 /// What `stat` tells of a file, through symlinks.
@@ -33,7 +34,7 @@ const TICK_SECONDS: u64 = 2;
 impl Watched {
     /// Watches `path`, which need not exist yet. The first [`Watched::look`] finds it changed if it does.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), stamp: None, content: None }
+        Self { path: path.into(), stamp: None, content: None, trouble: None }
     }
 
     /// The file.
@@ -45,8 +46,22 @@ impl Watched {
     /// stays in force until there is something else to read.
     ///
     /// # Errors
-    /// A file that exists and cannot be read; told once for each state of the file.
+    /// A file that exists and cannot be read; told once, until it can.
     pub fn look(&mut self) -> io::Result<Option<String>> {
+        match self.read() {
+            Ok(text) => {
+                self.trouble = None;
+                Ok(text)
+            }
+            Err(e) if self.trouble == Some(e.kind()) => Ok(None),
+            Err(e) => {
+                self.trouble = Some(e.kind());
+                Err(e)
+            }
+        }
+    }
+
+    fn read(&mut self) -> io::Result<Option<String>> {
         let stamp = match std::fs::metadata(&self.path) {
             Ok(meta) => Stamp::of(&meta),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -55,11 +70,11 @@ impl Watched {
             }
             Err(e) => return Err(e),
         };
-        if self.stamp == Some(stamp) && !stamp.young {
+        if self.stamp == Some(stamp) && !stamp.young && self.trouble.is_none() {
             return Ok(None);
         }
-        self.stamp = Some(stamp);
         let text = std::fs::read_to_string(&self.path)?;
+        self.stamp = Some(stamp);
         let hash = Sha256::digest(text.as_bytes()).into();
         let same = self.content.replace(hash) == Some(hash);
         Ok((!same).then_some(text))
@@ -117,6 +132,9 @@ mod tests {
 
         std::fs::write(&path, [0xff]).unwrap();
         assert!(watched.look().is_err(), "not text");
+        assert_eq!(watched.look().unwrap(), None, "told once");
+        std::fs::write(&path, "d").unwrap();
+        assert_eq!(watched.look().unwrap().as_deref(), Some("d"), "text again");
     }
 
     #[cfg(unix)]
