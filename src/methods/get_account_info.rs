@@ -106,13 +106,13 @@ pub(super) fn describe() -> Description {
         errors: &["MinContextSlotNotReached", "Base58TooLarge"],
         example: json!(["SysvarC1ock11111111111111111111111111111111", { "encoding": "base64" }]),
         example_result: json!({
-            "context": { "apiVersion": "4.0.0", "slot": 2863 },
+            "context": { "apiVersion": "4.0.0", "slot": 2858 },
             "value": {
-                "data": ["LwsAAAAAAADzz1tpAAAAAAAAAAAAAAAAAQAAAAAAAABR1FtpAAAAAA==", "base64"],
+                "data": ["KgsAAAAAAAC8KgFrAAAAAAAAAAAAAAAAAQAAAAAAAAAmMAFrAAAAAA==", "base64"],
                 "executable": false,
                 "lamports": 1_169_280,
                 "owner": "Sysvar1111111111111111111111111111111111111",
-                "rentEpoch": u64::MAX,
+                "rentEpoch": 0,
                 "space": 40,
             },
         }),

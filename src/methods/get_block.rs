@@ -170,10 +170,10 @@ pub(super) fn describe() -> Description {
         example: json!([2642, { "transactionDetails": "none", "rewards": false }]),
         example_result: json!({
             "blockHeight": 2642,
-            "blockTime": 1_763_705_000,
-            "blockhash": "7nZbqZ4UuHhaSHcTnNyX7Rq3vQ9mZ7dYw2Cw1w9TqYpE",
+            "blockTime": 1_795_239_856,
+            "blockhash": "Hao42wSXVgk8WbtAphyHKz76ecMqqNbLXhuXHaQTaDrF",
             "parentSlot": 2641,
-            "previousBlockhash": "Ba1oCVHrwqQqQ2hTn7vP4cYkq7oD1e8xZx5nJcY3mWfK",
+            "previousBlockhash": "CT69kecDtdzHNyFzgBLtmXiYZacWRbX6CrEB2dGwDwME",
         }),
     }
 }

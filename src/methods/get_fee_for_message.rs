@@ -134,7 +134,7 @@ pub(super) fn describe() -> Description {
         })),
         errors: &["MinContextSlotNotReached"],
         example: json!([
-            "AQABAisrKysrKysrKysrKysrKysrKysrKysrKysrKysrKysrAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwA=",
+            "AQABAto3vAQS8Zq1FQ6sZfhjQ0uKMkGtyy23l6Ap4bwdZIFaAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAADTfUlKQRC1CwXpz3jbkIf9vUUBZ+r8xJeHDAu5DNb6oAEBAgAADAIAAAABAAAAAAAAAA==",
             { "commitment": "processed" },
         ]),
         example_result: json!({ "context": { "apiVersion": "4.0.0", "slot": 2900 }, "value": 5000 }),

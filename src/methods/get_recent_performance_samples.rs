@@ -59,11 +59,11 @@ pub(super) fn describe() -> Description {
         errors: &[],
         example: json!([1]),
         example_result: json!([{
-            "numNonVoteTransactions": 151,
-            "numSlots": 75,
-            "numTransactions": 226,
+            "numNonVoteTransactions": 183,
+            "numSlots": 100,
+            "numTransactions": 283,
             "samplePeriodSecs": 60,
-            "slot": 2850,
+            "slot": 2949,
         }]),
     }
 }

@@ -58,10 +58,10 @@ pub(super) fn describe() -> Description {
             },
         })),
         errors: &[],
-        example: json!(["2HsEyZXw4EKL94QZEgFKa4xr9ccvXXCk9E8g1K7GzDWa", { "commitment": "finalized" }]),
+        example: json!(["2HsEyZXw4EKL94QZEgFKa4xr9ccvXXCk9E8g1K7GzDWa", { "commitment": "processed" }]),
         example_result: json!({
-            "context": { "apiVersion": "4.0.0", "slot": 2863 },
-            "value": { "amount": "1500000", "decimals": 6, "uiAmount": 1.5, "uiAmountString": "1.5" },
+            "context": { "apiVersion": "4.0.0", "slot": 2896 },
+            "value": { "amount": "1499994", "decimals": 6, "uiAmount": 1.499_994, "uiAmountString": "1.499994" },
         }),
     }
 }

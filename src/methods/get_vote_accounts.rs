@@ -104,6 +104,18 @@ pub(super) fn describe() -> Description {
         }),
         errors: &[],
         example: json!([{ "votePubkey": "GG1CgxxJrkKXzxPn7JbyedczzyCEU7stmX4MSdUZjSSh" }]),
-        example_result: json!({ "current": [], "delinquent": [] }),
+        example_result: json!({
+            "current": [{
+                "activatedStake": 999_999_997_717_120_u64,
+                "commission": 0,
+                "epochCredits": [[0, 45_872, 0]],
+                "epochVoteAccount": true,
+                "lastVote": 2898,
+                "nodePubkey": "AtNrpWeYvD1AEFe43adFn74Yq7Tg7Qyow7MzFaatsjQE",
+                "rootSlot": 2867,
+                "votePubkey": "GG1CgxxJrkKXzxPn7JbyedczzyCEU7stmX4MSdUZjSSh",
+            }],
+            "delinquent": [],
+        }),
     }
 }
