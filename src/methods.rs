@@ -6,6 +6,7 @@
 pub mod commitment;
 pub mod encoding;
 pub mod message;
+pub mod openrpc;
 pub mod pubkey;
 
 mod compat;

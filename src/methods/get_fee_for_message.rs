@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::message::{DecodeError, MAX_MESSAGE, Message};
+use super::openrpc::{self, Description, Param, contextual, schema};
 use super::params::{self, ParamError};
 use super::{Commitment, Slot, commitment};
 use crate::jsonrpc::Params;
@@ -107,6 +108,37 @@ fn decode_later_version(text: &str) -> Option<Vec<u8>> {
     let (_, max_bytes, max_text) = LATER_VERSIONS;
     let bytes = (is_later_version(text) && text.len() <= max_text).then(|| STANDARD.decode(text).ok())??;
     (bytes.len() <= max_bytes).then_some(bytes)
+}
+
+pub(super) fn describe() -> Description {
+    Description {
+        summary: "The fee that the cluster would charge for a transaction message.",
+        params: vec![
+            Param::required(
+                "message",
+                "A legacy or version 0 message in base64, without signatures.",
+                json!({ "type": "string", "contentEncoding": "base64" }),
+            ),
+            Param::optional(
+                "config",
+                "At which commitment.",
+                openrpc::config(json!({
+                    "commitment": openrpc::commitment(),
+                    "minContextSlot": schema("MinContextSlot"),
+                })),
+            ),
+        ],
+        result: contextual(&json!({
+            "description": "null where the message's blockhash is unknown at the commitment: too old, or too new",
+            "anyOf": [schema("Lamports"), { "type": "null" }],
+        })),
+        errors: &["MinContextSlotNotReached"],
+        example: json!([
+            "AQABAto3vAQS8Zq1FQ6sZfhjQ0uKMkGtyy23l6Ap4bwdZIFaAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAADTfUlKQRC1CwXpz3jbkIf9vUUBZ+r8xJeHDAu5DNb6oAEBAgAADAIAAAABAAAAAAAAAA==",
+            { "commitment": "processed" },
+        ]),
+        example_result: json!({ "context": { "apiVersion": "4.0.0", "slot": 2900 }, "value": 5000 }),
+    }
 }
 
 #[cfg(test)]

@@ -32,16 +32,12 @@ fn forms() -> impl Strategy<Value = AccountForm> {
 /// A canonical query as caller's params: what `parse` gives, made the short way.
 fn queries() -> impl Strategy<Value = Query> {
     use BlockDetails::{Accounts, Full, None, Signatures};
-    use BlockEncoding::{Base58, Base64, Binary, Json, JsonParsed};
+    use BlockEncoding::Json;
 
     let block = (
         any::<u64>(),
         prop_oneof![
-            (
-                Just(Full),
-                prop::sample::select(vec![Json, JsonParsed, Base58, Base64, Binary]),
-                any::<Option<u8>>()
-            ),
+            (Just(Full), prop::sample::select(&BlockEncoding::ALL[..]), any::<Option<u8>>()),
             (Just(Accounts), Just(Json), any::<Option<u8>>()),
             (prop::sample::select(vec![Signatures, None]), Just(Json), Just(Option::None)),
         ],
