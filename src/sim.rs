@@ -173,7 +173,12 @@ impl Cluster {
     /// Serves node i on listener i, and lets slots pass if the cluster has a slot time. Returns when all is spawned;
     /// everything ends with `stop`.
     #[expect(clippy::unused_async, reason = "callers are asynchronous, and a runtime must be there")]
-    pub async fn serve(self: Arc<Self>, listeners: Vec<TcpListener>, tasks: &TaskTracker, stop: CancellationToken) {
+    pub async fn serve(
+        self: Arc<Self>,
+        listeners: Vec<TcpListener>,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) {
         for (node, listener) in self.nodes.iter().zip(listeners) {
             if let Ok(address) = listener.local_addr() {
                 node.listens_at(address);

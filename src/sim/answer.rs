@@ -77,7 +77,10 @@ impl View<'_> {
         let slot = self.slot(commitment);
         if minimum.is_some_and(|minimum| slot < minimum) {
             let data = Some(json!({ "contextSlot": slot }));
-            return Err(Refusal { data, ..Refusal::new(-32_016, "Minimum context slot has not been reached") });
+            return Err(Refusal {
+                data,
+                ..Refusal::new(-32_016, "Minimum context slot has not been reached")
+            });
         }
         Ok(slot)
     }

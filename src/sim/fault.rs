@@ -72,7 +72,8 @@ impl Faults {
         let mut planned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         planned.retain(|plan| plan.left != Some(0));
         let plan = planned.iter_mut().find(|plan| {
-            let everywhere = plan.fault != Fault::Unhealthy || methods.iter().any(|m| m == super::answer::HEALTH);
+            let everywhere =
+                plan.fault != Fault::Unhealthy || methods.iter().any(|m| m == super::answer::HEALTH);
             plan.method.as_ref().map_or(everywhere, |method| methods.contains(method))
         })?;
         plan.left = plan.left.map(|left| left - 1);

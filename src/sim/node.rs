@@ -34,7 +34,11 @@ pub struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(index: usize, chain: Arc<RwLock<Chain>>, addresses: Arc<[OnceLock<SocketAddr>]>) -> Self {
+    pub(crate) fn new(
+        index: usize,
+        chain: Arc<RwLock<Chain>>,
+        addresses: Arc<[OnceLock<SocketAddr>]>,
+    ) -> Self {
         Self {
             index,
             chain,

@@ -166,9 +166,16 @@ fn json(payload: Payload) -> Response<Payload> {
 enum Payload {
     Whole(Bytes),
     /// What is sent, then (after a moment) the end, in place of `promised` bytes.
-    Truncated { sent: Bytes, promised: u64, flush: Pin<Box<Sleep>> },
+    Truncated {
+        sent: Bytes,
+        promised: u64,
+        flush: Pin<Box<Sleep>>,
+    },
     /// Bytes that are still to come, head and tail included.
-    Huge { left: usize, begun: bool },
+    Huge {
+        left: usize,
+        begun: bool,
+    },
 }
 
 impl From<Vec<u8>> for Payload {
@@ -187,7 +194,11 @@ impl Payload {
     fn truncated(answer: Vec<u8>) -> Self {
         let promised = answer.len() as u64;
         let sent = Bytes::from(answer);
-        Self::Truncated { sent: sent.slice(..sent.len() / 2), promised, flush: Box::pin(tokio::time::sleep(FLUSH)) }
+        Self::Truncated {
+            sent: sent.slice(..sent.len() / 2),
+            promised,
+            flush: Box::pin(tokio::time::sleep(FLUSH)),
+        }
     }
 
     fn huge(bytes: usize) -> Self {

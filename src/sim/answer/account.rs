@@ -61,7 +61,13 @@ fn value(view: &View<'_>, slot: Slot, key: &Pubkey, form: AccountForm) -> Result
     }))
 }
 
-fn data(view: &View<'_>, slot: Slot, key: &Pubkey, account: &Account, form: AccountForm) -> Result<Value, Refusal> {
+fn data(
+    view: &View<'_>,
+    slot: Slot,
+    key: &Pubkey,
+    account: &Account,
+    form: AccountForm,
+) -> Result<Value, Refusal> {
     let bytes = sliced(&account.data, form.slice);
     let pair = |text: String, encoding: AccountEncoding| json!([text, encoding.as_str()]);
     Ok(match form.encoding {
@@ -95,7 +101,8 @@ fn sliced(data: &[u8], slice: Option<DataSlice>) -> &[u8] {
 
 fn base58(bytes: &[u8]) -> Result<String, Refusal> {
     if bytes.len() > BASE58_MAX {
-        let words = "Encoded binary (base 58) data should be less than 128 bytes, please use Base64 encoding.";
+        let words =
+            "Encoded binary (base 58) data should be less than 128 bytes, please use Base64 encoding.";
         return Err(Refusal::new(-32_600, words));
     }
     Ok(bs58::encode(bytes).into_string())

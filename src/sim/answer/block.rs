@@ -16,11 +16,11 @@ pub(super) fn answer(view: &View<'_>, query: &BlockQuery) -> Result<Value, Refus
     let not_available = || Refusal::new(-32_004, format!("Block not available for slot {slot}"));
     if slot <= view.tip.finalized {
         if slot < first {
-            let words = format!("Block {slot} cleaned up, does not exist on node. First available block: {first}");
+            let words =
+                format!("Block {slot} cleaned up, does not exist on node. First available block: {first}");
             return Err(Refusal::new(-32_001, words));
         }
-        let skipped =
-            || format!("Slot {slot} was skipped, or missing due to ledger jump to recent snapshot");
+        let skipped = || format!("Slot {slot} was skipped, or missing due to ledger jump to recent snapshot");
         return render(block.ok_or_else(|| Refusal::new(-32_007, skipped()))?, query);
     }
     match block {

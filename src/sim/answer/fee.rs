@@ -26,7 +26,8 @@ pub(super) fn answer(view: &View<'_>, query: &FeeQuery) -> Result<Value, Refusal
     check_lookups(view, slot, &message).map_err(|reason| invalid(reason.to_owned()))?;
 
     let mut recent = view.chain.blocks_back_from(slot).take(BLOCKHASH_QUEUE);
-    let known = recent.any(|block| block.hash == *message.recent_blockhash) || uses_nonce(view, slot, &message);
+    let known =
+        recent.any(|block| block.hash == *message.recent_blockhash) || uses_nonce(view, slot, &message);
     let fee = known.then(|| {
         let program = |i: &Instruction<'_>| Pubkey(message.account_keys[usize::from(i.program)]);
         let instructions = message.instructions.iter().map(|i| (program(i), i.data));

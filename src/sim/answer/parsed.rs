@@ -111,8 +111,9 @@ fn token(chain: &Chain, slot: Slot, data: &[u8]) -> Option<Value> {
 fn vote(data: &[u8]) -> Option<Value> {
     let state = VoteState::decode(data)?;
     let votes = state.tower.lockouts();
-    let votes: Value =
-        votes.map(|(slot, count)| json!({ "confirmationCount": count, "latency": 1, "slot": slot })).collect();
+    let votes: Value = votes
+        .map(|(slot, count)| json!({ "confirmationCount": count, "latency": 1, "slot": slot }))
+        .collect();
     let credits = state.credits.iter();
     let credits: Value = credits
         .map(|(epoch, credits, before)| {
@@ -245,7 +246,8 @@ fn program_account(data: &[u8]) -> Option<Value> {
         2 => Some(named("program", &json!({ "programData": text(fields.key()?) }))),
         3 => {
             let slot = fields.u64()?;
-            let authority = if fields.u8()? == 1 { fields.key()?.into() } else { fields.key().map(|_| None)? };
+            let authority =
+                if fields.u8()? == 1 { fields.key()?.into() } else { fields.key().map(|_| None)? };
             let authority: Option<Pubkey> = authority;
             let code = json!([BASE64.encode(fields.0), "base64"]);
             let info = json!({ "authority": authority.map(text), "data": code, "slot": slot });
@@ -268,7 +270,11 @@ mod tests {
         check(1, 0, r#"{"amount":"1","decimals":0,"uiAmount":1.0,"uiAmountString":"1"}"#);
         check(6, 6, r#"{"amount":"6","decimals":6,"uiAmount":6e-6,"uiAmountString":"0.000006"}"#);
         check(0, 6, r#"{"amount":"0","decimals":6,"uiAmount":0.0,"uiAmountString":"0"}"#);
-        check(250_000_000, 9, r#"{"amount":"250000000","decimals":9,"uiAmount":0.25,"uiAmountString":"0.25"}"#);
+        check(
+            250_000_000,
+            9,
+            r#"{"amount":"250000000","decimals":9,"uiAmount":0.25,"uiAmountString":"0.25"}"#,
+        );
         check(
             18_446_744_073_709_551_609,
             9,

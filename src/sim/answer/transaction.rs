@@ -21,7 +21,9 @@ pub(super) fn signature(signature: &[u8; 64]) -> Value {
 pub(super) fn full(transaction: &Transaction, query: &BlockQuery) -> Value {
     let wire = || encode_transaction(&transaction.signatures, &transaction.message);
     let written = match query.encoding {
-        BlockEncoding::Json => json!({ "message": message(transaction), "signatures": signatures(transaction) }),
+        BlockEncoding::Json => {
+            json!({ "message": message(transaction), "signatures": signatures(transaction) })
+        }
         BlockEncoding::JsonParsed => {
             json!({ "message": parsed_message(transaction), "signatures": signatures(transaction) })
         }
@@ -218,9 +220,7 @@ fn annotated_keys(transaction: &Transaction) -> Value {
 /// An instruction as jsonParsed writes it: by name where the node knows the program, else its accounts and data.
 fn instruction(typed: &Instruction, raw: &Compiled) -> Value {
     let program_id = typed.program().to_string();
-    let known = |program: &str, parsed: &Value| {
-        json!({ "parsed": parsed, "program": program, "programId": program_id, "stackHeight": 1 })
-    };
+    let known = |program: &str, parsed: &Value| json!({ "parsed": parsed, "program": program, "programId": program_id, "stackHeight": 1 });
     match typed {
         Instruction::Transfer { from, to, lamports, .. } => {
             let info =

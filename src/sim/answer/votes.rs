@@ -19,7 +19,8 @@ pub(super) fn answer(view: &View<'_>, query: &VotesQuery) -> Value {
         if query.vote_pubkey.is_some_and(|wanted| wanted != vote) {
             continue;
         }
-        let Some(state) = view.chain.account(&vote, slot).and_then(|account| VoteState::decode(&account.data))
+        let Some(state) =
+            view.chain.account(&vote, slot).and_then(|account| VoteState::decode(&account.data))
         else {
             continue;
         };

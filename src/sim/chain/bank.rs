@@ -155,7 +155,8 @@ impl<'a> Bank<'a> {
 
         let mut scratch = Scratch { bank: self, changed: BTreeMap::new() };
         let run = done.instructions.iter().enumerate();
-        done.failure = run.map(|(at, i)| (at, i.apply(&mut scratch))).find_map(|(at, ran)| Some((at, ran.err()?)));
+        done.failure =
+            run.map(|(at, i)| (at, i.apply(&mut scratch))).find_map(|(at, ran)| Some((at, ran.err()?)));
         let changed = scratch.changed;
         if done.failure.is_none() {
             self.changed.extend(changed);

@@ -123,7 +123,14 @@ fn validator(seed: u64, n: u64, role: Role) -> Validator {
     let mut draw = Draw::new(seed, "validator", n);
     let delegated = if role == Role::Unstaked { 0 } else { draw.range(40_000, 900_000) * 1_000_000_000 };
     let commission_bps = *draw.pick(&[0, 0, 400, 500, 500, 700, 1_000]);
-    Validator { identity: key("identity"), vote: key("vote"), stake: key("stake"), role, commission_bps, delegated }
+    Validator {
+        identity: key("identity"),
+        vote: key("vote"),
+        stake: key("stake"),
+        role,
+        commission_bps,
+        delegated,
+    }
 }
 
 fn at(index: u64) -> usize {

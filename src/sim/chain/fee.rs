@@ -47,14 +47,17 @@ pub(crate) fn fee<'a>(
 /// for each of a builtin.
 pub(crate) fn unit_limit<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])> + Clone) -> u64 {
     let asked = budget(instructions.clone()).and_then(|budget| budget.limit);
-    asked.map_or_else(
-        || {
-            let is_builtin = |program| address::BUILTINS.iter().any(|(builtin, _)| *builtin == program);
-            instructions.map(|(program, _)| if is_builtin(program) { 3_000 } else { 200_000 }).sum::<u64>()
-        },
-        u64::from,
-    )
-    .min(MAX_UNITS)
+    asked
+        .map_or_else(
+            || {
+                let is_builtin = |program| address::BUILTINS.iter().any(|(builtin, _)| *builtin == program);
+                instructions
+                    .map(|(program, _)| if is_builtin(program) { 3_000 } else { 200_000 })
+                    .sum::<u64>()
+            },
+            u64::from,
+        )
+        .min(MAX_UNITS)
 }
 
 fn price<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])>) -> u64 {

@@ -20,7 +20,14 @@ const STAKE_HISTORY_LEN: usize = 16_392;
 const SILENT_SLOTS: u64 = 3_000;
 
 /// Writes every account of `cast` at `slot`.
-pub(crate) fn write(accounts: &mut Accounts, cast: &Cast, seed: u64, slot: Slot, slots_per_epoch: u64, now: i64) {
+pub(crate) fn write(
+    accounts: &mut Accounts,
+    cast: &Cast,
+    seed: u64,
+    slot: Slot,
+    slots_per_epoch: u64,
+    now: i64,
+) {
     let mut put = |key: Pubkey, account: Account| accounts.write(key, slot, account);
     programs(&mut put, seed);
     sysvars(&mut put, seed, slot, slots_per_epoch);
@@ -40,7 +47,11 @@ pub(crate) fn write(accounts: &mut Accounts, cast: &Cast, seed: u64, slot: Slot,
     }
     for (key, addresses) in &cast.tables {
         let addresses = addresses.clone();
-        let table = LookupTable { authority: cast.authority, last_extended_slot: slot.saturating_sub(9_000), addresses };
+        let table = LookupTable {
+            authority: cast.authority,
+            last_extended_slot: slot.saturating_sub(9_000),
+            addresses,
+        };
         put(*key, Account::exempt(address::LOOKUP_TABLE, table.encode()));
     }
     let nonce = Nonce {
@@ -54,7 +65,10 @@ pub(crate) fn write(accounts: &mut Accounts, cast: &Cast, seed: u64, slot: Slot,
 fn programs(put: &mut impl FnMut(Pubkey, Account), seed: u64) {
     for (key, name) in address::BUILTINS {
         let data = Bytes::from_static(name.as_bytes());
-        put(key, Account { lamports: 1, data, owner: address::NATIVE_LOADER, executable: true, rent_epoch: 0 });
+        put(
+            key,
+            Account { lamports: 1, data, owner: address::NATIVE_LOADER, executable: true, rent_epoch: 0 },
+        );
     }
     let code = |n: u64| [&b"\x7fELF"[..], &Draw::new(seed, "code", n).bytes::<1_020>()].concat();
     put(address::MEMO, Account { executable: true, ..Account::exempt(address::LOADER_2, code(0)) });
@@ -91,7 +105,8 @@ fn tokens(put: &mut impl FnMut(Pubkey, Account), seed: u64, coin: &Coin, authori
     let native = coin.mint == address::NATIVE_MINT;
     let mut supply = 0;
     for (n, (key, owner)) in (0..).zip(&coin.holders) {
-        let amount = Draw::new(seed, "tokens", n + 1_000 * u64::from(coin.decimals)).range(1_000, 9_000_000_000);
+        let amount =
+            Draw::new(seed, "tokens", n + 1_000 * u64::from(coin.decimals)).range(1_000, 9_000_000_000);
         supply += amount;
         let account = TokenAccount {
             delegate: (n == 1).then_some((authority, amount / 3)),

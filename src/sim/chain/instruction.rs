@@ -99,7 +99,13 @@ impl Instruction {
         match self {
             Self::Transfer { .. } | Self::UnitLimit(_) | Self::UnitPrice(_) => 150,
             Self::TokenTransfer { program, .. } if *program == address::TOKEN_2022 => 2_258,
-            Self::TokenTransfer { checked, .. } => if checked.is_some() { 105 } else { 76 },
+            Self::TokenTransfer { checked, .. } => {
+                if checked.is_some() {
+                    105
+                } else {
+                    76
+                }
+            }
             Self::Memo { text, .. } => 14_000 + 340 * text.len() as u64,
             Self::Vote { .. } => 2_100,
         }

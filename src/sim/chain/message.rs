@@ -101,13 +101,18 @@ impl Message {
         let count = |signer, writable| u8::try_from(group(signer, writable).count()).unwrap_or(u8::MAX);
         let header = [1 + count(true, true) + count(true, false), count(true, false), count(false, false)];
         let keys: Vec<Pubkey> = std::iter::once(payer)
-            .chain([(true, true), (true, false), (false, true), (false, false)].into_iter().flat_map(|(s, w)| group(s, w)))
+            .chain(
+                [(true, true), (true, false), (false, true), (false, false)]
+                    .into_iter()
+                    .flat_map(|(s, w)| group(s, w)),
+            )
             .collect();
 
         let all: Vec<Pubkey> = keys.iter().chain(&loaded.writable).chain(&loaded.readonly).copied().collect();
         let index = |key: &Pubkey| {
             let at = all.iter().position(|other| other == key);
-            at.and_then(|at| u8::try_from(at).ok()).expect("every account was collected above, and they are few")
+            at.and_then(|at| u8::try_from(at).ok())
+                .expect("every account was collected above, and they are few")
         };
         let instructions = instructions
             .iter()
@@ -133,7 +138,11 @@ impl Message {
     /// Whether the header gives write access to the account key at `index` (not a looked-up one).
     pub(crate) fn is_writable(&self, index: usize) -> bool {
         let [signers, readonly_signers, readonly_others] = self.header.map(usize::from);
-        if index < signers { index < signers - readonly_signers } else { index < self.keys.len() - readonly_others }
+        if index < signers {
+            index < signers - readonly_signers
+        } else {
+            index < self.keys.len() - readonly_others
+        }
     }
 
     /// The message as it is signed.

@@ -46,7 +46,12 @@ impl Samples {
                 })
                 .collect();
             samples.nodes.push(made_up);
-            samples.open.push(Sample { slot: first, slots: begun, transactions: begun * 12, non_votes: begun * 7 });
+            samples.open.push(Sample {
+                slot: first,
+                slots: begun,
+                transactions: begun * 12,
+                non_votes: begun * 7,
+            });
         }
         samples
     }

@@ -153,11 +153,8 @@ impl Chain {
             let lamports = earned - commission(earned, validator);
             let Some(account) = bank.account(&validator.stake) else { continue };
             stake.stake += lamports;
-            let paid = Account {
-                lamports: account.lamports + lamports,
-                data: stake.encode(),
-                ..account.clone()
-            };
+            let paid =
+                Account { lamports: account.lamports + lamports, data: stake.encode(), ..account.clone() };
             rewards.push(Reward {
                 kind: RewardKind::Staking,
                 pubkey: validator.stake,

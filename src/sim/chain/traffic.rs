@@ -73,8 +73,12 @@ fn tokens(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
 /// Lamports to several wallets at once, whose addresses come from a lookup table.
 fn through_table(cast: &Cast, bank: &Bank<'_>, payer: Pubkey, draw: &mut Draw) -> Draft {
     let table = usize::from(draw.chance(500));
-    let listed: Vec<Pubkey> =
-        cast.tables[table].1.iter().filter(|key| cast.wallets.contains(key) && **key != payer).copied().collect();
+    let listed: Vec<Pubkey> = cast.tables[table]
+        .1
+        .iter()
+        .filter(|key| cast.wallets.contains(key) && **key != payer)
+        .copied()
+        .collect();
     let lamports = draw.range(1, bank.lamports(&payer) / 500);
     let transfers = draw.range(2, 5);
     let mut instructions: Vec<Instruction> = (0..transfers)

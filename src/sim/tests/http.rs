@@ -31,7 +31,7 @@ impl Served {
     }
 
     async fn by_hand() -> Self {
-        Self::new(Settings { slot_time: None, ..Settings::default() }).await
+        Self::new(Settings { slot_time: None, history_slots: HISTORY, ..Settings::default() }).await
     }
 
     fn node(&self) -> &Node {
@@ -87,8 +87,11 @@ async fn http_rules_are_a_nodes() {
     }
     let text = "text/plain; charset=utf-8";
     let send = async |bytes: Vec<u8>| exchange(node, &bytes).await.unwrap();
-    let slot = format!("{}\n", json!({ "jsonrpc": "2.0", "result": node.slot(Commitment::Finalized), "id": 1 }));
-    let slot = slot.replace(r#"{"id":1,"jsonrpc":"2.0","result":"#, r#"{"jsonrpc":"2.0","result":"#).replace("}\n", ",\"id\":1}\n");
+    let slot =
+        format!("{}\n", json!({ "jsonrpc": "2.0", "result": node.slot(Commitment::Finalized), "id": 1 }));
+    let slot = slot
+        .replace(r#"{"id":1,"jsonrpc":"2.0","result":"#, r#"{"jsonrpc":"2.0","result":"#)
+        .replace("}\n", ",\"id\":1}\n");
     let json = "application/json; charset=utf-8";
     for accepted in ["application/json", "Application/JSON;charset=utf-8", json] {
         check(&send(request("POST", accepted, SLOT.as_bytes())).await, 200, json, &slot);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{Cluster, cluster, result};
+use super::{Cluster, call, cluster, result};
 
 /// What values were seen in one place. Objects of different members are different variants.
 #[derive(Default)]
@@ -101,34 +101,39 @@ fn finalized_blocks(cluster: &Cluster, count: u64) -> impl Iterator<Item = u64> 
 fn blocks_have_a_nodes_shapes() {
     let (cluster, shapes) = (cluster(), recorded());
     let node = cluster.node(0);
-    let mut seen = 0;
-    for (name, _) in shapes.iter().filter(|(name, _)| name.starts_with("getBlock ")) {
+    for name in shapes.keys().filter(|name| name.starts_with("getBlock ")) {
         let kind = name.split(' ').nth(1).unwrap();
         let mut config = match kind {
             "accounts" | "signatures" | "none" => json!({ "transactionDetails": kind }),
             encoding => json!({ "encoding": encoding }),
         };
-        let versioned = !name.ends_with("no version");
-        if versioned {
+        let plain = !name.contains(" no ");
+        if !name.ends_with("no version") {
             config["maxSupportedTransactionVersion"] = 0.into();
         }
         config["rewards"] = (!name.contains("no rewards")).into();
-        // Long enough to hold the first blocks of an epoch, except where a shape was recorded from one block.
-        let slots: Vec<u64> = if versioned && !name.contains("no rewards") {
-            finalized_blocks(&cluster, 120).collect()
-        } else {
-            cluster.examples().legacy_block.into_iter().collect()
-        };
-        for slot in slots {
-            let answer = result(node, "getBlock", &json!([slot, config]));
-            // The blocks that pay an epoch's rewards were recorded in json.
-            if kind == "json" || !answer.to_string().contains("commissionBps") {
-                check(&shapes, name, &answer);
+        let (mut seen, slots) = (0, if name == "getBlock json" { 70 } else { 40 });
+        for slot in finalized_blocks(&cluster, slots) {
+            let answer = call(node, "getBlock", &json!([slot, config]));
+            let refused = answer["error"]["code"] == -32_015;
+            let text = answer.to_string();
+            // What was not recorded in this shape: failed transactions without rewards or version, unchecked token
+            // transfers, and the blocks that pay an epoch's rewards in anything but json.
+            let epoch = text.contains("commissionBps") || text.contains("numRewardPartitions");
+            let unchecked = text.contains(r#""type":"transfer"},"program":"spl-token""#);
+            let unknown = unchecked
+                || (!plain && text.contains("InstructionError"))
+                || (name != "getBlock json" && epoch);
+            if !refused && !unknown {
+                check(&shapes, name, &answer["result"]);
                 seen += 1;
             }
+            if seen > 5 && name != "getBlock json" {
+                break;
+            }
         }
+        assert!(seen > 0, "{name}: {seen} blocks");
     }
-    assert!(seen > 800, "{seen}");
 }
 
 #[test]
