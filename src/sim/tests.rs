@@ -10,9 +10,12 @@ use serde_json::{Value, json};
 
 use super::*;
 
+/// Slots enough for an epoch to have opened and become final.
+const HISTORY: u64 = 110;
+
 /// A cluster that is stepped by hand.
 fn cluster() -> Arc<Cluster> {
-    Cluster::new(Settings { slot_time: None, ..Settings::default() })
+    Cluster::new(Settings { slot_time: None, history_slots: HISTORY, ..Settings::default() })
 }
 
 /// The answer of a node to one call.

@@ -111,7 +111,7 @@ fn a_token_balance_is_what_the_parsed_account_says() {
 
 #[test]
 fn blocks_are_refused_in_a_nodes_order() {
-    let cluster = Cluster::new(Settings { slot_time: None, history_slots: 400, ..Settings::default() });
+    let cluster = Cluster::new(Settings { slot_time: None, history_slots: 110, ..Settings::default() });
     let node = cluster.node(0);
     let [processed, confirmed, finalized] = Commitment::ALL.map(|commitment| cluster.slot(commitment));
     let first = Settings::default().first_slot;
@@ -272,7 +272,7 @@ fn vote_accounts_are_current_delinquent_or_unstaked() {
 
 #[test]
 fn samples_are_each_nodes_own_and_a_limit_takes_the_newest() {
-    let cluster = Cluster::new(Settings { slot_time: None, history_slots: 700, ..Settings::default() });
+    let cluster = Cluster::new(Settings { slot_time: None, history_slots: 330, ..Settings::default() });
     let samples =
         |node: usize, params: Value| result(cluster.node(node), "getRecentPerformanceSamples", &params);
     let all = samples(0, json!([]));
@@ -300,6 +300,7 @@ fn a_lagging_node_answers_for_its_own_slots() {
     let newest = slot(0, Commitment::Finalized);
     assert_eq!(code(lagging, "getBlock", &json!([newest])), -32_004);
     assert_eq!(result(lagging, "getHealth", &json!([])), "ok");
+    cluster.step_by(80);
     lagging.set_lag(150);
     let refused = call(lagging, "getHealth", &json!([]))["error"].take();
     assert_eq!(refused["code"], -32_005);

@@ -31,7 +31,7 @@ impl Served {
     }
 
     async fn by_hand() -> Self {
-        Self::new(Settings { slot_time: None, ..Settings::default() }).await
+        Self::new(Settings { slot_time: None, history_slots: HISTORY, ..Settings::default() }).await
     }
 
     fn node(&self) -> &Node {
