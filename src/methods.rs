@@ -5,14 +5,36 @@
 
 pub mod commitment;
 pub mod encoding;
+pub mod message;
 pub mod pubkey;
 
-use std::sync::Arc;
+mod compat;
+mod get_account_info;
+mod get_block;
+mod get_cluster_nodes;
+mod get_fee_for_message;
+mod get_multiple_accounts;
+mod get_recent_performance_samples;
+mod get_token_account_balance;
+mod get_vote_accounts;
+mod params;
 
-use bytes::Bytes;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
 
 pub use commitment::{Commitment, PerCommitment, Slot};
+pub use compat::{absent_block, shape_result};
 pub use encoding::{AccountEncoding, AccountForm, BlockDetails, BlockEncoding, DataSlice};
+pub use get_account_info::AccountQuery;
+pub use get_block::BlockQuery;
+pub use get_fee_for_message::FeeQuery;
+pub use get_multiple_accounts::AccountsQuery;
+pub use get_recent_performance_samples::SamplesQuery;
+pub use get_token_account_balance::BalanceQuery;
+pub use get_vote_accounts::VotesQuery;
+pub use params::ParamError;
 pub use pubkey::Pubkey;
 
 use crate::jsonrpc::Params;
@@ -108,109 +130,22 @@ pub enum Query {
     ClusterNodes,
 }
 
-/// getBlock: one block by its slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BlockQuery {
-    /// Which block.
-    pub slot: Slot,
-    /// How much of its transactions.
-    pub details: BlockDetails,
-    /// How transactions are written; canonical: `Json` unless details are `Full`, since others ignore it.
-    pub encoding: BlockEncoding,
-    /// Whether rewards are included.
-    pub rewards: bool,
-    /// The highest transaction version that the caller reads; `None` is legacy only. Canonical: `None` for details
-    /// `Signatures` and `None`, which carry no version.
-    pub max_version: Option<u8>,
-    /// Confirmed or finalized; processed is refused.
-    pub commitment: Commitment,
-}
-
-/// getAccountInfo: one account.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct AccountQuery {
-    /// Whose account.
-    pub pubkey: Pubkey,
-    /// The form of its data. Canonical: as sent, a slice kept for every encoding.
-    pub form: AccountForm,
-    /// At which commitment.
-    pub commitment: Commitment,
-    /// The caller's condition on the answer's slot; never part of a cache key.
-    pub min_context_slot: Option<Slot>,
-}
-
-/// getMultipleAccounts: up to 100 accounts, in the caller's order, duplicates kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccountsQuery {
-    /// Whose accounts.
-    pub pubkeys: Arc<[Pubkey]>,
-    /// The form of their data.
-    pub form: AccountForm,
-    /// At which commitment.
-    pub commitment: Commitment,
-    /// The caller's condition on the answer's slot; never part of a cache key.
-    pub min_context_slot: Option<Slot>,
-}
-
-/// getVoteAccounts: the validators' vote accounts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct VotesQuery {
-    /// At which commitment.
-    pub commitment: Commitment,
-    /// Only this vote account.
-    pub vote_pubkey: Option<Pubkey>,
-    /// Whether unstaked delinquents are listed.
-    pub keep_unstaked_delinquents: bool,
-    /// Slots behind which a validator counts as delinquent; canonical default 128.
-    pub delinquent_slot_distance: u64,
-}
-
-/// getTokenAccountBalance: one token account's balance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BalanceQuery {
-    /// Which token account.
-    pub pubkey: Pubkey,
-    /// At which commitment.
-    pub commitment: Commitment,
-}
-
-/// getFeeForMessage: the fee that the cluster would charge for a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FeeQuery {
-    /// The message's bytes, decoded from base64.
-    pub message: Bytes,
-    /// At which commitment.
-    pub commitment: Commitment,
-    /// The caller's condition on the answer's slot; never part of a cache key.
-    pub min_context_slot: Option<Slot>,
-}
-
-/// getRecentPerformanceSamples: the newest samples of one node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SamplesQuery {
-    /// How many, 0 to 720; canonical default 720.
-    pub limit: u16,
-}
-
-/// Why params are refused: a node's code, words and data.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct ParamError {
-    /// -32602 for all of today's methods.
-    pub code: i32,
-    /// The node's words.
-    pub message: String,
-    /// The node's `data`, a string where there is one.
-    pub data: Option<String>,
-}
-
 impl Query {
     /// Validates `params` for `method`; defaults are filled in as `profile` says.
     ///
     /// # Errors
     /// What every node version refuses, in a node's order and words.
-    pub fn parse(_method: Method, _params: &Params, _profile: Profile) -> Result<Self, ParamError> {
-        unimplemented!()
+    pub fn parse(method: Method, params: &Params, profile: Profile) -> Result<Self, ParamError> {
+        match method {
+            Method::GetBlock => BlockQuery::parse(params, profile).map(Self::Block),
+            Method::GetMultipleAccounts => AccountsQuery::parse(params).map(Self::Accounts),
+            Method::GetAccountInfo => AccountQuery::parse(params).map(Self::Account),
+            Method::GetVoteAccounts => VotesQuery::parse(params).map(Self::Votes),
+            Method::GetTokenAccountBalance => BalanceQuery::parse(params).map(Self::Balance),
+            Method::GetFeeForMessage => FeeQuery::parse(params).map(Self::Fee),
+            Method::GetRecentPerformanceSamples => SamplesQuery::parse(params).map(Self::Samples),
+            Method::GetClusterNodes => get_cluster_nodes::parse(params).map(|()| Self::ClusterNodes),
+        }
     }
 
     /// The method that this is a call of.
@@ -264,6 +199,16 @@ impl Query {
 
     /// The params in canonical form as JSON text, as they are sent upstream: every default spelt out.
     pub fn params_json(&self) -> String {
-        unimplemented!()
+        match self {
+            Self::Block(q) => q.params_json(),
+            Self::Accounts(q) => q.params_json(),
+            Self::Account(q) => q.params_json(),
+            Self::Votes(q) => q.params_json(),
+            Self::Balance(q) => q.params_json(),
+            Self::Fee(q) => q.params_json(),
+            Self::Samples(q) => q.params_json(),
+            Self::ClusterNodes => get_cluster_nodes::params_json(),
+        }
+        .to_string()
     }
 }

@@ -1,7 +1,12 @@
 //! The encodings in which a node writes account data and transactions, and the slice of account data.
+//!
+//! The order of variants is the order in which a node's error text lists them.
+
+use serde::Deserialize;
 
 /// How account data is written in an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum AccountEncoding {
     /// The legacy form: a bare base58 string, at most 128 bytes. getAccountInfo's default.
     Binary,
@@ -9,14 +14,15 @@ pub enum AccountEncoding {
     Base58,
     /// `[string, "base64"]`. getMultipleAccounts' default.
     Base64,
-    /// `[string, "base64+zstd"]`.
-    Base64Zstd,
     /// A parsed object where the node knows the owner program, else the base64 pair.
     JsonParsed,
+    /// `[string, "base64+zstd"]`.
+    #[serde(rename = "base64+zstd")]
+    Base64Zstd,
 }
 
 impl AccountEncoding {
-    /// Every encoding, in the order in which a node's error text lists them.
+    /// Every encoding, in the order of its variants.
     pub const ALL: [Self; 5] = [Self::Binary, Self::Base58, Self::Base64, Self::JsonParsed, Self::Base64Zstd];
 
     /// The name on the wire.
@@ -50,7 +56,8 @@ pub struct AccountForm {
 }
 
 /// How transactions are written in a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum BlockEncoding {
     /// JSON with compiled instructions. The default.
     Json,
@@ -78,7 +85,8 @@ impl BlockEncoding {
 }
 
 /// How much of its transactions a block answer carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum BlockDetails {
     /// Whole transactions with their meta. The default.
     Full,

@@ -170,6 +170,8 @@ label! {
         UnknownCode = "unknown_code",
         /// An answer over `pool.max_response`.
         TooLarge = "too_large",
+        /// No room among the bodies being read: `pool.max_buffered`.
+        BuffersFull = "buffers_full",
         /// -32005.
         Unhealthy = "unhealthy",
         /// An answer below the slot that was asked for, -32016 against a floor of ours included.

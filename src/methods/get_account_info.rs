@@ -1,0 +1,85 @@
+//! `getAccountInfo [pubkey, config?]`: one account, and the config that both account methods share.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::params::{self, ParamError};
+use super::pubkey::Address;
+use super::{AccountEncoding, AccountForm, Commitment, DataSlice, Pubkey, Slot, commitment};
+use crate::jsonrpc::Params;
+
+/// getAccountInfo: one account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AccountQuery {
+    /// Whose account.
+    pub pubkey: Pubkey,
+    /// The form of its data. Canonical: as sent, a slice kept for every encoding.
+    pub form: AccountForm,
+    /// At which commitment.
+    pub commitment: Commitment,
+    /// The caller's condition on the answer's slot; never part of a cache key.
+    pub min_context_slot: Option<Slot>,
+}
+
+impl AccountQuery {
+    pub(super) fn parse(params: &Params) -> Result<Self, ParamError> {
+        let (address, config) = params::one_or_two::<Address, RpcAccountInfoConfig>(params)?;
+        let config = config.unwrap_or_default();
+        Ok(Self {
+            pubkey: address.judge()?,
+            form: config.form(AccountEncoding::Binary),
+            commitment: config.commitment,
+            min_context_slot: config.min_context_slot,
+        })
+    }
+
+    pub(super) fn params_json(&self) -> Value {
+        json!([self.pubkey.to_string(), config_json(self.form, self.commitment, self.min_context_slot)])
+    }
+}
+
+/// The config of both account methods, by the name that a node's errors give it.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RpcAccountInfoConfig {
+    encoding: Option<AccountEncoding>,
+    data_slice: Option<UiDataSliceConfig>,
+    #[serde(flatten, deserialize_with = "commitment::lenient")]
+    pub(super) commitment: Commitment,
+    pub(super) min_context_slot: Option<Slot>,
+}
+
+#[derive(Deserialize)]
+struct UiDataSliceConfig {
+    offset: usize,
+    length: usize,
+}
+
+impl RpcAccountInfoConfig {
+    /// The form asked for; the default encoding differs from method to method.
+    pub(super) fn form(&self, default: AccountEncoding) -> AccountForm {
+        AccountForm {
+            encoding: self.encoding.unwrap_or(default),
+            slice: self
+                .data_slice
+                .as_ref()
+                .map(|slice| DataSlice { offset: slice.offset as u64, length: slice.length as u64 }),
+        }
+    }
+}
+
+/// The config in canonical form.
+pub(super) fn config_json(
+    form: AccountForm,
+    commitment: Commitment,
+    min_context_slot: Option<Slot>,
+) -> Value {
+    let mut config = json!({ "encoding": form.encoding.as_str(), "commitment": commitment });
+    if let Some(DataSlice { offset, length }) = form.slice {
+        config["dataSlice"] = json!({ "offset": offset, "length": length });
+    }
+    if let Some(slot) = min_context_slot {
+        config["minContextSlot"] = slot.into();
+    }
+    config
+}

@@ -1,0 +1,49 @@
+//! `getMultipleAccounts [[pubkey…], config?]`: up to 100 accounts at once. Its default encoding is base64, where
+//! getAccountInfo's is the legacy `binary`.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::get_account_info::{RpcAccountInfoConfig, config_json};
+use super::params::{self, ParamError};
+use super::pubkey::Address;
+use super::{AccountEncoding, AccountForm, Commitment, Pubkey, Slot};
+use crate::jsonrpc::Params;
+
+/// Most keys in one call: a node's default (`--rpc-max-multiple-accounts`).
+const MAX_KEYS: usize = 100;
+
+/// getMultipleAccounts: up to 100 accounts, in the caller's order, duplicates kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountsQuery {
+    /// Whose accounts.
+    pub pubkeys: Arc<[Pubkey]>,
+    /// The form of their data.
+    pub form: AccountForm,
+    /// At which commitment.
+    pub commitment: Commitment,
+    /// The caller's condition on the answer's slot; never part of a cache key.
+    pub min_context_slot: Option<Slot>,
+}
+
+impl AccountsQuery {
+    pub(super) fn parse(params: &Params) -> Result<Self, ParamError> {
+        let (addresses, config) = params::one_or_two::<Vec<Address>, RpcAccountInfoConfig>(params)?;
+        let config = config.unwrap_or_default();
+        if addresses.len() > MAX_KEYS {
+            return Err(ParamError::new(format!("Too many inputs provided; max {MAX_KEYS}")));
+        }
+        Ok(Self {
+            pubkeys: addresses.into_iter().map(Address::judge).collect::<Result<_, _>>()?,
+            form: config.form(AccountEncoding::Base64),
+            commitment: config.commitment,
+            min_context_slot: config.min_context_slot,
+        })
+    }
+
+    pub(super) fn params_json(&self) -> Value {
+        let pubkeys: Vec<_> = self.pubkeys.iter().map(ToString::to_string).collect();
+        json!([pubkeys, config_json(self.form, self.commitment, self.min_context_slot)])
+    }
+}

@@ -1,0 +1,119 @@
+//! Positional params, read the way a node reads them (jsonrpc-derive 18), and why they are refused.
+//!
+//! A node turns params into a JSON tree and deserialises its structs from that; the words of serde's errors are part
+//! of the contract, so this does the same with structs of the same names. What a reader would get wrong: the fast path
+//! reads the text without a tree and may fail where a node does not (a member that is there twice: in a tree the last
+//! one wins), so a failure decides nothing but that the tree is asked.
+
+use std::fmt::Debug;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::jsonrpc::Params;
+
+/// Why params are refused: a node's code, words and data.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ParamError {
+    /// -32602 for all of today's methods.
+    pub code: i32,
+    /// The node's words.
+    pub message: String,
+    /// The node's `data`, a string where there is one.
+    pub data: Option<String>,
+}
+
+impl ParamError {
+    /// JSON-RPC's "invalid params", with words and no data.
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self { code: -32602, message: message.into(), data: None }
+    }
+
+    /// A wrong number of params; `details` is shown as Rust shows it.
+    fn arity(message: &str, details: &impl Debug) -> Self {
+        let data = Some(format!("{details:?}"));
+        Self { data, ..Self::new(format!("Invalid parameters: {message}")) }
+    }
+}
+
+/// Reads `[A, B?]`.
+pub(super) fn one_or_two<A: DeserializeOwned, B: DeserializeOwned>(
+    params: &Params,
+) -> Result<(A, Option<B>), ParamError> {
+    #[derive(Deserialize)]
+    #[serde(bound = "A: DeserializeOwned, B: DeserializeOwned")]
+    struct OneOrTwo<A, B>(A, #[serde(default)] Option<B>);
+
+    if let Params::Array(text) = params
+        && let Ok(OneOrTwo(first, second)) = serde_json::from_slice(text)
+    {
+        return Ok((first, second));
+    }
+    let mut values = tree(params, 1, 2)?.into_iter();
+    let first = typed(values.next().unwrap_or_default())?;
+    Ok((first, typed(values.next().unwrap_or_default())?))
+}
+
+/// Reads `[A?]`.
+pub(super) fn at_most_one<A: DeserializeOwned>(params: &Params) -> Result<Option<A>, ParamError> {
+    if let Params::Array(text) = params
+        && let Ok((only,)) = serde_json::from_slice(text)
+    {
+        return Ok(only);
+    }
+    typed(tree(params, 0, 1)?.pop().unwrap_or_default())
+}
+
+/// Reads `[]`.
+pub(super) fn none(params: &Params) -> Result<(), ParamError> {
+    /// What a node shows of unexpected params; the names are part of its words.
+    #[derive(Debug)]
+    #[expect(dead_code, reason = "shown by Debug")]
+    enum Unexpected {
+        Array(Vec<Value>),
+        Map(Map<String, Value>),
+    }
+
+    let unexpected = match params {
+        Params::None => return Ok(()),
+        Params::Array(text) => match from_text::<Vec<Value>>(text)? {
+            values if values.is_empty() => return Ok(()),
+            values => Unexpected::Array(values),
+        },
+        Params::Object(text) => Unexpected::Map(from_text(text)?),
+    };
+    Err(ParamError::arity("No parameters were expected", &unexpected))
+}
+
+/// The params one by one, `required` to `total` of them.
+fn tree(params: &Params, required: usize, total: usize) -> Result<Vec<Value>, ParamError> {
+    let values: Vec<Value> = match params {
+        Params::None => Vec::new(),
+        Params::Array(text) => from_text(text)?,
+        Params::Object(_) => return Err(ParamError::new("`params` should be an array")),
+    };
+    let got = values.len();
+    if got < required {
+        return Err(ParamError::new(format!("`params` should have at least {required} argument(s)")));
+    }
+    if got > total {
+        let expected = format!("Expected from {required} to {total} parameters.");
+        return Err(ParamError::arity(&expected, &format!("Got: {got}")));
+    }
+    Ok(values)
+}
+
+/// Reads one param from its tree.
+pub(super) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ParamError> {
+    serde_json::from_value(value).map_err(|error| type_error(&error))
+}
+
+fn from_text<T: DeserializeOwned>(text: &[u8]) -> Result<T, ParamError> {
+    serde_json::from_slice(text).map_err(|error| type_error(&error))
+}
+
+fn type_error(error: &serde_json::Error) -> ParamError {
+    ParamError::new(format!("Invalid params: {error}."))
+}

@@ -1,0 +1,80 @@
+//! Randomness as a function of the seed: the same seed, label and number draw the same values, in any order.
+//!
+//! Splitmix64, which is no cryptography: keys, hashes and signatures of the simulation only have to look right and
+//! not to collide.
+
+/// A stream of values that its seed, a label and a number determine.
+pub(crate) struct Draw {
+    state: u64,
+}
+
+impl Draw {
+    /// Opens the stream named `label`, `n`.
+    pub(crate) fn new(seed: u64, label: &str, n: u64) -> Self {
+        let mut draw = Self { state: seed };
+        for byte in label.bytes() {
+            draw.state = draw.next() ^ u64::from(byte);
+        }
+        draw.state = draw.next() ^ n;
+        draw
+    }
+
+    /// The next 64 bits.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A value in `0..n`; 0 where `n` is 0. The bias of the remainder does not matter here.
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+
+    /// A value in `low..=high`.
+    pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// True `per_mille` times in a thousand.
+    pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
+        self.below(1000) < per_mille
+    }
+
+    /// One of `items`, which must not be empty.
+    pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        let at = self.below(items.len() as u64);
+        &items[usize::try_from(at).unwrap_or(0)]
+    }
+
+    /// `N` bytes.
+    pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Draw;
+
+    #[test]
+    fn a_stream_is_a_function_of_seed_label_and_number() {
+        let first = |seed, label, n| Draw::new(seed, label, n).next();
+        assert_eq!(first(1, "wallet", 2), first(1, "wallet", 2));
+        let all = [
+            first(1, "wallet", 2),
+            first(2, "wallet", 2),
+            first(1, "mint", 2),
+            first(1, "wallet", 3),
+            first(1, "walle", 2),
+        ];
+        let distinct: std::collections::BTreeSet<_> = all.into_iter().collect();
+        assert_eq!(distinct.len(), all.len());
+    }
+}
