@@ -109,6 +109,7 @@ impl App {
             in_flight: AtomicUsize::new(0),
         });
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
+        gateway.report_to(&metrics);
         pool.probe(&tasks, &stop);
         empty_on_another_cluster(&front, &tasks, &stop);
         gateway.watch(&tasks, &stop);

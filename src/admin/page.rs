@@ -1,7 +1,7 @@
 //! The status page: one document with its style and script inside, and the events that keep it live.
 //!
 //! Asks no foreign host, works offline, and is told once a second what changed. Its parts are files of their own
-//! (`page.html`, `page.css`, `page.js`) that become one document here.
+//! (`page.html`, `page.css`, `charts.js`, `page.js`) that become one document here.
 
 use std::convert::Infallible;
 use std::sync::{Arc, LazyLock};
@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::State;
 
 const STYLE: &str = include_str!("page/page.css");
-const SCRIPT: &str = include_str!("page/page.js");
+const SCRIPT: &str = concat!(include_str!("page/charts.js"), include_str!("page/page.js"));
 
 static PAGE: LazyLock<String> = LazyLock::new(|| {
     include_str!("page/page.html").replace("/* page.css */", STYLE).replace("/* page.js */", SCRIPT)

@@ -1,5 +1,7 @@
 //! Dashboards say only what `/metrics` can show, and every panel explains itself.
 
+#![expect(clippy::unwrap_used, reason = "a test says by its panic what is wrong")]
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
