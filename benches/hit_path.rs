@@ -79,7 +79,9 @@ fn hit_path(c: &mut Criterion) {
         b.iter(|| {
             let call = call(&body);
             let answer = runtime.block_on(cache.answer(&query(&call), terms())).expect("a hit");
-            let slotfront::cache::entry::Payload::Result(result) = &answer.payload else { panic!("an error") };
+            let slotfront::cache::entry::Payload::Result(result) = &answer.payload else {
+                panic!("an error")
+            };
             let mut out = Vec::with_capacity(512);
             reply::result(&mut out, &call.id, &result.pieces()[0]);
             black_box(out)

@@ -213,21 +213,30 @@ impl Judge<'_> {
         self.need(text.parse().ok(), &format!("{field}: expected a time like \"2027-01-31T12:00:00Z\""))
     }
 
-    fn list<T>(&mut self, list: Option<Vec<String>>, rule: &str, read: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
+    fn list<T>(
+        &mut self,
+        list: Option<Vec<String>>,
+        rule: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Option<Vec<T>> {
         list.and_then(|list| self.need(list.iter().map(|item| read(item)).collect(), rule))
     }
 
     /// The key, all of whose members are read. What cannot be is left out: with a problem noted, the file is refused.
     fn key(&mut self, raw: RawKey) -> Option<Key> {
         let hash = self.hash(&raw.sha256);
-        let previous = raw.previous.iter().filter_map(|p| self.hash(&p.sha256).zip(self.time("previous.until", &p.until)));
+        let previous = raw
+            .previous
+            .iter()
+            .filter_map(|p| self.hash(&p.sha256).zip(self.time("previous.until", &p.until)));
         let previous = previous.collect();
         let created = self.time("created", &raw.created);
         let expires = raw.expires.and_then(|text| self.time("expires", &text));
         let revoked = raw.revoked.and_then(|text| self.time("revoked", &text));
         let network =
             |text: &str| text.parse().ok().or_else(|| text.parse::<std::net::IpAddr>().ok().map(IpNet::from));
-        let addresses = self.list(raw.addresses, "addresses: expected addresses or networks like 10.0.0.0/8", network);
+        let addresses =
+            self.list(raw.addresses, "addresses: expected addresses or networks like 10.0.0.0/8", network);
         let rule = "methods: expected names of the eight methods, spelt as in a call";
         let methods = self.list(raw.methods, rule, Method::from_name);
         Some(Key {
