@@ -10,14 +10,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::message::{DecodeError, MAX_MESSAGE, Message};
+use super::message::{DecodeError, MAX_MESSAGE, Message, TYPE};
 use super::openrpc::{self, Description, Param, contextual, schema};
 use super::params::{self, ParamError};
 use super::{Commitment, Slot, commitment};
 use crate::jsonrpc::Params;
-
-/// The type's path, which is compiled into a node's words.
-const TYPE: &str = "solana_message::non_bpf_modules::versions::VersionedMessage";
 
 /// Longest base64 text of [`MAX_MESSAGE`] bytes, in characters.
 const MAX_TEXT: usize = 1644;
