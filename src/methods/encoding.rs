@@ -1,6 +1,6 @@
 //! The encodings in which a node writes account data and transactions, and the slice of account data.
 //!
-//! The order of variants is the order in which a node's error text lists them.
+//! The order of [`AccountEncoding`]'s variants is the order in which a node's error text lists them.
 
 use serde::Deserialize;
 

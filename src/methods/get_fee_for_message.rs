@@ -10,21 +10,23 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::message::{DecodeError, MAX_MESSAGE, Message};
+use super::message::{DecodeError, MAX_MESSAGE, Message, TYPE};
 use super::openrpc::{self, Description, Param, contextual, schema};
 use super::params::{self, ParamError};
 use super::{Commitment, Slot, commitment};
 use crate::jsonrpc::Params;
 
-/// The type's path, which is compiled into a node's words.
-const TYPE: &str = "solana_message::non_bpf_modules::versions::VersionedMessage";
-
 /// Longest base64 text of [`MAX_MESSAGE`] bytes, in characters.
 const MAX_TEXT: usize = 1644;
 
-/// From this text on (in the order of ASCII) a message is of version 1 or later to nodes that know such (4.5), and
-/// then may have this many bytes, and characters in base64.
-const LATER_VERSIONS: (&str, usize, usize) = ("gQ", 4096, 5464);
+/// From this text on, in the order of ASCII, newer nodes (4.5) take a message for one of version 1 or later.
+const LATER_VERSIONS: &str = "gQ";
+
+/// Most bytes of such a message.
+const LATER_MAX_MESSAGE: usize = 4096;
+
+/// Longest text of such a message, in characters.
+const LATER_MAX_TEXT: usize = 5464;
 
 /// getFeeForMessage: the fee that the cluster would charge for a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,14 +102,15 @@ fn base64_error(error: &Base64Error) -> ParamError {
 }
 
 fn is_later_version(text: &str) -> bool {
-    text >= LATER_VERSIONS.0
+    text >= LATER_VERSIONS
 }
 
 /// A text that 4.0 finds too long, where a newer node may read it.
 fn decode_later_version(text: &str) -> Option<Vec<u8>> {
-    let (_, max_bytes, max_text) = LATER_VERSIONS;
-    let bytes = (is_later_version(text) && text.len() <= max_text).then(|| STANDARD.decode(text).ok())??;
-    (bytes.len() <= max_bytes).then_some(bytes)
+    if !is_later_version(text) || text.len() > LATER_MAX_TEXT {
+        return None;
+    }
+    STANDARD.decode(text).ok().filter(|bytes| bytes.len() <= LATER_MAX_MESSAGE)
 }
 
 pub(super) fn describe() -> Description {

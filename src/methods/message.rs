@@ -7,6 +7,9 @@ use thiserror::Error;
 
 use super::Pubkey;
 
+/// The path of a node's type for it, which is compiled into the node's words.
+pub const TYPE: &str = "solana_message::non_bpf_modules::versions::VersionedMessage";
+
 /// Most bytes of a legacy or version 0 message: what fits a packet on the way to the leader.
 pub const MAX_MESSAGE: usize = 1232;
 

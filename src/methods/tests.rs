@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::error::Error;
 use crate::jsonrpc::envelope::{self, Element, Request};
-use crate::jsonrpc::reply;
+use crate::jsonrpc::{Id, Params, reply};
 
 const CASES: &str = include_str!("../../tests/fixtures/contract-cases.json");
 const RECORDED_ERRORS: &str = include_str!("../../tests/fixtures/param-errors.jsonl");
@@ -42,9 +42,7 @@ fn outcome(element: Element) -> Outcome {
 fn one(body: &str) -> Outcome {
     match envelope::parse(&Bytes::copy_from_slice(body.as_bytes())) {
         Request::One(element) => outcome(element),
-        Request::ParseError => {
-            outcome(Element::Refused { id: crate::jsonrpc::Id::Null, error: Error::Parse })
-        }
+        Request::ParseError => outcome(Element::Refused { id: Id::Null, error: Error::Parse }),
         Request::Batch(_) => panic!("a batch: {body}"),
     }
 }
@@ -119,5 +117,55 @@ fn recorded_errors_are_repeated_byte_for_byte() {
             panic!("not refused: {line}")
         };
         assert_eq!(reply, exchange["response"].as_str().unwrap(), "{line}");
+    }
+}
+
+#[test]
+fn legacy_and_ignored_forms_fold_into_one_query() {
+    let key = r#""SysvarC1ock11111111111111111111111111111111""#;
+    let cases = [
+        (Method::GetBlock, "[5]", r#"[5,"json"]"#),
+        (Method::GetBlock, r#"[5,{"encoding":"base58"}]"#, r#"[5,"base58"]"#),
+        (Method::GetBlock, r#"[5,{"encoding":"base58"}]"#, r#"[5,{"base58":null}]"#),
+        (Method::GetBlock, "[5]", r#"[5,{"commitment":"max","minContextSlot":"x"}]"#),
+        (
+            Method::GetBlock,
+            r#"[5,{"transactionDetails":"signatures"}]"#,
+            r#"[5,{"transactionDetails":"signatures","encoding":"base64","maxSupportedTransactionVersion":0}]"#,
+        ),
+        (
+            Method::GetBlock,
+            r#"[5,{"transactionDetails":"accounts","maxSupportedTransactionVersion":0}]"#,
+            r#"[5,{"transactionDetails":"accounts","encoding":"base64","maxSupportedTransactionVersion":0}]"#,
+        ),
+        (Method::GetAccountInfo, "[KEY]", "[KEY,null]"),
+        (
+            Method::GetAccountInfo,
+            "[KEY]",
+            r#"[KEY,{"encoding":"binary","commitment":{"commitment":"confirmed"}}]"#,
+        ),
+        (
+            Method::GetAccountInfo,
+            r#"[KEY,{"commitment":"confirmed"}]"#,
+            r#"[KEY,{"commitment":{"confirmed":null}}]"#,
+        ),
+        (
+            Method::GetAccountInfo,
+            r#"[KEY,{"encoding":"base64","dataSlice":{"offset":1,"length":2}}]"#,
+            r#"[KEY,{"dataSlice":[1,2],"encoding":{"base64":null}}]"#,
+        ),
+        (Method::GetMultipleAccounts, "[[KEY]]", r#"[[KEY],{"encoding":"base64"}]"#),
+        (Method::GetTokenAccountBalance, r#"[KEY,{"commitment":"confirmed"}]"#, r#"[KEY,["confirmed"]]"#),
+        (Method::GetTokenAccountBalance, "[KEY]", r#"[KEY,{"commitment":"finalized","minContextSlot":9}]"#),
+        (Method::GetVoteAccounts, "[]", r#"[{"delinquentSlotDistance":128,"votePubkey":null}]"#),
+        (Method::GetRecentPerformanceSamples, "[]", "[720]"),
+    ];
+    for (method, plain, odd) in cases {
+        let parse = |params: &str| {
+            let params = Bytes::from(params.replace("KEY", key));
+            Query::parse(method, &Params::Array(params), Profile::Node)
+        };
+        assert!(parse(plain).is_ok(), "{plain}");
+        assert_eq!(parse(plain), parse(odd), "{odd}");
     }
 }
