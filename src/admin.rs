@@ -1,1 +1,160 @@
-//! (being written)
+//! The second listener: metrics, health, and the status page with the numbers behind it.
+//!
+//! Only reads. It knows how things stand through [`Source`] and what was counted through [`Metrics`]; one task reads
+//! both once a second, however many pages are open.
+
+pub mod history;
+pub mod status;
+
+mod host;
+mod page;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::extract;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde::Serialize;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use status::{Readiness, Source, Status};
+
+use crate::telemetry::Metrics;
+use crate::telemetry::totals::Totals;
+use history::{History, Point, Traffic};
+
+/// Between two events of a page.
+const TICK: Duration = Duration::from_secs(1);
+/// Pages that may listen for events at once; further ones poll.
+const VIEWERS: usize = 64;
+
+/// What the admin listener serves from.
+pub struct State {
+    metrics: Arc<Metrics>,
+    source: Box<dyn Source>,
+    history: Mutex<History>,
+    /// The newest tick as JSON text, written once for all pages.
+    ticks: watch::Sender<Arc<str>>,
+    viewers: Arc<Semaphore>,
+    stop: CancellationToken,
+}
+
+/// What the page is given: all of it when it opens, without `points` each second.
+#[derive(Serialize)]
+struct Snapshot {
+    /// Unix time in milliseconds.
+    at_ms: u64,
+    readiness: Readiness,
+    status: Status,
+    traffic: Traffic,
+    /// The last five minutes, oldest first; in a tick only the newest.
+    points: Vec<Point>,
+}
+
+impl State {
+    /// Serves `metrics` and `source` until `stop`, which also ends the pages' event streams.
+    pub fn new(metrics: Arc<Metrics>, source: impl Source, stop: CancellationToken) -> Arc<Self> {
+        let (ticks, _) = watch::channel(Arc::from(""));
+        let viewers = Arc::new(Semaphore::new(VIEWERS));
+        Arc::new(Self { metrics, source: Box::new(source), history: Mutex::default(), ticks, viewers, stop })
+    }
+
+    /// Reads the counters once a second, from now until the stop, for the page's lines and rates.
+    pub fn watch(self: &Arc<Self>, tasks: &TaskTracker) {
+        let state = Arc::clone(self);
+        tasks.spawn(async move {
+            let mut ticker = tokio::time::interval(TICK);
+            ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            while state.stop.run_until_cancelled(ticker.tick()).await.is_some() {
+                state.tick(Instant::now());
+            }
+        });
+    }
+
+    /// Takes one reading, and tells the open pages.
+    fn tick(&self, now: Instant) {
+        let status = self.source.status();
+        let at_ms = unix_ms();
+        let totals = Totals::read(&self.metrics);
+        let point = self.history().record(now, at_ms, totals, status.frontier);
+        if self.ticks.receiver_count() > 0 {
+            self.ticks.send_replace(self.snapshot(status, point.into_iter().collect()).into());
+        }
+    }
+
+    /// All that the page shows, as JSON text.
+    fn everything(&self) -> String {
+        let points = self.history().points();
+        self.snapshot(self.source.status(), points)
+    }
+
+    fn snapshot(&self, status: Status, points: Vec<Point>) -> String {
+        let traffic = self.history().traffic();
+        let snapshot =
+            Snapshot { at_ms: unix_ms(), readiness: self.source.readiness(), status, traffic, points };
+        serde_json::to_string(&snapshot).expect("plain numbers and texts always have a JSON form")
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The admin listener's routes.
+pub fn router(state: Arc<State>) -> Router {
+    Router::new()
+        .route("/", get(page::page))
+        .route("/metrics", get(metrics))
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/api/status", get(api_status))
+        .route("/api/events", get(page::events))
+        .layer(axum::middleware::from_fn(host::guard))
+        .with_state(state)
+}
+
+async fn metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], state.metrics.render()).into_response()
+}
+
+async fn livez() -> Response {
+    json(StatusCode::OK, r#"{"state":"alive"}"#.to_owned())
+}
+
+/// 200 when ready or degraded, 503 when not ready; the body says why.
+async fn readyz(extract::State(state): extract::State<Arc<State>>) -> Response {
+    let readiness = state.source.readiness();
+    let status = match readiness {
+        Readiness::Ready | Readiness::Degraded { .. } => StatusCode::OK,
+        Readiness::Unready { .. } => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    json(status, serde_json::to_string(&readiness).expect("plain texts always have a JSON form"))
+}
+
+async fn api_status(extract::State(state): extract::State<Arc<State>>) -> Response {
+    json(StatusCode::OK, state.everything())
+}
+
+fn json(status: StatusCode, body: String) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "application/json; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (status, headers, body).into_response()
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,199 @@
-//! (being written)
+//! The composition root: a [`Config`] becomes running listeners and background tasks, and ends again in order.
+//!
+//! Everything is passed in: listeners are bound by the caller, so that port 0 works and a port in use is the caller's
+//! clear error. Ending goes: readiness fails, accepting stops, requests in flight finish, a deadline ends the rest.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admin;
+use crate::cache::Cache;
+use crate::config::Config;
+use crate::frontier::Frontier;
+use crate::gateway::Gateway;
+use crate::http::{Front, listener};
+use crate::node::client::ClientError;
+use crate::pool::Pool;
+use crate::telemetry::Metrics;
+
+mod status;
+
+/// The two listeners, bound.
+#[derive(Debug)]
+pub struct Listeners {
+    /// The public one.
+    pub public: TcpListener,
+    /// Metrics, health, status page.
+    pub admin: TcpListener,
+}
+
+/// Why the listeners cannot be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("{setting}: cannot listen on {address}: {cause}{hint}")]
+pub struct BindError {
+    setting: &'static str,
+    address: SocketAddr,
+    cause: std::io::Error,
+    hint: &'static str,
+}
+
+impl Listeners {
+    /// Binds both as `config` says.
+    ///
+    /// # Errors
+    /// The first address that cannot be had, named with its setting.
+    pub async fn bind(config: &Config) -> Result<Self, BindError> {
+        Ok(Self {
+            public: bind("server.listen", config.server.listen).await?,
+            admin: bind("server.admin_listen", config.server.admin_listen).await?,
+        })
+    }
+}
+
+/// One listener; its error names the setting and the address, and what to do where the port is in use.
+///
+/// # Errors
+/// The address cannot be had.
+pub async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
+    TcpListener::bind(address).await.map_err(|cause| {
+        let in_use = cause.kind() == std::io::ErrorKind::AddrInUse;
+        let hint = if in_use { "; stop what holds it, or choose another port (0 takes any)" } else { "" };
+        BindError { setting, address, cause, hint }
+    })
+}
+
+/// A running gateway.
+pub struct App {
+    /// Where the public listener is bound.
+    pub public: SocketAddr,
+    /// Where the admin listener is bound.
+    pub admin: SocketAddr,
+    front: Arc<Front>,
+    tasks: TaskTracker,
+    connections: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl App {
+    /// Starts everything and returns at once; nothing waits for an upstream.
+    ///
+    /// # Errors
+    /// An upstream whose client cannot be built.
+    pub fn start(config: Config, gateway: Gateway, listeners: Listeners) -> Result<Self, StartError> {
+        let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
+        let config = Arc::new(config);
+        let metrics = Metrics::new();
+        let frontier = Arc::new(Frontier::new(config.upstreams.len()));
+        let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics))?);
+        let cache = Cache::new(
+            &config,
+            Arc::clone(&frontier),
+            Arc::clone(&pool),
+            Arc::clone(&metrics),
+            tasks.clone(),
+        );
+        let gateway = Arc::new(gateway);
+        let front = Arc::new(Front {
+            config,
+            gateway: Arc::clone(&gateway),
+            cache,
+            pool: Arc::clone(&pool),
+            frontier,
+            metrics: Arc::clone(&metrics),
+            in_flight: AtomicUsize::new(0),
+        });
+        let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
+        gateway.report_to(&metrics);
+        pool.probe(&tasks, &stop);
+        empty_on_another_cluster(&front, &tasks, &stop);
+        gateway.watch(&tasks, &stop);
+        status::feed_metrics(&front);
+        let state =
+            admin::State::new(metrics, status::Source::new(Arc::clone(&front), stop.clone()), stop.clone());
+        state.watch(&tasks);
+        let (router, ended) = (admin::router(state), stop.clone().cancelled_owned());
+        tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());
+        connections.spawn(listener::run(
+            Arc::clone(&front),
+            listeners.public,
+            connections.clone(),
+            stop.clone(),
+        ));
+        Ok(Self { public, admin, front, tasks, connections, stop })
+    }
+
+    /// What every request is served with, for tests and tools in the same process.
+    pub fn front(&self) -> &Arc<Front> {
+        &self.front
+    }
+
+    /// Ends it: no new connection, requests in flight finish, and what has not within `server.drain_timeout` is cut.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.connections.close();
+        let drained =
+            tokio::time::timeout(self.front.config.server.drain_timeout, self.connections.wait()).await;
+        if drained.is_err() {
+            tracing::warn!(connections = self.connections.len(), "drain timeout: connections are cut");
+        }
+        self.tasks.close();
+        // Flights have deadlines of their own; nobody waits for them any more.
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.tasks.wait()).await;
+    }
+}
+
+/// Empties the cache when every upstream has become part of another cluster.
+fn empty_on_another_cluster(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
+    let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
+    tasks.spawn(async move {
+        while let Some(Ok(())) = stop.run_until_cancelled(clusters.changed()).await {
+            front.cache.clear();
+        }
+    });
+}
+
+/// Why it cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An upstream's client.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A listener without an address.
+    #[error("a listener has no address: {0}")]
+    Address(#[from] std::io::Error),
+}
+
+/// Runs until Ctrl-C or SIGTERM, then ends in order; a second signal ends at once.
+///
+/// # Errors
+/// As [`App::start`].
+pub async fn run(config: Config, gateway: Gateway, listeners: Listeners) -> Result<(), StartError> {
+    let app = App::start(config, gateway, listeners)?;
+    tracing::info!(server.listen = %app.public, server.admin_listen = %app.admin, "slotfront is running");
+    until_signal().await;
+    tracing::info!("stopping: requests in flight finish first");
+    tokio::select! {
+        () = app.stop() => {}
+        () = until_signal() => tracing::warn!("second signal: ending at once"),
+    }
+    Ok(())
+}
+
+/// Waits for Ctrl-C or SIGTERM.
+pub async fn until_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        let _ = tokio::signal::ctrl_c().await;
+        return;
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+}

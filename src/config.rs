@@ -1,7 +1,22 @@
-//! Settings: raw (serde, unknown names refused) → layered (defaults < TOML < environment) → [`Config`].
+//! Settings: as written (file and environment) → read by name over the defaults → [`Config`].
 //!
 //! A `Config` exists only when every value is possible; all that is wrong is reported at once, each with its path,
-//! its value (never a secret), the rule and the fix. Defaults live here, each with its reason, and nowhere else.
+//! its value (never a secret), the rule and the fix. Defaults live in [`defaults`], each with its reason.
+
+mod check;
+pub mod defaults;
+mod dev;
+mod load;
+mod problem;
+mod raw;
+mod reader;
+mod secret;
+mod sections;
+#[cfg(test)]
+mod tests;
+mod upstreams;
+mod value;
+pub mod watch;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,27 +25,9 @@ use std::time::Duration;
 
 use crate::methods::{Commitment, Method, PerCommitment, Profile};
 
-/// A value that must never be shown: `Debug` and `Display` print `***`.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Wraps a secret.
-    pub fn new(value: impl Into<String>) -> Self {
-        Self(value.into())
-    }
-
-    /// The secret itself, for the one place that needs it.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("***")
-    }
-}
+pub use load::load;
+pub use problem::{Origin, Problem, Problems};
+pub use secret::Secret;
 
 /// Every setting, valid.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,21 +86,23 @@ pub struct Server {
 pub struct Auth {
     /// Keys, or open to all.
     pub mode: AuthMode,
-    /// The key file, absolute or relative to the configuration file (resolved here).
-    pub keys_file: PathBuf,
-    /// Where quotas are kept over a restart (resolved here).
-    pub usage_file: PathBuf,
+    /// The key file, resolved against the configuration file; it need not exist yet. `None` only where no keys are
+    /// needed.
+    pub keys_file: Option<PathBuf>,
+    /// Where quotas are kept over a restart, resolved likewise; `None` forgets them.
+    pub usage_file: Option<PathBuf>,
     /// Failed keys per client address and minute.
     pub failed_per_minute: u32,
     /// In open mode, the plan that holds per client address.
     pub open_plan: Option<String>,
     /// Bearer token of the admin API; without it the API only reads.
     pub admin_token: Option<Secret>,
+    /// A key that holds without a file, on the plan of its own name. Only [`Config::dev`] sets it.
+    pub dev_key: Option<String>,
 }
 
 /// `auth.mode`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthMode {
     /// Every call carries a key of the key file.
     Keys,
@@ -164,6 +163,22 @@ pub struct Upstream {
     pub http2: bool,
 }
 
+impl Upstream {
+    /// An upstream of which only the name and address are known.
+    pub fn plain(name: impl Into<String>, url: Secret) -> Self {
+        Self {
+            name: name.into(),
+            url,
+            tier: defaults::TIER,
+            headers: BTreeMap::new(),
+            rps: None,
+            max_in_flight: defaults::UPSTREAM_MAX_IN_FLIGHT,
+            ca_file: None,
+            http2: defaults::HTTP2,
+        }
+    }
+}
+
 /// `[pool]`: how upstreams are asked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pool {
@@ -222,8 +237,7 @@ pub struct Cache {
 }
 
 /// `cache.assemble`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assemble {
     /// Only from entries of one slot.
     SameSlot,
@@ -279,8 +293,7 @@ pub struct Telemetry {
 }
 
 /// `telemetry.format`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// Pretty on a terminal, else JSON.
     Auto,

@@ -6,8 +6,10 @@
 pub mod commitment;
 pub mod encoding;
 pub mod message;
+pub mod openrpc;
 pub mod pubkey;
 
+mod compat;
 mod get_account_info;
 mod get_block;
 mod get_cluster_nodes;
@@ -19,9 +21,12 @@ mod get_vote_accounts;
 mod params;
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
 
 pub use commitment::{Commitment, PerCommitment, Slot};
+pub use compat::{absent_block, shape_result};
 pub use encoding::{AccountEncoding, AccountForm, BlockDetails, BlockEncoding, DataSlice};
 pub use get_account_info::AccountQuery;
 pub use get_block::BlockQuery;

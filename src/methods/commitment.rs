@@ -92,6 +92,13 @@ pub struct PerCommitment<T> {
     pub finalized: T,
 }
 
+impl<T: Copy> PerCommitment<T> {
+    /// The same value at every commitment.
+    pub const fn uniform(value: T) -> Self {
+        Self { processed: value, confirmed: value, finalized: value }
+    }
+}
+
 impl<T> PerCommitment<T> {
     /// The value at `commitment`.
     pub const fn get(&self, commitment: Commitment) -> &T {

@@ -72,6 +72,9 @@ pub enum BlockEncoding {
 }
 
 impl BlockEncoding {
+    /// Every encoding, in the order of its variants.
+    pub const ALL: [Self; 5] = [Self::Json, Self::JsonParsed, Self::Base58, Self::Base64, Self::Binary];
+
     /// The name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -99,6 +102,9 @@ pub enum BlockDetails {
 }
 
 impl BlockDetails {
+    /// Every level of detail, in the order of its variants.
+    pub const ALL: [Self; 4] = [Self::Full, Self::Accounts, Self::Signatures, Self::None];
+
     /// The name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -3,9 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::openrpc::{Description, Param, contextual, nullable, schema};
 use super::params::{self, ParamError};
 use super::pubkey::Address;
-use super::{AccountEncoding, AccountForm, Commitment, DataSlice, Pubkey, Slot, commitment};
+use super::{AccountEncoding, AccountForm, Commitment, DataSlice, Pubkey, Slot, commitment, openrpc};
 use crate::jsonrpc::Params;
 
 /// getAccountInfo: one account.
@@ -82,4 +83,38 @@ pub(super) fn config_json(
         config["minContextSlot"] = slot.into();
     }
     config
+}
+
+/// The config's schema; the default encoding differs from method to method.
+pub(super) fn config_schema(default: AccountEncoding) -> Value {
+    openrpc::config(json!({
+        "encoding": { "allOf": [schema("AccountEncoding")], "default": default.as_str() },
+        "dataSlice": schema("DataSlice"),
+        "commitment": openrpc::commitment(),
+        "minContextSlot": schema("MinContextSlot"),
+    }))
+}
+
+pub(super) fn describe() -> Description {
+    Description {
+        summary: "One account.",
+        params: vec![
+            Param::required("address", "Whose account.", schema("Pubkey")),
+            Param::optional("config", "Form and commitment.", config_schema(AccountEncoding::Binary)),
+        ],
+        result: contextual(&nullable(schema("Account"))),
+        errors: &["MinContextSlotNotReached", "Base58TooLarge"],
+        example: json!(["SysvarC1ock11111111111111111111111111111111", { "encoding": "base64" }]),
+        example_result: json!({
+            "context": { "apiVersion": "4.0.0", "slot": 2858 },
+            "value": {
+                "data": ["KgsAAAAAAAC8KgFrAAAAAAAAAAAAAAAAAQAAAAAAAAAmMAFrAAAAAA==", "base64"],
+                "executable": false,
+                "lamports": 1_169_280,
+                "owner": "Sysvar1111111111111111111111111111111111111",
+                "rentEpoch": 0,
+                "space": 40,
+            },
+        }),
+    }
 }

@@ -6,6 +6,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::openrpc::{self, Description, Param, schema};
 use super::params::{self, ParamError};
 use super::{BlockDetails, BlockEncoding, Commitment, Profile, Slot, commitment};
 use crate::jsonrpc::Params;
@@ -30,7 +31,9 @@ pub struct BlockQuery {
 
 impl BlockQuery {
     pub(super) fn parse(params: &Params, profile: Profile) -> Result<Self, ParamError> {
-        let (slot, config) = params::one_or_two::<Slot, RpcEncodingConfigWrapper>(params)?;
+        // By way of a tree: in text, an object with two equal names would be neither a bare encoding nor refused.
+        let (slot, config) = params::one_or_two::<Slot, Value>(params)?;
+        let config: Option<RpcEncodingConfigWrapper> = params::typed(config.unwrap_or_default())?;
         let config = config.map(RpcBlockConfig::from).unwrap_or_default();
         if config.commitment == Commitment::Processed {
             return Err(ParamError::new("Method does not support commitment below `confirmed`"));
@@ -91,5 +94,86 @@ impl From<RpcEncodingConfigWrapper> for RpcBlockConfig {
             RpcEncodingConfigWrapper::Deprecated(encoding) => Self { encoding, ..Self::default() },
             RpcEncodingConfigWrapper::Current(config) => config.unwrap_or_default(),
         }
+    }
+}
+
+pub(super) fn describe() -> Description {
+    let properties = json!({
+        "encoding": {
+            "description": "How transactions are written, where details are full.",
+            "enum": BlockEncoding::ALL.map(BlockEncoding::as_str),
+            "default": BlockEncoding::Json.as_str(),
+        },
+        "transactionDetails": {
+            "enum": BlockDetails::ALL.map(BlockDetails::as_str),
+            "default": BlockDetails::Full.as_str(),
+        },
+        "rewards": { "type": "boolean", "default": true },
+        "commitment": {
+            "description": "Not processed: a block of that commitment may still be dropped.",
+            "allOf": [schema("Commitment")],
+            "default": Commitment::default(),
+        },
+        "maxSupportedTransactionVersion": {
+            "description": "Without it a block that holds any versioned transaction is an error.",
+            "type": "integer",
+            "minimum": 0,
+            "maximum": u8::MAX,
+        },
+    });
+    Description {
+        summary: "The block of a slot.",
+        params: vec![
+            Param::required("slot", "Which block.", schema("Slot")),
+            Param::optional("config", "What to show of it, and how.", openrpc::config(properties)),
+        ],
+        result: json!({
+            "type": ["object", "null"],
+            "required": ["blockHeight", "blockTime", "blockhash", "parentSlot", "previousBlockhash"],
+            "properties": {
+                "blockHeight": { "description": "Blocks before this one.", "type": ["integer", "null"] },
+                "blockTime": { "description": "Unix time in seconds, estimated.", "type": ["integer", "null"] },
+                "blockhash": { "type": "string" },
+                "parentSlot": schema("Slot"),
+                "previousBlockhash": { "type": "string" },
+                "transactions": {
+                    "description": "For details full and accounts.",
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["transaction", "meta"],
+                        "properties": {
+                            "transaction": { "description": "As the encoding says." },
+                            "meta": { "description": "Outcome, fee, balances, logs.", "type": ["object", "null"] },
+                            "version": { "description": "\"legacy\" or a number." },
+                        },
+                    },
+                },
+                "signatures": {
+                    "description": "For details signatures: the first of each transaction.",
+                    "type": "array",
+                    "items": { "type": "string" },
+                },
+                "rewards": { "type": "array", "items": schema("Reward") },
+                "numRewardPartitions": { "description": "On an epoch's first block.", "type": "integer" },
+            },
+        }),
+        errors: &[
+            "BlockCleanedUp",
+            "BlockNotAvailable",
+            "SlotSkipped",
+            "LongTermStorageSlotSkipped",
+            "TransactionHistoryNotAvailable",
+            "BlockStatusNotAvailableYet",
+            "UnsupportedTransactionVersion",
+        ],
+        example: json!([2642, { "transactionDetails": "none", "rewards": false }]),
+        example_result: json!({
+            "blockHeight": 2642,
+            "blockTime": 1_795_239_856,
+            "blockhash": "Hao42wSXVgk8WbtAphyHKz76ecMqqNbLXhuXHaQTaDrF",
+            "parentSlot": 2641,
+            "previousBlockhash": "CT69kecDtdzHNyFzgBLtmXiYZacWRbX6CrEB2dGwDwME",
+        }),
     }
 }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::message::{DecodeError, MAX_MESSAGE, Message};
+use super::openrpc::{self, Description, Param, contextual, schema};
 use super::params::{self, ParamError};
 use super::{Commitment, Slot, commitment};
 use crate::jsonrpc::Params;
@@ -107,4 +108,87 @@ fn decode_later_version(text: &str) -> Option<Vec<u8>> {
     let (_, max_bytes, max_text) = LATER_VERSIONS;
     let bytes = (is_later_version(text) && text.len() <= max_text).then(|| STANDARD.decode(text).ok())??;
     (bytes.len() <= max_bytes).then_some(bytes)
+}
+
+pub(super) fn describe() -> Description {
+    Description {
+        summary: "The fee that the cluster would charge for a transaction message.",
+        params: vec![
+            Param::required(
+                "message",
+                "A legacy or version 0 message in base64, without signatures.",
+                json!({ "type": "string", "contentEncoding": "base64" }),
+            ),
+            Param::optional(
+                "config",
+                "At which commitment.",
+                openrpc::config(json!({
+                    "commitment": openrpc::commitment(),
+                    "minContextSlot": schema("MinContextSlot"),
+                })),
+            ),
+        ],
+        result: contextual(&json!({
+            "description": "null where the message's blockhash is unknown at the commitment: too old, or too new",
+            "anyOf": [schema("Lamports"), { "type": "null" }],
+        })),
+        errors: &["MinContextSlotNotReached"],
+        example: json!([
+            "AQABAto3vAQS8Zq1FQ6sZfhjQ0uKMkGtyy23l6Ap4bwdZIFaAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAADTfUlKQRC1CwXpz3jbkIf9vUUBZ+r8xJeHDAu5DNb6oAEBAgAADAIAAAABAAAAAAAAAA==",
+            { "commitment": "processed" },
+        ]),
+        example_result: json!({ "context": { "apiVersion": "4.0.0", "slot": 2900 }, "value": 5000 }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A legacy message without keys and instructions, and bytes after it: `length` in all.
+    fn message(length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        bytes[0] = 1;
+        bytes
+    }
+
+    fn words(text: &str) -> String {
+        decode(text).map_or_else(|refusal| refusal.message, |bytes| format!("{} bytes", bytes.len()))
+    }
+
+    #[test]
+    fn a_text_is_refused_in_a_nodes_words() {
+        let long = |bytes| STANDARD.encode(message(bytes));
+        let cases = [
+            (long(1232), "1232 bytes".to_owned()),
+            ("AQABAA=".into(), "invalid base64 encoding: InvalidPadding".into()),
+            ("AQABA".into(), "invalid base64 encoding: InvalidLength(5)".into()),
+            ("AQB=".into(), "invalid base64 encoding: InvalidLastSymbol(2, 66)".into()),
+            ("AQ-_".into(), "invalid base64 encoding: InvalidByte(2, 45)".into()),
+            (long(1233), format!("decoded {TYPE} too large: 1233 bytes (max: 1232 bytes)")),
+            (long(1234), format!("base64 encoded {TYPE} too large: 1648 bytes (max: encoded/raw 1644/1232)")),
+            (
+                "!".repeat(1645),
+                format!("base64 encoded {TYPE} too large: 1645 bytes (max: encoded/raw 1644/1232)"),
+            ),
+            ("AQAB".into(), format!("failed to deserialize {TYPE}: io error: failed to fill whole buffer")),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(words(&text), expected, "{}", text.len());
+        }
+    }
+
+    #[test]
+    fn what_newer_nodes_may_read_goes_to_a_node() {
+        for version in [0x81, 0x90, 0xc0] {
+            for length in [1, 1232, 1233, 1234, 4096] {
+                let text = STANDARD.encode([&[version], &message(length)[1..]].concat());
+                assert_eq!(words(&text), format!("{length} bytes"), "version byte {version:x}");
+            }
+            let text = STANDARD.encode([&[version], &message(4097)[1..]].concat());
+            assert!(words(&text).starts_with("base64 encoded"), "version byte {version:x}");
+        }
+        assert!(words(&format!("gQ{}", "!".repeat(2000))).starts_with("base64 encoded"), "no base64");
+        assert!(words("gQ!!").starts_with("invalid base64 encoding"));
+    }
 }

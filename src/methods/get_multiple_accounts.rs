@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::get_account_info::{RpcAccountInfoConfig, config_json};
+use super::get_account_info::{RpcAccountInfoConfig, config_json, config_schema};
+use super::openrpc::{Description, Param, contextual, nullable, schema};
 use super::params::{self, ParamError};
 use super::pubkey::Address;
 use super::{AccountEncoding, AccountForm, Commitment, Pubkey, Slot};
@@ -45,5 +46,27 @@ impl AccountsQuery {
     pub(super) fn params_json(&self) -> Value {
         let pubkeys: Vec<_> = self.pubkeys.iter().map(ToString::to_string).collect();
         json!([pubkeys, config_json(self.form, self.commitment, self.min_context_slot)])
+    }
+}
+
+pub(super) fn describe() -> Description {
+    Description {
+        summary: "Up to 100 accounts, read at one slot.",
+        params: vec![
+            Param::required(
+                "addresses",
+                "Whose accounts; the answer keeps their order.",
+                json!({ "type": "array", "items": schema("Pubkey"), "maxItems": MAX_KEYS }),
+            ),
+            Param::optional("config", "Form and commitment.", config_schema(AccountEncoding::Base64)),
+        ],
+        result: contextual(&json!({
+            "description": "one element for each address, null where there is no such account",
+            "type": "array",
+            "items": nullable(schema("Account")),
+        })),
+        errors: &["MinContextSlotNotReached", "Base58TooLarge"],
+        example: json!([["3uWi9x2SRpmjztkpkr2WWeBoVq3exjXG2YfDWLvm8KsQ"], { "commitment": "confirmed" }]),
+        example_result: json!({ "context": { "apiVersion": "4.0.0", "slot": 2863 }, "value": [null] }),
     }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::openrpc::{Description, Param, nullable, schema};
 use super::params::{self, ParamError};
 use crate::jsonrpc::Params;
 
@@ -26,7 +27,43 @@ impl SamplesQuery {
         }
     }
 
-    pub(super) fn params_json(&self) -> Value {
+    pub(super) fn params_json(self) -> Value {
         json!([self.limit])
+    }
+}
+
+pub(super) fn describe() -> Description {
+    Description {
+        summary: "A node's latest samples of throughput, one a minute, the newest first.",
+        params: vec![Param::optional(
+            "limit",
+            "How many.",
+            nullable(
+                json!({ "type": "integer", "minimum": 0, "maximum": MAX_SAMPLES, "default": MAX_SAMPLES }),
+            ),
+        )],
+        result: json!({
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["slot", "numSlots", "numTransactions", "samplePeriodSecs"],
+                "properties": {
+                    "slot": schema("Slot"),
+                    "numSlots": schema("U64"),
+                    "numTransactions": schema("U64"),
+                    "numNonVoteTransactions": nullable(schema("U64")),
+                    "samplePeriodSecs": { "type": "integer", "minimum": 0 },
+                },
+            },
+        }),
+        errors: &[],
+        example: json!([1]),
+        example_result: json!([{
+            "numNonVoteTransactions": 183,
+            "numSlots": 100,
+            "numTransactions": 283,
+            "samplePeriodSecs": 60,
+            "slot": 2949,
+        }]),
     }
 }

@@ -4,6 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::openrpc::{self, Description, Param, contextual, schema};
 use super::params::{self, ParamError};
 use super::pubkey::Address;
 use super::{Commitment, Pubkey};
@@ -33,4 +34,34 @@ impl BalanceQuery {
 #[derive(Deserialize)]
 struct CommitmentConfig {
     commitment: Commitment,
+}
+
+pub(super) fn describe() -> Description {
+    Description {
+        summary: "A token account's balance.",
+        params: vec![
+            Param::required("address", "Which token account.", schema("Pubkey")),
+            Param::optional(
+                "config",
+                "A config that is there must hold a commitment.",
+                openrpc::config(json!({ "commitment": openrpc::commitment() })),
+            ),
+        ],
+        result: contextual(&json!({
+            "type": "object",
+            "required": ["amount", "decimals", "uiAmountString"],
+            "properties": {
+                "amount": { "description": "In the token's smallest unit, a u64 as text.", "type": "string" },
+                "decimals": { "type": "integer", "minimum": 0, "maximum": u8::MAX },
+                "uiAmount": { "description": "Inexact; prefer uiAmountString.", "type": ["number", "null"] },
+                "uiAmountString": { "description": "In whole tokens.", "type": "string" },
+            },
+        })),
+        errors: &[],
+        example: json!(["2HsEyZXw4EKL94QZEgFKa4xr9ccvXXCk9E8g1K7GzDWa", { "commitment": "processed" }]),
+        example_result: json!({
+            "context": { "apiVersion": "4.0.0", "slot": 2896 },
+            "value": { "amount": "1499994", "decimals": 6, "uiAmount": 1.499_994, "uiAmountString": "1.499994" },
+        }),
+    }
 }

@@ -4,6 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::openrpc::{self, Description, Param, schema};
 use super::params::{self, ParamError};
 use super::pubkey::Address;
 use super::{Commitment, Pubkey, commitment};
@@ -58,4 +59,63 @@ struct RpcGetVoteAccountsConfig {
     commitment: Commitment,
     keep_unstaked_delinquents: Option<bool>,
     delinquent_slot_distance: Option<u64>,
+}
+
+pub(super) fn describe() -> Description {
+    let vote_account = json!({
+        "type": "object",
+        "required": ["votePubkey", "nodePubkey", "activatedStake", "commission", "epochCredits", "lastVote"],
+        "properties": {
+            "votePubkey": schema("Pubkey"),
+            "nodePubkey": schema("Pubkey"),
+            "activatedStake": schema("Lamports"),
+            "commission": { "description": "In percent.", "type": "integer", "minimum": 0 },
+            "epochVoteAccount": { "type": "boolean" },
+            "epochCredits": {
+                "description": "Up to five of [epoch, credits, previous credits], the oldest first.",
+                "type": "array",
+                "items": { "type": "array", "items": schema("U64") },
+            },
+            "lastVote": schema("Slot"),
+            "rootSlot": schema("Slot"),
+        },
+    });
+    let list = json!({ "type": "array", "items": vote_account });
+    Description {
+        summary: "The validators' vote accounts with their stake, in no order.",
+        params: vec![Param::optional(
+            "config",
+            "Which accounts, at which commitment.",
+            openrpc::config(json!({
+                "votePubkey": schema("Pubkey"),
+                "commitment": openrpc::commitment(),
+                "keepUnstakedDelinquents": { "type": "boolean", "default": false },
+                "delinquentSlotDistance": {
+                    "description": "Slots behind which a validator counts as delinquent.",
+                    "allOf": [schema("U64")],
+                    "default": DELINQUENT_SLOT_DISTANCE,
+                },
+            })),
+        )],
+        result: json!({
+            "type": "object",
+            "required": ["current", "delinquent"],
+            "properties": { "current": list, "delinquent": list },
+        }),
+        errors: &[],
+        example: json!([{ "votePubkey": "GG1CgxxJrkKXzxPn7JbyedczzyCEU7stmX4MSdUZjSSh" }]),
+        example_result: json!({
+            "current": [{
+                "activatedStake": 999_999_997_717_120_u64,
+                "commission": 0,
+                "epochCredits": [[0, 45_872, 0]],
+                "epochVoteAccount": true,
+                "lastVote": 2898,
+                "nodePubkey": "AtNrpWeYvD1AEFe43adFn74Yq7Tg7Qyow7MzFaatsjQE",
+                "rootSlot": 2867,
+                "votePubkey": "GG1CgxxJrkKXzxPn7JbyedczzyCEU7stmX4MSdUZjSSh",
+            }],
+            "delinquent": [],
+        }),
+    }
 }

@@ -233,3 +233,6 @@ impl<'a> Reader<'a> {
         (0..self.length()?).map(|_| item(self)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

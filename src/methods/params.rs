@@ -105,7 +105,8 @@ fn tree(params: &Params, required: usize, total: usize) -> Result<Vec<Value>, Pa
     Ok(values)
 }
 
-fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ParamError> {
+/// Reads one param from its tree.
+pub(super) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ParamError> {
     serde_json::from_value(value).map_err(|error| type_error(&error))
 }
 

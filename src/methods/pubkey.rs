@@ -77,3 +77,42 @@ impl<'de> Deserialize<'de> for Address {
         deserializer.deserialize_str(Text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn faults_are_found_in_a_nodes_order() {
+        for (text, expected) in [
+            ("", Err(PubkeyError::WrongSize)),
+            ("bogus", Err(PubkeyError::WrongSize)),
+            ("0OIl", Err(PubkeyError::Invalid)),
+            (&"0".repeat(44), Err(PubkeyError::Invalid)),
+            (&"0".repeat(45), Err(PubkeyError::WrongSize)),
+            (&"é".repeat(22), Err(PubkeyError::Invalid)),
+            (&"é".repeat(23), Err(PubkeyError::WrongSize)),
+            (&"1".repeat(31), Err(PubkeyError::WrongSize)),
+            (&"1".repeat(32), Ok(Pubkey([0; 32]))),
+            (&"1".repeat(44), Err(PubkeyError::WrongSize)),
+            (&"z".repeat(44), Err(PubkeyError::WrongSize)),
+            ("JEKNVnkbo3jma5nREBBJCDoXFVeKkD56V3xKrvRmWxFG", Ok(Pubkey([255; 32]))),
+        ] {
+            assert_eq!(Pubkey::parse(text), expected, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_address_is_read_as_it_is_shown(bytes: [u8; 32]) {
+            prop_assert_eq!(Pubkey::parse(&Pubkey(bytes).to_string()), Ok(Pubkey(bytes)));
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC{0,50}") {
+            let _ = Pubkey::parse(&text);
+        }
+    }
+}

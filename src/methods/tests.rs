@@ -77,7 +77,7 @@ fn check(name: &str, expect: &Value, found: &Outcome) {
             assert_eq!(got["code"], want["code"], "{name}: {text}");
             match want["message_prefix"].as_str() {
                 Some(prefix) => {
-                    assert!(got["message"].as_str().unwrap().starts_with(prefix), "{name}: {text}")
+                    assert!(got["message"].as_str().unwrap().starts_with(prefix), "{name}: {text}");
                 }
                 None => assert_eq!(got["message"], want["message"], "{name}"),
             }

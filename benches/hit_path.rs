@@ -1,0 +1,93 @@
+//! What a hit costs, part by part and as a whole: split the envelope, read the params, look up, splice.
+//!
+//! `cargo bench --bench hit_path`. One simulated node answers the first call; every further one is a hit.
+
+use std::hint::black_box;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use criterion::{Criterion, criterion_group, criterion_main};
+use serde_json::json;
+use slotfront::cache::key::Plan;
+use slotfront::cache::{Cache, Terms};
+use slotfront::config::{Config, Secret, Upstream};
+use slotfront::frontier::Frontier;
+use slotfront::jsonrpc::envelope::{self, Element, Request};
+use slotfront::jsonrpc::{Id, reply};
+use slotfront::methods::{Method, PerCommitment, Profile, Query};
+use slotfront::pool::Pool;
+use slotfront::sim::{Cluster, Settings};
+use slotfront::telemetry::Metrics;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// A cache over one simulated node that stands still, so that a kept answer stays fresh.
+async fn cache() -> (Arc<Cache>, Arc<Cluster>) {
+    let cluster = Cluster::new(Settings { nodes: 1, slot_time: None, ..Settings::default() });
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut config = Config::dev(any, any, vec![Upstream::plain("node", Secret::new(url))]);
+    config.cache.ttl.account = PerCommitment::uniform(Duration::from_secs(3600));
+    Arc::clone(&cluster).serve(vec![listener], &TaskTracker::new(), CancellationToken::new()).await;
+    let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
+    let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).expect("a pool");
+    (Cache::new(&config, frontier, Arc::new(pool), metrics, TaskTracker::new()), cluster)
+}
+
+fn call(body: &Bytes) -> slotfront::jsonrpc::Call {
+    match envelope::parse(body) {
+        Request::One(Element::Call(call)) => call,
+        other => panic!("no call: {other:?}"),
+    }
+}
+
+fn hit_path(c: &mut Criterion) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (cache, cluster) = runtime.block_on(cache());
+    let wallet = cluster.examples().wallets[0].to_string();
+    let params = json!([wallet, {"encoding": "base64", "commitment": "confirmed"}]);
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": params}).to_string();
+    let body = Bytes::from(body);
+    let query = |call: &slotfront::jsonrpc::Call| {
+        Query::parse(Method::GetAccountInfo, &call.params, Profile::Node).expect("params of a call")
+    };
+    let terms = || Terms { bypass: false, deadline: Instant::now() + Duration::from_secs(10) };
+    let frontier = Frontier::new(1);
+    let (parsed, asked) = (call(&body), query(&call(&body)));
+    runtime.block_on(cache.answer(&asked, terms())).expect("a first answer");
+
+    c.bench_function("envelope: split", |b| b.iter(|| black_box(envelope::parse(black_box(&body)))));
+    c.bench_function("params: read into a query", |b| b.iter(|| black_box(query(black_box(&parsed)))));
+    c.bench_function("key: plan", |b| b.iter(|| black_box(Plan::new(black_box(&asked), &frontier))));
+    c.bench_function("cache: hit", |b| {
+        b.iter(|| black_box(runtime.block_on(cache.answer(&asked, terms())).is_ok()));
+    });
+    let result = vec![b'x'; 250];
+    c.bench_function("reply: splice 250 bytes", |b| {
+        b.iter(|| {
+            let mut out = Vec::with_capacity(300);
+            reply::result(&mut out, &Id::Number(7), black_box(&result));
+            black_box(out)
+        });
+    });
+    c.bench_function("whole: body to reply", |b| {
+        b.iter(|| {
+            let call = call(&body);
+            let answer = runtime.block_on(cache.answer(&query(&call), terms())).expect("a hit");
+            let slotfront::cache::entry::Payload::Result(result) = &answer.payload else {
+                panic!("an error")
+            };
+            let mut out = Vec::with_capacity(512);
+            reply::result(&mut out, &call.id, &result.pieces()[0]);
+            black_box(out)
+        });
+    });
+}
+
+criterion_group!(benches, hit_path);
+criterion_main!(benches);

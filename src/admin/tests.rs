@@ -1,0 +1,148 @@
+//! The admin routes over a source that is told what to say.
+
+use axum::body::Body;
+use axum::http::Request;
+use http_body_util::BodyExt;
+use tower::ServiceExt;
+
+use super::status::{Breaker, Cache, Upstream};
+use super::*;
+use crate::methods::{Commitment, Method, PerCommitment};
+use crate::telemetry::Outcome;
+
+struct Fake(Readiness);
+
+impl Source for Fake {
+    fn status(&self) -> Status {
+        let slots = PerCommitment { processed: Some(150), confirmed: Some(149), finalized: Some(118) };
+        let upstream = Upstream {
+            name: "validator-1".to_owned(),
+            tier: 0,
+            up: true,
+            usable: true,
+            reason: None,
+            slots,
+            lag_slots: Some(0),
+            latency_ms: Some(1.5),
+            in_flight: 2,
+            breaker: Breaker::HalfOpen,
+            first_available_block: Some(7),
+            version: Some("4.0.0".to_owned()),
+            requests: 10,
+            failures: 1,
+        };
+        let cache = Cache { bytes: 1_000, entries: 3, capacity_bytes: 4_000 };
+        Status { version: "0.0.0", uptime_s: 5, frontier: slots, upstreams: vec![upstream], cache }
+    }
+
+    fn readiness(&self) -> Readiness {
+        self.0.clone()
+    }
+}
+
+fn state(readiness: Readiness) -> Arc<State> {
+    State::new(Metrics::new(), Fake(readiness), CancellationToken::new())
+}
+
+async fn get_from(state: &Arc<State>, path: &str) -> Response {
+    let request = Request::get(path).header("host", "127.0.0.1:9899").body(Body::empty()).unwrap();
+    router(Arc::clone(state)).oneshot(request).await.unwrap()
+}
+
+async fn text(response: Response) -> String {
+    String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn readyz_says_whether_and_why() {
+    let reasons = || vec!["no usable upstream".to_owned()];
+    for (readiness, status, body) in [
+        (Readiness::Ready, 200, r#"{"state":"ready"}"#),
+        (
+            Readiness::Degraded { reasons: reasons() },
+            200,
+            r#"{"state":"degraded","reasons":["no usable upstream"]}"#,
+        ),
+        (
+            Readiness::Unready { reasons: reasons() },
+            503,
+            r#"{"state":"unready","reasons":["no usable upstream"]}"#,
+        ),
+    ] {
+        let state = state(readiness);
+        let response = get_from(&state, "/readyz").await;
+        assert_eq!(response.status(), status);
+        assert_eq!(text(response).await, body);
+        assert_eq!(get_from(&state, "/livez").await.status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn status_holds_what_the_page_shows() {
+    let state = state(Readiness::Ready);
+    let start = Instant::now();
+    state.tick(start);
+    state.tick(start + TICK);
+    let took = Duration::from_micros(90);
+    state.metrics.call(Some(Method::GetBlock), Some(Commitment::Finalized), Outcome::Hit, took, 1);
+    state.tick(start + 2 * TICK);
+
+    let body = text(get_from(&state, "/api/status").await).await;
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["readiness"]["state"], "ready");
+    assert_eq!(body["status"]["upstreams"][0]["breaker"], "half-open");
+    assert_eq!(body["status"]["frontier"]["finalized"], 118);
+    assert_eq!(body["points"].as_array().unwrap().len(), 2);
+    assert_eq!(body["points"][1]["kept"], 1.0);
+    assert_eq!(body["traffic"]["methods"][0]["method"], "getBlock");
+    assert_eq!(body["traffic"]["outcomes"][0]["outcome"], "hit");
+}
+
+#[tokio::test]
+async fn the_page_is_one_document_and_asks_no_foreign_host() {
+    let response = get_from(&state(Readiness::Ready), "/").await;
+    let policy = response.headers()["content-security-policy"].to_str().unwrap().to_owned();
+    assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
+    let page = text(response).await;
+    assert!(page.contains("new EventSource") && !page.contains("/* page."));
+    let foreign = page.replace("http://www.w3.org/2000/svg", "");
+    for word in ["http://", "https://", "//cdn", "src=", "@import", "url("] {
+        assert!(!foreign.contains(word), "{word}");
+    }
+}
+
+#[tokio::test]
+async fn events_begin_with_everything_and_end_with_the_stop() {
+    let state = state(Readiness::Ready);
+    let response = get_from(&state, "/api/events").await;
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    state.tick(Instant::now());
+    let mut body = response.into_body();
+    for event in ["event: all\ndata: {", "event: tick\ndata: {"] {
+        let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(frame.starts_with(event.as_bytes()), "{frame:?}");
+    }
+    state.stop.cancel();
+    assert!(body.frame().await.is_none());
+}
+
+#[tokio::test]
+async fn listeners_are_bounded_and_give_their_seat_back() {
+    let state = state(Readiness::Ready);
+    let mut open = Vec::new();
+    for _ in 0..VIEWERS {
+        open.push(get_from(&state, "/api/events").await);
+    }
+    assert_eq!(get_from(&state, "/api/events").await.status(), 503);
+    open.pop();
+    assert_eq!(get_from(&state, "/api/events").await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_public_host_name_is_refused() {
+    let request = Request::get("/metrics").header("host", "rebound.example").body(Body::empty()).unwrap();
+    let response = router(state(Readiness::Ready)).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 403);
+    let response = get_from(&state(Readiness::Ready), "/metrics").await;
+    assert!(text(response).await.contains("slotfront_build_info"));
+}

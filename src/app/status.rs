@@ -1,0 +1,158 @@
+//! How things stand, as the admin listener and the gauges see it.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::status::{self, Readiness, Status};
+use crate::http::Front;
+use crate::methods::{Commitment, PerCommitment, Slot};
+use crate::pool::breaker::State;
+use crate::pool::member::{Health, Member};
+use crate::pool::select::Unusable;
+use crate::telemetry::Metrics;
+
+/// The running gateway as a source of the status page.
+pub(super) struct Source {
+    front: Arc<Front>,
+    stop: CancellationToken,
+    started: Instant,
+}
+
+impl Source {
+    pub(super) fn new(front: Arc<Front>, stop: CancellationToken) -> Self {
+        Self { front, stop, started: Instant::now() }
+    }
+}
+
+impl status::Source for Source {
+    fn status(&self) -> Status {
+        let front = &self.front;
+        let now = Instant::now();
+        let known = |slot: Slot| (slot > 0).then_some(slot);
+        let (bytes, entries) = front.cache.usage();
+        let standing = front.pool.standing(now);
+        let upstreams = front.pool.members().iter().zip(standing).enumerate();
+        Status {
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_s: self.started.elapsed().as_secs(),
+            frontier: per_commitment(|c| known(front.frontier.slot(c))),
+            upstreams: upstreams
+                .map(|(node, (member, (_, unusable)))| upstream(front, node, member, unusable))
+                .collect(),
+            cache: status::Cache { bytes, entries, capacity_bytes: front.config.cache.capacity },
+        }
+    }
+
+    fn readiness(&self) -> Readiness {
+        if self.stop.is_cancelled() {
+            return Readiness::Unready { reasons: vec!["draining before a stop".to_owned()] };
+        }
+        let standing = self.front.pool.standing(Instant::now());
+        if standing.iter().any(|(_, unusable)| unusable.is_none()) {
+            return Readiness::Ready;
+        }
+        let reason = |(name, unusable): &(&str, Option<Unusable>)| {
+            format!("upstream {name}: {}", unusable.map_or("usable", Unusable::as_str))
+        };
+        let reasons = standing.iter().map(reason).collect();
+        let never_heard = |(_, unusable): &(&str, Option<Unusable>)| {
+            matches!(unusable, Some(Unusable::Unprobed | Unusable::Unreachable | Unusable::Foreign))
+        };
+        let known = self.front.frontier.slot(Commitment::Processed) > 0;
+        // Before any node has answered there is nothing to give; afterwards the cache and a doubtful node still are.
+        if standing.iter().all(never_heard) && !known {
+            Readiness::Unready { reasons }
+        } else {
+            Readiness::Degraded { reasons }
+        }
+    }
+}
+
+fn upstream(front: &Front, node: usize, member: &Member, unusable: Option<Unusable>) -> status::Upstream {
+    let (requests, failures) = member.counts();
+    let reason = unusable.map(|unusable| match &*member.health() {
+        Health::Unhealthy(why) => format!("unhealthy: {why}"),
+        Health::Unreachable(why) => format!("does not answer: {why}"),
+        Health::Foreign { theirs, ours } => {
+            format!("of another cluster: genesis {theirs}, the pool's is {ours}")
+        }
+        Health::Healthy | Health::Unprobed => unusable.as_str().replace('_', " "),
+    });
+    status::Upstream {
+        name: member.name.clone(),
+        tier: member.tier,
+        up: matches!(*member.health(), Health::Healthy | Health::Unhealthy(_)),
+        usable: unusable.is_none(),
+        reason,
+        slots: per_commitment(|c| front.frontier.node_slot(node, c)),
+        lag_slots: front.frontier.lag(node, Commitment::Processed),
+        latency_ms: (requests > 0).then(|| member.latency().as_secs_f64() * 1000.0),
+        in_flight: member.in_flight() as u64,
+        breaker: match member.breaker(Instant::now()) {
+            State::Closed => status::Breaker::Closed,
+            State::HalfOpen => status::Breaker::HalfOpen,
+            State::Open => status::Breaker::Open,
+        },
+        first_available_block: Some(member.first_available()),
+        version: member.version().map(|version| version.to_string()),
+        requests,
+        failures,
+    }
+}
+
+fn per_commitment<T>(value: impl Fn(Commitment) -> T) -> PerCommitment<T> {
+    PerCommitment {
+        processed: value(Commitment::Processed),
+        confirmed: value(Commitment::Confirmed),
+        finalized: value(Commitment::Finalized),
+    }
+}
+
+/// Sets the gauges that are cheaper to read at each scrape than to keep.
+pub(super) fn feed_metrics(front: &Arc<Front>) {
+    // Weak: the hook lives in the metrics, which the front holds.
+    let weak = Arc::downgrade(front);
+    front.metrics.before_render(move |metrics| {
+        if let Some(front) = weak.upgrade() {
+            set_gauges(&front, metrics);
+        }
+    });
+}
+
+fn set_gauges(front: &Front, metrics: &Metrics) {
+    let now = Instant::now();
+    let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let (bytes, entries) = front.cache.usage();
+    metrics.cache_bytes.set(gauge(bytes));
+    metrics.cache_entries.set(gauge(entries));
+    metrics.cache_capacity.set(gauge(front.config.cache.capacity));
+    for commitment in Commitment::ALL {
+        metrics.frontier_slot.at(commitment).set(gauge(front.frontier.slot(commitment)));
+        metrics.frontier_age.at(commitment).set(front.frontier.age(commitment, now).as_secs_f64());
+    }
+    let resets = metrics.frontier_resets.at(());
+    resets.inc_by(front.frontier.resets().saturating_sub(resets.get()));
+    for (node, (member, (_, unusable))) in
+        front.pool.members().iter().zip(front.pool.standing(now)).enumerate()
+    {
+        let upstream = metrics.upstream(&member.name);
+        for commitment in Commitment::ALL {
+            if let Some(slot) = front.frontier.node_slot(node, commitment) {
+                upstream.slot.at(commitment).set(gauge(slot));
+            }
+        }
+        if let Some(lag) = front.frontier.lag(node, Commitment::Processed) {
+            upstream.slot_lag.at(()).set(gauge(lag));
+        }
+        upstream.up.set(i64::from(unusable.is_none()));
+        upstream.breaker_state.set(match member.breaker(now) {
+            State::Closed => 0,
+            State::HalfOpen => 1,
+            State::Open => 2,
+        });
+        upstream.requests_in_flight.set(gauge(member.in_flight() as u64));
+        upstream.first_available_block.at(()).set(gauge(member.first_available()));
+    }
+}

@@ -1,0 +1,184 @@
+//! Single-flight: however many ask the same at once, one call goes up.
+//!
+//! The fetch is a task of its own and outlives the caller that led it; a failed one is tried once more for those who
+//! still wait. Callers bring their own deadlines: a flight is only ever waited for, never cancelled.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+/// Locks among which keys are spread, so that flights of different keys rarely meet.
+const SHARDS: usize = 64;
+
+/// The flights under way, each giving a `T` to all who wait.
+#[derive(Debug)]
+pub struct Flights<K, T> {
+    shards: Box<[Shard<K, T>]>,
+    hasher: RandomState,
+    tasks: TaskTracker,
+}
+
+type Shard<K, T> = Mutex<HashMap<K, watch::Receiver<Option<T>>>>;
+
+/// A place among those who wait for a flight.
+#[derive(Debug)]
+pub struct Seat<T> {
+    landing: watch::Receiver<Option<T>>,
+    /// Whether this caller is the one for whom the flight started.
+    pub leads: bool,
+}
+
+impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Flights<K, T> {
+    /// No flight yet; fetches run as tasks of `tasks`.
+    pub fn new(tasks: TaskTracker) -> Arc<Self> {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Arc::new(Self { shards, hasher: RandomState::new(), tasks })
+    }
+
+    /// Joins the flight for `key`, or starts one with `fetch`; `failed` says whether a landing is worth a second try.
+    pub fn join<F>(
+        self: &Arc<Self>,
+        key: &K,
+        mut fetch: impl FnMut() -> F + Send + 'static,
+        failed: fn(&T) -> bool,
+    ) -> Seat<T>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let mut shard = self.shard(key);
+        if let Some(landing) = shard.get(key) {
+            return Seat { landing: landing.clone(), leads: false };
+        }
+        let (land, landing) = watch::channel(None);
+        shard.insert(key.clone(), landing.clone());
+        drop(shard);
+        // Removed however the task ends, also when it panics or is dropped: no one must wait for it again.
+        let entry = Departed { flights: Arc::clone(self), key: key.clone() };
+        self.tasks.spawn(async move {
+            let mut landed = fetch().await;
+            // The flight's own table holds one receiver; any further one is somebody who still waits.
+            if failed(&landed) && land.receiver_count() > 1 {
+                let again = fetch().await;
+                // Of two failures the first says more: the second may have found nobody left to ask.
+                if !failed(&again) {
+                    landed = again;
+                }
+            }
+            drop(entry);
+            land.send_replace(Some(landed));
+        });
+        Seat { landing, leads: true }
+    }
+
+    fn shard(&self, key: &K) -> std::sync::MutexGuard<'_, HashMap<K, watch::Receiver<Option<T>>>> {
+        #[expect(clippy::cast_possible_truncation, reason = "any 64 shards will do")]
+        let shard = self.hasher.hash_one(key) as usize % SHARDS;
+        self.shards[shard].lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone> Seat<T> {
+    /// What the flight brought; `None` where its task died.
+    pub async fn landed(mut self) -> Option<T> {
+        self.landing.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone())
+    }
+}
+
+/// Takes a flight off the table when it ends.
+struct Departed<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> {
+    flights: Arc<Flights<K, T>>,
+    key: K,
+}
+
+impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Drop for Departed<K, T> {
+    fn drop(&mut self) {
+        self.flights.shard(&self.key).remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    struct Fetches {
+        started: AtomicUsize,
+        gate: Semaphore,
+    }
+
+    impl Fetches {
+        fn new() -> Arc<Self> {
+            Arc::new(Self { started: AtomicUsize::new(0), gate: Semaphore::new(0) })
+        }
+
+        /// A fetch that waits for the gate, then gives the number of fetches started so far.
+        fn fetch(
+            self: &Arc<Self>,
+        ) -> impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = usize> + Send>> + Send + 'static {
+            let fetches = Arc::clone(self);
+            move || {
+                let fetches = Arc::clone(&fetches);
+                let number = fetches.started.fetch_add(1, Ordering::SeqCst) + 1;
+                Box::pin(async move {
+                    fetches.gate.acquire().await.unwrap().forget();
+                    number
+                })
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn ten_thousand_callers_are_one_fetch() {
+        let (flights, fetches) = (Flights::new(TaskTracker::new()), Fetches::new());
+        let seats: Vec<_> = (0..10_000).map(|_| flights.join(&1, fetches.fetch(), |_| false)).collect();
+        assert_eq!(seats.iter().filter(|s| s.leads).count(), 1);
+        fetches.gate.add_permits(1);
+        for seat in seats {
+            assert_eq!(seat.landed().await, Some(1));
+        }
+        assert_eq!(fetches.started.load(Ordering::SeqCst), 1);
+        assert!(flights.join(&1, fetches.fetch(), |_| false).leads, "a landed flight is off the table");
+    }
+
+    #[tokio::test]
+    async fn a_flight_outlives_the_caller_that_led_it() {
+        let (flights, fetches) = (Flights::new(TaskTracker::new()), Fetches::new());
+        drop(flights.join(&1, fetches.fetch(), |_| false));
+        let waits = flights.join(&1, fetches.fetch(), |_| false);
+        assert!(!waits.leads);
+        fetches.gate.add_permits(1);
+        assert_eq!(waits.landed().await, Some(1));
+    }
+
+    #[tokio::test]
+    async fn a_failed_flight_tries_again_once_for_those_who_wait() {
+        let (flights, fetches) = (Flights::new(TaskTracker::new()), Fetches::new());
+        fetches.gate.add_permits(9);
+        let waits = flights.join(&1, fetches.fetch(), |number| *number == 1);
+        assert_eq!(waits.landed().await, Some(2), "the second try succeeds");
+        let waits = flights.join(&1, fetches.fetch(), |_| true);
+        assert_eq!(waits.landed().await, Some(3), "the first failure, once, not for ever");
+        assert_eq!(fetches.started.load(Ordering::SeqCst), 4);
+        let tasks = TaskTracker::new();
+        let (flights, fetches) = (Flights::new(tasks.clone()), Fetches::new());
+        fetches.gate.add_permits(9);
+        drop(flights.join(&1, fetches.fetch(), |_| true));
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!(fetches.started.load(Ordering::SeqCst), 1, "nobody waits: no second try");
+    }
+
+    #[tokio::test]
+    async fn a_fetch_that_dies_leaves_no_flight_behind() {
+        let flights = Flights::<u8, u8>::new(TaskTracker::new());
+        let seat = flights.join(&1, || async { panic!("the fetch died") }, |_| false);
+        assert_eq!(seat.landed().await, None);
+        assert!(flights.join(&1, || async { 1 }, |_| false).leads);
+    }
+}

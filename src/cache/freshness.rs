@@ -1,0 +1,231 @@
+//! How long an answer may be served: two bounds, in time and in slots, by class.
+//!
+//! Pure: `now` and the frontier are arguments, so that a frontier that moves ends the freshness of everything behind
+//! it at once, without a scan. The bound in time always holds; the bound in slots holds against the known frontier.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::entry::Entry;
+use crate::config;
+use crate::frontier::Frontier;
+use crate::methods::{Commitment, Slot};
+use crate::telemetry::StaleCause;
+
+/// What kind of answer it is, as far as its life goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Account data, token balances, and errors that depend on an account.
+    Account(Commitment),
+    /// A fee that is a number.
+    Fee(Commitment),
+    /// Vote accounts.
+    Votes(Commitment),
+    /// Performance samples.
+    Samples,
+    /// Cluster nodes.
+    ClusterNodes,
+    /// A final block, or -32015 for one.
+    BlockFinal,
+    /// A block that is confirmed only, or -32015 for one.
+    BlockConfirmed,
+    /// -32004: not there yet at this commitment; over as soon as the frontier reaches the slot.
+    NotYet(Slot, Commitment),
+    /// A skipped slot that a second node confirms.
+    Skipped,
+    /// A skipped slot of one voice.
+    SkippedUnconfirmed,
+}
+
+/// Whether an entry may be served now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Freshness {
+    /// As it is.
+    Fresh,
+    /// While a fresh answer is fetched.
+    Stale(StaleCause),
+    /// Not, unless no node answers.
+    Expired(StaleCause),
+}
+
+/// The bounds of every class, from the settings.
+#[derive(Debug, Clone)]
+pub struct Rules(pub config::Cache);
+
+impl Rules {
+    /// Whether `entry` may be served at `now`, as the frontier stands.
+    pub fn judge(&self, entry: &Entry, frontier: &Frontier, now: Instant) -> Freshness {
+        let age = now.saturating_duration_since(entry.sent_at);
+        let (ttl, commitment) = (self.ttl(entry.class), commitment(entry.class));
+        let stretch = commitment.map_or(0.0, |c| *self.0.stale_while_revalidate.get(c));
+        let lag = commitment.map_or(0, |c| frontier.slot(c).saturating_sub(entry.slot));
+        let max_lag = commitment.map_or(u64::MAX, |c| *self.0.max_lag_slots.get(c));
+        if let Class::NotYet(slot, commitment) = entry.class
+            && frontier.slot(commitment) >= slot
+        {
+            return Freshness::Expired(StaleCause::Lag);
+        }
+        match (age <= ttl, lag <= max_lag) {
+            (true, true) => Freshness::Fresh,
+            (in_time, in_slots) => {
+                let cause = if in_slots { StaleCause::Ttl } else { StaleCause::Lag };
+                let stale = (in_time || age <= ttl.mul_f64(1.0 + stretch))
+                    && (in_slots || lag <= stretched(max_lag, stretch))
+                    && stretch > 0.0;
+                if stale { Freshness::Stale(cause) } else { Freshness::Expired(cause) }
+            }
+        }
+    }
+
+    /// Whether `entry` may be served when no node answers.
+    pub fn in_fault(&self, entry: &Entry, now: Instant) -> bool {
+        let age = now.saturating_duration_since(entry.sent_at);
+        let rules = &self.0.stale_if_error;
+        match entry.class {
+            Class::Account(c) | Class::Fee(c) | Class::Votes(c) => match c {
+                Commitment::Processed => false,
+                Commitment::Confirmed => age <= rules.confirmed,
+                Commitment::Finalized => age <= rules.finalized,
+            },
+            Class::Samples | Class::ClusterNodes => age <= rules.finalized,
+            Class::BlockFinal | Class::Skipped => rules.block.is_none_or(|bound| age <= bound),
+            Class::BlockConfirmed => age <= rules.confirmed,
+            Class::NotYet(..) | Class::SkippedUnconfirmed => false,
+        }
+    }
+
+    /// What is left of the time bound, in seconds rounded towards zero; negative past it.
+    pub fn ttl_left_s(&self, entry: &Entry, now: Instant) -> i64 {
+        let (age, ttl) = (now.saturating_duration_since(entry.sent_at), self.ttl(entry.class));
+        let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
+        if age <= ttl { seconds(ttl - age) } else { -seconds(age - ttl) }
+    }
+
+    /// The bound in time.
+    pub fn ttl(&self, class: Class) -> Duration {
+        let ttl = &self.0.ttl;
+        match class {
+            Class::Account(c) => *ttl.account.get(c),
+            Class::Fee(c) => *ttl.fee.get(c),
+            Class::Votes(c) => *ttl.vote_accounts.get(c),
+            Class::Samples => ttl.performance_samples,
+            Class::ClusterNodes => ttl.cluster_nodes,
+            Class::BlockFinal => ttl.block_finalized,
+            Class::BlockConfirmed => ttl.block_confirmed,
+            Class::NotYet(..) => ttl.no_block_not_yet,
+            Class::Skipped => ttl.no_block_skipped,
+            Class::SkippedUnconfirmed => ttl.no_block_unconfirmed,
+        }
+    }
+}
+
+/// The commitment whose frontier bounds the class in slots; vote accounts, too, change with every slot, but are
+/// bounded in time alone.
+const fn commitment(class: Class) -> Option<Commitment> {
+    match class {
+        Class::Account(c) | Class::Fee(c) => Some(c),
+        _ => None,
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a bound of some slots times a small factor"
+)]
+fn stretched(slots: u64, factor: f64) -> u64 {
+    (slots as f64 * (1.0 + factor)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::super::entry::{Body, Payload};
+    use super::*;
+    use crate::config::Config;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    fn rules() -> Rules {
+        Rules(Config::dev(([127, 0, 0, 1], 0).into(), ([127, 0, 0, 1], 0).into(), Vec::new()).cache)
+    }
+
+    fn entry(class: Class, slot: Slot, sent_at: Instant) -> Entry {
+        Entry { payload: Payload::Result(Body::One(Bytes::from_static(b"1"))), slot, sent_at, class }
+    }
+
+    #[tokio::test]
+    async fn both_bounds_hold_and_stretch_together() {
+        use Commitment::{Confirmed, Finalized, Processed};
+        use Freshness::{Expired, Fresh, Stale};
+        let t0 = Instant::now();
+        for (name, class, age, lag, expected) in [
+            ("young and near", Class::Account(Processed), MS(400), 1, Fresh),
+            (
+                "processed is never stretched in time",
+                Class::Account(Processed),
+                MS(401),
+                1,
+                Expired(StaleCause::Ttl),
+            ),
+            ("nor in slots", Class::Account(Processed), MS(10), 2, Expired(StaleCause::Lag)),
+            ("confirmed at its bounds", Class::Account(Confirmed), MS(800), 2, Fresh),
+            ("past its ttl by half", Class::Account(Confirmed), MS(1200), 2, Stale(StaleCause::Ttl)),
+            ("past its lag by half", Class::Account(Confirmed), MS(800), 3, Stale(StaleCause::Lag)),
+            ("past both", Class::Account(Confirmed), MS(1200), 3, Stale(StaleCause::Lag)),
+            ("too old", Class::Account(Confirmed), MS(1201), 0, Expired(StaleCause::Ttl)),
+            ("too far behind", Class::Account(Confirmed), MS(0), 4, Expired(StaleCause::Lag)),
+            ("finalized at its bounds", Class::Account(Finalized), MS(5000), 12, Fresh),
+            ("finalized, one slot past", Class::Account(Finalized), MS(5000), 13, Stale(StaleCause::Lag)),
+            ("votes have no slot bound", Class::Votes(Finalized), MS(10_000), 500, Fresh),
+            ("a final block only ages", Class::BlockFinal, Duration::from_secs(86_400), 1_000_000, Fresh),
+            ("samples", Class::Samples, MS(15_001), 0, Expired(StaleCause::Ttl)),
+        ] {
+            let frontier = Frontier::new(1);
+            for c in Commitment::ALL {
+                frontier.probed(0, c, 1_000_000, t0);
+            }
+            let entry = entry(class, 1_000_000 - lag, t0);
+            assert_eq!(rules().judge(&entry, &frontier, t0 + age), expected, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn not_yet_ends_when_the_frontier_reaches_the_slot() {
+        let (frontier, t0) = (Frontier::new(1), Instant::now());
+        let entry = entry(Class::NotYet(101, Commitment::Confirmed), 100, t0);
+        frontier.probed(0, Commitment::Confirmed, 100, t0);
+        assert_eq!(rules().judge(&entry, &frontier, t0 + MS(200)), Freshness::Fresh);
+        frontier.probed(0, Commitment::Confirmed, 101, t0);
+        assert_eq!(rules().judge(&entry, &frontier, t0 + MS(1)), Freshness::Expired(StaleCause::Lag));
+    }
+
+    #[tokio::test]
+    async fn in_a_fault_finalized_lives_longer_than_confirmed_and_processed_not_at_all() {
+        let t0 = Instant::now();
+        for (class, age_s, expected) in [
+            (Class::Account(Commitment::Processed), 0, false),
+            (Class::Account(Commitment::Confirmed), 10, true),
+            (Class::Account(Commitment::Confirmed), 11, false),
+            (Class::Account(Commitment::Finalized), 60, true),
+            (Class::Account(Commitment::Finalized), 61, false),
+            (Class::BlockFinal, 1_000_000, true),
+            (Class::NotYet(1, Commitment::Confirmed), 0, false),
+        ] {
+            let now = t0 + Duration::from_secs(age_s);
+            assert_eq!(rules().in_fault(&entry(class, 1, t0), now), expected, "{class:?} after {age_s} s");
+        }
+    }
+
+    #[tokio::test]
+    async fn ttl_left_is_in_whole_seconds_towards_zero() {
+        let t0 = Instant::now();
+        let entry = entry(Class::Account(Commitment::Finalized), 1, t0);
+        for (age, expected) in [(0, 5), (100, 4), (4100, 0), (5900, 0), (6000, -1), (7999, -2)] {
+            assert_eq!(rules().ttl_left_s(&entry, t0 + MS(age)), expected, "{age} ms");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The `Cache-Status` header (RFC 9211): where an answer came from, in words.
+
+use std::fmt;
+
+/// Why a call went to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// Nothing was kept.
+    Miss,
+    /// What was kept had expired.
+    Stale,
+    /// The caller asked to go past the cache.
+    Request,
+}
+
+/// Where an answer came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheStatus {
+    /// From what is kept: seconds left, negative while stale; whether it was made from another form.
+    Hit {
+        /// Seconds left, rounded towards zero.
+        ttl_s: i64,
+        /// Whether the answer was made from an entry of another form.
+        derived: bool,
+    },
+    /// From what is kept past its bounds, since no node answers.
+    StaleIfError {
+        /// Seconds left: negative.
+        ttl_s: i64,
+    },
+    /// From a node.
+    Forwarded {
+        /// Why it was asked.
+        why: Why,
+        /// Whether the answer is kept.
+        stored: bool,
+    },
+    /// From a node, by another caller's call.
+    Collapsed,
+    /// A batch: how many of its answers came from what is kept.
+    Batch {
+        /// Answers from what is kept.
+        hits: usize,
+        /// Answers in all.
+        of: usize,
+    },
+}
+
+impl CacheStatus {
+    /// An answer from a node.
+    pub const fn forwarded(why: Why, stored: bool) -> Self {
+        Self::Forwarded { why, stored }
+    }
+
+    /// Whether no node was asked.
+    pub const fn is_hit(self) -> bool {
+        matches!(self, Self::Hit { .. } | Self::StaleIfError { .. })
+    }
+}
+
+impl fmt::Display for CacheStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("slotfront; ")?;
+        match *self {
+            Self::Hit { ttl_s, derived } => {
+                write!(f, "hit; ttl={ttl_s}{}", if derived { "; detail=derived" } else { "" })
+            }
+            Self::StaleIfError { ttl_s } => write!(f, "hit; ttl={ttl_s}; detail=stale-if-error"),
+            Self::Forwarded { why, stored } => {
+                let why = match why {
+                    Why::Miss => "miss",
+                    Why::Stale => "stale",
+                    Why::Request => "request",
+                };
+                write!(f, "fwd={why}{}", if stored { "; stored" } else { "" })
+            }
+            Self::Collapsed => f.write_str("fwd=miss; collapsed"),
+            Self::Batch { hits, of } if hits == of => f.write_str("hit"),
+            Self::Batch { hits, of } => write!(f, "fwd=miss; detail=\"hits {hits}/{of}\""),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_as_it_is_written() {
+        for (status, expected) in [
+            (CacheStatus::Hit { ttl_s: 3, derived: false }, "slotfront; hit; ttl=3"),
+            (CacheStatus::Hit { ttl_s: -2, derived: false }, "slotfront; hit; ttl=-2"),
+            (CacheStatus::Hit { ttl_s: 3, derived: true }, "slotfront; hit; ttl=3; detail=derived"),
+            (CacheStatus::StaleIfError { ttl_s: -9 }, "slotfront; hit; ttl=-9; detail=stale-if-error"),
+            (CacheStatus::forwarded(Why::Miss, true), "slotfront; fwd=miss; stored"),
+            (CacheStatus::forwarded(Why::Miss, false), "slotfront; fwd=miss"),
+            (CacheStatus::forwarded(Why::Stale, true), "slotfront; fwd=stale; stored"),
+            (CacheStatus::forwarded(Why::Request, true), "slotfront; fwd=request; stored"),
+            (CacheStatus::Collapsed, "slotfront; fwd=miss; collapsed"),
+            (CacheStatus::Batch { hits: 5, of: 5 }, "slotfront; hit"),
+            (CacheStatus::Batch { hits: 3, of: 5 }, "slotfront; fwd=miss; detail=\"hits 3/5\""),
+        ] {
+            assert_eq!(status.to_string(), expected);
+        }
+    }
+}

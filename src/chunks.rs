@@ -1,0 +1,70 @@
+//! Bytes that arrive in chunks, gathered up to a limit; a single chunk, the usual case, is not copied.
+
+use bytes::{Bytes, BytesMut};
+
+/// More bytes than the limit have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OverLimit;
+
+/// Chunks of one body.
+#[derive(Debug)]
+pub struct Gather {
+    limit: usize,
+    first: Bytes,
+    rest: BytesMut,
+}
+
+impl Gather {
+    /// No chunk yet; at most `limit` bytes in all.
+    pub fn new(limit: usize) -> Self {
+        Self { limit, first: Bytes::new(), rest: BytesMut::new() }
+    }
+
+    /// Takes the next chunk.
+    ///
+    /// # Errors
+    /// [`OverLimit`] where the body would be longer than the limit.
+    pub fn push(&mut self, chunk: Bytes) -> Result<(), OverLimit> {
+        if self.first.len() + self.rest.len() + chunk.len() > self.limit {
+            return Err(OverLimit);
+        }
+        if self.first.is_empty() && self.rest.is_empty() {
+            self.first = chunk;
+            return Ok(());
+        }
+        if !self.first.is_empty() {
+            self.rest.reserve(self.first.len() + chunk.len());
+            self.rest.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.rest.extend_from_slice(&chunk);
+        Ok(())
+    }
+
+    /// The whole body.
+    pub fn finish(self) -> Bytes {
+        if self.rest.is_empty() { self.first } else { self.rest.freeze() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_joined_in_order_up_to_the_limit() {
+        let mut gather = Gather::new(5);
+        for chunk in ["", "ab", "", "cd", "e"] {
+            assert_eq!(gather.push(Bytes::from(chunk)), Ok(()));
+        }
+        assert_eq!(gather.push(Bytes::from_static(b"f")), Err(OverLimit));
+        assert_eq!(gather.finish(), "abcde");
+    }
+
+    #[test]
+    fn a_single_chunk_is_the_body() {
+        let chunk = Bytes::from(vec![7; 9]);
+        let mut gather = Gather::new(9);
+        assert_eq!(gather.push(chunk.clone()), Ok(()));
+        assert_eq!(gather.finish().as_ptr(), chunk.as_ptr());
+    }
+}

@@ -1,0 +1,77 @@
+//! A value that is never shown, and the two ways to name one without writing it: `env:NAME` and `file:PATH`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A value that must never be shown: `Debug` and `Display` print `***`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a secret.
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    /// The secret itself, for the one place that needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Follows `env:NAME` and `file:PATH` (relative to `base`, one final line break dropped); any other text is the
+    /// secret itself.
+    ///
+    /// # Errors
+    /// What is wrong with the place that was named, never what was found there.
+    pub fn resolve(text: &str, env: &BTreeMap<String, String>, base: &Path) -> Result<Self, String> {
+        let found = if let Some(name) = text.strip_prefix("env:") {
+            env.get(name).cloned().ok_or_else(|| format!("names the variable {name}, which is not set"))?
+        } else if let Some(file) = text.strip_prefix("file:") {
+            let read = std::fs::read_to_string(base.join(file))
+                .map_err(|e| format!("names the file {file}, which cannot be read ({})", e.kind()))?;
+            read.trim_end_matches(['\r', '\n']).to_owned()
+        } else {
+            text.to_owned()
+        };
+        if found.is_empty() { Err("is empty".to_owned()) } else { Ok(Self(found)) }
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl std::fmt::Display for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_followed_to_where_it_is_kept_and_never_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("token"), "from-file\r\n").unwrap();
+        let env =
+            BTreeMap::from([("TOKEN".to_owned(), "from-env".to_owned()), ("NONE".to_owned(), String::new())]);
+        let resolve = |text: &str| Secret::resolve(text, &env, dir.path()).map(|s| s.expose().to_owned());
+        let rows = [
+            ("plain", Ok("plain")),
+            ("env:TOKEN", Ok("from-env")),
+            ("file:token", Ok("from-file")),
+            ("env:MISSING", Err("names the variable MISSING, which is not set")),
+            ("env:NONE", Err("is empty")),
+            ("file:missing", Err("names the file missing, which cannot be read (entity not found)")),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(resolve(text), expected.map(str::to_owned).map_err(str::to_owned), "{text}");
+        }
+        let secret = Secret::new("hunter2");
+        assert_eq!(format!("{secret} {secret:?} {:#?}", Some(&secret)), "*** *** Some(\n    ***,\n)");
+    }
+}

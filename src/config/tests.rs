@@ -1,0 +1,320 @@
+//! Whole configurations: what loads, what is refused, and how refusals read.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::reader::Found;
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../config/example.toml");
+const ONE: &str = "[[upstream]]\nurl = \"http://node.example\"\n";
+
+fn vars(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn parse(text: &str, env: &[(&str, &str)]) -> Result<(Config, Found), Vec<Problem>> {
+    load::parse(text, &vars(env), Path::new("/etc/slotfront"))
+}
+
+#[track_caller]
+fn valid(text: &str, env: &[(&str, &str)]) -> Config {
+    match parse(text, env) {
+        Ok((config, _)) => config,
+        Err(list) => panic!("{}", Problems::new(None, list)),
+    }
+}
+
+/// The report on a configuration that is wrong.
+#[track_caller]
+fn report(text: &str, env: &[(&str, &str)]) -> String {
+    Problems::new(Some(Path::new("slotfront.toml")), parse(text, env).err().expect("it is wrong")).to_string()
+}
+
+/// `path: rule` of every problem, for tables.
+fn faults(text: &str, env: &[(&str, &str)]) -> Vec<String> {
+    let list = parse(text, env).err().unwrap_or_default();
+    list.into_iter().map(|p| format!("{}: {}", p.path, p.rule)).collect()
+}
+
+#[test]
+fn one_upstream_is_a_whole_configuration() {
+    let config = valid(ONE, &[]);
+    assert_eq!(config.upstreams, [Upstream::plain("upstream-1", Secret::new("http://node.example"))]);
+    assert_eq!((config.plans["standard"].rps, config.plans["standard"].burst), (100, 200));
+    assert_eq!(config.auth.keys_file.as_deref(), Some(Path::new("/etc/slotfront/keys.toml")));
+    assert_eq!(config, valid("", &[("SLOTFRONT_UPSTREAMS", "http://node.example")]));
+}
+
+#[test]
+fn the_example_is_the_defaults() {
+    let mut example = valid(EXAMPLE, &[]);
+    let minimal = valid("[[upstream]]\nname = \"validator-1\"\nurl = \"http://127.0.0.1:8899\"\n", &[]);
+    assert_eq!(example, minimal);
+    // Even of a plan that it does not name, and with what it leaves out.
+    example.plans.clear();
+    assert_ne!(example, minimal);
+}
+
+#[test]
+fn the_example_lists_every_setting_and_no_other() {
+    // Every commented setting switched on: nothing is unknown, only what arrives later is refused.
+    let on: String = EXAMPLE.lines().map(|line| commented(line).unwrap_or(line).to_owned() + "\n").collect();
+    let on = on.replace("env:", "").replace("ca_file = \"ca.pem\"", "");
+    let (later, other): (Vec<_>, Vec<_>) =
+        parse(&on, &[]).err().unwrap_or_default().into_iter().partition(|p| p.rule.contains("arrives with"));
+    assert_eq!(other, []);
+    let later: Vec<_> = later.iter().map(|p| p.path.as_str()).collect();
+    assert_eq!(later, ["shared.url", "server.tls", "telemetry.otlp"]);
+
+    // And every setting that is asked for stands in it.
+    let (_, found) = parse(EXAMPLE, &[]).unwrap_or_else(|_| panic!("valid"));
+    let words: std::collections::BTreeSet<_> =
+        EXAMPLE.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty()).collect();
+    let methods = Method::ALL.map(Method::as_str);
+    for path in &found.known {
+        let name = path.rsplit('.').next().unwrap_or(path).split('[').next().unwrap_or_default();
+        assert!(words.contains(name) || methods.contains(&name), "{path} is missing from the example");
+    }
+}
+
+/// The setting in a line `# name = value`.
+fn commented(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("# ")?;
+    let (name, _) = rest.split_once(" = ")?;
+    name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_').then_some(rest)
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let text = r#"
+[server]
+listen = "8080"
+max_bdy = "64KiB"
+
+[[upstream]]
+url = "ftp://user:hunter2@node.example"
+"#;
+    insta::assert_snapshot!(report(text, &[("SLOTFRONT_CACHE__CAPACITY", "lots")]), @r#"
+    slotfront.toml: 4 problems
+
+      server.listen = "8080" (line 3)
+        expected an IP address and a port
+        fix: write it like "127.0.0.1:8080" or "[::1]:8080"
+
+      server.max_bdy (line 4)
+        is no setting
+        fix: did you mean server.max_body?
+
+      upstream[0].url = *** (line 7)
+        expected a URL with http or https and a host
+        fix: write it like "http://127.0.0.1:8899"
+
+      cache.capacity = "lots" (from SLOTFRONT_CACHE__CAPACITY)
+        expected a size with a unit
+        fix: write it like "50KiB", "512MiB" or "2GiB"
+    "#);
+}
+
+#[test]
+fn broken_syntax_is_told_without_the_text_around_it() {
+    insta::assert_snapshot!(report("[auth]\nadmin_token = hunter2\n[[upstream]\n", &[]), @r"
+    slotfront.toml: 2 problems
+
+      the file (line 2)
+        is no TOML here: string values must be quoted, expected literal string
+        fix: correct the syntax; strings need quotes, tables are [name], lists of tables [[name]]
+
+      the file (line 3)
+        is no TOML here: unclosed array table, expected `]`
+        fix: correct the syntax; strings need quotes, tables are [name], lists of tables [[name]]
+    ");
+}
+
+#[test]
+fn the_environment_lies_over_the_file() {
+    let text = &(ONE.to_owned()
+        + "[server]\nmax_batch = 7\n[plans.Big-One]\nrps = 5\n[pool]\nattempt_timeout.getBlock = \"2s\"");
+    let config = valid(
+        text,
+        &[
+            ("SLOTFRONT_SERVER__MAX_BATCH", "8"),
+            ("SLOTFRONT_SERVER__TRUSTED_PROXIES", "10.0.0.0/8, ::1"),
+            ("SLOTFRONT_CACHE__TTL__ACCOUNT__FINALIZED", "7s"),
+            ("SLOTFRONT_POOL__ATTEMPT_TIMEOUT__GETBLOCK", "3s"),
+            ("SLOTFRONT_POOL__HEDGE", "off"),
+            ("SLOTFRONT_PLANS__BIG_ONE__RPS", "6"),
+            ("SLOTFRONT_PLANS__FREE__BURST", "5"),
+            ("SLOTFRONT_UPSTREAMS", "a=http://a.example?x=1, env:SLOTFRONT_B"),
+            ("SLOTFRONT_B", "https://b.example/key"),
+            // A service named slotfront in Kubernetes.
+            ("SLOTFRONT_SERVICE_HOST", "10.0.0.1"),
+            ("SLOTFRONT_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ],
+    );
+    assert_eq!(config.server.max_batch, 8);
+    assert_eq!(config.server.trusted_proxies.len(), 2);
+    assert_eq!(config.cache.ttl.account.finalized, Duration::from_secs(7));
+    assert_eq!(config.pool.attempt_timeout[Method::GetBlock.index()], Duration::from_secs(3));
+    assert_eq!((config.plans["Big-One"].rps, config.plans["Big-One"].burst), (6, 12));
+    assert_eq!(config.plans["free"].burst, 5);
+    let upstreams: Vec<_> = config.upstreams.iter().map(|u| (u.name.as_str(), u.url.expose())).collect();
+    assert_eq!(upstreams, [("a", "http://a.example?x=1"), ("upstream-2", "https://b.example/key")]);
+}
+
+#[test]
+fn a_misspelt_name_is_met_with_the_nearest() {
+    type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
+    let rows: [Row<'_>; 8] = [
+        ("[server]\nlissten = \"x\"", &[], "did you mean server.listen?"),
+        ("[sever]\nlisten = \"x\"", &[], "did you mean server?"),
+        ("[[upstreams]]\nurl = \"x\"", &[], "did you mean upstream?"),
+        ("[server]\nkeys_file = \"x\"", &[], "did you mean auth.keys_file?"),
+        ("[cache]\ncolour = 1", &[], "remove it"),
+        ("", &[("SLOTFRONT_SERVER__LISTENS", "x")], "did you mean SLOTFRONT_SERVER__LISTEN?"),
+        ("", &[("SLOTFRONT_SERVER_MAX_BODY", "x")], "did you mean SLOTFRONT_SERVER__MAX_BODY?"),
+        (
+            "",
+            &[("SLOTFRONT_X__Y", "x")],
+            "unset it; cache.capacity, for example, is SLOTFRONT_CACHE__CAPACITY",
+        ),
+    ];
+    for (text, env, fix) in rows {
+        let list = parse(&(ONE.to_owned() + text), env).err().unwrap_or_default();
+        assert_eq!(list.iter().map(|p| p.fix.as_str()).collect::<Vec<_>>(), [fix], "{text} {env:?}");
+    }
+}
+
+#[test]
+fn rules_between_settings() {
+    let url = |url: &str| format!("[[upstream]]\nurl = \"{url}\"\n");
+    let with = |text: &str| ONE.to_owned() + text;
+    let ours = "upstream[0].url: is our own server.listen: every call would come back to us";
+    let rows: Vec<(String, &str)> = vec![
+        (url("http://127.0.0.1:8080"), ours),
+        (url("http://localhost:8080/x"), ours),
+        (url("http://[::1]:8080"), ours),
+        (url("http://0.0.0.0:8080"), ours),
+        (url("http://10.0.0.1:8080"), ""),
+        (url("http://127.0.0.1:8899"), ""),
+        (url("http://user:pass@node.example/key?x=y"), ""),
+        (url("node.example"), "upstream[0].url: expected a URL with http or https and a host"),
+        (url("env:NODE"), "upstream[0].url: names the variable NODE, which is not set"),
+        (url(""), "upstream[0].url: is empty"),
+        ("[[upstream]]\nname = \"a\"".to_owned(), "upstream[0].url: is missing"),
+        (String::new(), "upstream: is missing: there is no node to ask"),
+        ("[upstream]\nurl = \"http://a\"".to_owned(), "upstream: expected a list of tables"),
+        (
+            ONE.to_owned() + "name = \"upstream-2\"\n" + ONE,
+            "upstream[1].name: is the name of another upstream, too",
+        ),
+        (
+            with("[server]\nadmin_listen = \"127.0.0.1:8080\""),
+            "server.admin_listen: is the address of server.listen (\"0.0.0.0:8080\"), too",
+        ),
+        (with("[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\""), ""),
+        (
+            with("[cache]\nmax_entry = \"1GiB\""),
+            "cache.max_entry: cache.max_entry (1073741824 bytes) is more than cache.capacity (536870912 bytes), so it could never be used",
+        ),
+        (with("[server]\nrequest_timeout = \"5s\""), ""),
+        (
+            with("[pool]\nattempt_timeout = { getBlock = \"40s\" }"),
+            "pool.attempt_timeout.getBlock: is longer than server.request_timeout (30s), which ends the call before",
+        ),
+        (with("[auth]\nopen_plan = \"gold\""), "auth.open_plan: is no plan"),
+        (with("[plans.a]\nburst = 0"), "plans.a.burst: expected a value from 1 to 1000000"),
+        (
+            with("[plans.a]\ndaily_units = 9"),
+            "plans.a.daily_units: is less than one getBlock costs (10 units)",
+        ),
+        (with("[plans.a]\ndaily_units = 9\nmethods = [\"getAccountInfo\"]"), ""),
+        (
+            with("[plans.a]\nmethods = [\"getblock\"]"),
+            "plans.a.methods: expected one of the eight methods, spelt as in a call as element 0",
+        ),
+        (
+            with("[plans.a]\nmax_batch = 101"),
+            "plans.a.max_batch: is more than server.max_batch (100), which holds for everybody",
+        ),
+        (
+            with("[plans.a]\nmonotonic = true"),
+            "plans.a.monotonic: is planned, and not in this version: it arrives with slotfront 0.2",
+        ),
+        (
+            with("[cache]\nassemble = \"within-bound\""),
+            "cache.assemble: is planned, and not in this version: it arrives with slotfront 0.2",
+        ),
+        (
+            with("[pool]\nhedge = { quantile = 0.95, budget = 0.05 }"),
+            "pool.hedge: is planned, and not in this version: it arrives with slotfront 0.2",
+        ),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(faults(&text, &[]).join("\n"), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_default_gives_way_to_what_was_set() {
+    let config = valid(&(ONE.to_owned() + "[server]\nrequest_timeout = \"5s\""), &[]);
+    assert!(config.pool.attempt_timeout.iter().all(|d| *d == Duration::from_secs(5)));
+    let config = valid(&(ONE.to_owned() + "[pool]\nattempt_timeout = { default = \"3s\" }"), &[]);
+    let seconds = config.pool.attempt_timeout.map(|d| d.as_secs());
+    assert_eq!(seconds, [25, 3, 3, 3, 3, 3, 3, 3]);
+    let config = valid(&(ONE.to_owned() + "[units]\ndefault = 2"), &[]);
+    assert_eq!(config.units.by_method, [10, 5, 2, 5, 2, 2, 2, 2]);
+    let config = valid(&(ONE.to_owned() + "[cache.ttl]\ncluster_nodes = \"off\""), &[]);
+    assert_eq!(config.cache.ttl.cluster_nodes, Duration::ZERO);
+}
+
+#[test]
+fn no_secret_is_shown() {
+    let secret = "hunter2";
+    let text = format!(
+        "[auth]\nadmin_token = \"{secret}\"\n[[upstream]]\nurl = \"https://{secret}@a.example/{secret}\"\n\
+         headers = {{ authorization = \"{secret}\" }}"
+    );
+    let config = valid(&text, &[]);
+    assert!(!format!("{config:?} {config:#?}").contains(secret));
+
+    // In each wrong place that a secret may come to stand.
+    for text in [
+        format!("[[upstream]]\nurl = \"ftp://{secret}\""),
+        format!("[[upstream]]\nulr = \"https://{secret}\""),
+        format!("[[upstream]]\nurl = [\"https://{secret}\"]"),
+        format!("[[upstream]]\nname = \"https://{secret}\"\nurl = \"http://a\""),
+        format!("[[upstream]]\nurl = \"http://a\"\nheaders = {{ authorization = \"{secret}\\n\" }}"),
+        format!("[shared]\nurl = \"redis://:{secret}@a\""),
+        format!("[telemetry]\notlp = \"http://{secret}@a\""),
+        format!("[auth]\ntoken = \"{secret}\""),
+        format!("[auth]\nadmin_token = \"{secret}"),
+        format!("[auth]\nadmin_token = [\"{secret}\"]"),
+    ] {
+        let shown = report(&text, &[("SLOTFRONT_UPSTREAMZ__X", secret)]);
+        assert!(!shown.contains(secret), "{shown}");
+    }
+    let shown = report("", &[("SLOTFRONT_UPSTREAMS", "a=ftp://hunter2,b=hunter2")]);
+    assert!(!shown.contains(secret), "{shown}");
+}
+
+#[test]
+fn dev_is_valid() {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let config = Config::dev(any, any, vec![Upstream::plain("sim-1", Secret::new("http://127.0.0.1:1"))]);
+    assert_eq!(config.auth.dev_key.as_deref(), Some("dev"));
+    assert!(config.plans["dev"].bypass_cache);
+    assert_eq!(config.upstreams[0].name, "sim-1");
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let problems = load(Some(Path::new("/nowhere/slotfront.toml")), &vars(&[])).unwrap_err();
+    insta::assert_snapshot!(problems, @r"
+    /nowhere/slotfront.toml: 1 problem
+
+      the file
+        cannot be read: entity not found
+        fix: name a readable file; config/example.toml is one to start from
+    ");
+}

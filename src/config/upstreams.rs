@@ -1,0 +1,135 @@
+//! `[[upstream]]` in the file, or `SLOTFRONT_UPSTREAMS=name=url,…` in the environment, which replaces the file's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hyper::header::{HeaderName, HeaderValue};
+
+use super::problem::Origin;
+use super::reader::Reader;
+use super::secret::Secret;
+use super::sections::is_name;
+use super::{Upstream, defaults};
+
+/// A list of `name=url` or plain urls; names and urls hold no comma.
+const VARIABLE: &str = "SLOTFRONT_UPSTREAMS";
+const KEY: &str = "upstream";
+const SCHEMES: &str = "expected a URL with http or https and a host";
+
+/// Reads all upstreams; at least one is needed, and names differ.
+pub(super) fn read(root: &Reader<'_>) -> Vec<Upstream> {
+    let upstreams = if let Some(list) = root.sheet().env.get(VARIABLE) {
+        // What the file says of upstreams is replaced, and not judged.
+        root.written(KEY);
+        from_variable(root, list)
+    } else {
+        let file = root.tables(KEY);
+        file.iter().flatten().enumerate().map(|(i, r)| one(r, i)).collect()
+    };
+    if upstreams.is_empty() && !root.is_wrong(KEY) {
+        let fix = format!("add [[upstream]] with a line url = \"http://…\", or set {VARIABLE}=name=url");
+        root.problem(KEY, None, "is missing: there is no node to ask", fix);
+    }
+    let mut names = BTreeSet::new();
+    for (i, upstream) in upstreams.iter().enumerate() {
+        if !names.insert(&upstream.name) {
+            let (key, shown) = (format!("{KEY}[{i}].name"), format!("{:?}", upstream.name));
+            root.problem(&key, Some(shown), "is the name of another upstream, too", "give each its own name");
+        }
+    }
+    upstreams
+}
+
+fn one(r: &Reader<'_>, i: usize) -> Upstream {
+    if r.written("url").is_none() {
+        r.problem("url", None, "is missing", "add url = \"http://host:port\"");
+    }
+    let url = r.secret("url").unwrap_or_else(|| Secret::new(""));
+    if let Some(rule) = url_fault(&url) {
+        r.problem("url", Some("***".to_owned()), rule, "write it like \"http://127.0.0.1:8899\"");
+    }
+    let name = r.get("name", default_name(i));
+    if !is_name(&name) {
+        // Not shown: what is no name may be a url.
+        let rule = "expected letters, digits, '-', '_' and '.', at most 64 of them";
+        r.problem("name", None, rule, "write it like \"validator-1\"");
+    }
+    let ca_file = r.file("ca_file");
+    if let Some(Err(e)) = ca_file.as_ref().map(std::fs::File::open) {
+        let rule = format!("cannot be read: {}", e.kind());
+        r.problem("ca_file", None, rule, "name a readable file with certificates in PEM");
+    }
+    Upstream {
+        name,
+        url,
+        tier: r.get("tier", defaults::TIER),
+        headers: headers(&r.table("headers")),
+        rps: r.optional_within("rps", 1..=1_000_000),
+        max_in_flight: r.within("max_in_flight", defaults::UPSTREAM_MAX_IN_FLIGHT, 1..=1_000_000),
+        ca_file,
+        http2: r.get("http2", defaults::HTTP2),
+    }
+}
+
+fn headers(r: &Reader<'_>) -> BTreeMap<String, Secret> {
+    let mut headers = BTreeMap::new();
+    for name in r.keys() {
+        let Some(value) = r.secret(name) else { continue };
+        if name.parse::<HeaderName>().is_err() {
+            r.problem(name, None, "is no name of an HTTP header", "write it like authorization");
+        } else if HeaderValue::from_str(value.expose()).is_err() {
+            r.problem(
+                name,
+                Some("***".to_owned()),
+                "is no value of an HTTP header",
+                "use printable ASCII only",
+            );
+        }
+        headers.insert(name.to_lowercase(), value);
+    }
+    headers
+}
+
+fn from_variable(root: &Reader<'_>, list: &str) -> Vec<Upstream> {
+    let mut upstreams = Vec::new();
+    for (i, entry) in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).enumerate() {
+        // A `=` of the url's own query is none of ours.
+        let (name, url) = match entry.split_once('=') {
+            Some((name, url)) if is_name(name.trim()) => (name.trim().to_owned(), url.trim()),
+            _ => (default_name(i), entry),
+        };
+        let sheet = root.sheet();
+        let resolved = Secret::resolve(url, sheet.env, sheet.base);
+        let fault = match &resolved {
+            Ok(url) => url_fault(url).map(str::to_owned),
+            Err(rule) => Some(rule.clone()),
+        };
+        root.place(&format!("{KEY}[{i}].url"), Origin::Variable(VARIABLE.to_owned()));
+        if let Some(rule) = fault {
+            let fix = format!("write {VARIABLE}=name=http://host:port,…");
+            root.problem(&format!("{KEY}[{i}].url"), Some("***".to_owned()), rule, fix);
+        }
+        upstreams.push(Upstream::plain(name, resolved.unwrap_or_else(|_| Secret::new(""))));
+    }
+    if upstreams.is_empty() {
+        root.place(KEY, Origin::Variable(VARIABLE.to_owned()));
+    }
+    upstreams
+}
+
+/// `upstream-1` and so on, for those without a name.
+fn default_name(i: usize) -> String {
+    format!("upstream-{}", i + 1)
+}
+
+/// What is wrong with an upstream's url, without showing it. An empty one has been named before.
+fn url_fault(url: &Secret) -> Option<&'static str> {
+    if url.expose().is_empty() {
+        return None;
+    }
+    match url::Url::parse(url.expose()) {
+        Err(_) => Some(SCHEMES),
+        Ok(url) if !matches!(url.scheme(), "http" | "https") || !url.has_host() => Some(SCHEMES),
+        Ok(url) if url.fragment().is_some() => Some("has a fragment (#…), which is never sent"),
+        Ok(_) => None,
+    }
+}

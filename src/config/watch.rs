@@ -1,0 +1,156 @@
+//! Notices that a file has another content, by looking once in a while.
+//!
+//! Polling sees what notifications miss: mounted config maps that swap a symlink, network file systems, editors that
+//! write a new file over the old name. A look costs one `stat`; the content is read when that differs.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use sha2::{Digest, Sha256};
+
+/// A file being watched, and how it looked last.
+#[derive(Debug)]
+pub struct Watched {
+    path: PathBuf,
+    stamp: Option<Stamp>,
+    content: Option<[u8; 32]>,
+    trouble: Option<io::ErrorKind>,
+}
+
+/// What `stat` tells of a file, through symlinks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    len: u64,
+    inode: u64,
+    /// Writes within one tick of the file system's clock look alike: a young file is read again.
+    young: bool,
+}
+
+/// How long the clocks of file systems may stand still; FAT's is the coarsest.
+const TICK_SECONDS: u64 = 2;
+
+impl Watched {
+    /// Watches `path`, which need not exist yet. The first [`Watched::look`] finds it changed if it does.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), stamp: None, content: None, trouble: None }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The content, if it is another than at the last look. A file that is missing is no change: what was read last
+    /// stays in force until there is something else to read.
+    ///
+    /// # Errors
+    /// A file that exists and cannot be read; told once, until it can.
+    pub fn look(&mut self) -> io::Result<Option<String>> {
+        match self.read() {
+            Ok(text) => {
+                self.trouble = None;
+                Ok(text)
+            }
+            Err(e) if self.trouble == Some(e.kind()) => Ok(None),
+            Err(e) => {
+                self.trouble = Some(e.kind());
+                Err(e)
+            }
+        }
+    }
+
+    fn read(&mut self) -> io::Result<Option<String>> {
+        let stamp = match std::fs::metadata(&self.path) {
+            Ok(meta) => Stamp::of(&meta),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                self.stamp = None;
+                return Ok(None);
+            }
+            Err(e) => return Err(e),
+        };
+        if self.stamp == Some(stamp) && !stamp.young && self.trouble.is_none() {
+            return Ok(None);
+        }
+        let text = std::fs::read_to_string(&self.path)?;
+        self.stamp = Some(stamp);
+        let hash = Sha256::digest(text.as_bytes()).into();
+        let same = self.content.replace(hash) == Some(hash);
+        Ok((!same).then_some(text))
+    }
+}
+
+impl Stamp {
+    fn of(meta: &std::fs::Metadata) -> Self {
+        let modified = meta.modified().ok();
+        let age = modified.and_then(|at| at.elapsed().ok());
+        let young = age.is_none_or(|age| age.as_secs() < TICK_SECONDS);
+        Self { modified, len: meta.len(), inode: inode(meta), young }
+    }
+}
+
+#[cfg(unix)]
+fn inode(meta: &std::fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(meta)
+}
+
+#[cfg(not(unix))]
+fn inode(_: &std::fs::Metadata) -> u64 {
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_content_is_seen_once_however_it_was_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let mut watched = Watched::new(&path);
+        assert_eq!(watched.look().unwrap(), None, "missing is no change");
+
+        std::fs::write(&path, "a").unwrap();
+        assert_eq!(watched.look().unwrap().as_deref(), Some("a"), "appeared");
+        assert_eq!(watched.look().unwrap(), None, "told once");
+
+        std::fs::write(&path, "b").unwrap();
+        assert_eq!(watched.look().unwrap().as_deref(), Some("b"), "same length, same tick of the clock");
+
+        std::fs::write(&path, "b").unwrap();
+        assert_eq!(watched.look().unwrap(), None, "touched, not changed");
+
+        std::fs::write(dir.path().join("new"), "c").unwrap();
+        std::fs::rename(dir.path().join("new"), &path).unwrap();
+        assert_eq!(watched.look().unwrap().as_deref(), Some("c"), "renamed over");
+
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(watched.look().unwrap(), None, "gone is no change");
+        std::fs::write(&path, "c").unwrap();
+        assert_eq!(watched.look().unwrap(), None, "back with what is known");
+
+        std::fs::write(&path, [0xff]).unwrap();
+        assert!(watched.look().is_err(), "not text");
+        assert_eq!(watched.look().unwrap(), None, "told once");
+        std::fs::write(&path, "d").unwrap();
+        assert_eq!(watched.look().unwrap().as_deref(), Some("d"), "text again");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_symlink_that_is_swapped_is_a_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for (name, text) in [("one", "1"), ("two", "2")] {
+            std::fs::create_dir(at(name)).unwrap();
+            std::fs::write(at(name).join("keys"), text).unwrap();
+        }
+        std::os::unix::fs::symlink(at("one"), at("data")).unwrap();
+        let mut watched = Watched::new(at("data").join("keys"));
+        assert_eq!(watched.look().unwrap().as_deref(), Some("1"));
+        std::os::unix::fs::symlink(at("two"), at("next")).unwrap();
+        std::fs::rename(at("next"), at("data")).unwrap();
+        assert_eq!(watched.look().unwrap().as_deref(), Some("2"));
+    }
+}

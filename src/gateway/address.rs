@@ -1,0 +1,66 @@
+//! One thing per client address, in bounded memory.
+//!
+//! An IPv6 client counts as its /64: whoever has one address has 2^64. When more addresses come than are
+//! remembered, those not seen for longest are forgotten.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
+
+/// A few hundred bytes each: some 20 MiB at the worst.
+const ADDRESSES: u64 = 65_536;
+/// Past every window that is kept here.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
+
+/// One `T` for each client address.
+pub(crate) struct PerAddress<T>(Cache<IpAddr, Arc<T>>);
+
+impl<T: Send + Sync + 'static> PerAddress<T> {
+    pub(crate) fn new() -> Self {
+        // Not TinyLFU, moka's own policy: it may refuse a newcomer, who would then have no limit.
+        let policy = EvictionPolicy::lru();
+        Self(Cache::builder().max_capacity(ADDRESSES).eviction_policy(policy).time_to_idle(IDLE).build())
+    }
+
+    /// The thing of `client`, made on its first call.
+    pub(crate) fn get(&self, client: IpAddr, make: impl FnOnce() -> T) -> Arc<T> {
+        self.0.get_with(network(client), || Arc::new(make()))
+    }
+}
+
+/// What counts as one client.
+fn network(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V4(v4) => v4.into(),
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv6_client_is_its_network_and_a_mapped_one_is_ipv4() {
+        let rows = [
+            ("192.0.2.1", "192.0.2.1"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+            ("2001:db8:1:2::ffff", "2001:db8:1:2::"),
+        ];
+        for (client, expected) in rows {
+            assert_eq!(network(client.parse().unwrap()), expected.parse::<IpAddr>().unwrap(), "{client}");
+        }
+    }
+
+    #[test]
+    fn the_same_client_meets_the_same_thing() {
+        let seen = PerAddress::new();
+        let one = seen.get("2001:db8::1".parse().unwrap(), || 1);
+        let two = seen.get("2001:db8::2".parse().unwrap(), || 2);
+        assert_eq!((*one, *two), (1, 1));
+    }
+}

@@ -1,0 +1,319 @@
+//! API keys at rest: a TOML file of `[[key]]` tables that holds hashes, never a key.
+//!
+//! Reading judges the file as a whole: a file with one bad key is refused, with everything that is wrong with it, so
+//! that a slip of an editor locks nobody out. [`file`] changes it.
+
+pub mod file;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::config::Secret;
+use crate::methods::Method;
+
+/// What every key begins with, so that scanners of leaked secrets can find it.
+const PREFIX: &str = "sf_";
+/// Random bytes of a key.
+const KEY_BYTES: usize = 32;
+/// Random bytes of a key's id; a collision is seen when it is made.
+const ID_BYTES: usize = 6;
+
+/// The SHA-256 of a key: what is kept of it. 32 random bytes need no slow hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyHash([u8; 32]);
+
+impl KeyHash {
+    /// The hash of a key as it stands in a request's path.
+    pub fn of(key: &str) -> Self {
+        Self(Sha256::digest(key.as_bytes()).into())
+    }
+
+    /// Reads 64 hexadecimal digits.
+    fn parse(text: &str) -> Option<Self> {
+        let digit = |b: u8| char::from(b).to_digit(16).and_then(|d| u8::try_from(d).ok());
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        let bytes: Option<Vec<u8>> =
+            pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect();
+        rest.is_empty().then_some(Self(bytes?.try_into().ok()?))
+    }
+}
+
+impl std::fmt::Display for KeyHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A fresh key.
+///
+/// # Errors
+/// The system has no randomness to give.
+pub fn fresh_key() -> Result<Secret, getrandom::Error> {
+    random::<KEY_BYTES>().map(|text| Secret::new(PREFIX.to_owned() + &text))
+}
+
+/// A fresh id.
+fn fresh_id() -> Result<String, getrandom::Error> {
+    random::<ID_BYTES>().map(|text| format!("key-{text}"))
+}
+
+fn random<const N: usize>() -> Result<String, getrandom::Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)?;
+    Ok(bs58::encode(bytes).into_string())
+}
+
+/// One key of the file, without the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// Its name in logs and metrics; unique, no secret.
+    pub id: String,
+    /// Whose it is, in words for people.
+    pub name: String,
+    /// Its plan.
+    pub plan: String,
+    /// The hash of the key.
+    pub hash: KeyHash,
+    /// Hashes of keys that it replaced, each valid until a time.
+    pub previous: Vec<(KeyHash, Timestamp)>,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When it ends.
+    pub expires: Option<Timestamp>,
+    /// When it was taken back.
+    pub revoked: Option<Timestamp>,
+    /// Web origins that it may be used from; `None` is any.
+    pub origins: Option<Vec<String>>,
+    /// Client addresses that it may be used from; `None` is any.
+    pub addresses: Option<Vec<IpNet>>,
+    /// Methods that it may call, within its plan's; `None` is all of them.
+    pub methods: Option<Vec<Method>>,
+}
+
+/// Everything that is wrong with a key file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {}", .problems.join("; "))]
+pub struct KeyFileError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong, each naming the key and the fix.
+    pub problems: Vec<String>,
+}
+
+/// The file as written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    #[serde(default)]
+    key: Vec<RawKey>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawKey {
+    id: String,
+    #[serde(default)]
+    name: String,
+    plan: String,
+    sha256: String,
+    #[serde(default)]
+    previous: Vec<RawPrevious>,
+    created: String,
+    expires: Option<String>,
+    revoked: Option<String>,
+    origins: Option<Vec<String>>,
+    addresses: Option<Vec<String>>,
+    methods: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPrevious {
+    sha256: String,
+    until: String,
+}
+
+/// Reads a key file. `is_plan` says which plans there are.
+///
+/// # Errors
+/// All that is wrong with it. Nothing of its text is shown but ids and names of plans.
+pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Key>, Vec<String>> {
+    let raw: RawFile = toml::from_str(text).map_err(|e| {
+        let line = e.span().map_or(0, |span| text[..span.start].matches('\n').count()) + 1;
+        vec![format!("line {line}: {}", e.message())]
+    })?;
+    let mut problems = Vec::new();
+    let mut ids = BTreeSet::new();
+    let mut hashes = BTreeSet::new();
+    let mut keys = Vec::with_capacity(raw.key.len());
+    for (i, raw) in raw.key.into_iter().enumerate() {
+        let mut judge = Judge { id: raw.id.clone(), problems: &mut problems };
+        if !is_id(&raw.id) {
+            judge.id = format!("number {}", i + 1);
+            judge.wrong("id: expected 1 to 64 letters, digits, '-', '_' or '.'");
+        }
+        if !ids.insert(raw.id.clone()) {
+            judge.wrong("id: there is another key with it; ids are unique");
+        }
+        if !is_plan(&raw.plan) {
+            judge.wrong(&format!(
+                "plan: there is no plan {:?}; add it to the configuration, or name another",
+                raw.plan
+            ));
+        }
+        if let Some(key) = judge.key(raw) {
+            for hash in std::iter::once(key.hash).chain(key.previous.iter().map(|(hash, _)| *hash)) {
+                if !hashes.insert(hash) {
+                    judge.wrong("sha256: another key has the same; each key is its own");
+                }
+            }
+            keys.push(key);
+        }
+    }
+    if problems.is_empty() { Ok(keys) } else { Err(problems) }
+}
+
+fn is_id(id: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    (1..=64).contains(&id.len()) && id.bytes().all(plain)
+}
+
+/// Notes what is wrong with one key.
+struct Judge<'a> {
+    id: String,
+    problems: &'a mut Vec<String>,
+}
+
+impl Judge<'_> {
+    fn wrong(&mut self, what: &str) {
+        self.problems.push(format!("key {}: {what}", self.id));
+    }
+
+    /// `value`, or a note that it is none.
+    fn need<T>(&mut self, value: Option<T>, rule: &str) -> Option<T> {
+        if value.is_none() {
+            self.wrong(rule);
+        }
+        value
+    }
+
+    fn hash(&mut self, text: &str) -> Option<KeyHash> {
+        self.need(
+            KeyHash::parse(text),
+            "sha256: expected 64 hexadecimal digits; `slotfront keys create` writes them",
+        )
+    }
+
+    fn time(&mut self, field: &str, text: &str) -> Option<Timestamp> {
+        self.need(text.parse().ok(), &format!("{field}: expected a time like \"2027-01-31T12:00:00Z\""))
+    }
+
+    fn list<T>(
+        &mut self,
+        list: Option<Vec<String>>,
+        rule: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        list.and_then(|list| self.need(list.iter().map(|item| read(item)).collect(), rule))
+    }
+
+    /// The key, all of whose members are read. What cannot be is left out: with a problem noted, the file is refused.
+    fn key(&mut self, raw: RawKey) -> Option<Key> {
+        let hash = self.hash(&raw.sha256);
+        let previous = raw
+            .previous
+            .iter()
+            .filter_map(|p| self.hash(&p.sha256).zip(self.time("previous.until", &p.until)));
+        let previous = previous.collect();
+        let created = self.time("created", &raw.created);
+        let expires = raw.expires.and_then(|text| self.time("expires", &text));
+        let revoked = raw.revoked.and_then(|text| self.time("revoked", &text));
+        let network =
+            |text: &str| text.parse().ok().or_else(|| text.parse::<std::net::IpAddr>().ok().map(IpNet::from));
+        let addresses =
+            self.list(raw.addresses, "addresses: expected addresses or networks like 10.0.0.0/8", network);
+        let rule = "methods: expected names of the eight methods, spelt as in a call";
+        let methods = self.list(raw.methods, rule, Method::from_name);
+        Some(Key {
+            id: raw.id,
+            name: raw.name,
+            plan: raw.plan,
+            hash: hash?,
+            previous,
+            created: created?,
+            expires,
+            revoked,
+            origins: raw.origins,
+            addresses,
+            methods,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_32_random_bytes_in_base58() {
+        let (one, two) = (fresh_key().unwrap(), fresh_key().unwrap());
+        assert_ne!(one, two);
+        let bytes = bs58::decode(one.expose().strip_prefix("sf_").unwrap()).into_vec().unwrap();
+        assert_eq!(bytes.len(), 32);
+        let hash = KeyHash::of(one.expose());
+        assert_eq!(KeyHash::parse(&hash.to_string()), Some(hash));
+        assert!(!format!("{one:?} {one} {hash} {hash:?}").contains(one.expose()));
+    }
+
+    #[test]
+    fn a_file_is_taken_whole() {
+        let hash = KeyHash::of("one");
+        let text = format!(
+            "[[key]]\nid = \"a\"\nname = \"Alice\"\nplan = \"standard\"\nsha256 = \"{hash}\"\n\
+             created = \"2026-11-21T00:00:00Z\"\nexpires = \"2027-11-21T00:00:00Z\"\n\
+             addresses = [\"10.0.0.0/8\", \"::1\"]\nmethods = [\"getBlock\"]\norigins = [\"https://a.example\"]\n\
+             previous = [{{ sha256 = \"{}\", until = \"2026-11-22T00:00:00Z\" }}]\n",
+            KeyHash::of("two")
+        );
+        let keys = parse(&text, |plan| plan == "standard").unwrap();
+        assert_eq!((keys[0].hash, keys[0].previous[0].0), (hash, KeyHash::of("two")));
+        assert_eq!(keys[0].methods, Some(vec![Method::GetBlock]));
+        assert_eq!(keys[0].addresses.as_ref().map(Vec::len), Some(2));
+        assert_eq!(parse("", |_| true), Ok(vec![]));
+    }
+
+    #[test]
+    fn all_that_is_wrong_with_a_file_is_told_and_no_hash_shown() {
+        let hash = KeyHash::of("one");
+        let key = |id: &str, sha256: &str, more: &str| {
+            format!(
+                "[[key]]\nid = \"{id}\"\nplan = \"gold\"\nsha256 = \"{sha256}\"\ncreated = \"yesterday\"\n{more}\n"
+            )
+        };
+        let text =
+            key("a", "123", "") + &key("a", &hash.to_string(), "methods = [\"x\"]") + &key("b c", "", "");
+        let problems = parse(&text, |plan| plan == "standard").unwrap_err().join("\n");
+        insta::assert_snapshot!(problems, @r#"
+    key a: plan: there is no plan "gold"; add it to the configuration, or name another
+    key a: sha256: expected 64 hexadecimal digits; `slotfront keys create` writes them
+    key a: created: expected a time like "2027-01-31T12:00:00Z"
+    key a: id: there is another key with it; ids are unique
+    key a: plan: there is no plan "gold"; add it to the configuration, or name another
+    key a: created: expected a time like "2027-01-31T12:00:00Z"
+    key a: methods: expected names of the eight methods, spelt as in a call
+    key number 3: id: expected 1 to 64 letters, digits, '-', '_' or '.'
+    key number 3: plan: there is no plan "gold"; add it to the configuration, or name another
+    key number 3: sha256: expected 64 hexadecimal digits; `slotfront keys create` writes them
+    key number 3: created: expected a time like "2027-01-31T12:00:00Z"
+    "#);
+        let problems = parse("[[key]]\nid = \"a\"\nsecret = \"hunter2\"", |_| true).unwrap_err().join("\n");
+        insta::assert_snapshot!(problems, @r"
+    line 3: unknown field `secret`, expected one of `id`, `name`, `plan`, `sha256`, `previous`, `created`, `expires`, `revoked`, `origins`, `addresses`, `methods`
+    ");
+    }
+}

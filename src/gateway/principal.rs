@@ -1,0 +1,234 @@
+//! Who is calling: a key with its plan, its limits and what it has used. One for each key, shared by its requests.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::clock::Clock;
+use super::limit::{Limit, State};
+use super::plan::{self, Terms};
+use super::quota::{Period, Used};
+use crate::error::Error;
+use crate::methods::{Method, Query};
+use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LEFT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// The id of whoever calls in open mode.
+pub(crate) const ANONYMOUS: &str = "anonymous";
+
+/// Who is calling, and what they may do.
+pub struct Principal {
+    pub(crate) id: Arc<str>,
+    /// The limits; none in open mode without a plan.
+    pub(crate) bounds: Option<Bounds>,
+    /// Most calls in a batch.
+    pub(crate) max_batch: usize,
+    pub(crate) pass: Pass,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) metrics: OnceLock<Arc<KeyMetrics>>,
+    /// Where `metrics` come from, once there is such a place.
+    pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
+}
+
+/// A plan, and how much of it is used.
+#[derive(Debug)]
+pub(crate) struct Bounds {
+    pub(crate) terms: Arc<Terms>,
+    pub(crate) rate: Limit,
+    pub(crate) used: Arc<Used>,
+}
+
+/// When and from where a key holds, and for what.
+#[derive(Debug, Default)]
+pub(crate) struct Pass {
+    pub(crate) expires: Option<Timestamp>,
+    pub(crate) revoked: bool,
+    pub(crate) origins: Option<Vec<String>>,
+    pub(crate) addresses: Option<Vec<IpNet>>,
+    pub(crate) methods: Option<Vec<Method>>,
+}
+
+impl Pass {
+    /// Whether a key that ends at `until` may be used at all.
+    pub(crate) fn holds(&self, until: Option<Timestamp>, wall: Timestamp) -> bool {
+        self.in_time(until, wall).is_ok()
+    }
+
+    fn in_time(&self, until: Option<Timestamp>, wall: Timestamp) -> Result<(), AuthFailure> {
+        let ended = |end: Option<Timestamp>| end.is_some_and(|end| end <= wall);
+        if self.revoked {
+            return Err(AuthFailure::Revoked);
+        }
+        if ended(self.expires) || ended(until) { Err(AuthFailure::Expired) } else { Ok(()) }
+    }
+
+    /// Whether a key that ends at `until` (replaced keys do) may be used now, from there.
+    pub(crate) fn check(
+        &self,
+        until: Option<Timestamp>,
+        client: IpAddr,
+        origin: Option<&str>,
+        wall: Timestamp,
+    ) -> Result<(), AuthFailure> {
+        self.in_time(until, wall)?;
+        let client = client.to_canonical();
+        if self.addresses.as_ref().is_some_and(|list| !list.iter().any(|network| network.contains(&client))) {
+            return Err(AuthFailure::Address);
+        }
+        // Only browsers send an origin, and none of them can leave it out: without one it is no browser.
+        if let (Some(allowed), Some(origin)) = (&self.origins, origin)
+            && !allowed.iter().any(|known| known == origin)
+        {
+            return Err(AuthFailure::Origin);
+        }
+        Ok(())
+    }
+}
+
+impl Bounds {
+    /// What `terms` allow, going on from `state` and `used`.
+    pub(crate) fn new(terms: Arc<Terms>, state: State, used: Arc<Used>) -> Self {
+        let rate = Limit::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst, state);
+        Self { terms, rate, used }
+    }
+
+    /// A limit that a quota has reached, with when it ends.
+    fn exhausted(&self, wall: Timestamp) -> Option<(LimitReason, u64, Duration)> {
+        let (daily, monthly) = (self.terms.plan.daily_units, self.terms.plan.monthly_units);
+        if daily.is_none() && monthly.is_none() {
+            return None;
+        }
+        let (day, month) = self.used.units(Period::of(wall));
+        let full = |used: f64, quota: Option<u64>| quota.filter(|quota| used >= to_f64(*quota));
+        let (day_ends, month_ends) = Period::ends_in(wall);
+        let month = full(month, monthly).map(|quota| (LimitReason::Month, quota, month_ends));
+        month.or_else(|| full(day, daily).map(|quota| (LimitReason::Day, quota, day_ends)))
+    }
+}
+
+impl Principal {
+    /// The key's id, as it stands in logs and metrics; no secret.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Most calls in a batch: the plan's bound or the server's, whichever is lower.
+    pub fn max_batch(&self) -> usize {
+        self.max_batch
+    }
+
+    /// Whether `Cache-Control: no-cache` is obeyed.
+    pub fn bypass_cache(&self) -> bool {
+        self.bounds.as_ref().is_some_and(|bounds| bounds.terms.plan.bypass_cache)
+    }
+
+    /// Whether the plan and the key allow this call.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`], naming the method, commitment or number of accounts.
+    pub fn admit(&self, query: &Query) -> Result<(), Error> {
+        let Some(bounds) = &self.bounds else { return Ok(()) };
+        plan::admit(&bounds.terms.plan, self.pass.methods.as_deref(), query)
+    }
+
+    /// Takes one call of the rate, and sees whether there are units left; they are booked afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Limited`], naming the limit and when to come back.
+    pub fn take(&self, now: Instant) -> Result<(), Error> {
+        let Some(bounds) = &self.bounds else { return Ok(()) };
+        if let Some((reason, quota, ends_in)) = bounds.exhausted(self.clock.wall(now)) {
+            return Err(self.limited(reason, format!("{quota} units a {}", reason.as_str()), ends_in));
+        }
+        let per_second = bounds.terms.plan.rps;
+        bounds
+            .rate
+            .take(self.clock.steady(now))
+            .map_err(|wait| self.limited(LimitReason::Rate, format!("{per_second} calls a second"), wait))
+    }
+
+    fn limited(&self, reason: LimitReason, limit: String, retry_after: Duration) -> Error {
+        if let Some(metrics) = self.metrics() {
+            metrics.limited.at(reason).inc();
+        }
+        Error::Limited { limit, reason: reason.as_str(), retry_after }
+    }
+
+    /// Books what a call cost ([`super::units`]).
+    pub fn book(&self, units: f64) {
+        let wall = self.clock.wall(Instant::now());
+        if let Some(bounds) = &self.bounds {
+            bounds.used.book(Period::of(wall), units);
+        }
+        if let Some(metrics) = self.metrics() {
+            metrics.units.at(()).inc_by(units);
+        }
+    }
+
+    /// Counts a call that has ended.
+    pub fn count(&self, metrics: &Metrics, outcome: Outcome) {
+        self.metrics.get_or_init(|| metrics.key(&self.id)).requests.at(outcome).inc();
+    }
+
+    fn metrics(&self) -> Option<&Arc<KeyMetrics>> {
+        let registry = self.registry.get()?;
+        Some(self.metrics.get_or_init(|| registry.key(&self.id)))
+    }
+
+    /// Writes `RateLimit-Policy` and `RateLimit`: what there is, and what is left of it. Nothing without limits.
+    pub fn rate_headers(&self, headers: &mut HeaderMap, now: Instant) {
+        let Some(bounds) = &self.bounds else { return };
+        headers.insert(POLICY, bounds.terms.policy.clone());
+        if let Ok(left) = HeaderValue::try_from(left(bounds, self.clock.steady(now), self.clock.wall(now))) {
+            headers.insert(LEFT, left);
+        }
+    }
+}
+
+impl std::fmt::Debug for Principal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Principal").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// `"rate";r=199;t=1, "day";r=999990;t=3600`: so much is left, until all is there again in so many seconds.
+fn left(bounds: &Bounds, steady: Duration, wall: Timestamp) -> String {
+    let rate = bounds.rate.left(steady);
+    let mut text = format!("\"rate\";r={};t={}", rate.calls, seconds(rate.full_in));
+    let (daily, monthly) = (bounds.terms.plan.daily_units, bounds.terms.plan.monthly_units);
+    if daily.is_some() || monthly.is_some() {
+        let (day, month) = bounds.used.units(Period::of(wall));
+        let (day_ends, month_ends) = Period::ends_in(wall);
+        for (name, quota, used, ends) in
+            [("day", daily, day, day_ends), ("month", monthly, month, month_ends)]
+        {
+            if let Some(quota) = quota {
+                let _ = write!(
+                    text,
+                    ", \"{name}\";r={:.0};t={}",
+                    (to_f64(quota) - used).max(0.0).floor(),
+                    seconds(ends)
+                );
+            }
+        }
+    }
+    text
+}
+
+/// Whole seconds, rounded up: at the time named it is true.
+pub(crate) fn seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "quotas past 2^53 units are no limit at all")]
+pub(crate) fn to_f64(units: u64) -> f64 {
+    units as f64
+}

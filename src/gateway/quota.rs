@@ -1,0 +1,312 @@
+//! How much: units used in this UTC day and month, one word each, kept over a restart in a file.
+//!
+//! Booked after the answer, so a quota may be overshot by the calls in flight. A window that ended is not reset by
+//! anybody: it is seen to be another one by whoever looks next.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::Offset;
+use serde::{Deserialize, Serialize};
+
+use super::write;
+
+/// Units are counted in thousandths, since a hit may cost a fraction.
+const THOUSANDTHS: f64 = 1000.0;
+
+/// A day or a month, numbered from 1970; 65,536 days reach to 2149.
+type Number = u16;
+
+/// The day and the month of a moment, in UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Period {
+    day: Number,
+    month: Number,
+    date: Date,
+}
+
+impl Period {
+    /// The period that `wall` lies in.
+    pub(crate) fn of(wall: Timestamp) -> Self {
+        let date = Offset::UTC.to_datetime(wall).date();
+        let months = i32::from(date.year() - 1970) * 12 + i32::from(date.month()) - 1;
+        let number = |n: i64| Number::try_from(n.max(0)).unwrap_or(Number::MAX);
+        Self { day: number(wall.as_second().div_euclid(86_400)), month: number(months.into()), date }
+    }
+
+    /// Until the day ends, and until the month ends.
+    pub(crate) fn ends_in(wall: Timestamp) -> (Duration, Duration) {
+        let date = Offset::UTC.to_datetime(wall).date();
+        let until = |end: Option<Date>| {
+            let end = end.and_then(|date| {
+                Offset::UTC.to_timestamp(date.to_datetime(jiff::civil::Time::midnight())).ok()
+            });
+            end.and_then(|end| Duration::try_from(end.duration_since(wall)).ok()).unwrap_or_default()
+        };
+        (until(date.tomorrow().ok()), until(date.last_of_month().tomorrow().ok()))
+    }
+}
+
+/// The use in one window: its number in the upper 16 bits, thousandths of units in the lower 48 (2.8e11 units).
+#[derive(Debug, Default)]
+struct Window(AtomicU64);
+
+const USED: u64 = (1 << 48) - 1;
+
+impl Window {
+    fn at(number: Number, used: u64) -> Self {
+        Self(AtomicU64::new(u64::from(number) << 48 | used.min(USED)))
+    }
+
+    /// What was used in window `number`.
+    fn used(&self, number: Number) -> u64 {
+        Self::seen(self.0.load(Ordering::Relaxed), number).1
+    }
+
+    /// Adds to window `number`.
+    fn add(&self, number: Number, thousandths: u64) {
+        let add = |word| {
+            let (number, used) = Self::seen(word, number);
+            Some(u64::from(number) << 48 | used.saturating_add(thousandths).min(USED))
+        };
+        // Infallible: the closure always gives a value.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// The window that `word` stands for when it is `number` by the clock. A clock that went back by one window does
+    /// not give a quota away a second time; one that is further off was wrong before, and is believed now.
+    fn seen(word: u64, number: Number) -> (Number, u64) {
+        // Truncation is the point: the upper 16 bits alone.
+        let known = (word >> 48) as Number;
+        if known == number || known.checked_sub(1) == Some(number) {
+            (known, word & USED)
+        } else {
+            (number, 0)
+        }
+    }
+}
+
+/// What one key has used.
+#[derive(Debug)]
+pub(crate) struct Used {
+    day: Window,
+    month: Window,
+    /// Set by every booking; shared by all keys of a ledger.
+    dirty: Arc<AtomicBool>,
+}
+
+impl Used {
+    /// Nothing used, in a ledger of its own: of an address, which is not kept.
+    pub(crate) fn new() -> Self {
+        Self { day: Window::default(), month: Window::default(), dirty: Arc::default() }
+    }
+
+    /// Adds to both windows.
+    pub(crate) fn book(&self, period: Period, units: f64) {
+        let thousandths = thousandths(units);
+        self.day.add(period.day, thousandths);
+        self.month.add(period.month, thousandths);
+        if !self.dirty.load(Ordering::Relaxed) {
+            self.dirty.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Units used in this day and this month.
+    pub(crate) fn units(&self, period: Period) -> (f64, f64) {
+        (units(self.day.used(period.day)), units(self.month.used(period.month)))
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, which is meant"
+)]
+fn thousandths(units: f64) -> u64 {
+    (units * THOUSANDTHS).round() as u64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "48 bits fit an f64")]
+fn units(thousandths: u64) -> f64 {
+    thousandths as f64 / THOUSANDTHS
+}
+
+/// The use of every key by its id, and the file that keeps it.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    file: Option<PathBuf>,
+    used: Mutex<HashMap<Arc<str>, Arc<Used>>>,
+    dirty: Arc<AtomicBool>,
+}
+
+/// The file: the day and month that its numbers belong to, and the numbers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    date: Date,
+    keys: BTreeMap<String, KeptKey>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptKey {
+    day_units: f64,
+    month_units: f64,
+}
+
+/// Why a usage file cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum UsageError {
+    /// It cannot be read or written.
+    #[error("auth.usage_file: {path}: {cause}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// It is not what was written.
+    #[error("auth.usage_file: {path}: {cause}; repair it, or remove it to count from zero")]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: serde_json::Error,
+    },
+}
+
+impl Ledger {
+    /// The ledger in `file`; a missing file is an empty one.
+    pub(crate) fn open(file: Option<&Path>) -> Result<Self, UsageError> {
+        let dirty = Arc::default();
+        let used = file.map_or_else(|| Ok(HashMap::new()), |path| read(path, &dirty))?;
+        Ok(Self { file: file.map(Path::to_path_buf), used: Mutex::new(used), dirty })
+    }
+
+    /// What the key `id` has used.
+    pub(crate) fn of(&self, id: &Arc<str>) -> Arc<Used> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = || Arc::new(Used { dirty: Arc::clone(&self.dirty), ..Used::new() });
+        Arc::clone(used.entry(Arc::clone(id)).or_insert_with(fresh))
+    }
+
+    /// Writes the file, if anything was booked since the last time.
+    pub(crate) fn save(&self, wall: Timestamp) -> Result<(), UsageError> {
+        let Some(path) = &self.file else { return Ok(()) };
+        if !self.dirty.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let period = Period::of(wall);
+        let mut keys = BTreeMap::new();
+        for (id, used) in self.used.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let (day_units, month_units) = used.units(period);
+            if month_units > 0.0 {
+                keys.insert(id.to_string(), KeptKey { day_units, month_units });
+            }
+        }
+        let written = serde_json::to_string(&Kept { date: period.date, keys })
+            .map_err(std::io::Error::from)
+            .and_then(|text| write::atomically(path, &(text + "\n")));
+        written.map_err(|cause| {
+            self.dirty.store(true, Ordering::Relaxed);
+            UsageError::Io { path: path.clone(), cause }
+        })
+    }
+}
+
+fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<HashMap<Arc<str>, Arc<Used>>, UsageError> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(HashMap::new()),
+        Err(cause) => return Err(UsageError::Io { path: path.to_path_buf(), cause }),
+    };
+    let kept: Kept = serde_json::from_str(&text)
+        .map_err(|cause| UsageError::Content { path: path.to_path_buf(), cause })?;
+    let midnight = Offset::UTC.to_timestamp(kept.date.to_datetime(jiff::civil::Time::midnight()));
+    let period = Period::of(midnight.unwrap_or(Timestamp::UNIX_EPOCH));
+    let used = |key: &KeptKey| Used {
+        day: Window::at(period.day, thousandths(key.day_units)),
+        month: Window::at(period.month, thousandths(key.month_units)),
+        dirty: Arc::clone(dirty),
+    };
+    Ok(kept.keys.iter().map(|(id, key)| (Arc::from(id.as_str()), Arc::new(used(key)))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[track_caller]
+    fn check(used: &Used, wall: &str, day: f64, month: f64) {
+        let (d, m) = used.units(Period::of(at(wall)));
+        assert!((d - day).abs() < 1e-9 && (m - month).abs() < 1e-9, "{wall}: {d} a day, {m} a month");
+    }
+
+    #[test]
+    fn windows_roll_over_at_utc_midnight_and_month() {
+        let used = Used::new();
+        used.book(Period::of(at("2026-11-29T23:59:59.999Z")), 2.5);
+        check(&used, "2026-11-29T00:00:00Z", 2.5, 2.5);
+        check(&used, "2026-11-30T00:00:00Z", 0.0, 2.5);
+        used.book(Period::of(at("2026-11-30T12:00:00Z")), 1.0);
+        check(&used, "2026-11-30T23:59:59Z", 1.0, 3.5);
+        check(&used, "2026-12-01T00:00:00Z", 0.0, 0.0);
+        used.book(Period::of(at("2026-12-01T00:00:00Z")), 1.0);
+        check(&used, "2026-12-01T00:00:00Z", 1.0, 1.0);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_gives_no_quota_twice() {
+        let used = Used::new();
+        used.book(Period::of(at("2026-11-30T00:00:01Z")), 5.0);
+        check(&used, "2026-11-29T23:59:59Z", 5.0, 5.0);
+        used.book(Period::of(at("2036-01-01T00:00:00Z")), 7.0);
+        check(&used, "2026-11-30T00:00:02Z", 0.0, 0.0);
+        used.book(Period::of(at("2026-11-30T00:00:02Z")), 1.0);
+        check(&used, "2026-11-30T00:00:02Z", 1.0, 1.0);
+    }
+
+    #[test]
+    fn the_end_of_a_window_is_known_before() {
+        let (day, month) = Period::ends_in(at("2028-02-28T23:00:00Z"));
+        assert_eq!((day.as_secs(), month.as_secs()), (3600, 3600 + 86_400));
+    }
+
+    #[test]
+    fn use_outlives_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("usage.json");
+        let wall = at("2026-11-21T12:00:00Z");
+        let id = Arc::from("key-1");
+        let ledger = Ledger::open(Some(&path)).unwrap();
+        ledger.of(&id).book(Period::of(at("2026-11-20T12:00:00Z")), 4.0);
+        ledger.of(&id).book(Period::of(wall), 1.5);
+        ledger.of(&Arc::from("unused"));
+        ledger.save(wall).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        insta::assert_snapshot!(text, @r#"
+    {"date":"2026-11-21","keys":{"key-1":{"day_units":1.5,"month_units":5.5}}}
+    "#);
+
+        check(&Ledger::open(Some(&path)).unwrap().of(&id), "2026-11-21T13:00:00Z", 1.5, 5.5);
+        check(&Ledger::open(Some(&path)).unwrap().of(&id), "2026-11-22T13:00:00Z", 0.0, 5.5);
+        check(&Ledger::open(Some(&path)).unwrap().of(&id), "2027-11-21T13:00:00Z", 0.0, 0.0);
+
+        std::fs::remove_file(&path).unwrap();
+        ledger.save(wall).unwrap();
+        assert!(!path.exists(), "nothing new, nothing written");
+
+        std::fs::write(&path, "{}").unwrap();
+        let error = Ledger::open(Some(&path)).unwrap_err().to_string();
+        assert!(error.ends_with("repair it, or remove it to count from zero"), "{error}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Every key by its hash: built whole from a key file, then never changed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use jiff::Timestamp;
+
+use super::clock::Clock;
+use super::keys::{Key, KeyHash};
+use super::limit::State;
+use super::plan::{Plans, Terms};
+use super::principal::{Bounds, Pass, Principal};
+use super::quota::Ledger;
+use crate::telemetry::Metrics;
+
+/// The keys in force.
+#[derive(Default)]
+pub(crate) struct Table {
+    by_hash: HashMap<KeyHash, Held>,
+    by_id: HashMap<Arc<str>, Arc<Principal>>,
+}
+
+/// What a hash stands for, and until when: a key that was replaced ends before its successor.
+pub(crate) struct Held {
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) until: Option<Timestamp>,
+}
+
+/// What principals are made from, beside their keys.
+#[derive(Clone)]
+pub(crate) struct Ground {
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
+    /// The server's bound on batches.
+    pub(crate) max_batch: usize,
+}
+
+impl Table {
+    /// The table of `keys`. A key that `old` knows goes on with its limiter's state.
+    pub(crate) fn new(keys: Vec<Key>, plans: &Plans, old: &Self, ground: &Ground) -> Self {
+        let mut table = Self::default();
+        for key in keys {
+            // Judged when the file was read.
+            let Some(terms) = plans.get(&key.plan) else { continue };
+            let revoked = key.revoked.is_some();
+            let pass = Pass {
+                expires: key.expires,
+                revoked,
+                origins: key.origins,
+                addresses: key.addresses,
+                methods: key.methods,
+            };
+            table.add(&key.id, key.hash, &key.previous, pass, terms, old, ground);
+        }
+        table
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a key and all that it is joined with")]
+    pub(crate) fn add(
+        &mut self,
+        id: &str,
+        hash: KeyHash,
+        previous: &[(KeyHash, Timestamp)],
+        pass: Pass,
+        terms: &Arc<Terms>,
+        old: &Self,
+        ground: &Ground,
+    ) {
+        let id: Arc<str> = Arc::from(id);
+        let known = old.by_id.get(&id).and_then(|principal| principal.bounds.as_ref());
+        let state = known.map_or_else(State::default, |bounds| bounds.rate.state());
+        let bounds = Bounds::new(Arc::clone(terms), state, ground.ledger.of(&id));
+        let principal = Arc::new(ground.principal(Arc::clone(&id), Some(bounds), pass));
+        let mut hold = |hash, until| {
+            self.by_hash.insert(hash, Held { principal: Arc::clone(&principal), until });
+        };
+        hold(hash, None);
+        for (hash, until) in previous {
+            hold(*hash, Some(*until));
+        }
+        self.by_id.insert(id, principal);
+    }
+
+    pub(crate) fn get(&self, hash: &KeyHash) -> Option<&Held> {
+        self.by_hash.get(hash)
+    }
+
+    /// How many keys there are, revoked ones included.
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+}
+
+impl Ground {
+    pub(crate) fn principal(&self, id: Arc<str>, bounds: Option<Bounds>, pass: Pass) -> Principal {
+        let own = bounds.as_ref().and_then(|bounds| bounds.terms.plan.max_batch);
+        Principal {
+            id,
+            max_batch: own.map_or(self.max_batch, |own| own.min(self.max_batch)),
+            bounds,
+            pass,
+            clock: Arc::clone(&self.clock),
+            metrics: OnceLock::new(),
+            registry: Arc::clone(&self.registry),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The door as a request meets it.
+
+use std::path::PathBuf;
+
+use hyper::header::HeaderMap;
+
+use super::keys::file::{KeyFile, NewKey};
+use super::*;
+use crate::config::{Plan, Secret, Upstream};
+use crate::methods::Query;
+
+const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
+/// A directory with a key file, and a configuration that names it.
+struct Site {
+    dir: tempfile::TempDir,
+    config: Config,
+}
+
+impl Site {
+    fn new() -> Self {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let mut config = Config::dev(any, any, vec![Upstream::plain("a", Secret::new("http://a.example"))]);
+        let dir = tempfile::tempdir().unwrap();
+        config.auth.dev_key = None;
+        config.auth.keys_file = Some(dir.path().join("keys.toml"));
+        config.auth.usage_file = Some(dir.path().join("usage.json"));
+        Self { dir, config }
+    }
+
+    fn keys_file(&self) -> PathBuf {
+        self.dir.path().join("keys.toml")
+    }
+
+    fn key(&self, plan: &str) -> String {
+        let new = NewKey { name: "a".to_owned(), plan: plan.to_owned(), expires: None };
+        KeyFile::new(self.keys_file()).create(&new, Timestamp::now()).unwrap().key.expose().to_owned()
+    }
+
+    fn plan(&mut self, name: &str, change: impl FnOnce(&mut Plan)) {
+        let mut plan = self.config.plans["standard"].clone();
+        change(&mut plan);
+        self.config.plans.insert(name.to_owned(), plan);
+    }
+
+    fn gateway(&self) -> Gateway {
+        Gateway::new(&self.config).unwrap()
+    }
+}
+
+fn enter(gateway: &Gateway, key: &str) -> Result<Arc<Principal>, Error> {
+    gateway.authenticate(key, CLIENT, None, Instant::now())
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_expired_and_revoked_keys_get_one_answer() {
+    let site = Site::new();
+    let file = KeyFile::new(site.keys_file());
+    let now = Timestamp::now();
+    let new = NewKey { name: "a".to_owned(), plan: "standard".to_owned(), expires: None };
+    let ends = now + Duration::from_secs(60);
+    let good = file.create(&new, now).unwrap();
+    let ending = file.create(&NewKey { expires: Some(ends), ..new.clone() }, now).unwrap();
+    let revoked = file.create(&new, now).unwrap();
+    let rotated = file.create(&new, now).unwrap();
+    file.revoke(&revoked.id, now).unwrap();
+    let successor = file.rotate(&rotated.id, ends, now).unwrap();
+    let gateway = site.gateway();
+
+    assert_eq!(enter(&gateway, good.key.expose()).unwrap().id(), good.id);
+    assert_eq!(enter(&gateway, ending.key.expose()).unwrap().id(), ending.id);
+    for key in [&rotated.key, &successor.key] {
+        assert_eq!(enter(&gateway, key.expose()).unwrap().id(), rotated.id, "both secrets hold for a while");
+    }
+    let long = "x".repeat(20_000);
+    for key in ["", "dev", "sf_", &long, revoked.key.expose()] {
+        assert_eq!(enter(&gateway, key).unwrap_err(), Error::Unauthorized);
+    }
+    tokio::time::advance(Duration::from_secs(61)).await;
+    for key in [&ending.key, &rotated.key] {
+        assert_eq!(enter(&gateway, key.expose()).unwrap_err(), Error::Unauthorized);
+    }
+    assert!(enter(&gateway, successor.key.expose()).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_limited_for_each_address_and_never_hold_up_a_good_key() {
+    let mut site = Site::new();
+    site.config.auth.failed_per_minute = 3;
+    let good = site.key("standard");
+    let gateway = site.gateway();
+    let tries: Vec<_> = (0..5).map(|_| enter(&gateway, "wrong").unwrap_err()).collect();
+    let limited = Error::Limited {
+        limit: "3 failed API keys a minute".to_owned(),
+        reason: "failed_keys",
+        retry_after: Duration::from_secs(20),
+    };
+    let unknown = Error::Unauthorized;
+    assert_eq!(tries, [unknown.clone(), unknown.clone(), unknown, limited.clone(), limited]);
+    assert!(enter(&gateway, &good).is_ok());
+    let other = "192.0.2.2".parse().unwrap();
+    assert_eq!(gateway.authenticate("wrong", other, None, Instant::now()).unwrap_err(), Error::Unauthorized);
+    tokio::time::advance(Duration::from_secs(20)).await;
+    assert_eq!(enter(&gateway, "wrong").unwrap_err(), Error::Unauthorized);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_holds_for_its_origins_addresses_and_methods() {
+    let site = Site::new();
+    let key = site.key("standard");
+    let text = std::fs::read_to_string(site.keys_file()).unwrap()
+        + "addresses = [\"192.0.2.0/24\"]\norigins = [\"https://a.example\"]\nmethods = [\"getBlock\"]\n";
+    std::fs::write(site.keys_file(), text).unwrap();
+    let gateway = site.gateway();
+    let enter = |client: &str, origin| {
+        gateway.authenticate(&key, client.parse().unwrap(), origin, Instant::now()).map(|_| ())
+    };
+    let forbidden = |what: &str| Err(Error::Forbidden(what.to_owned()));
+    assert_eq!(enter("192.0.2.9", None), Ok(()));
+    assert_eq!(enter("::ffff:192.0.2.9", Some("https://a.example")), Ok(()));
+    assert_eq!(enter("192.0.2.9", Some("https://b.example")), forbidden("this origin"));
+    assert_eq!(enter("198.51.100.1", None), forbidden("this address"));
+    let principal = gateway.authenticate(&key, CLIENT, None, Instant::now()).unwrap();
+    assert_eq!(principal.admit(&Query::ClusterNodes), forbidden("getClusterNodes"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_and_headers_follow_the_plan() {
+    let mut site = Site::new();
+    site.plan("small", |plan| {
+        (plan.rps, plan.burst) = (2, 5);
+        (plan.daily_units, plan.monthly_units) = (Some(10), Some(20));
+        plan.max_batch = Some(7);
+    });
+    let key = site.key("small");
+    let gateway = site.gateway();
+    gateway.clock.set("2026-11-30T23:00:00Z".parse().unwrap());
+    let principal = enter(&gateway, &key).unwrap();
+    let header = |name: &str| {
+        let mut headers = HeaderMap::new();
+        principal.rate_headers(&mut headers, Instant::now());
+        headers[name].to_str().unwrap().to_owned()
+    };
+    assert_eq!((principal.max_batch(), principal.bypass_cache()), (7, false));
+    assert_eq!(header("ratelimit-policy"), r#""rate";q=5;w=3, "day";q=10;w=86400, "month";q=20"#);
+    let take = || principal.take(Instant::now());
+    assert_eq!((0..20).filter(|_| take().is_ok()).count(), 5, "20 calls against a burst of 5");
+    let limit = |limit: &str, reason, retry_after| {
+        Err(Error::Limited { limit: limit.to_owned(), reason, retry_after })
+    };
+    assert_eq!(take(), limit("2 calls a second", "rate", Duration::from_millis(500)));
+    assert_eq!(header("ratelimit"), r#""rate";r=0;t=3, "day";r=10;t=3600, "month";r=20;t=3600"#);
+
+    tokio::time::advance(Duration::from_secs(10)).await;
+    principal.book(9.5);
+    assert_eq!(header("ratelimit"), r#""rate";r=5;t=0, "day";r=0;t=3590, "month";r=10;t=3590"#);
+    assert_eq!(take(), Ok(()), "half a unit is left");
+    principal.book(1.0);
+    assert_eq!(take(), limit("10 units a day", "day", Duration::from_secs(3590)));
+    let usage = serde_json::to_string(&gateway.usage(&key).unwrap()).unwrap();
+    let id = principal.id();
+    assert_eq!(
+        usage,
+        format!(
+            r#"{{"id":"{id}","plan":"small","rate":{{"perSecond":2,"burst":5,"left":4}},"day":{{"used":10.5,"quota":10,"left":0.0,"endsInSeconds":3590}},"month":{{"used":10.5,"quota":20,"left":9.5,"endsInSeconds":3590}}}}"#
+        )
+    );
+    assert_eq!(gateway.usage("wrong"), None);
+
+    tokio::time::advance(Duration::from_secs(3590)).await;
+    assert_eq!(take(), Ok(()), "a new day in a new month");
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_and_use_outlive_reload_and_restart() {
+    let mut site = Site::new();
+    site.plan("small", |plan| (plan.rps, plan.burst, plan.daily_units) = (1, 5, Some(10)));
+    let key = site.key("small");
+    let gateway = site.gateway();
+    let principal = enter(&gateway, &key).unwrap();
+    while principal.take(Instant::now()).is_ok() {}
+    principal.book(7.0);
+
+    site.plan("small", |plan| (plan.rps, plan.burst, plan.daily_units) = (1, 6, Some(10)));
+    gateway.replace(&site.config).unwrap();
+    let successor = enter(&gateway, &key).unwrap();
+    assert!(successor.take(Instant::now()).is_ok(), "the burst has grown by one");
+    assert!(successor.take(Instant::now()).is_err(), "and no more");
+    assert!(principal.take(Instant::now()).is_err(), "a request under way shares the state");
+
+    gateway.tick();
+    let used = site.gateway().usage(&key).unwrap().day.used;
+    assert!((used - 7.0).abs() < 1e-9, "{used}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_file_is_followed_and_a_bad_one_changes_nothing() {
+    let mut site = Site::new();
+    let gateway = site.gateway();
+    assert_eq!(enter(&gateway, "any").unwrap_err(), Error::Unauthorized, "no file yet");
+    let key = site.key("standard");
+    gateway.tick();
+    assert!(enter(&gateway, &key).is_ok(), "the file has come");
+
+    let good = std::fs::read_to_string(site.keys_file()).unwrap();
+    for bad in
+        [good.replace("standard", "gold"), good.replace("sha256 = \"", "sha256 = \"0"), good.clone() + &good]
+    {
+        std::fs::write(site.keys_file(), bad).unwrap();
+        gateway.tick();
+        assert!(enter(&gateway, &key).is_ok(), "refused whole");
+        assert!(gateway.replace(&site.config).is_err());
+        let error = Gateway::new(&site.config).err().unwrap().to_string();
+        assert!(error.starts_with("auth.keys_file: ") && error.contains("key "), "{error}");
+    }
+    std::fs::write(site.keys_file(), "").unwrap();
+    gateway.tick();
+    assert_eq!(enter(&gateway, &key).unwrap_err(), Error::Unauthorized, "an empty file is a file");
+    std::fs::write(site.keys_file(), &good).unwrap();
+    gateway.tick();
+    assert!(enter(&gateway, &key).is_ok());
+
+    site.config.plans.remove("standard");
+    let error = gateway.replace(&site.config).unwrap_err().to_string();
+    assert!(error.contains("there is no plan \"standard\""), "{error}");
+    assert!(enter(&gateway, &key).is_ok(), "the plan goes on while keys have it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_gateway_takes_any_key_or_none() {
+    let mut site = Site::new();
+    site.config.auth.mode = AuthMode::Open;
+    let gateway = site.gateway();
+    assert!(gateway.is_open());
+    let anybody = enter(&gateway, "").unwrap();
+    assert!((0..1000).all(|_| anybody.take(Instant::now()).is_ok()), "no limits");
+    let mut headers = HeaderMap::new();
+    anybody.rate_headers(&mut headers, Instant::now());
+    assert!(headers.is_empty());
+
+    site.plan("small", |plan| plan.burst = 5);
+    site.config.auth.open_plan = Some("small".to_owned());
+    gateway.replace(&site.config).unwrap();
+    let calls = |client: &str, key: &str| {
+        let client = client.parse().unwrap();
+        (0..20)
+            .filter(|_| {
+                gateway.authenticate(key, client, None, Instant::now()).unwrap().take(Instant::now()).is_ok()
+            })
+            .count()
+    };
+    assert_eq!((calls("192.0.2.1", "a"), calls("192.0.2.1", "b"), calls("192.0.2.2", "a")), (5, 0, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dev_has_its_key_and_no_file() {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let gateway = Gateway::new(&Config::dev(any, any, vec![])).unwrap();
+    let principal = enter(&gateway, "dev").unwrap();
+    assert_eq!((principal.id(), principal.bypass_cache()), ("dev", true));
+    assert_eq!(enter(&gateway, "prod").unwrap_err(), Error::Unauthorized);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happens_at_the_door_is_counted() {
+    let mut site = Site::new();
+    site.plan("small", |plan| plan.burst = 1);
+    let key = site.key("small");
+    let gateway = site.gateway();
+    let metrics = Metrics::new();
+    gateway.report_to(&metrics);
+    assert!(enter(&gateway, "wrong").is_err());
+    let principal = enter(&gateway, &key).unwrap();
+    assert!(principal.take(Instant::now()).is_ok() && principal.take(Instant::now()).is_err());
+    principal.book(2.0);
+    let text = metrics.render();
+    for line in [
+        "slotfront_auth_failures_total{reason=\"unknown\"} 1".to_owned(),
+        format!("slotfront_key_limited_total{{reason=\"rate\",key=\"{}\"}} 1", principal.id()),
+        format!("slotfront_key_units_total{{key=\"{}\"}} 2", principal.id()),
+    ] {
+        assert!(text.contains(&line), "{line} is missing from\n{text}");
+    }
+    assert!(!text.contains(&key));
+}
+
+#[tokio::test]
+async fn use_is_written_when_the_gateway_ends() {
+    let site = Site::new();
+    let key = site.key("standard");
+    let gateway = Arc::new(site.gateway());
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    gateway.watch(&tasks, &stop);
+    enter(&gateway, &key).unwrap().book(3.0);
+    stop.cancel();
+    tasks.close();
+    tasks.wait().await;
+    let used = site.gateway().usage(&key).unwrap().month.used;
+    assert!((used - 3.0).abs() < 1e-9, "{used}");
+}

@@ -1,0 +1,61 @@
+//! Cross-origin headers, by `server.cors_origins`: who may call from a browser, and what its script may read.
+
+use hyper::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, HeaderMap, HeaderValue, VARY,
+};
+
+const METHODS: HeaderValue = HeaderValue::from_static("OPTIONS, POST");
+const MAX_AGE_S: HeaderValue = HeaderValue::from_static("86400");
+/// What a script may read beside the body.
+const EXPOSED: HeaderValue =
+    HeaderValue::from_static("Cache-Status, RateLimit, RateLimit-Policy, Retry-After");
+
+/// Adds what a request with an `Origin` gets; one without gets nothing. Any request header is allowed, as on a node.
+pub fn apply(
+    allowed: &[String],
+    origin: Option<&HeaderValue>,
+    asked_headers: Option<HeaderValue>,
+    headers: &mut HeaderMap,
+) {
+    let Some(origin) = origin else { return };
+    let any = allowed.iter().any(|allowed| allowed == "*");
+    if !any {
+        headers.append(VARY, HeaderValue::from_static("origin"));
+        if !allowed.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()) {
+            return;
+        }
+    }
+    let allow = if any { HeaderValue::from_static("*") } else { origin.clone() };
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, allow);
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
+    headers.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE_S);
+    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+    if let Some(asked) = asked_headers {
+        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, asked);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_is_answered_by_the_settings() {
+        for (allowed, origin, expected) in [
+            (&["*"][..], Some("https://a.example"), Some("*")),
+            (&["https://a.example"][..], Some("https://a.example"), Some("https://a.example")),
+            (&["https://a.example"][..], Some("https://b.example"), None),
+            (&["https://a.example"][..], Some("null"), None),
+            (&["*"][..], None, None),
+            (&[][..], Some("https://a.example"), None),
+        ] {
+            let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+            let origin = origin.map(HeaderValue::from_static);
+            let mut headers = HeaderMap::new();
+            apply(&allowed, origin.as_ref(), None, &mut headers);
+            let got = headers.get(ACCESS_CONTROL_ALLOW_ORIGIN).map(|v| v.to_str().unwrap());
+            assert_eq!(got, expected, "{allowed:?} {origin:?}");
+        }
+    }
+}

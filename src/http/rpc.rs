@@ -1,0 +1,351 @@
+//! The hot route: one POST body becomes calls, each call goes down through the rooms, and the answers come back up.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER};
+use hyper::{Request, Response, StatusCode};
+use tokio::time::Instant;
+
+use super::reply::Pieces;
+use super::{Front, JSON, client_ip, text};
+use crate::cache::entry::Payload;
+use crate::cache::{Answer, CacheStatus, Terms};
+use crate::chunks::{Gather, OverLimit};
+use crate::error::Error;
+use crate::gateway::{self, Principal};
+use crate::jsonrpc::envelope::{self, Element};
+use crate::jsonrpc::{Call, Id, reply};
+use crate::methods::{self, Commitment, Method, Profile, Query};
+use crate::telemetry::{NodeCode, Outcome};
+
+const WRONG_MEDIA_TYPE: &str =
+    "Supplied content type is not allowed. Content-Type: application/json is required\n";
+const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+
+/// Everything that one request shares among its calls.
+struct Context<'a> {
+    front: &'a Arc<Front>,
+    principal: Arc<Principal>,
+    bypass: bool,
+    started: Instant,
+}
+
+/// One call's answer, spoken.
+struct Spoken {
+    body: Pieces,
+    /// Where the answer came from; refusals of ours have no such place.
+    status: Option<CacheStatus>,
+    refusal: Option<Error>,
+}
+
+/// Counts a request as being served, until it is dropped.
+struct InFlight<'a>(&'a Front);
+
+impl<'a> InFlight<'a> {
+    fn new(front: &'a Front) -> (Self, usize) {
+        front.metrics.requests_in_flight.inc();
+        (Self(front), front.in_flight.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0.metrics.requests_in_flight.dec();
+    }
+}
+
+/// Serves one POST to the hot route; `key` is the raw path segment.
+pub async fn serve(
+    front: &Arc<Front>,
+    peer: IpAddr,
+    key: &str,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let started = Instant::now();
+    let (_place, in_flight) = InFlight::new(front);
+    if !is_json(request.headers()) {
+        return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, WRONG_MEDIA_TYPE);
+    }
+    let (head, body) = request.into_parts();
+    let body = match read(body, front.config.server.max_body, front.config.server.body_timeout).await {
+        Ok(body) => body,
+        Err(refusal) => return refusal,
+    };
+    let client = client_ip::client_ip(peer, &head.headers, &front.config.server.trusted_proxies);
+    let origin = head.headers.get(ORIGIN).and_then(|origin| origin.to_str().ok());
+    let principal = match front.gateway.authenticate(key, client, origin, started) {
+        Ok(principal) => principal,
+        Err(refusal) => return refuse_whole(front, started, &body, &refusal),
+    };
+    if in_flight > front.config.server.max_in_flight {
+        return refuse_whole(front, started, &body, &Error::Overloaded);
+    }
+    let bypass = principal.bypass_cache() && asks_no_cache(&head.headers);
+    let context = Context { front, principal, bypass, started };
+    match envelope::parse(&body) {
+        envelope::Request::ParseError => context.alone(context.refused(&Id::Null, Error::Parse)),
+        envelope::Request::One(Element::Notification) => respond(StatusCode::OK, Pieces::default()),
+        envelope::Request::One(element) => {
+            let spoken =
+                context.element(element).await.unwrap_or_else(|| context.refused(&Id::Null, Error::Parse));
+            context.alone(spoken)
+        }
+        envelope::Request::Batch(elements) => context.batch(elements).await,
+    }
+}
+
+impl Context<'_> {
+    /// The response to a call that stands alone: its own HTTP status.
+    fn alone(&self, spoken: Spoken) -> Response<Body> {
+        let wire = spoken.refusal.as_ref().map(Error::wire);
+        let status =
+            wire.as_ref().and_then(|wire| StatusCode::from_u16(wire.status).ok()).unwrap_or_default();
+        let mut body = spoken.body;
+        body.push(Bytes::from_static(b"\n"));
+        let mut response = respond(status, body);
+        let headers = response.headers_mut();
+        if let Some(seconds) = wire.and_then(|wire| wire.retry_after_s) {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(status) = spoken.status {
+            headers.insert(CACHE_STATUS, written(&status));
+        }
+        self.principal.rate_headers(headers, Instant::now());
+        response
+    }
+
+    /// The response to a batch: 200, each element with its own outcome, in order; notifications have none.
+    async fn batch(&self, elements: Vec<Element>) -> Response<Body> {
+        let limit = self.front.config.server.max_batch.min(self.principal.max_batch());
+        if elements.len() > limit {
+            let error = Error::BatchTooLarge { calls: elements.len(), limit };
+            return self.alone(self.refused(&Id::Null, error));
+        }
+        let spoken: Vec<Spoken> = join_all(elements.into_iter().map(|element| self.element(element)))
+            .await
+            .into_iter()
+            .flatten()
+            .collect();
+        if spoken.is_empty() {
+            return respond(StatusCode::OK, Pieces::default());
+        }
+        let answers: Vec<CacheStatus> = spoken.iter().filter_map(|spoken| spoken.status).collect();
+        let mut body = Pieces::default();
+        for (i, spoken) in spoken.into_iter().enumerate() {
+            body.push(Bytes::from_static(if i == 0 { b"[" } else { b"," }));
+            body.append(spoken.body);
+        }
+        body.push(Bytes::from_static(b"]\n"));
+        let mut response = respond(StatusCode::OK, body);
+        if !answers.is_empty() {
+            let hits = answers.iter().filter(|status| status.is_hit()).count();
+            let status = CacheStatus::Batch { hits, of: answers.len() };
+            response.headers_mut().insert(CACHE_STATUS, written(&status));
+        }
+        self.principal.rate_headers(response.headers_mut(), Instant::now());
+        response
+    }
+
+    /// One element's answer; a notification has none.
+    async fn element(&self, element: Element) -> Option<Spoken> {
+        match element {
+            Element::Notification => None,
+            Element::Refused { id, error } => Some(self.refused(&id, error)),
+            Element::Call(call) => Some(self.call(call).await),
+        }
+    }
+
+    /// One call, down through the rooms and back up.
+    async fn call(&self, call: Call) -> Spoken {
+        let Call { id, method, params } = call;
+        let Some(method) = str::from_utf8(&method).ok().and_then(Method::from_name) else {
+            return self.refused(&id, Error::MethodNotFound);
+        };
+        let query = match Query::parse(method, &params, self.front.config.profile) {
+            Ok(query) => query,
+            Err(error) => return self.count_refused(&id, Some(method), None, Error::Params(error)),
+        };
+        let commitment = query.commitment();
+        match self.answer(&query).await {
+            Ok(answer) => self.answered(&id, &query, answer),
+            Err(error) => self.count_refused(&id, Some(method), commitment, error),
+        }
+    }
+
+    /// Admits the call, asks the cache, and books what the answer cost.
+    async fn answer(&self, query: &Query) -> Result<Answer, Error> {
+        self.principal.admit(query)?;
+        self.principal.take(Instant::now())?;
+        let deadline = self.started + self.front.config.server.request_timeout;
+        let terms = Terms { bypass: self.bypass, deadline };
+        let answer = self.front.cache.answer(query, terms).await?;
+        self.principal.book(gateway::units(&self.front.config.units, query, answer.outcome.is_hit()));
+        Ok(answer)
+    }
+
+    fn answered(&self, id: &Id, query: &Query, answer: Answer) -> Spoken {
+        let method = query.method();
+        let profile = self.front.config.profile;
+        let mut body = Pieces::default();
+        match &answer.payload {
+            Payload::Error { code, .. } if profile == Profile::Spec && methods::absent_block(*code) => {
+                splice(&mut body, id, [Bytes::from_static(b"null")]);
+            }
+            Payload::Error { code, body: error } => {
+                self.front.metrics.node_errors.at((Some(method), NodeCode::from(*code))).inc();
+                let mut text = Vec::with_capacity(error.len() + 64);
+                reply::node_error(&mut text, id, error);
+                body.push(text.into());
+            }
+            Payload::Result(result) => match (profile, result.pieces()) {
+                (Profile::Spec, [one]) => {
+                    splice(&mut body, id, [methods::shape_result(profile, query, one.clone())])
+                }
+                (_, pieces) => splice(&mut body, id, pieces.iter().cloned()),
+            },
+        }
+        self.count(Some(method), query.commitment(), answer.outcome, body.len());
+        Spoken { body, status: Some(answer.status), refusal: None }
+    }
+
+    fn refused(&self, id: &Id, error: Error) -> Spoken {
+        self.count_refused(id, None, None, error)
+    }
+
+    fn count_refused(
+        &self,
+        id: &Id,
+        method: Option<Method>,
+        commitment: Option<Commitment>,
+        error: Error,
+    ) -> Spoken {
+        let mut text = Vec::with_capacity(128);
+        reply::refusal(&mut text, id, &error);
+        self.count(method, commitment, outcome(&error), text.len());
+        let mut body = Pieces::default();
+        body.push(text.into());
+        Spoken { body, status: None, refusal: Some(error) }
+    }
+
+    fn count(&self, method: Option<Method>, commitment: Option<Commitment>, outcome: Outcome, bytes: usize) {
+        let took = self.started.elapsed();
+        self.front.metrics.call(method, commitment, outcome, took, bytes);
+        self.principal.count(&self.front.metrics, outcome);
+        tracing::debug!(
+            rpc.method = method.map_or("other", Method::as_str),
+            rpc.commitment = commitment.map_or("none", Commitment::as_str),
+            cache.outcome = outcome.as_str(),
+            key.id = self.principal.id(),
+            duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            response_bytes = bytes,
+            "call"
+        );
+    }
+}
+
+/// A kept result between the envelope and the caller's id.
+fn splice(body: &mut Pieces, id: &Id, result: impl IntoIterator<Item = Bytes>) {
+    let (head, tail) = reply::head_and_tail(id);
+    body.push(head);
+    result.into_iter().for_each(|piece| body.push(piece));
+    body.push(tail);
+}
+
+/// The outcome that a refusal counts as.
+fn outcome(error: &Error) -> Outcome {
+    match error {
+        Error::Parse
+        | Error::InvalidRequest
+        | Error::UnsupportedVersion
+        | Error::MethodNotFound
+        | Error::Params(_)
+        | Error::BatchTooLarge { .. } => Outcome::Invalid,
+        Error::Unauthorized | Error::Forbidden(_) => Outcome::Denied,
+        Error::Limited { .. } => Outcome::Limited,
+        Error::Overloaded | Error::NoUpstream(_) | Error::TimedOut(_) => Outcome::Error,
+    }
+}
+
+/// A refusal of the whole request, before there is a principal, with the caller's id where one can be read.
+fn refuse_whole(front: &Front, started: Instant, body: &Bytes, error: &Error) -> Response<Body> {
+    let id = match envelope::parse(body) {
+        envelope::Request::One(Element::Call(Call { id, .. }) | Element::Refused { id, .. }) => id,
+        _ => Id::Null,
+    };
+    let mut text = Vec::with_capacity(160);
+    reply::refusal(&mut text, &id, error);
+    front.metrics.call(None, None, outcome(error), started.elapsed(), text.len());
+    text.push(b'\n');
+    let wire = error.wire();
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = StatusCode::from_u16(wire.status).unwrap_or_default();
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    if let Some(seconds) = wire.retry_after_s {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+fn respond(status: StatusCode, body: Pieces) -> Response<Body> {
+    let mut response = Response::new(body.into_body());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}
+
+fn written(status: &CacheStatus) -> HeaderValue {
+    HeaderValue::try_from(status.to_string()).unwrap_or_else(|_| HeaderValue::from_static("slotfront"))
+}
+
+/// The three content types that a node takes, whole and in any case.
+fn is_json(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|value| {
+        ["application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"]
+            .iter()
+            .any(|accepted| value.as_bytes().eq_ignore_ascii_case(accepted.as_bytes()))
+    })
+}
+
+/// Whether the caller wants to go past the cache (RFC 9111, 5.2.1.4).
+fn asks_no_cache(headers: &HeaderMap) -> bool {
+    let directives = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
+    directives
+        .flat_map(|value| value.split(','))
+        .any(|directive| directive.trim().eq_ignore_ascii_case("no-cache"))
+}
+
+/// The body, within its bounds in bytes and in time, as UTF-8; else a node's refusal.
+async fn read(body: Incoming, limit: usize, timeout: Duration) -> Result<Bytes, Response<Body>> {
+    let gather = async {
+        let mut body = std::pin::pin!(body);
+        let mut gather = Gather::new(limit);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| text(StatusCode::BAD_REQUEST, "the request body broke off\n"))?;
+            if let Ok(chunk) = frame.into_data() {
+                gather.push(chunk).map_err(|OverLimit| {
+                    text(StatusCode::PAYLOAD_TOO_LARGE, "request body size exceeds allowed maximum")
+                })?;
+            }
+        }
+        Ok(gather.finish())
+    };
+    let body = tokio::time::timeout(timeout, gather)
+        .await
+        .unwrap_or_else(|_| Err(text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n")))?;
+    match str::from_utf8(&body) {
+        Ok(_) => Ok(body),
+        Err(error) => {
+            let at = error.valid_up_to();
+            Err(text(StatusCode::BAD_REQUEST, format!("utf-8 encoding error at byte {at} in request body")))
+        }
+    }
+}

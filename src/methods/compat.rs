@@ -1,0 +1,69 @@
+//! The rows in which the written interface and a node differ, where they concern an answer: under
+//! [`Profile::Spec`] what does not exist is `null`.
+//!
+//! The third row, getBlock's default for `rewards`, is a default and settled when params are read.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::{Profile, Query};
+
+/// The `result` as `profile` wants it: under [`Profile::Spec`] an account that does not exist is `null` without context.
+pub fn shape_result(profile: Profile, query: &Query, result: Bytes) -> Bytes {
+    /// Of a contextual result only whether it has a value.
+    #[derive(Deserialize)]
+    struct Contextual {
+        /// Read by a function so that serde does not take a missing member for null.
+        #[serde(deserialize_with = "Option::deserialize")]
+        value: Option<IgnoredAny>,
+    }
+
+    let may_differ = profile == Profile::Spec && matches!(query, Query::Account(_));
+    if may_differ && serde_json::from_slice(&result).is_ok_and(|Contextual { value }| value.is_none()) {
+        return Bytes::from_static(b"null");
+    }
+    result
+}
+
+/// Whether a node's error code to getBlock says that there is no such block, or none yet, or not any more. Under
+/// [`Profile::Spec`] the answer is `null` then.
+pub const fn absent_block(code: i32) -> bool {
+    matches!(code, -32001 | -32004 | -32007 | -32009 | -32014)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jsonrpc::Params;
+    use crate::methods::Method;
+
+    #[test]
+    fn a_missing_account_is_null_only_to_the_spec_profile_and_only_alone() {
+        let missing = r#"{"context":{"apiVersion":"4.0.0","slot":1},"value":null}"#;
+        let there = r#"{"context":{"apiVersion":"4.0.0","slot":1},"value":{"lamports":1}}"#;
+        let clock = r#"["SysvarC1ock11111111111111111111111111111111"]"#;
+        for (profile, method, result, expected) in [
+            (Profile::Spec, Method::GetAccountInfo, missing, "null"),
+            (Profile::Spec, Method::GetAccountInfo, there, there),
+            (Profile::Spec, Method::GetAccountInfo, "{}", "{}"),
+            (Profile::Spec, Method::GetAccountInfo, "no json", "no json"),
+            (Profile::Spec, Method::GetTokenAccountBalance, missing, missing),
+            (Profile::Node, Method::GetAccountInfo, missing, missing),
+        ] {
+            let query =
+                Query::parse(method, &Params::Array(Bytes::from_static(clock.as_bytes())), profile).unwrap();
+            let result = Bytes::from_static(result.as_bytes());
+            assert_eq!(shape_result(profile, &query, result), expected, "{profile:?} {method:?}");
+        }
+    }
+
+    #[test]
+    fn rewards_are_left_out_by_default_only_under_the_spec_profile() {
+        for (profile, rewards) in [(Profile::Node, true), (Profile::Spec, false)] {
+            let query = Query::parse(Method::GetBlock, &Params::Array(Bytes::from_static(b"[5]")), profile);
+            let Ok(Query::Block(block)) = query else { panic!("a block") };
+            assert_eq!(block.rewards, rewards);
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! The `OpenRPC` 1.3 document of the eight methods, put together from what each method's file says of itself.
+//!
+//! It describes the `node` profile. Schemas name what a caller may rely on and allow more, since nodes add members.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    AccountEncoding, Commitment, Method, get_account_info, get_block, get_cluster_nodes, get_fee_for_message,
+    get_multiple_accounts, get_recent_performance_samples, get_token_account_balance, get_vote_accounts,
+};
+use crate::error::{Error, code};
+
+/// What a method's file says of it.
+pub(super) struct Description {
+    /// One line.
+    pub(super) summary: &'static str,
+    /// In order.
+    pub(super) params: Vec<Param>,
+    /// JSON Schema of the result.
+    pub(super) result: Value,
+    /// Names, under `components.errors`, of what a node may answer besides invalid params.
+    pub(super) errors: &'static [&'static str],
+    /// Params of a call.
+    pub(super) example: Value,
+    /// What that call may give.
+    pub(super) example_result: Value,
+}
+
+/// One positional param.
+pub(super) struct Param {
+    pub(super) name: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) required: bool,
+    /// JSON Schema, defaults included.
+    pub(super) schema: Value,
+}
+
+impl Param {
+    pub(super) fn required(name: &'static str, summary: &'static str, schema: Value) -> Self {
+        Self { name, summary, required: true, schema }
+    }
+
+    pub(super) fn optional(name: &'static str, summary: &'static str, schema: Value) -> Self {
+        Self { name, summary, required: false, schema }
+    }
+}
+
+/// A reference to a schema of `components`.
+pub(super) fn schema(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+/// The commitment member of a config.
+pub(super) fn commitment() -> Value {
+    json!({ "allOf": [schema("Commitment")], "default": Commitment::default() })
+}
+
+/// `schema` or null. In params null is the same as absent; a default stays outermost.
+pub(super) fn nullable(mut schema: Value) -> Value {
+    let default = schema.as_object_mut().and_then(|members| members.remove("default"));
+    let mut either = json!({ "anyOf": [schema, { "type": "null" }] });
+    if let Some(default) = default {
+        either["default"] = default;
+    }
+    either
+}
+
+/// A config object of these members, each of which may be left out.
+pub(super) fn config(mut members: Value) -> Value {
+    for schema in members.as_object_mut().into_iter().flat_map(Map::values_mut) {
+        *schema = nullable(schema.take());
+    }
+    nullable(json!({ "type": "object", "properties": members }))
+}
+
+/// A result that says at which slot it was true.
+pub(super) fn contextual(value: &Value) -> Value {
+    json!({
+        "type": "object",
+        "required": ["context", "value"],
+        "properties": { "context": schema("Context"), "value": value },
+    })
+}
+
+fn describe(method: Method) -> Description {
+    match method {
+        Method::GetBlock => get_block::describe(),
+        Method::GetMultipleAccounts => get_multiple_accounts::describe(),
+        Method::GetAccountInfo => get_account_info::describe(),
+        Method::GetVoteAccounts => get_vote_accounts::describe(),
+        Method::GetTokenAccountBalance => get_token_account_balance::describe(),
+        Method::GetFeeForMessage => get_fee_for_message::describe(),
+        Method::GetRecentPerformanceSamples => get_recent_performance_samples::describe(),
+        Method::GetClusterNodes => get_cluster_nodes::describe(),
+    }
+}
+
+/// The document, for a service at `server_url` (`https://host/v3/<API_KEY>`, without a real key).
+pub fn document(server_url: &str) -> Value {
+    json!({
+        "openrpc": "1.3.2",
+        "info": {
+            "title": "slotfront",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": env!("CARGO_PKG_DESCRIPTION"),
+            "license": { "name": env!("CARGO_PKG_LICENSE") },
+        },
+        "servers": [{ "name": "gateway", "url": server_url }],
+        "methods": Method::ALL.map(|method| method_object(method, describe(method))),
+        "components": { "schemas": schemas(), "errors": errors() },
+    })
+}
+
+fn method_object(method: Method, description: Description) -> Value {
+    let Description { summary, params, result, errors, example, example_result } = description;
+    let names = params.iter().map(|param| param.name);
+    let values = example.as_array().into_iter().flatten();
+    let example_params: Vec<_> =
+        names.zip(values).map(|(name, value)| json!({ "name": name, "value": value })).collect();
+    let params: Vec<_> = params
+        .into_iter()
+        .map(|Param { name, summary, required, schema }| {
+            json!({ "name": name, "summary": summary, "required": required, "schema": schema })
+        })
+        .collect();
+    let errors: Vec<_> = ["InvalidParams"]
+        .iter()
+        .chain(errors)
+        .copied()
+        .chain(ours().map(|(name, _)| name))
+        .map(|name| json!({ "$ref": format!("#/components/errors/{name}") }))
+        .collect();
+    json!({
+        "name": method.as_str(),
+        "summary": summary,
+        "paramStructure": "by-position",
+        "params": params,
+        "result": { "name": "result", "schema": result },
+        "errors": errors,
+        "examples": [{
+            "name": method.as_str(),
+            "params": example_params,
+            "result": { "name": "result", "value": example_result },
+        }],
+    })
+}
+
+/// A node's errors that one of the methods can give: name, code, message.
+const NODES: [(&str, i32, &str); 10] = [
+    ("InvalidParams", -32602, "Invalid params"),
+    ("BlockCleanedUp", -32001, "Block cleaned up, does not exist on node"),
+    ("BlockNotAvailable", -32004, "Block not available for slot"),
+    ("SlotSkipped", -32007, "Slot was skipped, or missing due to ledger jump to recent snapshot"),
+    ("LongTermStorageSlotSkipped", -32009, "Slot was skipped, or missing in long-term storage"),
+    ("TransactionHistoryNotAvailable", -32011, "Transaction history is not available from this node"),
+    ("BlockStatusNotAvailableYet", -32014, "Block status not yet available for slot"),
+    (
+        "UnsupportedTransactionVersion",
+        -32015,
+        "Transaction version is not supported by the requesting client",
+    ),
+    ("MinContextSlotNotReached", -32016, "Minimum context slot has not been reached"),
+    (
+        "Base58TooLarge",
+        code::INVALID_REQUEST,
+        "Encoded binary (base 58) data should be less than 128 bytes, please use Base64 encoding.",
+    ),
+];
+
+/// Errors of the gateway, which any method can give.
+fn ours() -> [(&'static str, Error); 6] {
+    let limited =
+        Error::Limited { limit: "{limit}".into(), reason: "rate", retry_after: Duration::from_secs(1) };
+    [
+        ("Unauthorized", Error::Unauthorized),
+        ("Forbidden", Error::Forbidden("{what}".into())),
+        ("TooManyRequests", limited),
+        ("Overloaded", Error::Overloaded),
+        ("NoUpstream", Error::NoUpstream(Vec::new())),
+        ("TimedOut", Error::TimedOut(Duration::from_secs(30))),
+    ]
+}
+
+fn errors() -> Map<String, Value> {
+    let nodes = NODES.map(|(name, code, message)| (name, code, message.to_owned()));
+    let ours = ours().map(|(name, error)| {
+        let wire = error.wire();
+        (name, wire.code, wire.message)
+    });
+    nodes
+        .into_iter()
+        .chain(ours)
+        .map(|(name, code, message)| (name.to_owned(), json!({ "code": code, "message": message })))
+        .collect()
+}
+
+/// Schemas that several methods share.
+fn schemas() -> Value {
+    let u64 = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
+    json!({
+        "Pubkey": {
+            "description": "An account address: 32 bytes in base58.",
+            "type": "string",
+            "pattern": "^[1-9A-HJ-NP-Za-km-z]{32,44}$",
+        },
+        "U64": u64,
+        "Slot": { "description": "A position in the chain's time; it may hold no block.", "allOf": [schema("U64")] },
+        "Lamports": { "description": "10^-9 SOL. May exceed 2^53.", "allOf": [schema("U64")] },
+        "Commitment": {
+            "description": "How settled the state is that is read.",
+            "enum": Commitment::ALL,
+        },
+        "MinContextSlot": {
+            "description": "The answer must be of this slot or a later one.",
+            "allOf": [schema("Slot")],
+        },
+        "Context": {
+            "type": "object",
+            "required": ["slot"],
+            "properties": {
+                "slot": schema("Slot"),
+                "apiVersion": { "description": "The answering node's release.", "type": "string" },
+            },
+        },
+        "AccountEncoding": { "enum": AccountEncoding::ALL.map(AccountEncoding::as_str) },
+        "DataSlice": {
+            "description": "A part of the data, in bytes; clipped to the data.",
+            "type": "object",
+            "required": ["offset", "length"],
+            "properties": { "offset": schema("U64"), "length": schema("U64") },
+        },
+        "Account": {
+            "type": "object",
+            "required": ["data", "executable", "lamports", "owner", "rentEpoch", "space"],
+            "properties": {
+                "data": {
+                    "description": "As the encoding says.",
+                    "oneOf": [
+                        { "description": "binary", "type": "string" },
+                        {
+                            "description": "[text, encoding]",
+                            "type": "array",
+                            "items": { "type": "string" },
+                            "minItems": 2,
+                            "maxItems": 2,
+                        },
+                        {
+                            "description": "jsonParsed, where the node knows the owner program",
+                            "type": "object",
+                            "required": ["program", "parsed", "space"],
+                        },
+                    ],
+                },
+                "executable": { "type": "boolean" },
+                "lamports": schema("Lamports"),
+                "owner": schema("Pubkey"),
+                "rentEpoch": schema("U64"),
+                "space": { "description": "Full length of the data in bytes, also of a slice.", "allOf": [schema("U64")] },
+            },
+        },
+        "Reward": {
+            "type": "object",
+            "required": ["pubkey", "lamports", "postBalance"],
+            "properties": {
+                "pubkey": schema("Pubkey"),
+                "lamports": { "description": "Credited, or debited where negative.", "type": "integer" },
+                "postBalance": schema("Lamports"),
+                "rewardType": { "type": ["string", "null"] },
+                "commission": { "description": "In percent.", "type": ["integer", "null"] },
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::jsonrpc::Params;
+    use crate::methods::{Profile, Query};
+
+    const URL: &str = "https://rpc.example/v3/<API_KEY>";
+
+    fn parse(method: Method, params: &[Value]) -> Query {
+        let text = Bytes::from(Value::from(params).to_string());
+        Query::parse(method, &Params::Array(text), Profile::Node).unwrap()
+    }
+
+    /// Calls `visit` for `value` and everything inside.
+    fn walk(value: &Value, visit: &mut impl FnMut(&Value)) {
+        visit(value);
+        match value {
+            Value::Array(array) => array.iter().for_each(|v| walk(v, visit)),
+            Value::Object(map) => map.values().for_each(|v| walk(v, visit)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let document = document(URL);
+        walk(&document, &mut |value| {
+            if let Some(path) = value["$ref"].as_str() {
+                assert!(document.pointer(path.trim_start_matches('#')).is_some(), "{path}");
+            }
+        });
+    }
+
+    #[test]
+    fn the_document_has_what_openrpc_requires() {
+        let document = document(URL);
+        assert_eq!(document["servers"][0]["url"], URL);
+        let methods = document["methods"].as_array().unwrap();
+        assert_eq!(methods.len(), Method::ALL.len());
+        for method in methods {
+            assert!(Method::from_name(method["name"].as_str().unwrap()).is_some());
+            assert!(method["result"]["name"].is_string() && method["result"]["schema"].is_object());
+            let params = method["params"].as_array().unwrap();
+            assert!(params.iter().all(|param| param["name"].is_string() && param["schema"].is_object()));
+            let optional_first =
+                params.windows(2).any(|two| two[0]["required"] == false && two[1]["required"] == true);
+            assert!(!optional_first, "required params come first");
+            let example = &method["examples"][0];
+            assert!(example["params"].as_array().unwrap().len() <= params.len());
+            assert!(!example["result"]["value"].is_null());
+        }
+        for error in document["components"]["errors"].as_object().unwrap().values() {
+            assert!(error["code"].is_i64() && error["message"].is_string());
+        }
+    }
+
+    #[test]
+    fn every_example_is_a_call_that_we_take() {
+        for method in Method::ALL {
+            let example = describe(method).example;
+            assert_eq!(parse(method, example.as_array().unwrap()).method(), method);
+        }
+    }
+
+    #[test]
+    fn documented_defaults_are_the_ones_that_hold() {
+        for method in Method::ALL {
+            let Description { params, example, .. } = describe(method);
+            let mut bare: Vec<Value> = example.as_array().unwrap().clone();
+            bare.truncate(params.iter().filter(|param| param.required).count());
+            let mut spelt = bare.clone();
+            for Param { schema, .. } in params.iter().filter(|param| !param.required) {
+                let members = schema["anyOf"][0]["properties"].as_object().map(|members| {
+                    let defaults =
+                        members.iter().map(|(name, schema)| (name.clone(), schema["default"].clone()));
+                    Value::from(defaults.collect::<Map<_, _>>())
+                });
+                spelt.push(members.unwrap_or_else(|| schema["default"].clone()));
+            }
+            let written: Value = serde_json::from_str(&parse(method, &bare).params_json()).unwrap();
+            assert_eq!(parse(method, &bare), parse(method, &spelt), "{method:?}");
+            // What a canonical call spells out is documented, default and all.
+            let documented = spelt.last().and_then(Value::as_object);
+            for (name, value) in
+                written.as_array().unwrap().last().and_then(Value::as_object).into_iter().flatten()
+            {
+                assert_eq!(documented.and_then(|d| d.get(name)), Some(value), "{method:?} {name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A node's answer, checked and taken apart without building a tree: the parts are slices of the body.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Fault;
+use crate::methods::Slot;
+
+/// What a node said: exactly one of the two members that a JSON-RPC response has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeReply {
+    /// The `result` member as JSON text, which may be `null`.
+    Result(Bytes),
+    /// The `error` member as JSON text, with its code read out.
+    Error {
+        /// The JSON-RPC code.
+        code: i32,
+        /// The whole error object.
+        body: Bytes,
+    },
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    jsonrpc: &'a str,
+    #[serde(borrow, default, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    id: &'a RawValue,
+}
+
+/// Keeps `null` apart from an absent member.
+fn present<'de: 'a, 'a, D: serde::Deserializer<'de>>(d: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(d).map(Some)
+}
+
+impl NodeReply {
+    /// Takes a response body apart. The whole text is checked to be JSON on the way.
+    ///
+    /// # Errors
+    /// [`Fault::BadJson`] for what is no JSON-RPC 2.0 response, [`Fault::WrongId`] for one to another call.
+    pub fn parse(body: &Bytes, id: u64) -> Result<Self, Fault> {
+        let text = std::str::from_utf8(body).map_err(|_| Fault::BadJson)?;
+        let envelope: Envelope = serde_json::from_str(text).map_err(|_| Fault::BadJson)?;
+        if envelope.jsonrpc != "2.0" {
+            return Err(Fault::BadJson);
+        }
+        if envelope.id.get().parse() != Ok(id) {
+            return Err(Fault::WrongId);
+        }
+        let slice = |raw: &RawValue| body.slice_ref(raw.get().as_bytes());
+        match (envelope.result, envelope.error) {
+            (Some(result), None) => Ok(Self::Result(slice(result))),
+            (None, Some(error)) => {
+                #[derive(Deserialize)]
+                struct Code {
+                    code: i32,
+                }
+                let Code { code } = serde_json::from_str(error.get()).map_err(|_| Fault::BadJson)?;
+                Ok(Self::Error { code, body: slice(error) })
+            }
+            _ => Err(Fault::BadJson),
+        }
+    }
+}
+
+/// The two members of a contextual result, as slices of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contextual {
+    /// `context.slot`.
+    pub slot: Slot,
+    /// The `context` object as JSON text.
+    pub context: Bytes,
+    /// The `value` member as JSON text.
+    pub value: Bytes,
+}
+
+impl Contextual {
+    /// Takes a contextual result apart; `None` where it is not one.
+    pub fn split(result: &Bytes) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Parts<'a> {
+            #[serde(borrow)]
+            context: &'a RawValue,
+            #[serde(borrow)]
+            value: &'a RawValue,
+        }
+        #[derive(Deserialize)]
+        struct Context {
+            slot: Slot,
+        }
+        let parts: Parts = serde_json::from_slice(result).ok()?;
+        let Context { slot } = serde_json::from_str(parts.context.get()).ok()?;
+        let slice = |raw: &RawValue| result.slice_ref(raw.get().as_bytes());
+        Some(Self { slot, context: slice(parts.context), value: slice(parts.value) })
+    }
+}
+
+/// The elements of a JSON array, as slices of it; `None` where it is no array.
+pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
+    let parts: Vec<&RawValue> = serde_json::from_slice(array).ok()?;
+    Some(parts.into_iter().map(|raw| array.slice_ref(raw.get().as_bytes())).collect())
+}
+
+/// `error.data.contextSlot` of a -32016: how far the node had come at that commitment.
+pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
+    #[derive(Deserialize)]
+    struct Error {
+        data: Data,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Data {
+        context_slot: Slot,
+    }
+    serde_json::from_slice::<Error>(error).ok().map(|e| e.data.context_slot)
+}
+
+/// The retry-after or message text is for people; this one number is in the text only: the first block that a node
+/// still has, in its -32001.
+pub fn first_available_block(error: &[u8]) -> Option<Slot> {
+    #[derive(Deserialize)]
+    struct Error {
+        message: String,
+    }
+    let message = serde_json::from_slice::<Error>(error).ok()?.message;
+    message.rsplit_once("First available block: ")?.1.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<NodeReply, Fault> {
+        NodeReply::parse(&Bytes::copy_from_slice(text.as_bytes()), 7)
+    }
+
+    #[test]
+    fn only_a_response_to_our_call_is_an_answer() {
+        let result = |text: &str| Ok(NodeReply::Result(Bytes::copy_from_slice(text.as_bytes())));
+        for (body, expected) in [
+            (r#"{"jsonrpc":"2.0","result":{"a": [1]},"id":7}"#, result(r#"{"a": [1]}"#)),
+            (r#"{"id":7,"result":null,"jsonrpc":"2.0"}"#, result("null")),
+            (r#"{"jsonrpc":"2.0","result":1,"id":8}"#, Err(Fault::WrongId)),
+            (r#"{"jsonrpc":"2.0","result":1,"id":"7"}"#, Err(Fault::WrongId)),
+            (r#"{"jsonrpc":"2.0","result":1}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"1.0","result":1,"id":7}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","id":7}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","result":1,"error":{"code":1},"id":7}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","result":{"a":[1,"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","result":{"a":1x},"id":7}"#, Err(Fault::BadJson)),
+            ("<html>", Err(Fault::BadJson)),
+            ("", Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","error":"no","id":7}"#, Err(Fault::BadJson)),
+        ] {
+            assert_eq!(parse(body), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn an_error_keeps_its_text_and_gives_its_numbers() {
+        let body = r#"{"code":-32016,"data":{"contextSlot":41},"message":"Minimum context slot has not been reached"}"#;
+        let Ok(NodeReply::Error { code, body }) =
+            parse(&format!(r#"{{"jsonrpc":"2.0","error":{body},"id":7}}"#))
+        else {
+            panic!("no error")
+        };
+        assert_eq!((code, error_context_slot(&body)), (-32016, Some(41)));
+        let cleaned =
+            br#"{"code":-32001,"message":"Block 3 cleaned up, does not exist on node. First available block: 95"}"#;
+        assert_eq!(first_available_block(cleaned), Some(95));
+    }
+
+    #[test]
+    fn a_contextual_result_comes_apart_without_copies() {
+        let result =
+            Bytes::from_static(br#"{"context":{"apiVersion":"4.0.0","slot":5},"value":[null,{"a":1.50}]}"#);
+        let parts = Contextual::split(&result).unwrap();
+        assert_eq!((parts.slot, &parts.value[..]), (5, &br#"[null,{"a":1.50}]"#[..]));
+        assert_eq!(elements(&parts.value).unwrap(), [&b"null"[..], br#"{"a":1.50}"#]);
+        assert!(result.as_ptr_range().contains(&parts.value.as_ptr()));
+        assert_eq!(Contextual::split(&Bytes::from_static(b"[]")), None);
+    }
+}

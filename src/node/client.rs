@@ -1,0 +1,221 @@
+//! The HTTP client of one node: one POST, bounded in time and bytes.
+//!
+//! The only place that knows reqwest. Redirects are not followed and proxies from the environment are not used; every
+//! error is turned into a [`Fault`] here, so that no URL travels further.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+
+use super::Fault;
+use crate::chunks::{Gather, OverLimit};
+use crate::config::{Pool, Secret, Upstream};
+
+/// Idle connections are dropped before most servers drop theirs (a node's own keep-alive has no limit).
+const IDLE: Duration = Duration::from_secs(50);
+
+/// The bytes of all upstream bodies that are being read, of every node: `pool.max_buffered`.
+#[derive(Debug)]
+pub struct BufferBudget {
+    used: AtomicUsize,
+    limit: usize,
+}
+
+/// A part of the budget, given back on drop.
+#[derive(Debug)]
+struct Buffered<'a> {
+    budget: &'a BufferBudget,
+    bytes: usize,
+}
+
+impl BufferBudget {
+    /// A budget of `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Self { used: AtomicUsize::new(0), limit }
+    }
+}
+
+impl Buffered<'_> {
+    /// Takes `bytes` more; `false` where they would pass the limit.
+    fn grow(&mut self, bytes: usize) -> bool {
+        let budget = self.budget;
+        let taken = budget
+            .used
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|sum| *sum <= budget.limit)
+            })
+            .is_ok();
+        if taken {
+            self.bytes += bytes;
+        }
+        taken
+    }
+}
+
+impl Drop for Buffered<'_> {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Why a client cannot be built: a fault of the configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// A header's name or value is not one.
+    #[error("upstream \"{upstream}\": headers.{header}: no HTTP header name or value")]
+    Header {
+        /// Whose.
+        upstream: String,
+        /// Its name as configured.
+        header: String,
+    },
+    /// The certificate authority's file.
+    #[error("upstream \"{upstream}\": ca_file {path}: {cause}")]
+    CaFile {
+        /// Whose.
+        upstream: String,
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// The address, or the TLS set-up.
+    #[error("upstream \"{upstream}\": {cause}")]
+    Build {
+        /// Whose.
+        upstream: String,
+        /// What is wrong, without the address.
+        cause: String,
+    },
+}
+
+/// The HTTP client of one node.
+#[derive(Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    url: Secret,
+    max_response: usize,
+    budget: Arc<BufferBudget>,
+}
+
+impl Client {
+    /// A client as `upstream` and `pool` say.
+    ///
+    /// # Errors
+    /// Headers that are none, a `ca_file` that cannot be read, an address that is none.
+    pub fn new(upstream: &Upstream, pool: &Pool, budget: Arc<BufferBudget>) -> Result<Self, ClientError> {
+        let name = || upstream.name.clone();
+        let mut headers = HeaderMap::new();
+        for (header, value) in &upstream.headers {
+            let bad = || ClientError::Header { upstream: name(), header: header.clone() };
+            let mut value = HeaderValue::from_str(value.expose()).map_err(|_| bad())?;
+            value.set_sensitive(true);
+            headers.insert(HeaderName::try_from(header.as_str()).map_err(|_| bad())?, value);
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let build = |cause: &reqwest::Error| ClientError::Build {
+            upstream: name(),
+            cause: kind_of(cause).to_owned(),
+        };
+        // One crypto provider in the whole process; a second installation says so and changes nothing.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut http = reqwest::Client::builder()
+            .default_headers(headers)
+            .connect_timeout(pool.connect_timeout)
+            .pool_idle_timeout(IDLE)
+            .tcp_nodelay(true)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy();
+        http = if upstream.http2 { http.http2_prior_knowledge() } else { http.http1_only() };
+        if let Some(path) = &upstream.ca_file {
+            let bad = |cause: String| ClientError::CaFile {
+                upstream: name(),
+                path: path.display().to_string(),
+                cause,
+            };
+            let pem = std::fs::read(path).map_err(|e| bad(e.to_string()))?;
+            let roots =
+                reqwest::Certificate::from_pem_bundle(&pem).map_err(|_| bad("no PEM certificates".into()))?;
+            http = http.tls_certs_merge(roots);
+        }
+        reqwest::Url::parse(upstream.url.expose())
+            .map_err(|e| ClientError::Build { upstream: name(), cause: format!("url: {e}") })?;
+        Ok(Self {
+            http: http.build().map_err(|e| build(&e))?,
+            url: upstream.url.clone(),
+            max_response: pool.max_response,
+            budget,
+        })
+    }
+
+    /// Sends one call and reads its answer to the end, within `timeout`.
+    ///
+    /// # Errors
+    /// Everything but a 2xx with a whole body inside the limits; nothing here has looked into the body.
+    pub async fn post(&self, body: Bytes, timeout: Duration) -> Result<Bytes, Fault> {
+        tokio::time::timeout(timeout, self.exchange(body)).await.unwrap_or(Err(Fault::Timeout))
+    }
+
+    async fn exchange(&self, body: Bytes) -> Result<Bytes, Fault> {
+        let sent = self.http.post(self.url.expose()).body(body).send().await;
+        let mut response = sent.map_err(|e| if e.is_timeout() { Fault::Timeout } else { Fault::Connect })?;
+        // The status is read before the body: a non-2xx body is never a node's JSON-RPC error.
+        match response.status().as_u16() {
+            200..=299 => {}
+            429 => return Err(Fault::TooManyRequests(retry_after(response.headers()))),
+            status => return Err(Fault::Status(status)),
+        }
+        let mut buffered = Buffered { budget: &self.budget, bytes: 0 };
+        // Counted after decompression, so a small body cannot grow without bound.
+        let mut body = Gather::new(self.max_response);
+        while let Some(chunk) = response.chunk().await.map_err(|_| Fault::Truncated)? {
+            if !buffered.grow(chunk.len()) {
+                return Err(Fault::BuffersFull);
+            }
+            body.push(chunk).map_err(|OverLimit| Fault::TooLarge)?;
+        }
+        Ok(body.finish())
+    }
+}
+
+/// `Retry-After` in seconds; its date form is rare upstream, and answered as if it were absent.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds.min(3600)))
+}
+
+/// What kind of error it is, without its URL.
+fn kind_of(error: &reqwest::Error) -> &'static str {
+    if error.is_builder() {
+        "the client could not be set up (url, TLS)"
+    } else {
+        "the client could not be set up"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_read_in_seconds_and_bounded() {
+        for (text, expected) in [("2", Some(2)), (" 7 ", Some(7)), ("99999999", Some(3600)), ("soon", None)] {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_str(text).unwrap())]);
+            assert_eq!(retry_after(&headers), expected.map(Duration::from_secs), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_buffer_budget_is_given_back() {
+        let budget = BufferBudget::new(10);
+        let mut one = Buffered { budget: &budget, bytes: 0 };
+        assert!(one.grow(8));
+        let mut other = Buffered { budget: &budget, bytes: 0 };
+        assert!(!other.grow(3));
+        drop(one);
+        assert!(other.grow(3));
+    }
+}

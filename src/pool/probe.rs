@@ -1,0 +1,206 @@
+//! Asking each node how it stands, once a probe interval: health, slots, and rarely who it is.
+//!
+//! A probe goes past the pool's selection, limits and breaker: it is how a node that was given up comes back.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Pool;
+use super::member::Health;
+use crate::methods::{Commitment, PerCommitment, Slot};
+use crate::node::{Client, Fault, NodeReply};
+
+/// A probe that takes longer than this found the node unreachable.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Version, genesis and history change rarely: asked on every so many probes.
+const IDENTITY_EVERY: u64 = 30;
+
+/// Who a node says it is; `None` where it would not say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Identity {
+    /// `getVersion`'s `solana-core`.
+    pub version: Option<String>,
+    /// `getGenesisHash`: which cluster it is of.
+    pub genesis: Option<String>,
+    /// `getFirstAvailableBlock`: how far back its blocks reach.
+    pub first_available: Option<Slot>,
+}
+
+/// How a node says it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pulse {
+    /// `Ok`, or its own words.
+    pub health: Result<(), String>,
+    /// `getSlot` at each commitment.
+    pub slots: PerCommitment<Option<Slot>>,
+}
+
+/// Asks a node who it is.
+///
+/// # Errors
+/// The first question that brought no JSON-RPC answer.
+pub async fn identity(client: &Client) -> Result<Identity, Fault> {
+    let text =
+        |value: Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let (version, genesis, first) = tokio::join!(
+        ask(client, "getVersion", json!([])),
+        ask(client, "getGenesisHash", json!([])),
+        ask(client, "getFirstAvailableBlock", json!([])),
+    );
+    Ok(Identity {
+        version: version?.ok().and_then(|v| text(v, "/solana-core")),
+        genesis: genesis?.ok().and_then(|v| text(v, "")),
+        first_available: first?.ok().and_then(|v| v.as_u64()),
+    })
+}
+
+/// Asks a node how it stands.
+///
+/// # Errors
+/// The first question that brought no JSON-RPC answer.
+pub async fn pulse(client: &Client) -> Result<Pulse, Fault> {
+    let slot = |c: Commitment| ask(client, "getSlot", json!([{ "commitment": c.as_str() }]));
+    let (health, processed, confirmed, finalized) = tokio::join!(
+        ask(client, "getHealth", json!([])),
+        slot(Commitment::Processed),
+        slot(Commitment::Confirmed),
+        slot(Commitment::Finalized),
+    );
+    let number = |answer: Result<Value, String>| answer.ok().and_then(|v| v.as_u64());
+    Ok(Pulse {
+        health: health?.map(|_| ()),
+        slots: PerCommitment {
+            processed: number(processed?),
+            confirmed: number(confirmed?),
+            finalized: number(finalized?),
+        },
+    })
+}
+
+/// One question: the result, or the node's own error message.
+async fn ask(client: &Client, method: &str, params: Value) -> Result<Result<Value, String>, Fault> {
+    let body = json!({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}).to_string();
+    let answer = client.post(Bytes::from(body), TIMEOUT).await?;
+    match NodeReply::parse(&answer, 0)? {
+        NodeReply::Result(result) => Ok(Ok(serde_json::from_slice(&result).map_err(|_| Fault::BadJson)?)),
+        NodeReply::Error { code, body } => {
+            let message = serde_json::from_slice::<Value>(&body).ok();
+            let message = message.as_ref().and_then(|v| v["message"].as_str()).unwrap_or("no message");
+            Ok(Err(format!("{message} ({code})")))
+        }
+    }
+}
+
+impl Pool {
+    /// Probes every node until `stop`, each in a task of its own, spread over the interval.
+    pub fn probe(self: &std::sync::Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
+        for node in 0..self.members.len() {
+            let (pool, stop) = (std::sync::Arc::clone(self), stop.clone());
+            tasks.spawn(async move {
+                let _ = stop.run_until_cancelled(pool.probe_node(node)).await;
+            });
+        }
+    }
+
+    async fn probe_node(&self, node: usize) {
+        let interval = self.settings.probe_interval;
+        for round in 0u64.. {
+            let identity_due =
+                round % IDENTITY_EVERY == 0 || *self.members[node].health() == Health::Unprobed;
+            self.probe_once(node, identity_due).await;
+            // Up to a tenth early or late, so that probes of many gateways do not fall into step.
+            let jitter = 0.9 + (self.draw() % 1000) as f64 / 5000.0;
+            tokio::time::sleep(interval.mul_f64(jitter)).await;
+        }
+    }
+
+    /// One probe, taken in.
+    async fn probe_once(&self, node: usize, identity_due: bool) {
+        let member = &self.members[node];
+        let found = async {
+            if identity_due || matches!(*member.health(), Health::Foreign { .. } | Health::Unreachable(_)) {
+                let identity = identity(&member.client).await?;
+                if let Some(foreign) = self.check_genesis(identity.genesis) {
+                    return Ok(foreign);
+                }
+                member.forget_incapable();
+                member.set_first_available(identity.first_available.unwrap_or(0));
+                if let Some(version) = identity.version {
+                    member.set_version(version);
+                }
+            }
+            let pulse = pulse(&member.client).await?;
+            let now = Instant::now();
+            for commitment in Commitment::ALL {
+                if let Some(slot) = pulse.slots.get(commitment) {
+                    self.frontier.probed(node, commitment, *slot, now);
+                }
+            }
+            Ok::<Health, Fault>(pulse.health.map_or_else(Health::Unhealthy, |()| Health::Healthy))
+        };
+        let health = found.await.unwrap_or_else(|fault| Health::Unreachable(fault.result().as_str()));
+        self.frontier.set_usable(node, health == Health::Healthy, Instant::now());
+        if let Some(before) = member.set_health(health) {
+            report(&member.name, &before, &member.health());
+        }
+        if matches!(*member.health(), Health::Foreign { .. }) {
+            self.follow_the_cluster();
+        }
+    }
+
+    /// `Some` where a node is of another cluster than the pool; the first usable node names the pool's.
+    fn check_genesis(&self, theirs: Option<String>) -> Option<Health> {
+        let theirs = theirs?;
+        let mut genesis = self.genesis.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let ours = genesis.get_or_insert_with(|| theirs.clone());
+        (*ours != theirs).then(|| Health::Foreign { theirs, ours: ours.clone() })
+    }
+
+    /// When every node agrees on another cluster (a test cluster that was restarted), that one becomes the pool's.
+    fn follow_the_cluster(&self) {
+        if self.settings.genesis_hash.is_some() {
+            return;
+        }
+        let agreed = self.members.iter().map(|member| match &*member.health() {
+            Health::Foreign { theirs, .. } => Some(theirs.clone()),
+            _ => None,
+        });
+        let Some(theirs) = all_equal(agreed) else { return };
+        tracing::warn!(genesis = theirs, "every upstream is of another cluster now: the cache is emptied");
+        *self.genesis.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(theirs);
+        self.frontier.forget();
+        self.clusters.send_modify(|clusters| *clusters += 1);
+    }
+}
+
+/// The value that all have; `None` where one has none or another.
+fn all_equal(mut values: impl Iterator<Item = Option<String>>) -> Option<String> {
+    let first = values.next()??;
+    values.all(|value| value.as_ref() == Some(&first)).then_some(first)
+}
+
+/// A change of standing is worth a line; the same standing again is not.
+fn report(name: &str, before: &Health, now: &Health) {
+    match now {
+        Health::Healthy if *before == Health::Unprobed => {
+            tracing::info!(upstream.name = name, "upstream is healthy")
+        }
+        Health::Healthy => tracing::info!(upstream.name = name, "upstream is healthy again"),
+        Health::Unhealthy(why) => tracing::warn!(upstream.name = name, why, "upstream says it is unhealthy"),
+        Health::Unreachable(why) => {
+            tracing::warn!(upstream.name = name, why, "upstream does not answer its probes")
+        }
+        Health::Foreign { theirs, ours } => tracing::error!(
+            upstream.name = name,
+            genesis.theirs = theirs,
+            genesis.ours = ours,
+            "upstream is of another cluster and is not asked; set pool.genesis_hash if it is the right one"
+        ),
+        Health::Unprobed => {}
+    }
+}

@@ -1,0 +1,177 @@
+//! Which node is asked: usable ones first, near the frontier first, lowest tier first, then power of two choices.
+//!
+//! Pure: a snapshot of the nodes and a random draw are arguments. Health, lag and breaker never empty the pool: where
+//! nothing is usable the least bad node is asked, better a doubtful node than none.
+
+use std::cmp::Ordering;
+
+/// Why a node is not usable for a call, mildest first. The order is the order in which doubtful nodes are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unusable {
+    /// Has not shown the slot that the call's floor names.
+    BelowFloor,
+    /// Does not hold the block's slot, or has not reached it.
+    NoHistory,
+    /// Further behind the frontier than `pool.max_slot_lag`.
+    Lagging,
+    /// Says itself that it is behind or not well.
+    Unhealthy,
+    /// Its breaker is open.
+    BreakerOpen,
+    /// Has not answered a probe yet.
+    Unprobed,
+    /// Does not answer its probes.
+    Unreachable,
+    /// It asked to be left alone for a while (429). Never asked.
+    Quiet,
+    /// At its own limit of calls in flight or a second. Never asked.
+    Busy,
+    /// Does not serve the method. Never asked.
+    Incapable,
+    /// Drained by an operator. Never asked.
+    Drained,
+    /// Of another cluster. Never asked.
+    Foreign,
+    /// Has been asked for this call already. Never asked again.
+    Tried,
+}
+
+impl Unusable {
+    /// The word for pages, logs and `data.attempts`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BelowFloor => "below_floor",
+            Self::NoHistory => "no_history",
+            Self::Lagging => "lagging",
+            Self::Unhealthy => "unhealthy",
+            Self::BreakerOpen => "breaker_open",
+            Self::Unprobed => "unprobed",
+            Self::Unreachable => "unreachable",
+            Self::Quiet => "quiet",
+            Self::Busy => "busy",
+            Self::Incapable => "incapable",
+            Self::Drained => "drained",
+            Self::Foreign => "foreign",
+            Self::Tried => "tried",
+        }
+    }
+
+    /// Whether a pool with nothing better may still ask it.
+    pub fn askable(self) -> bool {
+        self < Self::Quiet
+    }
+}
+
+/// One node as it stands for one call.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate {
+    /// Its position in the pool.
+    pub node: usize,
+    /// Why it is not usable, the worst reason; `None` if it is.
+    pub unusable: Option<Unusable>,
+    /// Whether it is within `cache.max_lag_slots` of the frontier at the asked commitment.
+    pub near: bool,
+    /// Lower tiers first.
+    pub tier: u8,
+    /// Peak-EWMA × in-flight, in seconds.
+    pub load: f64,
+}
+
+/// The node to ask; `None` where none may be asked. `draw` is any random number.
+pub fn choose(candidates: &[Candidate], draw: u64) -> Option<usize> {
+    let usable: Vec<&Candidate> = candidates.iter().filter(|c| c.unusable.is_none()).collect();
+    if usable.is_empty() {
+        return candidates
+            .iter()
+            .filter(|c| c.unusable.is_some_and(Unusable::askable))
+            .min_by(|a, b| a.unusable.cmp(&b.unusable).then(by_load(a, b)))
+            .map(|c| c.node);
+    }
+    let near = usable.iter().any(|c| c.near);
+    let tier = usable.iter().filter(|c| c.near == near).map(|c| c.tier).min()?;
+    let best: Vec<&Candidate> = usable.into_iter().filter(|c| c.near == near && c.tier == tier).collect();
+    let (first, second) = two_of(best.len(), draw);
+    let chosen = if by_load(best[first], best[second]).is_le() { best[first] } else { best[second] };
+    Some(chosen.node)
+}
+
+fn by_load(a: &Candidate, b: &Candidate) -> Ordering {
+    a.load.total_cmp(&b.load)
+}
+
+/// Two different positions below `len` (the same twice where `len` is 1), evenly drawn.
+#[expect(clippy::cast_possible_truncation, reason = "both results are below len")]
+fn two_of(len: usize, draw: u64) -> (usize, usize) {
+    let n = len as u64;
+    let first = (draw >> 32) % n;
+    let second = if n > 1 { (first + 1 + (draw & 0xffff_ffff) % (n - 1)) % n } else { first };
+    (first as usize, second as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(node: usize, unusable: Option<Unusable>, near: bool, tier: u8, load: f64) -> Candidate {
+        Candidate { node, unusable, near, tier, load }
+    }
+
+    /// Every node that some draw picks.
+    fn chosen(candidates: &[Candidate]) -> Vec<usize> {
+        let draws = (0..64u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut nodes: Vec<usize> = draws.filter_map(|draw| choose(candidates, draw)).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    #[test]
+    fn usable_then_near_then_tier_then_load() {
+        use Unusable::{BelowFloor, Foreign, Lagging, Quiet, Tried, Unreachable};
+        for (name, candidates, expected) in [
+            ("no node", vec![], vec![]),
+            ("one", vec![node(0, None, true, 0, 1.0)], vec![0]),
+            ("the lighter of two", vec![node(0, None, true, 0, 2.0), node(1, None, true, 0, 1.0)], vec![1]),
+            (
+                "of three, never the heaviest",
+                vec![node(0, None, true, 0, 1.0), node(1, None, true, 0, 9.0), node(2, None, true, 0, 2.0)],
+                vec![0, 2],
+            ),
+            ("near before tier", vec![node(0, None, false, 0, 1.0), node(1, None, true, 5, 9.0)], vec![1]),
+            ("tier before load", vec![node(0, None, true, 1, 0.1), node(1, None, true, 0, 9.0)], vec![1]),
+            (
+                "usable before all",
+                vec![node(0, Some(Lagging), true, 0, 0.1), node(1, None, false, 9, 9.0)],
+                vec![1],
+            ),
+            (
+                "else the least bad",
+                vec![node(0, Some(Unreachable), true, 0, 0.1), node(1, Some(BelowFloor), true, 0, 9.0)],
+                vec![1],
+            ),
+            (
+                "some are never asked",
+                vec![
+                    node(0, Some(Quiet), true, 0, 0.1),
+                    node(1, Some(Foreign), true, 0, 1.0),
+                    node(2, Some(Tried), true, 0, 1.0),
+                ],
+                vec![],
+            ),
+        ] {
+            assert_eq!(chosen(&candidates), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn two_draws_are_two_nodes_and_every_node_is_drawn() {
+        for len in 2..6 {
+            let pairs: Vec<_> =
+                (0..500u64).map(|i| two_of(len, i.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+            assert!(pairs.iter().all(|(a, b)| a != b && *a < len && *b < len));
+            assert!(
+                (0..len).all(|n| pairs.iter().any(|(a, _)| *a == n) && pairs.iter().any(|(_, b)| *b == n))
+            );
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What `/metrics` shows, and what bounds it.
+
+use super::*;
+
+/// Sample lines of one metric.
+fn series(text: &str, name: &str) -> Vec<String> {
+    text.lines().filter(|line| line.starts_with(name)).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_call_is_counted_timed_and_weighed() {
+    let metrics = Metrics::new();
+    let method = Some(Method::GetAccountInfo);
+    metrics.call(method, Some(Commitment::Confirmed), Outcome::Hit, Duration::from_micros(120), 247);
+    let text = metrics.render();
+    let requests = series(&text, "slotfront_requests_total");
+    assert_eq!(
+        requests,
+        [r#"slotfront_requests_total{commitment="confirmed",method="getAccountInfo",outcome="hit"} 1"#]
+    );
+    let buckets = series(&text, "slotfront_request_duration_seconds_bucket");
+    assert!(
+        buckets[1].ends_with(r#"le="0.0001"} 0"#) && buckets[2].ends_with(r#"le="0.00015"} 1"#),
+        "{buckets:?}"
+    );
+    assert!(text.contains("slotfront_response_bytes_total{method=\"getAccountInfo\"} 247\n"));
+}
+
+#[test]
+fn help_texts_are_the_doc_comments() {
+    let text = Metrics::new().render();
+    assert!(
+        text.contains("# HELP slotfront_connections Open connections on the public listener.\n"),
+        "{text}"
+    );
+    assert!(text.contains("# TYPE slotfront_auth_failures_total counter\n"));
+    assert!(text.contains(concat!("version=\"", env!("CARGO_PKG_VERSION"), "\"")));
+    #[cfg(target_os = "linux")]
+    assert!(text.contains("\nprocess_resident_memory_bytes "));
+}
+
+#[test]
+fn keys_after_the_first_two_hundred_share_one() {
+    let metrics = Metrics::new();
+    for n in 0..1_000 {
+        metrics.key(&format!("key{n}")).units.at(()).inc_by(0.5);
+    }
+    let text = metrics.render();
+    let units = series(&text, "slotfront_key_units_total");
+    assert_eq!(units.len(), KEYS_WITH_SERIES + 1);
+    assert!(units.contains(&r#"slotfront_key_units_total{key="other"} 400"#.to_owned()), "{units:?}");
+    assert!(Arc::ptr_eq(&metrics.key("key999"), &metrics.key("never seen")));
+    assert!(Arc::ptr_eq(&metrics.key("key0"), &metrics.key("key0")));
+}
+
+#[test]
+fn upstreams_share_families_and_leave_with_their_series() {
+    let metrics = Metrics::new();
+    metrics.upstream("a").up.set(1);
+    metrics.upstream("b").slot.at(Commitment::Processed).set(7);
+    let text = metrics.render();
+    assert_eq!(text.matches("# TYPE slotfront_upstream_up gauge").count(), 1);
+    assert_eq!(
+        series(&text, "slotfront_upstream_up"),
+        [r#"slotfront_upstream_up{upstream="a"} 1"#, r#"slotfront_upstream_up{upstream="b"} 0"#]
+    );
+    assert_eq!(
+        series(&text, "slotfront_upstream_slot{"),
+        [r#"slotfront_upstream_slot{commitment="processed",upstream="b"} 7"#]
+    );
+    metrics.retain_upstreams(|name| name == "a");
+    assert!(!metrics.render().contains("upstream=\"b\""));
+}
+
+#[test]
+fn hooks_run_before_each_scrape() {
+    let metrics = Metrics::new();
+    metrics.before_render(|metrics| metrics.cache_bytes.add(5));
+    metrics.render();
+    assert!(metrics.render().contains("\nslotfront_cache_bytes 10\n"));
+}
+
+#[test]
+fn names_follow_prometheus_conventions() {
+    for name in Metrics::names() {
+        assert!(name.starts_with("slotfront_"));
+        assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
+    }
+    let text = Metrics::new().render();
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE slotfront_"));
+    for (name, kind) in types.filter_map(|line| line.split_once(' ')) {
+        assert_eq!(name.ends_with("_total"), kind == "counter", "{name} is a {kind}");
+    }
+}

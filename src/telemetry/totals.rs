@@ -1,0 +1,186 @@
+//! Metrics read back as plain numbers, for the status page: what happened so far, and between two moments.
+//!
+//! Reads handles only, so it costs the way of a request nothing. Quantiles are estimates inside a histogram's bucket.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prometheus::Histogram;
+use prometheus::core::Metric;
+
+use super::labels::{Label, Outcome};
+use super::metrics::{LATENCY, Metrics};
+use crate::methods::{Commitment, Method};
+
+const OUTCOMES: usize = Outcome::ALL.len();
+const METHODS: usize = Method::ALL.len() + 1;
+const PROBES: usize = Method::ALL.len();
+
+/// Counts since the start of the process, or between two moments.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Totals {
+    /// Calls by position of `Option<Method>` (the last is `other`) and [`Outcome::index`].
+    pub calls: [[u64; OUTCOMES]; METHODS],
+    /// Calls' durations by [`Outcome::index`].
+    pub durations: [Durations; OUTCOMES],
+    /// Attempts on upstreams, probes left out.
+    pub upstream_calls: u64,
+    /// Calls, and calls over a limit, by key id.
+    pub keys: BTreeMap<Arc<str>, KeyTotals>,
+}
+
+/// Counts of one key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeyTotals {
+    /// Calls.
+    pub calls: u64,
+    /// Of these, over a limit.
+    pub limited: u64,
+}
+
+/// A distribution of durations, in buckets of `request_duration_seconds` and one for all above.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Durations([u64; LATENCY.len() + 1]);
+
+impl Totals {
+    /// What was counted so far.
+    pub fn read(metrics: &Metrics) -> Self {
+        let mut totals = Self::default();
+        let commitments = <Option<Commitment>>::COUNT;
+        for (position, counter) in metrics.requests.used() {
+            let (method, outcome) = (position / (commitments * OUTCOMES), position % OUTCOMES);
+            totals.calls[method][outcome] += counter.get();
+        }
+        for (position, histogram) in metrics.request_duration.used() {
+            totals.durations[position % OUTCOMES].add(histogram);
+        }
+        metrics.each_upstream(|upstream| {
+            let results = <super::AttemptResult as Label>::COUNT;
+            let calls = upstream.requests.used().filter(|(position, _)| position / results != PROBES);
+            totals.upstream_calls += calls.map(|(_, counter)| counter.get()).sum::<u64>();
+        });
+        metrics.each_key(|id, key| {
+            let calls = key.requests.used().map(|(_, counter)| counter.get()).sum();
+            let limited = key.limited.used().map(|(_, counter)| counter.get()).sum();
+            totals.keys.insert(Arc::clone(id), KeyTotals { calls, limited });
+        });
+        totals
+    }
+
+    /// What was counted since `earlier`, a reading of the same metrics.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut change = self.clone();
+        for (now, then) in change.calls.as_flattened_mut().iter_mut().zip(earlier.calls.as_flattened()) {
+            *now = now.saturating_sub(*then);
+        }
+        for (now, then) in change.durations.iter_mut().zip(&earlier.durations) {
+            for (now, then) in now.0.iter_mut().zip(&then.0) {
+                *now = now.saturating_sub(*then);
+            }
+        }
+        // An upstream that is gone took its series along: the sum may fall.
+        change.upstream_calls = self.upstream_calls.saturating_sub(earlier.upstream_calls);
+        for (id, now) in &mut change.keys {
+            let then = earlier.keys.get(id).copied().unwrap_or_default();
+            now.calls = now.calls.saturating_sub(then.calls);
+            now.limited = now.limited.saturating_sub(then.limited);
+        }
+        change
+    }
+
+    /// Calls that ended so, of all methods.
+    pub fn outcome(&self, outcome: Outcome) -> u64 {
+        self.calls.iter().map(|by_outcome| by_outcome[outcome.index()]).sum()
+    }
+
+    /// Calls whose outcome `counts`, of all methods.
+    pub fn outcomes(&self, counts: impl Fn(Outcome) -> bool) -> u64 {
+        Outcome::ALL.into_iter().filter(|outcome| counts(*outcome)).map(|outcome| self.outcome(outcome)).sum()
+    }
+}
+
+impl Durations {
+    fn add(&mut self, histogram: &Histogram) {
+        let snapshot = histogram.metric();
+        let snapshot = snapshot.get_histogram();
+        let mut below = 0;
+        for (count, bucket) in self.0.iter_mut().zip(snapshot.get_bucket()) {
+            *count += bucket.cumulative_count() - below;
+            below = bucket.cumulative_count();
+        }
+        self.0[LATENCY.len()] += snapshot.get_sample_count() - below;
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// An estimate of quantile `q`, 0 to 1, in seconds: even within its bucket, the last bucket's lower edge if above
+    /// all. `None` of nothing.
+    #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
+    pub fn quantile(&self, q: f64) -> Option<f64> {
+        let rank = q * self.count() as f64;
+        let mut below = 0;
+        for (position, count) in self.0.iter().copied().enumerate().filter(|(_, count)| *count > 0) {
+            if (below + count) as f64 >= rank {
+                let lower = position.checked_sub(1).map_or(0.0, |before| LATENCY[before]);
+                let upper = LATENCY.get(position).copied().unwrap_or(lower);
+                return Some(lower + (upper - lower) * (rank - below as f64) / count as f64);
+            }
+            below += count;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::telemetry::AttemptResult;
+    use crate::telemetry::family::Labels;
+
+    #[test]
+    fn reads_back_what_was_counted() {
+        let metrics = Metrics::new();
+        let method = Some(Method::GetBlock);
+        metrics.call(method, Some(Commitment::Finalized), Outcome::Hit, Duration::from_micros(120), 10);
+        let before = Totals::read(&metrics);
+        metrics.call(method, Some(Commitment::Confirmed), Outcome::Hit, Duration::from_micros(80), 10);
+        metrics.call(None, None, Outcome::Invalid, Duration::from_secs(99), 10);
+        metrics.upstream("a").requests.at((None, AttemptResult::Ok)).inc();
+        metrics.upstream("a").requests.at((method, AttemptResult::Timeout)).inc();
+        metrics.key("k1").requests.at(Outcome::Hit).inc();
+
+        let change = Totals::read(&metrics).since(&before);
+        assert_eq!((change.outcome(Outcome::Hit), change.outcomes(|_| true)), (1, 2));
+        assert_eq!(change.calls[PROBES][Outcome::Invalid.index()], 1);
+        assert_eq!(change.upstream_calls, 1, "the probe is left out");
+        assert_eq!(change.keys["k1"], KeyTotals { calls: 1, limited: 0 });
+        assert_eq!(change.durations[Outcome::Hit.index()].count(), 1);
+        assert_eq!(change.durations[Outcome::Invalid.index()].quantile(0.5), Some(30.0));
+    }
+
+    #[test]
+    fn quantiles_lie_within_their_bucket() {
+        let mut durations = Durations::default();
+        assert_eq!(durations.quantile(0.5), None);
+        durations.0[1] = 100; // 50 to 100 µs
+        durations.0[6] = 1; // 0.5 to 1 ms
+        let near = |q: f64, seconds: f64| (durations.quantile(q).unwrap() - seconds).abs() < 1e-6;
+        assert!(near(0.5, 0.000_075_25), "{:?}", durations.quantile(0.5));
+        assert!(near(1.0, 0.001));
+    }
+
+    #[test]
+    fn positions_of_the_request_counter_are_as_read_here() {
+        type Requests = (Option<Method>, Option<Commitment>, Outcome);
+        let position = (Some(Method::GetVoteAccounts), None::<Commitment>, Outcome::Miss).place();
+        assert_eq!(position / (<Option<Commitment>>::COUNT * OUTCOMES), Method::GetVoteAccounts.index());
+        assert_eq!(position % OUTCOMES, Outcome::Miss.index());
+        assert_eq!(Requests::COMBINATIONS, METHODS * <Option<Commitment>>::COUNT * OUTCOMES);
+    }
+}

@@ -1,0 +1,81 @@
+//! Who may do what, how often, seen from outside.
+
+use serde_json::json;
+use slotfront::methods::{Commitment, Method};
+
+use crate::harness::Stage;
+
+#[tokio::test]
+async fn an_unknown_key_is_401_with_the_callers_id() {
+    let stage = Stage::of(1, |_| {}).await;
+    let url = stage.url.replace("/dev", "/sf_unknown");
+    for (body, id) in [
+        (r#"{"jsonrpc":"2.0","id":"abc","method":"getClusterNodes"}"#, json!("abc")),
+        (r#"{"jsonrpc":"2.0","id":7,"method":"nope"}"#, json!(7)),
+        ("not json", json!(null)),
+        (r#"[{"jsonrpc":"2.0","id":7,"method":"getClusterNodes"}]"#, json!(null)),
+    ] {
+        let request = stage.client.post(&url).header("content-type", "application/json").body(body);
+        let reply = stage.send(request).await;
+        assert_eq!((reply.status, reply.code(), reply.json()["id"].clone()), (401, -32090, id));
+        assert_eq!(reply.json()["error"]["message"], "Unauthorized: unknown, expired or revoked API key");
+        assert_eq!(reply.cache(), "");
+    }
+    assert_eq!(stage.upstream_calls(), 0);
+}
+
+#[tokio::test]
+async fn a_plan_says_what_a_key_may_do() {
+    let stage = Stage::of(1, |config| {
+        let plan = config.plans.get_mut("dev").expect("the dev plan");
+        plan.methods =
+            Some(vec![Method::GetClusterNodes, Method::GetAccountInfo, Method::GetMultipleAccounts]);
+        plan.commitments = Some(vec![Commitment::Finalized]);
+        plan.max_accounts = Some(2);
+        plan.max_batch = Some(3);
+    })
+    .await;
+    let key = stage.cluster.examples().wallets[0].to_string();
+    for (method, params, what) in [
+        ("getVoteAccounts", json!([]), "getVoteAccounts"),
+        ("getAccountInfo", json!([key, {"commitment": "processed"}]), "processed"),
+        ("getMultipleAccounts", json!([[key, key, key]]), "accounts"),
+    ] {
+        let reply = stage.call(method, params).await;
+        assert_eq!((reply.status, reply.code()), (403, -32091), "{}", reply.text);
+        assert!(reply.text.contains(what), "{}", reply.text);
+    }
+    assert_eq!(stage.call("getMultipleAccounts", json!([[key, key]])).await.status, 200);
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"});
+    let reply = stage.post(json!([call, call, call, call]).to_string()).await;
+    assert_eq!((reply.status, reply.code(), reply.json()["id"].clone()), (413, -32093, json!(null)));
+    assert_eq!(reply.json()["error"]["message"], "Request too large: a batch of 4 calls, the limit is 3");
+}
+
+#[tokio::test]
+async fn past_the_burst_calls_are_limited_each_by_itself() {
+    let stage = Stage::of(1, |config| {
+        let plan = config.plans.get_mut("dev").expect("the dev plan");
+        (plan.rps, plan.burst) = (1, 5);
+    })
+    .await;
+    let mut limited = 0;
+    for i in 0..20 {
+        let reply = stage.call("getClusterNodes", json!([])).await;
+        assert!(reply.header("ratelimit-policy").starts_with("\"rate\";q=5;w="), "{:?}", reply.headers);
+        match reply.status {
+            200 => assert!(i < 10, "five at once, and one a second"),
+            429 => {
+                limited += 1;
+                assert_eq!(reply.code(), -32092);
+                assert!(reply.json()["error"]["data"]["retryAfterMs"].as_u64().is_some_and(|ms| ms <= 1000));
+                assert_eq!(reply.header("retry-after"), "1");
+            }
+            status => panic!("{status}"),
+        }
+    }
+    assert!(limited >= 10, "{limited}");
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"});
+    let reply = stage.post(json!([call, call]).to_string()).await;
+    assert_eq!(reply.status, 200, "a batch is 200, its elements have their own outcome");
+}

@@ -1,0 +1,177 @@
+//! The one harness: a cluster stepped by hand, slotfront in front of it, and a client that reads everything.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use slotfront::app::{App, Listeners};
+use slotfront::config::{Config, Secret, Upstream};
+use slotfront::gateway::Gateway;
+use slotfront::methods::{Commitment, PerCommitment};
+use slotfront::sim::{Cluster, Settings};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Longer than anything here takes, shorter than a CI job.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A cluster with slotfront in front of it.
+pub(crate) struct Stage {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) app: Option<App>,
+    pub(crate) url: String,
+    pub(crate) admin: String,
+    pub(crate) client: reqwest::Client,
+    stop: CancellationToken,
+}
+
+/// One HTTP answer, read to the end.
+#[derive(Debug, Clone)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) text: String,
+    pub(crate) headers: reqwest::header::HeaderMap,
+}
+
+impl Reply {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("no JSON: {:?}", self.text))
+    }
+
+    pub(crate) fn result(&self) -> Value {
+        let json = self.json();
+        json.get("result").unwrap_or_else(|| panic!("no result: {json}")).clone()
+    }
+
+    pub(crate) fn code(&self) -> i64 {
+        self.json()["error"]["code"].as_i64().unwrap_or_else(|| panic!("no error: {}", self.text))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().expect("headers are text"))
+    }
+
+    /// The part of `Cache-Status` that tells where the answer came from.
+    pub(crate) fn cache(&self) -> &str {
+        self.header("cache-status").trim_start_matches("slotfront; ")
+    }
+}
+
+impl Stage {
+    /// Three nodes, defaults, the key `dev`.
+    pub(crate) async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// Three nodes, the key `dev`, settings as `change` makes them.
+    pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        Self::of(3, change).await
+    }
+
+    /// So many nodes, the key `dev`, settings as `change` makes them.
+    pub(crate) async fn of(nodes: usize, change: impl FnOnce(&mut Config)) -> Self {
+        let cluster = Cluster::new(Settings { nodes, slot_time: None, ..Settings::default() });
+        let stop = CancellationToken::new();
+        let mut listeners = Vec::new();
+        for _ in 0..nodes {
+            listeners.push(TcpListener::bind("127.0.0.1:0").await.expect("a free port"));
+        }
+        let upstreams = listeners.iter().enumerate().map(|(i, listener)| {
+            let address = listener.local_addr().expect("bound");
+            Upstream::plain(format!("node-{i}"), Secret::new(format!("http://{address}")))
+        });
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut config = Config::dev(any, any, upstreams.collect());
+        // Quick enough that a step is soon known; tests wait for the frontier, never for a time.
+        config.pool.probe_interval = Duration::from_millis(20);
+        config.pool.attempt_timeout = [Duration::from_secs(2); 8];
+        config.server.request_timeout = Duration::from_secs(10);
+        // A test pauses where it likes: nothing ages unless the test says so.
+        let hour = Duration::from_secs(3600);
+        for ttl in
+            [&mut config.cache.ttl.account, &mut config.cache.ttl.fee, &mut config.cache.ttl.vote_accounts]
+        {
+            *ttl = PerCommitment::uniform(hour);
+        }
+        config.cache.ttl.block_confirmed = hour;
+        config.cache.ttl.no_block_not_yet = hour;
+        change(&mut config);
+        Arc::clone(&cluster).serve(listeners, &TaskTracker::new(), stop.clone()).await;
+        let gateway = Gateway::new(&config).expect("a gateway");
+        let listeners = Listeners::bind(&config).await.expect("free ports");
+        let app = App::start(config, gateway, listeners).expect("an app");
+        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        let (url, admin) = (format!("http://{}/v3/dev", app.public), format!("http://{}", app.admin));
+        let stage = Self { cluster, app: Some(app), url, admin, client, stop };
+        stage.settled().await;
+        stage
+    }
+
+    pub(crate) fn front(&self) -> &slotfront::http::Front {
+        self.app.as_ref().expect("running").front()
+    }
+
+    /// Waits until every node has been probed and the frontier is where the cluster is.
+    pub(crate) async fn settled(&self) {
+        self.until("the frontier is where the cluster is", || {
+            let front = self.front();
+            let probed = front
+                .pool
+                .standing(Instant::now())
+                .iter()
+                .all(|(_, unusable)| *unusable != Some(slotfront::pool::select::Unusable::Unprobed));
+            probed && Commitment::ALL.iter().all(|c| front.frontier.slot(*c) == self.cluster.slot(*c))
+        })
+        .await;
+    }
+
+    /// Steps the cluster, and waits until the gateway knows.
+    pub(crate) async fn step_by(&self, slots: u64) {
+        self.cluster.step_by(slots);
+        self.settled().await;
+    }
+
+    /// Waits until `holds`; a test that waits for ever says for what.
+    pub(crate) async fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < deadline, "waited in vain until {what}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// One call, with id 1.
+    pub(crate) async fn call(&self, method: &str, params: Value) -> Reply {
+        self.post(json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()).await
+    }
+
+    /// A body as it is.
+    pub(crate) async fn post(&self, body: impl Into<reqwest::Body>) -> Reply {
+        self.send(self.client.post(&self.url).header("content-type", "application/json").body(body)).await
+    }
+
+    pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Reply {
+        let response = request.timeout(PATIENCE).send().await.expect("an answer");
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Reply { status, headers, text: response.text().await.expect("a whole body") }
+    }
+
+    /// A GET on the admin listener.
+    pub(crate) async fn admin(&self, path: &str) -> Reply {
+        self.send(self.client.get(format!("{}{path}", self.admin))).await
+    }
+
+    /// Calls that all nodes together have answered, probes left out.
+    pub(crate) fn upstream_calls(&self) -> u64 {
+        self.cluster.nodes().iter().map(|node| node.calls_without_probes()).sum()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}

@@ -1,0 +1,98 @@
+//! HTTP around the calls: routes, media types, sizes, CORS, compression, the documents beside the hot route.
+
+use serde_json::json;
+
+use crate::harness::Stage;
+
+#[tokio::test]
+async fn only_the_key_path_takes_calls() {
+    let stage = Stage::of(1, |_| {}).await;
+    let base = stage.url.trim_end_matches("/v3/dev").to_owned();
+    for (verb, path, status) in [
+        ("POST", "/", 404),
+        ("POST", "/v3/dev/more", 404),
+        ("POST", "//v3/dev", 404),
+        ("POST", "/V3/dev", 404),
+        ("POST", "/v3/%64ev", 401),
+        ("POST", "/v3/", 401),
+        ("GET", "/v3/dev", 405),
+        ("PUT", "/v3/dev", 405),
+        ("OPTIONS", "/v3/dev", 200),
+        ("GET", "/health", 200),
+        ("GET", "/openrpc.json", 200),
+        ("GET", "/v3/dev/usage", 200),
+        ("GET", "/v3/nokey/usage", 401),
+        ("GET", "/metrics", 404),
+    ] {
+        let request = stage.client.request(verb.parse().unwrap(), format!("{base}{path}"));
+        let request = request.header("content-type", "application/json").body("[]");
+        assert_eq!(stage.send(request).await.status, status, "{verb} {path}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_ends_with_a_newline_and_carries_a_nodes_content_type() {
+    let stage = Stage::of(1, |_| {}).await;
+    let reply = stage.call("getClusterNodes", json!([])).await;
+    assert_eq!(reply.header("content-type"), "application/json; charset=utf-8");
+    assert!(reply.text.ends_with("}\n"));
+}
+
+#[tokio::test]
+async fn a_browser_may_read_what_the_settings_allow() {
+    let stage =
+        Stage::of(1, |config| config.server.cors_origins = vec!["https://dapp.example".to_owned()]).await;
+    for (origin, allowed) in [("https://dapp.example", "https://dapp.example"), ("https://other.example", "")]
+    {
+        let request = stage.client.request("OPTIONS".parse().unwrap(), &stage.url);
+        let request = request.header("origin", origin).header("access-control-request-headers", "x-mine");
+        let reply = stage.send(request).await;
+        assert_eq!(reply.header("access-control-allow-origin"), allowed);
+        assert_eq!(
+            reply.header("access-control-allow-headers"),
+            if allowed.is_empty() { "" } else { "x-mine" }
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_long_answer_is_compressed_when_asked_for_and_is_the_same_answer() {
+    let stage = Stage::of(1, |_| {}).await;
+    let slot = stage.cluster.examples().block_with_v0;
+    let params = json!([slot, {"maxSupportedTransactionVersion": 0}]);
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getBlock", "params": params}).to_string();
+    let plain = reqwest::Client::builder().no_proxy().no_gzip().no_zstd().build().unwrap();
+    let request = |encoding: &str| {
+        let request = plain.post(&stage.url).header("content-type", "application/json").body(body.clone());
+        request.header("accept-encoding", encoding.to_owned())
+    };
+    let identity = stage.send(request("identity")).await;
+    for encoding in ["gzip", "zstd"] {
+        let response = request(encoding).send().await.unwrap();
+        assert_eq!(response.headers()["content-encoding"], encoding);
+        assert!(response.bytes().await.unwrap().len() < identity.text.len() / 2);
+        // The harness' own client unpacks.
+        let unpacking =
+            stage.client.post(&stage.url).header("content-type", "application/json").body(body.clone());
+        assert_eq!(stage.send(unpacking).await.text, identity.text);
+    }
+}
+
+#[tokio::test]
+async fn the_admin_listener_shows_how_things_stand() {
+    let stage = Stage::new().await;
+    stage.call("getClusterNodes", json!([])).await;
+    let status = stage.admin("/api/status").await.json();
+    assert_eq!(status["status"]["upstreams"].as_array().map(Vec::len), Some(3));
+    assert_eq!(status["status"]["upstreams"][0]["usable"], true);
+    let metrics = stage.admin("/metrics").await.text;
+    for expected in [
+        r#"slotfront_requests_total{commitment="none",method="getClusterNodes",outcome="miss"} 1"#,
+        r#"slotfront_upstream_up{upstream="node-0"} 1"#,
+        "slotfront_cache_entries 1",
+    ] {
+        assert!(metrics.contains(expected), "{expected} is not in\n{metrics}");
+    }
+    let page = stage.admin("/").await;
+    assert!(page.header("content-type").starts_with("text/html") && page.text.contains("slotfront"));
+}

@@ -1,0 +1,174 @@
+//! Faults upstream, one by one: what the caller sees, and what it costs.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use slotfront::methods::Commitment;
+use slotfront::sim::Fault;
+
+use crate::harness::Stage;
+
+/// What one node may do wrong while the others are well.
+fn faults() -> Vec<(&'static str, Fault)> {
+    let ms = Duration::from_millis;
+    vec![
+        ("connect", Fault::Reset),
+        ("timeout", Fault::Hang),
+        ("timeout", Fault::Latency(ms(3000))),
+        ("status_429", Fault::Status429 { retry_after_s: 1 }),
+        ("status_5xx", Fault::Status(503)),
+        ("status_4xx", Fault::Status(403)),
+        ("status_5xx", Fault::Html),
+        ("reset", Fault::Truncated),
+        ("wrong_id", Fault::WrongId),
+        ("unknown_code", Fault::Error { code: -32603, message: "Internal error".to_owned() }),
+        ("unknown_code", Fault::Error { code: -1, message: "no node says so".to_owned() }),
+        ("unhealthy", Fault::Error { code: -32005, message: "Node is unhealthy".to_owned() }),
+    ]
+}
+
+async fn stage(nodes: usize) -> Stage {
+    Stage::of(nodes, |config| config.pool.attempt_timeout = [Duration::from_millis(300); 8]).await
+}
+
+#[tokio::test]
+async fn a_fault_of_one_node_is_no_fault_for_the_caller() {
+    for (reason, fault) in faults() {
+        let stage = stage(3).await;
+        // Whoever is asked first has the fault, and only then.
+        stage.cluster.nodes().iter().for_each(|node| node.fault_on("getAccountInfo", fault.clone(), Some(1)));
+        stage.cluster.node(2).clear_faults();
+        for account in stage.cluster.examples().wallets.iter().take(8) {
+            let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+            assert_eq!(reply.status, 200, "{reason}: {}", reply.text);
+            assert!(reply.result()["value"]["lamports"].is_u64(), "{reason}: {}", reply.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn when_all_nodes_fail_the_caller_learns_who_and_why_but_no_address() {
+    for (reason, fault) in faults() {
+        let stage = stage(2).await;
+        stage.cluster.nodes().iter().for_each(|node| node.fault_on("getAccountInfo", fault.clone(), None));
+        let account = stage.cluster.examples().wallets[0].to_string();
+        let reply = stage.call("getAccountInfo", json!([account])).await;
+        assert_eq!((reply.status, reply.code()), (502, -32095), "{reason}: {}", reply.text);
+        let attempts = reply.json()["error"]["data"]["attempts"].as_array().unwrap().clone();
+        assert_eq!(attempts[0]["reason"], json!(reason), "{}", reply.text);
+        assert!(attempts[0]["upstream"].as_str().unwrap().starts_with("node-"));
+        assert!(!reply.text.contains("127.0.0.1"), "{}", reply.text);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_over_the_limit_is_cut_off_and_costs_one_call() {
+    let stage = Stage::with(|config| config.pool.max_response = 1 << 20).await;
+    for node in stage.cluster.nodes() {
+        node.fault_on("getAccountInfo", Fault::Huge(200 << 20), None);
+    }
+    let account = stage.cluster.examples().wallets[0].to_string();
+    let reply = stage.call("getAccountInfo", json!([account])).await;
+    assert_eq!((reply.status, reply.code()), (502, -32095));
+    assert_eq!(reply.json()["error"]["data"]["attempts"][0]["reason"], "too_large");
+    assert_eq!(reply.json()["error"]["data"]["attempts"].as_array().unwrap().len(), 1);
+    let other = stage.call("getClusterNodes", json!([])).await;
+    assert_eq!(other.status, 200, "nothing else is disturbed");
+}
+
+#[tokio::test]
+async fn a_lagging_node_is_left_alone_and_comes_back() {
+    let stage = stage(2).await;
+    stage.cluster.node(0).set_lag(100);
+    stage.until("the lag is known", || stage.front().frontier.lag(0, Commitment::Processed) > Some(50)).await;
+    for account in stage.cluster.examples().wallets.iter().take(10) {
+        stage.call("getAccountInfo", json!([account.to_string()])).await;
+    }
+    assert_eq!(stage.cluster.node(0).calls("getAccountInfo"), 0);
+    stage.cluster.node(0).set_lag(0);
+    stage.until("it is back", || stage.front().frontier.lag(0, Commitment::Processed) == Some(0)).await;
+    for account in stage.cluster.examples().wallets.iter().skip(10) {
+        stage.call("getAccountInfo", json!([account.to_string()])).await;
+    }
+    assert!(stage.cluster.node(0).calls("getAccountInfo") > 0);
+}
+
+#[tokio::test]
+async fn a_block_comes_from_the_node_that_still_has_it() {
+    let stage = stage(3).await;
+    let slot = stage.cluster.examples().block_with_v0;
+    for node in &stage.cluster.nodes()[..2] {
+        node.prune_below(slot + 1);
+    }
+    for details in ["none", "signatures", "full", "accounts"] {
+        let config = json!({"transactionDetails": details, "maxSupportedTransactionVersion": 0});
+        let reply = stage.call("getBlock", json!([slot, config])).await;
+        assert!(reply.result()["blockhash"].is_string(), "{}", reply.text);
+    }
+}
+
+#[tokio::test]
+async fn a_null_block_is_asked_elsewhere_once_and_never_kept() {
+    let stage = stage(3).await;
+    let slot = stage.cluster.examples().block_with_v0;
+    let params = json!([slot, {"transactionDetails": "none"}]);
+    for node in stage.cluster.nodes() {
+        node.fault_on("getBlock", Fault::NullResult, Some(1));
+    }
+    let reply = stage.call("getBlock", params.clone()).await;
+    assert_eq!((reply.result(), reply.cache()), (Value::Null, "fwd=miss"));
+    assert_eq!(stage.upstream_calls(), 2);
+    let reply = stage.call("getBlock", params).await;
+    assert!(reply.result()["blockhash"].is_string(), "the third voice has it: {}", reply.text);
+}
+
+#[tokio::test]
+async fn a_node_without_the_method_is_not_asked_again() {
+    let stage = stage(2).await;
+    stage.cluster.node(0).set_full_api(false);
+    for account in stage.cluster.examples().wallets.iter().take(20) {
+        let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+        assert!(reply.result().is_object(), "{}", reply.text);
+    }
+    assert!(
+        stage.cluster.node(0).calls("getAccountInfo") <= 3,
+        "asked until it said so, and after each identity probe"
+    );
+}
+
+#[tokio::test]
+async fn a_pool_of_one_retries_a_connection_that_the_node_closed() {
+    let stage = stage(1).await;
+    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Reset, Some(1));
+    let account = stage.cluster.examples().wallets[0].to_string();
+    assert_eq!(stage.call("getAccountInfo", json!([account])).await.status, 200);
+}
+
+#[tokio::test]
+async fn health_is_a_nodes_own_word_and_readiness_says_why() {
+    let stage = stage(2).await;
+    let health = || stage.client.get(stage.url.replace("/v3/dev", "/health"));
+    assert_eq!(stage.send(health()).await.text, "ok");
+    assert_eq!(stage.admin("/readyz").await.status, 200);
+    stage.cluster.nodes().iter().for_each(|node| node.set_healthy(false));
+    stage
+        .until("all are unhealthy", || {
+            stage
+                .front()
+                .pool
+                .standing(tokio::time::Instant::now())
+                .iter()
+                .all(|(_, unusable)| unusable.is_some())
+        })
+        .await;
+    assert_eq!(stage.send(health()).await.text, "behind");
+    let readiness = stage.admin("/readyz").await;
+    assert_eq!((readiness.status, readiness.json()["state"].clone()), (200, json!("degraded")));
+    assert!(readiness.text.contains("node-0"), "{}", readiness.text);
+    let account = stage.cluster.examples().wallets[0].to_string();
+    assert_eq!(
+        stage.call("getAccountInfo", json!([account])).await.status,
+        200,
+        "better a doubtful node than none"
+    );
+}

@@ -1,0 +1,188 @@
+"""The built `slotfront` as a new user runs it: the lines it prints are the lines that are tried."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "slotfront"
+PATIENCE_S = 30
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Running:
+    """A slotfront command that runs until it is told to stop; what it prints is kept."""
+
+    def __init__(self, *arguments, cwd=None):
+        self.output = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [BINARY, *arguments], stdout=self.output, stderr=subprocess.STDOUT, text=True, cwd=cwd
+        )
+
+    def printed(self):
+        self.output.seek(0)
+        return self.output.read()
+
+    def wait_for(self, pattern):
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if found := re.search(pattern, self.printed(), re.M):
+                return found
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise AssertionError(f"{pattern!r} was not printed:\n{self.printed()}")
+
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        return self.process.wait(PATIENCE_S)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.output.close()
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
+        return response.status, response.read().decode()
+
+
+def call(url, method, params):
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+            return response.status, response.headers.get("Cache-Status", ""), json.load(response)
+    except urllib.error.HTTPError as refused:
+        return refused.code, "", json.load(refused)
+
+
+class Dev(unittest.TestCase):
+    def test_the_printed_curl_line_works_when_pasted_and_a_repeat_is_a_hit(self):
+        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
+            line = dev.wait_for(r"^\s*(curl .*)$").group(1)
+            page = dev.wait_for(r"(http://127\.0\.0\.1:\d+/)\s*$").group(1)
+            statuses = []
+            for _ in range(2):
+                shell = subprocess.run(["bash", "-c", line + " -si"], capture_output=True, text=True, timeout=PATIENCE_S)
+                head, _, body = shell.stdout.replace("\r", "").partition("\n\n")
+                self.assertIn("result", json.loads(body), shell.stdout)
+                statuses.append(re.search(r"^cache-status: slotfront; (\w+)", head, re.M | re.I).group(1))
+            self.assertEqual(statuses[1], "hit")
+            self.assertIn("<html", get(page)[1])
+            self.assertEqual(get(page + "readyz")[0], 200)
+
+    def test_all_eight_methods_answer(self):
+        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
+            url = dev.wait_for(r"(http://127\.0\.0\.1:\d+/v3/dev)").group(1)
+            votes = call(url, "getVoteAccounts", [])[2]["result"]
+            vote = votes["current"][0]["votePubkey"]
+            slot = call(url, "getAccountInfo", [vote, {"encoding": "base64"}])[2]["result"]["context"]["slot"]
+            newest = None
+            for candidate in range(slot, slot - 30, -1):
+                config = {"maxSupportedTransactionVersion": 0}
+                answer = call(url, "getBlock", [candidate, config])[2]
+                newest = newest or answer.get("result")
+            self.assertTrue(newest["transactions"])
+            keys = [k["pubkey"] if isinstance(k, dict) else k
+                    for k in newest["transactions"][0]["transaction"]["message"]["accountKeys"]]
+            self.assertEqual(len(call(url, "getMultipleAccounts", [keys])[2]["result"]["value"]), len(keys))
+            self.assertTrue(call(url, "getRecentPerformanceSamples", [1])[2]["result"])
+            self.assertEqual(len(call(url, "getClusterNodes", [])[2]["result"]), 3)
+            self.assertEqual(call(url, "getTokenAccountBalance", [vote])[2]["error"]["code"], -32602)
+            self.assertEqual(call(url, "getFeeForMessage", ["AAAA"])[2]["error"]["code"], -32602)
+            self.assertEqual(call(url.replace("/dev", "/nokey"), "getClusterNodes", [])[2]["error"]["code"], -32090)
+
+    def test_ctrl_c_and_sigterm_end_it_cleanly(self):
+        for how in (signal.SIGINT, signal.SIGTERM):
+            with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
+                dev.wait_for(r"/v3/dev")
+                self.assertEqual(dev.stop(how), 0, dev.printed())
+
+    def test_a_port_in_use_is_named(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = "127.0.0.1:%d" % taken.getsockname()[1]
+            with Running("dev", "--listen", address, "--admin", "127.0.0.1:0") as dev:
+                self.assertEqual(dev.process.wait(PATIENCE_S), 1)
+                self.assertIn(address, dev.printed())
+
+    def test_metrics_are_what_prometheus_expects(self):
+        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
+            url = dev.wait_for(r"(http://127\.0\.0\.1:\d+/v3/dev)").group(1)
+            page = dev.wait_for(r"(http://127\.0\.0\.1:\d+/)\s*$").group(1)
+            call(url, "getClusterNodes", [])
+            metrics = get(page + "metrics")[1]
+            check = subprocess.run(["promtool", "check", "metrics"], input=metrics, capture_output=True, text=True)
+            self.assertEqual((check.returncode, check.stderr), (0, ""), check.stdout)
+
+
+class Serve(unittest.TestCase):
+    def test_from_a_key_file_to_a_hit_and_a_revoked_key(self):
+        with tempfile.TemporaryDirectory() as folder, Running(
+            "sim", "--listen", f"127.0.0.1:{(first := free_port())}", "--nodes", "1"
+        ) as sim:
+            sim.wait_for(r"127\.0\.0\.1:\d+")
+            config = Path(folder, "slotfront.toml")
+            config.write_text(
+                '[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n'
+                f'[[upstream]]\nname = "only"\nurl = "http://127.0.0.1:{first}"\n'
+            )
+            check = subprocess.run([BINARY, "check", "--config", config, "--probe"], capture_output=True, text=True)
+            self.assertEqual(check.returncode, 0, check.stdout + check.stderr)
+            self.assertIn("only", check.stdout)
+            keys = [BINARY, "keys"]
+            file = ["--file", str(Path(folder, "keys.toml"))]
+            made = subprocess.run([*keys, "create", *file, "--name", "wallet", "--plan", "standard"],
+                                  capture_output=True, text=True, check=True).stdout
+            secret = re.search(r"sf_[1-9A-HJ-NP-Za-km-z]+", made).group(0)
+            self.assertNotIn(secret, Path(folder, "keys.toml").read_text())
+            with Running("serve", "--config", str(config)) as serve:
+                address = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)").group(1)
+                url = f"http://{address}/v3/{secret}"
+                self.assertEqual(call(url, "getClusterNodes", [])[0], 200)
+                self.assertTrue(call(url, "getClusterNodes", [])[1].startswith("slotfront; hit"))
+                listed = subprocess.run([*keys, "list", *file], capture_output=True, text=True, check=True).stdout
+                self.assertIn("wallet", listed)
+                key_id = re.search(r"^(\S+)\s.*wallet", listed, re.M).group(1)
+                subprocess.run([*keys, "revoke", *file, key_id], capture_output=True, text=True, check=True)
+                deadline = time.monotonic() + PATIENCE_S
+                while call(url, "getClusterNodes", [])[0] == 200 and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                status, _, body = call(url, "getClusterNodes", [])
+                self.assertEqual((status, body["error"]["code"]), (401, -32090))
+                self.assertNotIn(secret, serve.printed())
+                self.assertEqual(serve.stop(), 0)
+
+    def test_three_mistakes_are_three_reports(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = Path(folder, "slotfront.toml")
+            config.write_text('[server]\nmax_bach = 5\n[[upstream]]\nurl = "ftp://node"\n[cache]\ncapacity = "lots"\n')
+            check = subprocess.run([BINARY, "check", "--config", config], capture_output=True, text=True)
+            self.assertEqual(check.returncode, 2)
+            for path in ("server.max_bach", "upstream", "cache.capacity"):
+                self.assertIn(path, check.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
