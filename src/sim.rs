@@ -85,6 +85,10 @@ pub struct Cluster {
 
 impl Cluster {
     /// Makes a cluster with its history.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "settings are written in place, where a cluster is made"
+    )]
     pub fn new(settings: Settings) -> Arc<Self> {
         let slot_time = settings.slot_time;
         let slot_ms = slot_time.unwrap_or(SLOT_TIME).as_millis();

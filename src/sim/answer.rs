@@ -46,11 +46,8 @@ impl Refusal {
 
     /// The object as JSON text.
     pub(crate) fn to_json(&self) -> String {
-        let mut object = format!(r#"{{"code":{},"message":{}"#, self.code, Value::from(&*self.message));
-        if let Some(data) = &self.data {
-            object.push_str(&format!(r#","data":{data}"#));
-        }
-        object + "}"
+        let data = self.data.as_ref().map(|data| format!(r#","data":{data}"#)).unwrap_or_default();
+        format!(r#"{{"code":{},"message":{}{data}}}"#, self.code, Value::from(&*self.message))
     }
 }
 
@@ -124,7 +121,7 @@ pub(crate) fn answer(view: &View<'_>, query: &Query) -> Result<Value, Refusal> {
         Query::Balance(query) => account::balance(view, query),
         Query::Fee(query) => fee::answer(view, query),
         Query::Votes(query) => Ok(votes::answer(view, query)),
-        Query::Samples(query) => Ok(cluster::samples(view, query)),
+        Query::Samples(query) => Ok(cluster::samples(view, query.limit)),
         Query::ClusterNodes => Ok(cluster::nodes(view)),
     }
 }

@@ -68,7 +68,9 @@ async fn connection(node: Arc<Node>, stream: TcpStream) {
     let service = service_fn(move |request| Box::pin(respond(Arc::clone(&node), request)));
     let mut connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let ended = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
-    if ended.is_err_and(|error| error.source().is_some_and(|source| source.is::<Reset>())) {
+    let reset =
+        |error: hyper::Error| error.source().and_then(|cause| cause.downcast_ref::<Reset>()).is_some();
+    if ended.is_err_and(reset) {
         // Closing with unsent data dropped is what makes a TCP reset of it.
         let _ = connection.into_parts().io.into_inner().set_zero_linger();
     }

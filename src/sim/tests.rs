@@ -1,6 +1,7 @@
 //! Nodes over the chain: what they answer, in which shape, and what their faults do to a real socket.
 
 mod answers;
+mod contract;
 mod http;
 mod shape;
 

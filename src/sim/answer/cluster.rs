@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::View;
-use crate::methods::SamplesQuery;
 use crate::sim::chain::samples::PERIOD_S;
 
 /// The version that simulated nodes report.
@@ -16,8 +15,8 @@ pub(crate) const FEATURE_SET: u32 = 3_718_597_879;
 const NOWHERE: ([u8; 4], u16) = ([192, 0, 2, 1], 8_899);
 
 /// getRecentPerformanceSamples
-pub(super) fn samples(view: &View<'_>, query: &SamplesQuery) -> Value {
-    let samples = view.chain.samples.of(view.node.index(), view.tip.slot).take(usize::from(query.limit));
+pub(super) fn samples(view: &View<'_>, limit: u16) -> Value {
+    let samples = view.chain.samples.of(view.node.index(), view.tip.slot).take(usize::from(limit));
     let entry = |sample: &crate::sim::chain::samples::Sample| {
         json!({
             "numNonVoteTransactions": sample.non_votes,

@@ -110,8 +110,8 @@ fn token(chain: &Chain, slot: Slot, data: &[u8]) -> Option<Value> {
 
 fn vote(data: &[u8]) -> Option<Value> {
     let state = VoteState::decode(data)?;
-    let votes = state.tower.lockouts();
-    let votes: Value = votes
+    let lockouts = state.tower.lockouts();
+    let lockouts: Value = lockouts
         .map(|(slot, count)| json!({ "confirmationCount": count, "latency": 1, "slot": slot }))
         .collect();
     let credits = state.credits.iter();
@@ -137,7 +137,7 @@ fn vote(data: &[u8]) -> Option<Value> {
         "pendingDelegatorRewards": "0",
         "priorVoters": [],
         "rootSlot": state.tower.root,
-        "votes": votes,
+        "votes": lockouts,
     });
     Some(named("vote", &info))
 }
@@ -155,7 +155,7 @@ fn stake(data: &[u8]) -> Option<Value> {
             "delegation": {
                 "activationEpoch": stake.activation_epoch.to_string(),
                 "deactivationEpoch": u64::MAX.to_string(),
-                "stake": stake.stake.to_string(),
+                "stake": stake.delegated.to_string(),
                 "voter": text(stake.voter),
                 "warmupCooldownRate": 0.25,
             },

@@ -24,13 +24,12 @@ pub(super) fn answer(view: &View<'_>, query: &VotesQuery) -> Value {
         else {
             continue;
         };
-        let stake = stakes.get(&vote).copied().unwrap_or(0);
+        let activated = stakes.get(&vote).copied().unwrap_or(0);
         let last_vote = state.tower.votes.back().copied().unwrap_or(0);
-        let votes = last_vote > slot.saturating_sub(query.delinquent_slot_distance);
-        let answer = entry(vote, &state, stake, last_vote);
-        if votes {
+        let answer = entry(vote, &state, activated, last_vote);
+        if last_vote > slot.saturating_sub(query.delinquent_slot_distance) {
             current.push(answer);
-        } else if stake > 0 || query.keep_unstaked_delinquents {
+        } else if activated > 0 || query.keep_unstaked_delinquents {
             delinquent.push(answer);
         }
     }
@@ -41,22 +40,17 @@ pub(super) fn answer(view: &View<'_>, query: &VotesQuery) -> Value {
 fn in_order(view: &View<'_>) -> Vec<Pubkey> {
     let mut keys: Vec<Pubkey> = view.chain.cast.validators.iter().map(|validator| validator.vote).collect();
     let salt = view.chain.genesis.seed ^ view.node.index() as u64;
-    keys.sort_by_key(|key| Draw::new(salt, "order", u64::from_le_bytes(first_eight(key))).next());
+    keys.sort_by_cached_key(|key| Draw::new(salt, &key.to_string(), 0).next());
     keys
 }
 
-fn first_eight(key: &Pubkey) -> [u8; 8] {
-    let [a, b, c, d, e, f, g, h, ..] = key.0;
-    [a, b, c, d, e, f, g, h]
-}
-
-fn entry(vote: Pubkey, state: &VoteState, stake: u64, last_vote: u64) -> Value {
+fn entry(vote: Pubkey, state: &VoteState, activated: u64, last_vote: u64) -> Value {
     let listed = state.credits.len().saturating_sub(CREDITS);
     json!({
-        "activatedStake": stake,
+        "activatedStake": activated,
         "commission": state.commission_bps / 100,
         "epochCredits": state.credits[listed..],
-        "epochVoteAccount": stake > 0,
+        "epochVoteAccount": activated > 0,
         "lastVote": last_vote,
         "nodePubkey": state.node.to_string(),
         "rootSlot": state.tower.root.unwrap_or(0),

@@ -40,10 +40,13 @@ impl Account {
     }
 }
 
-/// Every account with its recent versions, oldest first; `None` is a version in which it does not exist.
+/// An account as a slot wrote it; `None` if it does not exist from then on.
+type Version = (Slot, Option<Arc<Account>>);
+
+/// Every account with its recent versions, oldest first.
 #[derive(Default)]
 pub(crate) struct Accounts {
-    versions: BTreeMap<Pubkey, VecDeque<(Slot, Option<Arc<Account>>)>>,
+    versions: BTreeMap<Pubkey, VecDeque<Version>>,
 }
 
 impl Accounts {

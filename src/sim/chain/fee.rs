@@ -92,24 +92,24 @@ fn budget<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])>) -> Option<
 mod tests {
     use super::*;
 
+    #[track_caller]
+    fn check(signatures: u64, instructions: &[(Pubkey, &[u8])], base: u64, priority: u64) {
+        assert_eq!(fee(signatures, instructions.iter().copied()), Fee { base, priority });
+    }
+
     #[test]
     fn fees() {
-        let limit = [2, 0x20, 0x4e, 0, 0];
-        let price = [3, 0x90, 0xd0, 3, 0, 0, 0, 0, 0];
-        let budget = |data: &'static [u8]| (address::COMPUTE_BUDGET, data);
+        let limit: &[u8] = &[2, 0x20, 0x4e, 0, 0]; // 20,000 units
+        let price: &[u8] = &[3, 0x90, 0xd0, 3, 0, 0, 0, 0, 0]; // a quarter of a lamport
+        let budget = |data| (address::COMPUTE_BUDGET, data);
         let (memo, system) = ((address::MEMO, &b"hi"[..]), (address::SYSTEM, &[2u8][..]));
-        #[track_caller]
-        fn check(signatures: u64, instructions: &[(Pubkey, &[u8])], base: u64, priority: u64) {
-            assert_eq!(fee(signatures, instructions.iter().copied()), Fee { base, priority });
-        }
-        let (limit, price) = (limit.to_vec().leak(), price.to_vec().leak());
         check(1, &[system], 5_000, 0);
         check(2, &[system, memo], 10_000, 0);
         check(1, &[budget(limit), budget(price), memo], 5_000, 5_000);
-        check(1, &[budget(price), system], 5_000, 1_500); // 6,000 units at 0.25 lamports
+        check(1, &[budget(price), system], 5_000, 1_500); // 6,000 units by default
         check(1, &[budget(price), memo], 5_000, 50_750);
         check(1, &[budget(price), budget(price), memo], 5_000, 0);
-        check(1, &[budget(&[9]), budget(price), memo], 5_000, 0);
+        check(1, &[budget(&[9][..]), budget(price), memo], 5_000, 0);
         check(1, &[(address::ED25519, &[2, 0][..])], 15_000, 0);
     }
 }

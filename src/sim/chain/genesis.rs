@@ -149,24 +149,28 @@ fn validators(
         credits.push((past, before + earned, before));
         before += earned;
     }
-    let state = VoteState {
+    let last_timestamp = tower.votes.back().map_or((0, 0), |last| {
+        let ago = (slot - last) * 2 / 5; // Seconds, at 400 ms a slot.
+        (*last, now - i64::try_from(ago).unwrap_or(0))
+    });
+    let vote_state = VoteState {
         node: validator.identity,
         withdrawer: validator.identity,
         collector: validator.vote,
         commission_bps: validator.commission_bps,
-        last_timestamp: tower.votes.back().map_or((0, 0), |last| (*last, now)),
+        last_timestamp,
         tower,
         authorized: (epoch, validator.identity),
         credits,
     };
-    put(validator.vote, Account::exempt(address::VOTE, state.encode()));
+    put(validator.vote, Account::exempt(address::VOTE, vote_state.encode()));
     put(validator.identity, Account::wallet(400_000_000_000));
     if validator.delegated > 0 {
         let stake = Stake {
             rent_exempt_reserve: rent_exempt(Stake::LEN),
             authority: validator.identity,
             voter: validator.vote,
-            stake: validator.delegated,
+            delegated: validator.delegated,
             activation_epoch: epoch.saturating_sub(30),
             credits_observed: before,
         };

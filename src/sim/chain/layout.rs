@@ -43,10 +43,9 @@ impl<'a> Fields<'a> {
         self.array().map(Pubkey)
     }
 
-    /// SPL's optional key: a 4-byte tag, then 32 bytes that are there in either case.
-    pub(crate) fn tagged_key(&mut self) -> Option<Option<Pubkey>> {
-        let (tag, key) = (self.u32()?, self.key()?);
-        Some((tag == 1).then_some(key))
+    /// SPL's optional key: whether it is set, as a 4-byte tag, and 32 bytes that are there in either case.
+    pub(crate) fn tagged_key(&mut self) -> Option<(bool, Pubkey)> {
+        Some((self.u32()? == 1, self.key()?))
     }
 
     /// Bincode's length of a list, refused where the list could not fit into the rest.
@@ -67,7 +66,8 @@ pub(crate) struct Stake {
     pub(crate) rent_exempt_reserve: u64,
     pub(crate) authority: Pubkey,
     pub(crate) voter: Pubkey,
-    pub(crate) stake: u64,
+    /// Lamports delegated to the voter.
+    pub(crate) delegated: u64,
     pub(crate) activation_epoch: u64,
     pub(crate) credits_observed: u64,
 }
@@ -85,7 +85,7 @@ impl Stake {
         out.extend(self.authority.0);
         out.extend([0; 48]);
         out.extend(self.voter.0);
-        out.extend(self.stake.to_le_bytes());
+        out.extend(self.delegated.to_le_bytes());
         out.extend(self.activation_epoch.to_le_bytes());
         out.extend(u64::MAX.to_le_bytes());
         out.extend(0.25f64.to_le_bytes());
@@ -103,10 +103,10 @@ impl Stake {
         let rent_exempt_reserve = fields.u64()?;
         let authority = fields.key()?;
         fields.take(32 + 48)?;
-        let (voter, stake, activation_epoch) = (fields.key()?, fields.u64()?, fields.u64()?);
+        let (voter, delegated, activation_epoch) = (fields.key()?, fields.u64()?, fields.u64()?);
         fields.take(16)?;
         let credits_observed = fields.u64()?;
-        Some(Self { rent_exempt_reserve, authority, voter, stake, activation_epoch, credits_observed })
+        Some(Self { rent_exempt_reserve, authority, voter, delegated, activation_epoch, credits_observed })
     }
 }
 
@@ -253,7 +253,7 @@ mod tests {
             rent_exempt_reserve: 2_282_880,
             authority: a,
             voter: b,
-            stake: 5,
+            delegated: 5,
             activation_epoch: 3,
             credits_observed: 11,
         };

@@ -53,7 +53,8 @@ impl Chain {
         let opens_epoch = self.epoch(slot) > self.epoch(parent.slot);
         if opens_epoch {
             self.epoch_start = self.time(slot);
-            let stakes = self.delegations(parent.slot).map(|(_, vote, stake)| (vote, stake.stake)).collect();
+            let stakes =
+                self.delegations(parent.slot).map(|(_, vote, stake)| (vote, stake.delegated)).collect();
             self.stakes.push_back((slot, stakes));
         }
 
@@ -135,7 +136,7 @@ impl Chain {
     /// Pays each voting validator its commission on the epoch that has ended.
     fn pay_voting(&self, bank: &mut Bank<'_>, parent: Slot, rewards: &mut Vec<Reward>) {
         for (validator, vote, stake) in self.delegations(parent).filter(|(v, ..)| v.role == Role::Voting) {
-            let lamports = commission(stake.stake / EPOCH_YIELD, validator);
+            let lamports = commission(stake.delegated / EPOCH_YIELD, validator);
             rewards.push(Reward {
                 kind: RewardKind::Voting,
                 pubkey: vote,
@@ -149,10 +150,10 @@ impl Chain {
     /// Pays each stake what its validator's commission left, and stakes it too.
     fn pay_staking(&self, bank: &mut Bank<'_>, parent: Slot, rewards: &mut Vec<Reward>) {
         for (validator, _, mut stake) in self.delegations(parent).filter(|(v, ..)| v.role == Role::Voting) {
-            let earned = stake.stake / EPOCH_YIELD;
+            let earned = stake.delegated / EPOCH_YIELD;
             let lamports = earned - commission(earned, validator);
             let Some(account) = bank.account(&validator.stake) else { continue };
-            stake.stake += lamports;
+            stake.delegated += lamports;
             let paid =
                 Account { lamports: account.lamports + lamports, data: stake.encode(), ..account.clone() };
             rewards.push(Reward {

@@ -39,14 +39,14 @@ impl Mint {
     /// Reads an initialized mint.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let mut fields = Fields(data);
-        let authority = fields.tagged_key()?;
+        let (has_authority, authority) = fields.tagged_key()?;
         let (supply, decimals, initialized) = (fields.u64()?, fields.u8()?, fields.u8()?);
-        let freeze_authority = fields.tagged_key()?;
+        let (can_freeze, freeze_authority) = fields.tagged_key()?;
         (data.len() == MINT_LEN && initialized == 1).then_some(Self {
-            authority,
+            authority: has_authority.then_some(authority),
             supply,
             decimals,
-            freeze_authority,
+            freeze_authority: can_freeze.then_some(freeze_authority),
         })
     }
 }
@@ -102,7 +102,7 @@ impl TokenAccount {
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let mut fields = Fields(data);
         let (mint, owner, amount) = (fields.key()?, fields.key()?, fields.u64()?);
-        let delegate = fields.tagged_key()?;
+        let (has_delegate, delegate) = fields.tagged_key()?;
         let state = fields.u8()?;
         let (native, reserve) = (fields.u32()?, fields.u64()?);
         let delegated = fields.u64()?;
@@ -113,7 +113,7 @@ impl TokenAccount {
             mint,
             owner,
             amount,
-            delegate: delegate.map(|delegate| (delegate, delegated)),
+            delegate: has_delegate.then_some((delegate, delegated)),
             state,
             native_reserve: (native == 1).then_some(reserve),
             immutable_owner,

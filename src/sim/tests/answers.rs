@@ -226,6 +226,24 @@ fn fees_depend_on_the_blockhash_at_the_commitment() {
     assert_eq!(refused["error"], json!({ "code": -32_602, "message": words }));
 }
 
+/// A durable-nonce message: its blockhash is the one that the nonce account stores, whatever the queue holds.
+#[test]
+fn a_nonce_message_has_a_fee_at_any_age() {
+    let cluster = cluster();
+    let examples = cluster.examples();
+    let account = cluster.account_at(&examples.nonce_account, cluster.slot(Commitment::Finalized)).unwrap();
+    let (authority, blockhash) = (&account.data[8..40], &account.data[40..72]);
+    let sysvar = Pubkey::parse("SysvarRecentB1ockHashes11111111111111111111").unwrap();
+    let message = |authority: &[u8]| {
+        let keys = [&[4][..], authority, &examples.nonce_account.0, &sysvar.0, &[0; 32]].concat();
+        let advance = [1, 3, 3, 1, 2, 0, 4, 4, 0, 0, 0];
+        BASE64.encode([&[1, 0, 2][..], &keys, blockhash, &advance].concat())
+    };
+    let fee = |message: &str| result(cluster.node(0), "getFeeForMessage", &json!([message]))["value"].take();
+    assert_eq!(fee(&message(authority)), 5_000);
+    assert_eq!(fee(&message(&[9; 32])), Value::Null, "only its authority may advance it");
+}
+
 #[test]
 fn a_minimum_slot_that_is_not_reached_is_refused_with_the_slot() {
     let cluster = cluster();

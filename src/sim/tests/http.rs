@@ -76,22 +76,20 @@ fn split(answer: &str) -> (u16, String) {
 const SLOT: &str = r#"{"jsonrpc":"2.0","id":1,"method":"getSlot"}"#;
 const CLOCK: &str = r#"{"jsonrpc":"2.0","id":1,"method":"getAccountInfo","params":["SysvarC1ock11111111111111111111111111111111",{"encoding":"base64"}]}"#;
 
+#[track_caller]
+fn check(answer: &str, status: u16, content_type: &str, body: &str) {
+    assert_eq!(split(answer), (status, body.to_owned()));
+    assert!(answer.contains(&format!("content-type: {content_type}\r\n")), "{answer}");
+}
+
 #[tokio::test]
 async fn http_rules_are_a_nodes() {
     let served = Served::by_hand().await;
     let node = served.node();
-    #[track_caller]
-    fn check(answer: &str, status: u16, content_type: &str, body: &str) {
-        assert_eq!(split(answer), (status, body.to_owned()));
-        assert!(answer.contains(&format!("content-type: {content_type}\r\n")), "{answer}");
-    }
     let text = "text/plain; charset=utf-8";
     let send = async |bytes: Vec<u8>| exchange(node, &bytes).await.unwrap();
-    let slot =
-        format!("{}\n", json!({ "jsonrpc": "2.0", "result": node.slot(Commitment::Finalized), "id": 1 }));
-    let slot = slot
-        .replace(r#"{"id":1,"jsonrpc":"2.0","result":"#, r#"{"jsonrpc":"2.0","result":"#)
-        .replace("}\n", ",\"id\":1}\n");
+    let slot = node.slot(Commitment::Finalized);
+    let slot = format!("{{\"jsonrpc\":\"2.0\",\"result\":{slot},\"id\":1}}\n");
     let json = "application/json; charset=utf-8";
     for accepted in ["application/json", "Application/JSON;charset=utf-8", json] {
         check(&send(request("POST", accepted, SLOT.as_bytes())).await, 200, json, &slot);
