@@ -32,7 +32,7 @@ use crate::frontier::Frontier;
 use crate::methods::{Commitment, Method, PerCommitment, Query, Slot};
 use crate::node::client::ClientError;
 use crate::node::{BufferBudget, Client, Fault, NodeReply};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, RetryReason};
 
 /// What the pool is asked for.
 #[derive(Debug, Clone)]
@@ -131,8 +131,7 @@ impl Pool {
         let mut attempts = Vec::new();
         let mut doubtful: Option<Reply> = None;
         let mut retries_left = self.settings.retries;
-        loop {
-            let Some(node) = self.pick(ask, &tried, doubtful.is_some()) else { break };
+        while let Some(node) = self.pick(ask, &tried, doubtful.is_some()) {
             tried.push(node);
             match self.attempt(node, ask).await {
                 Ok(reply) if reply.confirmed || ask.alone => return Ok(reply),
@@ -162,7 +161,7 @@ impl Pool {
                         break;
                     }
                     retries_left -= 1;
-                    self.metrics.upstream_retries.at(fault.result()).inc();
+                    self.metrics.upstream_retries.at(RetryReason(fault.result())).inc();
                 }
             }
         }

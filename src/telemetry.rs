@@ -13,7 +13,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 pub use labels::{AttemptResult, AuthFailure, EvictionCause, LimitReason, NodeCode, Outcome, ReloadResult};
-pub use labels::{StaleCause, UncacheableReason};
+pub use labels::{RetryReason, StaleCause, UncacheableReason};
 pub use metrics::{KeyMetrics, Metrics, UpstreamMetrics};
 
 use crate::config::{LogFormat, Telemetry};

@@ -26,6 +26,14 @@ impl Body {
         }
     }
 
+    /// All of it in one piece; several are copied together.
+    pub fn whole(&self) -> Bytes {
+        match self {
+            Self::One(bytes) => bytes.clone(),
+            Self::Many(pieces) => pieces.concat().into(),
+        }
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.pieces().iter().map(Bytes::len).sum()

@@ -99,7 +99,7 @@ impl Rules {
     pub fn ttl_left_s(&self, entry: &Entry, now: Instant) -> i64 {
         let (age, ttl) = (now.saturating_duration_since(entry.sent_at), self.ttl(entry.class));
         let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
-        if age <= ttl { seconds(ttl - age) } else { -seconds(age - ttl) }
+        if age <= ttl { seconds(ttl.saturating_sub(age)) } else { -seconds(age.saturating_sub(ttl)) }
     }
 
     /// The bound in time.

@@ -118,14 +118,12 @@ mod tests {
             let response = apply(accepted, Response::new(Body::from(plain.clone()))).await;
             assert!(response.headers().contains_key(CONTENT_ENCODING));
             let body = response.into_body().collect().await.unwrap().to_bytes();
-            let unpacked = match accepted {
-                Accepted::Zstd => zstd::stream::decode_all(&body[..]).unwrap(),
-                _ => {
-                    let mut text = Vec::new();
-                    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&body[..]), &mut text)
-                        .unwrap();
-                    text
-                }
+            let unpacked = if accepted == Accepted::Zstd {
+                zstd::stream::decode_all(&body[..]).unwrap()
+            } else {
+                let mut text = Vec::new();
+                std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&body[..]), &mut text).unwrap();
+                text
             };
             assert!(unpacked == plain.as_bytes() && body.len() < plain.len() / 10);
         }

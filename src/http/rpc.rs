@@ -206,12 +206,10 @@ impl Context<'_> {
                 reply::node_error(&mut text, id, error);
                 body.push(text.into());
             }
-            Payload::Result(result) => match (profile, result.pieces()) {
-                (Profile::Spec, [one]) => {
-                    splice(&mut body, id, [methods::shape_result(profile, query, one.clone())])
-                }
-                (_, pieces) => splice(&mut body, id, pieces.iter().cloned()),
-            },
+            Payload::Result(result) if profile == Profile::Spec => {
+                splice(&mut body, id, [methods::shape_result(profile, query, result.whole())]);
+            }
+            Payload::Result(result) => splice(&mut body, id, result.pieces().iter().cloned()),
         }
         self.count(Some(method), query.commitment(), answer.outcome, body.len());
         Spoken { body, status: Some(answer.status), refusal: None }
@@ -325,22 +323,14 @@ fn asks_no_cache(headers: &HeaderMap) -> bool {
 
 /// The body, within its bounds in bytes and in time, as UTF-8; else a node's refusal.
 async fn read(body: Incoming, limit: usize, timeout: Duration) -> Result<Bytes, Response<Body>> {
-    let gather = async {
-        let mut body = std::pin::pin!(body);
-        let mut gather = Gather::new(limit);
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| text(StatusCode::BAD_REQUEST, "the request body broke off\n"))?;
-            if let Ok(chunk) = frame.into_data() {
-                gather.push(chunk).map_err(|OverLimit| {
-                    text(StatusCode::PAYLOAD_TOO_LARGE, "request body size exceeds allowed maximum")
-                })?;
-            }
+    let body = match tokio::time::timeout(timeout, gather(body, limit)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(Broken::OverLimit)) => {
+            return Err(text(StatusCode::PAYLOAD_TOO_LARGE, "request body size exceeds allowed maximum"));
         }
-        Ok(gather.finish())
+        Ok(Err(Broken::Off)) => return Err(text(StatusCode::BAD_REQUEST, "the request body broke off\n")),
+        Err(_) => return Err(text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n")),
     };
-    let body = tokio::time::timeout(timeout, gather)
-        .await
-        .unwrap_or_else(|_| Err(text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n")))?;
     match str::from_utf8(&body) {
         Ok(_) => Ok(body),
         Err(error) => {
@@ -348,4 +338,20 @@ async fn read(body: Incoming, limit: usize, timeout: Duration) -> Result<Bytes, 
             Err(text(StatusCode::BAD_REQUEST, format!("utf-8 encoding error at byte {at} in request body")))
         }
     }
+}
+
+/// Why a body could not be read.
+enum Broken {
+    OverLimit,
+    Off,
+}
+
+async fn gather(mut body: Incoming, limit: usize) -> Result<Bytes, Broken> {
+    let mut gather = Gather::new(limit);
+    while let Some(frame) = body.frame().await {
+        if let Ok(chunk) = frame.map_err(|_| Broken::Off)?.into_data() {
+            gather.push(chunk).map_err(|OverLimit| Broken::OverLimit)?;
+        }
+    }
+    Ok(gather.finish())
 }

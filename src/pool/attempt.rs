@@ -65,17 +65,14 @@ impl Pool {
                 take_apart(body, id).await
             };
             tokio::pin!(exchange);
-            match self.slow_after(method.index()) {
-                Some(slow) => match tokio::time::timeout(slow, &mut exchange).await {
-                    Ok(outcome) => outcome,
-                    Err(_) => {
-                        if place.hangs(Instant::now()) {
-                            tracing::warn!(upstream.name = member.name, "circuit breaker opened: calls hang");
-                        }
-                        exchange.await
-                    }
-                },
-                None => exchange.await,
+            let slow = self.slow_after(method.index()).unwrap_or(timeout);
+            if let Ok(outcome) = tokio::time::timeout(slow, &mut exchange).await {
+                outcome
+            } else {
+                if place.hangs(Instant::now()) {
+                    tracing::warn!(upstream.name = member.name, "circuit breaker opened: calls hang");
+                }
+                exchange.await
             }
         };
         let now = Instant::now();
@@ -217,8 +214,17 @@ pub(super) fn judge(body: &NodeReply, context: Option<Slot>, ask: &Ask, frontier
         -32600 if !error.windows(18).any(|w| w == b"Encoded binary (ba") => {
             Verdict::Fault(Fault::UnknownCode)
         }
-        -32602 | -32600 | -32015 | -32013 | -32017 | -32018 | -32022..=-32020 => Verdict::Answer,
-        -32002 | -32003 | -32006 | -32008 => Verdict::Answer,
+        -32602
+        | -32600
+        | -32022..=-32020
+        | -32018
+        | -32017
+        | -32015
+        | -32013
+        | -32008
+        | -32006
+        | -32003
+        | -32002 => Verdict::Answer,
         _ => Verdict::Fault(Fault::UnknownCode),
     }
 }

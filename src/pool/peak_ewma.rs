@@ -51,7 +51,7 @@ impl PeakEwma {
 pub struct P95 {
     window: Vec<Duration>,
     next: usize,
-    p95: Option<Duration>,
+    value: Option<Duration>,
 }
 
 /// Answers that the percentile looks back on.
@@ -71,13 +71,13 @@ impl P95 {
         if self.next.is_multiple_of(EVERY) {
             let mut sorted = self.window.clone();
             sorted.sort_unstable();
-            self.p95 = Some(sorted[sorted.len() * 95 / 100]);
+            self.value = Some(sorted[sorted.len() * 95 / 100]);
         }
     }
 
     /// The percentile; `None` before the first [`EVERY`] answers.
     pub fn get(&self) -> Option<Duration> {
-        self.p95
+        self.value
     }
 }
 

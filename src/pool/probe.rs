@@ -114,7 +114,7 @@ impl Pool {
                 round % IDENTITY_EVERY == 0 || *self.members[node].health() == Health::Unprobed;
             self.probe_once(node, identity_due).await;
             // Up to a tenth early or late, so that probes of many gateways do not fall into step.
-            let jitter = 0.9 + (self.draw() % 1000) as f64 / 5000.0;
+            let jitter = 0.9 + f64::from((self.draw() % 1000) as u16) / 5000.0;
             tokio::time::sleep(interval.mul_f64(jitter)).await;
         }
     }
@@ -188,12 +188,12 @@ fn all_equal(mut values: impl Iterator<Item = Option<String>>) -> Option<String>
 fn report(name: &str, before: &Health, now: &Health) {
     match now {
         Health::Healthy if *before == Health::Unprobed => {
-            tracing::info!(upstream.name = name, "upstream is healthy")
+            tracing::info!(upstream.name = name, "upstream is healthy");
         }
         Health::Healthy => tracing::info!(upstream.name = name, "upstream is healthy again"),
         Health::Unhealthy(why) => tracing::warn!(upstream.name = name, why, "upstream says it is unhealthy"),
         Health::Unreachable(why) => {
-            tracing::warn!(upstream.name = name, why, "upstream does not answer its probes")
+            tracing::warn!(upstream.name = name, why, "upstream does not answer its probes");
         }
         Health::Foreign { theirs, ours } => tracing::error!(
             upstream.name = name,

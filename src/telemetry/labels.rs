@@ -263,6 +263,23 @@ label! {
     }
 }
 
+/// What went wrong with the attempt before a further one: the words of [`AttemptResult`] under a label of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryReason(pub AttemptResult);
+
+impl Label for RetryReason {
+    const NAME: &'static str = "reason";
+    const COUNT: usize = AttemptResult::ALL.len();
+
+    fn position(self) -> usize {
+        self.0.index()
+    }
+
+    fn text(position: usize) -> &'static str {
+        AttemptResult::text(position)
+    }
+}
+
 /// A node's JSON-RPC error code as a label: those that nodes define, else `other`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeCode(usize);

@@ -13,7 +13,7 @@ use prometheus::{IntGauge, Registry, TextEncoder};
 
 use super::family::{Counters, FloatCounters, FloatGauges, Gauges, Histograms, Register};
 use super::labels::{
-    AttemptResult, AuthFailure, EvictionCause, LimitReason, NodeCode, Outcome, ReloadResult,
+    AttemptResult, AuthFailure, EvictionCause, LimitReason, NodeCode, Outcome, ReloadResult, RetryReason,
 };
 use super::labels::{StaleCause, UncacheableReason};
 use crate::methods::{Commitment, Method};
@@ -110,7 +110,7 @@ metrics! {
         frontier_resets: Counters<()> = "frontier_resets_total",
 
         /// Further attempts on an upstream, by what went wrong with the one before.
-        upstream_retries: Counters<AttemptResult> = "upstream_retries_total",
+        upstream_retries: Counters<RetryReason> = "upstream_retries_total",
 
         /// Keys not accepted.
         auth_failures: Counters<AuthFailure> = "auth_failures_total",

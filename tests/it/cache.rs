@@ -67,7 +67,9 @@ async fn five_hundred_at_once_are_one_upstream_call() {
                 stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed) == 500
             })
             .await;
-        stage.until("one call is held", || holds.iter().map(|hold| hold.waiting()).sum::<usize>() == 1).await;
+        stage
+            .until("one call is held", || holds.iter().map(slotfront::sim::Hold::waiting).sum::<usize>() == 1)
+            .await;
         drop(holds);
     };
     let (replies, ()) = tokio::join!(join_all(calls), release);
@@ -224,7 +226,7 @@ async fn not_yet_ends_when_the_block_is_there() {
     while stage.cluster.slot(Commitment::Confirmed) < slot {
         stage.step_by(1).await;
     }
-    assert_eq!(stage.call("getBlock", params(slot)).await.result()["parentSlot"].is_u64(), true);
+    assert!(stage.call("getBlock", params(slot)).await.result()["parentSlot"].is_u64());
 }
 
 #[tokio::test]
