@@ -32,7 +32,7 @@ async fn cache() -> (Arc<Cache>, Arc<Cluster>) {
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let mut config = Config::dev(any, any, vec![Upstream::plain("node", Secret::new(url))]);
-    config.cache.ttl.account = PerCommitment::uniform(Duration::from_secs(3600));
+    config.cache.ttl.account = PerCommitment::uniform(Duration::from_hours(1));
     Arc::clone(&cluster).serve(vec![listener], &TaskTracker::new(), CancellationToken::new()).await;
     let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
     let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).expect("a pool");

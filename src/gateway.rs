@@ -50,7 +50,7 @@ pub use usage::Usage;
 const TICK: Duration = Duration::from_secs(1);
 /// Longer than any key: more is not worth a hash.
 const MAX_KEY: usize = 128;
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// Why the gateway cannot start, or not change.
 #[derive(Debug, thiserror::Error)]

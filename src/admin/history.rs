@@ -15,7 +15,7 @@ use crate::telemetry::totals::{KeyTotals, Totals};
 /// Points kept: five minutes of one a second.
 const POINTS: usize = 300;
 /// Rates and quantiles are taken over this long.
-const WINDOW: Duration = Duration::from_secs(60);
+const WINDOW: Duration = Duration::from_mins(1);
 /// Readings are kept this far apart: a dozen of them cover the window, each some 4 KiB.
 const BETWEEN_MARKS: Duration = Duration::from_secs(5);
 /// Most rows of "top keys".

@@ -181,7 +181,7 @@ mod tests {
             ("finalized at its bounds", Class::Account(Finalized), MS(5000), 12, Fresh),
             ("finalized, one slot past", Class::Account(Finalized), MS(5000), 13, Stale(StaleCause::Lag)),
             ("votes have no slot bound", Class::Votes(Finalized), MS(10_000), 500, Fresh),
-            ("a final block only ages", Class::BlockFinal, Duration::from_secs(86_400), 1_000_000, Fresh),
+            ("a final block only ages", Class::BlockFinal, Duration::from_hours(24), 1_000_000, Fresh),
             ("samples", Class::Samples, MS(15_001), 0, Expired(StaleCause::Ttl)),
         ] {
             let frontier = Frontier::new(1);

@@ -16,7 +16,7 @@ use crate::telemetry::{EvictionCause, Metrics};
 /// What an entry weighs beyond its bytes: moka's node and its two policy queues, the two `Arc`s and the entry itself.
 const OVERHEAD_BYTES: usize = 240;
 /// An entry that nobody asks for in this long makes room, however much there is.
-const IDLE: Duration = Duration::from_secs(24 * 3600);
+const IDLE: Duration = Duration::from_hours(24);
 
 /// The kept entries.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use super::{Assemble, AuthMode, LogFormat};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
-const HOUR: Duration = Duration::from_secs(3600);
+const HOUR: Duration = Duration::from_hours(1);
 
 /// Client libraries are built on what nodes answer, so that is what an unchanged client should meet.
 pub const PROFILE: Profile = Profile::Node;
@@ -110,7 +110,7 @@ pub const STALE_WHILE_REVALIDATE: PerCommitment<f64> =
 /// As long as a failover takes.
 pub const STALE_IF_ERROR_CONFIRMED: Duration = Duration::from_secs(10);
 /// As long as a node's restart takes to be noticed by people.
-pub const STALE_IF_ERROR_FINALIZED: Duration = Duration::from_secs(60);
+pub const STALE_IF_ERROR_FINALIZED: Duration = Duration::from_mins(1);
 /// A final block never changes: for ever.
 pub const STALE_IF_ERROR_BLOCK: Option<Duration> = None;
 /// One slot, two slots, and the 12 slots by which finalized trails anyway.
@@ -132,13 +132,13 @@ pub const TTL_BLOCK_FINALIZED: Duration = HOUR.saturating_mul(24);
 /// Half a slot: the block is probably on its way.
 pub const TTL_NO_BLOCK_NOT_YET: Duration = Duration::from_millis(200);
 /// One node's word alone: asked again within a minute.
-pub const TTL_NO_BLOCK_UNCONFIRMED: Duration = Duration::from_secs(60);
+pub const TTL_NO_BLOCK_UNCONFIRMED: Duration = Duration::from_mins(1);
 /// A skipped slot stays skipped, as a final block stays.
 pub const TTL_NO_BLOCK_SKIPPED: Duration = HOUR.saturating_mul(24);
 /// A node takes a sample a minute: a quarter of that.
 pub const TTL_PERFORMANCE_SAMPLES: Duration = Duration::from_secs(15);
 /// Gossip membership changes by the hour.
-pub const TTL_CLUSTER_NODES: Duration = Duration::from_secs(60);
+pub const TTL_CLUSTER_NODES: Duration = Duration::from_mins(1);
 
 /// Starts, stops, reloads and what needs a person; nothing per request.
 pub const LOG: &str = "info";

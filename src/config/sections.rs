@@ -15,9 +15,9 @@ use super::{
 };
 
 /// Timeouts: a millisecond is the least that a timer tells apart, and an hour is for ever to a client.
-const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
+const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
 /// Times to live: past ten years nothing is meant.
-const TTL: RangeInclusive<OrOff> = OrOff(Duration::ZERO)..=OrOff(Duration::from_secs(10 * 365 * 86_400));
+const TTL: RangeInclusive<OrOff> = OrOff(Duration::ZERO)..=OrOff(Duration::from_hours(87600));
 /// Counts that are a resource each: none would be a closed door, and a million is past one machine.
 const COUNT: RangeInclusive<usize> = 1..=1_000_000;
 /// A share of something.
@@ -173,7 +173,7 @@ fn pool(r: &Reader<'_>) -> Pool {
         probe_interval: r.within(
             "probe_interval",
             defaults::PROBE_INTERVAL,
-            Duration::from_millis(10)..=Duration::from_secs(60),
+            Duration::from_millis(10)..=Duration::from_mins(1),
         ),
         max_slot_lag: r.within("max_slot_lag", defaults::MAX_SLOT_LAG, 0..=432_000),
         connect_timeout: r.within("connect_timeout", defaults::CONNECT_TIMEOUT, TIMEOUT),

@@ -260,7 +260,7 @@ mod tests {
         ]);
         check(&[
             ("400ms", Some(Duration::from_millis(400))),
-            ("24h", Some(Duration::from_secs(86_400))),
+            ("24h", Some(Duration::from_hours(24))),
             ("1m 30s", Some(Duration::from_secs(90))),
             ("10", None),
             ("soon", None),

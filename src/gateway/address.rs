@@ -13,7 +13,7 @@ use moka::sync::Cache;
 /// A few hundred bytes each: some 20 MiB at the worst.
 const ADDRESSES: u64 = 65_536;
 /// Past every window that is kept here.
-const IDLE: Duration = Duration::from_secs(24 * 3600);
+const IDLE: Duration = Duration::from_hours(24);
 
 /// One `T` for each client address.
 pub(crate) struct PerAddress<T>(Cache<IpAddr, Arc<T>>);

@@ -58,7 +58,7 @@ async fn unknown_expired_and_revoked_keys_get_one_answer() {
     let file = KeyFile::new(site.keys_file());
     let now = Timestamp::now();
     let new = NewKey { name: "a".to_owned(), plan: "standard".to_owned(), expires: None };
-    let ends = now + Duration::from_secs(60);
+    let ends = now + Duration::from_mins(1);
     let good = file.create(&new, now).unwrap();
     let ending = file.create(&NewKey { expires: Some(ends), ..new.clone() }, now).unwrap();
     let revoked = file.create(&new, now).unwrap();

@@ -176,7 +176,7 @@ impl Context<'_> {
         };
         let commitment = query.commitment();
         match self.answer(&query).await {
-            Ok(answer) => self.answered(&id, &query, answer),
+            Ok(answer) => self.answered(&id, &query, &answer),
             Err(error) => self.count_refused(&id, Some(method), commitment, error),
         }
     }
@@ -192,7 +192,7 @@ impl Context<'_> {
         Ok(answer)
     }
 
-    fn answered(&self, id: &Id, query: &Query, answer: Answer) -> Spoken {
+    fn answered(&self, id: &Id, query: &Query, answer: &Answer) -> Spoken {
         let method = query.method();
         let profile = self.front.config.profile;
         let mut body = Pieces::default();

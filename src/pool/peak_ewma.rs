@@ -95,7 +95,7 @@ mod tests {
         assert!((ewma.seconds() - 0.5).abs() < 1e-9);
         ewma.observe(ms(10), start + ms(1010));
         assert!((0.44..0.47).contains(&ewma.seconds()), "{}", ewma.seconds());
-        ewma.observe(ms(10), start + Duration::from_secs(60));
+        ewma.observe(ms(10), start + Duration::from_mins(1));
         assert!(ewma.seconds() < 0.02, "{}", ewma.seconds());
         assert!((ewma.load(3) / ewma.load(0) - 4.0).abs() < 1e-9);
     }

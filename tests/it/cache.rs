@@ -144,8 +144,8 @@ async fn a_stale_answer_is_served_while_a_fresh_one_is_fetched() {
     while stage.cluster.slot(Commitment::Finalized) <= first + 12 {
         stage.step_by(1).await;
     }
-    let stale = stage.call("getAccountInfo", params.clone()).await;
-    assert_eq!((stale.cache(), slot_of(&stale)), ("hit; ttl=0", first));
+    let served = stage.call("getAccountInfo", params.clone()).await;
+    assert_eq!((served.cache(), slot_of(&served)), ("hit; ttl=0", first));
     stage.until("it was fetched", || stage.upstream_calls() == 2).await;
     let newest = stage.cluster.slot(Commitment::Finalized);
     loop {

@@ -90,7 +90,7 @@ impl Stage {
         config.pool.attempt_timeout = [Duration::from_secs(2); 8];
         config.server.request_timeout = Duration::from_secs(10);
         // A test pauses where it likes: nothing ages unless the test says so.
-        let hour = Duration::from_secs(3600);
+        let hour = Duration::from_hours(1);
         for ttl in
             [&mut config.cache.ttl.account, &mut config.cache.ttl.fee, &mut config.cache.ttl.vote_accounts]
         {
