@@ -76,6 +76,23 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// The same, with a first slot so long ago that the newest slot of a new cluster is of `unix_time`, in seconds.
+    /// Call it last: it counts on the other settings.
+    #[must_use]
+    pub fn with_newest_slot_at(mut self, unix_time: i64) -> Self {
+        let history_ms = self.history_slots.saturating_mul(self.slot_ms());
+        self.unix_time = unix_time.saturating_sub_unsigned(history_ms / 1_000);
+        self
+    }
+
+    /// The length of a slot in the chain's time, in milliseconds.
+    fn slot_ms(&self) -> u64 {
+        let slot_time = self.slot_time.unwrap_or(SLOT_TIME);
+        u64::try_from(slot_time.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 /// The cluster.
 pub struct Cluster {
     chain: Arc<RwLock<Chain>>,
@@ -90,14 +107,12 @@ impl Cluster {
         reason = "settings are written in place, where a cluster is made"
     )]
     pub fn new(settings: Settings) -> Arc<Self> {
-        let slot_time = settings.slot_time;
-        let slot_ms = slot_time.unwrap_or(SLOT_TIME).as_millis();
         let mut chain = Chain::new(Genesis {
             seed: settings.seed,
             nodes: settings.nodes,
             first_slot: settings.first_slot,
             slots_per_epoch: settings.slots_per_epoch.max(32),
-            slot_ms: u64::try_from(slot_ms).unwrap_or(u64::MAX),
+            slot_ms: settings.slot_ms(),
             skipped_per_mille: settings.skipped_per_mille,
             retained_slots: settings.retained_slots,
             unix_time: settings.unix_time,
@@ -109,7 +124,7 @@ impl Cluster {
         let addresses: Arc<[_]> = (0..settings.nodes).map(|_| OnceLock::new()).collect();
         let node = |index| Arc::new(Node::new(index, Arc::clone(&chain), Arc::clone(&addresses)));
         let nodes = (0..settings.nodes).map(node).collect();
-        Arc::new(Self { chain, nodes, slot_time })
+        Arc::new(Self { chain, nodes, slot_time: settings.slot_time })
     }
 
     /// Lets one slot pass, with a block or without.

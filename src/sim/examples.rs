@@ -62,7 +62,9 @@ pub(super) fn examples(chain: &Chain) -> Examples {
     let oldest = chain.first_block().slot;
     let of = |role| cast.validators.iter().find(move |validator| validator.role == role).map(|v| v.vote);
     let message = |hash, table: Option<usize>| {
-        let (from, to) = (cast.wallets[0], cast.tables[0].1.last().copied().unwrap_or(cast.wallets[1]));
+        let from = cast.wallets[0];
+        let listed = cast.tables[0].1.iter().find(|key| **key != from && cast.wallets.contains(key));
+        let to = listed.copied().unwrap_or(cast.wallets[1]);
         let transfer = Instruction::Transfer { from, to, lamports: 1, claims: None };
         let table = table.map(|n| (&cast.tables[n].0, &cast.tables[n].1[..]));
         BASE64.encode(Message::compile(from, &[transfer], table, hash).0.encode())

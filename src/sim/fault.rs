@@ -39,7 +39,7 @@ pub enum Fault {
         /// Its message.
         message: String,
     },
-    /// An answer of this many bytes, streamed without Content-Length.
+    /// An answer of this many bytes under id 1, streamed without Content-Length.
     Huge(usize),
 }
 

@@ -4,9 +4,11 @@ use super::address;
 use crate::methods::Pubkey;
 use crate::sim::draw::Draw;
 
+/// System accounts that pay, send and receive.
 const WALLETS: u64 = 60;
+/// Address lookup tables.
 const TABLES: u64 = 2;
-/// Addresses in each lookup table, sysvars and programs included.
+/// Addresses in each lookup table: two sysvars, a mint, some token accounts, then wallets.
 const TABLE_LEN: usize = 24;
 /// Accounts that come and go.
 const POCKETS: u64 = 12;
@@ -59,7 +61,7 @@ pub(crate) struct Cast {
     pub(crate) nonce_blockhash: [u8; 32],
     pub(crate) frozen_token: (Pubkey, Pubkey),
     pub(crate) uninitialized_token: Pubkey,
-    /// Has a mint authority of its own, and pays for nothing.
+    /// Holds the authority over mints and lookup tables, and is a delegate of token accounts. It pays for nothing.
     pub(crate) authority: Pubkey,
 }
 

@@ -92,7 +92,10 @@ impl Message {
                     _ => {}
                 }
             }
-            lookups.push(lookup);
+            // A lookup of nothing would make the message invalid.
+            if !(lookup.writable.is_empty() && lookup.readonly.is_empty()) {
+                lookups.push(lookup);
+            }
         }
 
         let group = |signer, writable| {

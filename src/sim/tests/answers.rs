@@ -356,6 +356,16 @@ fn probes_and_clients_get_the_small_methods() {
 }
 
 #[test]
+fn a_chain_may_end_now() {
+    let settings =
+        Settings { slot_time: None, history_slots: 50, skipped_per_mille: 0, ..Settings::default() };
+    let cluster = Cluster::new(settings.with_newest_slot_at(1_800_000_000));
+    let config = json!({ "encoding": "jsonParsed", "commitment": "processed" });
+    let clock = result(cluster.node(0), "getAccountInfo", &json!([CLOCK, config]));
+    assert_eq!(clock["value"]["data"]["parsed"]["info"]["unixTimestamp"], 1_800_000_000);
+}
+
+#[test]
 fn a_chain_may_begin_at_slot_0() {
     let settings = Settings { slot_time: None, first_slot: 0, slots_per_epoch: 64, ..Settings::default() };
     let cluster = Cluster::new(settings);

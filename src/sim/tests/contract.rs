@@ -16,7 +16,7 @@ fn check_error(name: &str, expected: &Value, answer: &Value) {
     }
     match &expected["data"] {
         Value::Object(shape) => {
-            shape.keys().for_each(|key| assert!(error["data"][key].is_u64(), "{name}: {answer}"));
+            assert!(shape.keys().all(|key| error["data"][key].is_u64()), "{name}: {answer}");
         }
         data => assert_eq!(error["data"], *data, "{name}"),
     }
