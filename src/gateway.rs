@@ -19,6 +19,7 @@ mod write;
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -71,6 +72,8 @@ pub struct Gateway {
     registry: Arc<OnceLock<Arc<Metrics>>>,
     /// The key file; the lock is held by whoever makes new rules.
     keys_file: Mutex<Option<Watched>>,
+    /// Whether the usage file could not be written the last time.
+    unsaved: AtomicBool,
 }
 
 /// All that one request decides by.
@@ -90,7 +93,7 @@ enum Door {
     /// Everybody, without limits.
     Open(Arc<Principal>),
     /// Everybody, each client address with the plan's limits.
-    OpenPlan(Arc<Terms>, PerAddress<Principal>),
+    OpenPlan(Arc<Terms>, Arc<PerAddress<Principal>>),
 }
 
 impl Gateway {
@@ -109,13 +112,8 @@ impl Gateway {
             max_batch: config.server.max_batch,
         };
         let (rules, watched) = rules(config, ground, None)?;
-        Ok(Self {
-            rules: ArcSwap::from_pointee(rules),
-            clock,
-            ledger,
-            registry,
-            keys_file: Mutex::new(watched),
-        })
+        let (rules, keys_file) = (ArcSwap::from_pointee(rules), Mutex::new(watched));
+        Ok(Self { rules, clock, ledger, registry, keys_file, unsaved: AtomicBool::new(false) })
     }
 
     /// Says where the gateway counts.
@@ -232,8 +230,17 @@ impl Gateway {
         let wall = Timestamp::now();
         self.clock.set(wall);
         self.follow_keys();
-        if let Err(error) = self.ledger.save(wall) {
-            tracing::error!(%error, "units used are not written, and would be lost in a crash");
+        match (self.ledger.save(wall), self.unsaved.load(Ordering::Relaxed)) {
+            // Told once, until it works again.
+            (Err(error), false) => {
+                self.unsaved.store(true, Ordering::Relaxed);
+                tracing::error!(%error, "units used are not written, and would be lost in a crash");
+            }
+            (Ok(()), true) => {
+                self.unsaved.store(false, Ordering::Relaxed);
+                tracing::info!("units used are written again");
+            }
+            (Err(_), true) | (Ok(()), false) => {}
         }
     }
 
@@ -290,14 +297,14 @@ fn rules(
     let mut watched = None;
     let door = match (auth.mode, auth.open_plan.as_ref().and_then(|plan| plans.get(plan))) {
         (AuthMode::Open, None) => Door::Open(Arc::new(ground.anonymous(None))),
-        (AuthMode::Open, Some(terms)) => Door::OpenPlan(Arc::clone(terms), PerAddress::new()),
+        (AuthMode::Open, Some(terms)) => open_plan(terms, &ground, old),
         (AuthMode::Keys, _) => {
             let mut keys = Vec::new();
             if let Some(path) = &auth.keys_file {
                 let watched = watched.insert(Watched::new(path));
                 match read_keys(watched, &plans)? {
                     Some(read) => keys = read,
-                    None => warn_missing(path),
+                    None => missing(path, old.map_or(0, Rules::keys))?,
                 }
             }
             Door::Keys(table(keys, auth.dev_key.as_deref(), &plans, old, &ground))
@@ -337,10 +344,27 @@ fn read_keys(watched: &mut Watched, plans: &Plans) -> Result<Option<Vec<keys::Ke
         .map_err(|problems| error(watched.path(), problems))
 }
 
-fn warn_missing(path: &Path) {
+/// Everybody by `terms`; addresses go on with their limits where nothing has changed for them.
+fn open_plan(terms: &Arc<Terms>, ground: &Ground, old: Option<&Rules>) -> Door {
+    if let Some(Rules { door: Door::OpenPlan(known, clients), ground: before, .. }) = old
+        && known.plan == terms.plan
+        && before.max_batch == ground.max_batch
+    {
+        return Door::OpenPlan(Arc::clone(known), Arc::clone(clients));
+    }
+    Door::OpenPlan(Arc::clone(terms), Arc::new(PerAddress::new()))
+}
+
+/// A key file that is missing at the start is waited for; one that goes missing takes no keys with it.
+fn missing(path: &Path, in_force: usize) -> Result<(), KeyFileError> {
+    if in_force > 0 {
+        let problems = vec![format!("is missing, and {in_force} keys of before are in force")];
+        return Err(KeyFileError { path: path.to_path_buf(), problems });
+    }
     let path = path.display();
     tracing::warn!(
         keys_file = %path,
         "there is no key file yet, so nobody can call; make a key: slotfront keys create --file {path} --name NAME"
     );
+    Ok(())
 }

@@ -1,1 +1,7 @@
-fn main() {}
+//! The binary: see [`slotfront::cli`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    slotfront::cli::main()
+}

@@ -8,6 +8,7 @@ use crate::methods::Method;
 
 use super::problem::Problem;
 use super::reader::Found;
+use super::value::{Setting, Size};
 use super::{AuthMode, Config, Plan, defaults};
 
 /// Judges every rule between settings, and fits defaults to what was set: a default never breaks a rule.
@@ -37,6 +38,12 @@ impl Rules<'_> {
             let origin = self.found.origin(path);
             self.problems.push(Problem { path: path.to_owned(), value, origin, rule, fix });
         }
+    }
+
+    /// Notes that one size is over another that bounds it.
+    fn over(&mut self, path: &str, size: u64, other: &str, bound: u64) {
+        let rule = format!("is more than {other} ({}), so it could never be used", Size(bound).show());
+        self.broken(path, other, Some(Size(size).show()), rule, format!("lower it, or raise {other}"));
     }
 
     fn is_set(&self, path: &str) -> bool {
@@ -130,24 +137,25 @@ fn timeouts(config: &mut Config, rules: &mut Rules<'_>) {
     }
 }
 
-fn sizes(config: &Config, rules: &mut Rules<'_>) {
-    let pairs = [
-        ("cache.max_entry", config.cache.max_entry, "cache.capacity", config.cache.capacity),
-        (
-            "pool.max_response",
-            config.pool.max_response as u64,
-            "pool.max_buffered",
-            config.pool.max_buffered as u64,
-        ),
-    ];
-    for (small, n, large, bound) in pairs {
-        if n > bound {
-            // Whichever was set is the one to name: the other is its default.
-            let (path, other) = if rules.is_set(small) { (small, large) } else { (large, small) };
-            let rule = format!(
-                "{small} ({n} bytes) is more than {large} ({bound} bytes), so it could never be used"
+fn sizes(config: &mut Config, rules: &mut Rules<'_>) {
+    let (cache, pool) = (&mut config.cache, &mut config.pool);
+    if cache.max_entry > cache.capacity {
+        if rules.is_set("cache.max_entry") {
+            rules.over("cache.max_entry", cache.max_entry, "cache.capacity", cache.capacity);
+        } else {
+            cache.max_entry = cache.capacity;
+        }
+    }
+    if pool.max_response > pool.max_buffered {
+        if rules.is_set("pool.max_response") {
+            rules.over(
+                "pool.max_response",
+                pool.max_response as u64,
+                "pool.max_buffered",
+                pool.max_buffered as u64,
             );
-            rules.broken(path, other, None, rule, format!("lower {small}, or raise {large}"));
+        } else {
+            pool.max_response = pool.max_buffered;
         }
     }
 }

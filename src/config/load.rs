@@ -5,13 +5,11 @@ use std::path::Path;
 
 use super::problem::{Origin, Problem, Problems};
 use super::raw::{self, Raw, Table};
-use super::reader::{Found, Sheet, variable};
+use super::reader::{Found, PREFIX, Sheet, variable};
 use super::{Config, check, sections};
 
 /// Names further apart than this many edits are no misspellings of each other.
 const MAX_EDITS: usize = 3;
-/// What a variable of ours begins with.
-const PREFIX: &str = "SLOTFRONT_";
 /// The two that stand for no single setting: the list of upstreams, and the command line's own.
 const OTHER_VARIABLES: [&str; 2] = ["SLOTFRONT_UPSTREAMS", "SLOTFRONT_CONFIG"];
 

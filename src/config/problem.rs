@@ -50,7 +50,7 @@ impl std::fmt::Display for Problem {
 pub struct Problems {
     /// The configuration file; `None` when there was only the environment.
     pub file: Option<PathBuf>,
-    /// In the order of the file, then what it lacks, then the environment's.
+    /// What is missing, then what is wrong in the file, line by line, then what is wrong in the environment.
     pub list: Vec<Problem>,
 }
 

@@ -14,7 +14,7 @@ use super::secret::Secret;
 use super::value::Setting;
 
 /// What every environment variable of ours begins with.
-const PREFIX: &str = "SLOTFRONT_";
+pub(super) const PREFIX: &str = "SLOTFRONT_";
 
 /// One configuration while it is read: its layers, and what has been found so far.
 pub(super) struct Sheet<'a> {

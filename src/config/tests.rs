@@ -215,7 +215,7 @@ fn rules_between_settings() {
         (with("[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\""), ""),
         (
             with("[cache]\nmax_entry = \"1GiB\""),
-            "cache.max_entry: cache.max_entry (1073741824 bytes) is more than cache.capacity (536870912 bytes), so it could never be used",
+            "cache.max_entry: is more than cache.capacity (\"512MiB\"), so it could never be used",
         ),
         (with("[server]\nrequest_timeout = \"5s\""), ""),
         (
@@ -264,6 +264,8 @@ fn a_default_gives_way_to_what_was_set() {
     assert_eq!(seconds, [25, 3, 3, 3, 3, 3, 3, 3]);
     let config = valid(&(ONE.to_owned() + "[units]\ndefault = 2"), &[]);
     assert_eq!(config.units.by_method, [10, 5, 2, 5, 2, 2, 2, 2]);
+    let config = valid(&(ONE.to_owned() + "[cache]\ncapacity = \"8MiB\""), &[]);
+    assert_eq!(config.cache.max_entry, 8 << 20);
     let config = valid(&(ONE.to_owned() + "[cache.ttl]\ncluster_nodes = \"off\""), &[]);
     assert_eq!(config.cache.ttl.cluster_nodes, Duration::ZERO);
 }

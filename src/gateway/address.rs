@@ -12,7 +12,7 @@ use moka::sync::Cache;
 
 /// A few hundred bytes each: some 20 MiB at the worst.
 const ADDRESSES: u64 = 65_536;
-/// Past every window that is kept here.
+/// A day: what an address has used of a monthly quota is forgotten with it.
 const IDLE: Duration = Duration::from_hours(24);
 
 /// One `T` for each client address.

@@ -100,17 +100,18 @@ impl Bounds {
         Self { terms, rate, used }
     }
 
-    /// A limit that a quota has reached, with when it ends.
+    /// The quota that is used up, if one is, and how long until its window ends. The longer wait is named.
     fn exhausted(&self, wall: Timestamp) -> Option<(LimitReason, u64, Duration)> {
         let (daily, monthly) = (self.terms.plan.daily_units, self.terms.plan.monthly_units);
         if daily.is_none() && monthly.is_none() {
             return None;
         }
         let (day, month) = self.used.units(Period::of(wall));
-        let full = |used: f64, quota: Option<u64>| quota.filter(|quota| used >= to_f64(*quota));
-        let (day_ends, month_ends) = Period::ends_in(wall);
-        let month = full(month, monthly).map(|quota| (LimitReason::Month, quota, month_ends));
-        month.or_else(|| full(day, daily).map(|quota| (LimitReason::Day, quota, day_ends)))
+        let reached = |used: f64, quota: Option<u64>| quota.filter(|quota| used >= to_f64(*quota));
+        if let Some(quota) = reached(month, monthly) {
+            return Some((LimitReason::Month, quota, Period::ends_in(wall).1));
+        }
+        reached(day, daily).map(|quota| (LimitReason::Day, quota, Period::ends_in(wall).0))
     }
 }
 

@@ -220,6 +220,11 @@ async fn the_key_file_is_followed_and_a_bad_one_changes_nothing() {
     gateway.tick();
     assert!(enter(&gateway, &key).is_ok());
 
+    std::fs::remove_file(site.keys_file()).unwrap();
+    gateway.tick();
+    assert!(gateway.replace(&site.config).is_err() && enter(&gateway, &key).is_ok(), "gone is not empty");
+    std::fs::write(site.keys_file(), &good).unwrap();
+
     site.config.plans.remove("standard");
     let error = gateway.replace(&site.config).unwrap_err().to_string();
     assert!(error.contains("there is no plan \"standard\""), "{error}");
@@ -250,6 +255,8 @@ async fn an_open_gateway_takes_any_key_or_none() {
             .count()
     };
     assert_eq!((calls("192.0.2.1", "a"), calls("192.0.2.1", "b"), calls("192.0.2.2", "a")), (5, 0, 5));
+    gateway.replace(&site.config).unwrap();
+    assert_eq!(calls("192.0.2.1", "a"), 0, "a reload that changes nothing forgives nothing");
 }
 
 #[tokio::test(start_paused = true)]

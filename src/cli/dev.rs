@@ -1,0 +1,118 @@
+//! `slotfront dev`: a simulated cluster and the gateway in front of it, with nothing to set up.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Failure, World, sim};
+use crate::app::{self, Listeners};
+use crate::config::{Config, Secret, Upstream, defaults};
+use crate::gateway::Gateway;
+use crate::sim::{Cluster, Settings};
+use crate::telemetry;
+
+/// A simulated cluster and the gateway in front of it, with nothing to set up
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "A simulated cluster and the gateway in front of it, with nothing to set up.\n\
+                  Prints a curl line that works when pasted, and the address of the status page. The API key is dev.",
+    after_help = "Example, a larger cluster with another history, the gateway on any free port:\n    \
+                  slotfront dev --nodes 5 --seed 42 --listen 127.0.0.1:0"
+)]
+pub(super) struct Args {
+    /// Address of the gateway; port 0 takes any that is free
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8899")]
+    listen: SocketAddr,
+    /// Address of metrics, health and the status page
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9899")]
+    admin: SocketAddr,
+    /// How many nodes are simulated
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = sim::nodes())]
+    nodes: u16,
+    /// What the simulated history is made from: the same seed, the same history
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+}
+
+pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
+    let listeners = Listeners {
+        public: app::bind("--listen", args.listen).await.map_err(Failure::runtime)?,
+        admin: app::bind("--admin", args.admin).await.map_err(Failure::runtime)?,
+    };
+    let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
+    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let nodes = sim::bind("the simulated node", loopback, args.nodes).await?;
+    let mut upstreams = Vec::new();
+    for (i, node) in nodes.iter().enumerate() {
+        let url = format!("http://{}", node.local_addr()?);
+        upstreams.push(Upstream::plain(format!("sim-{}", i + 1), Secret::new(url)));
+    }
+    let config = Config::dev(args.listen, args.admin, upstreams);
+    telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
+    let gateway = Gateway::new(&config).map_err(Failure::runtime)?;
+
+    let cluster = Cluster::new(Settings { seed: args.seed, nodes: nodes.len(), ..Settings::default() });
+    let wallet = cluster.examples().wallets.first().map(ToString::to_string).unwrap_or_default();
+    writeln!(world.out, "{}", welcome(&args, reachable(public), reachable(admin), &wallet))?;
+    world.out.flush()?;
+
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    cluster.serve(nodes, &tasks, stop.clone()).await;
+    let result = app::run(config, gateway, listeners).await.map_err(Failure::runtime);
+    stop.cancel();
+    result
+}
+
+/// Where a client on this machine finds a listener.
+pub(super) fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        IpAddr::V4(_) | IpAddr::V6(_) => {}
+    }
+    address
+}
+
+fn welcome(args: &Args, public: SocketAddr, admin: SocketAddr, wallet: &str) -> String {
+    let key = defaults::DEV_KEY;
+    format!(
+        "slotfront dev: {} simulated nodes (seed {}) and the gateway in front of them\n\n  \
+         gateway  http://{public}/v3/{key}\n  \
+         status   http://{admin}/\n\n\
+         Try it, twice within five seconds, and compare the Cache-Status headers:\n\n  \
+         curl -i http://{public}/v3/{key} -H 'Content-Type: application/json' -d \
+         '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"getAccountInfo\",\
+         \"params\":[\"{wallet}\",{{\"encoding\":\"base64\"}}]}}'\n\n\
+         Ctrl-C ends it.",
+        args.nodes, args.seed
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_welcome_names_all_that_one_needs() {
+        let args = Args {
+            listen: "0.0.0.0:8899".parse().unwrap(),
+            admin: "[::]:9899".parse().unwrap(),
+            nodes: 3,
+            seed: 1,
+        };
+        let text = welcome(&args, reachable(args.listen), reachable(args.admin), "WALLET");
+        insta::assert_snapshot!(text, @r#"
+    slotfront dev: 3 simulated nodes (seed 1) and the gateway in front of them
+
+      gateway  http://127.0.0.1:8899/v3/dev
+      status   http://[::1]:9899/
+
+    Try it, twice within five seconds, and compare the Cache-Status headers:
+
+      curl -i http://127.0.0.1:8899/v3/dev -H 'Content-Type: application/json' -d '{"jsonrpc":"2.0","id":1,"method":"getAccountInfo","params":["WALLET",{"encoding":"base64"}]}'
+
+    Ctrl-C ends it.
+    "#);
+    }
+}

@@ -1,0 +1,174 @@
+//! `slotfront keys`: makes, shows, replaces and takes back API keys.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use jiff::Timestamp;
+
+use super::table::Table;
+use super::{Failure, World};
+use crate::config::defaults;
+use crate::gateway::keys::Key;
+use crate::gateway::keys::file::{ChangeError, KeyFile, Made, NewKey};
+
+/// Make, list, revoke and rotate API keys
+#[derive(Debug, Parser)]
+#[command(
+    long_about = "Make, list, revoke and rotate API keys. The file holds hashes only: a key is shown once, when it is made.\n\
+                  A running gateway takes a changed file within a second; nothing is restarted.",
+    after_help = "Examples:\n    slotfront keys create --file keys.toml --name alice --plan standard --expires 90d\n    \
+                  slotfront keys list --file keys.toml\n    \
+                  slotfront keys rotate --file keys.toml --name alice --grace 24h\n    \
+                  slotfront keys revoke --file keys.toml --name alice"
+)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a key; it is printed once, and alone on standard output
+    #[command(
+        after_help = "Example:\n    slotfront keys create --file keys.toml --name alice --expires 2027-01-31"
+    )]
+    Create {
+        #[command(flatten)]
+        file: File,
+        /// Whose key it is
+        #[arg(long)]
+        name: String,
+        /// What it may do: a [plans.NAME] of the configuration
+        #[arg(long, default_value = defaults::PLAN)]
+        plan: String,
+        /// When it ends: after a time such as 90d, or at a date such as 2027-01-31 (its first moment, in UTC)
+        #[arg(long, value_name = "WHEN")]
+        expires: Option<String>,
+    },
+    /// Show all keys, without the keys themselves
+    #[command(after_help = "Example:\n    slotfront keys list --file keys.toml")]
+    List {
+        #[command(flatten)]
+        file: File,
+    },
+    /// Take a key back, at once and for good
+    #[command(after_help = "Example:\n    slotfront keys revoke --file keys.toml --name key-5Kd3NBUA")]
+    Revoke {
+        #[command(flatten)]
+        file: File,
+        /// Its id, or its name where only one key has it
+        #[arg(long, value_name = "NAME|ID")]
+        name: String,
+    },
+    /// Replace a key; the old one holds for a while longer, so that its owner can change over
+    #[command(after_help = "Example:\n    slotfront keys rotate --file keys.toml --name alice --grace 24h")]
+    Rotate {
+        #[command(flatten)]
+        file: File,
+        /// Its id, or its name where only one key has it
+        #[arg(long, value_name = "NAME|ID")]
+        name: String,
+        /// How long the old key still holds; 0s is not at all
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
+        grace: Duration,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct File {
+    /// The key file: `auth.keys_file` of the configuration
+    #[arg(long, value_name = "FILE", default_value = defaults::KEYS_FILE)]
+    file: PathBuf,
+}
+
+impl File {
+    fn open(self) -> KeyFile {
+        KeyFile::new(self.file)
+    }
+}
+
+pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(), Failure> {
+    match args.command {
+        Command::Create { file, name, plan, expires } => {
+            let expires = expires.map(|text| when(&text, now)).transpose()?;
+            let file = file.open();
+            let made = file.create(&NewKey { name, plan, expires }, now).map_err(failure)?;
+            writeln!(world.err, "made {}; this is the only time that the key is shown:", made.id)?;
+            show(&made, world)
+        }
+        Command::List { file } => {
+            writeln!(world.out, "{}", listed(&file.open().list().map_err(failure)?, now))?;
+            Ok(())
+        }
+        Command::Revoke { file, name } => {
+            let id = file.open().revoke(&name, now).map_err(failure)?;
+            writeln!(world.err, "revoked {id}; a running gateway knows within a second")?;
+            Ok(())
+        }
+        Command::Rotate { file, name, grace } => {
+            let until =
+                now.checked_add(grace).map_err(|_| Failure::usage("--grace reaches past the calendar"))?;
+            let made = file.open().rotate(&name, until, now).map_err(failure)?;
+            let old =
+                if grace.is_zero() { "ends now".to_owned() } else { format!("holds until {}", date(until)) };
+            writeln!(world.err, "rotated {}; the old key {old}. The new one, shown only now:", made.id)?;
+            show(&made, world)
+        }
+    }
+}
+
+fn show(made: &Made, world: &mut World<'_>) -> Result<(), Failure> {
+    // Beside the gateway that reads its hash, the one place where a key is let out.
+    writeln!(world.out, "{}", made.key.expose())?;
+    Ok(())
+}
+
+fn failure(error: ChangeError) -> Failure {
+    match error {
+        ChangeError::Io { .. } | ChangeError::Random(_) => Failure::runtime(error),
+        ChangeError::File(_)
+        | ChangeError::Unknown { .. }
+        | ChangeError::Ambiguous { .. }
+        | ChangeError::Revoked { .. } => Failure::usage(error),
+    }
+}
+
+/// A time such as `90d`, or a date, or a date and time with its zone.
+fn when(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
+    let after = humantime::parse_duration(text).ok().and_then(|time| now.checked_add(time).ok());
+    let date = || format!("{text}T00:00:00Z").parse().ok();
+    let when: Option<Timestamp> = after.or_else(|| text.parse().ok()).or_else(date);
+    when.filter(|when| *when > now).ok_or_else(|| {
+        Failure::Usage(format!(
+            "--expires {text}: expected a time such as 90d, or a date to come such as 2027-01-31"
+        ))
+    })
+}
+
+fn date(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
+}
+
+fn listed(keys: &[Key], now: Timestamp) -> String {
+    let mut table = Table::new(["id", "name", "plan", "created", "expires", "state"]);
+    for key in keys {
+        let overlap = key.previous.iter().map(|(_, until)| *until).filter(|until| *until > now).max();
+        let state = match (key.revoked, key.expires, overlap) {
+            (Some(when), _, _) => format!("revoked {}", date(when)),
+            (None, Some(end), _) if end <= now => "expired".to_owned(),
+            (None, _, Some(until)) => format!("active, the old key until {}", date(until)),
+            (None, _, None) => "active".to_owned(),
+        };
+        let expires = key.expires.map_or_else(|| "never".to_owned(), date);
+        table.row(vec![
+            key.id.clone(),
+            key.name.clone(),
+            key.plan.clone(),
+            date(key.created),
+            expires,
+            state,
+        ]);
+    }
+    table.to_string()
+}

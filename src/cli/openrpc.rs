@@ -1,0 +1,23 @@
+//! `slotfront openrpc`: the interface as a document.
+
+use super::{Failure, World};
+use crate::methods::openrpc;
+
+/// Print the interface.
+#[derive(Debug, clap::Args)]
+#[command(
+    about = "Print the OpenRPC document of the eight methods",
+    long_about = "Print the OpenRPC document of the eight methods: for generators of clients and for playgrounds.\n\
+                  A running gateway has it at GET /openrpc.json.",
+    after_help = "Example:\n    slotfront openrpc --server https://rpc.example/v3/KEY > openrpc.json"
+)]
+pub(super) struct Args {
+    /// Where the gateway is, as the document says it
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8899/v3/dev")]
+    server: String,
+}
+
+pub(super) fn run(args: &Args, world: &mut World<'_>) -> Result<(), Failure> {
+    writeln!(world.out, "{:#}", openrpc::document(&args.server))?;
+    Ok(())
+}

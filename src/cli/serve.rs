@@ -1,0 +1,39 @@
+//! `slotfront serve`: production.
+
+use std::path::PathBuf;
+
+use super::dev::reachable;
+use super::{Failure, World};
+use crate::app::{self, Listeners};
+use crate::gateway::Gateway;
+use crate::telemetry;
+
+/// Run the gateway in front of your own nodes
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Run the gateway in front of your own nodes, until Ctrl-C or SIGTERM: calls in work finish first.\n\
+                  Every setting of the file can also come from the environment, and all of them have defaults but the nodes.",
+    after_help = "Examples:\n    slotfront serve --config slotfront.toml\n    \
+                  SLOTFRONT_UPSTREAMS=a=http://10.0.0.1:8899,b=http://10.0.0.2:8899 slotfront serve"
+)]
+pub(super) struct Args {
+    /// The configuration; without it, `SLOTFRONT_CONFIG` names it, or the environment is all of it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
+    let config = world.config(args.config)?;
+    telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
+    let gateway = Gateway::new(&config).map_err(Failure::usage)?;
+    let listeners = Listeners::bind(&config).await.map_err(Failure::runtime)?;
+    let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
+    writeln!(
+        world.out,
+        "listening on http://{}/v3/<API_KEY>, status on http://{}/",
+        reachable(public),
+        reachable(admin)
+    )?;
+    world.out.flush()?;
+    app::run(config, gateway, listeners).await.map_err(Failure::runtime)
+}

@@ -1,0 +1,181 @@
+//! The command line as it is typed.
+
+use clap::CommandFactory;
+
+use super::*;
+
+/// What a command wrote to standard output, and its exit code with the message.
+fn typed(args: &[&str]) -> (String, Result<(), (u8, String)>) {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut world = World { env: BTreeMap::new(), out: &mut out, err: &mut err };
+    let result = match Cli::try_parse_from(std::iter::once(&"slotfront").chain(args)) {
+        Ok(cli) => run(cli.command, &mut world).map_err(|failure| match failure {
+            Failure::Runtime(message) => (1, message),
+            Failure::Usage(message) => (2, message),
+            Failure::Unread => (0, "unread".to_owned()),
+        }),
+        Err(error) => Err((u8::try_from(error.exit_code()).unwrap(), error.to_string())),
+    };
+    (String::from_utf8(out).unwrap(), result)
+}
+
+#[test]
+fn the_command_line_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn help_teaches() {
+    let help = Cli::command().render_long_help().to_string();
+    insta::assert_snapshot!(help, @r"
+    A caching JSON-RPC proxy in front of Solana nodes: many readers cost a node what one reader cost.
+    It answers eight read-only methods at POST /v3/<API_KEY>, with keys, plans and limits.
+
+    Usage: slotfront <COMMAND>
+
+    Commands:
+      dev          A simulated cluster and the gateway in front of it, with nothing to set up
+      serve        Run the gateway in front of your own nodes
+      check        Check a configuration, and with --probe ask every upstream who it is
+      keys         Make, list, revoke and rotate API keys
+      sim          Only the simulated cluster: node i listens on the port + i
+      openrpc      Print the OpenRPC document of the eight methods
+      completions  Print completions for a shell
+      help         Print this message or the help of the given subcommand(s)
+
+    Options:
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    See it work, with nothing to set up:
+        slotfront dev
+
+    Run it in front of your own nodes:
+        slotfront keys create --file keys.toml --name alice
+        SLOTFRONT_UPSTREAMS=node-1=http://10.0.0.1:8899 slotfront serve
+
+    Exit codes: 0 success, 1 failure at run time, 2 wrong use or configuration.
+    ");
+    for command in Cli::command().get_subcommands_mut().filter(|command| command.get_name() != "help") {
+        let help = command.render_long_help().to_string();
+        assert!(help.contains("Example"), "{help}");
+    }
+}
+
+#[test]
+fn help_and_version_succeed_and_nonsense_is_wrong_use() {
+    let version = typed(&["--version"]).1.unwrap_err();
+    assert_eq!(version, (0, format!("slotfront {}\n", env!("CARGO_PKG_VERSION"))));
+    for (args, code) in [
+        (&["--help"][..], 0),
+        (&["help", "keys"], 0),
+        (&["keys", "create", "--help"], 0),
+        (&[], 2),
+        (&["deev"], 2),
+        (&["dev", "--nodes", "0"], 2),
+        (&["sim", "--slot-time", "soon"], 2),
+        (&["keys", "create"], 2),
+        (&["serve"], 2),
+        (&["check", "--config", "/nowhere/slotfront.toml"], 2),
+    ] {
+        assert_eq!(typed(args).1.unwrap_err().0, code, "{args:?}");
+    }
+}
+
+#[test]
+fn keys_live_from_create_to_revoke() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("keys.toml");
+    let keys = |args: &[&str]| typed(&[&["keys"], args, &["--file", file.to_str().unwrap()]].concat());
+
+    let (key, made) = keys(&["create", "--name", "alice", "--expires", "90d"]);
+    assert!(made.is_ok() && key.starts_with("sf_") && key.lines().count() == 1, "{key}");
+    let (other, rotated) = keys(&["rotate", "--name", "alice"]);
+    assert!(rotated.is_ok() && other != key);
+    let (list, _) = keys(&["list"]);
+    assert!(list.contains("alice") && list.contains("active, the old key until"), "{list}");
+    assert!(!list.contains(key.trim()) && !list.contains(other.trim()));
+    assert!(keys(&["revoke", "--name", "alice"]).1.is_ok());
+    assert!(keys(&["list"]).0.contains("revoked"));
+
+    for (args, words) in [
+        (&["revoke", "--name", "bob"][..], "no key has the id or name \"bob\""),
+        (&["rotate", "--name", "alice"], "is revoked; create another"),
+        (&["create", "--name", "x", "--expires", "yesterday"], "--expires yesterday: expected"),
+        (&["create", "--name", "x", "--expires", "2001-01-01"], "a date to come"),
+    ] {
+        let (code, message) = keys(args).1.unwrap_err();
+        assert!(code == 2 && message.contains(words), "{code} {message}");
+    }
+}
+
+#[test]
+fn an_unreadable_key_file_is_a_failure_at_run_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, message) = typed(&["keys", "list", "--file", dir.path().to_str().unwrap()]).1.unwrap_err();
+    assert_eq!(code, 1, "{message}");
+}
+
+#[test]
+fn check_sums_up_what_is_valid_and_tells_what_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("slotfront.toml");
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        typed(&["check", "--config", file.to_str().unwrap()])
+    };
+    let (out, result) =
+        check("[auth]\nmode = \"open\"\n[[upstream]]\nname = \"a\"\nurl = \"http://a.example/secret\"");
+    assert_eq!(result, Ok(()));
+    insta::assert_snapshot!(out, @r"
+    valid
+      listen     0.0.0.0:8080 (admin 127.0.0.1:9899)
+      upstreams  a
+      plans      standard
+      callers    anybody, without limits
+    ");
+    let (_, result) = check("[[upstream]]\nurl = \"a.example/secret\"");
+    let (code, message) = result.unwrap_err();
+    assert!(
+        code == 2 && message.contains("upstream[0].url = ***") && !message.contains("secret"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, message) = typed(&["dev", "--listen", &address]).1.unwrap_err();
+    assert!(code == 1 && message.contains(&address) && message.contains("--listen"), "{message}");
+    let (code, message) = typed(&["sim", "--listen", &address]).1.unwrap_err();
+    assert!(code == 1 && message.contains(&address), "{message}");
+}
+
+#[test]
+fn output_that_nobody_reads_is_no_failure() {
+    struct Closed;
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let cli = Cli::try_parse_from(["slotfront", "openrpc"]).unwrap();
+    let mut world = World { env: BTreeMap::new(), out: &mut Closed, err: &mut Vec::new() };
+    assert!(matches!(run(cli.command, &mut world), Err(Failure::Unread)));
+}
+
+#[test]
+fn documents_and_scripts_are_printed() {
+    let (document, result) = typed(&["openrpc"]);
+    assert!(result.is_ok() && serde_json::from_str::<serde_json::Value>(&document).is_ok());
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(typed(&["completions", shell]).0.contains("slotfront"), "{shell}");
+    }
+}
