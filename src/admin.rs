@@ -1,11 +1,12 @@
 //! The second listener: metrics, health, and the status page with the numbers behind it.
 //!
-//! Only reads. It knows how things stand through [`Source`] and what was counted through [`Metrics`]; one task reads
+//! Reads, and with a token changes a little (see `control`). It knows how things stand through [`Source`] and what was counted through [`Metrics`]; one task reads
 //! both once a second, however many pages are open.
 
 pub mod history;
 pub mod status;
 
+mod control;
 mod host;
 mod page;
 
@@ -25,6 +26,7 @@ use tokio_util::task::TaskTracker;
 
 pub use status::{Readiness, Source, Status};
 
+use crate::config::Secret;
 use crate::telemetry::Metrics;
 use crate::telemetry::totals::Totals;
 use history::{History, Point, Traffic};
@@ -42,6 +44,8 @@ pub struct State {
     /// The newest tick as JSON text, written once for all pages.
     ticks: watch::Sender<Arc<str>>,
     viewers: Arc<Semaphore>,
+    /// Of those who may change something; nobody may without one.
+    token: Option<Secret>,
     stop: CancellationToken,
 }
 
@@ -59,10 +63,15 @@ struct Snapshot {
 
 impl State {
     /// Serves `metrics` and `source` until `stop`, which also ends the pages' event streams.
-    pub fn new(metrics: Arc<Metrics>, source: impl Source, stop: CancellationToken) -> Arc<Self> {
+    pub fn new(
+        metrics: Arc<Metrics>,
+        source: impl Source,
+        token: Option<Secret>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
         let (ticks, _) = watch::channel(Arc::from(""));
-        let viewers = Arc::new(Semaphore::new(VIEWERS));
-        Arc::new(Self { metrics, source: Box::new(source), history: Mutex::default(), ticks, viewers, stop })
+        let (source, viewers) = (Box::new(source), Arc::new(Semaphore::new(VIEWERS)));
+        Arc::new(Self { metrics, source, history: Mutex::default(), ticks, viewers, token, stop })
     }
 
     /// Reads the counters once a second, from now until the stop, for the page's lines and rates.
@@ -115,6 +124,7 @@ pub fn router(state: Arc<State>) -> Router {
         .route("/readyz", get(readyz))
         .route("/api/status", get(api_status))
         .route("/api/events", get(page::events))
+        .merge(control::router(&state))
         .layer(axum::middleware::from_fn(host::guard))
         .with_state(state)
 }

@@ -15,14 +15,18 @@ use tokio_util::task::TaskTracker;
 use crate::admin;
 use crate::cache::Cache;
 use crate::config::Config;
+use crate::config::reload::{Changes, Source};
 use crate::frontier::Frontier;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, GatewayError};
 use crate::http::{Front, listener};
 use crate::node::client::ClientError;
 use crate::pool::Pool;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, ReloadResult};
 
 mod status;
+
+/// Between two looks at the configuration file.
+const CONFIG_LOOK: Duration = Duration::from_secs(1);
 
 /// The two listeners, bound.
 #[derive(Debug)]
@@ -114,8 +118,10 @@ impl App {
         empty_on_another_cluster(&front, &tasks, &stop);
         gateway.watch(&tasks, &stop);
         status::feed_metrics(&front);
-        let state =
-            admin::State::new(metrics, status::Source::new(Arc::clone(&front), stop.clone()), stop.clone());
+        set_loaded_now(&metrics);
+        let source = status::Source::new(Arc::clone(&front), stop.clone());
+        let token = front.config.auth.admin_token.clone();
+        let state = admin::State::new(metrics, source, token, stop.clone());
         state.watch(&tasks);
         let (router, ended) = (admin::router(state), stop.clone().cancelled_owned());
         tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());
@@ -131,6 +137,15 @@ impl App {
     /// What every request is served with, for tests and tools in the same process.
     pub fn front(&self) -> &Arc<Front> {
         &self.front
+    }
+
+    /// Puts `new` in force as far as it can be without a restart, all of that or nothing.
+    ///
+    /// # Errors
+    /// The key file cannot be taken with it.
+    pub fn reload(&self, new: &Config) -> Result<Changes, GatewayError> {
+        self.front.gateway.replace(new)?;
+        Ok(Changes::between(&self.front.config, new))
     }
 
     /// Ends it: no new connection, requests in flight finish, and what has not within `server.drain_timeout` is cut.
@@ -169,20 +184,70 @@ pub enum StartError {
     Address(#[from] std::io::Error),
 }
 
-/// Runs until Ctrl-C or SIGTERM, then ends in order; a second signal ends at once.
+/// Runs until Ctrl-C or SIGTERM, then ends in order; a second signal ends at once. SIGHUP, or another content of the
+/// configuration file, reads `source` again.
 ///
 /// # Errors
 /// As [`App::start`].
-pub async fn run(config: Config, gateway: Gateway, listeners: Listeners) -> Result<(), StartError> {
+pub async fn run(
+    config: Config,
+    gateway: Gateway,
+    listeners: Listeners,
+    mut source: Source,
+) -> Result<(), StartError> {
     let app = App::start(config, gateway, listeners)?;
     tracing::info!(server.listen = %app.public, server.admin_listen = %app.admin, "slotfront is running");
-    until_signal().await;
+    tokio::select! {
+        () = until_signal() => {}
+        () = follow(&app, &mut source) => {}
+    }
     tracing::info!("stopping: requests in flight finish first");
     tokio::select! {
         () = app.stop() => {}
         () = until_signal() => tracing::warn!("second signal: ending at once"),
     }
     Ok(())
+}
+
+/// Reads the configuration again on SIGHUP and when its file has changed. Never ends.
+async fn follow(app: &App, source: &mut Source) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hangup = signal(SignalKind::hangup()).ok();
+    loop {
+        let asked = async {
+            match &mut hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = asked => {}
+            () = tokio::time::sleep(CONFIG_LOOK) => {
+                if !source.changed() {
+                    continue;
+                }
+            }
+        }
+        let loaded = source.load().map_err(|problems| problems.to_string());
+        let applied = loaded.and_then(|new| app.reload(&new).map_err(|error| error.to_string()));
+        let metrics = &app.front.metrics;
+        match applied {
+            Ok(Changes { at_once, after_restart }) => {
+                metrics.config_reloads.at(ReloadResult::Applied).inc();
+                set_loaded_now(metrics);
+                tracing::info!(?at_once, ?after_restart, "configuration read again");
+            }
+            Err(problems) => {
+                metrics.config_reloads.at(ReloadResult::Rejected).inc();
+                tracing::error!(%problems, "configuration refused: the old one stays in force");
+            }
+        }
+    }
+}
+
+fn set_loaded_now(metrics: &Metrics) {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    metrics.config_last_reload_success.at(()).set(now.as_secs_f64());
 }
 
 /// Waits for Ctrl-C or SIGTERM.

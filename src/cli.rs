@@ -94,8 +94,12 @@ struct World<'a> {
 impl World<'_> {
     /// The configuration in `file`, or in the file that `SLOTFRONT_CONFIG` names, or in the environment alone.
     fn config(&self, file: Option<PathBuf>) -> Result<Config, Failure> {
-        let file = file.or_else(|| self.env.get("SLOTFRONT_CONFIG").map(PathBuf::from));
-        config::load(file.as_deref(), &self.env).map_err(Failure::usage)
+        config::load(self.config_file(file).as_deref(), &self.env).map_err(Failure::usage)
+    }
+
+    /// The file that holds the configuration, if one does.
+    fn config_file(&self, file: Option<PathBuf>) -> Option<PathBuf> {
+        file.or_else(|| self.env.get("SLOTFRONT_CONFIG").map(PathBuf::from))
     }
 }
 

@@ -10,6 +10,7 @@ mod load;
 mod problem;
 mod raw;
 mod reader;
+pub mod reload;
 mod secret;
 mod sections;
 #[cfg(test)]

@@ -12,6 +12,10 @@ pub trait Source: Send + Sync + 'static {
     fn status(&self) -> Status;
     /// Whether calls should come here.
     fn readiness(&self) -> Readiness;
+    /// Empties the cache.
+    fn purge(&self);
+    /// Takes an upstream out, or back in; `false` where none has this name.
+    fn set_drained(&self, upstream: &str, drained: bool) -> bool;
 }
 
 /// Whether calls should come here, and if not quite, why.

@@ -13,6 +13,12 @@ use crate::telemetry::Outcome;
 struct Fake(Readiness);
 
 impl Source for Fake {
+    fn purge(&self) {}
+
+    fn set_drained(&self, _: &str, _: bool) -> bool {
+        false
+    }
+
     fn status(&self) -> Status {
         let slots = PerCommitment { processed: Some(150), confirmed: Some(149), finalized: Some(118) };
         let upstream = Upstream {
@@ -41,7 +47,7 @@ impl Source for Fake {
 }
 
 fn state(readiness: Readiness) -> Arc<State> {
-    State::new(Metrics::new(), Fake(readiness), CancellationToken::new())
+    State::new(Metrics::new(), Fake(readiness), None, CancellationToken::new())
 }
 
 async fn get_from(state: &Arc<State>, path: &str) -> Response {

@@ -45,6 +45,15 @@ impl status::Source for Source {
         }
     }
 
+    fn purge(&self) {
+        self.front.cache.clear();
+    }
+
+    fn set_drained(&self, upstream: &str, drained: bool) -> bool {
+        let member = self.front.pool.members().iter().find(|member| member.name == upstream);
+        member.map(|member| member.set_drained(drained)).is_some()
+    }
+
     fn readiness(&self) -> Readiness {
         if self.stop.is_cancelled() {
             return Readiness::Unready { reasons: vec!["draining before a stop".to_owned()] };

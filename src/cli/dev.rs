@@ -7,6 +7,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Failure, World, sim};
 use crate::app::{self, Listeners};
+use crate::config::reload::Source;
 use crate::config::{Config, Secret, Upstream, defaults};
 use crate::gateway::Gateway;
 use crate::sim::{Cluster, Settings};
@@ -52,14 +53,17 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     let gateway = Gateway::new(&config).map_err(Failure::runtime)?;
 
-    let cluster = Cluster::new(Settings { seed: args.seed, nodes: nodes.len(), ..Settings::default() });
+    let settings = Settings { seed: args.seed, nodes: nodes.len(), ..Settings::default() };
+    let cluster = Cluster::new(settings.with_newest_slot_at(jiff::Timestamp::now().as_second()));
     let wallet = cluster.examples().wallets.first().map(ToString::to_string).unwrap_or_default();
     writeln!(world.out, "{}", welcome(&args, reachable(public), reachable(admin), &wallet))?;
     world.out.flush()?;
 
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     cluster.serve(nodes, &tasks, stop.clone()).await;
-    let result = app::run(config, gateway, listeners).await.map_err(Failure::runtime);
+    let again = config.clone();
+    let source = Source::new(move || Ok(again.clone()), None);
+    let result = app::run(config, gateway, listeners, source).await.map_err(Failure::runtime);
     stop.cancel();
     result
 }

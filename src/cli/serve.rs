@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::dev::reachable;
 use super::{Failure, World};
 use crate::app::{self, Listeners};
+use crate::config::{self, reload::Source};
 use crate::gateway::Gateway;
 use crate::telemetry;
 
@@ -23,7 +24,10 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
-    let config = world.config(args.config)?;
+    let file = world.config_file(args.config);
+    let (path, env) = (file.clone(), world.env.clone());
+    let source = Source::new(move || config::load(path.as_deref(), &env), file);
+    let config = source.load().map_err(Failure::usage)?;
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     let gateway = Gateway::new(&config).map_err(Failure::usage)?;
     let listeners = Listeners::bind(&config).await.map_err(Failure::runtime)?;
@@ -35,5 +39,5 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         reachable(admin)
     )?;
     world.out.flush()?;
-    app::run(config, gateway, listeners).await.map_err(Failure::runtime)
+    app::run(config, gateway, listeners, source).await.map_err(Failure::runtime)
 }

@@ -192,6 +192,11 @@ impl Member {
         self.incapable.store(0, Ordering::Relaxed);
     }
 
+    /// Takes it out by an operator's wish, or back in.
+    pub fn set_drained(&self, drained: bool) {
+        self.drained.store(drained, Ordering::Relaxed);
+    }
+
     /// Leaves it alone for `wait`, as it asked with a 429.
     pub(super) fn quiet_for(&self, wait: Duration, now: Instant) {
         let until = now + wait;

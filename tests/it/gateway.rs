@@ -53,6 +53,18 @@ async fn a_plan_says_what_a_key_may_do() {
 }
 
 #[tokio::test]
+async fn a_reload_changes_a_plan_at_once_and_says_what_waits() {
+    let stage = Stage::of(1, |_| {}).await;
+    let app = stage.app.as_ref().expect("running");
+    let mut new = (*app.front().config).clone();
+    new.plans.get_mut("dev").expect("the dev plan").methods = Some(vec![Method::GetBlock]);
+    new.pool.retries = 9;
+    let changes = app.reload(&new).expect("a good configuration");
+    assert_eq!((changes.at_once, changes.after_restart), (vec!["plans"], vec!["pool"]));
+    assert_eq!(stage.call("getClusterNodes", json!([])).await.code(), -32091);
+}
+
+#[tokio::test]
 async fn past_the_burst_calls_are_limited_each_by_itself() {
     let stage = Stage::of(1, |config| {
         let plan = config.plans.get_mut("dev").expect("the dev plan");

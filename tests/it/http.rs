@@ -1,6 +1,7 @@
 //! HTTP around the calls: routes, media types, sizes, CORS, compression, the documents beside the hot route.
 
 use serde_json::json;
+use slotfront::config::Secret;
 
 use crate::harness::Stage;
 
@@ -76,6 +77,43 @@ async fn a_long_answer_is_compressed_when_asked_for_and_is_the_same_answer() {
             stage.client.post(&stage.url).header("content-type", "application/json").body(body.clone());
         assert_eq!(stage.send(unpacking).await.text, identity.text);
     }
+}
+
+#[tokio::test]
+async fn an_operator_with_the_token_empties_the_cache_and_drains_a_node() {
+    let token = "an-admin-token";
+    let stage = Stage::of(2, |config| config.auth.admin_token = Some(Secret::new(token))).await;
+    let post = |path: &str, header: &str| {
+        let request =
+            stage.client.post(format!("{}{path}", stage.admin)).header("authorization", header.to_owned());
+        stage.send(request)
+    };
+    let bearer = format!("Bearer {token}");
+    stage.call("getClusterNodes", json!([])).await;
+    for header in ["", "Bearer", "Bearer no", "Basic an-admin-token", token] {
+        assert_eq!(post("/api/cache/purge", header).await.status, 401, "{header}");
+    }
+    assert!(stage.call("getClusterNodes", json!([])).await.cache().starts_with("hit"));
+    assert_eq!(post("/api/cache/purge", &bearer).await.status, 200);
+    assert_eq!(stage.call("getClusterNodes", json!([])).await.cache(), "fwd=miss; stored");
+
+    assert_eq!(post("/api/upstreams/nobody/drain", &bearer).await.status, 404);
+    assert_eq!(post("/api/upstreams/node-0/drain", &bearer).await.status, 200);
+    let before = stage.cluster.node(0).calls_without_probes();
+    for wallet in stage.cluster.examples().wallets.iter().take(10) {
+        stage.call("getAccountInfo", json!([wallet.to_string()])).await;
+    }
+    assert_eq!(stage.cluster.node(0).calls_without_probes(), before);
+    assert_eq!(post("/api/upstreams/node-0/restore", &bearer).await.status, 200);
+    for wallet in stage.cluster.examples().wallets.iter().skip(10) {
+        stage.call("getAccountInfo", json!([wallet.to_string()])).await;
+    }
+    assert!(stage.cluster.node(0).calls_without_probes() > before);
+
+    let closed = Stage::of(1, |_| {}).await;
+    let request =
+        closed.client.post(format!("{}/api/cache/purge", closed.admin)).header("authorization", bearer);
+    assert_eq!(closed.send(request).await.status, 403, "off without a token");
 }
 
 #[tokio::test]

@@ -1,0 +1,98 @@
+//! Which parts of a changed configuration take effect at once, and which wait for a restart.
+
+use super::{Config, Problems};
+
+/// Where a running gateway's configuration comes from, to be read again.
+pub struct Source {
+    load: Box<dyn Fn() -> Result<Config, Problems> + Send + Sync>,
+    file: Option<super::watch::Watched>,
+}
+
+impl Source {
+    /// Read by `load`; `file`, if there is one, is looked at now and then, and read again when it has changed.
+    pub fn new(
+        load: impl Fn() -> Result<Config, Problems> + Send + Sync + 'static,
+        file: Option<std::path::PathBuf>,
+    ) -> Self {
+        let mut file = file.map(super::watch::Watched::new);
+        // What is there now is what the gateway starts with.
+        if let Some(file) = &mut file {
+            let _ = file.look();
+        }
+        Self { load: Box::new(load), file }
+    }
+
+    /// Whether the file has another content than at the last look; one that cannot be read has not.
+    pub fn changed(&mut self) -> bool {
+        self.file.as_mut().is_some_and(|file| file.look().is_ok_and(|text| text.is_some()))
+    }
+
+    /// The configuration as it is written now.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn load(&self) -> Result<Config, Problems> {
+        (self.load)()
+    }
+}
+
+/// What differs between two configurations, by section.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// In force at once: who may do what.
+    pub at_once: Vec<&'static str>,
+    /// In force after a restart.
+    pub after_restart: Vec<&'static str>,
+}
+
+impl Changes {
+    /// What differs between `old` and `new`.
+    pub fn between(old: &Config, new: &Config) -> Self {
+        let named = |differs: &[(&'static str, bool)]| {
+            differs.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect()
+        };
+        Self {
+            at_once: named(&[("auth", old.auth != new.auth), ("plans", old.plans != new.plans)]),
+            after_restart: named(&[
+                ("compat", old.profile != new.profile),
+                ("server", old.server != new.server),
+                ("auth.usage_file", old.auth.usage_file != new.auth.usage_file),
+                ("auth.admin_token", old.auth.admin_token != new.auth.admin_token),
+                ("units", old.units != new.units),
+                ("upstream", old.upstreams != new.upstreams),
+                ("pool", old.pool != new.pool),
+                ("cache", old.cache != new.cache),
+                ("telemetry", old.telemetry != new.telemetry),
+            ]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_holds_at_once_and_a_listener_waits() {
+        let any = ([127, 0, 0, 1], 0).into();
+        let old = Config::dev(any, any, Vec::new());
+        let mut new = old.clone();
+        assert_eq!(Changes::between(&old, &new), Changes::default());
+        new.plans.get_mut("dev").unwrap().rps = 1;
+        new.server.max_batch = 7;
+        let expected = Changes { at_once: vec!["plans"], after_restart: vec!["server"] };
+        assert_eq!(Changes::between(&old, &new), expected);
+    }
+
+    #[test]
+    fn a_file_is_read_again_when_it_has_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("slotfront.toml");
+        std::fs::write(&file, "a").unwrap();
+        let mut source = Source::new(|| unreachable!("not asked"), Some(file.clone()));
+        assert!(!source.changed());
+        std::fs::write(&file, "b").unwrap();
+        assert!(source.changed());
+        assert!(!source.changed());
+    }
+}
