@@ -5,8 +5,10 @@
 
 pub mod derive;
 pub mod entry;
+mod fetch;
 pub mod flight;
 pub mod freshness;
+mod judge;
 pub mod key;
 pub mod status;
 pub mod store;
@@ -18,19 +20,19 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use entry::{Body, Entry, Payload};
-use flight::{Flights, Seat};
+use fetch::{Demand, FlightKey, Landed, Landing};
+use flight::Flights;
 use freshness::{Class, Freshness, Rules};
 use key::{Key, Plan};
 pub use status::{CacheStatus, Why};
-use store::{Kept, Store};
+use store::Store;
 
 use crate::config;
 use crate::error::Error;
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Query, Slot};
-use crate::node::NodeReply;
-use crate::pool::{Ask, Pool, Reply};
-use crate::telemetry::{Metrics, Outcome, UncacheableReason};
+use crate::pool::Pool;
+use crate::telemetry::{Metrics, Outcome, StaleCause};
 
 /// A minContextSlot this little above the frontier is waited for: a slot takes about 400 ms.
 const FRONTIER_WAIT: Duration = Duration::from_millis(400);
@@ -55,21 +57,10 @@ pub struct Answer {
     pub outcome: Outcome,
 }
 
-/// What a flight brings to all who wait for it.
-type Landing = Result<Landed, Error>;
-
-/// A node's answer, judged.
-#[derive(Debug, Clone)]
-struct Landed {
-    entry: Arc<Entry>,
-    /// Whether it is kept.
-    stored: bool,
-}
-
 /// The cache over a pool.
 pub struct Cache {
     store: Store,
-    flights: Arc<Flights<Key, Landing>>,
+    flights: Arc<Flights<FlightKey, Landing>>,
     rules: Rules,
     frontier: Arc<Frontier>,
     pool: Arc<Pool>,
@@ -120,15 +111,14 @@ impl Cache {
             match self.look_up(&plan, wanted) {
                 Found::Fresh(entry) => return Ok(self.hit(query, &entry, Outcome::Hit)),
                 Found::Stale(entry) => {
-                    drop(self.board(&plan));
+                    drop(self.board(&plan, Demand::Any));
                     return Ok(self.hit(query, &entry, Outcome::Stale));
                 }
                 Found::Expired => why = Why::Stale,
-                Found::Nothing => {
-                    if let Some(entry) = self.derive(query, wanted) {
-                        return Ok(self.hit(query, &entry, Outcome::Derived));
-                    }
-                }
+                Found::Nothing => {}
+            }
+            if let Some(entry) = self.derive(query, wanted) {
+                return Ok(self.hit(query, &entry, Outcome::Derived));
             }
         }
         match tokio::time::timeout_at(terms.deadline, self.from_node(query, &plan, why, terms)).await {
@@ -146,15 +136,30 @@ impl Cache {
         why: Why,
         terms: Terms,
     ) -> Result<Answer, Error> {
+        let wanted = query.min_context_slot();
         if why == Why::Request {
-            return self.ask_alone(query, plan, why, terms).await;
+            let landed = self.fetch(plan, wanted.map_or(Demand::Any, Demand::Own), terms.deadline).await?;
+            return Ok(self.land(query, &landed, why, true));
         }
-        if let (Some(slot), Some(commitment)) = (query.min_context_slot(), query.commitment())
-            && !self.frontier_reaches(slot, commitment).await
-        {
-            return self.ask_alone(query, plan, why, terms).await;
+        let (Some(slot), Some(commitment)) = (wanted, query.commitment()) else {
+            let by_flight = self.by_flight(query, plan, why, Demand::Any).await?;
+            // A joiner for whom the answer was too old asks once more, and takes what comes.
+            return match by_flight {
+                Some(answer) => Ok(answer),
+                None => self.last_flight(query, plan, why, Demand::Any).await,
+            };
+        };
+        if self.frontier_reaches(slot, commitment).await {
+            if let Some(answer) = self.by_flight(query, plan, why, Demand::Any).await? {
+                return Ok(answer);
+            }
+            // All for whom the first answer was too low share the next, from a node at the frontier.
+            let reached = Demand::Reached(self.frontier.slot(commitment));
+            if let Some(answer) = self.by_flight(query, plan, why, reached).await? {
+                return Ok(answer);
+            }
         }
-        self.by_flight(query, plan, why, terms).await
+        self.last_flight(query, plan, why, Demand::Own(slot)).await
     }
 
     /// Bytes held, and entries.
@@ -172,7 +177,11 @@ impl Cache {
         let now = Instant::now();
         let mut found = Found::Nothing;
         for key in std::iter::once(&plan.key).chain(&plan.absent) {
-            let Some(entry) = self.store.get(key).filter(|entry| entry.reaches(wanted)) else { continue };
+            let Some(entry) = self.store.get(key) else { continue };
+            if !entry.reaches(wanted) {
+                self.metrics.cache_stale.at(StaleCause::Floor).inc();
+                continue;
+            }
             match self.rules.judge(&entry, &self.frontier, now) {
                 Freshness::Fresh => return Found::Fresh(entry),
                 Freshness::Stale(cause) => {
@@ -202,55 +211,31 @@ impl Cache {
         })
     }
 
-    /// Joins the flight for `plan`, or leads one.
-    fn board(self: &Arc<Self>, plan: &Plan) -> Seat<Landing> {
-        let (cache, lead) = (Arc::clone(self), plan.clone());
-        let fetch = move || {
-            let (cache, plan) = (Arc::clone(&cache), lead.clone());
-            // The flight's own deadline: callers who came late may wait as long as the one who led.
-            let deadline = Instant::now() + cache.request_timeout;
-            async move { cache.fetch(&plan, None, deadline).await }
-        };
-        self.flights.join(&plan.key, fetch, Result::is_err)
-    }
-
-    /// Waits for a flight, and once more for a second one where what landed does not meet this caller's terms.
-    async fn by_flight(
-        self: &Arc<Self>,
-        query: &Query,
-        plan: &Plan,
-        why: Why,
-        terms: Terms,
-    ) -> Result<Answer, Error> {
-        let wanted = query.min_context_slot();
-        for last in [false, true] {
-            let seat = self.board(plan);
-            let leads = seat.leads;
-            let landed = seat.landed().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())))?;
-            if !landed.entry.reaches(wanted) {
-                break;
+    /// What a fetch came back with, as the answer of one who led it or waited for it.
+    fn land(&self, query: &Query, landed: &Landed, why: Why, leads: bool) -> Answer {
+        match landed {
+            Landed::Held(entry) => self.held(query, entry),
+            Landed::Fetched(entry, _) if !leads => {
+                self.deliver(query, entry, CacheStatus::Collapsed, Outcome::Collapsed)
             }
-            // A joiner takes what a hit of that age and slot would be; the leader's answer was asked for after it came.
-            let fresh =
-                || self.rules.judge(&landed.entry, &self.frontier, Instant::now()) == Freshness::Fresh;
-            if leads || last || fresh() {
-                let status = CacheStatus::forwarded(why, landed.stored);
-                let (status, outcome) = if leads {
-                    (status, Outcome::Miss)
-                } else {
-                    (CacheStatus::Collapsed, Outcome::Collapsed)
-                };
-                return Ok(self.deliver(query, &landed.entry, status, outcome));
+            Landed::Fetched(entry, stored) => {
+                let outcome = if why == Why::Request { Outcome::Bypass } else { Outcome::Miss };
+                self.deliver(query, entry, CacheStatus::forwarded(why, *stored), outcome)
             }
         }
-        self.ask_alone(query, plan, why, terms).await
     }
 
-    /// One call of this caller's own, with its own condition: a node's word on that condition passes through.
-    async fn ask_alone(&self, query: &Query, plan: &Plan, why: Why, terms: Terms) -> Result<Answer, Error> {
-        let landed = self.fetch(plan, query.min_context_slot(), terms.deadline).await?;
-        let outcome = if why == Why::Request { Outcome::Bypass } else { Outcome::Miss };
-        Ok(self.deliver(query, &landed.entry, CacheStatus::forwarded(why, landed.stored), outcome))
+    /// What is held, said to be what it is: a hit, or what stands in where no node gives better.
+    fn held(&self, query: &Query, entry: &Arc<Entry>) -> Answer {
+        let now = Instant::now();
+        match self.rules.judge(entry, &self.frontier, now) {
+            Freshness::Fresh => self.hit(query, entry, Outcome::Hit),
+            Freshness::Stale(_) => self.hit(query, entry, Outcome::Stale),
+            Freshness::Expired(_) => {
+                let status = CacheStatus::StaleIfError { ttl_s: self.rules.ttl_left_s(entry, now).min(0) };
+                self.deliver(query, entry, status, Outcome::Stale)
+            }
+        }
     }
 
     /// Whether the frontier is at `slot`, or arrives there within a moment.
@@ -263,74 +248,21 @@ impl Cache {
         tokio::time::timeout(FRONTIER_WAIT, self.frontier.reached(commitment, slot)).await.is_ok()
     }
 
-    /// Asks the pool, judges the answer and keeps it.
-    async fn fetch(&self, plan: &Plan, wanted: Option<Slot>, deadline: Instant) -> Landing {
-        let held = self.store.get(&plan.key);
-        let floor = match plan.upstream.commitment() {
-            Some(Commitment::Confirmed | Commitment::Finalized) => held.as_ref().map(|entry| entry.slot),
-            _ => None,
-        };
-        // A wish above what the pool has reached goes to one node alone, which says so itself.
-        let alone = wanted.is_some_and(|slot| {
-            plan.upstream.commitment().is_some_and(|commitment| slot > self.frontier.slot(commitment))
-        });
-        let ask = Ask {
-            query: plan.upstream.clone().with_min_context_slot(wanted),
-            floor: floor.max(wanted),
-            alone,
-            deadline,
-        };
-        let reply = self.pool.call(&ask).await?;
-        Ok(self.take_in(plan, &reply))
-    }
-
-    /// Judges an answer: keeps it where it may be kept, and never lets it move a held one backwards.
-    fn take_in(&self, plan: &Plan, reply: &Reply) -> Landed {
-        let method = plan.upstream.method();
-        let (payload, place) = judge(plan, reply);
-        let class = place.as_ref().map_or(plan.class, |(_, class)| *class);
-        let entry = Arc::new(Entry { payload, slot: reply.slot, sent_at: reply.sent_at, class });
-        let not_kept = |reason| {
-            self.metrics.uncacheable.at((Some(method), reason)).inc();
-            Landed { entry: Arc::clone(&entry), stored: false }
-        };
-        let key = match place {
-            Ok((key, _)) => key,
-            Err(reason) => return not_kept(reason),
-        };
-        match self.store.keep(key, &entry) {
-            Kept::Stored => {
-                self.keep_singles(&plan.upstream, &entry);
-                Landed { entry, stored: true }
-            }
-            Kept::TooLarge => not_kept(UncacheableReason::TooLarge),
-            Kept::Behind(held) if self.rules.in_fault(&held, Instant::now()) => {
-                self.metrics.uncacheable.at((Some(method), UncacheableReason::Older)).inc();
-                Landed { entry: held, stored: false }
-            }
-            Kept::Behind(_) => not_kept(UncacheableReason::Older),
-        }
-    }
-
-    /// A list answer fills the entries of its accounts, which share its bytes.
-    fn keep_singles(&self, query: &Query, list: &Entry) {
-        let (Query::Accounts(query), Payload::Result(body)) = (query, &list.payload) else { return };
-        for (pubkey, body) in query.pubkeys.iter().zip(derive::account::singles(body)) {
-            let entry = Entry { payload: Payload::Result(body), ..list.clone() };
-            self.store.keep(Key::Account(*pubkey, query.form, query.commitment), &Arc::new(entry));
-        }
+    /// Whether `entry` may still be served, if only in a fault: as long as it may, it holds its floor.
+    fn serves(&self, entry: &Entry) -> bool {
+        let now = Instant::now();
+        self.rules.in_fault(entry, now)
+            || !matches!(self.rules.judge(entry, &self.frontier, now), Freshness::Expired(_))
     }
 
     /// What may stand in for an answer that no node gives.
     fn in_fault(&self, query: &Query, plan: &Plan, error: Error) -> Result<Answer, Error> {
-        let now = Instant::now();
-        let held = std::iter::once(&plan.key).chain(&plan.absent).find_map(|key| {
+        let stands_in = std::iter::once(&plan.key).chain(&plan.absent).find_map(|key| {
             let entry = self.store.get(key)?;
-            (entry.reaches(query.min_context_slot()) && self.rules.in_fault(&entry, now)).then_some(entry)
+            let serves = entry.reaches(query.min_context_slot()) && self.serves(&entry);
+            serves.then_some(entry)
         });
-        let Some(entry) = held else { return Err(error) };
-        let status = CacheStatus::StaleIfError { ttl_s: self.rules.ttl_left_s(&entry, now) };
-        Ok(self.deliver(query, &entry, status, Outcome::Stale))
+        stands_in.map(|entry| self.held(query, &entry)).ok_or(error)
     }
 
     fn hit(&self, query: &Query, entry: &Arc<Entry>, outcome: Outcome) -> Answer {
@@ -366,40 +298,4 @@ impl Cache {
 /// Whether the caller wants fewer samples than are kept.
 fn shortened(query: &Query) -> bool {
     matches!(query, Query::Samples(samples) if samples.limit < key::ALL_SAMPLES)
-}
-
-/// Where a node's answer is kept and how long it lives, or why it is not kept: the Freshness table, row by row.
-fn judge(plan: &Plan, reply: &Reply) -> (Payload, Result<(Key, Class), UncacheableReason>) {
-    let keep = |class| Ok((plan.key.clone(), class));
-    let absent = |class| Ok((plan.absent.clone().unwrap_or_else(|| plan.key.clone()), class));
-    match &reply.body {
-        NodeReply::Result(result) => {
-            let payload = Payload::Result(Body::One(result.clone()));
-            let place = match plan.upstream {
-                // Null from getBlock proves nothing, and a fee's null may become a number at any slot.
-                Query::Block(_) if result.as_ref() == b"null" => Err(UncacheableReason::Null),
-                Query::Fee(_) if result.ends_with(b"\"value\":null}") => Err(UncacheableReason::Null),
-                _ => keep(plan.class),
-            };
-            (payload, place)
-        }
-        NodeReply::Error { code, body } => {
-            let place = match (&plan.upstream, code) {
-                // Errors that depend on an account live as long as the account.
-                (Query::Account(_) | Query::Accounts(_), -32600) | (Query::Balance(_), -32602) => {
-                    keep(plan.class)
-                }
-                (Query::Block(_), -32015) => keep(plan.class),
-                (Query::Block(_), -32007 | -32009) if matches!(plan.absent, Some(Key::NoBlock(_))) => {
-                    absent(if reply.confirmed { Class::Skipped } else { Class::SkippedUnconfirmed })
-                }
-                (Query::Block(q), -32004) => match plan.absent {
-                    Some(Key::NotYet(..)) => absent(Class::NotYet(q.slot, q.commitment)),
-                    _ => Err(UncacheableReason::Transient),
-                },
-                _ => Err(UncacheableReason::Transient),
-            };
-            (Payload::Error { code: *code, body: body.clone() }, place)
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Bytes that arrive in chunks, gathered up to a limit; a single chunk, the usual case, is not copied.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 /// More bytes than the limit have come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,13 +11,13 @@ pub struct OverLimit;
 pub struct Gather {
     limit: usize,
     first: Bytes,
-    rest: BytesMut,
+    rest: Vec<u8>,
 }
 
 impl Gather {
     /// No chunk yet; at most `limit` bytes in all.
     pub fn new(limit: usize) -> Self {
-        Self { limit, first: Bytes::new(), rest: BytesMut::new() }
+        Self { limit, first: Bytes::new(), rest: Vec::new() }
     }
 
     /// Takes the next chunk.
@@ -40,9 +40,18 @@ impl Gather {
         Ok(())
     }
 
-    /// The whole body.
+    /// The whole body. A single chunk is passed on, with the read buffer that it is a part of.
     pub fn finish(self) -> Bytes {
-        if self.rest.is_empty() { self.first } else { self.rest.freeze() }
+        if self.rest.is_empty() { self.first } else { self.rest.into() }
+    }
+
+    /// The whole body in memory of its own length: what is kept must hold on to no more than is counted for it.
+    pub fn finish_to_keep(mut self) -> Bytes {
+        if self.rest.is_empty() {
+            return Bytes::copy_from_slice(&self.first);
+        }
+        self.rest.shrink_to_fit();
+        self.rest.into()
     }
 }
 
@@ -66,5 +75,15 @@ mod tests {
         let mut gather = Gather::new(9);
         assert_eq!(gather.push(chunk.clone()), Ok(()));
         assert_eq!(gather.finish().as_ptr(), chunk.as_ptr());
+    }
+
+    #[test]
+    fn what_is_kept_holds_no_read_buffer() {
+        let buffer = Bytes::from(vec![7; 8192]);
+        let mut gather = Gather::new(99);
+        assert_eq!(gather.push(buffer.slice(..9)), Ok(()));
+        let kept = gather.finish_to_keep();
+        drop(buffer);
+        assert_eq!(kept.try_into_mut().map(|kept| kept.capacity()), Ok(9));
     }
 }

@@ -43,6 +43,14 @@ impl Body {
     pub fn is_empty(&self) -> bool {
         self.pieces().iter().all(Bytes::is_empty)
     }
+
+    /// What it takes to hold the pieces together, in bytes beyond their own.
+    pub fn binding_bytes(&self) -> usize {
+        match self {
+            Self::One(_) => 0,
+            Self::Many(pieces) => size_of_val::<[Bytes]>(pieces),
+        }
+    }
 }
 
 impl From<Bytes> for Body {
@@ -78,6 +86,14 @@ impl Payload {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// All that it holds in memory, in bytes.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Result(body) => body.len() + body.binding_bytes(),
+            Self::Error { body, .. } => body.len(),
+        }
+    }
 }
 
 /// One kept answer.
@@ -94,7 +110,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether it stands for at least `slot`; answers outside the chain's time stand for any.
+    /// Whether it stands for at least `slot`.
     pub fn reaches(&self, slot: Option<Slot>) -> bool {
         slot.is_none_or(|slot| self.slot >= slot)
     }

@@ -30,6 +30,8 @@ pub struct Store {
 pub enum Kept {
     /// It is kept.
     Stored,
+    /// It is kept in place of one of a higher slot, which no node reaches and which may not be served any more.
+    FloorFell,
     /// An answer of a higher slot is held already, and stays.
     Behind(Arc<Entry>),
     /// It is over `cache.max_entry`.
@@ -58,17 +60,23 @@ impl Store {
         self.entries.get(key)
     }
 
-    /// Keeps `entry`, unless what is held stands for a higher slot; compared and replaced in one step.
-    pub fn keep(&self, key: Key, entry: &Arc<Entry>) -> Kept {
+    /// Keeps `entry`, unless what is held stands for a higher slot and may still be served, as `serves` says; compared
+    /// and replaced in one step.
+    pub fn keep(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&Entry) -> bool) -> Kept {
         if weight(&key, entry) > self.max_entry {
             return Kept::TooLarge;
         }
+        let mut fallen = false;
         let result = self.entries.entry(key).and_compute_with(|held| match held {
-            Some(held) if held.value().slot > entry.slot => Op::Nop,
+            Some(held) if held.value().slot > entry.slot => {
+                fallen = !serves(held.value());
+                if fallen { Op::Put(Arc::clone(entry)) } else { Op::Nop }
+            }
             _ => Op::Put(Arc::clone(entry)),
         });
         match result {
             CompResult::Unchanged(held) => Kept::Behind(held.into_value()),
+            _ if fallen => Kept::FloorFell,
             _ => Kept::Stored,
         }
     }
@@ -86,7 +94,7 @@ impl Store {
 }
 
 fn weight(key: &Key, entry: &Entry) -> u64 {
-    (entry.payload.len() + key.heap_bytes() + OVERHEAD_BYTES) as u64
+    (entry.payload.weight() + key.heap_bytes() + OVERHEAD_BYTES) as u64
 }
 
 #[cfg(test)]
@@ -111,21 +119,25 @@ mod tests {
     async fn an_entry_is_replaced_by_the_same_or_a_higher_slot_only() {
         let store = store(1 << 20, 1 << 20);
         let held = || store.get(&Key::Samples).map(|e| (e.slot, e.payload.len()));
-        assert!(matches!(store.keep(Key::Samples, &entry(10, 1)), Kept::Stored));
-        assert!(matches!(store.keep(Key::Samples, &entry(9, 2)), Kept::Behind(held) if held.slot == 10));
+        assert!(matches!(store.keep(Key::Samples, &entry(10, 1), |_| true), Kept::Stored));
+        assert!(
+            matches!(store.keep(Key::Samples, &entry(9, 2), |_| true), Kept::Behind(held) if held.slot == 10)
+        );
         assert_eq!(held(), Some((10, 1)));
-        assert!(matches!(store.keep(Key::Samples, &entry(10, 3)), Kept::Stored));
+        assert!(matches!(store.keep(Key::Samples, &entry(10, 3), |_| true), Kept::Stored));
         assert_eq!(held(), Some((10, 3)));
-        assert!(matches!(store.keep(Key::Samples, &entry(11, 4)), Kept::Stored));
+        assert!(matches!(store.keep(Key::Samples, &entry(11, 4), |_| true), Kept::Stored));
         assert_eq!(held(), Some((11, 4)));
+        assert!(matches!(store.keep(Key::Samples, &entry(7, 5), |held| held.slot != 11), Kept::FloorFell));
+        assert_eq!(held(), Some((7, 5)));
     }
 
     #[tokio::test]
     async fn the_store_is_bounded_in_bytes() {
         let store = store(100_000, 20_000);
-        assert!(matches!(store.keep(Key::Samples, &entry(1, 20_000)), Kept::TooLarge));
+        assert!(matches!(store.keep(Key::Samples, &entry(1, 20_000), |_| true), Kept::TooLarge));
         for slot in 0..1000 {
-            store.keep(Key::NoBlock(slot), &entry(slot, 1000));
+            store.keep(Key::NoBlock(slot), &entry(slot, 1000), |_| true);
         }
         let (bytes, entries) = store.usage();
         assert!(bytes <= 100_000 && entries > 40, "{bytes} bytes in {entries} entries");

@@ -177,7 +177,7 @@ impl Client {
             }
             body.push(chunk).map_err(|OverLimit| Fault::TooLarge)?;
         }
-        Ok(body.finish())
+        Ok(body.finish_to_keep())
     }
 }
 

@@ -71,7 +71,7 @@ async fn an_answer_over_the_limit_is_cut_off_and_costs_one_call() {
     let reply = stage.call("getAccountInfo", json!([account])).await;
     assert_eq!((reply.status, reply.code()), (502, -32095));
     assert_eq!(reply.json()["error"]["data"]["attempts"][0]["reason"], "too_large");
-    assert_eq!(reply.json()["error"]["data"]["attempts"].as_array().unwrap().len(), 1);
+    assert_eq!(stage.upstream_calls(), 1, "another node's answer would be as large");
     let other = stage.call("getClusterNodes", json!([])).await;
     assert_eq!(other.status, 200, "nothing else is disturbed");
 }

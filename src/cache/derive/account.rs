@@ -1,4 +1,4 @@
-//! Lists of accounts from single ones of one slot, and the other way round; both share the bytes a node sent.
+//! Lists of accounts from single ones of one slot, and the other way round; both share each account's bytes.
 //!
 //! Element i of a list is the `value` of the single answer in the same form at the same slot, exactly. A list made
 //! here is as consistent as a node's own: at finalized even a node's list may mix neighbouring slots.
@@ -39,12 +39,23 @@ pub fn assemble(
     Some(Arc::new(Entry { payload, slot: first.slot, sent_at, class: first.class }))
 }
 
-/// The single answers that a list's answer holds, in its order; none where it is not a list's.
-pub fn singles(list: &Body) -> Vec<Body> {
-    let Body::One(list) = list else { return Vec::new() };
-    let Some(Contextual { context, value, .. }) = Contextual::split(list) else { return Vec::new() };
+/// A list's answer taken apart: itself, and the single answers that it holds, in its order; `None` where it is no list.
+///
+/// Both are made of the same pieces, each in memory of its own: one that outlives the others holds on to nothing more.
+pub fn take_apart(list: &Bytes) -> Option<(Body, Vec<Body>)> {
+    let Contextual { context, value, .. } = Contextual::split(list)?;
+    let own = |piece: &Bytes| Bytes::copy_from_slice(piece);
+    let (context, values) = (own(&context), elements(&value)?.iter().map(own).collect::<Vec<_>>());
+    let mut pieces = vec![CONTEXT, context.clone(), LIST];
+    for (i, value) in values.iter().enumerate() {
+        if i > 0 {
+            pieces.push(COMMA);
+        }
+        pieces.push(value.clone());
+    }
+    pieces.push(END_LIST);
     let single = |value| Body::Many([CONTEXT, context.clone(), VALUE, value, END].into());
-    elements(&value).unwrap_or_default().into_iter().map(single).collect()
+    Some((Body::Many(pieces.into()), values.into_iter().map(single).collect()))
 }
 
 /// The `context` and `value` of a kept single answer.
@@ -83,7 +94,10 @@ mod tests {
     #[tokio::test]
     async fn a_list_gives_its_singles_and_they_give_it_back() {
         let (a, b) = (Pubkey([1; 32]), Pubkey([2; 32]));
-        let singles = singles(&Body::One(Bytes::from_static(LIST_OF_TWO)));
+        let (list, singles) = take_apart(&Bytes::from_static(LIST_OF_TWO)).unwrap();
+        assert_eq!(text(&list).as_bytes(), LIST_OF_TWO);
+        let (empty, none) = take_apart(&Bytes::from_static(br#"{"context":{"slot":9},"value":[]}"#)).unwrap();
+        assert_eq!((text(&empty).as_str(), none.len()), (r#"{"context":{"slot":9},"value":[]}"#, 0));
         assert_eq!(
             singles.iter().map(text).collect::<Vec<_>>(),
             [
