@@ -143,6 +143,29 @@ impl Stage {
         }
     }
 
+    /// Ends the cluster, and starts one of another seed and a later slot at the same addresses.
+    pub(crate) async fn replace_cluster(&self, seed: u64, addresses: &[SocketAddr]) -> Arc<Cluster> {
+        self.stop.cancel();
+        let first_slot = Settings::default().first_slot + 1_000_000;
+        let settings =
+            Settings { seed, first_slot, nodes: addresses.len(), slot_time: None, ..Settings::default() };
+        let other = Cluster::new(settings);
+        let mut listeners = Vec::new();
+        for address in addresses {
+            // The old listener ends with its task, a moment after it was told to.
+            let deadline = Instant::now() + PATIENCE;
+            listeners.push(loop {
+                match TcpListener::bind(address).await {
+                    Ok(listener) => break listener,
+                    Err(error) => assert!(Instant::now() < deadline, "{address}: {error}"),
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            });
+        }
+        Arc::clone(&other).serve(listeners, &TaskTracker::new(), CancellationToken::new()).await;
+        other
+    }
+
     /// One call, with id 1.
     pub(crate) async fn call(&self, method: &str, params: Value) -> Reply {
         self.post(json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()).await

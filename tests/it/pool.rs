@@ -172,3 +172,21 @@ async fn health_is_a_nodes_own_word_and_readiness_says_why() {
         "better a doubtful node than none"
     );
 }
+
+#[tokio::test]
+async fn when_every_node_is_of_another_cluster_the_cache_is_emptied() {
+    let stage = stage(1).await;
+    let before = stage.call("getClusterNodes", json!([])).await;
+    let node = stage.cluster.node(0).address().unwrap();
+    let other = stage.replace_cluster(2, &[node]).await;
+    stage
+        .until("the other cluster is known", || {
+            let front = stage.front();
+            front.frontier.slot(Commitment::Processed) == other.slot(Commitment::Processed)
+                && front.cache.usage().1 == 0
+        })
+        .await;
+    let after = stage.call("getClusterNodes", json!([])).await;
+    assert_eq!(after.cache(), "fwd=miss; stored");
+    assert_ne!(after.result(), before.result());
+}
