@@ -165,7 +165,7 @@ class Serve(unittest.TestCase):
                 listed = subprocess.run([*keys, "list", *file], capture_output=True, text=True, check=True).stdout
                 self.assertIn("wallet", listed)
                 key_id = re.search(r"^(\S+)\s.*wallet", listed, re.M).group(1)
-                subprocess.run([*keys, "revoke", *file, key_id], capture_output=True, text=True, check=True)
+                subprocess.run([*keys, "revoke", *file, "--name", key_id], capture_output=True, text=True, check=True)
                 deadline = time.monotonic() + PATIENCE_S
                 while call(url, "getClusterNodes", [])[0] == 200 and time.monotonic() < deadline:
                     time.sleep(0.1)
