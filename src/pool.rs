@@ -224,7 +224,7 @@ impl Pool {
                     unusable: unusable.into_iter().flatten().max(),
                     near,
                     tier: member.tier,
-                    load: member.load(),
+                    load: member.load(now),
                 }
             })
             .collect()

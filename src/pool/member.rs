@@ -145,13 +145,13 @@ impl Member {
     }
 
     /// Peak-EWMA × in-flight, in seconds.
-    pub(super) fn load(&self) -> f64 {
-        lock(&self.latency).load(self.in_flight())
+    pub(super) fn load(&self, now: Instant) -> f64 {
+        lock(&self.latency).load(self.in_flight(), now)
     }
 
-    /// Peak-EWMA latency.
+    /// Peak-EWMA latency as it counts now.
     pub fn latency(&self) -> Duration {
-        Duration::from_secs_f64(lock(&self.latency).seconds())
+        Duration::from_secs_f64(lock(&self.latency).seconds(Instant::now()))
     }
 
     /// Where its breaker stands.
