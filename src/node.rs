@@ -65,8 +65,8 @@ impl Fault {
         !matches!(self, Self::TooLarge | Self::BuffersFull)
     }
 
-    /// Whether another node may do better.
+    /// Whether another node may do better; the buffers are those of all nodes.
     pub const fn may_retry(self) -> bool {
-        !matches!(self, Self::TooLarge)
+        !matches!(self, Self::TooLarge | Self::BuffersFull)
     }
 }

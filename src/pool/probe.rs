@@ -85,7 +85,7 @@ pub async fn pulse(client: &Client) -> Result<Pulse, Fault> {
 /// One question: the result, or the node's own error message.
 async fn ask(client: &Client, method: &str, params: Value) -> Result<Result<Value, String>, Fault> {
     let body = json!({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}).to_string();
-    let answer = client.post(Bytes::from(body), TIMEOUT).await?;
+    let answer = client.probe(Bytes::from(body), TIMEOUT).await?;
     match NodeReply::parse(&answer, 0)? {
         NodeReply::Result(result) => Ok(Ok(serde_json::from_slice(&result).map_err(|_| Fault::BadJson)?)),
         NodeReply::Error { code, body } => {

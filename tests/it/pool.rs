@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use slotfront::methods::Commitment;
 use slotfront::sim::Fault;
+use tokio::time::Instant;
 
 use crate::harness::Stage;
 
@@ -74,6 +75,20 @@ async fn an_answer_over_the_limit_is_cut_off_and_costs_one_call() {
     assert_eq!(reply.json()["error"]["data"]["attempts"].as_array().unwrap().len(), 1);
     let other = stage.call("getClusterNodes", json!([])).await;
     assert_eq!(other.status, 200, "nothing else is disturbed");
+}
+
+#[tokio::test]
+async fn full_buffers_cost_one_call_and_no_node_its_health() {
+    let stage = Stage::with(|config| config.pool.max_buffered = 16).await;
+    let account = stage.cluster.examples().wallets[0].to_string();
+    let reply = stage.call("getAccountInfo", json!([account])).await;
+    assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
+    let attempts = reply.json()["error"]["data"]["attempts"].as_array().unwrap().clone();
+    assert_eq!(attempts.len(), 1, "the buffers are those of all nodes: {}", reply.text);
+    assert_eq!(attempts[0]["reason"], "buffers_full");
+    for (name, unusable) in stage.front().pool.standing(Instant::now()) {
+        assert_eq!(unusable, None, "{name}");
+    }
 }
 
 #[tokio::test]
@@ -153,12 +168,7 @@ async fn health_is_a_nodes_own_word_and_readiness_says_why() {
     stage.cluster.nodes().iter().for_each(|node| node.set_healthy(false));
     stage
         .until("all are unhealthy", || {
-            stage
-                .front()
-                .pool
-                .standing(tokio::time::Instant::now())
-                .iter()
-                .all(|(_, unusable)| unusable.is_some())
+            stage.front().pool.standing(Instant::now()).iter().all(|(_, unusable)| unusable.is_some())
         })
         .await;
     assert_eq!(stage.send(health()).await.text, "behind");
