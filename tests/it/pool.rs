@@ -123,6 +123,21 @@ async fn a_block_comes_from_the_node_that_still_has_it() {
 }
 
 #[tokio::test]
+async fn a_node_that_does_not_say_how_far_back_it_reaches_keeps_its_old_number() {
+    let stage = stage(1).await;
+    let asked = || stage.cluster.node(0).calls("getFirstAvailableBlock");
+    let first = stage.cluster.examples().block_with_v0;
+    stage.cluster.node(0).prune_below(first);
+    let known = || stage.front().pool.members()[0].first_available();
+    stage.until("the number is known", || known() == first).await;
+    let fault = Fault::Error { code: -32603, message: "Internal error".to_owned() };
+    stage.cluster.node(0).fault_on("getFirstAvailableBlock", fault, None);
+    let before = asked();
+    stage.until("it is asked twice more", || asked() >= before + 2).await;
+    assert_eq!(known(), first);
+}
+
+#[tokio::test]
 async fn a_null_block_is_asked_elsewhere_once_and_never_kept() {
     let stage = stage(3).await;
     let slot = stage.cluster.examples().block_with_v0;
