@@ -50,9 +50,9 @@ impl Pool {
         let member = &self.members[node];
         let method = ask.query.method();
         let sent_at = Instant::now();
-        let timeout = self.settings.attempt_timeout[method.index()]
-            .min(ask.deadline.saturating_duration_since(sent_at));
-        let Some(mut place) = member.start(sent_at) else {
+        let patience = self.settings.attempt_timeout[method.index()];
+        let timeout = patience.min(ask.deadline.saturating_duration_since(sent_at));
+        let Some(mut place) = member.start(method, sent_at) else {
             return Err(Fault::TooManyRequests(None));
         };
         // Without a context the answer's slot is the node's own, as known before the call was sent.
@@ -65,18 +65,27 @@ impl Pool {
                 take_apart(body, id).await
             };
             tokio::pin!(exchange);
-            let slow = self.slow_after(method.index()).unwrap_or(timeout);
-            if let Ok(outcome) = tokio::time::timeout(slow, &mut exchange).await {
-                outcome
-            } else {
-                if place.hangs(Instant::now()) {
-                    tracing::warn!(upstream.name = member.name, "circuit breaker opened: calls hang");
+            if let Some(slow) = self.slow_after(method.index()) {
+                if let Ok(outcome) = tokio::time::timeout(slow, &mut exchange).await {
+                    outcome
+                } else {
+                    if place.hangs(Instant::now()) {
+                        tracing::warn!(upstream.name = member.name, "circuit breaker opened: calls hang");
+                    }
+                    exchange.await
                 }
+            } else {
                 exchange.await
             }
         };
         let now = Instant::now();
         let latency = now.duration_since(sent_at);
+        // How little time the caller had left says nothing of the node.
+        let cut_short = timeout < patience && now >= ask.deadline;
+        let outcome = match outcome {
+            Err(Fault::Timeout) if cut_short => Err(Fault::GivenUp),
+            outcome => outcome,
+        };
         let judged =
             outcome.map(|(body, context)| (judge(&body, context, ask, &self.frontier), body, context));
         let fault = match &judged {

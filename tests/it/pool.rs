@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use slotfront::methods::Commitment;
+use slotfront::methods::{Commitment, Query};
+use slotfront::pool::Ask;
+use slotfront::pool::breaker::State;
 use slotfront::sim::Fault;
 use tokio::time::Instant;
 
@@ -75,6 +77,30 @@ async fn an_answer_over_the_limit_is_cut_off_and_costs_one_call() {
     assert_eq!(reply.json()["error"]["data"]["attempts"].as_array().unwrap().len(), 1);
     let other = stage.call("getClusterNodes", json!([])).await;
     assert_eq!(other.status, 200, "nothing else is disturbed");
+}
+
+#[tokio::test]
+async fn a_callers_short_patience_is_no_mark_against_the_node() {
+    let stage = Stage::of(1, |config| config.pool.attempt_timeout = [Duration::from_millis(200); 8]).await;
+    stage.cluster.node(0).fault_on("getClusterNodes", Fault::Hang, None);
+    let pool = &stage.front().pool;
+    let member = &pool.members()[0];
+    let breaker = stage.front().config.pool.breaker;
+    let call = async |patience_ms| {
+        let deadline = Instant::now() + Duration::from_millis(patience_ms);
+        let ask = Ask { query: Query::ClusterNodes, floor: None, alone: false, deadline };
+        pool.call(&ask).await.unwrap_err()
+    };
+    for _ in 0..breaker.failures {
+        call(20).await;
+    }
+    assert_eq!((member.breaker(Instant::now()), member.counts().1), (State::Closed, 0));
+    assert!(member.latency() < Duration::from_millis(20), "{:?}", member.latency());
+    for _ in 0..breaker.failures {
+        call(2000).await;
+    }
+    assert_eq!(member.breaker(Instant::now()), State::Open);
+    assert!(member.latency() > Duration::from_millis(150), "{:?}", member.latency());
 }
 
 #[tokio::test]
