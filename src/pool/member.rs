@@ -182,6 +182,13 @@ impl Member {
         self.version.store(Some(Arc::new(version)));
     }
 
+    /// Whether it may ever answer `method` as things stand: not out of the pool, and not known to lack the method.
+    pub(super) fn serves(&self, method: Method) -> bool {
+        let out =
+            self.drained.load(Ordering::Relaxed) || matches!(**self.health.load(), Health::Foreign { .. });
+        !out && self.incapable.load(Ordering::Relaxed) & bit(method) == 0
+    }
+
     /// Remembers that it does not serve `method`.
     pub(super) fn set_incapable(&self, method: Method) {
         self.incapable.fetch_or(bit(method), Ordering::Relaxed);
@@ -229,6 +236,11 @@ impl InFlight<'_> {
         }
         self.settled = true;
         lock(&self.member.breaker).failed(now)
+    }
+
+    /// The call has ended in a way that is neither for the node nor against it.
+    pub(super) fn says_nothing(mut self) {
+        self.ended = true;
     }
 
     /// The call has ended, well or not. Returns whether this has opened the breaker.

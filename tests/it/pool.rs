@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use slotfront::methods::{Commitment, Query};
 use slotfront::pool::Ask;
 use slotfront::pool::breaker::State;
+use slotfront::pool::select::Unusable;
 use slotfront::sim::Fault;
 use tokio::time::Instant;
 
@@ -193,11 +194,84 @@ async fn a_node_without_the_method_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn a_pool_of_one_retries_a_connection_that_the_node_closed() {
+async fn a_capable_node_is_found_behind_those_that_lack_the_method() {
+    for code in [-32601, -32010, -32011, -32012, -32019] {
+        let stage = stage(3).await;
+        let fault = Fault::Error { code, message: "not here".to_owned() };
+        for node in &stage.cluster.nodes()[..2] {
+            node.fault_on("getAccountInfo", fault.clone(), None);
+        }
+        for account in stage.cluster.examples().wallets.iter().take(8) {
+            let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+            assert!(reply.result().is_object(), "{code}: {}", reply.text);
+        }
+        for member in stage.front().pool.members() {
+            let marks = (member.breaker(Instant::now()), member.counts().1);
+            assert_eq!(marks, (State::Closed, 0), "{code}: {}", member.name);
+        }
+        let metrics = stage.admin("/metrics").await.text;
+        assert!(metrics.contains(r#"result="incapable""#), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn where_no_node_has_the_method_the_nodes_own_word_passes_through() {
+    let stage = stage(2).await;
+    stage.cluster.nodes().iter().for_each(|node| node.set_full_api(false));
+    for account in stage.cluster.examples().wallets.iter().take(4) {
+        let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+        assert_eq!((reply.status, reply.code()), (200, -32601), "{}", reply.text);
+    }
+    // One that fails may have it: then nobody has said that the method is lacking everywhere.
+    stage.cluster.node(1).set_full_api(true);
+    stage.cluster.node(1).fault_on("getVoteAccounts", Fault::Status(503), None);
+    let lacks = Fault::Error { code: -32601, message: "Method not found".to_owned() };
+    stage.cluster.node(0).fault_on("getVoteAccounts", lacks, None);
+    let reply = stage.call("getVoteAccounts", json!([])).await;
+    assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
+}
+
+#[tokio::test]
+async fn a_node_that_is_behind_the_callers_slot_is_passed_over_for_another() {
+    let stage = stage(2).await;
+    let behind =
+        Fault::Error { code: -32016, message: "Minimum context slot has not been reached".to_owned() };
+    stage.cluster.node(0).fault_on("getAccountInfo", behind, None);
+    for account in stage.cluster.examples().wallets.iter().take(10) {
+        let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+        assert!(reply.result().is_object(), "{}", reply.text);
+    }
+    let metrics = stage.admin("/metrics").await.text;
+    assert!(metrics.contains(r#"result="behind""#));
+    assert!(stage.cluster.node(0).calls("getAccountInfo") > 0);
+}
+
+#[tokio::test]
+async fn a_retry_is_counted_only_where_another_node_is_asked() {
     let stage = stage(1).await;
-    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Reset, Some(1));
-    let account = stage.cluster.examples().wallets[0].to_string();
-    assert_eq!(stage.call("getAccountInfo", json!([account])).await.status, 200);
+    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Status(500), None);
+    for account in stage.cluster.examples().wallets.iter().take(3) {
+        stage.call("getAccountInfo", json!([account.to_string()])).await;
+    }
+    let metrics = stage.admin("/metrics").await.text;
+    let retries = metrics.lines().filter(|line| line.starts_with("slotfront_upstream_retries_total{"));
+    assert_eq!(retries.filter(|line| !line.ends_with(" 0")).count(), 0);
+}
+
+#[tokio::test]
+async fn a_closed_connection_is_tried_again_where_no_other_node_is_usable() {
+    for nodes in [1, 2] {
+        let stage = stage(nodes).await;
+        for other in &stage.cluster.nodes()[1..] {
+            other.set_healthy(false);
+            let standing = || stage.front().pool.standing(Instant::now())[other.index()].1;
+            stage.until("it is unhealthy", || standing() == Some(Unusable::Unhealthy)).await;
+        }
+        stage.cluster.node(0).fault_on("getAccountInfo", Fault::Reset, Some(1));
+        let account = stage.cluster.examples().wallets[0].to_string();
+        let reply = stage.call("getAccountInfo", json!([account])).await;
+        assert_eq!((reply.status, stage.cluster.node(0).calls("getAccountInfo")), (200, 2), "{nodes} nodes");
+    }
 }
 
 #[tokio::test]
