@@ -257,23 +257,28 @@ impl Pool {
     }
 
     /// The node to ask, by selection, or the one that this method stays with, in no worse standing than `worst`; where
-    /// there is none, all of them as they stand.
+    /// there is none, all of them as they stand. Takes one of the node's calls a second.
     fn pick(&self, ask: &Ask, tried: &[usize], worst: Option<Unusable>) -> Result<usize, Vec<Candidate>> {
         let now = Instant::now();
-        let candidates = self.candidates(ask, tried, now);
+        let mut candidates = self.candidates(ask, tried, now);
         let sticky = matches!(ask.query, Query::ClusterNodes | Query::Samples(_))
             .then(|| &self.sticky[ask.query.method().index()]);
-        let stays = sticky
-            .map(|sticky| sticky.load(Ordering::Relaxed))
-            .filter(|node| candidates.get(*node).is_some_and(|candidate| candidate.unusable.is_none()));
-        let chosen = stays
-            .or_else(|| select::choose(&candidates, self.draw()))
-            .filter(|node| candidates[*node].unusable <= worst);
-        let Some(node) = chosen else { return Err(candidates) };
-        if let Some(sticky) = sticky {
-            sticky.store(node, Ordering::Relaxed);
+        loop {
+            let stays = sticky
+                .map(|sticky| sticky.load(Ordering::Relaxed))
+                .filter(|node| candidates.get(*node).is_some_and(|candidate| candidate.unusable.is_none()));
+            let chosen = stays
+                .or_else(|| select::choose(&candidates, self.draw()))
+                .filter(|node| candidates[*node].unusable <= worst);
+            let Some(node) = chosen else { return Err(candidates) };
+            if self.members[node].take_turn() {
+                if let Some(sticky) = sticky {
+                    sticky.store(node, Ordering::Relaxed);
+                }
+                return Ok(node);
+            }
+            candidates[node].unusable = Some(Unusable::Busy);
         }
-        Ok(node)
     }
 
     /// Every node as it stands for one call, in the order of the configuration.

@@ -42,9 +42,7 @@ impl Pool {
         let sent_at = Instant::now();
         let patience = self.settings.attempt_timeout[method.index()];
         let timeout = patience.min(ask.deadline.saturating_duration_since(sent_at));
-        let Some(mut place) = member.start(method, sent_at) else {
-            return Err(Fault::TooManyRequests(None));
-        };
+        let mut place = member.start(method, sent_at);
         // Without a context the answer's slot is the node's own, as known before the call was sent.
         let slot_before = self.slot_before(node, ask);
         let id = self.next_id();

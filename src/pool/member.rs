@@ -128,15 +128,17 @@ impl Member {
         (*before != health).then(|| self.health.swap(Arc::new(health)))
     }
 
-    /// Takes one call's place at this node, to its own limits; `None` where it is at its calls a second.
-    pub(super) fn start(&self, method: Method, now: Instant) -> Option<InFlight<'_>> {
-        if self.rate.as_ref().is_some_and(|rate| rate.check().is_err()) {
-            return None;
-        }
+    /// Takes one of the node's own calls a second; `false` where none is left. It cannot be looked at without taking.
+    pub(super) fn take_turn(&self) -> bool {
+        self.rate.as_ref().is_none_or(|rate| rate.check().is_ok())
+    }
+
+    /// Takes one call's place at this node.
+    pub(super) fn start(&self, method: Method, now: Instant) -> InFlight<'_> {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         lock(&self.breaker).started(now);
-        Some(InFlight { member: self, method, settled: false, ended: false })
+        InFlight { member: self, method, settled: false, ended: false }
     }
 
     /// Calls under way at this node.

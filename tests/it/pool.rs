@@ -259,6 +259,32 @@ async fn a_retry_is_counted_only_where_another_node_is_asked() {
 }
 
 #[tokio::test]
+async fn a_node_at_its_own_rate_is_busy_and_not_at_fault() {
+    let stage = Stage::of(2, |config| config.upstreams[0].rps = Some(1)).await;
+    for account in stage.cluster.examples().wallets.iter().take(12) {
+        assert_eq!(stage.call("getAccountInfo", json!([account.to_string()])).await.status, 200);
+    }
+    assert!(stage.cluster.node(1).calls("getAccountInfo") >= 6);
+    let member = &stage.front().pool.members()[0];
+    assert_eq!(member.counts().1, 0);
+    stage.front().pool.members()[1].set_drained(true);
+    let accounts = stage.cluster.examples().wallets.clone();
+    let refused = loop {
+        let calls = accounts.iter().skip(12).take(4);
+        let calls = calls.map(|account| stage.call("getAccountInfo", json!([account.to_string()])));
+        let replies = futures_util::future::join_all(calls).await;
+        if let Some(refused) = replies.into_iter().find(|reply| reply.status != 200) {
+            break refused;
+        }
+        stage.front().cache.clear();
+    };
+    assert_eq!((refused.status, refused.code()), (502, -32095), "{}", refused.text);
+    let reasons = [("node-0", "busy"), ("node-1", "drained")];
+    let expected = reasons.map(|(upstream, reason)| json!({"upstream": upstream, "reason": reason}));
+    assert_eq!(refused.json()["error"]["data"]["attempts"], json!(expected));
+}
+
+#[tokio::test]
 async fn a_closed_connection_is_tried_again_where_no_other_node_is_usable() {
     for nodes in [1, 2] {
         let stage = stage(nodes).await;
