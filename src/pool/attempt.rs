@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::member::Member;
-use super::verdict::{Verdict, judge};
+use super::verdict::{Verdict, contextual, judge};
 use super::{Ask, Pool};
 use crate::methods::{Commitment, Query, Slot};
 use crate::node::answer::{error_context_slot, first_available_block};
@@ -50,7 +50,7 @@ impl Pool {
         let outcome = {
             let exchange = async {
                 let body = member.client.post(body, timeout).await?;
-                take_apart(body, id).await
+                take_apart(body, id, contextual(&ask.query)).await
             };
             tokio::pin!(exchange);
             if let Some(slow) = self.slow_after(method.index()) {
@@ -147,24 +147,35 @@ fn call_body(id: u64, query: &Query) -> Bytes {
     ))
 }
 
-/// The parts of a body, and its context slot where it has one.
-async fn take_apart(body: Bytes, id: u64) -> Result<(NodeReply, Option<Slot>), Fault> {
+/// The parts of a body, and its context slot where the method's results are `contextual`.
+async fn take_apart(body: Bytes, id: u64, contextual: bool) -> Result<(NodeReply, Option<Slot>), Fault> {
     let long = body.len() > OFF_WORKER_BYTES;
     let parse = move || {
         let reply = NodeReply::parse(&body, id)?;
         let context = match &reply {
-            NodeReply::Result(result) => context_slot(result),
-            NodeReply::Error { .. } => None,
+            NodeReply::Result(result) if contextual => Contextual::split(result).map(|parts| parts.slot),
+            _ => None,
         };
         Ok((reply, context))
     };
     if long { tokio::task::spawn_blocking(parse).await.unwrap_or(Err(Fault::BadJson)) } else { parse() }
 }
 
-/// `context.slot` of a contextual result. A node writes `context` first, so long values are rarely read for it.
-fn context_slot(result: &Bytes) -> Option<Slot> {
-    if !result.starts_with(b"{\"context\"") {
-        return None;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_context_is_read_however_it_is_written_and_only_where_there_is_one() {
+        for (result, contextual, expected) in [
+            (r#"{"context":{"slot":5},"value":null}"#, true, Some(5)),
+            (r#"{ "context" : { "slot" : 5 }, "value" : 1 }"#, true, Some(5)),
+            (r#"{"value":{"data":[]},"context":{"apiVersion":"4.0.0","slot":5}}"#, true, Some(5)),
+            (r#"{"value":1}"#, true, None),
+            (r#"{"context":{"slot":5},"value":null}"#, false, None),
+        ] {
+            let body = Bytes::from(format!(r#"{{"jsonrpc":"2.0","result":{result},"id":3}}"#));
+            assert_eq!(take_apart(body, 3, contextual).await.unwrap().1, expected, "{result}");
+        }
     }
-    Contextual::split(result).map(|parts| parts.slot)
 }

@@ -78,7 +78,7 @@ pub(super) fn judge(
 }
 
 /// Whether the method's results carry a context.
-fn contextual(query: &Query) -> bool {
+pub(super) fn contextual(query: &Query) -> bool {
     matches!(query, Query::Account(_) | Query::Accounts(_) | Query::Balance(_) | Query::Fee(_))
 }
 
