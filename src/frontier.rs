@@ -1,8 +1,9 @@
 //! The newest slot seen at each commitment, per node and for the pool.
 //!
 //! Does not ask anybody: probes and answers report here, and every freshness decision reads from here. The surprise
-//! is that a node's word is not always taken: one that jumps far ahead of all others alone is believed only once a
-//! second node confirms it, or once it has kept advancing; and a frontier that no node reaches any more falls back.
+//! is that a node's word is not always taken: one that is far ahead of all others alone is believed only once a second
+//! node confirms it, or once it has kept advancing, and stays believed as long as it goes on from there; and a frontier
+//! that no node reaches any more falls back.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,8 +26,25 @@ const UNREACHED_FALLS_AFTER: Duration = Duration::from_secs(30);
 struct Report {
     /// Its newest slot; `None` before its first report.
     slot: Option<Slot>,
-    /// Since when, and from which slot on, it has been a lonely leader.
-    lonely_since: Option<(Instant, Slot)>,
+    /// Its newest slot that was believed: a word that continues this one needs no second voice again.
+    believed: Option<Slot>,
+    /// Since when, and from which slot on, it has spoken without being believed.
+    doubted_since: Option<(Instant, Slot)>,
+}
+
+impl Report {
+    /// Whether the node's word is taken, given whether another node confirms it or there is none to ask.
+    fn decide(&mut self, slot: Slot, confirmed: bool, now: Instant) -> bool {
+        let continues =
+            self.believed.is_some_and(|believed| slot <= believed.saturating_add(LONELY_LEAD_SLOTS));
+        let (since, from) = *self.doubted_since.get_or_insert((now, slot));
+        let advancing = slot > from && now.duration_since(since) >= LONELY_LEAD_BELIEVED_AFTER;
+        let believed = confirmed || continues || advancing;
+        if believed {
+            (self.believed, self.doubted_since) = (Some(slot), None);
+        }
+        believed
+    }
 }
 
 /// The decision state of one commitment: pure, all inputs are arguments.
@@ -34,7 +52,17 @@ struct Report {
 struct Level {
     reports: Vec<Report>,
     frontier: Slot,
+    /// Whether the frontier came from a believed node. One that did not, as before the second node of a pool has
+    /// spoken, is given up as soon as another word counts more.
+    founded: bool,
     reached_at: Option<Instant>,
+}
+
+/// The slot that the reports speak for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Word {
+    slot: Slot,
+    believed: bool,
 }
 
 /// What a new report did to a frontier.
@@ -46,51 +74,49 @@ struct Moved {
 
 impl Level {
     fn new(nodes: usize) -> Self {
-        Self { reports: vec![Report::default(); nodes], frontier: 0, reached_at: None }
+        let reports = vec![Report::default(); nodes];
+        Self { reports, frontier: 0, founded: false, reached_at: None }
     }
 
     /// Takes the reports as they stand; `usable[i]` says whose word counts.
     fn decide(&mut self, usable: &[bool], now: Instant) -> Moved {
-        let believed = self.highest_believed(usable, now);
         let mut reset = false;
-        if let Some(slot) = believed {
-            if slot >= self.frontier {
+        if let Some(Word { slot, believed }) = self.weigh(usable, now) {
+            let unreached = self.reached_at.is_none_or(|at| now.duration_since(at) >= UNREACHED_FALLS_AFTER);
+            if slot >= self.frontier || !self.founded || unreached {
+                reset = slot < self.frontier;
+                self.founded = believed || (self.founded && slot == self.frontier);
                 self.frontier = slot;
                 self.reached_at = Some(now);
-            } else if self.reached_at.is_none_or(|at| now.duration_since(at) >= UNREACHED_FALLS_AFTER) {
-                self.frontier = slot;
-                self.reached_at = Some(now);
-                reset = true;
             }
         }
         Moved { frontier: self.frontier, reset }
     }
 
-    /// The highest slot of a usable node whose word is taken.
-    fn highest_believed(&mut self, usable: &[bool], now: Instant) -> Option<Slot> {
-        let voices: Vec<(usize, Slot)> = (0..self.reports.len())
+    /// The leader's slot if the leader is believed, else the next one's. A sole voice is all there is, believed or not.
+    fn weigh(&mut self, usable: &[bool], now: Instant) -> Option<Word> {
+        let mut voices: Vec<(usize, Slot)> = (0..self.reports.len())
             .filter(|&i| usable[i])
             .filter_map(|i| Some((i, self.reports[i].slot?)))
             .collect();
-        let &(leader, lead) = voices.iter().max_by_key(|(_, slot)| *slot)?;
-        let second = voices.iter().filter(|(i, _)| *i != leader).map(|(_, slot)| *slot).max();
-        for (i, report) in self.reports.iter_mut().enumerate() {
-            if i != leader {
-                report.lonely_since = None;
-            }
+        voices.sort_unstable_by_key(|(_, slot)| std::cmp::Reverse(*slot));
+        for (_, report) in self.reports.iter_mut().enumerate().filter(|(i, _)| !usable[*i]) {
+            report.doubted_since = None;
         }
-        let report = &mut self.reports[leader];
-        match second {
-            // The frontier itself is a voice too: a leader that merely continues it has been believed before.
-            Some(second) if lead > second.max(self.frontier).saturating_add(LONELY_LEAD_SLOTS) => {
-                let (since, from) = *report.lonely_since.get_or_insert((now, lead));
-                let advancing = lead > from && now.duration_since(since) >= LONELY_LEAD_BELIEVED_AFTER;
-                Some(if advancing { lead } else { second })
-            }
-            _ => {
-                report.lonely_since = None;
-                Some(lead)
-            }
+        let pool_of_one = self.reports.len() == 1;
+        let close = |a: usize, b: usize| voices[a].1 - voices[b].1 <= LONELY_LEAD_SLOTS;
+        let words: Vec<Word> = (0..voices.len())
+            .map(|at| {
+                let confirmed = pool_of_one
+                    || (at > 0 && close(at - 1, at))
+                    || (at + 1 < voices.len() && close(at, at + 1));
+                let (node, slot) = voices[at];
+                Word { slot, believed: self.reports[node].decide(slot, confirmed, now) }
+            })
+            .collect();
+        match words.as_slice() {
+            [leader, second, ..] if !leader.believed => Some(*second),
+            words => words.first().copied(),
         }
     }
 }
@@ -261,6 +287,45 @@ mod tests {
             ),
             ("one falling back moves nothing", 2, &[(0, 100, 0), (1, 100, 0), (1, 50, 1)][..], 100),
             ("none reaches it for 30 s: it falls", 1, &[(0, 100, 0), (0, 50, 1), (0, 60, 31)][..], 60),
+            ("a lonely first word counts while it is the only one", 2, &[(0, 9000, 0)][..], 9000),
+            ("it is no voice for itself", 2, &[(0, 9000, 0), (1, 100, 1)][..], 100),
+            (
+                "nor does it become one by repetition",
+                3,
+                &[(0, 9000, 0), (1, 100, 1), (2, 101, 1), (0, 9000, 9), (2, 109, 10), (0, 9000, 20)][..],
+                109,
+            ),
+            (
+                "a first word that others then confirm stands",
+                3,
+                &[(0, 9000, 0), (1, 100, 1), (2, 8990, 1)][..],
+                9000,
+            ),
+            (
+                "a node that led alone for 10 s is believed when others come back far behind",
+                2,
+                &[(0, 1000, 0), (0, 1025, 10), (1, 900, 11), (0, 1030, 12)][..],
+                1030,
+            ),
+            (
+                "a believed leader stays believed while the others fall behind",
+                3,
+                &[(0, 100, 0), (1, 100, 0), (2, 99, 0), (0, 150, 5), (0, 200, 9), (1, 101, 9), (0, 250, 14)]
+                    [..],
+                250,
+            ),
+            (
+                "a second who was confirmed is believed when it takes the lead",
+                3,
+                &[(0, 100, 0), (1, 90, 0), (2, 20, 0), (1, 140, 1), (0, 60, 1), (1, 190, 2)][..],
+                190,
+            ),
+            (
+                "a believed leader that jumps is doubted again",
+                2,
+                &[(0, 100, 0), (1, 100, 0), (0, 160, 1), (0, 9000, 2)][..],
+                160,
+            ),
             ("29 s are not enough", 1, &[(0, 100, 0), (0, 50, 1), (0, 60, 29)][..], 100),
         ] {
             assert_eq!(frontier(nodes, reports).0.slot(C), expected, "{name}");

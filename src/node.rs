@@ -13,7 +13,7 @@ pub use client::{BufferBudget, Client};
 
 use crate::telemetry::AttemptResult;
 
-/// Why an attempt brought no answer of the node's own. Each is the node's fault or the network's, never the caller's.
+/// Why an attempt brought no answer of the node's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}", self.result())]
 pub enum Fault {
@@ -39,6 +39,8 @@ pub enum Fault {
     TooLarge,
     /// `pool.max_buffered` is used up; no mark against the node.
     BuffersFull,
+    /// The call's own deadline passed before the attempt's did; no mark against the node.
+    GivenUp,
 }
 
 impl Fault {
@@ -57,16 +59,17 @@ impl Fault {
             Self::Unhealthy => AttemptResult::Unhealthy,
             Self::TooLarge => AttemptResult::TooLarge,
             Self::BuffersFull => AttemptResult::BuffersFull,
+            Self::GivenUp => AttemptResult::Cancelled,
         }
     }
 
     /// Whether the breaker counts it: what says something of the node's health.
     pub const fn counts_against_node(self) -> bool {
-        !matches!(self, Self::TooLarge | Self::BuffersFull)
+        !matches!(self, Self::TooLarge | Self::BuffersFull | Self::GivenUp)
     }
 
-    /// Whether another node may do better.
+    /// Whether another node may do better; the buffers are those of all nodes.
     pub const fn may_retry(self) -> bool {
-        !matches!(self, Self::TooLarge)
+        !matches!(self, Self::TooLarge | Self::BuffersFull | Self::GivenUp)
     }
 }

@@ -11,12 +11,12 @@ pub mod peak_ewma;
 pub mod probe;
 mod retry_budget;
 pub mod select;
+mod verdict;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -25,14 +25,15 @@ use member::Member;
 use peak_ewma::P95;
 use retry_budget::RetryBudget;
 use select::{Candidate, Unusable};
+use verdict::{LastResort, Verdict, agreed, code};
 
 use crate::config;
 use crate::error::{Attempt, Error};
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Method, PerCommitment, Query, Slot};
 use crate::node::client::ClientError;
-use crate::node::{BufferBudget, Client, Fault, NodeReply};
-use crate::telemetry::{Metrics, RetryReason};
+use crate::node::{BufferBudget, Client, Fault};
+use crate::telemetry::{AttemptResult, Metrics, RetryReason};
 
 /// What the pool is asked for.
 #[derive(Debug, Clone)]
@@ -41,7 +42,8 @@ pub struct Ask {
     pub query: Query,
     /// The slot that a node should have shown to be preferred, and an answer's context to be taken.
     pub floor: Option<Slot>,
-    /// One node, no retry: the caller's own condition is above the frontier, and the node's word on it passes through.
+    /// One node's word, without retry (but past nodes that do not serve the method): the caller's own condition is above
+    /// the frontier, and what the node says of it passes through.
     pub alone: bool,
     /// When the caller stops waiting.
     pub deadline: Instant,
@@ -63,6 +65,36 @@ pub struct Pool {
     clusters: watch::Sender<u64>,
     next_id: AtomicU64,
     draws: AtomicU64,
+}
+
+/// What one call has brought so far.
+#[derive(Debug, Default)]
+struct SoFar {
+    tried: Vec<usize>,
+    /// Every attempt that brought no answer.
+    attempts: Vec<Attempt>,
+    /// An answer that another node might better.
+    doubtful: Option<Reply>,
+    /// The best of what was sent elsewhere.
+    last_resort: Option<LastResort>,
+    /// The first attempt found no connection, or one that was closed.
+    reconnect: bool,
+}
+
+impl SoFar {
+    fn failed(&mut self, name: &str, why: AttemptResult) {
+        tracing::debug!(upstream.name = name, reason = why.as_str(), "attempt failed");
+        self.attempts.push(Attempt { upstream: name.to_owned(), reason: why.to_string() });
+    }
+}
+
+/// Why one more node is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// To confirm or better the first answer.
+    SecondVoice,
+    /// It is one of the retries; with a reason it is counted, and most come out of the retry budget as well.
+    Retry(Option<AttemptResult>),
 }
 
 impl Pool {
@@ -127,74 +159,129 @@ impl Pool {
     /// [`Error::NoUpstream`] with every attempt, [`Error::TimedOut`] never: deadlines are the caller's.
     pub async fn call(&self, ask: &Ask) -> Result<Reply, Error> {
         self.budget.deposit(Instant::now());
-        let mut tried = Vec::new();
-        let mut attempts = Vec::new();
-        let mut doubtful: Option<Reply> = None;
+        let mut so_far = SoFar::default();
         let mut retries_left = self.settings.retries;
-        while let Some(node) = self.pick(ask, &tried, doubtful.is_some()) {
-            tried.push(node);
-            match self.attempt(node, ask).await {
-                Ok(reply) if reply.confirmed || ask.alone => return Ok(reply),
-                // The second voice on an answer that another node might have bettered. That a block is cleaned up says
-                // nothing of the other nodes: those of deeper history are asked as well.
-                Ok(reply) => match doubtful.take() {
-                    Some(first) if code(&reply) == Some(-32001) && retries_left > 0 => {
-                        retries_left -= 1;
-                        doubtful = Some(first);
+        let first = self.pick(ask, &[], Some(Unusable::Incapable));
+        let mut node = first.map_err(|all| Error::NoUpstream(self.reasons(&all)))?;
+        loop {
+            so_far.tried.push(node);
+            let next = match self.attempt(node, ask).await {
+                Ok((Verdict::Answer, reply)) => return Ok(reply),
+                Ok((Verdict::SecondVoice, reply)) if ask.alone => return Ok(reply),
+                Ok((Verdict::SecondVoice, reply)) => match so_far.doubtful.take() {
+                    // Outside the retries: one further call is the price of an absence that is kept for long.
+                    None => {
+                        so_far.doubtful = Some(reply);
+                        Next::SecondVoice
+                    }
+                    // That a block is cleaned up says nothing of the other nodes: those of deeper history are asked.
+                    Some(first) if code(&reply) == Some(-32001) => {
+                        so_far.doubtful = Some(first);
+                        Next::Retry(None)
                     }
                     Some(first) => return Ok(agreed(first, reply)),
-                    None => doubtful = Some(reply),
                 },
-                Err(fault) => {
-                    let name = &self.members[node].name;
-                    tracing::debug!(upstream.name = name, reason = fault.result().as_str(), "attempt failed");
-                    attempts.push(Attempt { upstream: name.clone(), reason: fault.result().to_string() });
-                    self.after_fault(node, fault);
-                    if doubtful.is_some() || ask.alone || !fault.may_retry() || retries_left == 0 {
-                        break;
-                    }
-                    // An idle connection that a node closed is not its fault: a pool of one asks it again, once.
-                    if fault == Fault::Connect && self.members.len() == 1 && attempts.len() == 1 {
-                        tried.clear();
-                    }
-                    if Instant::now() >= ask.deadline || !self.budget.withdraw(Instant::now()) {
-                        break;
-                    }
-                    retries_left -= 1;
-                    self.metrics.upstream_retries.at(RetryReason(fault.result())).inc();
+                Ok((Verdict::Elsewhere(why), reply)) => {
+                    so_far.failed(&self.members[node].name, why);
+                    let other = LastResort { reply, why };
+                    so_far.last_resort = Some(LastResort::better(so_far.last_resort.take(), other));
+                    Next::Retry(Some(why))
                 }
+                Err(fault) => {
+                    so_far.failed(&self.members[node].name, fault.result());
+                    self.after_fault(node, fault);
+                    if so_far.doubtful.is_some() || ask.alone || !fault.may_retry() {
+                        break;
+                    }
+                    so_far.reconnect = fault == Fault::Connect && so_far.attempts.len() == 1;
+                    Next::Retry(Some(fault.result()))
+                }
+            };
+            let now = Instant::now();
+            if now >= ask.deadline || (retries_left == 0 && next != Next::SecondVoice) {
+                break;
             }
+            // Picked before it is paid for: where nobody is left there was no retry.
+            let Some(picked) = self.pick_next(ask, &mut so_far, next) else { break };
+            if let Next::Retry(why) = next {
+                if let Some(why) = why {
+                    // A node that refuses costs nothing: the budget is against asking a pool that is down thrice as much.
+                    if why != AttemptResult::Incapable && !self.budget.withdraw(now) {
+                        break;
+                    }
+                    self.metrics.upstream_retries.at(RetryReason(why)).inc();
+                }
+                retries_left -= 1;
+            }
+            node = picked;
         }
-        match doubtful {
-            Some(reply) => Ok(reply),
-            None if attempts.is_empty() => Err(Error::NoUpstream(self.nobody(ask))),
-            None => Err(Error::NoUpstream(attempts)),
+        self.conclude(ask, so_far)
+    }
+
+    /// Who is asked after what was heard `so_far`.
+    fn pick_next(&self, ask: &Ask, so_far: &mut SoFar, next: Next) -> Option<usize> {
+        let worst = match next {
+            // A second voice must be a usable one: a doubtful node's agreement proves nothing.
+            _ if so_far.doubtful.is_some() => None,
+            // Waiting for a node that is in worse standing costs more than an answer that is a little behind.
+            Next::Retry(Some(AttemptResult::Behind)) => Some(Unusable::BelowFloor),
+            Next::Retry(_) | Next::SecondVoice => Some(Unusable::Unreachable),
+        };
+        // An idle connection that a node closed is not its fault: where no other is usable it is asked again, once.
+        if std::mem::take(&mut so_far.reconnect) {
+            if let Ok(usable) = self.pick(ask, &so_far.tried, None) {
+                return Some(usable);
+            }
+            so_far.tried.clear();
+        }
+        self.pick(ask, &so_far.tried, worst).ok()
+    }
+
+    /// What the caller gets where no node gave an answer that is beyond doubt.
+    fn conclude(&self, ask: &Ask, so_far: SoFar) -> Result<Reply, Error> {
+        let method = ask.query.method();
+        let refused = |name: &str| {
+            let word = AttemptResult::Incapable.as_str();
+            so_far.attempts.iter().any(|attempt| attempt.upstream == name && attempt.reason == word)
+        };
+        match (so_far.doubtful, so_far.last_resort) {
+            (Some(reply), _) | (None, Some(LastResort { reply, why: AttemptResult::Behind })) => Ok(reply),
+            // That a node lacks the method is the answer only where no other node is left that may have it.
+            (None, Some(LastResort { reply, .. }))
+                if self.members.iter().all(|member| !member.serves(method) || refused(&member.name)) =>
+            {
+                Ok(reply)
+            }
+            _ => Err(Error::NoUpstream(so_far.attempts)),
         }
     }
 
-    /// The node to ask, by selection, or the one that this method stays with.
-    fn pick(&self, ask: &Ask, tried: &[usize], second_voice: bool) -> Option<usize> {
+    /// The node to ask, by selection, or the one that this method stays with, in no worse standing than `worst`; where
+    /// there is none, all of them as they stand. Takes one of the node's calls a second.
+    fn pick(&self, ask: &Ask, tried: &[usize], worst: Option<Unusable>) -> Result<usize, Vec<Candidate>> {
         let now = Instant::now();
         let mut candidates = self.candidates(ask, tried, now);
-        if second_voice {
-            // A second voice must be a usable one: a doubtful node's agreement proves nothing.
-            candidates.retain(|c| c.unusable.is_none());
-        }
         let sticky = matches!(ask.query, Query::ClusterNodes | Query::Samples(_))
             .then(|| &self.sticky[ask.query.method().index()]);
-        if let Some(sticky) = sticky {
-            let node = sticky.load(Ordering::Relaxed);
-            if candidates.iter().any(|c| c.node == node && c.unusable.is_none()) {
-                return Some(node);
+        loop {
+            let stays = sticky
+                .map(|sticky| sticky.load(Ordering::Relaxed))
+                .filter(|node| candidates.get(*node).is_some_and(|candidate| candidate.unusable.is_none()));
+            let chosen = stays
+                .or_else(|| select::choose(&candidates, self.draw()))
+                .filter(|node| candidates[*node].unusable <= worst);
+            let Some(node) = chosen else { return Err(candidates) };
+            if self.members[node].take_turn() {
+                if let Some(sticky) = sticky {
+                    sticky.store(node, Ordering::Relaxed);
+                }
+                return Ok(node);
             }
+            candidates[node].unusable = Some(Unusable::Busy);
         }
-        let node = select::choose(&candidates, self.draw())?;
-        if let Some(sticky) = sticky {
-            sticky.store(node, Ordering::Relaxed);
-        }
-        Some(node)
     }
 
+    /// Every node as it stands for one call, in the order of the configuration.
     fn candidates(&self, ask: &Ask, tried: &[usize], now: Instant) -> Vec<Candidate> {
         let commitment = ask.query.commitment();
         (0..self.members.len())
@@ -224,7 +311,7 @@ impl Pool {
                     unusable: unusable.into_iter().flatten().max(),
                     near,
                     tier: member.tier,
-                    load: member.load(),
+                    load: member.load(now),
                 }
             })
             .collect()
@@ -244,9 +331,9 @@ impl Pool {
     }
 
     /// Why nobody could even be asked.
-    fn nobody(&self, ask: &Ask) -> Vec<Attempt> {
-        self.candidates(ask, &[], Instant::now())
-            .into_iter()
+    fn reasons(&self, candidates: &[Candidate]) -> Vec<Attempt> {
+        candidates
+            .iter()
             .map(|c| Attempt {
                 upstream: self.members[c.node].name.clone(),
                 reason: c.unusable.map_or("usable", Unusable::as_str).to_owned(),
@@ -279,25 +366,4 @@ impl Pool {
 fn below_final(slot: Slot, frontier: &Frontier, node: usize) -> bool {
     slot <= frontier.slot(Commitment::Finalized)
         && frontier.node_slot(node, Commitment::Finalized).is_some_and(|reached| reached < slot)
-}
-
-/// The code of a reply that is an error.
-fn code(reply: &Reply) -> Option<i32> {
-    match &reply.body {
-        NodeReply::Error { code, .. } => Some(*code),
-        NodeReply::Result(_) => None,
-    }
-}
-
-/// Two voices on an answer that was in doubt: a block from any node wins, then an error that names a reason, then
-/// null; an absence that both name is confirmed.
-fn agreed(first: Reply, second: Reply) -> Reply {
-    let is_null = |reply: &Reply| reply.body == NodeReply::Result(Bytes::from_static(b"null"));
-    match (code(&first), code(&second)) {
-        (Some(a), Some(b)) => Reply { confirmed: a == b, ..first },
-        (None, Some(_)) if is_null(&first) => Reply { confirmed: false, ..second },
-        (None, _) if !is_null(&first) && first.slot >= second.slot => Reply { confirmed: false, ..first },
-        _ if is_null(&second) => Reply { confirmed: false, ..first },
-        _ => Reply { confirmed: false, ..second },
-    }
 }

@@ -120,8 +120,8 @@ pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
     serde_json::from_slice::<Error>(error).ok().map(|e| e.data.context_slot)
 }
 
-/// The retry-after or message text is for people; this one number is in the text only: the first block that a node
-/// still has, in its -32001.
+/// The first block that a node still has, from its -32001. Error texts are for people and are not read; this number is
+/// the exception, since it stands nowhere else.
 pub fn first_available_block(error: &[u8]) -> Option<Slot> {
     #[derive(Deserialize)]
     struct Error {

@@ -16,6 +16,8 @@ use crate::config::{Pool, Secret, Upstream};
 
 /// Idle connections are dropped before most servers drop theirs (a node's own keep-alive has no limit).
 const IDLE: Duration = Duration::from_secs(50);
+/// Answers to probes are numbers and short texts, some hundred bytes; nodes × 4 questions of this size fit anywhere.
+const MAX_PROBE_BYTES: usize = 64 * 1024;
 
 /// The bytes of all upstream bodies that are being read, of every node: `pool.max_buffered`.
 #[derive(Debug)]
@@ -156,10 +158,22 @@ impl Client {
     /// # Errors
     /// Everything but a 2xx with a whole body inside the limits; nothing here has looked into the body.
     pub async fn post(&self, body: Bytes, timeout: Duration) -> Result<Bytes, Fault> {
-        tokio::time::timeout(timeout, self.exchange(body)).await.unwrap_or(Err(Fault::Timeout))
+        let read = self.exchange(body, self.max_response, &self.budget);
+        tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    async fn exchange(&self, body: Bytes) -> Result<Bytes, Fault> {
+    /// Sends one question of a probe. Its short answer is read past the shared budget: full buffers say nothing of a
+    /// node, and must not make every node look dead.
+    ///
+    /// # Errors
+    /// As for [`Client::post`], but never [`Fault::BuffersFull`].
+    pub async fn probe(&self, body: Bytes, timeout: Duration) -> Result<Bytes, Fault> {
+        let budget = BufferBudget::new(usize::MAX);
+        let read = self.exchange(body, MAX_PROBE_BYTES, &budget);
+        tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
+    }
+
+    async fn exchange(&self, body: Bytes, limit: usize, budget: &BufferBudget) -> Result<Bytes, Fault> {
         let sent = self.http.post(self.url.expose()).body(body).send().await;
         let mut response = sent.map_err(|e| if e.is_timeout() { Fault::Timeout } else { Fault::Connect })?;
         // The status is read before the body: a non-2xx body is never a node's JSON-RPC error.
@@ -168,9 +182,9 @@ impl Client {
             429 => return Err(Fault::TooManyRequests(retry_after(response.headers()))),
             status => return Err(Fault::Status(status)),
         }
-        let mut buffered = Buffered { budget: &self.budget, bytes: 0 };
+        let mut buffered = Buffered { budget, bytes: 0 };
         // Counted after decompression, so a small body cannot grow without bound.
-        let mut body = Gather::new(self.max_response);
+        let mut body = Gather::new(limit);
         while let Some(chunk) = response.chunk().await.map_err(|_| Fault::Truncated)? {
             if !buffered.grow(chunk.len()) {
                 return Err(Fault::BuffersFull);

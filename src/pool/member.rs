@@ -17,7 +17,7 @@ use super::select::Unusable;
 use crate::config;
 use crate::methods::{Method, Slot};
 use crate::node::{Client, Fault};
-use crate::telemetry::{Metrics, UpstreamMetrics};
+use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
 
 /// What the probes last found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,15 +128,17 @@ impl Member {
         (*before != health).then(|| self.health.swap(Arc::new(health)))
     }
 
-    /// Takes one call's place at this node, to its own limits; `None` where it is at its calls a second.
-    pub(super) fn start(&self, now: Instant) -> Option<InFlight<'_>> {
-        if self.rate.as_ref().is_some_and(|rate| rate.check().is_err()) {
-            return None;
-        }
+    /// Takes one of the node's own calls a second; `false` where none is left. It cannot be looked at without taking.
+    pub(super) fn take_turn(&self) -> bool {
+        self.rate.as_ref().is_none_or(|rate| rate.check().is_ok())
+    }
+
+    /// Takes one call's place at this node.
+    pub(super) fn start(&self, method: Method, now: Instant) -> InFlight<'_> {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         lock(&self.breaker).started(now);
-        Some(InFlight { member: self, settled: false })
+        InFlight { member: self, method, settled: false, ended: false }
     }
 
     /// Calls under way at this node.
@@ -145,13 +147,13 @@ impl Member {
     }
 
     /// Peak-EWMA × in-flight, in seconds.
-    pub(super) fn load(&self) -> f64 {
-        lock(&self.latency).load(self.in_flight())
+    pub(super) fn load(&self, now: Instant) -> f64 {
+        lock(&self.latency).load(self.in_flight(), now)
     }
 
-    /// Peak-EWMA latency.
+    /// Peak-EWMA latency as it counts now.
     pub fn latency(&self) -> Duration {
-        Duration::from_secs_f64(lock(&self.latency).seconds())
+        Duration::from_secs_f64(lock(&self.latency).seconds(Instant::now()))
     }
 
     /// Where its breaker stands.
@@ -180,6 +182,13 @@ impl Member {
 
     pub(super) fn set_version(&self, version: String) {
         self.version.store(Some(Arc::new(version)));
+    }
+
+    /// Whether it may ever answer `method` as things stand: not out of the pool, and not known to lack the method.
+    pub(super) fn serves(&self, method: Method) -> bool {
+        let out =
+            self.drained.load(Ordering::Relaxed) || matches!(**self.health.load(), Health::Foreign { .. });
+        !out && self.incapable.load(Ordering::Relaxed) & bit(method) == 0
     }
 
     /// Remembers that it does not serve `method`.
@@ -211,10 +220,14 @@ impl Member {
     }
 }
 
-/// One call's place at a node; dropping it unsettled (a cancelled call) says nothing of the node's health.
+/// One call's place at a node; dropping it before the call has ended (nobody waits any more) says nothing of the node's
+/// health.
 pub(super) struct InFlight<'a> {
     member: &'a Member,
+    method: Method,
+    /// The breaker knows how it went.
     settled: bool,
+    ended: bool,
 }
 
 impl InFlight<'_> {
@@ -227,41 +240,40 @@ impl InFlight<'_> {
         lock(&self.member.breaker).failed(now)
     }
 
+    /// The call has ended in a way that is neither for the node nor against it.
+    pub(super) fn says_nothing(mut self) {
+        self.ended = true;
+    }
+
     /// The call has ended, well or not. Returns whether this has opened the breaker.
     pub(super) fn ended(mut self, fault: Option<Fault>, latency: Duration, now: Instant) -> bool {
         let member = self.member;
-        let already_counted = std::mem::replace(&mut self.settled, true);
-        match fault {
-            None => {
-                lock(&member.latency).observe(latency, now);
-                if !already_counted {
-                    lock(&member.breaker).succeeded();
-                }
-                false
-            }
-            Some(fault) => {
-                member.failures.fetch_add(1, Ordering::Relaxed);
-                if fault == Fault::Timeout {
-                    lock(&member.latency).observe(latency, now);
-                }
-                if already_counted {
-                    return false;
-                }
-                let mut breaker = lock(&member.breaker);
-                if fault.counts_against_node() {
-                    breaker.failed(now)
-                } else {
-                    breaker.released();
-                    false
-                }
-            }
+        self.ended = true;
+        if matches!(fault, None | Some(Fault::Timeout)) {
+            lock(&member.latency).observe(latency, now);
         }
+        if !matches!(fault, None | Some(Fault::GivenUp)) {
+            member.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        if std::mem::replace(&mut self.settled, true) {
+            return false;
+        }
+        let mut breaker = lock(&member.breaker);
+        match fault {
+            None => breaker.succeeded(),
+            Some(fault) if fault.counts_against_node() => return breaker.failed(now),
+            Some(_) => breaker.released(),
+        }
+        false
     }
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.member.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if !self.ended {
+            self.member.metrics.requests.at((Some(self.method), AttemptResult::Cancelled)).inc();
+        }
         if !self.settled {
             lock(&self.member.breaker).released();
         }

@@ -1,6 +1,8 @@
-//! Peak-EWMA latency of one node: rises at once with a slow answer, decays slowly with fast ones.
+//! Peak-EWMA latency of one node: rises at once with a slow answer, decays slowly with fast ones and with time.
 //!
-//! The method of Twitter's Finagle ("Beyond Round Robin", 2017). Pure: `now` is an argument.
+//! The method of Twitter's Finagle ("Beyond Round Robin", 2017). Pure: `now` is an argument. Time alone must bring a
+//! peak down, since a node that was slow once gets no calls that could: so a new connection's handshake counts as a
+//! peak like any other, and is forgotten like one.
 
 use std::time::Duration;
 
@@ -8,7 +10,8 @@ use tokio::time::Instant;
 
 /// How fast old answers stop counting; Finagle's default.
 const DECAY: Duration = Duration::from_secs(10);
-/// What a node counts as before its first answer, in seconds: small, so that a new node gets its share.
+/// What a node counts as before its first answer, in seconds: small, so that a new node gets its share. Nothing counts
+/// as less, else a node whose peak has faded would still stand behind one that answers in half of this.
 const UNMEASURED_S: f64 = 0.001;
 
 /// Latency of one node, in seconds.
@@ -27,22 +30,26 @@ impl Default for PeakEwma {
 impl PeakEwma {
     /// Takes one answer's latency in.
     pub fn observe(&mut self, latency: Duration, now: Instant) {
-        let latency = latency.as_secs_f64();
-        let kept = self.at.map_or(0.0, |at| (-now.duration_since(at).div_duration_f64(DECAY)).exp());
-        self.seconds =
-            if latency > self.seconds { latency } else { self.seconds * kept + latency * (1.0 - kept) };
+        let (latency, kept) = (latency.as_secs_f64(), self.kept(now));
+        let faded = self.seconds * kept;
+        self.seconds = if latency > faded { latency } else { faded + latency * (1.0 - kept) };
         self.at = Some(now);
     }
 
     /// The latency as it counts now, in seconds.
-    pub fn seconds(&self) -> f64 {
-        self.seconds
+    pub fn seconds(&self, now: Instant) -> f64 {
+        (self.seconds * self.kept(now)).max(UNMEASURED_S)
     }
 
     /// What choosing this node costs, with `in_flight` calls under way there already.
     #[expect(clippy::cast_precision_loss, reason = "in-flight counts are far below 2^52")]
-    pub fn load(&self, in_flight: usize) -> f64 {
-        self.seconds * (in_flight as f64 + 1.0)
+    pub fn load(&self, in_flight: usize, now: Instant) -> f64 {
+        self.seconds(now) * (in_flight as f64 + 1.0)
+    }
+
+    /// The share of the last value that still counts.
+    fn kept(&self, now: Instant) -> f64 {
+        self.at.map_or(0.0, |at| (-now.saturating_duration_since(at).div_duration_f64(DECAY)).exp())
     }
 }
 
@@ -75,7 +82,7 @@ impl P95 {
         }
     }
 
-    /// The percentile; `None` before the first [`EVERY`] answers.
+    /// The percentile; `None` before the first 32 answers.
     pub fn get(&self) -> Option<Duration> {
         self.value
     }
@@ -92,12 +99,28 @@ mod tests {
         let mut ewma = PeakEwma::default();
         ewma.observe(ms(10), start);
         ewma.observe(ms(500), start + ms(10));
-        assert!((ewma.seconds() - 0.5).abs() < 1e-9);
-        ewma.observe(ms(10), start + ms(1010));
-        assert!((0.44..0.47).contains(&ewma.seconds()), "{}", ewma.seconds());
-        ewma.observe(ms(10), start + Duration::from_mins(1));
-        assert!(ewma.seconds() < 0.02, "{}", ewma.seconds());
-        assert!((ewma.load(3) / ewma.load(0) - 4.0).abs() < 1e-9);
+        assert!((ewma.seconds(start + ms(10)) - 0.5).abs() < 1e-9);
+        let second = start + ms(1010);
+        ewma.observe(ms(10), second);
+        assert!((0.44..0.47).contains(&ewma.seconds(second)), "{}", ewma.seconds(second));
+        let minute = start + Duration::from_mins(1);
+        ewma.observe(ms(10), minute);
+        assert!(ewma.seconds(minute) < 0.02, "{}", ewma.seconds(minute));
+        assert!((ewma.load(3, minute) / ewma.load(0, minute) - 4.0).abs() < 1e-9);
+    }
+
+    #[tokio::test]
+    async fn a_peak_fades_without_calls_and_a_faded_node_stands_level_with_a_fast_one() {
+        let start = Instant::now();
+        let (mut slow, mut fast) = (PeakEwma::default(), PeakEwma::default());
+        slow.observe(Duration::from_millis(240), start);
+        for (after_s, at_least, at_most) in [(0, 0.24, 0.24), (10, 0.08, 0.09), (30, 0.011, 0.013)] {
+            let seconds = slow.seconds(start + Duration::from_secs(after_s));
+            assert!((at_least..=at_most).contains(&seconds), "after {after_s} s: {seconds}");
+        }
+        let later = start + Duration::from_mins(1);
+        fast.observe(Duration::from_micros(200), later);
+        assert!(slow.load(0, later) <= fast.load(0, later));
     }
 
     #[test]

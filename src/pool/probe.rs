@@ -19,6 +19,8 @@ use crate::node::{Client, Fault, NodeReply};
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Version, genesis and history change rarely: asked on every so many probes.
 const IDENTITY_EVERY: u64 = 30;
+/// How much of a node's own words is kept, in bytes: they go into logs and onto pages.
+const MAX_WORDS_BYTES: usize = 200;
 
 /// Who a node says it is; `None` where it would not say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -45,8 +47,7 @@ pub struct Pulse {
 /// # Errors
 /// The first question that brought no JSON-RPC answer.
 pub async fn identity(client: &Client) -> Result<Identity, Fault> {
-    let text =
-        |value: Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let text = |value: Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(bounded);
     let (version, genesis, first) = tokio::join!(
         ask(client, "getVersion", json!([])),
         ask(client, "getGenesisHash", json!([])),
@@ -85,15 +86,20 @@ pub async fn pulse(client: &Client) -> Result<Pulse, Fault> {
 /// One question: the result, or the node's own error message.
 async fn ask(client: &Client, method: &str, params: Value) -> Result<Result<Value, String>, Fault> {
     let body = json!({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}).to_string();
-    let answer = client.post(Bytes::from(body), TIMEOUT).await?;
+    let answer = client.probe(Bytes::from(body), TIMEOUT).await?;
     match NodeReply::parse(&answer, 0)? {
         NodeReply::Result(result) => Ok(Ok(serde_json::from_slice(&result).map_err(|_| Fault::BadJson)?)),
         NodeReply::Error { code, body } => {
             let message = serde_json::from_slice::<Value>(&body).ok();
             let message = message.as_ref().and_then(|v| v["message"].as_str()).unwrap_or("no message");
-            Ok(Err(format!("{message} ({code})")))
+            Ok(Err(format!("{} ({code})", bounded(message))))
         }
     }
+}
+
+/// The beginning of a node's own words.
+fn bounded(words: &str) -> String {
+    words[..words.floor_char_boundary(MAX_WORDS_BYTES)].to_owned()
 }
 
 impl Pool {
@@ -129,7 +135,9 @@ impl Pool {
                     return Ok(foreign);
                 }
                 member.forget_incapable();
-                member.set_first_available(identity.first_available.unwrap_or(0));
+                if let Some(first) = identity.first_available {
+                    member.set_first_available(first);
+                }
                 if let Some(version) = identity.version {
                     member.set_version(version);
                 }
@@ -145,7 +153,9 @@ impl Pool {
         };
         let health = found.await.unwrap_or_else(|fault| Health::Unreachable(fault.result().as_str()));
         self.frontier.set_usable(node, health == Health::Healthy, Instant::now());
-        if let Some(before) = member.set_health(health) {
+        if let Some(before) = member.set_health(health)
+            && is_news(&before, &member.health())
+        {
             report(&member.name, &before, &member.health());
         }
         if matches!(*member.health(), Health::Foreign { .. }) {
@@ -184,7 +194,11 @@ fn all_equal(mut values: impl Iterator<Item = Option<String>>) -> Option<String>
     values.all(|value| value.as_ref() == Some(&first)).then_some(first)
 }
 
-/// A change of standing is worth a line; the same standing again is not.
+/// A change of standing is worth a line; the same standing in other words (one slot further behind) is not.
+fn is_news(before: &Health, now: &Health) -> bool {
+    std::mem::discriminant(before) != std::mem::discriminant(now)
+}
+
 fn report(name: &str, before: &Health, now: &Health) {
     match now {
         Health::Healthy if *before == Health::Unprobed => {
@@ -202,5 +216,32 @@ fn report(name: &str, before: &Health, now: &Health) {
             "upstream is of another cluster and is not asked; set pool.genesis_hash if it is the right one"
         ),
         Health::Unprobed => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_kind_of_standing_is_news() {
+        let behind = |slots: u64| Health::Unhealthy(format!("Node is behind by {slots} slots (-32005)"));
+        for (before, now, expected) in [
+            (Health::Unprobed, Health::Healthy, true),
+            (Health::Healthy, behind(130), true),
+            (behind(130), behind(131), false),
+            (behind(130), Health::Unreachable("connect"), true),
+            (Health::Unreachable("connect"), Health::Unreachable("timeout"), false),
+            (Health::Unreachable("timeout"), Health::Healthy, true),
+        ] {
+            assert_eq!(is_news(&before, &now), expected, "{before:?} to {now:?}");
+        }
+    }
+
+    #[test]
+    fn a_nodes_words_are_bounded_between_characters() {
+        assert_eq!(bounded("Node is unhealthy"), "Node is unhealthy");
+        let long = bounded(&"€".repeat(1000));
+        assert_eq!((long.len(), long.chars().all(|c| c == '€')), (198, true));
     }
 }

@@ -22,12 +22,12 @@ pub enum Unusable {
     Unprobed,
     /// Does not answer its probes.
     Unreachable,
+    /// Does not serve the method. Asked only where no other may be, so that its own word passes through.
+    Incapable,
     /// It asked to be left alone for a while (429). Never asked.
     Quiet,
     /// At its own limit of calls in flight or a second. Never asked.
     Busy,
-    /// Does not serve the method. Never asked.
-    Incapable,
     /// Drained by an operator. Never asked.
     Drained,
     /// Of another cluster. Never asked.
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn usable_then_near_then_tier_then_load() {
-        use Unusable::{BelowFloor, Foreign, Lagging, Quiet, Tried, Unreachable};
+        use Unusable::{BelowFloor, Foreign, Incapable, Lagging, Quiet, Tried, Unreachable};
         for (name, candidates, expected) in [
             ("no node", vec![], vec![]),
             ("one", vec![node(0, None, true, 0, 1.0)], vec![0]),
@@ -147,6 +147,15 @@ mod tests {
             (
                 "else the least bad",
                 vec![node(0, Some(Unreachable), true, 0, 0.1), node(1, Some(BelowFloor), true, 0, 9.0)],
+                vec![1],
+            ),
+            (
+                "one that lacks the method after all others",
+                vec![
+                    node(0, Some(Incapable), true, 0, 0.1),
+                    node(1, Some(Unreachable), true, 0, 9.0),
+                    node(2, Some(Quiet), true, 0, 0.1),
+                ],
                 vec![1],
             ),
             (

@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use slotfront::methods::Commitment;
+use slotfront::methods::{Commitment, Query};
+use slotfront::pool::Ask;
+use slotfront::pool::breaker::State;
+use slotfront::pool::select::Unusable;
 use slotfront::sim::Fault;
+use tokio::time::Instant;
 
 use crate::harness::Stage;
 
@@ -77,6 +81,44 @@ async fn an_answer_over_the_limit_is_cut_off_and_costs_one_call() {
 }
 
 #[tokio::test]
+async fn a_callers_short_patience_is_no_mark_against_the_node() {
+    let stage = Stage::of(1, |config| config.pool.attempt_timeout = [Duration::from_millis(200); 8]).await;
+    stage.cluster.node(0).fault_on("getClusterNodes", Fault::Hang, None);
+    let pool = &stage.front().pool;
+    let member = &pool.members()[0];
+    let breaker = stage.front().config.pool.breaker;
+    let call = async |patience_ms| {
+        let deadline = Instant::now() + Duration::from_millis(patience_ms);
+        let ask = Ask { query: Query::ClusterNodes, floor: None, alone: false, deadline };
+        pool.call(&ask).await.unwrap_err()
+    };
+    for _ in 0..breaker.failures {
+        call(20).await;
+    }
+    assert_eq!((member.breaker(Instant::now()), member.counts().1), (State::Closed, 0));
+    assert!(member.latency() < Duration::from_millis(20), "{:?}", member.latency());
+    for _ in 0..breaker.failures {
+        call(2000).await;
+    }
+    assert_eq!(member.breaker(Instant::now()), State::Open);
+    assert!(member.latency() > Duration::from_millis(150), "{:?}", member.latency());
+}
+
+#[tokio::test]
+async fn full_buffers_cost_one_call_and_no_node_its_health() {
+    let stage = Stage::with(|config| config.pool.max_buffered = 16).await;
+    let account = stage.cluster.examples().wallets[0].to_string();
+    let reply = stage.call("getAccountInfo", json!([account])).await;
+    assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
+    let attempts = reply.json()["error"]["data"]["attempts"].as_array().unwrap().clone();
+    assert_eq!(attempts.len(), 1, "the buffers are those of all nodes: {}", reply.text);
+    assert_eq!(attempts[0]["reason"], "buffers_full");
+    for (name, unusable) in stage.front().pool.standing(Instant::now()) {
+        assert_eq!(unusable, None, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_lagging_node_is_left_alone_and_comes_back() {
     let stage = stage(2).await;
     stage.cluster.node(0).set_lag(100);
@@ -105,6 +147,21 @@ async fn a_block_comes_from_the_node_that_still_has_it() {
         let reply = stage.call("getBlock", json!([slot, config])).await;
         assert!(reply.result()["blockhash"].is_string(), "{}", reply.text);
     }
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_say_how_far_back_it_reaches_keeps_its_old_number() {
+    let stage = stage(1).await;
+    let asked = || stage.cluster.node(0).calls("getFirstAvailableBlock");
+    let first = stage.cluster.examples().block_with_v0;
+    stage.cluster.node(0).prune_below(first);
+    let known = || stage.front().pool.members()[0].first_available();
+    stage.until("the number is known", || known() == first).await;
+    let fault = Fault::Error { code: -32603, message: "Internal error".to_owned() };
+    stage.cluster.node(0).fault_on("getFirstAvailableBlock", fault, None);
+    let before = asked();
+    stage.until("it is asked twice more", || asked() >= before + 2).await;
+    assert_eq!(known(), first);
 }
 
 #[tokio::test]
@@ -137,11 +194,110 @@ async fn a_node_without_the_method_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn a_pool_of_one_retries_a_connection_that_the_node_closed() {
+async fn a_capable_node_is_found_behind_those_that_lack_the_method() {
+    for code in [-32601, -32010, -32011, -32012, -32019] {
+        let stage = stage(3).await;
+        let fault = Fault::Error { code, message: "not here".to_owned() };
+        for node in &stage.cluster.nodes()[..2] {
+            node.fault_on("getAccountInfo", fault.clone(), None);
+        }
+        for account in stage.cluster.examples().wallets.iter().take(8) {
+            let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+            assert!(reply.result().is_object(), "{code}: {}", reply.text);
+        }
+        for member in stage.front().pool.members() {
+            let marks = (member.breaker(Instant::now()), member.counts().1);
+            assert_eq!(marks, (State::Closed, 0), "{code}: {}", member.name);
+        }
+        let metrics = stage.admin("/metrics").await.text;
+        assert!(metrics.contains(r#"result="incapable""#), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn where_no_node_has_the_method_the_nodes_own_word_passes_through() {
+    let stage = stage(2).await;
+    stage.cluster.nodes().iter().for_each(|node| node.set_full_api(false));
+    for account in stage.cluster.examples().wallets.iter().take(4) {
+        let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+        assert_eq!((reply.status, reply.code()), (200, -32601), "{}", reply.text);
+    }
+    // One that fails may have it: then nobody has said that the method is lacking everywhere.
+    stage.cluster.node(1).set_full_api(true);
+    stage.cluster.node(1).fault_on("getVoteAccounts", Fault::Status(503), None);
+    let lacks = Fault::Error { code: -32601, message: "Method not found".to_owned() };
+    stage.cluster.node(0).fault_on("getVoteAccounts", lacks, None);
+    let reply = stage.call("getVoteAccounts", json!([])).await;
+    assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
+}
+
+#[tokio::test]
+async fn a_node_that_is_behind_the_callers_slot_is_passed_over_for_another() {
+    let stage = stage(2).await;
+    let behind =
+        Fault::Error { code: -32016, message: "Minimum context slot has not been reached".to_owned() };
+    stage.cluster.node(0).fault_on("getAccountInfo", behind, None);
+    for account in stage.cluster.examples().wallets.iter().take(10) {
+        let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+        assert!(reply.result().is_object(), "{}", reply.text);
+    }
+    let metrics = stage.admin("/metrics").await.text;
+    assert!(metrics.contains(r#"result="behind""#));
+    assert!(stage.cluster.node(0).calls("getAccountInfo") > 0);
+}
+
+#[tokio::test]
+async fn a_retry_is_counted_only_where_another_node_is_asked() {
     let stage = stage(1).await;
-    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Reset, Some(1));
-    let account = stage.cluster.examples().wallets[0].to_string();
-    assert_eq!(stage.call("getAccountInfo", json!([account])).await.status, 200);
+    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Status(500), None);
+    for account in stage.cluster.examples().wallets.iter().take(3) {
+        stage.call("getAccountInfo", json!([account.to_string()])).await;
+    }
+    let metrics = stage.admin("/metrics").await.text;
+    let retries = metrics.lines().filter(|line| line.starts_with("slotfront_upstream_retries_total{"));
+    assert_eq!(retries.filter(|line| !line.ends_with(" 0")).count(), 0);
+}
+
+#[tokio::test]
+async fn a_node_at_its_own_rate_is_busy_and_not_at_fault() {
+    let stage = Stage::of(2, |config| config.upstreams[0].rps = Some(1)).await;
+    for account in stage.cluster.examples().wallets.iter().take(12) {
+        assert_eq!(stage.call("getAccountInfo", json!([account.to_string()])).await.status, 200);
+    }
+    assert!(stage.cluster.node(1).calls("getAccountInfo") >= 6);
+    let member = &stage.front().pool.members()[0];
+    assert_eq!(member.counts().1, 0);
+    stage.front().pool.members()[1].set_drained(true);
+    let accounts = stage.cluster.examples().wallets.clone();
+    let refused = loop {
+        let calls = accounts.iter().skip(12).take(4);
+        let calls = calls.map(|account| stage.call("getAccountInfo", json!([account.to_string()])));
+        let replies = futures_util::future::join_all(calls).await;
+        if let Some(refused) = replies.into_iter().find(|reply| reply.status != 200) {
+            break refused;
+        }
+        stage.front().cache.clear();
+    };
+    assert_eq!((refused.status, refused.code()), (502, -32095), "{}", refused.text);
+    let reasons = [("node-0", "busy"), ("node-1", "drained")];
+    let expected = reasons.map(|(upstream, reason)| json!({"upstream": upstream, "reason": reason}));
+    assert_eq!(refused.json()["error"]["data"]["attempts"], json!(expected));
+}
+
+#[tokio::test]
+async fn a_closed_connection_is_tried_again_where_no_other_node_is_usable() {
+    for nodes in [1, 2] {
+        let stage = stage(nodes).await;
+        for other in &stage.cluster.nodes()[1..] {
+            other.set_healthy(false);
+            let standing = || stage.front().pool.standing(Instant::now())[other.index()].1;
+            stage.until("it is unhealthy", || standing() == Some(Unusable::Unhealthy)).await;
+        }
+        stage.cluster.node(0).fault_on("getAccountInfo", Fault::Reset, Some(1));
+        let account = stage.cluster.examples().wallets[0].to_string();
+        let reply = stage.call("getAccountInfo", json!([account])).await;
+        assert_eq!((reply.status, stage.cluster.node(0).calls("getAccountInfo")), (200, 2), "{nodes} nodes");
+    }
 }
 
 #[tokio::test]
@@ -153,12 +309,7 @@ async fn health_is_a_nodes_own_word_and_readiness_says_why() {
     stage.cluster.nodes().iter().for_each(|node| node.set_healthy(false));
     stage
         .until("all are unhealthy", || {
-            stage
-                .front()
-                .pool
-                .standing(tokio::time::Instant::now())
-                .iter()
-                .all(|(_, unusable)| unusable.is_some())
+            stage.front().pool.standing(Instant::now()).iter().all(|(_, unusable)| unusable.is_some())
         })
         .await;
     assert_eq!(stage.send(health()).await.text, "behind");
