@@ -1,7 +1,7 @@
 //! API keys at rest: a TOML file of `[[key]]` tables that holds hashes, never a key.
 //!
 //! Reading judges the file as a whole: a file with one bad key is refused, with everything that is wrong with it, so
-//! that a slip of an editor locks nobody out. [`file`] changes it.
+//! that a slip of an editor locks nobody out. [`mod@file`] changes it.
 
 pub mod file;
 
