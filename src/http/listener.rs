@@ -23,8 +23,7 @@ pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, s
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(front.config.server.header_timeout)
-        .half_close(false)
-        .pipeline_flush(true);
+        .half_close(false);
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => return,

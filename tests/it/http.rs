@@ -1,7 +1,11 @@
 //! HTTP around the calls: routes, media types, sizes, CORS, compression, the documents beside the hot route.
 
+use std::time::Duration;
+
 use serde_json::json;
 use slotfront::config::Secret;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::harness::Stage;
 
@@ -133,4 +137,51 @@ async fn the_admin_listener_shows_how_things_stand() {
     }
     let page = stage.admin("/").await;
     assert!(page.header("content-type").starts_with("text/html") && page.text.contains("slotfront"));
+}
+
+/// A connection without a client's own ideas about it.
+async fn connect(stage: &Stage) -> TcpStream {
+    let address = stage.url.trim_start_matches("http://").trim_end_matches("/v3/dev");
+    TcpStream::connect(address).await.unwrap()
+}
+
+/// A call as it goes over the wire.
+fn wire(method: &str, params: &serde_json::Value) -> String {
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+    format!(
+        "POST /v3/dev HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// What comes until `enough` of it is there, or the connection ends, or the test has waited long enough.
+async fn read_until(socket: &mut TcpStream, enough: impl Fn(&str) -> bool) -> String {
+    let mut seen = Vec::new();
+    let reading = async {
+        while !enough(&String::from_utf8_lossy(&seen)) {
+            if !matches!(socket.read_buf(&mut seen).await, Ok(n) if n > 0) {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(5), reading).await;
+    String::from_utf8_lossy(&seen).into_owned()
+}
+
+#[tokio::test]
+async fn a_finished_answer_does_not_wait_for_the_next_pipelined_call() {
+    let stage = Stage::of(1, |_| {}).await;
+    let hold = stage.cluster.node(0).hold("getVoteAccounts");
+    let mut socket = connect(&stage).await;
+    // The third call is what leaves bytes unread behind the held one.
+    let calls = wire("getClusterNodes", &json!([]))
+        + &wire("getVoteAccounts", &json!([]))
+        + &wire("getClusterNodes", &json!([]));
+    socket.write_all(calls.as_bytes()).await.unwrap();
+    let first = read_until(&mut socket, |seen| seen.ends_with("}\n")).await;
+    assert!(first.starts_with("HTTP/1.1 200") && first.matches("HTTP/1.1").count() == 1, "{first:?}");
+    hold.arrived(1).await;
+    drop(hold);
+    let rest = read_until(&mut socket, |seen| seen.matches("HTTP/1.1 200").count() == 2).await;
+    assert_eq!(rest.matches("HTTP/1.1 200").count(), 2, "{rest:?}");
 }
