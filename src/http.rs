@@ -4,13 +4,16 @@
 //! hyper; axum's router has the rest. The surprise is the order of checks, which is a node's: verb, content type,
 //! size, UTF-8, and only then JSON-RPC, each with a node's own status and text.
 
+mod body;
 pub mod client_ip;
 pub mod cors;
 pub mod encoding;
+mod exchange;
 pub mod listener;
 pub mod reply;
 pub mod rest;
 pub mod rpc;
+mod stream;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -62,12 +65,22 @@ pub async fn serve(
             let key = key.to_owned();
             match *request.method() {
                 Verb::POST => rpc::serve(front, peer, &key, request).await,
-                Verb::OPTIONS => options(),
-                _ => text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB),
+                Verb::OPTIONS => body::pass_over(front, request.into_body(), options()).await,
+                _ => {
+                    let refusal = text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB);
+                    body::pass_over(front, request.into_body(), refusal).await
+                }
             }
         }
-        None if request.method() == Verb::OPTIONS => options(),
-        None => rest.clone().oneshot(request).await.unwrap_or_else(|never| match never {}),
+        None if request.method() == Verb::OPTIONS => {
+            body::pass_over(front, request.into_body(), options()).await
+        }
+        None => {
+            let (head, body) = request.into_parts();
+            let request = Request::from_parts(head, Body::empty());
+            let response = rest.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+            body::pass_over(front, body, response).await
+        }
     };
     cors::apply(&front.config.server.cors_origins, origin.as_ref(), wanted_headers, response.headers_mut());
     encoding::apply(accepts, response).await

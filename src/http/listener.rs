@@ -1,5 +1,6 @@
 //! The accept loop: axum's own sets no header timeout and no connection limit, so this one is ours, on hyper-util.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +12,18 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::exchange::Exchange;
+use super::stream::Stream;
 use super::{Front, rest, serve};
 
 /// After a failed accept (no more file descriptors, usually) there is a pause, or the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a kept-alive connection may idle. Balancers keep theirs for 60 to 90 s, and the side that closes first
+/// should be theirs: a connection that we close while a request is on its way is a 502 of the balancer's.
+const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
+/// Of each direction of one connection: room for any head that a client sends in good faith, and with all
+/// connections in use still about a gigabyte.
+const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Serves connections until `stop`; then in-flight requests finish and idle connections close. Tasks are `tasks`'.
 pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, stop: CancellationToken) {
@@ -22,7 +31,8 @@ pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, s
     let rest = rest::router(Arc::clone(&front));
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(front.config.server.header_timeout)
+        .header_read_timeout(IDLE_TIMEOUT)
+        .max_buf_size(BUFFER_BYTES)
         .half_close(false);
     loop {
         let accepted = tokio::select! {
@@ -39,21 +49,23 @@ pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, s
         };
         // Answers are written whole, so waiting for more to send only delays them.
         let _ = stream.set_nodelay(true);
+        let open = Open::new(&front);
+        let exchange = Arc::new(Exchange::default());
+        let stream = Stream::new(stream, Arc::clone(&exchange), front.config.server.header_timeout);
         let (front, rest, stop) = (Arc::clone(&front), rest.clone(), stop.clone());
-        front.metrics.connections.inc();
-        let connection = http.serve_connection(
-            TokioIo::new(stream),
-            service_fn({
-                let front = Arc::clone(&front);
-                move |request| {
-                    let (front, rest) = (Arc::clone(&front), rest.clone());
+        let connection =
+            http.serve_connection(
+                TokioIo::new(stream),
+                service_fn(move |request| {
+                    let (front, rest, exchange) = (Arc::clone(&front), rest.clone(), Arc::clone(&exchange));
+                    exchange.begin();
                     async move {
-                        Ok::<_, std::convert::Infallible>(serve(&front, peer.ip(), &rest, request).await)
+                        Ok::<_, Infallible>(exchange.answer(serve(&front, peer.ip(), &rest, request).await))
                     }
-                }
-            }),
-        );
+                }),
+            );
         tasks.spawn(async move {
+            let _held = (open, place);
             tokio::pin!(connection);
             // A connection that breaks is the client's affair: nothing to say beyond the request's own log line.
             let _ = tokio::select! {
@@ -63,9 +75,23 @@ pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, s
                     connection.await
                 }
             };
-            front.metrics.connections.dec();
-            drop(place);
         });
+    }
+}
+
+/// Counts a connection as open, until it is dropped, be it by a panic.
+struct Open(Arc<Front>);
+
+impl Open {
+    fn new(front: &Arc<Front>) -> Self {
+        front.metrics.connections.inc();
+        Self(Arc::clone(front))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.metrics.connections.dec();
     }
 }
 

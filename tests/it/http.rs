@@ -145,13 +145,17 @@ async fn connect(stage: &Stage) -> TcpStream {
     TcpStream::connect(address).await.unwrap()
 }
 
-/// A call as it goes over the wire.
-fn wire(method: &str, params: &serde_json::Value) -> String {
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+/// A POST as it goes over the wire.
+fn post(path: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
     format!(
-        "POST /v3/dev HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
+        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n{body}"
     )
+}
+
+/// A call without params as it goes over the wire.
+fn wire(method: &str) -> String {
+    post("/v3/dev", "", &json!({"jsonrpc": "2.0", "id": 1, "method": method}).to_string())
 }
 
 /// What comes until `enough` of it is there, or the connection ends, or the test has waited long enough.
@@ -174,9 +178,7 @@ async fn a_finished_answer_does_not_wait_for_the_next_pipelined_call() {
     let hold = stage.cluster.node(0).hold("getVoteAccounts");
     let mut socket = connect(&stage).await;
     // The third call is what leaves bytes unread behind the held one.
-    let calls = wire("getClusterNodes", &json!([]))
-        + &wire("getVoteAccounts", &json!([]))
-        + &wire("getClusterNodes", &json!([]));
+    let calls = wire("getClusterNodes") + &wire("getVoteAccounts") + &wire("getClusterNodes");
     socket.write_all(calls.as_bytes()).await.unwrap();
     let first = read_until(&mut socket, |seen| seen.ends_with("}\n")).await;
     assert!(first.starts_with("HTTP/1.1 200") && first.matches("HTTP/1.1").count() == 1, "{first:?}");
@@ -184,4 +186,99 @@ async fn a_finished_answer_does_not_wait_for_the_next_pipelined_call() {
     drop(hold);
     let rest = read_until(&mut socket, |seen| seen.matches("HTTP/1.1 200").count() == 2).await;
     assert_eq!(rest.matches("HTTP/1.1 200").count(), 2, "{rest:?}");
+}
+
+#[tokio::test]
+async fn a_kept_alive_connection_idles_past_the_head_timeout_and_a_begun_head_does_not() {
+    let timeout = Duration::from_millis(200);
+    let stage = Stage::of(1, |config| config.server.header_timeout = timeout).await;
+    let mut socket = connect(&stage).await;
+    for _ in 0..2 {
+        socket.write_all(wire("getClusterNodes").as_bytes()).await.unwrap();
+        let answer = read_until(&mut socket, |seen| seen.ends_with("}\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+        tokio::time::sleep(timeout * 3).await;
+    }
+    for begun in [&b"POST /v3/dev HTTP/1.1\r\nhost:"[..], b""] {
+        // The second connection is new, and its client says nothing at all.
+        socket.write_all(begun).await.unwrap();
+        let closed = tokio::time::timeout(timeout * 20, socket.read(&mut [0; 64])).await;
+        assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
+        socket = connect(&stage).await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_in_flight_until_its_answer_is_written() {
+    let stage = Stage::of(1, |config| {
+        (config.server.max_batch, config.server.max_body) = (2000, 1 << 20);
+        config.plans.get_mut("dev").expect("the dev plan").max_batch = None;
+    })
+    .await;
+    let in_flight = || stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed);
+    // Far more than the kernel's buffers of both sides take.
+    let slot = stage.cluster.examples().block_with_v0;
+    let params = json!([slot, {"maxSupportedTransactionVersion": 0}]);
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "getBlock", "params": params});
+    let body = serde_json::Value::from(vec![call; 2000]).to_string();
+    let mut socket = connect(&stage).await;
+    socket.write_all(post("/v3/dev", "", &body).as_bytes()).await.unwrap();
+    let head = read_until(&mut socket, |seen| seen.contains("\r\n\r\n")).await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{}", &head[..200]);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(in_flight(), 1);
+    read_until(&mut socket, |seen| seen.ends_with("}\n")).await;
+    stage.until("the answer is written", || in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn who_has_no_key_or_has_not_sent_the_body_takes_no_place() {
+    let stage = Stage::of(1, |config| config.server.max_in_flight = 1).await;
+    let mut trickling = Vec::new();
+    for key in ["dev", "nokey"] {
+        let mut socket = connect(&stage).await;
+        let call = wire("getClusterNodes").replace("/v3/dev", &format!("/v3/{key}"));
+        socket.write_all(&call.as_bytes()[..call.len() - 1]).await.unwrap();
+        trickling.push(socket);
+    }
+    let hold = stage.cluster.node(0).hold("getVoteAccounts");
+    assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
+    let held = stage.call("getVoteAccounts", json!([]));
+    let overloaded = async {
+        hold.arrived(1).await;
+        let reply = stage.call("getClusterNodes", json!([])).await;
+        hold.release();
+        reply
+    };
+    let (held, overloaded) = tokio::join!(held, overloaded);
+    assert_eq!((held.status, overloaded.status, overloaded.code()), (200, 503, -32094));
+}
+
+#[tokio::test]
+async fn what_no_client_sends_in_good_faith_gets_a_clear_answer_and_the_next_request_too() {
+    let stage = Stage::of(1, |_| {}).await;
+    let call = r#"{"jsonrpc":"2.0","id":7,"method":"getClusterNodes"}"#;
+    let (long, longer) = (format!("/v3/{}", "k".repeat(20 << 10)), format!("/v3/{}", "k".repeat(70 << 10)));
+    let (many, large) = ("x-many: 1\r\n".repeat(200), format!("x-large: {}\r\n", "v".repeat(200 << 10)));
+    for (request, status, stays) in [
+        (post("/unknown", "", call), "404 Not Found", true),
+        (post("/unknown", "", &" ".repeat(40 << 10)), "404 Not Found", true),
+        (post(&long, "", call), "401 Unauthorized", true),
+        (post(&longer, "", call), "414 URI Too Long", false),
+        (post("/v3/dev", &many, call), "431 Request Header Fields Too Large", false),
+        (post("/v3/dev", &large, call), "431 Request Header Fields Too Large", false),
+    ] {
+        let mut socket = connect(&stage).await;
+        let what = (&request[..40], request.len());
+        let _ = socket.write_all(request.as_bytes()).await;
+        let answer = read_until(&mut socket, |seen| seen.contains("\r\n\r\n")).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{what:?}: {answer:?}");
+        let _ = socket.write_all(post("/v3/dev", "", call).as_bytes()).await;
+        let next = read_until(&mut socket, |seen| seen.contains(r#""id":7}"#)).await;
+        let said = format!("{answer}{next}").to_ascii_lowercase().contains("connection: close");
+        assert!(
+            if stays { next.contains("HTTP/1.1 200") || said } else { said },
+            "{what:?}: {answer:?} {next:?}"
+        );
+    }
 }
