@@ -77,7 +77,8 @@ pub async fn serve(
         }
         None => {
             let (head, body) = request.into_parts();
-            let request = Request::from_parts(head, Body::empty());
+            let mut request = Request::from_parts(head, Body::empty());
+            request.extensions_mut().insert(rest::Peer(peer));
             let response = rest.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
             body::pass_over(front, body, response).await
         }

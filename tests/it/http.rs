@@ -26,6 +26,7 @@ async fn only_the_key_path_takes_calls() {
         ("GET", "/health", 200),
         ("GET", "/openrpc.json", 200),
         ("GET", "/v3/dev/usage", 200),
+        ("GET", "/v3/%64ev/usage", 401),
         ("GET", "/v3/nokey/usage", 401),
         ("GET", "/metrics", 404),
     ] {
@@ -241,13 +242,13 @@ async fn who_has_no_key_or_has_not_sent_the_body_takes_no_place() {
         socket.write_all(&call.as_bytes()[..call.len() - 1]).await.unwrap();
         trickling.push(socket);
     }
-    let hold = stage.cluster.node(0).hold("getVoteAccounts");
+    let gate = stage.cluster.node(0).hold("getVoteAccounts");
     assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
     let held = stage.call("getVoteAccounts", json!([]));
     let overloaded = async {
-        hold.arrived(1).await;
+        gate.arrived(1).await;
         let reply = stage.call("getClusterNodes", json!([])).await;
-        hold.release();
+        gate.release();
         reply
     };
     let (held, overloaded) = tokio::join!(held, overloaded);
