@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -33,6 +34,8 @@ struct Context<'a> {
     principal: Arc<Principal>,
     bypass: bool,
     started: Instant,
+    /// Bytes of a batch's answers so far.
+    answered: AtomicUsize,
 }
 
 /// One call's answer, spoken.
@@ -72,7 +75,7 @@ pub async fn serve(
         return refuse_whole(front, started, &body, &Error::Overloaded);
     }
     let bypass = principal.bypass_cache() && asks_no_cache(&head.headers);
-    let context = Context { front, principal, bypass, started };
+    let context = Context { front, principal, bypass, started, answered: AtomicUsize::new(0) };
     let mut response = match envelope::parse(&body) {
         envelope::Request::ParseError => context.alone(context.refused(&Id::Null, Error::Parse)),
         envelope::Request::One(Element::Notification) => respond(StatusCode::OK, Pieces::default()),
@@ -195,8 +198,25 @@ impl Context<'_> {
             }
             Payload::Result(result) => splice(&mut body, id, result.pieces().iter().cloned()),
         }
+        if !self.fits(body.len()) {
+            let error = Error::AnswersTooLarge { limit: self.front.config.pool.max_response };
+            return self.count_refused(id, Some(method), query.commitment(), error);
+        }
         self.count(Some(method), query.commitment(), answer.outcome, body.len());
         Spoken { body, status: Some(answer.status), refusal: None }
+    }
+
+    /// Whether an answer of so many bytes still fits beside those that were there before it: together they may be as
+    /// long as a single one may be, or 100 small calls would hold 100 times that. The first always fits.
+    fn fits(&self, bytes: usize) -> bool {
+        let limit = self.front.config.pool.max_response;
+        let before = self.answered.load(Ordering::Relaxed);
+        let fits = before == 0 || before.saturating_add(bytes) <= limit;
+        if fits {
+            // One task polls all elements of a batch, so nothing comes in between.
+            self.answered.store(before + bytes, Ordering::Relaxed);
+        }
+        fits
     }
 
     fn refused(&self, id: &Id, error: Error) -> Spoken {
@@ -243,6 +263,7 @@ fn splice(body: &mut Pieces, id: &Id, result: impl IntoIterator<Item = Bytes>) {
 }
 
 /// The outcome that a refusal counts as.
+#[deny(clippy::wildcard_enum_match_arm)]
 fn outcome(error: &Error) -> Outcome {
     match error {
         Error::Parse
@@ -250,7 +271,8 @@ fn outcome(error: &Error) -> Outcome {
         | Error::UnsupportedVersion
         | Error::MethodNotFound
         | Error::Params(_)
-        | Error::BatchTooLarge { .. } => Outcome::Invalid,
+        | Error::BatchTooLarge { .. }
+        | Error::AnswersTooLarge { .. } => Outcome::Invalid,
         Error::Unauthorized | Error::Forbidden(_) => Outcome::Denied,
         Error::Limited { .. } => Outcome::Limited,
         Error::Overloaded | Error::NoUpstream(_) | Error::TimedOut(_) => Outcome::Error,

@@ -283,3 +283,23 @@ async fn what_no_client_sends_in_good_faith_gets_a_clear_answer_and_the_next_req
         );
     }
 }
+
+#[tokio::test]
+async fn a_batch_is_answered_up_to_the_length_of_a_single_answer_and_the_rest_refused_each() {
+    let stage = Stage::of(1, |config| config.pool.max_response = 64 << 10).await;
+    let slot = stage.cluster.examples().block_with_v0;
+    let call = |id: usize| {
+        let params = json!([slot, {"maxSupportedTransactionVersion": 0}]);
+        json!({"jsonrpc": "2.0", "id": id, "method": "getBlock", "params": params})
+    };
+    let one = stage.post(call(0).to_string()).await.text.len();
+    let fit = (64 << 10) / one;
+    assert!((2..10).contains(&fit), "{one}");
+    let reply = stage.post(serde_json::Value::from_iter((0..10).map(call)).to_string()).await;
+    let answers = reply.json();
+    let answers = answers.as_array().expect("a batch");
+    let refused: Vec<_> = answers.iter().filter(|answer| answer["error"]["code"] == -32093).collect();
+    assert_eq!((reply.status, answers.len(), refused.len()), (200, 10, 10 - fit));
+    assert!(refused.iter().all(|answer| answer["id"].is_u64()), "{refused:?}");
+    assert!(answers.iter().filter(|answer| answer["result"].is_object()).count() == fit);
+}
