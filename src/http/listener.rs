@@ -21,12 +21,21 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a kept-alive connection may idle. Balancers keep theirs for 60 to 90 s, and the side that closes first
 /// should be theirs: a connection that we close while a request is on its way is a 502 of the balancer's.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
-/// Of each direction of one connection: room for any head that a client sends in good faith, and with all
-/// connections in use still about a gigabyte.
+/// What is read ahead, and written behind, of one connection: room for any head that is sent in good faith, and
+/// 20,000 connections that all fill it have 1.3 GB.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Serves connections until `stop`; then in-flight requests finish and idle connections close. Tasks are `tasks`'.
-pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, stop: CancellationToken) {
+/// How serving ends.
+#[derive(Debug, Clone, Default)]
+pub struct Ends {
+    /// No new connection; requests in flight finish, and idle connections close.
+    pub stop: CancellationToken,
+    /// Connections are dropped, whatever they do.
+    pub cut: CancellationToken,
+}
+
+/// Serves connections until `ends`. Tasks are `tasks`'.
+pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, ends: Ends) {
     let places = Arc::new(Semaphore::new(front.config.server.max_connections));
     let rest = rest::router(Arc::clone(&front));
     let mut http = hyper::server::conn::http1::Builder::new();
@@ -36,7 +45,7 @@ pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, s
         .half_close(false);
     loop {
         let accepted = tokio::select! {
-            () = stop.cancelled() => return,
+            () = ends.stop.cancelled() => return,
             accepted = accept(&listener, &places) => accepted,
         };
         let (stream, peer, place) = match accepted {
@@ -52,7 +61,7 @@ pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, s
         let open = Open::new(&front);
         let exchange = Arc::new(Exchange::default());
         let stream = Stream::new(stream, Arc::clone(&exchange), front.config.server.header_timeout);
-        let (front, rest, stop) = (Arc::clone(&front), rest.clone(), stop.clone());
+        let (front, rest, ends) = (Arc::clone(&front), rest.clone(), ends.clone());
         let connection =
             http.serve_connection(
                 TokioIo::new(stream),
@@ -67,14 +76,17 @@ pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, s
         tasks.spawn(async move {
             let _held = (open, place);
             tokio::pin!(connection);
-            // A connection that breaks is the client's affair: nothing to say beyond the request's own log line.
-            let _ = tokio::select! {
-                served = connection.as_mut() => served,
-                () = stop.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
+            let served = async {
+                // A connection that breaks is the client's affair: nothing to say beyond the request's own log line.
+                let _ = tokio::select! {
+                    served = connection.as_mut() => served,
+                    () = ends.stop.cancelled() => {
+                        connection.as_mut().graceful_shutdown();
+                        connection.await
+                    }
+                };
             };
+            ends.cut.run_until_cancelled(served).await;
         });
     }
 }
