@@ -1,6 +1,6 @@
 //! The public listener: accept loop, routes, body limits, content types, CORS, compression, headers.
 //!
-//! The only room beside `admin` that knows axum. The hot route, `POST /v3/<API_KEY>`, is one plain function on
+//! Beside `admin`, and `app` which starts that one, the only room that knows axum. The hot route, `POST /v3/<API_KEY>`, is one plain function on
 //! hyper; axum's router has the rest. The surprise is the order of checks, which is a node's: verb, content type,
 //! size, UTF-8, and only then JSON-RPC, each with a node's own status and text.
 
