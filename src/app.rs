@@ -1,14 +1,16 @@
 //! The composition root: a [`Config`] becomes running listeners and background tasks, and ends again in order.
 //!
 //! Everything is passed in: listeners are bound by the caller, so that port 0 works and a port in use is the caller's
-//! clear error. Ending goes: readiness fails, accepting stops, requests in flight finish, a deadline ends the rest.
+//! clear error. Ending goes in stages: readiness fails, the balancer is given time to see it, accepting stops, requests
+//! in flight finish, a deadline cuts the rest, and last go the background tasks and the admin listener.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -18,13 +20,21 @@ use crate::config::Config;
 use crate::config::reload::{Changes, Source};
 use crate::frontier::Frontier;
 use crate::gateway::{Gateway, GatewayError};
-use crate::http::{Front, listener};
+use crate::http::Front;
+use crate::http::listener::{self, Ends};
 use crate::node::client::ClientError;
 use crate::pool::Pool;
 use crate::telemetry::{Metrics, ReloadResult};
 
 mod status;
 
+/// The part of `server.drain_timeout` that a balancer has to see that readiness fails, before connecting does: at the
+/// default 2 s, which is two looks of a usual balancer. A slower balancer wants a longer drain all the same.
+const NOTICE_PART: u32 = 10;
+/// Between two looks whether the last connection has gone.
+const NOTICE_LOOK: Duration = Duration::from_millis(10);
+/// What still runs when the last connection has gone: the last writing of use, open status pages.
+const LAST_TASKS: Duration = Duration::from_secs(1);
 /// Between two looks at the configuration file.
 const CONFIG_LOOK: Duration = Duration::from_secs(1);
 
@@ -81,7 +91,18 @@ pub struct App {
     front: Arc<Front>,
     tasks: TaskTracker,
     connections: TaskTracker,
-    stop: CancellationToken,
+    ending: Ending,
+}
+
+/// The stages of the end, in order.
+#[derive(Default)]
+struct Ending {
+    /// Readiness fails.
+    draining: CancellationToken,
+    /// Of the public listener: accepting, and then what is still served.
+    public: Ends,
+    /// Background tasks and the admin listener end.
+    over: CancellationToken,
 }
 
 impl App {
@@ -90,7 +111,8 @@ impl App {
     /// # Errors
     /// An upstream whose client cannot be built.
     pub fn start(config: Config, gateway: Gateway, listeners: Listeners) -> Result<Self, StartError> {
-        let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
+        let (tasks, connections, ending) = (TaskTracker::new(), TaskTracker::new(), Ending::default());
+        let stop = &ending.over;
         let config = Arc::new(config);
         let metrics = Metrics::new();
         let frontier = Arc::new(Frontier::new(config.upstreams.len()));
@@ -114,12 +136,12 @@ impl App {
         });
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
         gateway.report_to(&metrics);
-        pool.probe(&tasks, &stop);
-        empty_on_another_cluster(&front, &tasks, &stop);
-        gateway.watch(&tasks, &stop);
+        pool.probe(&tasks, stop);
+        empty_on_another_cluster(&front, &tasks, stop);
+        gateway.watch(&tasks, stop);
         status::feed_metrics(&front);
         set_loaded_now(&metrics);
-        let source = status::Source::new(Arc::clone(&front), stop.clone());
+        let source = status::Source::new(Arc::clone(&front), ending.draining.clone());
         let token = front.config.auth.admin_token.clone();
         let state = admin::State::new(metrics, source, token, stop.clone());
         state.watch(&tasks);
@@ -129,9 +151,9 @@ impl App {
             Arc::clone(&front),
             listeners.public,
             connections.clone(),
-            stop.clone(),
+            ending.public.clone(),
         ));
-        Ok(Self { public, admin, front, tasks, connections, stop })
+        Ok(Self { public, admin, front, tasks, connections, ending })
     }
 
     /// What every request is served with, for tests and tools in the same process.
@@ -148,18 +170,38 @@ impl App {
         Ok(Changes::between(&self.front.config, new))
     }
 
-    /// Ends it: no new connection, requests in flight finish, and what has not within `server.drain_timeout` is cut.
-    pub async fn stop(self) {
-        self.stop.cancel();
+    /// Ends it: readiness fails, then accepting stops, requests in flight finish, and what has not within
+    /// `server.drain_timeout` is cut. A second call joins the first.
+    pub async fn stop(&self) {
+        let drain = self.front.config.server.drain_timeout;
+        let deadline = Instant::now() + drain;
+        self.ending.draining.cancel();
+        // Pointless where nobody is connected: then no balancer is, and whoever pressed Ctrl-C waits for nothing.
+        let _ = tokio::time::timeout(drain / NOTICE_PART, self.unconnected()).await;
+        self.ending.public.stop.cancel();
         self.connections.close();
-        let drained =
-            tokio::time::timeout(self.front.config.server.drain_timeout, self.connections.wait()).await;
-        if drained.is_err() {
-            tracing::warn!(connections = self.connections.len(), "drain timeout: connections are cut");
+        if tokio::time::timeout_at(deadline, self.connections.wait()).await.is_err() {
+            tracing::warn!(
+                connections = self.connections.len(),
+                requests = self.front.in_flight.load(Ordering::Relaxed),
+                drain_timeout_ms = drain.as_millis(),
+                "drain timeout: what is still served is cut"
+            );
+            self.ending.public.cut.cancel();
+            self.connections.wait().await;
         }
+        self.ending.over.cancel();
         self.tasks.close();
         // Flights have deadlines of their own; nobody waits for them any more.
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.tasks.wait()).await;
+        let _ = tokio::time::timeout(LAST_TASKS, self.tasks.wait()).await;
+    }
+
+    /// Waits until no client is connected.
+    async fn unconnected(&self) {
+        // The accept loop is one of the tasks.
+        while self.connections.len() > 1 {
+            tokio::time::sleep(NOTICE_LOOK).await;
+        }
     }
 }
 

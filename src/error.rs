@@ -21,7 +21,7 @@ pub mod code {
     pub const FORBIDDEN: i32 = -32091;
     /// Rate or quota.
     pub const TOO_MANY_REQUESTS: i32 = -32092;
-    /// A batch over its limit.
+    /// A batch over its limit, in calls or in the bytes of its answers.
     pub const TOO_LARGE: i32 = -32093;
     /// In-flight limit reached.
     pub const OVERLOADED: i32 = -32094;
@@ -64,6 +64,11 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// An element of a batch whose answers are too long together.
+    AnswersTooLarge {
+        /// All answers of a batch, in bytes.
+        limit: usize,
+    },
     /// Too many requests in flight.
     Overloaded,
     /// No upstream could answer: what was tried.
@@ -100,6 +105,7 @@ pub struct Wire {
 
 impl Error {
     /// The one mapping from refusal to wire.
+    #[deny(clippy::wildcard_enum_match_arm)]
     pub fn wire(&self) -> Wire {
         let wire = |status, code, message: &str, reason| Wire {
             status,
@@ -143,6 +149,14 @@ impl Error {
                 &format!("Request too large: a batch of {calls} calls, the limit is {limit}"),
                 "batch",
             ),
+            Self::AnswersTooLarge { limit } => wire(
+                413,
+                code::TOO_LARGE,
+                &format!(
+                    "Request too large: this batch's answers are over {limit} bytes, ask for fewer at once"
+                ),
+                "batch_answers",
+            ),
             Self::Overloaded => {
                 Wire { retry_after_s: Some(1), ..wire(503, code::OVERLOADED, "Overloaded", "overloaded") }
             }
@@ -160,4 +174,60 @@ impl Error {
 /// `Retry-After` counts whole seconds, and 0 would mean "at once".
 fn whole_seconds(wait: Duration) -> u64 {
     wait.as_millis().div_ceil(1000).max(1).try_into().unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_table() {
+        let attempt = Attempt { upstream: "a".to_owned(), reason: "timeout".to_owned() };
+        let table: Vec<String> = [
+            Error::Parse,
+            Error::InvalidRequest,
+            Error::UnsupportedVersion,
+            Error::MethodNotFound,
+            Error::Params(ParamError {
+                code: -32602,
+                message: "Invalid params".to_owned(),
+                data: Some("why".to_owned()),
+            }),
+            Error::Unauthorized,
+            Error::Forbidden("getBlock".to_owned()),
+            Error::Limited {
+                limit: "2 calls a second".to_owned(),
+                reason: "rate",
+                retry_after: Duration::from_millis(1001),
+            },
+            Error::BatchTooLarge { calls: 4, limit: 3 },
+            Error::AnswersTooLarge { limit: 1024 },
+            Error::Overloaded,
+            Error::NoUpstream(vec![attempt]),
+            Error::TimedOut(Duration::from_secs(30)),
+        ]
+        .iter()
+        .map(|error| {
+            let Wire { status, code, message, data, retry_after_s, reason } = error.wire();
+            let data = data.map(|data| format!(" {data}")).unwrap_or_default();
+            let wait = retry_after_s.map(|seconds| format!(" Retry-After: {seconds}")).unwrap_or_default();
+            format!("{status} {code} {reason}: {message}{data}{wait}")
+        })
+        .collect();
+        insta::assert_snapshot!(table.join("\n"), @r#"
+        200 -32700 not_json: Parse error
+        200 -32600 not_a_call: Invalid request
+        200 -32600 version: Unsupported JSON-RPC protocol version
+        200 -32601 unknown_method: Method not found
+        200 -32602 params: Invalid params "why"
+        401 -32090 unauthorized: Unauthorized: unknown, expired or revoked API key
+        403 -32091 forbidden: Forbidden: getBlock is not allowed for this API key
+        429 -32092 rate: Too many requests: 2 calls a second {"retryAfterMs":1001} Retry-After: 2
+        413 -32093 batch: Request too large: a batch of 4 calls, the limit is 3
+        413 -32093 batch_answers: Request too large: this batch's answers are over 1024 bytes, ask for fewer at once
+        503 -32094 overloaded: Overloaded Retry-After: 1
+        502 -32095 no_upstream: No upstream could answer {"attempts":[{"reason":"timeout","upstream":"a"}]}
+        504 -32096 timed_out: Timed out after 30000 ms
+        "#);
+    }
 }

@@ -196,18 +196,6 @@ impl Gateway {
         error
     }
 
-    /// What the owner of this key may see of it; `None` for a key that does not hold.
-    pub fn usage(&self, key: &str) -> Option<Usage> {
-        let rules = self.rules.load();
-        let Door::Keys(table) = &rules.door else { return None };
-        let held = if key.len() > MAX_KEY { None } else { table.get(&KeyHash::of(key)) }?;
-        let now = Instant::now();
-        if !held.principal.pass.holds(held.until, self.clock.wall(now)) {
-            return None;
-        }
-        Usage::of(&held.principal, now)
-    }
-
     /// Starts what goes on beside the requests: the key file is read when it changes, use is written when there was
     /// any, and the wall clock is followed. A last writing follows `stop`.
     pub fn watch(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {

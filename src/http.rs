@@ -1,16 +1,19 @@
 //! The public listener: accept loop, routes, body limits, content types, CORS, compression, headers.
 //!
-//! The only room beside `admin` that knows axum. The hot route, `POST /v3/<API_KEY>`, is one plain function on
+//! Beside `admin`, and `app` which starts that one, the only room that knows axum. The hot route, `POST /v3/<API_KEY>`, is one plain function on
 //! hyper; axum's router has the rest. The surprise is the order of checks, which is a node's: verb, content type,
 //! size, UTF-8, and only then JSON-RPC, each with a node's own status and text.
 
+mod body;
 pub mod client_ip;
 pub mod cors;
 pub mod encoding;
+mod exchange;
 pub mod listener;
 pub mod reply;
 pub mod rest;
 pub mod rpc;
+mod stream;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -62,12 +65,23 @@ pub async fn serve(
             let key = key.to_owned();
             match *request.method() {
                 Verb::POST => rpc::serve(front, peer, &key, request).await,
-                Verb::OPTIONS => options(),
-                _ => text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB),
+                Verb::OPTIONS => body::pass_over(front, request.into_body(), options()).await,
+                _ => {
+                    let refusal = text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB);
+                    body::pass_over(front, request.into_body(), refusal).await
+                }
             }
         }
-        None if request.method() == Verb::OPTIONS => options(),
-        None => rest.clone().oneshot(request).await.unwrap_or_else(|never| match never {}),
+        None if request.method() == Verb::OPTIONS => {
+            body::pass_over(front, request.into_body(), options()).await
+        }
+        None => {
+            let (head, body) = request.into_parts();
+            let mut request = Request::from_parts(head, Body::empty());
+            request.extensions_mut().insert(rest::Peer(peer));
+            let response = rest.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+            body::pass_over(front, body, response).await
+        }
     };
     cors::apply(&front.config.server.cors_origins, origin.as_ref(), wanted_headers, response.headers_mut());
     encoding::apply(accepts, response).await

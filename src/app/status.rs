@@ -16,13 +16,13 @@ use crate::telemetry::Metrics;
 /// The running gateway as a source of the status page.
 pub(super) struct Source {
     front: Arc<Front>,
-    stop: CancellationToken,
+    draining: CancellationToken,
     started: Instant,
 }
 
 impl Source {
-    pub(super) fn new(front: Arc<Front>, stop: CancellationToken) -> Self {
-        Self { front, stop, started: Instant::now() }
+    pub(super) fn new(front: Arc<Front>, draining: CancellationToken) -> Self {
+        Self { front, draining, started: Instant::now() }
     }
 }
 
@@ -55,7 +55,7 @@ impl status::Source for Source {
     }
 
     fn readiness(&self) -> Readiness {
-        if self.stop.is_cancelled() {
+        if self.draining.is_cancelled() {
             return Readiness::Unready { reasons: vec!["draining before a stop".to_owned()] };
         }
         let standing = self.front.pool.standing(Instant::now());

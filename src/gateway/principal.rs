@@ -57,11 +57,6 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// Whether a key that ends at `until` may be used at all.
-    pub(crate) fn holds(&self, until: Option<Timestamp>, wall: Timestamp) -> bool {
-        self.in_time(until, wall).is_ok()
-    }
-
     fn in_time(&self, until: Option<Timestamp>, wall: Timestamp) -> Result<(), AuthFailure> {
         let ended = |end: Option<Timestamp>| end.is_some_and(|end| end <= wall);
         if self.revoked {

@@ -48,12 +48,12 @@ pub struct Units {
     pub ends_in_seconds: u64,
 }
 
-impl Usage {
-    /// What `principal` has used until now; `None` where nothing is counted.
-    pub(super) fn of(principal: &Principal, now: Instant) -> Option<Self> {
-        let bounds = principal.bounds.as_ref()?;
+impl Principal {
+    /// What the owner of this key may see of it; `None` where nothing is counted, for want of a plan.
+    pub fn usage(&self, now: Instant) -> Option<Usage> {
+        let bounds = self.bounds.as_ref()?;
         let plan = &bounds.terms.plan;
-        let wall = principal.clock.wall(now);
+        let wall = self.clock.wall(now);
         let (day, month) = bounds.used.units(Period::of(wall));
         let (day_ends, month_ends) = Period::ends_in(wall);
         let units = |used, quota: Option<u64>, ends| Units {
@@ -62,13 +62,13 @@ impl Usage {
             left: quota.map(|quota| (to_f64(quota) - used).max(0.0)),
             ends_in_seconds: seconds(ends),
         };
-        Some(Self {
-            id: principal.id().to_owned(),
+        Some(Usage {
+            id: self.id().to_owned(),
             plan: bounds.terms.name.clone(),
             rate: Rate {
                 per_second: plan.rps,
                 burst: plan.burst,
-                left: bounds.rate.left(principal.clock.steady(now)).calls,
+                left: bounds.rate.left(self.clock.steady(now)).calls,
             },
             day: units(day, plan.daily_units, day_ends),
             month: units(month, plan.monthly_units, month_ends),

@@ -9,6 +9,9 @@ use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap
 
 /// Below this a compressed answer saves less than a packet and costs more than sending it.
 const WORTH_BYTES: u64 = 4 * 1024;
+/// Above this a body is sent as it is: it is longer than any block, so a batch of many, and compressing it would hold a
+/// copy of it and a core for a tenth of a second and more.
+const TOO_LONG_BYTES: u64 = 16 * 1024 * 1024;
 /// Work on longer bodies leaves the async workers: compressing 64 KiB takes some 200 µs.
 const OFF_WORKER_BYTES: usize = 64 * 1024;
 /// Level 3 of either format: most of the gain at a tenth of the cost of the highest.
@@ -53,7 +56,11 @@ impl Accepted {
 
 /// The response in the encoding that the client takes, if that is worth it.
 pub async fn apply(accepted: Accepted, response: Response<Body>) -> Response<Body> {
-    let worth = response.body().size_hint().exact().is_some_and(|bytes| bytes >= WORTH_BYTES)
+    let worth = response
+        .body()
+        .size_hint()
+        .exact()
+        .is_some_and(|bytes| (WORTH_BYTES..=TOO_LONG_BYTES).contains(&bytes))
         && !response.headers().contains_key(CONTENT_ENCODING);
     let name = match accepted {
         Accepted::Zstd => "zstd",
@@ -130,8 +137,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn short_answers_stay_as_they_are() {
-        let response = apply(Accepted::Gzip, Response::new(Body::from("short"))).await;
-        assert!(!response.headers().contains_key(CONTENT_ENCODING));
+    async fn short_answers_and_those_of_many_blocks_stay_as_they_are() {
+        for (bytes, compressed) in [
+            (WORTH_BYTES - 1, false),
+            (WORTH_BYTES, true),
+            (TOO_LONG_BYTES, true),
+            (TOO_LONG_BYTES + 1, false),
+        ] {
+            let plain = vec![b' '; usize::try_from(bytes).unwrap()];
+            let response = apply(Accepted::Zstd, Response::new(Body::from(plain))).await;
+            assert_eq!(response.headers().contains_key(CONTENT_ENCODING), compressed, "{bytes}");
+        }
     }
 }

@@ -1,17 +1,23 @@
 //! The routes beside the hot one: health as a node answers it, the interface's own document, a key's usage.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
+use axum::{Extension, Router};
 use tokio::time::Instant;
 
-use super::Front;
+use super::{Front, client_ip};
+use crate::error::Error;
 use crate::methods::openrpc;
 use crate::pool::member::Health;
+
+/// Who is at the other end of the connection, an extension of each request.
+#[derive(Clone, Copy)]
+pub(super) struct Peer(pub(super) IpAddr);
 
 /// axum's router over `front`.
 pub fn router(front: Arc<Front>) -> Router {
@@ -40,13 +46,33 @@ async fn openrpc_document() -> Response {
     ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], body).into_response()
 }
 
-async fn usage(State(front): State<Arc<Front>>, Path(key): Path<String>) -> Response {
-    match front.gateway.usage(&key) {
-        Some(usage) => axum_json(&usage),
-        None => {
-            (StatusCode::UNAUTHORIZED, "Unauthorized: unknown, expired or revoked API key\n").into_response()
-        }
+/// What a key's owner may see of it; the key is proved as on the hot route, and wrong ones are counted with its own.
+async fn usage(
+    State(front): State<Arc<Front>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    request: axum::extract::Request,
+) -> Response {
+    let (path, headers) = (request.uri().path(), request.headers());
+    let key = path.strip_prefix("/v3/").and_then(|rest| rest.strip_suffix("/usage")).unwrap_or_default();
+    let client = client_ip::client_ip(peer, headers, &front.config.server.trusted_proxies);
+    let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+    let now = Instant::now();
+    match front.gateway.authenticate(key, client, origin, now).map(|principal| principal.usage(now)) {
+        Ok(Some(usage)) => axum_json(&usage),
+        Ok(None) => (StatusCode::NOT_FOUND, "Nothing is counted: there is no plan\n").into_response(),
+        Err(error) => refuse(&error),
     }
+}
+
+/// A refusal of ours where there is no call that an error object could answer.
+fn refuse(error: &Error) -> Response {
+    let wire = error.wire();
+    let status = StatusCode::from_u16(wire.status).unwrap_or_default();
+    let mut response = (status, wire.message + "\n").into_response();
+    if let Some(seconds) = wire.retry_after_s {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
 }
 
 fn axum_json(value: &impl serde::Serialize) -> Response {

@@ -2,23 +2,21 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER};
 use hyper::{Request, Response, StatusCode};
 use tokio::time::Instant;
 
+use super::exchange::Place;
 use super::reply::Pieces;
-use super::{Front, JSON, client_ip, text};
+use super::{Front, JSON, body, client_ip, text};
 use crate::cache::entry::Payload;
 use crate::cache::{Answer, CacheStatus, Terms};
-use crate::chunks::{Gather, OverLimit};
 use crate::error::Error;
 use crate::gateway::{self, Principal};
 use crate::jsonrpc::envelope::{self, Element};
@@ -36,6 +34,8 @@ struct Context<'a> {
     principal: Arc<Principal>,
     bypass: bool,
     started: Instant,
+    /// Bytes of a batch's answers so far.
+    answered: AtomicUsize,
 }
 
 /// One call's answer, spoken.
@@ -46,23 +46,6 @@ struct Spoken {
     refusal: Option<Error>,
 }
 
-/// Counts a request as being served, until it is dropped.
-struct InFlight<'a>(&'a Front);
-
-impl<'a> InFlight<'a> {
-    fn new(front: &'a Front) -> (Self, usize) {
-        front.metrics.requests_in_flight.inc();
-        (Self(front), front.in_flight.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.0.metrics.requests_in_flight.dec();
-    }
-}
-
 /// Serves one POST to the hot route; `key` is the raw path segment.
 pub async fn serve(
     front: &Arc<Front>,
@@ -71,12 +54,12 @@ pub async fn serve(
     request: Request<Incoming>,
 ) -> Response<Body> {
     let started = Instant::now();
-    let (_place, in_flight) = InFlight::new(front);
-    if !is_json(request.headers()) {
-        return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, WRONG_MEDIA_TYPE);
-    }
     let (head, body) = request.into_parts();
-    let body = match read(body, front.config.server.max_body, front.config.server.body_timeout).await {
+    if !is_json(&head.headers) {
+        let refusal = text(StatusCode::UNSUPPORTED_MEDIA_TYPE, WRONG_MEDIA_TYPE);
+        return body::pass_over(front, body, refusal).await;
+    }
+    let body = match body::read(front, body).await {
         Ok(body) => body,
         Err(refusal) => return refusal,
     };
@@ -86,12 +69,14 @@ pub async fn serve(
         Ok(principal) => principal,
         Err(refusal) => return refuse_whole(front, started, &body, &refusal),
     };
+    // Only from here on: whoever has no key, or trickles a body, takes no place from those who call.
+    let (place, in_flight) = Place::take(front);
     if in_flight > front.config.server.max_in_flight {
         return refuse_whole(front, started, &body, &Error::Overloaded);
     }
     let bypass = principal.bypass_cache() && asks_no_cache(&head.headers);
-    let context = Context { front, principal, bypass, started };
-    match envelope::parse(&body) {
+    let context = Context { front, principal, bypass, started, answered: AtomicUsize::new(0) };
+    let mut response = match envelope::parse(&body) {
         envelope::Request::ParseError => context.alone(context.refused(&Id::Null, Error::Parse)),
         envelope::Request::One(Element::Notification) => respond(StatusCode::OK, Pieces::default()),
         envelope::Request::One(element) => {
@@ -100,7 +85,9 @@ pub async fn serve(
             context.alone(spoken)
         }
         envelope::Request::Batch(elements) => context.batch(elements).await,
-    }
+    };
+    response.extensions_mut().insert(Arc::new(place));
+    response
 }
 
 impl Context<'_> {
@@ -211,8 +198,25 @@ impl Context<'_> {
             }
             Payload::Result(result) => splice(&mut body, id, result.pieces().iter().cloned()),
         }
+        if !self.fits(body.len()) {
+            let error = Error::AnswersTooLarge { limit: self.front.config.pool.max_response };
+            return self.count_refused(id, Some(method), query.commitment(), error);
+        }
         self.count(Some(method), query.commitment(), answer.outcome, body.len());
         Spoken { body, status: Some(answer.status), refusal: None }
+    }
+
+    /// Whether an answer of so many bytes still fits beside those that were there before it: together they may be as
+    /// long as a single one may be, or 100 small calls would hold 100 times that. The first always fits.
+    fn fits(&self, bytes: usize) -> bool {
+        let limit = self.front.config.pool.max_response;
+        let before = self.answered.load(Ordering::Relaxed);
+        let fits = before == 0 || before.saturating_add(bytes) <= limit;
+        if fits {
+            // One task polls all elements of a batch, so nothing comes in between.
+            self.answered.store(before + bytes, Ordering::Relaxed);
+        }
+        fits
     }
 
     fn refused(&self, id: &Id, error: Error) -> Spoken {
@@ -259,6 +263,7 @@ fn splice(body: &mut Pieces, id: &Id, result: impl IntoIterator<Item = Bytes>) {
 }
 
 /// The outcome that a refusal counts as.
+#[deny(clippy::wildcard_enum_match_arm)]
 fn outcome(error: &Error) -> Outcome {
     match error {
         Error::Parse
@@ -266,7 +271,8 @@ fn outcome(error: &Error) -> Outcome {
         | Error::UnsupportedVersion
         | Error::MethodNotFound
         | Error::Params(_)
-        | Error::BatchTooLarge { .. } => Outcome::Invalid,
+        | Error::BatchTooLarge { .. }
+        | Error::AnswersTooLarge { .. } => Outcome::Invalid,
         Error::Unauthorized | Error::Forbidden(_) => Outcome::Denied,
         Error::Limited { .. } => Outcome::Limited,
         Error::Overloaded | Error::NoUpstream(_) | Error::TimedOut(_) => Outcome::Error,
@@ -319,39 +325,4 @@ fn asks_no_cache(headers: &HeaderMap) -> bool {
     directives
         .flat_map(|value| value.split(','))
         .any(|directive| directive.trim().eq_ignore_ascii_case("no-cache"))
-}
-
-/// The body, within its bounds in bytes and in time, as UTF-8; else a node's refusal.
-async fn read(body: Incoming, limit: usize, timeout: Duration) -> Result<Bytes, Response<Body>> {
-    let body = match tokio::time::timeout(timeout, gather(body, limit)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(Broken::OverLimit)) => {
-            return Err(text(StatusCode::PAYLOAD_TOO_LARGE, "request body size exceeds allowed maximum"));
-        }
-        Ok(Err(Broken::Off)) => return Err(text(StatusCode::BAD_REQUEST, "the request body broke off\n")),
-        Err(_) => return Err(text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n")),
-    };
-    match str::from_utf8(&body) {
-        Ok(_) => Ok(body),
-        Err(error) => {
-            let at = error.valid_up_to();
-            Err(text(StatusCode::BAD_REQUEST, format!("utf-8 encoding error at byte {at} in request body")))
-        }
-    }
-}
-
-/// Why a body could not be read.
-enum Broken {
-    OverLimit,
-    Off,
-}
-
-async fn gather(mut body: Incoming, limit: usize) -> Result<Bytes, Broken> {
-    let mut gather = Gather::new(limit);
-    while let Some(frame) = body.frame().await {
-        if let Ok(chunk) = frame.map_err(|_| Broken::Off)?.into_data() {
-            gather.push(chunk).map_err(|OverLimit| Broken::OverLimit)?;
-        }
-    }
-    Ok(gather.finish())
 }

@@ -91,3 +91,38 @@ async fn past_the_burst_calls_are_limited_each_by_itself() {
     let reply = stage.post(json!([call, call]).to_string()).await;
     assert_eq!(reply.status, 200, "a batch is 200, its elements have their own outcome");
 }
+
+#[tokio::test]
+async fn guessing_keys_at_the_usage_page_is_limited_and_counted_as_at_the_door() {
+    let stage = Stage::of(1, |config| {
+        config.auth.failed_per_minute = 5;
+        config.server.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
+    })
+    .await;
+    let usage = |key: &str, client: &str| {
+        let url = stage.url.replace("/dev", &format!("/{key}/usage"));
+        stage.send(stage.client.get(url).header("x-forwarded-for", client.to_owned()))
+    };
+    for _ in 0..5 {
+        let reply = usage("guess", "192.0.2.1").await;
+        assert_eq!((reply.status, reply.text.contains("Unauthorized")), (401, true), "{}", reply.text);
+    }
+    let limited = usage("guess", "192.0.2.1").await;
+    assert_eq!(limited.status, 429);
+    assert!(limited.header("retry-after").parse::<u64>().is_ok_and(|seconds| seconds >= 1));
+    let url = stage.url.replace("/dev", "/guess");
+    let call = stage.client.post(url).header("content-type", "application/json").body("[]");
+    assert_eq!(
+        stage.send(call.header("x-forwarded-for", "192.0.2.1")).await.status,
+        429,
+        "one count for both"
+    );
+    assert_eq!(usage("guess", "192.0.2.2").await.status, 401, "each address by itself");
+    assert_eq!(usage("dev", "192.0.2.1").await.json()["plan"], "dev", "a key that holds is never refused");
+    let metrics = stage.admin("/metrics").await.text;
+    for expected in
+        [r#"auth_failures_total{reason="unknown"} 6"#, r#"auth_failures_total{reason="limited"} 2"#]
+    {
+        assert!(metrics.contains(expected), "{expected} is not in\n{metrics}");
+    }
+}

@@ -1,7 +1,11 @@
 //! HTTP around the calls: routes, media types, sizes, CORS, compression, the documents beside the hot route.
 
+use std::time::Duration;
+
 use serde_json::json;
 use slotfront::config::Secret;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::harness::Stage;
 
@@ -22,6 +26,7 @@ async fn only_the_key_path_takes_calls() {
         ("GET", "/health", 200),
         ("GET", "/openrpc.json", 200),
         ("GET", "/v3/dev/usage", 200),
+        ("GET", "/v3/%64ev/usage", 401),
         ("GET", "/v3/nokey/usage", 401),
         ("GET", "/metrics", 404),
     ] {
@@ -133,4 +138,219 @@ async fn the_admin_listener_shows_how_things_stand() {
     }
     let page = stage.admin("/").await;
     assert!(page.header("content-type").starts_with("text/html") && page.text.contains("slotfront"));
+}
+
+/// A connection without a client's own ideas about it.
+async fn connect(stage: &Stage) -> TcpStream {
+    let address = stage.url.trim_start_matches("http://").trim_end_matches("/v3/dev");
+    TcpStream::connect(address).await.unwrap()
+}
+
+/// A POST as it goes over the wire.
+fn post(path: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// A call without params as it goes over the wire.
+fn wire(method: &str) -> String {
+    post("/v3/dev", "", &json!({"jsonrpc": "2.0", "id": 1, "method": method}).to_string())
+}
+
+/// What comes until `enough` of it is there, or the connection ends, or the test has waited long enough.
+async fn read_until(socket: &mut TcpStream, enough: impl Fn(&str) -> bool) -> String {
+    let mut seen = Vec::new();
+    let reading = async {
+        while !enough(&String::from_utf8_lossy(&seen)) {
+            if !matches!(socket.read_buf(&mut seen).await, Ok(n) if n > 0) {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(5), reading).await;
+    String::from_utf8_lossy(&seen).into_owned()
+}
+
+#[tokio::test]
+async fn a_finished_answer_does_not_wait_for_the_next_pipelined_call() {
+    let stage = Stage::of(1, |_| {}).await;
+    let hold = stage.cluster.node(0).hold("getVoteAccounts");
+    let mut socket = connect(&stage).await;
+    // The third call is what leaves bytes unread behind the held one.
+    let calls = wire("getClusterNodes") + &wire("getVoteAccounts") + &wire("getClusterNodes");
+    socket.write_all(calls.as_bytes()).await.unwrap();
+    let first = read_until(&mut socket, |seen| seen.ends_with("}\n")).await;
+    assert!(first.starts_with("HTTP/1.1 200") && first.matches("HTTP/1.1").count() == 1, "{first:?}");
+    hold.arrived(1).await;
+    drop(hold);
+    let rest = read_until(&mut socket, |seen| seen.matches("HTTP/1.1 200").count() == 2).await;
+    assert_eq!(rest.matches("HTTP/1.1 200").count(), 2, "{rest:?}");
+}
+
+#[tokio::test]
+async fn a_kept_alive_connection_idles_past_the_head_timeout_and_a_begun_head_does_not() {
+    let timeout = Duration::from_millis(200);
+    let stage = Stage::of(1, |config| config.server.header_timeout = timeout).await;
+    let mut socket = connect(&stage).await;
+    for _ in 0..2 {
+        socket.write_all(wire("getClusterNodes").as_bytes()).await.unwrap();
+        let answer = read_until(&mut socket, |seen| seen.ends_with("}\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+        tokio::time::sleep(timeout * 3).await;
+    }
+    for begun in [&b"POST /v3/dev HTTP/1.1\r\nhost:"[..], b""] {
+        // The second connection is new, and its client says nothing at all.
+        socket.write_all(begun).await.unwrap();
+        let closed = tokio::time::timeout(timeout * 20, socket.read(&mut [0; 64])).await;
+        assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
+        socket = connect(&stage).await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_in_flight_until_its_answer_is_written() {
+    let stage = Stage::of(1, |config| {
+        (config.server.max_batch, config.server.max_body) = (2000, 1 << 20);
+        config.plans.get_mut("dev").expect("the dev plan").max_batch = None;
+    })
+    .await;
+    let in_flight = || stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed);
+    // Far more than the kernel's buffers of both sides take.
+    let slot = stage.cluster.examples().block_with_v0;
+    let params = json!([slot, {"maxSupportedTransactionVersion": 0}]);
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "getBlock", "params": params});
+    let body = serde_json::Value::from(vec![call; 2000]).to_string();
+    let mut socket = connect(&stage).await;
+    socket.write_all(post("/v3/dev", "connection: close\r\n", &body).as_bytes()).await.unwrap();
+    let head = read_until(&mut socket, |seen| seen.contains("\r\n\r\n")).await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{}", &head[..200]);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(in_flight(), 1);
+    tokio::io::copy(&mut socket, &mut tokio::io::sink()).await.unwrap();
+    stage.until("the answer is written", || in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn who_has_no_key_or_has_not_sent_the_body_takes_no_place() {
+    let stage = Stage::of(1, |config| config.server.max_in_flight = 1).await;
+    let mut trickling = Vec::new();
+    for key in ["dev", "nokey"] {
+        let mut socket = connect(&stage).await;
+        let call = wire("getClusterNodes").replace("/v3/dev", &format!("/v3/{key}"));
+        socket.write_all(&call.as_bytes()[..call.len() - 1]).await.unwrap();
+        trickling.push(socket);
+    }
+    let gate = stage.cluster.node(0).hold("getVoteAccounts");
+    assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
+    let held = stage.call("getVoteAccounts", json!([]));
+    let overloaded = async {
+        gate.arrived(1).await;
+        let reply = stage.call("getClusterNodes", json!([])).await;
+        gate.release();
+        reply
+    };
+    let (held, overloaded) = tokio::join!(held, overloaded);
+    assert_eq!((held.status, overloaded.status, overloaded.code()), (200, 503, -32094));
+}
+
+#[tokio::test]
+async fn what_no_client_sends_in_good_faith_gets_a_clear_answer_and_the_next_request_too() {
+    let stage = Stage::of(1, |_| {}).await;
+    let call = r#"{"jsonrpc":"2.0","id":7,"method":"getClusterNodes"}"#;
+    let (long, longer) = (format!("/v3/{}", "k".repeat(20 << 10)), format!("/v3/{}", "k".repeat(70 << 10)));
+    let (many, large) = ("x-many: 1\r\n".repeat(200), format!("x-large: {}\r\n", "v".repeat(200 << 10)));
+    for (request, status, stays) in [
+        (post("/unknown", "", call), "404 Not Found", true),
+        (post("/unknown", "", &" ".repeat(40 << 10)), "404 Not Found", true),
+        (post(&long, "", call), "401 Unauthorized", true),
+        (post(&longer, "", call), "414 URI Too Long", false),
+        (post("/v3/dev", &many, call), "431 Request Header Fields Too Large", false),
+        (post("/v3/dev", &large, call), "431 Request Header Fields Too Large", false),
+    ] {
+        let mut socket = connect(&stage).await;
+        let what = (&request[..40], request.len());
+        let _ = socket.write_all(request.as_bytes()).await;
+        let answer = read_until(&mut socket, |seen| seen.contains("\r\n\r\n")).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{what:?}: {answer:?}");
+        let _ = socket.write_all(post("/v3/dev", "", call).as_bytes()).await;
+        let next = read_until(&mut socket, |seen| seen.contains(r#""id":7}"#)).await;
+        let said = format!("{answer}{next}").to_ascii_lowercase().contains("connection: close");
+        assert!(
+            if stays { next.contains("HTTP/1.1 200") || said } else { said },
+            "{what:?}: {answer:?} {next:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_batch_is_answered_up_to_the_length_of_a_single_answer_and_the_rest_refused_each() {
+    let stage = Stage::of(1, |config| config.pool.max_response = 64 << 10).await;
+    let slot = stage.cluster.examples().block_with_v0;
+    let call = |id: usize| {
+        let params = json!([slot, {"maxSupportedTransactionVersion": 0}]);
+        json!({"jsonrpc": "2.0", "id": id, "method": "getBlock", "params": params})
+    };
+    let one = stage.post(call(0).to_string()).await.text.len();
+    let fit = (64 << 10) / one;
+    assert!((2..10).contains(&fit), "{one}");
+    let reply = stage.post((0..10).map(call).collect::<serde_json::Value>().to_string()).await;
+    let answers = reply.json();
+    let answers = answers.as_array().expect("a batch");
+    let refused: Vec<_> = answers.iter().filter(|answer| answer["error"]["code"] == -32093).collect();
+    assert_eq!((reply.status, answers.len(), refused.len()), (200, 10, 10 - fit));
+    assert!(refused.iter().all(|answer| answer["id"].is_u64()), "{refused:?}");
+    assert!(answers.iter().filter(|answer| answer["result"].is_object()).count() == fit);
+}
+
+#[tokio::test]
+async fn a_stop_fails_readiness_first_and_lets_the_held_call_finish() {
+    let stage = Stage::of(1, |config| config.server.drain_timeout = Duration::from_secs(30)).await;
+    let app = stage.app.as_ref().expect("running");
+    assert_eq!(stage.admin("/readyz").await.status, 200);
+    let gate = stage.cluster.node(0).hold("getVoteAccounts");
+    let watched = async {
+        gate.arrived(1).await;
+        let stopping = async { tokio::join!(app.stop(), app.stop()) };
+        let seen = async {
+            let ready = stage.admin("/readyz").await;
+            assert_eq!((ready.status, ready.text.contains("draining")), (503, true), "{}", ready.text);
+            // A balancer that has not looked yet is still served.
+            assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
+            while TcpStream::connect(app.public).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert_eq!(stage.admin("/readyz").await.status, 503, "admin goes last");
+            gate.release();
+        };
+        tokio::join!(stopping, seen);
+    };
+    let (answer, ()) = tokio::join!(stage.call("getVoteAccounts", json!([])), watched);
+    assert_eq!(answer.status, 200);
+    assert!(TcpStream::connect(app.admin).await.is_err());
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn past_the_drain_timeout_a_hung_call_is_cut() {
+    let stage = Stage::of(1, |config| config.server.drain_timeout = Duration::from_millis(100)).await;
+    let app = stage.app.as_ref().expect("running");
+    let gate = stage.cluster.node(0).hold("getVoteAccounts");
+    let mut socket = connect(&stage).await;
+    socket.write_all(wire("getVoteAccounts").as_bytes()).await.unwrap();
+    gate.arrived(1).await;
+    let mut answer = [0; 64];
+    let ((), cut) = tokio::join!(app.stop(), socket.read(&mut answer));
+    assert!(matches!(cut, Ok(0) | Err(_)), "{cut:?}");
+    assert_eq!(stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(stage.front().metrics.connections.get(), 0);
+}
+
+#[tokio::test]
+async fn a_stop_without_clients_is_at_once() {
+    let stage = Stage::of(1, |config| config.server.drain_timeout = Duration::from_mins(5)).await;
+    let begun = tokio::time::Instant::now();
+    stage.app.as_ref().expect("running").stop().await;
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
 }
