@@ -25,7 +25,9 @@ use crate::http::listener::{self, Ends};
 use crate::node::client::ClientError;
 use crate::pool::Pool;
 use crate::telemetry::{Metrics, ReloadResult};
+use signals::{Hangup, Signals};
 
+pub mod signals;
 mod status;
 
 /// The part of `server.drain_timeout` that a balancer has to see that readiness fails, before connecting does: at the
@@ -236,34 +238,28 @@ pub async fn run(
     gateway: Gateway,
     listeners: Listeners,
     mut source: Source,
+    signals: Signals,
 ) -> Result<(), StartError> {
+    let Signals { mut stop, mut hangup } = signals;
     let app = App::start(config, gateway, listeners)?;
     tracing::info!(server.listen = %app.public, server.admin_listen = %app.admin, "slotfront is running");
     tokio::select! {
-        () = until_signal() => {}
-        () = follow(&app, &mut source) => {}
+        () = stop.asked() => {}
+        () = follow(&app, &mut source, &mut hangup) => {}
     }
     tracing::info!("stopping: requests in flight finish first");
     tokio::select! {
         () = app.stop() => {}
-        () = until_signal() => tracing::warn!("second signal: ending at once"),
+        () = stop.asked() => tracing::warn!("second signal: ending at once"),
     }
     Ok(())
 }
 
 /// Reads the configuration again on SIGHUP and when its file has changed. Never ends.
-async fn follow(app: &App, source: &mut Source) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut hangup = signal(SignalKind::hangup()).ok();
+async fn follow(app: &App, source: &mut Source, hangup: &mut Hangup) {
     loop {
-        let asked = async {
-            match &mut hangup {
-                Some(hangup) => hangup.recv().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            _ = asked => {}
+            () = hangup.asked() => {}
             () = tokio::time::sleep(CONFIG_LOOK) => {
                 if !source.changed() {
                     continue;
@@ -290,17 +286,4 @@ async fn follow(app: &App, source: &mut Source) {
 fn set_loaded_now(metrics: &Metrics) {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     metrics.config_last_reload_success.at(()).set(now.as_secs_f64());
-}
-
-/// Waits for Ctrl-C or SIGTERM.
-pub async fn until_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        let _ = tokio::signal::ctrl_c().await;
-        return;
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
-    }
 }

@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{Failure, World, sim};
+use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
 use crate::config::reload::Source;
 use crate::config::{Config, Secret, Upstream, defaults};
@@ -37,6 +38,8 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
+    // Before anything is said: whoever has read where it listens may already want it to end.
+    let signals = Signals::catch()?;
     let listeners = Listeners {
         public: app::bind("--listen", args.listen).await.map_err(Failure::runtime)?,
         admin: app::bind("--admin", args.admin).await.map_err(Failure::runtime)?,
@@ -63,7 +66,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     cluster.serve(nodes, &tasks, stop.clone()).await;
     let again = config.clone();
     let source = Source::new(move || Ok(again.clone()), None);
-    let result = app::run(config, gateway, listeners, source).await.map_err(Failure::runtime);
+    let result = app::run(config, gateway, listeners, source, signals).await.map_err(Failure::runtime);
     stop.cancel();
     result
 }

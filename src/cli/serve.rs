@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::dev::reachable;
 use super::{Failure, World};
+use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
 use crate::config::{self, reload::Source};
 use crate::gateway::Gateway;
@@ -24,6 +25,8 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
+    // Before anything is said: whoever has read where it listens may already want it to end.
+    let signals = Signals::catch()?;
     let file = world.config_file(args.config);
     let (path, env) = (file.clone(), world.env.clone());
     let source = Source::new(move || config::load(path.as_deref(), &env), file);
@@ -39,5 +42,5 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         reachable(admin)
     )?;
     world.out.flush()?;
-    app::run(config, gateway, listeners, source).await.map_err(Failure::runtime)
+    app::run(config, gateway, listeners, source, signals).await.map_err(Failure::runtime)
 }

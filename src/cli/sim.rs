@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Failure, World};
 use crate::app;
+use crate::app::signals::Signals;
 use crate::sim::{Cluster, Settings};
 
 /// Only the simulated cluster: node i listens on the port + i
@@ -45,6 +46,7 @@ fn slot_time(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
+    let mut signals = Signals::catch()?;
     let listeners = bind("--listen", args.listen, args.nodes).await?;
     for (i, listener) in listeners.iter().enumerate() {
         writeln!(world.out, "node {i}: http://{}", listener.local_addr()?)?;
@@ -58,7 +60,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     };
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     Cluster::new(settings).serve(listeners, &tasks, stop.clone()).await;
-    app::until_signal().await;
+    signals.stop.asked().await;
     stop.cancel();
     Ok(())
 }

@@ -57,7 +57,13 @@ async fn what_means_the_same_is_one_entry() {
 
 #[tokio::test]
 async fn five_hundred_at_once_are_one_upstream_call() {
-    let stage = Stage::new().await;
+    let patient = Duration::from_secs(20);
+    let stage = Stage::with(|config| {
+        // Five hundred connections take their time on a busy machine, and the held call must not be given up.
+        config.pool.attempt_timeout = [patient; 8];
+        config.server.request_timeout = patient;
+    })
+    .await;
     let account = stage.cluster.examples().wallets[0].to_string();
     let holds: Vec<_> = stage.cluster.nodes().iter().map(|node| node.hold("getAccountInfo")).collect();
     let calls = (0..500).map(|_| stage.call("getAccountInfo", json!([account])));
