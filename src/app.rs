@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -91,6 +92,8 @@ pub struct App {
     /// Where the admin listener is bound.
     pub admin: SocketAddr,
     front: Arc<Front>,
+    /// The configuration that was read last: what of it takes effect at once is in force.
+    in_force: ArcSwap<Config>,
     tasks: TaskTracker,
     connections: TaskTracker,
     ending: Ending,
@@ -155,7 +158,8 @@ impl App {
             connections.clone(),
             ending.public.clone(),
         ));
-        Ok(Self { public, admin, front, tasks, connections, ending })
+        let in_force = ArcSwap::new(Arc::clone(&front.config));
+        Ok(Self { public, admin, front, in_force, tasks, connections, ending })
     }
 
     /// What every request is served with, for tests and tools in the same process.
@@ -169,7 +173,11 @@ impl App {
     /// The key file cannot be taken with it.
     pub fn reload(&self, new: &Config) -> Result<Changes, GatewayError> {
         self.front.gateway.replace(new)?;
-        Ok(Changes::between(&self.front.config, new))
+        let before = self.in_force.swap(Arc::new(new.clone()));
+        Ok(Changes {
+            at_once: Changes::between(&before, new).at_once,
+            after_restart: Changes::between(&self.front.config, new).after_restart,
+        })
     }
 
     /// Ends it: readiness fails, then accepting stops, requests in flight finish, and what has not within
@@ -259,7 +267,8 @@ pub async fn run(
 async fn follow(app: &App, source: &mut Source, hangup: &mut Hangup) {
     loop {
         tokio::select! {
-            () = hangup.asked() => {}
+            // What is read now is no change at the next look.
+            () = hangup.asked() => drop(source.changed()),
             () = tokio::time::sleep(CONFIG_LOOK) => {
                 if !source.changed() {
                     continue;

@@ -29,6 +29,7 @@ use crate::methods::{Commitment, Method, PerCommitment, Profile};
 pub use load::load;
 pub use problem::{Origin, Problem, Problems};
 pub use secret::Secret;
+pub use sections::is_name;
 
 /// Every setting, valid.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,9 +8,12 @@ use jiff::Timestamp;
 
 use super::table::Table;
 use super::{Failure, World};
-use crate::config::defaults;
+use crate::config::{defaults, is_name};
 use crate::gateway::keys::Key;
 use crate::gateway::keys::file::{ChangeError, KeyFile, Made, NewKey};
+
+/// Characters of a name: it stands in one line of a table.
+const MAX_NAME: usize = 64;
 
 /// Make, list, revoke and rotate API keys
 #[derive(Debug, Parser)]
@@ -42,6 +45,9 @@ enum Command {
         /// What it may do: a [plans.NAME] of the configuration
         #[arg(long, default_value = defaults::PLAN)]
         plan: String,
+        /// The configuration, to see that the plan is there; else `SLOTFRONT_CONFIG` names it
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
         /// When it ends: after a time such as 90d, or at a date such as 2027-01-31 (its first moment, in UTC)
         #[arg(long, value_name = "WHEN")]
         expires: Option<String>,
@@ -90,7 +96,13 @@ impl File {
 
 pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(), Failure> {
     match args.command {
-        Command::Create { file, name, plan, expires } => {
+        Command::Create { file, name, plan, config, expires } => {
+            if name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
+                return Err(Failure::Usage(format!(
+                    "--name {name:?}: expected 1 to {MAX_NAME} characters, none of them a control character"
+                )));
+            }
+            plan_exists(&plan, config, world)?;
             let expires = expires.map(|text| when(&text, now)).transpose()?;
             let file = file.open();
             let made = file.create(&NewKey { name, plan, expires }, now).map_err(failure)?;
@@ -116,6 +128,34 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
             show(&made, world)
         }
     }
+}
+
+/// Refuses a plan that the configuration does not have; without one, says what a plan must be.
+fn plan_exists(plan: &str, config: Option<PathBuf>, world: &mut World<'_>) -> Result<(), Failure> {
+    if let Some(file) = world.config_file(config) {
+        let config = world.config(Some(file))?;
+        if config.plans.contains_key(plan) {
+            return Ok(());
+        }
+        let known: Vec<_> = config.plans.keys().map(String::as_str).collect();
+        return Err(Failure::Usage(format!(
+            "--plan {plan:?}: the configuration has no such plan; it has {}",
+            known.join(", ")
+        )));
+    }
+    if !is_name(plan) {
+        return Err(Failure::Usage(format!(
+            "--plan {plan:?}: expected the name of a plan: letters, digits, '-', '_' and '.'"
+        )));
+    }
+    if plan != defaults::PLAN {
+        writeln!(
+            world.err,
+            "the configuration must have [plans.{plan}]: a gateway without it refuses the whole key file \
+             (--config FILE looks)"
+        )?;
+    }
+    Ok(())
 }
 
 fn show(made: &Made, world: &mut World<'_>) -> Result<(), Failure> {

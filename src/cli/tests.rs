@@ -104,6 +104,9 @@ fn keys_live_from_create_to_revoke() {
     for (args, words) in [
         (&["revoke", "--name", "bob"][..], "no key has the id or name \"bob\""),
         (&["rotate", "--name", "alice"], "is revoked; create another"),
+        (&["create", "--name", ""], "--name \"\": expected 1 to 64 characters"),
+        (&["create", "--name", "a\nb"], "none of them a control character"),
+        (&["create", "--name", "x", "--plan", "no plan"], "--plan \"no plan\": expected the name of a plan"),
         (&["create", "--name", "x", "--expires", "yesterday"], "--expires yesterday: expected"),
         (&["create", "--name", "x", "--expires", "2001-01-01"], "a date to come"),
     ] {

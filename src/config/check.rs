@@ -116,7 +116,9 @@ fn timeouts(config: &mut Config, rules: &mut Rules<'_>) {
         let attempt = &mut config.pool.attempt_timeout[method.index()];
         let own = format!("pool.attempt_timeout.{}", method.as_str());
         let shared = "pool.attempt_timeout.default".to_owned();
-        let set_by = [own, shared].into_iter().find(|path| rules.is_set(path));
+        // A method whose own default differs is not set by the shared one.
+        let shared = (defaults::attempt_timeout(method) == defaults::ATTEMPT_TIMEOUT).then_some(shared);
+        let set_by = std::iter::once(own).chain(shared).find(|path| rules.is_set(path));
         if *attempt <= request {
             continue;
         }

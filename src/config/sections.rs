@@ -46,14 +46,14 @@ pub(super) fn read(root: &Reader<'_>) -> Config {
 fn later(root: &Reader<'_>) {
     let shared = root.table("shared");
     shared.later("url", None);
-    shared.get::<String>("namespace", String::new());
-    shared.get::<Duration>("timeout", Duration::ZERO);
+    shared.later("namespace", Some(&Raw::Text("slotfront".to_owned())));
+    shared.later("timeout", Some(&Raw::Text("20ms".to_owned())));
     root.table("passthrough").later("methods", Some(&Raw::List(Vec::new())));
     root.table("verify").later("sample", Some(&Raw::Float(0.0)));
 }
 
 /// Whether `name` may name a plan or an upstream: it will stand in metrics, logs and errors.
-pub(super) fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain)
 }

@@ -259,6 +259,10 @@ fn rules_between_settings() {
 fn a_default_gives_way_to_what_was_set() {
     let config = valid(&(ONE.to_owned() + "[server]\nrequest_timeout = \"5s\""), &[]);
     assert!(config.pool.attempt_timeout.iter().all(|d| *d == Duration::from_secs(5)));
+    let short = "[server]\nrequest_timeout = \"5s\"\n[pool]\nattempt_timeout = { default = \"2s\" }";
+    let config = valid(&(ONE.to_owned() + short), &[]);
+    let by_method = |method: Method| config.pool.attempt_timeout[method.index()].as_secs();
+    assert_eq!((by_method(Method::GetBlock), by_method(Method::GetAccountInfo)), (5, 2));
     let config = valid(&(ONE.to_owned() + "[pool]\nattempt_timeout = { default = \"3s\" }"), &[]);
     let seconds = config.pool.attempt_timeout.map(|d| d.as_secs());
     assert_eq!(seconds, [25, 3, 3, 3, 3, 3, 3, 3]);

@@ -54,8 +54,12 @@ fn one(r: &Reader<'_>, i: usize) -> Upstream {
         r.problem("name", None, rule, "write it like \"validator-1\"");
     }
     let ca_file = r.file("ca_file");
-    if let Some(Err(e)) = ca_file.as_ref().map(std::fs::File::open) {
-        let rule = format!("cannot be read: {}", e.kind());
+    let ca_fault = ca_file.as_ref().and_then(|path| match std::fs::read_to_string(path) {
+        Err(e) => Some(format!("cannot be read: {}", e.kind())),
+        Ok(text) if !text.contains("-----BEGIN CERTIFICATE-----") => Some("holds no certificate".to_owned()),
+        Ok(_) => None,
+    });
+    if let Some(rule) = ca_fault {
         r.problem("ca_file", None, rule, "name a readable file with certificates in PEM");
     }
     Upstream {

@@ -42,7 +42,7 @@ async fn health(State(front): State<Arc<Front>>) -> &'static str {
 }
 
 async fn openrpc_document() -> Response {
-    let body = format!("{:#}\n", openrpc::document("/v3/<API_KEY>"));
+    let body = format!("{:#}\n", openrpc::document("/v3/${apiKey}"));
     ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], body).into_response()
 }
 

@@ -97,7 +97,7 @@ fn describe(method: Method) -> Description {
     }
 }
 
-/// The document, for a service at `server_url` (`https://host/v3/<API_KEY>`, without a real key).
+/// The document, for a service at `server_url` (`https://host/v3/${apiKey}`, without a real key).
 pub fn document(server_url: &str) -> Value {
     json!({
         "openrpc": "1.3.2",
@@ -107,7 +107,11 @@ pub fn document(server_url: &str) -> Value {
             "description": env!("CARGO_PKG_DESCRIPTION"),
             "license": { "name": env!("CARGO_PKG_LICENSE") },
         },
-        "servers": [{ "name": "gateway", "url": server_url }],
+        "servers": [{
+            "name": "gateway",
+            "url": server_url,
+            "variables": { "apiKey": { "default": "dev", "description": "The caller's API key." } },
+        }],
         "methods": Method::ALL.map(|method| method_object(method, describe(method))),
         "components": { "schemas": schemas(), "errors": errors() },
     })
@@ -282,7 +286,7 @@ mod tests {
     use crate::jsonrpc::Params;
     use crate::methods::{Profile, Query};
 
-    const URL: &str = "https://rpc.example/v3/<API_KEY>";
+    const URL: &str = "https://rpc.example/v3/${apiKey}";
 
     fn parse(method: Method, params: &[Value]) -> Query {
         let text = Bytes::from(Value::from(params).to_string());
