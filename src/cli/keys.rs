@@ -110,6 +110,9 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
             show(&made, world)
         }
         Command::List { file } => {
+            if !file.file.exists() {
+                writeln!(world.err, "{} is not there: no key has been made in it", file.file.display())?;
+            }
             writeln!(world.out, "{}", listed(&file.open().list().map_err(failure)?, now))?;
             Ok(())
         }

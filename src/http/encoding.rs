@@ -55,21 +55,23 @@ impl Accepted {
 }
 
 /// The response in the encoding that the client takes, if that is worth it.
-pub async fn apply(accepted: Accepted, response: Response<Body>) -> Response<Body> {
+pub async fn apply(accepted: Accepted, mut response: Response<Body>) -> Response<Body> {
     let worth = response
         .body()
         .size_hint()
         .exact()
         .is_some_and(|bytes| (WORTH_BYTES..=TOO_LONG_BYTES).contains(&bytes))
         && !response.headers().contains_key(CONTENT_ENCODING);
+    if !worth {
+        return response;
+    }
+    // Said whichever encoding it is: another client's may differ (RFC 9110, 12.5.5).
+    response.headers_mut().append(VARY, HeaderValue::from_static("accept-encoding"));
     let name = match accepted {
         Accepted::Zstd => "zstd",
         Accepted::Gzip => "gzip",
         Accepted::Identity => return response,
     };
-    if !worth {
-        return response;
-    }
     let (mut head, body) = response.into_parts();
     let Ok(plain) = body.collect().await.map(http_body_util::Collected::to_bytes) else {
         return Response::from_parts(head, Body::empty());
@@ -81,7 +83,6 @@ pub async fn apply(accepted: Accepted, response: Response<Body>) -> Response<Bod
     let Some(compressed) = compressed else { return Response::from_parts(head, Body::from(kept)) };
     head.headers.remove(CONTENT_LENGTH);
     head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static(name));
-    head.headers.append(VARY, HeaderValue::from_static("accept-encoding"));
     Response::from_parts(head, Body::from(compressed))
 }
 
