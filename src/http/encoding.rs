@@ -138,6 +138,13 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_long_answer_varies_even_when_it_is_sent_plain() {
+        let response = apply(Accepted::Identity, Response::new(Body::from("0".repeat(9000)))).await;
+        assert_eq!(response.headers()[VARY], "accept-encoding");
+        assert!(!response.headers().contains_key(CONTENT_ENCODING));
+    }
+
+    #[tokio::test]
     async fn short_answers_and_those_of_many_blocks_stay_as_they_are() {
         for (bytes, compressed) in [
             (WORTH_BYTES - 1, false),
