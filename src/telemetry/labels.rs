@@ -218,8 +218,6 @@ label! {
         TooLarge = "too_large",
         /// A newer answer is held.
         Older = "older",
-        /// An answer whose slot cannot be told.
-        NoSlot = "no_slot",
     }
 }
 
