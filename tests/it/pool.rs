@@ -36,17 +36,28 @@ async fn stage(nodes: usize) -> Stage {
 }
 
 #[tokio::test]
-async fn a_fault_of_one_node_is_no_fault_for_the_caller() {
+async fn a_fault_of_one_node_is_no_fault_for_the_caller_and_costs_one_further_call() {
     for (reason, fault) in faults() {
-        let stage = stage(3).await;
-        // Whoever is asked first has the fault, and only then.
-        stage.cluster.nodes().iter().for_each(|node| node.fault_on("getAccountInfo", fault.clone(), Some(1)));
-        stage.cluster.node(2).clear_faults();
-        for account in stage.cluster.examples().wallets.iter().take(8) {
+        let stage = Stage::of(3, |config| {
+            config.pool.attempt_timeout = [Duration::from_millis(300); 8];
+            // The one with the fault is asked first, as long as it is usable.
+            config.upstreams[1..].iter_mut().for_each(|upstream| upstream.tier = 1);
+        })
+        .await;
+        stage.cluster.node(0).fault_on("getAccountInfo", fault, None);
+        let callers = 8;
+        for account in stage.cluster.examples().wallets.iter().take(callers) {
             let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
             assert_eq!(reply.status, 200, "{reason}: {}", reply.text);
             assert!(reply.result()["value"]["lamports"].is_u64(), "{reason}: {}", reply.text);
         }
+        let failed = stage.cluster.node(0).calls("getAccountInfo");
+        assert!(failed >= 1, "{reason}");
+        assert_eq!(
+            stage.upstream_calls(),
+            callers as u64 + failed,
+            "{reason}: one further call for each failed one"
+        );
     }
 }
 
