@@ -11,6 +11,7 @@ use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
 use serde_json::json;
 use slotfront::cache::key::Plan;
+use slotfront::cache::sizes::Sizes;
 use slotfront::cache::{Cache, Terms};
 use slotfront::config::{Config, Secret, Upstream};
 use slotfront::frontier::Frontier;
@@ -56,14 +57,14 @@ fn hit_path(c: &mut Criterion) {
     let query = |call: &slotfront::jsonrpc::Call| {
         Query::parse(Method::GetAccountInfo, &call.params, Profile::Node).expect("params of a call")
     };
-    let terms = || Terms { bypass: false, deadline: Instant::now() + Duration::from_secs(10) };
-    let frontier = Frontier::new(1);
+    let terms = || Terms { bypass: false, floor: None, deadline: Instant::now() + Duration::from_secs(10) };
+    let (frontier, sizes) = (Frontier::new(1), Sizes::default());
     let (parsed, asked) = (call(&body), query(&call(&body)));
     runtime.block_on(cache.answer(&asked, terms())).expect("a first answer");
 
     c.bench_function("envelope: split", |b| b.iter(|| black_box(envelope::parse(black_box(&body)))));
     c.bench_function("params: read into a query", |b| b.iter(|| black_box(query(black_box(&parsed)))));
-    c.bench_function("key: plan", |b| b.iter(|| black_box(Plan::new(black_box(&asked), &frontier))));
+    c.bench_function("key: plan", |b| b.iter(|| black_box(Plan::new(black_box(&asked), &frontier, &sizes))));
     c.bench_function("cache: hit", |b| {
         b.iter(|| black_box(runtime.block_on(cache.answer(&asked, terms())).is_ok()));
     });

@@ -1,25 +1,29 @@
 //! The second listener: metrics, health, and the status page with the numbers behind it.
 //!
-//! Reads, and with a token changes a little (see `control`). It knows how things stand through [`Source`] and what was counted through [`Metrics`]; one task reads
-//! both once a second, however many pages are open.
+//! Reads, and for the bearer of a token changes what [`Controls`] gives it; its routes are listed in `routes`. It knows
+//! how things stand through [`Source`] and what was counted through [`Metrics`]; one task reads both once a second,
+//! however many pages are open.
 
 pub mod history;
 pub mod status;
+pub mod upstreams;
 
 mod control;
 mod host;
+mod keys;
 mod page;
+mod process;
+mod routes;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
-use axum::extract;
+use axum::extract::{self, DefaultBodyLimit};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use serde::Serialize;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -27,6 +31,8 @@ use tokio_util::task::TaskTracker;
 pub use status::{Readiness, Source, Status};
 
 use crate::config::Secret;
+use crate::config::reload::Changes;
+use crate::gateway::Gateway;
 use crate::telemetry::Metrics;
 use crate::telemetry::totals::Totals;
 use history::{History, Point, Traffic};
@@ -35,6 +41,8 @@ use history::{History, Point, Traffic};
 const TICK: Duration = Duration::from_secs(1);
 /// Pages that may listen for events at once; further ones poll.
 const VIEWERS: usize = 64;
+/// A call's body: a name, a plan and a date, or a log filter.
+const MAX_BODY_BYTES: usize = 16 * 1024;
 
 /// What the admin listener serves from.
 pub struct State {
@@ -44,10 +52,22 @@ pub struct State {
     /// The newest tick as JSON text, written once for all pages.
     ticks: watch::Sender<Arc<str>>,
     viewers: Arc<Semaphore>,
-    /// Of those who may change something; nobody may without one.
-    token: Option<Secret>,
+    controls: Controls,
     stop: CancellationToken,
 }
+
+/// What an operator may change from here.
+pub struct Controls {
+    /// The bearer token of those who may; nobody may without one.
+    pub token: Option<Secret>,
+    /// Whose keys are made and taken back.
+    pub gateway: Arc<Gateway>,
+    /// To whoever reads the configuration again.
+    pub reloads: mpsc::Sender<Reload>,
+}
+
+/// A wish that the configuration be read again, to be answered with what changed, or with all that is wrong.
+pub type Reload = oneshot::Sender<Result<Changes, String>>;
 
 /// What the page is given: all of it when it opens, without `points` each second.
 #[derive(Serialize)]
@@ -66,12 +86,12 @@ impl State {
     pub fn new(
         metrics: Arc<Metrics>,
         source: impl Source,
-        token: Option<Secret>,
+        controls: Controls,
         stop: CancellationToken,
     ) -> Arc<Self> {
         let (ticks, _) = watch::channel(Arc::from(""));
         let (source, viewers) = (Box::new(source), Arc::new(Semaphore::new(VIEWERS)));
-        Arc::new(Self { metrics, source, history: Mutex::default(), ticks, viewers, token, stop })
+        Arc::new(Self { metrics, source, history: Mutex::default(), ticks, viewers, controls, stop })
     }
 
     /// Reads the counters once a second, from now until the stop, for the page's lines and rates.
@@ -117,14 +137,17 @@ impl State {
 
 /// The admin listener's routes.
 pub fn router(state: Arc<State>) -> Router {
-    Router::new()
-        .route("/", get(page::page))
-        .route("/metrics", get(metrics))
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
-        .route("/api/status", get(api_status))
-        .route("/api/events", get(page::events))
-        .merge(control::router(&state))
+    let (mut open, mut guarded) = (Router::new(), Router::new());
+    for route in routes::all() {
+        match route.access {
+            routes::Access::Anyone => open = open.route(route.path, route.handler),
+            routes::Access::Token => guarded = guarded.route(route.path, route.handler),
+        }
+    }
+    let token = axum::middleware::from_fn_with_state(Arc::clone(&state), control::token);
+    // Laid over no route at all it would be refused; there are some.
+    open.merge(guarded.route_layer(token))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(axum::middleware::from_fn(host::guard))
         .with_state(state)
 }
@@ -150,6 +173,18 @@ async fn readyz(extract::State(state): extract::State<Arc<State>>) -> Response {
 
 async fn api_status(extract::State(state): extract::State<Arc<State>>) -> Response {
     json(StatusCode::OK, state.everything())
+}
+
+async fn api_upstreams(extract::State(state): extract::State<Arc<State>>) -> Response {
+    let body = serde_json::to_string(&state.source.upstreams());
+    json(StatusCode::OK, body.expect("plain numbers and texts always have a JSON form"))
+}
+
+/// The document of this listener, in `OpenAPI` 3.1.
+const OPENAPI: &str = include_str!("admin/openapi.json");
+
+async fn openapi() -> Response {
+    json(StatusCode::OK, OPENAPI.to_owned())
 }
 
 fn json(status: StatusCode, body: String) -> Response {

@@ -5,17 +5,18 @@
 //! in flight finish, a deadline cuts the rest, and last go the background tasks and the admin listener.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin;
+use crate::admin::{self, Controls, Reload};
 use crate::cache::Cache;
 use crate::config::Config;
 use crate::config::reload::{Changes, Source};
@@ -25,11 +26,12 @@ use crate::http::Front;
 use crate::http::listener::{self, Ends};
 use crate::node::client::ClientError;
 use crate::pool::Pool;
-use crate::telemetry::{Metrics, ReloadResult};
+use crate::telemetry::{self, Metrics, ReloadResult};
 use signals::{Hangup, Signals};
 
 pub mod signals;
 mod status;
+mod upstreams;
 
 /// The part of `server.drain_timeout` that a balancer has to see that readiness fails, before connecting does: at the
 /// default 2 s, which is two looks of a usual balancer. A slower balancer wants a longer drain all the same.
@@ -94,6 +96,10 @@ pub struct App {
     front: Arc<Front>,
     /// The configuration that was read last: what of it takes effect at once is in force.
     in_force: ArcSwap<Config>,
+    /// One reload at a time.
+    reloading: Mutex<()>,
+    /// Admin calls for a reload, until somebody reads the configuration.
+    wishes: Mutex<Option<mpsc::Receiver<Reload>>>,
     tasks: TaskTracker,
     connections: TaskTracker,
     ending: Ending,
@@ -147,8 +153,10 @@ impl App {
         status::feed_metrics(&front);
         set_loaded_now(&metrics);
         let source = status::Source::new(Arc::clone(&front), ending.draining.clone());
+        let (reloads, wishes) = mpsc::channel(1);
         let token = front.config.auth.admin_token.clone();
-        let state = admin::State::new(metrics, source, token, stop.clone());
+        let controls = Controls { token, gateway, reloads };
+        let state = admin::State::new(metrics, source, controls, stop.clone());
         state.watch(&tasks);
         let (router, ended) = (admin::router(state), stop.clone().cancelled_owned());
         tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());
@@ -159,7 +167,8 @@ impl App {
             ending.public.clone(),
         ));
         let in_force = ArcSwap::new(Arc::clone(&front.config));
-        Ok(Self { public, admin, front, in_force, tasks, connections, ending })
+        let (reloading, wishes) = (Mutex::default(), Mutex::new(Some(wishes)));
+        Ok(Self { public, admin, front, in_force, reloading, wishes, tasks, connections, ending })
     }
 
     /// What every request is served with, for tests and tools in the same process.
@@ -170,10 +179,20 @@ impl App {
     /// Puts `new` in force as far as it can be without a restart, all of that or nothing.
     ///
     /// # Errors
-    /// The key file cannot be taken with it.
-    pub fn reload(&self, new: &Config) -> Result<Changes, GatewayError> {
+    /// The key file cannot be taken with it, or an upstream's client cannot be built.
+    pub fn reload(&self, new: &Config) -> Result<Changes, ReloadError> {
+        let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let pool = &self.front.pool;
+        // All that can fail comes before the first change.
+        let members = pool.prepare(new)?;
         self.front.gateway.replace(new)?;
+        pool.put_in_force(members);
+        pool.probe(&self.tasks, &self.ending.over);
         let before = self.in_force.swap(Arc::new(new.clone()));
+        if before.telemetry.log != new.telemetry.log {
+            // It was judged with the rest of the configuration.
+            let _ = telemetry::set_filter(&new.telemetry.log);
+        }
         Ok(Changes {
             at_once: Changes::between(&before, new).at_once,
             after_restart: Changes::between(&self.front.config, new).after_restart,
@@ -215,14 +234,27 @@ impl App {
     }
 }
 
-/// Empties the cache when every upstream has become part of another cluster.
+/// Empties the cache when every upstream has become part of another cluster, and then forgets which slots keys were
+/// shown: in this order, or a hit of the old cluster would be remembered anew.
 fn empty_on_another_cluster(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
     tasks.spawn(async move {
         while let Some(Ok(())) = stop.run_until_cancelled(clusters.changed()).await {
             front.cache.clear();
+            front.gateway.forget_shown();
         }
     });
+}
+
+/// Why a new configuration cannot be put in force.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// An upstream's client.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The key file.
+    #[error(transparent)]
+    Gateway(#[from] GatewayError),
 }
 
 /// Why it cannot start.
@@ -263,12 +295,19 @@ pub async fn run(
     Ok(())
 }
 
-/// Reads the configuration again on SIGHUP and when its file has changed. Never ends.
+/// Reads the configuration again on SIGHUP, on an admin call and when its file has changed. Never ends.
 async fn follow(app: &App, source: &mut Source, hangup: &mut Hangup) {
+    let wishes = app.wishes.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let mut wishes = wishes.unwrap_or_else(|| mpsc::channel(1).1);
     loop {
+        let mut wish = None;
         tokio::select! {
             // What is read now is no change at the next look.
             () = hangup.asked() => drop(source.changed()),
+            Some(asked) = wishes.recv() => {
+                wish = Some(asked);
+                let _ = source.changed();
+            }
             () = tokio::time::sleep(CONFIG_LOOK) => {
                 if !source.changed() {
                     continue;
@@ -278,7 +317,7 @@ async fn follow(app: &App, source: &mut Source, hangup: &mut Hangup) {
         let loaded = source.load().map_err(|problems| problems.to_string());
         let applied = loaded.and_then(|new| app.reload(&new).map_err(|error| error.to_string()));
         let metrics = &app.front.metrics;
-        match applied {
+        match &applied {
             Ok(Changes { at_once, after_restart }) => {
                 metrics.config_reloads.at(ReloadResult::Applied).inc();
                 set_loaded_now(metrics);
@@ -288,6 +327,10 @@ async fn follow(app: &App, source: &mut Source, hangup: &mut Hangup) {
                 metrics.config_reloads.at(ReloadResult::Rejected).inc();
                 tracing::error!(%problems, "configuration refused: the old one stays in force");
             }
+        }
+        if let Some(wish) = wish {
+            // Whoever asked may have gone.
+            let _ = wish.send(applied);
         }
     }
 }

@@ -10,29 +10,41 @@ pub mod flight;
 pub mod freshness;
 mod judge;
 pub mod key;
+mod merge;
+pub mod purge;
+mod serve;
+pub mod sizes;
 pub mod status;
 pub mod store;
+pub mod verify;
 
+use std::num::NonZero;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use entry::{Body, Entry, Payload};
-use fetch::{Demand, FlightKey, Landed, Landing};
+use derive::Use;
+use entry::{Entry, Payload};
+use fetch::{Demand, FlightKey, Landing};
 use flight::Flights;
 use freshness::{Class, Freshness, Rules};
 use key::{Key, Plan};
+use merge::Merger;
+use sizes::Sizes;
 pub use status::{CacheStatus, Why};
 use store::Store;
+use verify::Verifier;
 
 use crate::config;
 use crate::error::Error;
 use crate::frontier::Frontier;
-use crate::methods::{Commitment, Query, Slot};
+use crate::methods::{AccountForm, Commitment, Query, Slot};
 use crate::pool::Pool;
-use crate::telemetry::{Metrics, Outcome, StaleCause};
+use crate::telemetry::{AttemptResult, Metrics, Outcome, StaleCause};
 
 /// A minContextSlot this little above the frontier is waited for: a slot takes about 400 ms.
 const FRONTIER_WAIT: Duration = Duration::from_millis(400);
@@ -42,6 +54,8 @@ const FRONTIER_WAIT: Duration = Duration::from_millis(400);
 pub struct Terms {
     /// Go past the cache (the answer is kept all the same).
     pub bypass: bool,
+    /// The slot that this caller must not fall behind: a hit below is a miss to this caller; never an error.
+    pub floor: Option<Slot>,
     /// When the caller stops waiting.
     pub deadline: Instant,
 }
@@ -55,17 +69,27 @@ pub struct Answer {
     pub status: CacheStatus,
     /// The same, for metrics.
     pub outcome: Outcome,
+    /// The slot that it stands for.
+    pub slot: Slot,
 }
 
 /// The cache over a pool.
 pub struct Cache {
     store: Store,
+    sizes: Sizes,
+    /// How often the cache was emptied.
+    generation: AtomicU64,
+    /// Bounds the work on long texts that runs beside the async workers.
+    makers: Semaphore,
+    merger: Arc<Merger>,
     flights: Arc<Flights<FlightKey, Landing>>,
     rules: Rules,
     frontier: Arc<Frontier>,
     pool: Arc<Pool>,
     metrics: Arc<Metrics>,
     request_timeout: Duration,
+    verifier: Arc<Verifier>,
+    tasks: TaskTracker,
 }
 
 /// What the store has for a plan.
@@ -74,6 +98,21 @@ enum Found {
     Fresh(Arc<Entry>),
     Stale(Arc<Entry>),
     Expired,
+}
+
+/// One caller's call, planned.
+struct Asked<'a> {
+    query: &'a Query,
+    plan: Plan,
+    why: Why,
+    terms: Terms,
+}
+
+impl Asked<'_> {
+    /// The slot that an answer should stand for: the caller's condition, or the floor that its plan keeps.
+    fn wanted(&self) -> Option<Slot> {
+        self.query.min_context_slot().max(self.terms.floor)
+    }
 }
 
 impl Cache {
@@ -87,12 +126,22 @@ impl Cache {
     ) -> Arc<Self> {
         Arc::new(Self {
             store: Store::new(config.cache.capacity, config.cache.max_entry, Arc::clone(&metrics)),
-            flights: Flights::new(tasks),
+            sizes: Sizes::default(),
+            generation: AtomicU64::new(0),
+            merger: Arc::default(),
+            makers: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get) * 2),
+            flights: Flights::new(tasks.clone()),
             rules: Rules(config.cache.clone()),
             frontier,
             pool,
-            metrics,
             request_timeout: config.server.request_timeout,
+            verifier: Verifier::new(
+                config.verify.sample,
+                config.server.request_timeout,
+                Arc::clone(&metrics),
+            ),
+            metrics,
+            tasks,
         })
     }
 
@@ -102,64 +151,110 @@ impl Cache {
     /// [`Error::NoUpstream`] where no node answers, [`Error::TimedOut`] where none does in time, and nothing kept may
     /// stand in.
     pub async fn answer(self: &Arc<Self>, query: &Query, terms: Terms) -> Result<Answer, Error> {
-        let plan = Plan::new(query, &self.frontier);
-        let wanted = query.min_context_slot();
-        let mut why = Why::Miss;
+        let plan = Plan::new(query, &self.frontier, &self.sizes);
+        let call = Asked { query, plan, why: Why::Miss, terms };
+        let found = if terms.bypass { Found::Nothing } else { self.look_up(&call.plan, call.wanted()) };
+        if let Found::Fresh(entry) = &found
+            && let Some(answer) = self.hit_at_once(query, entry)
+        {
+            return Ok(answer);
+        }
+        // Boxed, so that a hit does not carry around all that a fetch may need.
+        Box::pin(self.answer_in_time(call, found)).await
+    }
+
+    /// The answer where it is not at hand.
+    async fn answer_in_time(self: &Arc<Self>, mut call: Asked<'_>, found: Found) -> Result<Answer, Error> {
+        let (query, terms) = (call.query, call.terms);
         if terms.bypass {
-            why = Why::Request;
+            call.why = Why::Request;
         } else {
-            match self.look_up(&plan, wanted) {
-                Found::Fresh(entry) => return Ok(self.hit(query, &entry, Outcome::Hit)),
-                Found::Stale(entry) => {
-                    drop(self.board(&plan, Demand::Any));
-                    return Ok(self.hit(query, &entry, Outcome::Stale));
-                }
-                Found::Expired => why = Why::Stale,
-                Found::Nothing => {}
+            // What is kept but cannot be read is as good as nothing.
+            if let Some(Ok(answer)) = self.from_kept(&call, &found).await {
+                return Ok(answer);
             }
-            if let Some(entry) = self.derive(query, wanted) {
-                return Ok(self.hit(query, &entry, Outcome::Derived));
+            if matches!(found, Found::Expired) {
+                call.why = Why::Stale;
             }
         }
-        match tokio::time::timeout_at(terms.deadline, self.from_node(query, &plan, why, terms)).await {
+        let mut answer = tokio::time::timeout_at(terms.deadline, self.from_node(&call)).await;
+        if let Ok(Err(Error::NoUpstream(attempts))) = &answer
+            && attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
+            && self.asks_too_much(&call)
+        {
+            call.plan = Plan::new(query, &self.frontier, &self.sizes);
+            answer = tokio::time::timeout_at(terms.deadline, self.from_node(&call)).await;
+        }
+        match answer {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => self.in_fault(query, &plan, error),
-            Err(_) => self.in_fault(query, &plan, Error::TimedOut(self.request_timeout)),
+            Ok(Err(error)) => self.in_fault(&call, error).await,
+            Err(_) => self.in_fault(&call, Error::TimedOut(self.request_timeout)).await,
+        }
+    }
+
+    /// An answer from what was found, or from what it can be made of at once; `None` where a node is to be asked.
+    async fn from_kept(self: &Arc<Self>, call: &Asked<'_>, found: &Found) -> Option<Result<Answer, Error>> {
+        if let Found::Fresh(entry) = found {
+            return Some(self.hit(call.query, entry, Outcome::Hit).await);
+        }
+        if let Some(list) = self.assembled(call, Use::Fresh) {
+            return Some(self.hit(call.query, &list, Outcome::Derived).await);
+        }
+        if let Found::Stale(entry) = found {
+            drop(self.board(&call.plan, Demand::Any));
+            return Some(self.hit(call.query, entry, Outcome::Stale).await);
+        }
+        None
+    }
+
+    /// Whether more was asked of a node than the caller wants, which then is not done again.
+    fn asks_too_much(&self, call: &Asked<'_>) -> bool {
+        let wider = |asked: AccountForm, sent: AccountForm| asked != sent && sent.slice.is_none();
+        match (call.query, &call.plan.upstream) {
+            (Query::Account(asked), Query::Account(sent)) if wider(asked.form, sent.form) => {
+                self.sizes.note_large(&asked.pubkey);
+                true
+            }
+            (Query::Accounts(asked), Query::Accounts(sent)) if wider(asked.form, sent.form) => {
+                asked.pubkeys.iter().for_each(|pubkey| self.sizes.note_large(pubkey));
+                true
+            }
+            _ => false,
         }
     }
 
     /// The answer of a node: by a flight shared with others, or by a call of this caller's own.
-    async fn from_node(
-        self: &Arc<Self>,
-        query: &Query,
-        plan: &Plan,
-        why: Why,
-        terms: Terms,
-    ) -> Result<Answer, Error> {
-        let wanted = query.min_context_slot();
-        if why == Why::Request {
-            let landed = self.fetch(plan, wanted.map_or(Demand::Any, Demand::Own), terms.deadline).await?;
-            return Ok(self.land(query, &landed, why, true));
+    async fn from_node(self: &Arc<Self>, call: &Asked<'_>) -> Result<Answer, Error> {
+        let (own, commitment) = (call.query.min_context_slot(), call.query.commitment());
+        // No node is known to be at a floor above the frontier: there, what lands first is taken.
+        let reached = |floor: &Slot| commitment.is_some_and(|c| self.frontier.slot(c) >= *floor);
+        let floor = call.terms.floor.filter(reached);
+        let last = floor.map_or(Demand::Any, Demand::Reached);
+        if call.why == Why::Request {
+            let landed = self.fetch(&call.plan, own.map_or(last, Demand::Own), call.terms.deadline).await?;
+            return self.land(call, &landed, true).await;
         }
-        let (Some(slot), Some(commitment)) = (wanted, query.commitment()) else {
-            let by_flight = self.by_flight(query, plan, why, Demand::Any).await?;
-            // A joiner for whom the answer was too old asks once more, and takes what comes.
-            return match by_flight {
+        if let Some(answer) = self.completed(call).await {
+            return Ok(answer);
+        }
+        let (Some(slot), Some(commitment)) = (own, commitment) else {
+            // Whoever got an answer below the floor, or joined and got one too old, asks once more, and takes what comes.
+            return match self.by_flight(call, Demand::Any, floor).await? {
                 Some(answer) => Ok(answer),
-                None => self.last_flight(query, plan, why, Demand::Any).await,
+                None => self.last_flight(call, last).await,
             };
         };
         if self.frontier_reaches(slot, commitment).await {
-            if let Some(answer) = self.by_flight(query, plan, why, Demand::Any).await? {
+            if let Some(answer) = self.by_flight(call, Demand::Any, own.max(floor)).await? {
                 return Ok(answer);
             }
             // All for whom the first answer was too low share the next, from a node at the frontier.
             let reached = Demand::Reached(self.frontier.slot(commitment));
-            if let Some(answer) = self.by_flight(query, plan, why, reached).await? {
+            if let Some(answer) = self.by_flight(call, reached, own).await? {
                 return Ok(answer);
             }
         }
-        self.last_flight(query, plan, why, Demand::Own(slot)).await
+        self.last_flight(call, Demand::Own(slot)).await
     }
 
     /// Bytes held, and entries.
@@ -167,75 +262,80 @@ impl Cache {
         self.store.usage()
     }
 
-    /// Forgets everything.
+    /// Forgets everything, and does not keep what nodes are being asked just now.
     pub fn clear(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
         self.store.clear();
+    }
+
+    /// Forgets what `filter` takes, and says how many entries that were; no work for an async worker.
+    pub fn purge(&self, filter: &purge::Filter) -> u64 {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        if !filter.is_everything() {
+            return self.store.purge(|key| filter.takes(key));
+        }
+        let (_, entries) = self.store.usage();
+        self.store.clear();
+        entries
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// What is kept for `plan`, as far as it reaches the slot that the caller wants.
     fn look_up(&self, plan: &Plan, wanted: Option<Slot>) -> Found {
+        self.judged(plan, wanted, |cause| self.metrics.cache_stale.at(cause).inc())
+    }
+
+    /// The same, with a word for each entry that may not serve as it is.
+    fn judged(&self, plan: &Plan, wanted: Option<Slot>, mut not_fresh: impl FnMut(StaleCause)) -> Found {
         let now = Instant::now();
         let mut found = Found::Nothing;
-        for key in std::iter::once(&plan.key).chain(&plan.absent) {
-            let Some(entry) = self.store.get(key) else { continue };
+        for entry in self.candidates(plan).into_iter().flatten() {
             if !entry.reaches(wanted) {
-                self.metrics.cache_stale.at(StaleCause::Floor).inc();
+                not_fresh(StaleCause::Floor);
                 continue;
             }
             match self.rules.judge(&entry, &self.frontier, now) {
                 Freshness::Fresh => return Found::Fresh(entry),
                 Freshness::Stale(cause) => {
-                    self.metrics.cache_stale.at(cause).inc();
-                    return Found::Stale(entry);
+                    not_fresh(cause);
+                    found = Found::Stale(entry);
                 }
                 Freshness::Expired(cause) => {
-                    self.metrics.cache_stale.at(cause).inc();
-                    found = Found::Expired;
+                    not_fresh(cause);
+                    if !matches!(found, Found::Stale(_)) {
+                        found = Found::Expired;
+                    }
                 }
             }
         }
         found
     }
 
-    /// A list of accounts, from kept single ones.
-    fn derive(&self, query: &Query, wanted: Option<Slot>) -> Option<Arc<Entry>> {
-        let Query::Accounts(list) = query else { return None };
-        if self.rules.0.assemble == config::Assemble::Off {
-            return None;
-        }
-        let now = Instant::now();
-        derive::account::assemble(&list.pubkeys, |pubkey| {
-            let entry = self.store.get(&Key::Account(*pubkey, list.form, list.commitment))?;
-            let fresh = self.rules.judge(&entry, &self.frontier, now) == Freshness::Fresh;
-            (fresh && entry.reaches(wanted)).then_some(entry)
-        })
-    }
-
-    /// What a fetch came back with, as the answer of one who led it or waited for it.
-    fn land(&self, query: &Query, landed: &Landed, why: Why, leads: bool) -> Answer {
-        match landed {
-            Landed::Held(entry) => self.held(query, entry),
-            Landed::Fetched(entry, _) if !leads => {
-                self.deliver(query, entry, CacheStatus::Collapsed, Outcome::Collapsed)
+    /// What is held for `plan`. Where an account is held in two places, the higher slot is what was shown last, and
+    /// the other would go back behind it; a block comes before its absence.
+    fn candidates(&self, plan: &Plan) -> [Option<Arc<Entry>>; 2] {
+        let own = self.store.get(&plan.key);
+        let other = plan.other.as_ref().and_then(|key| self.store.get(key));
+        match (own, other) {
+            (Some(own), Some(other)) if matches!(plan.class, Class::Account(_)) => {
+                let rank = |entry: &Entry| (entry.slot, entry.sent_at);
+                [Some(if rank(&other) > rank(&own) { other } else { own }), None]
             }
-            Landed::Fetched(entry, stored) => {
-                let outcome = if why == Why::Request { Outcome::Bypass } else { Outcome::Miss };
-                self.deliver(query, entry, CacheStatus::forwarded(why, *stored), outcome)
-            }
+            both => [both.0, both.1],
         }
     }
 
-    /// What is held, said to be what it is: a hit, or what stands in where no node gives better.
-    fn held(&self, query: &Query, entry: &Arc<Entry>) -> Answer {
-        let now = Instant::now();
-        match self.rules.judge(entry, &self.frontier, now) {
-            Freshness::Fresh => self.hit(query, entry, Outcome::Hit),
-            Freshness::Stale(_) => self.hit(query, entry, Outcome::Stale),
-            Freshness::Expired(_) => {
-                let status = CacheStatus::StaleIfError { ttl_s: self.rules.ttl_left_s(entry, now).min(0) };
-                self.deliver(query, entry, status, Outcome::Stale)
-            }
-        }
+    /// The entry held for `key`, if it may be used so and reaches the slot that the caller wants.
+    fn usable(&self, key: &Key, usage: Use, wanted: Option<Slot>, now: Instant) -> Option<Arc<Entry>> {
+        let entry = self.store.get(key)?;
+        let usable = match usage {
+            Use::Fresh => self.rules.judge(&entry, &self.frontier, now) == Freshness::Fresh,
+            Use::InFault => self.serves(&entry),
+        };
+        (usable && entry.reaches(wanted)).then_some(entry)
     }
 
     /// Whether the frontier is at `slot`, or arrives there within a moment.
@@ -256,46 +356,19 @@ impl Cache {
     }
 
     /// What may stand in for an answer that no node gives.
-    fn in_fault(&self, query: &Query, plan: &Plan, error: Error) -> Result<Answer, Error> {
-        let stands_in = std::iter::once(&plan.key).chain(&plan.absent).find_map(|key| {
-            let entry = self.store.get(key)?;
-            let serves = entry.reaches(query.min_context_slot()) && self.serves(&entry);
-            serves.then_some(entry)
-        });
-        stands_in.map(|entry| self.held(query, &entry)).ok_or(error)
-    }
-
-    fn hit(&self, query: &Query, entry: &Arc<Entry>, outcome: Outcome) -> Answer {
-        let left = self.rules.ttl_left_s(entry, Instant::now());
-        // Past its bound in slots alone, what is left of its time does not count.
-        let ttl_s = if outcome == Outcome::Stale { left.min(0) } else { left };
-        let derived = outcome == Outcome::Derived || shortened(query);
-        self.deliver(query, entry, CacheStatus::Hit { ttl_s, derived }, outcome)
-    }
-
-    /// The answer as this caller gets it.
-    fn deliver(&self, query: &Query, entry: &Arc<Entry>, status: CacheStatus, outcome: Outcome) -> Answer {
-        if let (true, Some(commitment)) = (outcome.is_hit(), query.commitment())
-            && matches!(entry.class, Class::Account(_) | Class::Fee(_) | Class::Votes(_))
-        {
-            let lag = self.frontier.slot(commitment).saturating_sub(entry.slot);
-            #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
-            self.metrics.cache_served_lag.at(Some(commitment)).observe(lag as f64);
+    async fn in_fault(&self, call: &Asked<'_>, error: Error) -> Result<Answer, Error> {
+        let wanted = call.query.min_context_slot();
+        let held = self.candidates(&call.plan).into_iter().flatten();
+        let mut stands_in = held.into_iter().find(|entry| entry.reaches(wanted) && self.serves(entry));
+        if stands_in.is_none() {
+            stands_in = self.assembled(call, Use::InFault);
         }
-        let payload = match (query, &entry.payload) {
-            (Query::Samples(samples), Payload::Result(Body::One(all))) if shortened(query) => {
-                Payload::Result(
-                    derive::samples::head(all, samples.limit).unwrap_or_else(|| all.clone()).into(),
-                )
-            }
-            (_, payload) => payload.clone(),
-        };
-        let outcome = if outcome == Outcome::Hit && shortened(query) { Outcome::Derived } else { outcome };
-        Answer { payload, status, outcome }
+        if stands_in.is_none() {
+            stands_in = self.derive_kept(&call.plan, Use::InFault).await;
+        }
+        match stands_in {
+            Some(entry) => self.held(call.query, &entry).await,
+            None => Err(error),
+        }
     }
-}
-
-/// Whether the caller wants fewer samples than are kept.
-fn shortened(query: &Query) -> bool {
-    matches!(query, Query::Samples(samples) if samples.limit < key::ALL_SAMPLES)
 }

@@ -50,6 +50,8 @@ pub struct Config {
     pub pool: Pool,
     /// `[cache]`
     pub cache: Cache,
+    /// `[verify]`
+    pub verify: Verify,
     /// `[telemetry]`
     pub telemetry: Telemetry,
 }
@@ -133,9 +135,11 @@ pub struct Plan {
     pub max_accounts: Option<usize>,
     /// Whether `Cache-Control: no-cache` is honoured.
     pub bypass_cache: bool,
+    /// Whether a hit below a slot that the key has been shown is a miss to it.
+    pub monotonic: bool,
 }
 
-/// `[units]`: one call's cost.
+/// `[units]`: one call's cost, and a full list's of accounts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Units {
     /// Cost by [`Method::index`].
@@ -198,12 +202,25 @@ pub struct Pool {
     pub retries: usize,
     /// Retries as a share of calls.
     pub retry_budget: f64,
+    /// Whether misses of single accounts go up together while others are under way.
+    pub merge: bool,
+    /// A second call beside a slow first one; `None` is off.
+    pub hedge: Option<Hedge>,
     /// When a node is left alone for a while.
     pub breaker: Breaker,
     /// Largest answer, in bytes after decompression.
     pub max_response: usize,
     /// All bodies in flight, in bytes.
     pub max_buffered: usize,
+}
+
+/// `pool.hedge`
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hedge {
+    /// The share of a method's recent answers that must have been faster before a second call is sent.
+    pub quantile: f64,
+    /// Second calls as a share of calls.
+    pub budget: f64,
 }
 
 /// `pool.breaker`
@@ -283,6 +300,13 @@ pub struct Ttl {
     pub performance_samples: Duration,
     /// Cluster nodes.
     pub cluster_nodes: Duration,
+}
+
+/// `[verify]`: proof in production.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Verify {
+    /// The share of hits that is compared with a node afterwards.
+    pub sample: f64,
 }
 
 /// `[telemetry]`

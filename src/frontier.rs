@@ -3,10 +3,10 @@
 //! Does not ask anybody: probes and answers report here, and every freshness decision reads from here. The surprise
 //! is that a node's word is not always taken: one that is far ahead of all others alone is believed only once a second
 //! node confirms it, or once it has kept advancing, and stays believed as long as it goes on from there; and a frontier
-//! that no node reaches any more falls back.
+//! that no node reaches any more falls back. Nodes come and go; each has a number that is never given twice.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -47,9 +47,55 @@ impl Report {
     }
 }
 
+/// What one node has shown, for reads without a lock; by [`Commitment::index`].
+#[derive(Debug)]
+pub struct Shown {
+    /// Its newest slot.
+    slots: [AtomicU64; 3],
+    /// When an answer of its last told it, in milliseconds after the frontier was made.
+    told_ms: [AtomicU64; 3],
+}
+
+/// No slot, or no time: before the first report.
+const NO_SLOT: u64 = u64::MAX;
+
+impl Default for Shown {
+    fn default() -> Self {
+        let unknown = || std::array::from_fn(|_| AtomicU64::new(NO_SLOT));
+        Self { slots: unknown(), told_ms: unknown() }
+    }
+}
+
+impl Shown {
+    /// The newest slot that the node is known to have reached; `None` before its first report.
+    pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
+        let slot = self.slots[commitment.index()].load(Ordering::Acquire);
+        (slot != NO_SLOT).then_some(slot)
+    }
+
+    fn set(&self, commitment: Commitment, slot: Option<Slot>) {
+        self.slots[commitment.index()].store(slot.unwrap_or(NO_SLOT), Ordering::Release);
+    }
+}
+
+/// A node as the frontier knows it.
+#[derive(Debug)]
+struct Voice {
+    node: usize,
+    usable: bool,
+    shown: Arc<Shown>,
+}
+
+impl Voice {
+    fn new(node: usize) -> Self {
+        Self { node, usable: true, shown: Arc::default() }
+    }
+}
+
 /// The decision state of one commitment: pure, all inputs are arguments.
 #[derive(Debug)]
 struct Level {
+    /// In the order of the voices.
     reports: Vec<Report>,
     frontier: Slot,
     /// Whether the frontier came from a believed node. One that did not, as before the second node of a pool has
@@ -78,10 +124,10 @@ impl Level {
         Self { reports, frontier: 0, founded: false, reached_at: None }
     }
 
-    /// Takes the reports as they stand; `usable[i]` says whose word counts.
-    fn decide(&mut self, usable: &[bool], now: Instant) -> Moved {
+    /// Takes the reports as they stand; the voices say whose word counts.
+    fn decide(&mut self, voices: &[Voice], now: Instant) -> Moved {
         let mut reset = false;
-        if let Some(Word { slot, believed }) = self.weigh(usable, now) {
+        if let Some(Word { slot, believed }) = self.weigh(voices, now) {
             let unreached = self.reached_at.is_none_or(|at| now.duration_since(at) >= UNREACHED_FALLS_AFTER);
             if slot >= self.frontier || !self.founded || unreached {
                 reset = slot < self.frontier;
@@ -94,13 +140,13 @@ impl Level {
     }
 
     /// The leader's slot if the leader is believed, else the next one's. A sole voice is all there is, believed or not.
-    fn weigh(&mut self, usable: &[bool], now: Instant) -> Option<Word> {
+    fn weigh(&mut self, nodes: &[Voice], now: Instant) -> Option<Word> {
         let mut voices: Vec<(usize, Slot)> = (0..self.reports.len())
-            .filter(|&i| usable[i])
+            .filter(|&i| nodes[i].usable)
             .filter_map(|i| Some((i, self.reports[i].slot?)))
             .collect();
         voices.sort_unstable_by_key(|(_, slot)| std::cmp::Reverse(*slot));
-        for (_, report) in self.reports.iter_mut().enumerate().filter(|(i, _)| !usable[*i]) {
+        for (report, _) in self.reports.iter_mut().zip(nodes).filter(|(_, node)| !node.usable) {
             report.doubted_since = None;
         }
         let pool_of_one = self.reports.len() == 1;
@@ -125,7 +171,17 @@ impl Level {
 #[derive(Debug)]
 struct Inner {
     levels: [Level; 3],
-    usable: Vec<bool>,
+    /// In the order in which they joined.
+    voices: Vec<Voice>,
+    /// The number of the next one to join.
+    next: usize,
+}
+
+impl Inner {
+    /// Where a node stands among the voices; `None` once it has left.
+    fn position(&self, node: usize) -> Option<usize> {
+        self.voices.iter().position(|voice| voice.node == node)
+    }
 }
 
 /// The pool's view of the chain's head; shared by probes, pool and cache.
@@ -142,12 +198,13 @@ pub struct Frontier {
 }
 
 impl Frontier {
-    /// A frontier over `nodes` nodes, none of which has reported yet.
+    /// A frontier over `nodes` nodes, numbered from 0, none of which has reported yet.
     pub fn new(nodes: usize) -> Self {
         Self {
             inner: Mutex::new(Inner {
                 levels: std::array::from_fn(|_| Level::new(nodes)),
-                usable: vec![true; nodes],
+                voices: (0..nodes).map(Voice::new).collect(),
+                next: nodes,
             }),
             published: Default::default(),
             moved_ms: Default::default(),
@@ -157,19 +214,57 @@ impl Frontier {
         }
     }
 
+    /// A further node, and its number.
+    pub fn join(&self) -> usize {
+        let mut inner = self.lock();
+        let node = inner.next;
+        inner.next += 1;
+        inner.voices.push(Voice::new(node));
+        inner.levels.iter_mut().for_each(|level| level.reports.push(Report::default()));
+        node
+    }
+
+    /// A node is no longer of the pool: its word counts no more, and what it still reports is not heard.
+    pub fn leave(&self, node: usize, now: Instant) {
+        let mut inner = self.lock();
+        let Some(position) = inner.position(node) else { return };
+        inner.voices.remove(position);
+        for commitment in Commitment::ALL {
+            inner.levels[commitment.index()].reports.remove(position);
+            self.decide(&mut inner, commitment, now);
+        }
+    }
+
+    /// What a node has shown, to be kept beside it and read without a lock.
+    pub fn shown(&self, node: usize) -> Arc<Shown> {
+        let inner = self.lock();
+        inner.position(node).map(|position| Arc::clone(&inner.voices[position].shown)).unwrap_or_default()
+    }
+
     /// The pool's newest slot at `commitment`; 0 before the first report.
     pub fn slot(&self, commitment: Commitment) -> Slot {
         self.published[commitment.index()].load(Ordering::Acquire)
     }
 
+    /// Whether an answer of `slot` may be believed: not if it is further ahead than a lonely leader may be.
+    pub fn believes(&self, commitment: Commitment, slot: Slot) -> bool {
+        let frontier = self.slot(commitment);
+        frontier == 0 || slot <= frontier.saturating_add(LONELY_LEAD_SLOTS)
+    }
+
     /// The newest slot that `node` is known to have reached; `None` before its first report.
     pub fn node_slot(&self, node: usize, commitment: Commitment) -> Option<Slot> {
-        self.lock().levels[commitment.index()].reports[node].slot
+        self.shown(node).slot(commitment)
     }
 
     /// How far `node` is behind the frontier, in slots; `None` before its first report.
     pub fn lag(&self, node: usize, commitment: Commitment) -> Option<u64> {
-        Some(self.slot(commitment).saturating_sub(self.node_slot(node, commitment)?))
+        self.lag_of(&self.shown(node), commitment)
+    }
+
+    /// How far the node that has `shown` this is behind the frontier, in slots; `None` before its first report.
+    pub fn lag_of(&self, shown: &Shown, commitment: Commitment) -> Option<u64> {
+        Some(self.slot(commitment).saturating_sub(shown.slot(commitment)?))
     }
 
     /// How long the frontier has stood where it is.
@@ -185,19 +280,26 @@ impl Frontier {
 
     /// A probe's word: it may lower a node's slot, as after a restart.
     pub fn probed(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
-        self.report(node, commitment, now, |_| slot);
+        self.report(node, commitment, slot, now, false);
     }
 
     /// An answer's context slot: answers overtake each other, so it only ever raises a node's slot.
     pub fn answered(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
-        self.report(node, commitment, now, |known| known.map_or(slot, |known| known.max(slot)));
+        self.report(node, commitment, slot, now, true);
+    }
+
+    /// Whether an answer of the node has told its newest slot within the last `period`. One that told less than was known
+    /// has not: it was overtaken, or the node has fallen back.
+    pub fn told_within(&self, shown: &Shown, commitment: Commitment, period: Duration, now: Instant) -> bool {
+        let told = shown.told_ms[commitment.index()].load(Ordering::Relaxed);
+        told != NO_SLOT && self.ms(now).saturating_sub(told) < millis(period)
     }
 
     /// Says whether a node's word counts: whether it answers its probes, is healthy and of this cluster.
     pub fn set_usable(&self, node: usize, usable: bool, now: Instant) {
         let mut inner = self.lock();
-        if inner.usable[node] != usable {
-            inner.usable[node] = usable;
+        let Some(position) = inner.position(node) else { return };
+        if std::mem::replace(&mut inner.voices[position].usable, usable) != usable {
             for commitment in Commitment::ALL {
                 self.decide(&mut inner, commitment, now);
             }
@@ -210,6 +312,10 @@ impl Frontier {
         for commitment in Commitment::ALL {
             let level = &mut inner.levels[commitment.index()];
             *level = Level::new(level.reports.len());
+            for voice in &inner.voices {
+                voice.shown.set(commitment, None);
+                voice.shown.told_ms[commitment.index()].store(NO_SLOT, Ordering::Relaxed);
+            }
             self.published[commitment.index()].store(0, Ordering::Release);
         }
     }
@@ -224,30 +330,46 @@ impl Frontier {
         }
     }
 
-    fn report(&self, node: usize, c: Commitment, now: Instant, next: impl FnOnce(Option<Slot>) -> Slot) {
+    fn report(&self, node: usize, c: Commitment, said: Slot, now: Instant, by_answer: bool) {
         let mut inner = self.lock();
-        let report = &mut inner.levels[c.index()].reports[node];
-        report.slot = Some(next(report.slot));
+        let Some(position) = inner.position(node) else { return };
+        let report = &mut inner.levels[c.index()].reports[position];
+        // `None` is the least.
+        report.slot = if by_answer { report.slot.max(Some(said)) } else { Some(said) };
+        let slot = report.slot;
+        let shown = &inner.voices[position].shown;
+        shown.set(c, slot);
+        if by_answer && slot == Some(said) {
+            shown.told_ms[c.index()].store(self.ms(now), Ordering::Relaxed);
+        }
         self.decide(&mut inner, c, now);
     }
 
     fn decide(&self, inner: &mut Inner, commitment: Commitment, now: Instant) {
-        let Inner { levels, usable } = inner;
-        let Moved { frontier, reset } = levels[commitment.index()].decide(usable, now);
+        let Inner { levels, voices, .. } = inner;
+        let Moved { frontier, reset } = levels[commitment.index()].decide(voices, now);
         if reset {
             self.resets.fetch_add(1, Ordering::Relaxed);
         }
         let published = &self.published[commitment.index()];
         if published.swap(frontier, Ordering::AcqRel) != frontier {
-            let ms = u64::try_from(now.duration_since(self.started).as_millis()).unwrap_or(u64::MAX);
-            self.moved_ms[commitment.index()].store(ms, Ordering::Relaxed);
+            self.moved_ms[commitment.index()].store(self.ms(now), Ordering::Relaxed);
             self.advanced.send_replace(());
         }
+    }
+
+    /// A moment in milliseconds after the frontier was made.
+    fn ms(&self, now: Instant) -> u64 {
+        millis(now.duration_since(self.started))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -342,6 +464,18 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_tells_a_slot_unless_it_is_below_what_is_known() {
+        let (frontier, start) = frontier(1, &[(0, 100, 0)]);
+        let (shown, s) = (frontier.shown(0), Duration::from_secs);
+        let told = |at| frontier.told_within(&shown, C, s(1), start + at);
+        assert!(!told(s(0)), "a probe is no answer");
+        frontier.answered(0, C, 99, start + s(1));
+        assert!(!told(s(1)));
+        frontier.answered(0, C, 100, start + s(2));
+        assert_eq!((told(s(2)), told(Duration::from_millis(2999)), told(s(3))), (true, true, false));
+    }
+
+    #[test]
     fn an_unusable_node_has_no_voice() {
         let (frontier, now) = frontier(2, &[(0, 100, 0)]);
         frontier.set_usable(1, false, now);
@@ -349,6 +483,22 @@ mod tests {
         assert_eq!(frontier.slot(C), 100);
         frontier.set_usable(1, true, now);
         assert_eq!(frontier.slot(C), 120);
+    }
+
+    #[test]
+    fn nodes_come_and_go_and_a_number_is_never_given_twice() {
+        let (frontier, now) = frontier(2, &[(0, 100, 0), (1, 103, 0)]);
+        let shown = frontier.shown(1);
+        frontier.leave(1, now);
+        frontier.probed(1, C, 900, now);
+        assert_eq!((frontier.slot(C), frontier.node_slot(1, C), shown.slot(C)), (103, None, Some(103)));
+        let added = frontier.join();
+        assert_eq!((added, frontier.node_slot(added, C)), (2, None));
+        frontier.probed(added, C, 110, now);
+        assert_eq!((frontier.slot(C), frontier.lag(0, C)), (110, Some(10)));
+        frontier.leave(0, now);
+        frontier.probed(added, C, 900, now);
+        assert_eq!(frontier.slot(C), 900, "a pool of one believes its node");
     }
 
     #[tokio::test]

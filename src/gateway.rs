@@ -11,6 +11,8 @@ mod limit;
 mod plan;
 mod principal;
 mod quota;
+mod seen;
+mod share;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,7 @@ use crate::error::Error;
 use crate::telemetry::{AuthFailure, Metrics};
 use address::PerAddress;
 use clock::Clock;
+use keys::file::KeyFile;
 use keys::{KeyFileError, KeyHash};
 use limit::{Limit, State};
 use plan::{Plans, Terms};
@@ -42,9 +45,10 @@ use principal::{ANONYMOUS, Bounds, Pass};
 use quota::{Ledger, Used};
 use table::{Ground, Table};
 
-pub use plan::units;
 pub use principal::Principal;
 pub use quota::UsageError;
+pub use seen::Shown;
+pub use share::Held;
 pub use usage::Usage;
 
 /// How often files are looked at and written, and clocks compared.
@@ -67,6 +71,8 @@ pub enum GatewayError {
 /// The door: keys, plans, limits, quotas.
 pub struct Gateway {
     rules: ArcSwap<Rules>,
+    /// Rules that were replaced while a request was reading them.
+    retired: Mutex<Vec<Arc<Rules>>>,
     clock: Arc<Clock>,
     ledger: Arc<Ledger>,
     registry: Arc<OnceLock<Arc<Metrics>>>,
@@ -110,10 +116,12 @@ impl Gateway {
             ledger: Arc::clone(&ledger),
             registry: Arc::clone(&registry),
             max_batch: config.server.max_batch,
+            units: Arc::new(config.units.clone()),
         };
         let (rules, watched) = rules(config, ground, None)?;
         let (rules, keys_file) = (ArcSwap::from_pointee(rules), Mutex::new(watched));
-        Ok(Self { rules, clock, ledger, registry, keys_file, unsaved: AtomicBool::new(false) })
+        let (retired, unsaved) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { rules, retired, clock, ledger, registry, keys_file, unsaved })
     }
 
     /// Says where the gateway counts.
@@ -130,16 +138,71 @@ impl Gateway {
     pub fn replace(&self, config: &Config) -> Result<(), GatewayError> {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.rules.load();
-        let ground = Ground { max_batch: config.server.max_batch, ..old.ground.clone() };
+        let (max_batch, units) = (config.server.max_batch, Arc::new(config.units.clone()));
+        let ground = Ground { max_batch, units, ..old.ground.clone() };
         let (rules, watched) = rules(config, ground, Some(&old))?;
-        self.rules.store(Arc::new(rules));
+        self.put(rules);
         *keys_file = watched;
         Ok(())
+    }
+
+    /// Puts `rules` in force. Those before are kept until no request reads them: to free a hundred thousand keys takes
+    /// a while, and is no request's work.
+    fn put(&self, rules: Rules) {
+        let before = self.rules.swap(Arc::new(rules));
+        self.free_retired();
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(before);
+    }
+
+    /// Frees the rules that nobody reads any more; nobody can begin to.
+    fn free_retired(&self) {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.retain(|rules| Arc::strong_count(rules) > 1);
     }
 
     /// Whether anybody may call, with any key or none.
     pub fn is_open(&self) -> bool {
         !matches!(self.rules.load().door, Door::Keys(_))
+    }
+
+    /// The file that the keys come from, if they do. May wait for a reload.
+    pub(crate) fn key_file(&self) -> Option<KeyFile> {
+        let watched = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.as_ref().map(|watched| KeyFile::new(watched.path()))
+    }
+
+    /// The plans in force, by name.
+    pub(crate) fn plans(&self) -> Vec<String> {
+        self.rules.load().plans.keys().cloned().collect()
+    }
+
+    /// Whether this is a key in force, if only to be told that it has ended.
+    pub(crate) fn holds(&self, key: &str) -> bool {
+        self.rules.load().table().is_some_and(|table| table.get(&KeyHash::of(key)).is_some())
+    }
+
+    /// Whether the key of this id is in force as a revoked one.
+    pub(crate) fn is_revoked(&self, id: &str) -> bool {
+        self.rules.load().table().and_then(|table| table.named(id)).is_some_and(|who| who.pass.revoked)
+    }
+
+    /// What the key of this id has used.
+    pub(crate) fn usage_of(&self, id: &str) -> Option<Usage> {
+        self.rules.load().table().and_then(|table| table.named(id)?.usage(Instant::now()))
+    }
+
+    /// Forgets what slots were shown to whom: they were another cluster's.
+    pub fn forget_shown(&self) {
+        let forget = |principal: &Principal| {
+            if let Some(bounds) = &principal.bounds {
+                bounds.seen.forget();
+            }
+        };
+        match &self.rules.load().door {
+            Door::Keys(table) => table.principals().for_each(forget),
+            Door::Open(everybody) => forget(everybody),
+            Door::OpenPlan(_, clients) => clients.each(forget),
+        }
     }
 
     /// Who is calling with this key, from this address and, in a browser, from a page of this origin.
@@ -159,7 +222,7 @@ impl Gateway {
         let table = match &rules.door {
             Door::Open(everybody) => return Ok(Arc::clone(everybody)),
             Door::OpenPlan(terms, clients) => {
-                let bounds = || Bounds::new(Arc::clone(terms), State::default(), Arc::new(Used::new()));
+                let bounds = || Bounds::new(Arc::clone(terms), None, Arc::new(Used::new()));
                 return Ok(clients.get(client, || rules.ground.anonymous(Some(bounds()))));
             }
             Door::Keys(table) => table,
@@ -218,6 +281,7 @@ impl Gateway {
         let wall = Timestamp::now();
         self.clock.set(wall);
         self.follow_keys();
+        self.free_retired();
         match (self.ledger.save(wall), self.unsaved.load(Ordering::Relaxed)) {
             // Told once, until it works again.
             (Err(error), false) => {
@@ -232,8 +296,8 @@ impl Gateway {
         }
     }
 
-    /// Takes the key file if it is another; refuses it whole if anything is wrong with it.
-    fn follow_keys(&self) {
+    /// Takes the key file if it is another; refuses it whole if anything is wrong with it. May block.
+    pub(crate) fn follow_keys(&self) {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(watched) = keys_file.as_mut() else { return };
         let old = self.rules.load();
@@ -242,7 +306,7 @@ impl Gateway {
             Ok(Some(keys)) => {
                 let rules = old.with_keys(keys);
                 let count = rules.keys();
-                self.rules.store(Arc::new(rules));
+                self.put(rules);
                 tracing::info!(keys_file = %watched.path().display(), keys = count, "key file taken");
             }
             Err(error) => tracing::error!(%error, "key file refused; the keys before it stay in force"),
@@ -269,8 +333,12 @@ impl Rules {
         }
     }
 
+    fn table(&self) -> Option<&Table> {
+        if let Door::Keys(table) = &self.door { Some(table) } else { None }
+    }
+
     fn keys(&self) -> usize {
-        if let Door::Keys(table) = &self.door { table.len() } else { 0 }
+        self.table().map_or(0, Table::len)
     }
 }
 
@@ -312,9 +380,7 @@ fn table(
     ground: &Ground,
 ) -> Table {
     let none = Table::default();
-    let old = old
-        .and_then(|old| if let Door::Keys(table) = &old.door { Some(table) } else { None })
-        .unwrap_or(&none);
+    let old = old.and_then(Rules::table).unwrap_or(&none);
     let mut table = Table::new(keys, plans, old, ground);
     if let Some((key, terms)) = dev_key.and_then(|key| Some((key, plans.get(key)?))) {
         table.add(key, KeyHash::of(key), &[], Pass::default(), terms, old, ground);
@@ -337,6 +403,7 @@ fn open_plan(terms: &Arc<Terms>, ground: &Ground, old: Option<&Rules>) -> Door {
     if let Some(Rules { door: Door::OpenPlan(known, clients), ground: before, .. }) = old
         && known.plan == terms.plan
         && before.max_batch == ground.max_batch
+        && before.units == ground.units
     {
         return Door::OpenPlan(Arc::clone(known), Arc::clone(clients));
     }

@@ -11,6 +11,7 @@ pub mod encoding;
 mod exchange;
 pub mod listener;
 pub mod reply;
+mod request_id;
 pub mod rest;
 pub mod rpc;
 mod stream;
@@ -60,11 +61,12 @@ pub async fn serve(
     let origin = request.headers().get(hyper::header::ORIGIN).cloned();
     let wanted_headers = request.headers().get(hyper::header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let accepts = encoding::Accepted::of(request.headers());
+    let id = request_id::RequestId::of(request.headers());
     let mut response = match route(request.uri().path(), front) {
         Some(key) => {
             let key = key.to_owned();
             match *request.method() {
-                Verb::POST => rpc::serve(front, peer, &key, request).await,
+                Verb::POST => rpc::serve(front, peer, &key, &id, request).await,
                 Verb::OPTIONS => body::pass_over(front, request.into_body(), options()).await,
                 _ => {
                     let refusal = text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB);
@@ -83,6 +85,7 @@ pub async fn serve(
             body::pass_over(front, body, response).await
         }
     };
+    response.headers_mut().insert(request_id::NAME, id.header());
     cors::apply(&front.config.server.cors_origins, origin.as_ref(), wanted_headers, response.headers_mut());
     encoding::apply(accepts, response).await
 }

@@ -28,10 +28,11 @@ mod tests;
 pub use commitment::{Commitment, PerCommitment, Slot};
 pub use compat::{absent_block, shape_result};
 pub use encoding::{AccountEncoding, AccountForm, BlockDetails, BlockEncoding, DataSlice};
+pub use encoding::{BASE58_MAX, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE};
 pub use get_account_info::AccountQuery;
 pub use get_block::BlockQuery;
 pub use get_fee_for_message::FeeQuery;
-pub use get_multiple_accounts::AccountsQuery;
+pub use get_multiple_accounts::{AccountsQuery, MAX_KEYS};
 pub use get_recent_performance_samples::SamplesQuery;
 pub use get_token_account_balance::BalanceQuery;
 pub use get_vote_accounts::VotesQuery;
@@ -174,6 +175,11 @@ impl Query {
             Self::Fee(q) => Some(q.commitment),
             Self::Samples(_) | Self::ClusterNodes => None,
         }
+    }
+
+    /// Whether the method's results carry a context, and with it the slot that they show.
+    pub fn has_context(&self) -> bool {
+        matches!(self, Self::Account(_) | Self::Accounts(_) | Self::Balance(_) | Self::Fee(_))
     }
 
     /// The caller's condition on the answer's slot, where the method honours one.

@@ -13,6 +13,9 @@ pub use client::{BufferBudget, Client};
 
 use crate::telemetry::AttemptResult;
 
+/// Work on longer texts than this leaves the async workers: checking 256 KiB of JSON takes some 200 µs.
+pub const OFF_WORKER_BYTES: usize = 256 * 1024;
+
 /// Why an attempt brought no answer of the node's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}", self.result())]

@@ -4,16 +4,20 @@
 
 use serde::Serialize;
 
+use super::upstreams::Upstreams;
+use crate::cache::purge::Filter;
 use crate::methods::{PerCommitment, Slot};
 
 /// Where the admin listener learns how things stand. Asked once a second, and by each probe of a balancer.
 pub trait Source: Send + Sync + 'static {
     /// How things stand now.
     fn status(&self) -> Status;
+    /// How each upstream stands, and how the last choices among them fell.
+    fn upstreams(&self) -> Upstreams;
     /// Whether calls should come here.
     fn readiness(&self) -> Readiness;
-    /// Empties the cache.
-    fn purge(&self);
+    /// Forgets the kept answers that `filter` takes, and says how many entries those were. May take its time.
+    fn purge(&self, filter: &Filter) -> u64;
     /// Takes an upstream out, or back in; `false` where none has this name.
     fn set_drained(&self, upstream: &str, drained: bool) -> bool;
 }

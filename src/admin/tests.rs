@@ -6,14 +6,18 @@ use http_body_util::BodyExt;
 use tower::ServiceExt;
 
 use super::status::{Breaker, Cache, Upstream};
+use super::upstreams::Upstreams;
 use super::*;
+use crate::cache::purge::Filter;
 use crate::methods::{Commitment, Method, PerCommitment};
 use crate::telemetry::Outcome;
 
 struct Fake(Readiness);
 
 impl Source for Fake {
-    fn purge(&self) {}
+    fn purge(&self, _: &Filter) -> u64 {
+        0
+    }
 
     fn set_drained(&self, _: &str, _: bool) -> bool {
         false
@@ -41,13 +45,20 @@ impl Source for Fake {
         Status { version: "0.0.0", uptime_s: 5, frontier: slots, upstreams: vec![upstream], cache }
     }
 
+    fn upstreams(&self) -> Upstreams {
+        Upstreams { frontier: PerCommitment::default(), upstreams: Vec::new(), choices: Vec::new() }
+    }
+
     fn readiness(&self) -> Readiness {
         self.0.clone()
     }
 }
 
 fn state(readiness: Readiness) -> Arc<State> {
-    State::new(Metrics::new(), Fake(readiness), None, CancellationToken::new())
+    let any = "127.0.0.1:0".parse().unwrap();
+    let gateway = Gateway::new(&crate::config::Config::dev(any, any, vec![])).unwrap();
+    let controls = Controls { token: None, gateway: Arc::new(gateway), reloads: mpsc::channel(1).0 };
+    State::new(Metrics::new(), Fake(readiness), controls, CancellationToken::new())
 }
 
 async fn get_from(state: &Arc<State>, path: &str) -> Response {

@@ -6,6 +6,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::status::{self, Readiness, Status};
+use crate::admin::upstreams::Upstreams;
+use crate::cache::purge::Filter;
 use crate::http::Front;
 use crate::methods::{Commitment, PerCommitment, Slot};
 use crate::pool::breaker::State;
@@ -32,26 +34,31 @@ impl status::Source for Source {
         let now = Instant::now();
         let known = |slot: Slot| (slot > 0).then_some(slot);
         let (bytes, entries) = front.cache.usage();
-        let standing = front.pool.standing(now);
-        let upstreams = front.pool.members().iter().zip(standing).enumerate();
         Status {
             version: env!("CARGO_PKG_VERSION"),
             uptime_s: self.started.elapsed().as_secs(),
             frontier: per_commitment(|c| known(front.frontier.slot(c))),
-            upstreams: upstreams
-                .map(|(node, (member, (_, unusable)))| upstream(front, node, member, unusable))
+            upstreams: front
+                .pool
+                .standing(now)
+                .iter()
+                .map(|(member, unusable)| upstream(front, member, *unusable))
                 .collect(),
             cache: status::Cache { bytes, entries, capacity_bytes: front.config.cache.capacity },
         }
     }
 
-    fn purge(&self) {
-        self.front.cache.clear();
+    fn upstreams(&self) -> Upstreams {
+        super::upstreams::upstreams(&self.front)
+    }
+
+    fn purge(&self, filter: &Filter) -> u64 {
+        self.front.cache.purge(filter)
     }
 
     fn set_drained(&self, upstream: &str, drained: bool) -> bool {
-        let member = self.front.pool.members().iter().find(|member| member.name == upstream);
-        member.map(|member| member.set_drained(drained)).is_some()
+        let members = self.front.pool.members();
+        members.named(upstream).map(|member| member.set_drained(drained)).is_some()
     }
 
     fn readiness(&self) -> Readiness {
@@ -62,11 +69,11 @@ impl status::Source for Source {
         if standing.iter().any(|(_, unusable)| unusable.is_none()) {
             return Readiness::Ready;
         }
-        let reason = |(name, unusable): &(&str, Option<Unusable>)| {
-            format!("upstream {name}: {}", unusable.map_or("usable", Unusable::as_str))
+        let reason = |(member, unusable): &(Arc<Member>, Option<Unusable>)| {
+            format!("upstream {}: {}", member.name, unusable.map_or("usable", Unusable::as_str))
         };
         let reasons = standing.iter().map(reason).collect();
-        let never_heard = |(_, unusable): &(&str, Option<Unusable>)| {
+        let never_heard = |(_, unusable): &(Arc<Member>, Option<Unusable>)| {
             matches!(unusable, Some(Unusable::Unprobed | Unusable::Unreachable | Unusable::Foreign))
         };
         let known = self.front.frontier.slot(Commitment::Processed) > 0;
@@ -79,31 +86,20 @@ impl status::Source for Source {
     }
 }
 
-fn upstream(front: &Front, node: usize, member: &Member, unusable: Option<Unusable>) -> status::Upstream {
+fn upstream(front: &Front, member: &Member, unusable: Option<Unusable>) -> status::Upstream {
     let (requests, failures) = member.counts();
-    let reason = unusable.map(|unusable| match &*member.health() {
-        Health::Unhealthy(why) => format!("unhealthy: {why}"),
-        Health::Unreachable(why) => format!("does not answer: {why}"),
-        Health::Foreign { theirs, ours } => {
-            format!("of another cluster: genesis {theirs}, the pool's is {ours}")
-        }
-        Health::Healthy | Health::Unprobed => unusable.as_str().replace('_', " "),
-    });
+    let reason = unusable.map(|unusable| super::upstreams::words(front, member, unusable, Instant::now()));
     status::Upstream {
         name: member.name.clone(),
         tier: member.tier,
         up: matches!(*member.health(), Health::Healthy | Health::Unhealthy(_)),
         usable: unusable.is_none(),
         reason,
-        slots: per_commitment(|c| front.frontier.node_slot(node, c)),
-        lag_slots: front.frontier.lag(node, Commitment::Processed),
+        slots: per_commitment(|c| member.slot(c)),
+        lag_slots: front.frontier.lag(member.id, Commitment::Processed),
         latency_ms: (requests > 0).then(|| member.latency().as_secs_f64() * 1000.0),
         in_flight: member.in_flight() as u64,
-        breaker: match member.breaker(Instant::now()) {
-            State::Closed => status::Breaker::Closed,
-            State::HalfOpen => status::Breaker::HalfOpen,
-            State::Open => status::Breaker::Open,
-        },
+        breaker: breaker(member.breaker(Instant::now())),
         first_available_block: Some(member.first_available()),
         version: member.version().map(|version| version.to_string()),
         requests,
@@ -111,7 +107,15 @@ fn upstream(front: &Front, node: usize, member: &Member, unusable: Option<Unusab
     }
 }
 
-fn per_commitment<T>(value: impl Fn(Commitment) -> T) -> PerCommitment<T> {
+pub(super) fn breaker(state: State) -> status::Breaker {
+    match state {
+        State::Closed => status::Breaker::Closed,
+        State::HalfOpen => status::Breaker::HalfOpen,
+        State::Open => status::Breaker::Open,
+    }
+}
+
+pub(super) fn per_commitment<T>(value: impl Fn(Commitment) -> T) -> PerCommitment<T> {
     PerCommitment {
         processed: value(Commitment::Processed),
         confirmed: value(Commitment::Confirmed),
@@ -143,16 +147,15 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
     }
     let resets = metrics.frontier_resets.at(());
     resets.inc_by(front.frontier.resets().saturating_sub(resets.get()));
-    for (node, (member, (_, unusable))) in
-        front.pool.members().iter().zip(front.pool.standing(now)).enumerate()
-    {
-        let upstream = metrics.upstream(&member.name);
+    for (member, unusable) in front.pool.standing(now) {
+        // The node's own handles: one that has just been removed does not come back by being looked up.
+        let upstream = member.metrics();
         for commitment in Commitment::ALL {
-            if let Some(slot) = front.frontier.node_slot(node, commitment) {
+            if let Some(slot) = member.slot(commitment) {
                 upstream.slot.at(commitment).set(gauge(slot));
             }
         }
-        if let Some(lag) = front.frontier.lag(node, Commitment::Processed) {
+        if let Some(lag) = front.frontier.lag(member.id, Commitment::Processed) {
             upstream.slot_lag.at(()).set(gauge(lag));
         }
         upstream.up.set(i64::from(unusable.is_none()));

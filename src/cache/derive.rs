@@ -1,4 +1,160 @@
 //! Answers made from what is kept in another form, byte for byte as a node would write them.
+//!
+//! What is cheap is made anew for each caller: forms of accounts, fewer samples. What takes a pass over a long text is
+//! made once, in the flight of those who ask for it, and kept: a block in a lesser shape, one vote account. A list that
+//! was put together is kept, too, for it has a slot behind which the next answer must not go.
 
 pub mod account;
+pub mod block;
+pub mod list;
+mod object;
+#[cfg(test)]
+pub(crate) mod recorded;
 pub mod samples;
+pub mod votes;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::entry::{Body, Entry, Kept, Payload};
+use super::fetch::list_home;
+use super::key::{Key, Plan};
+use super::sizes::{Size, source_form, sources};
+use super::status::CacheStatus;
+use super::store::Placed;
+use super::{Answer, Asked, Cache};
+use crate::config::Assemble;
+use crate::methods::{AccountsQuery, Pubkey, Query, Slot, VotesQuery};
+use crate::node::OFF_WORKER_BYTES;
+use crate::telemetry::Outcome;
+
+/// What kept entries have to be to be used for another answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Fresh.
+    Fresh,
+    /// Such that they may stand in where no node answers.
+    InFault,
+}
+
+impl Cache {
+    /// An answer to `plan` made from a kept one of another shape, and kept from now on.
+    pub(super) async fn derive_kept(&self, plan: &Plan, usage: Use) -> Option<Arc<Entry>> {
+        let (now, generation) = (Instant::now(), self.generation());
+        let (source, make) = match &plan.key {
+            Key::Votes(query @ VotesQuery { vote_pubkey: Some(pubkey), .. }) => {
+                let all = Key::Votes(VotesQuery { vote_pubkey: None, ..*query });
+                (self.usable(&all, usage, None, now)?, Make::Votes(*pubkey))
+            }
+            Key::Block(slot, asked, finality) => {
+                let kept = |shape| {
+                    let entry = self.usable(&Key::Block(*slot, shape, *finality), usage, None, now);
+                    entry.filter(|entry| matches!(entry.kept, Kept::Said(Payload::Result(_))))
+                };
+                let found = block::sources(*asked).find_map(|shape| Some((kept(shape)?, shape)));
+                let (entry, shape) = found?;
+                (entry, Make::Block(shape, *asked))
+            }
+            _ => return None,
+        };
+        let Kept::Said(Payload::Result(Body::One(text))) = &source.kept else { return None };
+        let text = text.clone();
+        let written = if text.len() > OFF_WORKER_BYTES {
+            let _place = self.makers.acquire().await.ok()?;
+            tokio::task::spawn_blocking(move || make.of(&text)).await.ok().flatten()
+        } else {
+            make.of(&text)
+        };
+        let kept = Kept::Said(Payload::Result(Body::One(written?)));
+        let entry = Arc::new(Entry { kept, derived: true, ..Entry::clone(&source) });
+        // What is held may be newer than the source: then a node is asked, under its floor.
+        let kept = self.generation() == generation
+            && !matches!(self.keep(plan.key.clone(), &entry), Placed::Behind(_));
+        (kept || usage == Use::InFault).then_some(entry)
+    }
+
+    /// A list made of single accounts, if all that it takes may be used; kept from now on, so that it has a floor.
+    pub(super) fn assembled(&self, call: &Asked<'_>, usage: Use) -> Option<Arc<Entry>> {
+        let (Query::Accounts(query), mode) = (call.query, self.rules.0.assemble) else { return None };
+        if mode == Assemble::Off {
+            return None;
+        }
+        let singles = self.singles(query, usage, call.wanted());
+        let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
+        let one_slot = singles.iter().all(|single| single.slot == singles[0].slot);
+        let list = (one_slot || mode == Assemble::WithinBound).then(|| list::joined(&singles))??;
+        self.keep_list(query, list)
+    }
+
+    /// A list of which some accounts are kept and fresh: the others are fetched alone, and the lowest slot is the
+    /// list's. `None` where that is not the mode, or not possible.
+    pub(super) async fn completed(self: &Arc<Self>, call: &Asked<'_>) -> Option<Answer> {
+        let Query::Accounts(query) = call.query else { return None };
+        if self.rules.0.assemble != Assemble::WithinBound {
+            return None;
+        }
+        let kept = self.singles(query, Use::Fresh, call.wanted());
+        let missing = query.pubkeys.iter().zip(&kept).filter(|(_, single)| single.is_none());
+        let mut missing: Vec<_> = missing.map(|(pubkey, _)| *pubkey).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        if missing.is_empty() || kept.iter().all(Option::is_none) {
+            return None;
+        }
+        let rest = Query::Accounts(AccountsQuery { pubkeys: missing.into(), ..query.clone() });
+        let plan = Plan::new(&rest, &self.frontier, &self.sizes);
+        let fetched = Box::pin(self.from_node(&Asked { query: &rest, plan, ..*call })).await.ok()?;
+        let singles = self.singles(query, Use::Fresh, call.wanted());
+        let list = self.keep_list(query, list::joined(&singles.into_iter().collect::<Option<Vec<_>>>()?)?)?;
+        let (status, outcome) = match fetched.outcome {
+            Outcome::Collapsed => (CacheStatus::Collapsed, Outcome::Collapsed),
+            _ => (CacheStatus::forwarded(call.why, true), Outcome::Miss),
+        };
+        self.deliver(call.query, &list, status, outcome).await.ok()
+    }
+
+    /// Keeps a list that was made here; `None` where a newer one is held, behind which it would go back.
+    fn keep_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
+        let Kept::Accounts { values, .. } = &list.kept else { return None };
+        let asked = source_form(query.form, Size::Unknown);
+        let form = list_home(asked, values).unwrap_or(asked);
+        let list = Arc::new(list);
+        let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
+        let newer = sources(query.form).filter_map(|form| self.store.get(&key(form)));
+        if newer.into_iter().any(|held| held.slot > list.slot && self.serves(&held)) {
+            return None;
+        }
+        self.keep(key(form), &list);
+        Some(list)
+    }
+
+    /// For each account of `list` what is kept from which its element can be made, the newest of it.
+    fn singles(&self, list: &AccountsQuery, usage: Use, wanted: Option<Slot>) -> Vec<Option<Arc<Entry>>> {
+        let now = Instant::now();
+        let single = |pubkey: &Pubkey| {
+            let key = |form| Key::Account(*pubkey, form, list.commitment);
+            let kept = sources(list.form).filter_map(|form| self.usable(&key(form), usage, wanted, now));
+            kept.max_by_key(|single| (single.slot, single.sent_at))
+        };
+        list.pubkeys.iter().map(single).collect()
+    }
+}
+
+/// What is made of a kept text.
+enum Make {
+    /// One vote account of all.
+    Votes(Pubkey),
+    /// A block in another shape.
+    Block(block::Shape, block::Shape),
+}
+
+impl Make {
+    fn of(&self, text: &Bytes) -> Option<Bytes> {
+        match self {
+            Self::Votes(pubkey) => votes::only(text, pubkey),
+            Self::Block(kept, asked) => block::reshape(text, *kept, *asked),
+        }
+    }
+}

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::derive::account::Value;
 use super::freshness::Class;
-use crate::methods::Slot;
+use crate::methods::{AccountEncoding, Slot};
 
-/// JSON text in one or several pieces, which are slices of what a node sent: a derived answer copies nothing.
+/// JSON text in one or several pieces, as far as possible slices of what a node sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
     /// All of it in one piece.
@@ -42,6 +43,11 @@ impl Body {
     /// Whether there is no byte in it.
     pub fn is_empty(&self) -> bool {
         self.pieces().iter().all(Bytes::is_empty)
+    }
+
+    /// The pieces as one body.
+    pub fn of(mut pieces: Vec<Bytes>) -> Self {
+        if pieces.len() == 1 { Self::One(pieces.swap_remove(0)) } else { Self::Many(pieces.into()) }
     }
 
     /// What it takes to hold the pieces together, in bytes beyond their own.
@@ -96,17 +102,68 @@ impl Payload {
     }
 }
 
+/// What surrounds context and value in a single account's answer, and what the allocator adds to it.
+const ENVELOPE_BYTES: usize = 64;
+
+/// A part of a text, from its first byte to before its last.
+pub type Place = (u32, u32);
+
+/// What is kept of an answer.
+#[derive(Debug, Clone)]
+pub enum Kept {
+    /// What the node said, as it said it.
+    Said(Payload),
+    /// One account, of which other forms can be made.
+    Account {
+        /// The whole result, of which the value is a part.
+        result: Bytes,
+        /// Where its context stands.
+        context: Place,
+        /// Its value.
+        value: Value,
+        /// In which encoding, without a slice, the caller asked for whom it was fetched.
+        asked: Option<AccountEncoding>,
+    },
+    /// A list of accounts, each of whose bytes are shared with its single entry.
+    Accounts {
+        /// The context.
+        context: Bytes,
+        /// The values in the order of the keys.
+        values: Arc<[Value]>,
+        /// In which encoding, without a slice, the caller asked for whom it was fetched.
+        asked: Option<AccountEncoding>,
+    },
+}
+
+impl Kept {
+    /// All that it holds in memory beyond its fixed size, in bytes; what entries share is counted for each.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Said(payload) => payload.weight(),
+            Self::Account { result, .. } => result.len(),
+            Self::Accounts { context, values, .. } => {
+                // Each holds on to its single answer: beside the value that is a context and the envelope.
+                let texts: usize = values.iter().map(|value| value.text().len()).sum();
+                let beside = values.len() * (context.len() + size_of::<Value>() + ENVELOPE_BYTES);
+                context.len() + texts + beside
+            }
+        }
+    }
+}
+
 /// One kept answer.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// What the node said.
-    pub payload: Payload,
+    /// What is kept of it.
+    pub kept: Kept,
     /// The answer's slot: its context's, else the asked node's own as known before the call was sent.
     pub slot: Slot,
     /// When the upstream call was sent: the answer's age counts from here.
     pub sent_at: Instant,
     /// How long it may be served.
     pub class: Class,
+    /// Whether it was made from an entry of another question.
+    pub derived: bool,
 }
 
 impl Entry {

@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::derive;
-use super::entry::{Body, Entry, Payload};
+use super::derive::account::{Kind, Value};
+use super::derive::{Use, list};
+use super::entry::{Entry, Kept, Payload};
 use super::flight::Seat;
-use super::freshness::Freshness;
+use super::freshness::{Class, Freshness};
 use super::judge::judge;
 use super::key::{Key, Plan};
-use super::status::Why;
-use super::store::Kept;
-use super::{Answer, Cache, Found};
-use crate::error::Error;
-use crate::methods::{Commitment, Query, Slot};
-use crate::node::NodeReply;
+use super::store::Placed;
+use super::{Answer, Asked, Cache, Found};
+use crate::error::{Attempt, Error};
+use crate::methods::{AccountEncoding, AccountForm, Commitment, Pubkey, Query, Slot};
+use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::{Ask, Reply};
 use crate::telemetry::{AttemptResult, UncacheableReason};
 
@@ -29,12 +30,14 @@ pub(super) enum Landed {
     Fetched(Arc<Entry>, bool),
     /// What is held, since no node gives anything newer.
     Held(Arc<Entry>),
+    /// What was kept and fresh when the flight began, or was made of it: no node was asked.
+    Found(Arc<Entry>),
 }
 
 impl Landed {
     pub(super) fn entry(&self) -> &Arc<Entry> {
         match self {
-            Self::Fetched(entry, _) | Self::Held(entry) => entry,
+            Self::Fetched(entry, _) | Self::Held(entry) | Self::Found(entry) => entry,
         }
     }
 }
@@ -57,63 +60,71 @@ impl Cache {
     /// Joins the flight for `plan` and `demand`, or leads one.
     pub(super) fn board(self: &Arc<Self>, plan: &Plan, demand: Demand) -> Seat<Landing> {
         let (cache, lead) = (Arc::clone(self), plan.clone());
-        let fetch = move || {
+        let fly = move || {
             let (cache, plan) = (Arc::clone(&cache), lead.clone());
             // The flight's own deadline: callers who came late may wait as long as the one who led.
             let deadline = Instant::now() + cache.request_timeout;
             async move {
-                // An earlier flight may have landed between this caller's look-up and its boarding.
                 if demand == Demand::Any
-                    && let Found::Fresh(entry) = cache.look_up(&plan, None)
+                    && let Some(entry) = cache.without_a_node(&plan).await
                 {
-                    return Ok(Landed::Held(entry));
+                    return Ok(Landed::Found(entry));
                 }
                 cache.fetch(&plan, demand, deadline).await
             }
         };
-        self.flights.join(&(plan.key.clone(), demand), fetch, worth_another_try)
+        self.flights.join(&(plan.key.clone(), demand), fly, worth_another_try)
     }
 
-    /// Waits for a flight; `None` where what landed does not meet this caller's terms.
+    /// What needs no node: an earlier flight may have landed between the caller's look-up and its boarding, and an
+    /// answer may follow from a kept one.
+    async fn without_a_node(&self, plan: &Plan) -> Option<Arc<Entry>> {
+        match self.judged(plan, None, |_| ()) {
+            Found::Fresh(entry) => Some(entry),
+            _ => self.derive_kept(plan, Use::Fresh).await,
+        }
+    }
+
+    /// Waits for a flight; `None` where what landed does not meet this caller's terms: below `wanted`, or too old.
     pub(super) async fn by_flight(
         self: &Arc<Self>,
-        query: &Query,
-        plan: &Plan,
-        why: Why,
+        call: &Asked<'_>,
         demand: Demand,
+        wanted: Option<Slot>,
     ) -> Result<Option<Answer>, Error> {
-        let seat = self.board(plan, demand);
-        let leads = seat.leads;
-        let landed = seat.landed().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())))?;
+        let (landed, leads) = self.flown(call, demand).await?;
         let entry = landed.entry();
         // A joiner takes what a hit of that age and slot would be; the leader's answer was asked for after it came.
         let fresh = || self.rules.judge(entry, &self.frontier, Instant::now()) == Freshness::Fresh;
-        let meets = entry.reaches(query.min_context_slot()) && (leads || fresh());
-        Ok(meets.then(|| self.land(query, &landed, why, leads)))
+        let meets = entry.reaches(wanted) && (leads || fresh());
+        if meets { self.land(call, &landed, leads).await.map(Some) } else { Ok(None) }
     }
 
     /// Waits for a flight, and takes what lands.
     pub(super) async fn last_flight(
         self: &Arc<Self>,
-        query: &Query,
-        plan: &Plan,
-        why: Why,
+        call: &Asked<'_>,
         demand: Demand,
     ) -> Result<Answer, Error> {
-        let seat = self.board(plan, demand);
+        let (landed, leads) = self.flown(call, demand).await?;
+        self.land(call, &landed, leads).await
+    }
+
+    async fn flown(self: &Arc<Self>, call: &Asked<'_>, demand: Demand) -> Result<(Landed, bool), Error> {
+        let seat = self.board(&call.plan, demand);
         let leads = seat.leads;
         let landed = seat.landed().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())))?;
-        Ok(self.land(query, &landed, why, leads))
+        Ok((landed, leads))
     }
 
     /// Asks the pool, judges the answer and keeps it.
     pub(super) async fn fetch(&self, plan: &Plan, demand: Demand, deadline: Instant) -> Landing {
         let commitment = plan.upstream.commitment();
-        let held = match commitment {
-            Some(Commitment::Confirmed | Commitment::Finalized) => {
-                self.store.get(&plan.key).map(|held| held.slot)
-            }
-            _ => None,
+        let held = self.candidates(plan).into_iter().flatten().map(|held| held.slot).max();
+        // At processed a fork may be dropped with its slots: there what is held only orders the choice.
+        let (held, prefer) = match commitment {
+            Some(Commitment::Confirmed | Commitment::Finalized) => (held, None),
+            _ => (None, held),
         };
         let (floor, own) = match demand {
             Demand::Any => (None, None),
@@ -123,59 +134,177 @@ impl Cache {
         // A wish above what the pool has reached goes to one node alone, which says so itself.
         let alone = own.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(own);
-        let reply = self.pool.call(&Ask { query, floor: held.max(floor), alone, deadline }).await?;
-        Ok(self.take_in(plan, &reply))
+        let generation = self.generation();
+        let ask = Ask { query, floor: held.max(floor), prefer, alone, deadline };
+        let reply = match &plan.upstream {
+            Query::Account(account) if demand == Demand::Any && self.pool.merges() => {
+                let space = self.sizes.space(&account.pubkey);
+                self.merger.call(&self.pool, &self.tasks, ask, space).await?
+            }
+            _ => self.pool.call(&ask).await?,
+        };
+        self.take_in(plan, &reply, generation).await
     }
 
     /// Judges an answer: keeps it where it may be kept, and never lets it move a held one backwards.
-    fn take_in(&self, plan: &Plan, reply: &Reply) -> Landed {
-        let (mut payload, place) = judge(plan, reply, self.frontier.slot(Commitment::Finalized));
-        let class = place.as_ref().map_or(plan.class, |(_, class)| *class);
-        let mut singles = Vec::new();
-        if let (Query::Accounts(_), NodeReply::Result(list)) = (&plan.upstream, &reply.body)
-            && let Some((list, parts)) = derive::account::take_apart(list)
-        {
-            (payload, singles) = (Payload::Result(list), parts);
-        }
-        let entry = Arc::new(Entry { payload, slot: reply.slot, sent_at: reply.sent_at, class });
+    async fn take_in(&self, plan: &Plan, reply: &Reply, generation: u64) -> Landing {
         let not_kept = |reason| {
             self.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
         };
+        if let Some(held) = self.held_ahead(plan, reply) {
+            not_kept(UncacheableReason::Older);
+            return Ok(Landed::Held(held));
+        }
+        let (said, place) = judge(plan, reply, &self.frontier);
+        let class = place.as_ref().map_or(plan.class, |(_, class)| *class);
+        let taken = self.take_apart(plan, reply, said).await.ok_or_else(|| {
+            let upstream = self.pool.name_of(reply.node);
+            Error::NoUpstream(vec![Attempt { upstream, reason: AttemptResult::BadJson.to_string() }])
+        })?;
+        let Taken { kept, home, singles } = taken;
+        let entry = Entry { kept, slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
+        let entry = Arc::new(entry);
+        let believed = |c| !plan.upstream.has_context() || self.frontier.believes(c, reply.slot);
+        let place = match place {
+            Ok(_) if self.generation() != generation => Err(UncacheableReason::Purged),
+            Ok(_) if !plan.upstream.commitment().is_none_or(believed) => Err(UncacheableReason::Unbelieved),
+            place => place,
+        };
         let key = match place {
-            Ok((key, _)) => key,
+            Ok((key, _)) => home.unwrap_or(key),
             Err(reason) => {
                 not_kept(reason);
-                return Landed::Fetched(entry, false);
+                return Ok(Landed::Fetched(entry, false));
             }
         };
-        match self.store.keep(key, &entry, |held| self.serves(held)) {
-            // At processed a fork may be dropped with its slots: there is no floor to fall.
-            Kept::FloorFell if plan.upstream.commitment() != Some(Commitment::Processed) => {
-                self.metrics.cache_floor_resets.at(()).inc();
-            }
-            Kept::Stored | Kept::FloorFell => {}
-            Kept::TooLarge => {
-                not_kept(UncacheableReason::TooLarge);
-                return Landed::Fetched(entry, false);
-            }
-            Kept::Behind(held) => {
-                not_kept(UncacheableReason::Older);
-                return Landed::Held(held);
+        let placed = self.keep(key, &entry);
+        if !matches!(placed, Placed::Behind(_)) {
+            for (key, kept) in singles {
+                self.keep(key, &Arc::new(Entry { kept, ..Entry::clone(&entry) }));
             }
         }
-        self.keep_singles(&plan.upstream, &entry, singles);
-        Landed::Fetched(entry, true)
+        match placed {
+            Placed::Stored | Placed::FloorFell => Ok(Landed::Fetched(entry, true)),
+            Placed::TooLarge => {
+                not_kept(UncacheableReason::TooLarge);
+                Ok(Landed::Fetched(entry, false))
+            }
+            Placed::Behind(held) => {
+                not_kept(UncacheableReason::Older);
+                Ok(Landed::Held(held))
+            }
+        }
     }
 
-    /// A list's answer fills the entries of its accounts.
-    fn keep_singles(&self, query: &Query, list: &Entry, singles: Vec<Body>) {
-        let Query::Accounts(query) = query else { return };
-        for (pubkey, single) in query.pubkeys.iter().zip(singles) {
-            let entry = Arc::new(Entry { payload: Payload::Result(single), ..list.clone() });
-            let key = Key::Account(*pubkey, query.form, query.commitment);
-            self.store.keep(key, &entry, |held| self.serves(held));
+    /// Keeps `entry` unless what is held for `key` is newer and may be served.
+    pub(super) fn keep(&self, key: Key, entry: &Arc<Entry>) -> Placed {
+        let placed = self.store.keep(key, entry, |held| self.serves(held));
+        // At processed there is no floor to fall.
+        let processed = matches!(
+            entry.class,
+            Class::Account(Commitment::Processed)
+                | Class::Fee(Commitment::Processed)
+                | Class::Votes(Commitment::Processed)
+        );
+        if matches!(placed, Placed::FloorFell) && !processed {
+            self.metrics.cache_floor_resets.at(()).inc();
+        }
+        placed
+    }
+
+    /// What is held of a higher slot than `reply` and may still be served, in whichever of the plan's places: the
+    /// answer does not go back behind it, also where it would not be kept.
+    fn held_ahead(&self, plan: &Plan, reply: &Reply) -> Option<Arc<Entry>> {
+        let floored = match plan.class {
+            Class::Account(c) | Class::Fee(c) | Class::Votes(c) => c != Commitment::Processed,
+            _ => false,
+        };
+        // Whoever asked for more than is held gets the node's own word that it has less.
+        let refused = matches!(reply.body, NodeReply::Error { code: -32016, .. });
+        if !floored || refused {
+            return None;
+        }
+        let held = self.candidates(plan).into_iter().flatten();
+        held.filter(|held| held.slot > reply.slot && self.serves(held)).max_by_key(|held| held.slot)
+    }
+
+    /// What is kept of an answer: of accounts, what other forms can be made of; `None` where they are not what a node
+    /// writes.
+    async fn take_apart(&self, plan: &Plan, reply: &Reply, said: Payload) -> Option<Taken> {
+        let (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) =
+            (&reply.body, &plan.upstream)
+        else {
+            return Some(Taken { kept: Kept::Said(said), home: None, singles: Vec::new() });
+        };
+        let (query, asked) = (plan.upstream.clone(), plan.asked);
+        let read = if result.len() > OFF_WORKER_BYTES {
+            let result = result.clone();
+            tokio::task::spawn_blocking(move || Taken::read(&query, asked, &result)).await.ok()?
+        } else {
+            Taken::read(&query, asked, result)
+        };
+        let (taken, spaces) = read?;
+        for (pubkey, space) in spaces {
+            self.sizes.note(&pubkey, space);
+        }
+        Some(taken)
+    }
+}
+
+/// An answer as it is kept.
+struct Taken {
+    kept: Kept,
+    /// Where it belongs, if not where it was asked for: a slice may turn out to be all there is.
+    home: Option<Key>,
+    /// The single accounts of a list.
+    singles: Vec<(Key, Kept)>,
+}
+
+/// The sizes that an answer tells.
+type Spaces = Vec<(Pubkey, u64)>;
+
+impl Taken {
+    /// Takes the answer to an account method apart; `None` where it is not what a node writes.
+    fn read(query: &Query, asked: Option<AccountEncoding>, result: &Bytes) -> Option<(Self, Spaces)> {
+        match query {
+            Query::Account(q) => {
+                let single = list::read_single(result, q.form)?;
+                let spaces = single.space.map(|space| (q.pubkey, space)).into_iter().collect();
+                let home = home(q.form, single.value.kind());
+                let home = home.map(|form| Key::Account(q.pubkey, form, q.commitment));
+                Some((Self { kept: single.kept(asked), home, singles: Vec::new() }, spaces))
+            }
+            Query::Accounts(q) => {
+                let (context, singles) = list::read_list(result, q.form, q.pubkeys.len())?;
+                let values: Arc<[_]> = singles.iter().map(|single| single.value.clone()).collect();
+                let home_of_list = list_home(q.form, &values);
+                let home_of_list =
+                    home_of_list.map(|form| Key::Accounts(Arc::clone(&q.pubkeys), form, q.commitment));
+                let mut spaces = Spaces::new();
+                let singles = q.pubkeys.iter().zip(singles).map(|(pubkey, single)| {
+                    spaces.extend(single.space.map(|space| (*pubkey, space)));
+                    let form = home(q.form, single.value.kind()).unwrap_or(q.form);
+                    (Key::Account(*pubkey, form, q.commitment), single.kept(asked))
+                });
+                let singles = singles.collect();
+                let kept = Kept::Accounts { context, values, asked };
+                Some((Self { kept, home: home_of_list, singles }, spaces))
+            }
+            _ => None,
         }
     }
+}
+
+/// The form under which a value of this kind is kept, if it is not the one in which it was asked for.
+fn home(asked: AccountForm, kind: Kind) -> Option<AccountForm> {
+    let whole = AccountForm { encoding: AccountEncoding::Base64, slice: None };
+    (kind == Kind::Whole && asked != whole).then_some(whole)
+}
+
+/// The same for a list: it is whole if all its values are. An empty one stays where it is asked for.
+pub(super) fn list_home(asked: AccountForm, values: &[Value]) -> Option<AccountForm> {
+    let whole = !values.is_empty() && values.iter().all(|value| value.kind() == Kind::Whole);
+    home(asked, if whole { Kind::Whole } else { asked.into() })
 }
 
 /// Whether a failed flight is worth a second try: an answer over the limit would be as large again.

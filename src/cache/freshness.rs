@@ -58,7 +58,7 @@ impl Rules {
     pub fn judge(&self, entry: &Entry, frontier: &Frontier, now: Instant) -> Freshness {
         let age = now.saturating_duration_since(entry.sent_at);
         let (ttl, commitment) = (self.ttl(entry.class), commitment(entry.class));
-        let stretch = commitment.map_or(0.0, |c| *self.0.stale_while_revalidate.get(c));
+        let stretch = stretched_at(entry.class).map_or(0.0, |c| *self.0.stale_while_revalidate.get(c));
         let lag = commitment.map_or(0, |c| frontier.slot(c).saturating_sub(entry.slot));
         let max_lag = commitment.map_or(u64::MAX, |c| *self.0.max_lag_slots.get(c));
         if let Class::NotYet(slot, commitment) = entry.class
@@ -129,6 +129,14 @@ const fn commitment(class: Class) -> Option<Commitment> {
     }
 }
 
+/// The commitment whose factor stretches the class's bounds while a fresh answer is fetched.
+const fn stretched_at(class: Class) -> Option<Commitment> {
+    match class {
+        Class::Account(c) | Class::Fee(c) | Class::Votes(c) => Some(c),
+        _ => None,
+    }
+}
+
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -143,7 +151,7 @@ fn stretched(slots: u64, factor: f64) -> u64 {
 mod tests {
     use bytes::Bytes;
 
-    use super::super::entry::{Body, Payload};
+    use super::super::entry::{Body, Kept, Payload};
     use super::*;
     use crate::config::Config;
 
@@ -154,7 +162,8 @@ mod tests {
     }
 
     fn entry(class: Class, slot: Slot, sent_at: Instant) -> Entry {
-        Entry { payload: Payload::Result(Body::One(Bytes::from_static(b"1"))), slot, sent_at, class }
+        let kept = Kept::Said(Payload::Result(Body::One(Bytes::from_static(b"1"))));
+        Entry { kept, slot, sent_at, class, derived: false }
     }
 
     #[tokio::test]
@@ -181,6 +190,8 @@ mod tests {
             ("finalized at its bounds", Class::Account(Finalized), MS(5000), 12, Fresh),
             ("finalized, one slot past", Class::Account(Finalized), MS(5000), 13, Stale(StaleCause::Lag)),
             ("votes have no slot bound", Class::Votes(Finalized), MS(10_000), 500, Fresh),
+            ("votes past their ttl", Class::Votes(Finalized), MS(15_000), 500, Stale(StaleCause::Ttl)),
+            ("votes at processed", Class::Votes(Processed), MS(1_001), 0, Expired(StaleCause::Ttl)),
             ("a final block only ages", Class::BlockFinal, Duration::from_hours(24), 1_000_000, Fresh),
             ("samples", Class::Samples, MS(15_001), 0, Expired(StaleCause::Ttl)),
         ] {

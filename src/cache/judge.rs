@@ -5,7 +5,8 @@
 use super::entry::{Body, Payload};
 use super::freshness::Class;
 use super::key::{Key, Plan};
-use crate::methods::{Query, Slot};
+use crate::frontier::Frontier;
+use crate::methods::{Commitment, Query};
 use crate::node::{Contextual, NodeReply};
 use crate::pool::Reply;
 use crate::telemetry::UncacheableReason;
@@ -16,10 +17,11 @@ const LONG_TERM_STORAGE_LAG_SLOTS: u64 = 9_000;
 /// Where an answer is kept and how long it lives, or why it is not.
 pub(super) type Place = Result<(Key, Class), UncacheableReason>;
 
-/// What `reply` says, and where it is kept; `finalized` is the frontier there.
-pub(super) fn judge(plan: &Plan, reply: &Reply, finalized: Slot) -> (Payload, Place) {
+/// What `reply` says, and where it is kept as the frontier stands.
+pub(super) fn judge(plan: &Plan, reply: &Reply, frontier: &Frontier) -> (Payload, Place) {
+    let finalized = frontier.slot(Commitment::Finalized);
     let keep = |class| Ok((plan.key.clone(), class));
-    let absent = |class| Ok((plan.absent.clone().unwrap_or_else(|| plan.key.clone()), class));
+    let absent = |class| Ok((plan.other.clone().unwrap_or_else(|| plan.key.clone()), class));
     match &reply.body {
         NodeReply::Result(result) => {
             let place = match plan.upstream {
@@ -41,13 +43,17 @@ pub(super) fn judge(plan: &Plan, reply: &Reply, finalized: Slot) -> (Payload, Pl
                     keep(plan.class)
                 }
                 (Query::Block(_), -32015) => keep(plan.class),
-                (Query::Block(q), -32007 | -32009) if matches!(plan.absent, Some(Key::NoBlock(_))) => {
+                (Query::Block(q), -32007 | -32009) if matches!(plan.other, Some(Key::NoBlock(_))) => {
                     let may_come =
                         *code == -32009 && finalized.saturating_sub(q.slot) < LONG_TERM_STORAGE_LAG_SLOTS;
                     let settled = reply.confirmed && !may_come;
                     absent(if settled { Class::Skipped } else { Class::SkippedUnconfirmed })
                 }
-                (Query::Block(q), -32004) if matches!(plan.absent, Some(Key::NotYet(..))) => {
+                // At or under the frontier it is over already.
+                (Query::Block(q), -32004)
+                    if matches!(plan.other, Some(Key::NotYet(..)))
+                        && q.slot > frontier.slot(q.commitment) =>
+                {
                     absent(Class::NotYet(q.slot, q.commitment))
                 }
                 _ => Err(UncacheableReason::Transient),

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::derive::block::Shape;
 use super::freshness::Class;
+use super::sizes::{Size, Sizes, source_form, sources};
 use crate::frontier::Frontier;
 use crate::methods::{
-    AccountForm, BlockDetails, BlockEncoding, BlockQuery, Commitment, Pubkey, Query, SamplesQuery, Slot,
+    AccountEncoding, AccountForm, BlockQuery, Commitment, Method, Pubkey, Query, SamplesQuery, Slot,
     VotesQuery,
 };
 
@@ -20,9 +22,9 @@ pub const ALL_SAMPLES: u16 = 720;
 /// Where an answer is kept: equal keys mean the same question.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// One account in one form.
+    /// One account, by the form in which it was fetched.
     Account(Pubkey, AccountForm, Commitment),
-    /// A list of accounts in one form, in order.
+    /// A list of accounts in order, by the form in which it was fetched.
     Accounts(Arc<[Pubkey]>, AccountForm, Commitment),
     /// A token account's balance.
     Balance(Pubkey, Commitment),
@@ -35,7 +37,7 @@ pub enum Key {
     /// All cluster nodes.
     ClusterNodes,
     /// A block in one shape.
-    Block(BlockShape, Finality),
+    Block(Slot, Shape, Finality),
     /// That a slot holds no block.
     NoBlock(Slot),
     /// That a block is not there yet.
@@ -51,16 +53,6 @@ pub enum Finality {
     Confirmed,
 }
 
-/// A block and everything that changes its bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BlockShape {
-    slot: Slot,
-    details: BlockDetails,
-    encoding: BlockEncoding,
-    rewards: bool,
-    max_version: Option<u8>,
-}
-
 impl Key {
     /// What the key itself weighs beyond its fixed size, in bytes.
     pub fn heap_bytes(&self) -> usize {
@@ -70,6 +62,38 @@ impl Key {
             _ => 0,
         }
     }
+
+    /// Whether calls of `method` are answered from it; accounts, single and listed, answer both of their methods.
+    pub fn answers(&self, method: Method) -> bool {
+        match self {
+            Self::Account(..) | Self::Accounts(..) => {
+                matches!(method, Method::GetAccountInfo | Method::GetMultipleAccounts)
+            }
+            Self::Balance(..) => method == Method::GetTokenAccountBalance,
+            Self::Fee(..) => method == Method::GetFeeForMessage,
+            Self::Votes(_) => method == Method::GetVoteAccounts,
+            Self::Samples => method == Method::GetRecentPerformanceSamples,
+            Self::ClusterNodes => method == Method::GetClusterNodes,
+            Self::Block(..) | Self::NoBlock(_) | Self::NotYet(..) => method == Method::GetBlock,
+        }
+    }
+
+    /// Whether it holds data of `account`, or its balance: alone, or in a list.
+    pub fn concerns(&self, account: &Pubkey) -> bool {
+        match self {
+            Self::Account(pubkey, ..) | Self::Balance(pubkey, _) => pubkey == account,
+            Self::Accounts(pubkeys, ..) => pubkeys.contains(account),
+            _ => false,
+        }
+    }
+
+    /// The slot whose block it holds, or the absence of one.
+    pub fn block_slot(&self) -> Option<Slot> {
+        match self {
+            Self::Block(slot, ..) | Self::NoBlock(slot) | Self::NotYet(slot, _) => Some(*slot),
+            _ => None,
+        }
+    }
 }
 
 /// How one query is answered: where to look, what to ask upstream, and how long the answer lives.
@@ -77,39 +101,49 @@ impl Key {
 pub struct Plan {
     /// Where the answer is kept.
     pub key: Key,
-    /// Where its absence is kept (blocks only).
-    pub absent: Option<Key>,
+    /// Where the same may be kept, too: a block's absence, which counts where there is no block; an account in the other
+    /// of whole and slice, of which the one of the higher slot counts.
+    pub other: Option<Key>,
     /// The call as it goes upstream, without the caller's own conditions.
     pub upstream: Query,
     /// How long a result lives.
     pub class: Class,
+    /// The encoding that the caller asked for, if it is all that was asked of the form of accounts.
+    pub asked: Option<AccountEncoding>,
 }
 
 impl Plan {
-    /// The plan for `query` as the frontier stands.
-    pub fn new(query: &Query, frontier: &Frontier) -> Self {
-        let upstream = query.clone().with_min_context_slot(None);
-        let (key, class) = match query {
+    /// The plan for `query` as the frontier stands, by what is known of the accounts' sizes.
+    pub fn new(query: &Query, frontier: &Frontier, sizes: &Sizes) -> Self {
+        let mut upstream = query.clone().with_min_context_slot(None);
+        let (key, class) = match &mut upstream {
             Query::Block(block) => return Self::block(*block, frontier.slot(Commitment::Finalized)),
-            Query::Account(q) => (Key::Account(q.pubkey, q.form, q.commitment), Class::Account(q.commitment)),
+            Query::Account(q) => {
+                let (pubkey, commitment) = (q.pubkey, q.commitment);
+                let place = |form| Key::Account(pubkey, form, commitment);
+                let accounts = Accounts::new(&mut q.form, sizes.of(&pubkey), place);
+                return accounts.plan(upstream, commitment);
+            }
             Query::Accounts(q) => {
-                (Key::Accounts(Arc::clone(&q.pubkeys), q.form, q.commitment), Class::Account(q.commitment))
+                let (pubkeys, commitment) = (Arc::clone(&q.pubkeys), q.commitment);
+                let place = |form| Key::Accounts(Arc::clone(&pubkeys), form, commitment);
+                let accounts = Accounts::new(&mut q.form, sizes.of_all(&pubkeys), place);
+                return accounts.plan(upstream, commitment);
             }
             Query::Balance(q) => (Key::Balance(q.pubkey, q.commitment), Class::Account(q.commitment)),
             Query::Fee(q) => (Key::Fee(q.message.clone(), q.commitment), Class::Fee(q.commitment)),
             Query::Votes(q) => (Key::Votes(*q), Class::Votes(q.commitment)),
             Query::ClusterNodes => (Key::ClusterNodes, Class::ClusterNodes),
-            Query::Samples(_) => {
-                let upstream = Query::Samples(SamplesQuery { limit: ALL_SAMPLES });
-                return Self { key: Key::Samples, absent: None, upstream, class: Class::Samples };
+            Query::Samples(samples) => {
+                *samples = SamplesQuery { limit: ALL_SAMPLES };
+                (Key::Samples, Class::Samples)
             }
         };
-        Self { key, absent: None, upstream, class }
+        Self { key, other: None, upstream, class, asked: None }
     }
 
     fn block(block: BlockQuery, finalized: Slot) -> Self {
-        let BlockQuery { slot, details, encoding, rewards, max_version, commitment } = block;
-        let shape = BlockShape { slot, details, encoding, rewards, max_version };
+        let BlockQuery { slot, commitment, .. } = block;
         let is_final = slot <= finalized;
         let (asked, finality, class) = match commitment {
             Commitment::Processed | Commitment::Confirmed if !is_final => {
@@ -119,11 +153,35 @@ impl Plan {
             _ => (Commitment::Finalized, Finality::Final, Class::BlockFinal),
         };
         Self {
-            key: Key::Block(shape, finality),
-            absent: Some(if is_final { Key::NoBlock(slot) } else { Key::NotYet(slot, asked) }),
+            key: Key::Block(slot, Shape::from(&block), finality),
+            other: Some(if is_final { Key::NoBlock(slot) } else { Key::NotYet(slot, asked) }),
             upstream: Query::Block(BlockQuery { commitment: asked, ..block }),
             class,
+            asked: None,
         }
+    }
+}
+
+/// Where accounts are kept, one or a list, and what of their form was asked for.
+struct Accounts {
+    key: Key,
+    other: Option<Key>,
+    asked: Option<AccountEncoding>,
+}
+
+impl Accounts {
+    /// Turns the form that was asked for into the one to fetch; `place` is where a form is kept.
+    fn new(form: &mut AccountForm, size: Size, place: impl Fn(AccountForm) -> Key) -> Self {
+        let asked = *form;
+        *form = source_form(asked, size);
+        let other = sources(asked).find(|source| source != form);
+        let encoding = asked.slice.is_none().then_some(asked.encoding);
+        Self { key: place(*form), other: other.map(place), asked: encoding }
+    }
+
+    fn plan(self, upstream: Query, commitment: Commitment) -> Plan {
+        let Self { key, other, asked } = self;
+        Plan { key, other, upstream, class: Class::Account(commitment), asked }
     }
 }
 
@@ -132,6 +190,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::methods::{BlockDetails, BlockEncoding};
 
     fn block(slot: Slot, commitment: Commitment) -> Query {
         Query::Block(BlockQuery {
@@ -148,14 +207,14 @@ mod tests {
     async fn a_final_block_has_one_place_and_a_confirmed_one_another() {
         let frontier = Frontier::new(1);
         frontier.probed(0, Commitment::Finalized, 100, Instant::now());
-        let plan = |slot, commitment| Plan::new(&block(slot, commitment), &frontier);
+        let plan = |slot, commitment| Plan::new(&block(slot, commitment), &frontier, &Sizes::default());
         let (confirmed, finalized) = (plan(100, Commitment::Confirmed), plan(100, Commitment::Finalized));
         assert_eq!((&confirmed.key, confirmed.class), (&finalized.key, Class::BlockFinal));
         assert_eq!(confirmed.upstream.commitment(), Some(Commitment::Finalized), "goes up at finalized");
         let (confirmed, finalized) = (plan(101, Commitment::Confirmed), plan(101, Commitment::Finalized));
         assert_ne!(confirmed.key, finalized.key);
         assert_eq!((confirmed.class, finalized.class), (Class::BlockConfirmed, Class::BlockFinal));
-        assert_eq!(confirmed.absent, Some(Key::NotYet(101, Commitment::Confirmed)));
-        assert_eq!(finalized.absent, Some(Key::NotYet(101, Commitment::Finalized)));
+        assert_eq!(confirmed.other, Some(Key::NotYet(101, Commitment::Confirmed)));
+        assert_eq!(finalized.other, Some(Key::NotYet(101, Commitment::Finalized)));
     }
 }

@@ -22,6 +22,8 @@ pub enum CacheStatus {
         ttl_s: i64,
         /// Whether the answer was made from an entry of another form.
         derived: bool,
+        /// Whether it is past a bound, and a fresh one is being fetched.
+        stale: bool,
     },
     /// From what is kept past its bounds, since no node answers.
     StaleIfError {
@@ -62,7 +64,9 @@ impl fmt::Display for CacheStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("slotfront; ")?;
         match *self {
-            Self::Hit { ttl_s, derived } => {
+            // What is stale by less than a second has no negative number to say so.
+            Self::Hit { ttl_s: 0, stale: true, derived: false } => f.write_str("hit; ttl=0; detail=stale"),
+            Self::Hit { ttl_s, derived, .. } => {
                 write!(f, "hit; ttl={ttl_s}{}", if derived { "; detail=derived" } else { "" })
             }
             Self::StaleIfError { ttl_s } => write!(f, "hit; ttl={ttl_s}; detail=stale-if-error"),
@@ -87,10 +91,14 @@ mod tests {
 
     #[test]
     fn every_status_as_it_is_written() {
+        let hit = |ttl_s, derived, stale| CacheStatus::Hit { ttl_s, derived, stale };
         for (status, expected) in [
-            (CacheStatus::Hit { ttl_s: 3, derived: false }, "slotfront; hit; ttl=3"),
-            (CacheStatus::Hit { ttl_s: -2, derived: false }, "slotfront; hit; ttl=-2"),
-            (CacheStatus::Hit { ttl_s: 3, derived: true }, "slotfront; hit; ttl=3; detail=derived"),
+            (hit(3, false, false), "slotfront; hit; ttl=3"),
+            (hit(0, false, false), "slotfront; hit; ttl=0"),
+            (hit(-2, false, true), "slotfront; hit; ttl=-2"),
+            (hit(0, false, true), "slotfront; hit; ttl=0; detail=stale"),
+            (hit(0, true, true), "slotfront; hit; ttl=0; detail=derived"),
+            (hit(3, true, false), "slotfront; hit; ttl=3; detail=derived"),
             (CacheStatus::StaleIfError { ttl_s: -9 }, "slotfront; hit; ttl=-9; detail=stale-if-error"),
             (CacheStatus::forwarded(Why::Miss, true), "slotfront; fwd=miss; stored"),
             (CacheStatus::forwarded(Why::Miss, false), "slotfront; fwd=miss"),

@@ -9,11 +9,8 @@ use jiff::Timestamp;
 use super::table::Table;
 use super::{Failure, World};
 use crate::config::{defaults, is_name};
-use crate::gateway::keys::Key;
 use crate::gateway::keys::file::{ChangeError, KeyFile, Made, NewKey};
-
-/// Characters of a name: it stands in one line of a table.
-const MAX_NAME: usize = 64;
+use crate::gateway::keys::{self, Key, MAX_NAME};
 
 /// Make, list, revoke and rotate API keys
 #[derive(Debug, Parser)]
@@ -97,7 +94,7 @@ impl File {
 pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(), Failure> {
     match args.command {
         Command::Create { file, name, plan, config, expires } => {
-            if name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
+            if !keys::is_name(&name) {
                 return Err(Failure::Usage(format!(
                     "--name {name:?}: expected 1 to {MAX_NAME} characters, none of them a control character"
                 )));

@@ -56,6 +56,8 @@ pub const RPS: u32 = 100;
 pub const BURST_SECONDS: u32 = 2;
 /// Going past the cache costs a node what the cache saves it, so it is given on purpose.
 pub const BYPASS_CACHE: bool = false;
+/// Whoever reads many accounts pays for it in misses; within one account no slot goes back anyway.
+pub const MONOTONIC: bool = false;
 
 /// A call that reads one thing.
 pub const UNITS: u64 = 1;
@@ -87,6 +89,12 @@ pub const RETRY_BUDGET: f64 = 0.2;
 pub const BREAKER_FAILURES: u32 = 5;
 /// A node that fails every second call costs more than it gives.
 pub const BREAKER_FAILURE_RATE: f64 = 0.5;
+/// One call in twenty is slower, and as many may be hedged.
+pub const HEDGE_QUANTILE: f64 = 0.95;
+/// A list waits for its slowest account: who is busy decides for it.
+pub const MERGE: bool = false;
+/// What hedging may add to the nodes' load.
+pub const HEDGE_BUDGET: f64 = 0.05;
 /// Four times the pool's p95 is no variance any more, it is a hang.
 pub const BREAKER_SLOW: f64 = 4.0;
 /// Long enough for a restarting process to listen, short enough to regain the node soon.
@@ -140,6 +148,9 @@ pub const TTL_PERFORMANCE_SAMPLES: Duration = Duration::from_secs(15);
 /// Gossip membership changes by the hour.
 pub const TTL_CLUSTER_NODES: Duration = Duration::from_mins(1);
 
+/// Each comparison costs a node a call that nobody waits for, so it is given on purpose.
+pub const VERIFY_SAMPLE: f64 = 0.0;
+
 /// Starts, stops, reloads and what needs a person; nothing per request.
 pub const LOG: &str = "info";
 /// People read a terminal, machines read a pipe.
@@ -150,7 +161,8 @@ pub const DEV_KEY: &str = "dev";
 /// Calls a second, and at once, of the key `dev`: a load test on a laptop should meet the cache, not the limit.
 pub const DEV_RPS: u32 = 100_000;
 
-/// What a call of `method` costs. A block is what ten accounts cost a node; the two lists lie between.
+/// What a call of `method` costs, and a full list of accounts. A block is what ten accounts cost a node; the two lists
+/// lie between.
 pub const fn units(method: Method) -> u64 {
     match method {
         Method::GetBlock => 10,

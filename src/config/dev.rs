@@ -27,6 +27,7 @@ impl Config {
             max_batch: None,
             max_accounts: None,
             bypass_cache: true,
+            monotonic: false,
         };
         config.plans.insert(defaults::DEV_KEY.to_owned(), plan);
         config.auth.dev_key = Some(defaults::DEV_KEY.to_owned());

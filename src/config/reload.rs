@@ -39,7 +39,7 @@ impl Source {
 /// What differs between two configurations, by section.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// In force at once: who may do what.
+    /// In force at once: who may do what, and which nodes are asked how.
     pub at_once: Vec<&'static str>,
     /// In force after a restart.
     pub after_restart: Vec<&'static str>,
@@ -52,17 +52,22 @@ impl Changes {
             differs.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect()
         };
         Self {
-            at_once: named(&[("auth", old.auth != new.auth), ("plans", old.plans != new.plans)]),
+            at_once: named(&[
+                ("auth", old.auth != new.auth),
+                ("plans", old.plans != new.plans),
+                ("units", old.units != new.units),
+                ("upstream", old.upstreams != new.upstreams),
+                ("pool", old.pool != new.pool),
+                ("telemetry.log", old.telemetry.log != new.telemetry.log),
+            ]),
             after_restart: named(&[
                 ("compat", old.profile != new.profile),
                 ("server", old.server != new.server),
                 ("auth.usage_file", old.auth.usage_file != new.auth.usage_file),
                 ("auth.admin_token", old.auth.admin_token != new.auth.admin_token),
-                ("units", old.units != new.units),
-                ("upstream", old.upstreams != new.upstreams),
-                ("pool", old.pool != new.pool),
                 ("cache", old.cache != new.cache),
-                ("telemetry", old.telemetry != new.telemetry),
+                ("verify", old.verify != new.verify),
+                ("telemetry.format", old.telemetry.format != new.telemetry.format),
             ]),
         }
     }
@@ -80,7 +85,8 @@ mod tests {
         assert_eq!(Changes::between(&old, &new), Changes::default());
         new.plans.get_mut("dev").unwrap().rps = 1;
         new.server.max_batch = 7;
-        let expected = Changes { at_once: vec!["plans"], after_restart: vec!["server"] };
+        new.pool.retries = 0;
+        let expected = Changes { at_once: vec!["plans", "pool"], after_restart: vec!["server"] };
         assert_eq!(Changes::between(&old, &new), expected);
     }
 

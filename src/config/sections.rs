@@ -10,7 +10,7 @@ use super::raw::Raw;
 use super::reader::Reader;
 use super::value::{OrForever, OrOff, Size};
 use super::{
-    Assemble, Auth, Breaker, Cache, Config, Plan, Pool, Server, StaleIfError, Telemetry, Ttl, Units,
+    Auth, Breaker, Cache, Config, Hedge, Plan, Pool, Server, StaleIfError, Telemetry, Ttl, Units, Verify,
     defaults, upstreams,
 };
 
@@ -38,6 +38,7 @@ pub(super) fn read(root: &Reader<'_>) -> Config {
         upstreams: upstreams::read(root),
         pool: pool(&root.table("pool")),
         cache: cache(&root.table("cache")),
+        verify: Verify { sample: root.table("verify").within("sample", defaults::VERIFY_SAMPLE, SHARE) },
         telemetry: telemetry(&root.table("telemetry")),
     }
 }
@@ -49,7 +50,6 @@ fn later(root: &Reader<'_>) {
     shared.later("namespace", Some(&Raw::Text("slotfront".to_owned())));
     shared.later("timeout", Some(&Raw::Text("20ms".to_owned())));
     root.table("passthrough").later("methods", Some(&Raw::List(Vec::new())));
-    root.table("verify").later("sample", Some(&Raw::Float(0.0)));
 }
 
 /// Whether `name` may name a plan or an upstream: it will stand in metrics, logs and errors.
@@ -126,7 +126,6 @@ fn plans(r: &Reader<'_>) -> BTreeMap<String, Plan> {
 
 fn plan(r: &Reader<'_>) -> Plan {
     const MAX_RATE: u32 = 1_000_000;
-    r.later("monotonic", Some(&Raw::Bool(false)));
     let rps = r.within("rps", defaults::RPS, 1..=MAX_RATE);
     Plan {
         rps,
@@ -138,6 +137,7 @@ fn plan(r: &Reader<'_>) -> Plan {
         max_batch: r.optional_within("max_batch", 1..=10_000),
         max_accounts: r.optional_within("max_accounts", 1..=100),
         bypass_cache: r.get("bypass_cache", defaults::BYPASS_CACHE),
+        monotonic: r.get("monotonic", defaults::MONOTONIC),
     }
 }
 
@@ -155,8 +155,6 @@ fn units(r: &Reader<'_>) -> Units {
 }
 
 fn pool(r: &Reader<'_>) -> Pool {
-    r.later("hedge", Some(&Raw::Text("off".to_owned())));
-    r.later("merge", Some(&Raw::Bool(false)));
     let timeouts = r.table("attempt_timeout");
     let default = timeouts.within("default", defaults::ATTEMPT_TIMEOUT, TIMEOUT);
     let attempt = |method: Method| {
@@ -178,8 +176,10 @@ fn pool(r: &Reader<'_>) -> Pool {
         max_slot_lag: r.within("max_slot_lag", defaults::MAX_SLOT_LAG, 0..=432_000),
         connect_timeout: r.within("connect_timeout", defaults::CONNECT_TIMEOUT, TIMEOUT),
         attempt_timeout: Method::ALL.map(attempt),
+        merge: r.get("merge", defaults::MERGE),
         retries: r.within("retries", defaults::RETRIES, 0..=10),
         retry_budget: r.within("retry_budget", defaults::RETRY_BUDGET, SHARE),
+        hedge: hedge(r),
         breaker: Breaker {
             failures: breaker.within("failures", defaults::BREAKER_FAILURES, 1..=10_000),
             failure_rate: breaker.within("failure_rate", defaults::BREAKER_FAILURE_RATE, 0.01..=1.0),
@@ -189,6 +189,30 @@ fn pool(r: &Reader<'_>) -> Pool {
         max_response: size(r, "max_response", defaults::MAX_RESPONSE, 1 << 10..=4 << 30),
         max_buffered: size(r, "max_buffered", defaults::MAX_BUFFERED, 1 << 10..=1 << 40),
     }
+}
+
+/// `"off"`, or how a second call is sent.
+fn hedge(r: &Reader<'_>) -> Option<Hedge> {
+    const KEY: &str = "hedge";
+    let written = r.written(KEY).map(|written| written.raw);
+    match &written {
+        Some(raw) if raw.text() == Some("off") => return None,
+        None | Some(Raw::Table(_)) => {}
+        Some(other) => {
+            let fix = "write hedge = { quantile = 0.95, budget = 0.05 }";
+            r.problem(KEY, Some(other.show()), "expected \"off\" or a table", fix);
+            return None;
+        }
+    }
+    let table = r.table(KEY);
+    // Below the median most calls would be doubled, and past 0.99 the window of answers knows nothing.
+    let quantile = table.optional_within("quantile", 0.5..=0.99);
+    let budget = table.optional_within("budget", 0.001..=1.0);
+    let on = written.is_some() || quantile.is_some() || budget.is_some();
+    on.then(|| Hedge {
+        quantile: quantile.unwrap_or(defaults::HEDGE_QUANTILE),
+        budget: budget.unwrap_or(defaults::HEDGE_BUDGET),
+    })
 }
 
 fn genesis_hash(r: &Reader<'_>) -> Option<String> {
@@ -207,14 +231,10 @@ fn cache(r: &Reader<'_>) -> Cache {
     let lags = defaults::MAX_LAG_SLOTS;
     let revalidate = r.table("stale_while_revalidate");
     let factors = defaults::STALE_WHILE_REVALIDATE;
-    let assemble = r.get("assemble", defaults::ASSEMBLE);
-    if assemble == Assemble::WithinBound {
-        r.arrives_later("assemble");
-    }
     Cache {
         capacity: r.within("capacity", Size(defaults::CAPACITY), Size(1 << 20)..=Size(1 << 40)).0,
         max_entry: r.within("max_entry", Size(defaults::MAX_ENTRY), Size(1 << 10)..=Size(1 << 40)).0,
-        assemble,
+        assemble: r.get("assemble", defaults::ASSEMBLE),
         max_lag_slots: PerCommitment {
             processed: lag.within("processed", lags.processed, 0..=432_000),
             confirmed: lag.within("confirmed", lags.confirmed, 0..=432_000),

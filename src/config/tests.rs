@@ -237,17 +237,15 @@ fn rules_between_settings() {
             with("[plans.a]\nmax_batch = 101"),
             "plans.a.max_batch: is more than server.max_batch (100), which holds for everybody",
         ),
+        (with("[plans.a]\nmonotonic = true"), ""),
+        (with("[cache]\nassemble = \"within-bound\""), ""),
+        (with("[verify]\nsample = 1.0"), ""),
+        (with("[verify]\nsample = 1.5"), "verify.sample: expected a value from 0.0 to 1.0"),
+        (with("[pool]\nhedge = { quantile = 0.95, budget = 0.05 }"), ""),
+        (with("[pool]\nhedge = \"on\""), "pool.hedge: expected \"off\" or a table"),
         (
-            with("[plans.a]\nmonotonic = true"),
-            "plans.a.monotonic: is planned, and not in this version: it arrives with slotfront 0.2",
-        ),
-        (
-            with("[cache]\nassemble = \"within-bound\""),
-            "cache.assemble: is planned, and not in this version: it arrives with slotfront 0.2",
-        ),
-        (
-            with("[pool]\nhedge = { quantile = 0.95, budget = 0.05 }"),
-            "pool.hedge: is planned, and not in this version: it arrives with slotfront 0.2",
+            with("[pool]\nhedge = { quantile = 1.5 }"),
+            "pool.hedge.quantile: expected a value from 0.5 to 0.99",
         ),
     ];
     for (text, expected) in rows {
@@ -272,6 +270,16 @@ fn a_default_gives_way_to_what_was_set() {
     assert_eq!(config.cache.max_entry, 8 << 20);
     let config = valid(&(ONE.to_owned() + "[cache.ttl]\ncluster_nodes = \"off\""), &[]);
     assert_eq!(config.cache.ttl.cluster_nodes, Duration::ZERO);
+}
+
+#[test]
+fn hedging_is_off_unless_it_is_asked_for() {
+    let pool = |text: &str, env: &[(&str, &str)]| valid(&(ONE.to_owned() + text), env).pool.hedge;
+    let hedge = |quantile, budget| Some(Hedge { quantile, budget });
+    assert_eq!((pool("", &[]), pool("[pool]\nhedge = \"off\"", &[])), (None, None));
+    assert_eq!(pool("[pool]\nhedge = { quantile = 0.9, budget = 0.02 }", &[]), hedge(0.9, 0.02));
+    assert_eq!(pool("[pool]\nhedge = {}", &[]), hedge(0.95, 0.05));
+    assert_eq!(pool("", &[("SLOTFRONT_POOL__HEDGE__BUDGET", "0.1")]), hedge(0.95, 0.1));
 }
 
 #[test]

@@ -29,6 +29,11 @@ impl<T: Send + Sync + 'static> PerAddress<T> {
     pub(crate) fn get(&self, client: IpAddr, make: impl FnOnce() -> T) -> Arc<T> {
         self.0.get_with(network(client), || Arc::new(make()))
     }
+
+    /// All that is remembered.
+    pub(crate) fn each(&self, visit: impl Fn(&T)) {
+        self.0.iter().for_each(|(_, thing)| visit(&thing));
+    }
 }
 
 /// What counts as one client.
@@ -54,6 +59,19 @@ mod tests {
         for (client, expected) in rows {
             assert_eq!(network(client.parse().unwrap()), expected.parse::<IpAddr>().unwrap(), "{client}");
         }
+    }
+
+    #[test]
+    fn however_many_addresses_come_some_are_forgotten() {
+        let seen = PerAddress::new();
+        for i in 0..u32::try_from(ADDRESSES + 2_000).unwrap() {
+            seen.get(IpAddr::V4(i.into()), || ());
+        }
+        seen.0.run_pending_tasks();
+        assert!(seen.0.entry_count() <= ADDRESSES, "{}", seen.0.entry_count());
+        let kept = std::cell::Cell::new(0);
+        seen.each(|()| kept.set(kept.get() + 1));
+        assert!(kept.get() <= ADDRESSES && kept.get() > ADDRESSES / 2, "{kept:?}");
     }
 
     #[test]

@@ -23,6 +23,14 @@ const KEY_BYTES: usize = 32;
 /// Random bytes of a key's id; a collision is seen when it is made.
 const ID_BYTES: usize = 6;
 
+/// Most characters of a key's name: it stands in one line of a table.
+pub const MAX_NAME: usize = 64;
+
+/// Whether `name` may say whose a key is.
+pub fn is_name(name: &str) -> bool {
+    (1..=MAX_NAME).contains(&name.chars().count()) && !name.chars().any(char::is_control)
+}
+
 /// The SHA-256 of a key: what is kept of it. 32 random bytes need no slow hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash([u8; 32]);

@@ -9,6 +9,9 @@ use crate::config::{Config, Plan, Units};
 use crate::error::Error;
 use crate::methods::{Method, Query};
 
+/// The most accounts that a node takes in one list.
+const FULL_LIST: u64 = 100;
+
 /// The plans by name, shared by all keys that have them.
 pub(crate) type Plans = BTreeMap<String, Arc<Terms>>;
 
@@ -62,8 +65,15 @@ pub(crate) fn admit(plan: &Plan, methods: Option<&[Method]>, query: &Query) -> R
 }
 
 /// What one call costs, in units; a fraction where a hit costs a fraction.
-pub fn units(units: &Units, query: &Query, hit: bool) -> f64 {
-    let price = units.by_method[query.method().index()];
+///
+/// The price of getMultipleAccounts is that of a full list, of which a shorter one pays its part, rounded up to a whole
+/// unit: the price as written is the most that any call costs, which the checks of quotas rely on.
+pub(crate) fn units(units: &Units, query: &Query, hit: bool) -> f64 {
+    let mut price = units.by_method[query.method().index()];
+    if let Query::Accounts(accounts) = query {
+        let part = (accounts.pubkeys.len() as u64).clamp(1, FULL_LIST);
+        price = (price * part).div_ceil(FULL_LIST);
+    }
     // Prices end at a million, far below what an f64 holds exactly.
     let price = f64::from(u32::try_from(price).unwrap_or(u32::MAX));
     if hit { price * units.hit_factor } else { price }
@@ -117,8 +127,28 @@ mod tests {
     #[test]
     fn a_hit_may_cost_less() {
         let prices = Units { by_method: [10, 5, 1, 5, 1, 1, 1, 1], hit_factor: 0.25 };
-        let query = accounts(1, Commitment::Finalized);
+        let query = accounts(100, Commitment::Finalized);
         let costs = [units(&prices, &query, false), units(&prices, &query, true)];
         assert!((costs[0] - 5.0).abs() < f64::EPSILON && (costs[1] - 1.25).abs() < f64::EPSILON, "{costs:?}");
+    }
+
+    #[test]
+    fn a_list_of_accounts_costs_its_part_of_a_full_one() {
+        let rows = [
+            (5, 0, 1.0),
+            (5, 1, 1.0),
+            (5, 20, 1.0),
+            (5, 21, 2.0),
+            (5, 81, 5.0),
+            (5, 100, 5.0),
+            (100, 37, 37.0),
+            (1, 100, 1.0),
+            (0, 100, 0.0),
+        ];
+        for (price, n, expected) in rows {
+            let prices = Units { by_method: [price; 8], hit_factor: 1.0 };
+            let cost = units(&prices, &accounts(n, Commitment::Finalized), false);
+            assert!((cost - expected).abs() < f64::EPSILON, "{n} accounts at {price} cost {cost}");
+        }
     }
 }

@@ -14,6 +14,9 @@ use super::clock::Clock;
 use super::limit::{Limit, State};
 use super::plan::{self, Terms};
 use super::quota::{Period, Used};
+use super::seen::{Seen, Shown};
+use super::share::{Held, Share};
+use crate::config::Units;
 use crate::error::Error;
 use crate::methods::{Method, Query};
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
@@ -32,6 +35,8 @@ pub struct Principal {
     /// Most calls in a batch.
     pub(crate) max_batch: usize,
     pub(crate) pass: Pass,
+    /// What calls cost.
+    pub(crate) units: Arc<Units>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) metrics: OnceLock<Arc<KeyMetrics>>,
     /// Where `metrics` come from, once there is such a place.
@@ -43,6 +48,10 @@ pub struct Principal {
 pub(crate) struct Bounds {
     pub(crate) terms: Arc<Terms>,
     pub(crate) rate: Limit,
+    /// Written only where the plan is `monotonic`.
+    pub(crate) seen: Seen,
+    /// Of the places in flight.
+    pub(crate) share: Share,
     pub(crate) used: Arc<Used>,
 }
 
@@ -89,10 +98,13 @@ impl Pass {
 }
 
 impl Bounds {
-    /// What `terms` allow, going on from `state` and `used`.
-    pub(crate) fn new(terms: Arc<Terms>, state: State, used: Arc<Used>) -> Self {
+    /// What `terms` allow, of which `used` is used; going on where `before` is, if there is such.
+    pub(crate) fn new(terms: Arc<Terms>, before: Option<&Self>, used: Arc<Used>) -> Self {
+        let state = before.map_or_else(State::default, |before| before.rate.state());
         let rate = Limit::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst, state);
-        Self { terms, rate, used }
+        let seen = before.map_or_else(Seen::default, |before| before.seen.clone());
+        let share = before.map_or_else(Share::default, |before| before.share.clone());
+        Self { terms, rate, seen, share, used }
     }
 
     /// The quota that is used up, if one is, and how long until its window ends. The longer wait is named.
@@ -126,6 +138,12 @@ impl Principal {
         self.bounds.as_ref().is_some_and(|bounds| bounds.terms.plan.bypass_cache)
     }
 
+    /// One place in flight, if `free` are free and it is within this key's share of them (`gateway::share`). Without a
+    /// plan nobody is told apart, and whoever comes gets what is free.
+    pub fn hold(&self, free: usize) -> Option<Held> {
+        self.bounds.as_ref().map_or_else(|| Held::of_nobody(free), |bounds| bounds.share.hold(free))
+    }
+
     /// Whether the plan and the key allow this call.
     ///
     /// # Errors
@@ -151,6 +169,13 @@ impl Principal {
             .map_err(|wait| self.limited(LimitReason::Rate, format!("{per_second} calls a second"), wait))
     }
 
+    /// What this caller has been shown at the query's commitment, where the plan is `monotonic`; the answer's slot is
+    /// noted there. `None` too for answers that show no slot.
+    pub fn shown(&self, query: &Query) -> Option<Shown> {
+        let bounds = self.bounds.as_ref().filter(|bounds| bounds.terms.plan.monotonic)?;
+        query.commitment().filter(|_| query.has_context()).map(|commitment| bounds.seen.at(commitment))
+    }
+
     fn limited(&self, reason: LimitReason, limit: String, retry_after: Duration) -> Error {
         if let Some(metrics) = self.metrics() {
             metrics.limited.at(reason).inc();
@@ -158,8 +183,13 @@ impl Principal {
         Error::Limited { limit, reason: reason.as_str(), retry_after }
     }
 
-    /// Books what a call cost ([`super::units`]).
-    pub fn book(&self, units: f64) {
+    /// Books what the call cost.
+    pub fn charge(&self, query: &Query, hit: bool) {
+        self.book(plan::units(&self.units, query, hit));
+    }
+
+    /// Books units.
+    pub(crate) fn book(&self, units: f64) {
         let wall = self.clock.wall(Instant::now());
         if let Some(bounds) = &self.bounds {
             bounds.used.book(Period::of(wall), units);

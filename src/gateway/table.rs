@@ -7,10 +7,10 @@ use jiff::Timestamp;
 
 use super::clock::Clock;
 use super::keys::{Key, KeyHash};
-use super::limit::State;
 use super::plan::{Plans, Terms};
 use super::principal::{Bounds, Pass, Principal};
 use super::quota::Ledger;
+use crate::config::Units;
 use crate::telemetry::Metrics;
 
 /// The keys in force.
@@ -34,10 +34,13 @@ pub(crate) struct Ground {
     pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
     /// The server's bound on batches.
     pub(crate) max_batch: usize,
+    /// What calls cost.
+    pub(crate) units: Arc<Units>,
 }
 
 impl Table {
-    /// The table of `keys`. A key that `old` knows goes on with its limiter's state.
+    /// The table of `keys`. A key that `old` knows goes on with its limiter's state, the slots that it was
+    /// shown, and the places that it holds.
     pub(crate) fn new(keys: Vec<Key>, plans: &Plans, old: &Self, ground: &Ground) -> Self {
         let mut table = Self::default();
         for key in keys {
@@ -69,8 +72,7 @@ impl Table {
     ) {
         let id: Arc<str> = Arc::from(id);
         let known = old.by_id.get(&id).and_then(|principal| principal.bounds.as_ref());
-        let state = known.map_or_else(State::default, |bounds| bounds.rate.state());
-        let bounds = Bounds::new(Arc::clone(terms), state, ground.ledger.of(&id));
+        let bounds = Bounds::new(Arc::clone(terms), known, ground.ledger.of(&id));
         let principal = Arc::new(ground.principal(Arc::clone(&id), Some(bounds), pass));
         let mut hold = |hash, until| {
             self.by_hash.insert(hash, Held { principal: Arc::clone(&principal), until });
@@ -84,6 +86,16 @@ impl Table {
 
     pub(crate) fn get(&self, hash: &KeyHash) -> Option<&Held> {
         self.by_hash.get(hash)
+    }
+
+    /// Who has this id, revoked or not.
+    pub(crate) fn named(&self, id: &str) -> Option<&Principal> {
+        self.by_id.get(id).map(|principal| &**principal)
+    }
+
+    /// Who may call, revoked keys included.
+    pub(crate) fn principals(&self) -> impl Iterator<Item = &Principal> {
+        self.by_id.values().map(|principal| &**principal)
     }
 
     /// How many keys there are, revoked ones included.
@@ -100,6 +112,7 @@ impl Ground {
             max_batch: own.map_or(self.max_batch, |own| own.min(self.max_batch)),
             bounds,
             pass,
+            units: Arc::clone(&self.units),
             clock: Arc::clone(&self.clock),
             metrics: OnceLock::new(),
             registry: Arc::clone(&self.registry),

@@ -7,7 +7,7 @@ use hyper::header::HeaderMap;
 use super::keys::file::{KeyFile, NewKey};
 use super::*;
 use crate::config::{Plan, Secret, Upstream};
-use crate::methods::Query;
+use crate::methods::{Method, Query};
 
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
@@ -81,6 +81,31 @@ async fn unknown_expired_and_revoked_keys_get_one_answer() {
         assert_eq!(enter(&gateway, key.expose()).unwrap_err(), Error::Unauthorized);
     }
     assert!(enter(&gateway, successor.key.expose()).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_jumps_moves_what_has_a_date_and_no_rate() {
+    let mut site = Site::new();
+    site.plan("small", |plan| (plan.rps, plan.burst) = (1, 2));
+    let start = Timestamp::now();
+    let new = NewKey {
+        name: "a".to_owned(),
+        plan: "small".to_owned(),
+        expires: Some(start + Duration::from_hours(2)),
+    };
+    let key = KeyFile::new(site.keys_file()).create(&new, start).unwrap().key;
+    let gateway = site.gateway();
+    let principal = enter(&gateway, key.expose()).unwrap();
+    while principal.take(Instant::now()).is_ok() {}
+    for jump in [Duration::from_hours(3), Duration::from_hours(24 * 365)] {
+        gateway.clock.set(start + jump);
+        assert_eq!(enter(&gateway, key.expose()).unwrap_err(), Error::Unauthorized);
+        gateway.clock.set(start - jump);
+        assert!(enter(&gateway, key.expose()).is_ok(), "the clock was corrected");
+        assert!(principal.take(Instant::now()).is_err(), "rates follow the steady clock");
+    }
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(principal.take(Instant::now()).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,6 +215,66 @@ async fn limits_and_use_outlive_reload_and_restart() {
     gateway.tick();
     let used = enter(&site.gateway(), &key).unwrap().usage(Instant::now()).unwrap().day.used;
     assert!((used - 7.0).abs() < 1e-9, "{used}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn replaced_rules_are_freed_beside_the_requests_and_not_by_one() {
+    let site = Site::new();
+    let key = site.key("standard");
+    let gateway = site.gateway();
+    let retired = || gateway.retired.lock().unwrap().len();
+    let reading = gateway.rules.load();
+    gateway.replace(&site.config).unwrap();
+    gateway.tick();
+    assert_eq!(retired(), 1, "a request reads them");
+    drop(reading);
+    let principal = enter(&gateway, &key).unwrap();
+    assert_eq!(retired(), 1, "it did not free them");
+    gateway.replace(&site.config).unwrap();
+    gateway.tick();
+    assert_eq!(retired(), 0);
+    assert!(principal.take(Instant::now()).is_ok(), "who was let in goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_monotonic_plan_remembers_the_highest_slot_shown_over_a_reload() {
+    let mut site = Site::new();
+    site.plan("steady", |plan| plan.monotonic = true);
+    let (steady, plain) = (site.key("steady"), site.key("standard"));
+    let gateway = site.gateway();
+    let query = |method, params: &'static str| {
+        let params = crate::jsonrpc::Params::Array(bytes::Bytes::from_static(params.as_bytes()));
+        Query::parse(method, &params, crate::methods::Profile::Node).unwrap()
+    };
+    let account = query(Method::GetAccountInfo, r#"["11111111111111111111111111111111"]"#);
+    let confirmed = query(
+        Method::GetTokenAccountBalance,
+        r#"["11111111111111111111111111111111",{"commitment":"confirmed"}]"#,
+    );
+    let block = query(Method::GetBlock, "[5]");
+    let principal = enter(&gateway, &steady).unwrap();
+    let floor = |principal: &Principal, query| principal.shown(query).and_then(|shown| shown.slot());
+    let show = |principal: &Principal, query, slot| principal.shown(query).iter().for_each(|s| s.show(slot));
+    assert_eq!(floor(&principal, &account), None, "nothing has been shown yet");
+    for slot in [10, 12, 11] {
+        show(&principal, &account, slot);
+    }
+    show(&principal, &block, 99);
+    assert_eq!([&account, &confirmed, &block].map(|query| floor(&principal, query)), [Some(12), None, None]);
+
+    gateway.replace(&site.config).unwrap();
+    let successor = enter(&gateway, &steady).unwrap();
+    show(&principal, &confirmed, 14);
+    assert_eq!([&account, &confirmed].map(|query| floor(&successor, query)), [Some(12), Some(14)]);
+
+    let other = enter(&gateway, &plain).unwrap();
+    show(&other, &account, 20);
+    assert_eq!(floor(&other, &account), None, "not by this plan");
+
+    let under_way = successor.shown(&account).unwrap();
+    gateway.forget_shown();
+    under_way.show(99);
+    assert_eq!([&account, &confirmed].map(|query| floor(&principal, query)), [None, None], "another cluster");
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ const METHODS: HeaderValue = HeaderValue::from_static("OPTIONS, POST");
 const MAX_AGE_S: HeaderValue = HeaderValue::from_static("86400");
 /// What a script may read beside the body.
 const EXPOSED: HeaderValue =
-    HeaderValue::from_static("Cache-Status, RateLimit, RateLimit-Policy, Retry-After");
+    HeaderValue::from_static("Cache-Status, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id");
 
 /// Adds what a request with an `Origin` gets; one without gets nothing. Any request header is allowed, as on a node.
 pub fn apply(

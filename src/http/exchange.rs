@@ -14,20 +14,35 @@ use hyper::Response;
 use hyper::body::{Frame, SizeHint};
 
 use super::Front;
+use crate::gateway::{Held, Principal};
 
-/// Counts a request as being served, until it is dropped.
-pub(super) struct Place(Arc<Front>);
+/// A request that is being served, until it is dropped.
+pub(super) struct Place {
+    _counted: Counted,
+    _held: Held,
+}
 
 impl Place {
-    /// A place, and how many are taken with it.
-    pub(super) fn take(front: &Arc<Front>) -> (Self, usize) {
-        front.metrics.requests_in_flight.inc();
-        let taken = front.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
-        (Self(Arc::clone(front)), taken)
+    /// A place, if one is free and `principal` may have it.
+    pub(super) fn take(front: &Arc<Front>, principal: &Principal) -> Option<Self> {
+        let (counted, taken) = Counted::add(front);
+        let held = principal.hold(front.config.server.max_in_flight.saturating_sub(taken))?;
+        Some(Self { _counted: counted, _held: held })
     }
 }
 
-impl Drop for Place {
+/// One of the requests in flight.
+struct Counted(Arc<Front>);
+
+impl Counted {
+    /// One more, and how many there were before.
+    fn add(front: &Arc<Front>) -> (Self, usize) {
+        front.metrics.requests_in_flight.inc();
+        (Self(Arc::clone(front)), front.in_flight.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.0.metrics.requests_in_flight.dec();

@@ -35,10 +35,12 @@ async fn health(State(front): State<Arc<Front>>) -> &'static str {
     if standing.iter().any(|(_, unusable)| unusable.is_none()) {
         return "ok";
     }
-    let alive = |member: &crate::pool::member::Member| {
-        matches!(*member.health(), Health::Healthy | Health::Unhealthy(_))
-    };
-    if front.pool.members().iter().any(alive) { "behind" } else { "unknown" }
+    let mut members = standing.iter().map(|(member, _)| member.health());
+    if members.any(|health| matches!(*health, Health::Healthy | Health::Unhealthy(_))) {
+        "behind"
+    } else {
+        "unknown"
+    }
 }
 
 async fn openrpc_document() -> Response {

@@ -14,11 +14,12 @@ use tokio::time::Instant;
 
 use super::exchange::Place;
 use super::reply::Pieces;
+use super::request_id::RequestId;
 use super::{Front, JSON, body, client_ip, text};
 use crate::cache::entry::Payload;
 use crate::cache::{Answer, CacheStatus, Terms};
 use crate::error::Error;
-use crate::gateway::{self, Principal};
+use crate::gateway::{Principal, Shown};
 use crate::jsonrpc::envelope::{self, Element};
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, Commitment, Method, Profile, Query};
@@ -32,6 +33,7 @@ const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 struct Context<'a> {
     front: &'a Arc<Front>,
     principal: Arc<Principal>,
+    request: &'a RequestId,
     bypass: bool,
     started: Instant,
     /// Bytes of a batch's answers so far.
@@ -46,11 +48,12 @@ struct Spoken {
     refusal: Option<Error>,
 }
 
-/// Serves one POST to the hot route; `key` is the raw path segment.
-pub async fn serve(
+/// Serves one POST to the hot route; `key` is the raw path segment, `id` the request's.
+pub(super) async fn serve(
     front: &Arc<Front>,
     peer: IpAddr,
     key: &str,
+    id: &RequestId,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let started = Instant::now();
@@ -67,15 +70,14 @@ pub async fn serve(
     let origin = head.headers.get(ORIGIN).and_then(|origin| origin.to_str().ok());
     let principal = match front.gateway.authenticate(key, client, origin, started) {
         Ok(principal) => principal,
-        Err(refusal) => return refuse_whole(front, started, &body, &refusal),
+        Err(refusal) => return refuse_whole(front, id, started, &body, &refusal),
     };
     // Only from here on: whoever has no key, or trickles a body, takes no place from those who call.
-    let (place, in_flight) = Place::take(front);
-    if in_flight > front.config.server.max_in_flight {
-        return refuse_whole(front, started, &body, &Error::Overloaded);
-    }
+    let Some(place) = Place::take(front, &principal) else {
+        return refuse_whole(front, id, started, &body, &Error::Overloaded);
+    };
     let bypass = principal.bypass_cache() && asks_no_cache(&head.headers);
-    let context = Context { front, principal, bypass, started, answered: AtomicUsize::new(0) };
+    let context = Context { front, principal, request: id, bypass, started, answered: AtomicUsize::new(0) };
     let mut response = match envelope::parse(&body) {
         envelope::Request::ParseError => context.alone(context.refused(&Id::Null, Error::Parse)),
         envelope::Request::One(Element::Notification) => respond(StatusCode::OK, Pieces::default()),
@@ -173,9 +175,14 @@ impl Context<'_> {
         self.principal.admit(query)?;
         self.principal.take(Instant::now())?;
         let deadline = self.started + self.front.config.server.request_timeout;
-        let terms = Terms { bypass: self.bypass, deadline };
+        let shown = self.principal.shown(query);
+        let floor = shown.as_ref().and_then(Shown::slot);
+        let terms = Terms { bypass: self.bypass, floor, deadline };
         let answer = self.front.cache.answer(query, terms).await?;
-        self.principal.book(gateway::units(&self.front.config.units, query, answer.outcome.is_hit()));
+        if let Some(shown) = shown {
+            shown.show(answer.slot);
+        }
+        self.principal.charge(query, answer.outcome.is_hit());
         Ok(answer)
     }
 
@@ -247,6 +254,7 @@ impl Context<'_> {
             rpc.commitment = commitment.map_or("none", Commitment::as_str),
             cache.outcome = outcome.as_str(),
             key.id = self.principal.id(),
+            request.id = self.request.as_str(),
             duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             response_bytes = bytes,
             "call"
@@ -280,7 +288,13 @@ fn outcome(error: &Error) -> Outcome {
 }
 
 /// A refusal of the whole request, before there is a principal, with the caller's id where one can be read.
-fn refuse_whole(front: &Front, started: Instant, body: &Bytes, error: &Error) -> Response<Body> {
+fn refuse_whole(
+    front: &Front,
+    request: &RequestId,
+    started: Instant,
+    body: &Bytes,
+    error: &Error,
+) -> Response<Body> {
     let id = match envelope::parse(body) {
         envelope::Request::One(Element::Call(Call { id, .. }) | Element::Refused { id, .. }) => id,
         _ => Id::Null,
@@ -288,8 +302,15 @@ fn refuse_whole(front: &Front, started: Instant, body: &Bytes, error: &Error) ->
     let mut text = Vec::with_capacity(160);
     reply::refusal(&mut text, &id, error);
     front.metrics.call(None, None, outcome(error), started.elapsed(), text.len());
-    text.push(b'\n');
     let wire = error.wire();
+    tracing::debug!(
+        cache.outcome = outcome(error).as_str(),
+        reason = wire.reason,
+        request.id = request.as_str(),
+        response_bytes = text.len(),
+        "request refused"
+    );
+    text.push(b'\n');
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = StatusCode::from_u16(wire.status).unwrap_or_default();
     response.headers_mut().insert(CONTENT_TYPE, JSON);

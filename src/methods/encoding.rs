@@ -4,6 +4,14 @@
 
 use serde::Deserialize;
 
+/// Most bytes that a node writes in base58: more is refused with [`BASE58_TOO_LONG`].
+pub const BASE58_MAX: usize = 128;
+/// The code of that refusal, which nodes use for nothing else that depends on an account.
+pub const BASE58_TOO_LONG_CODE: i32 = -32_600;
+/// Its words.
+pub const BASE58_TOO_LONG: &str =
+    "Encoded binary (base 58) data should be less than 128 bytes, please use Base64 encoding.";
+
 /// How account data is written in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase")]

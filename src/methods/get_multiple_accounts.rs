@@ -13,7 +13,7 @@ use super::{AccountEncoding, AccountForm, Commitment, Pubkey, Slot};
 use crate::jsonrpc::Params;
 
 /// Most keys in one call: a node's default (`--rpc-max-multiple-accounts`).
-const MAX_KEYS: usize = 100;
+pub const MAX_KEYS: usize = 100;
 
 /// getMultipleAccounts: up to 100 accounts, in the caller's order, duplicates kept.
 #[derive(Debug, Clone, PartialEq, Eq)]

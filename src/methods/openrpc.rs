@@ -166,11 +166,7 @@ const NODES: [(&str, i32, &str); 10] = [
         "Transaction version is not supported by the requesting client",
     ),
     ("MinContextSlotNotReached", -32016, "Minimum context slot has not been reached"),
-    (
-        "Base58TooLarge",
-        code::INVALID_REQUEST,
-        "Encoded binary (base 58) data should be less than 128 bytes, please use Base64 encoding.",
-    ),
+    ("Base58TooLarge", code::INVALID_REQUEST, super::BASE58_TOO_LONG),
 ];
 
 /// Errors of the gateway, which any method can give.

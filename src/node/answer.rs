@@ -1,11 +1,13 @@
 //! A node's answer, checked and taken apart without building a tree: the parts are slices of the body.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Fault;
-use crate::methods::Slot;
+use crate::methods::{AccountEncoding, Query, Slot};
 
 /// What a node said: exactly one of the two members that a JSON-RPC response has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +22,9 @@ pub enum NodeReply {
         body: Bytes,
     },
 }
+
+/// More than the envelope of any node.
+const ENVELOPE_BYTES: usize = 128;
 
 #[derive(Deserialize)]
 struct Envelope<'a> {
@@ -52,7 +57,11 @@ impl NodeReply {
         if envelope.id.get().parse() != Ok(id) {
             return Err(Fault::WrongId);
         }
-        let slice = |raw: &RawValue| body.slice_ref(raw.get().as_bytes());
+        // What is kept holds on to the whole body: one that is much longer than what is wanted of it is let go.
+        let slice = |raw: &RawValue| match raw.get().as_bytes() {
+            part if body.len() - part.len() > ENVELOPE_BYTES => Bytes::copy_from_slice(part),
+            part => body.slice_ref(part),
+        };
         match (envelope.result, envelope.error) {
             (Some(result), None) => Ok(Self::Result(slice(result))),
             (None, Some(error)) => {
@@ -106,6 +115,49 @@ pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
     Some(parts.into_iter().map(|raw| array.slice_ref(raw.get().as_bytes())).collect())
 }
 
+/// The members of an account's value that decide what can be made of it.
+#[derive(Deserialize)]
+pub struct AccountMembers<'a> {
+    /// The data, in a form that the call's encoding names.
+    #[serde(borrow)]
+    pub data: &'a RawValue,
+    /// The owning program, in base58.
+    #[serde(borrow)]
+    pub owner: Cow<'a, str>,
+    /// The whole size in bytes; old nodes do not say it.
+    pub space: Option<u64>,
+}
+
+impl<'a> AccountMembers<'a> {
+    /// Reads an account's value; `None` where it is none, `null` included.
+    pub fn read(value: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(value).ok()
+    }
+
+    /// The text of data in base64.
+    pub fn base64(&self) -> Option<&'a str> {
+        let (data, encoding): (&str, &str) = serde_json::from_str(self.data.get()).ok()?;
+        (encoding == AccountEncoding::Base64.as_str()).then_some(data)
+    }
+}
+
+/// Whether `result` has the shape of an answer to `query`, as far as anything here depends on it.
+pub fn fits(query: &Query, result: &Bytes) -> bool {
+    let fits = |value: &[u8], encoding| {
+        let base64 = encoding == AccountEncoding::Base64;
+        let account = || AccountMembers::read(value);
+        value == b"null" || account().is_some_and(|account| !base64 || account.base64().is_some())
+    };
+    let value = || Contextual::split(result).map(|parts| parts.value);
+    match query {
+        Query::Account(q) => value().is_some_and(|value| fits(&value, q.form.encoding)),
+        Query::Accounts(q) => value().and_then(|value| elements(&value)).is_some_and(|list| {
+            list.len() == q.pubkeys.len() && list.iter().all(|value| fits(value, q.form.encoding))
+        }),
+        _ => true,
+    }
+}
+
 /// `error.data.contextSlot` of a -32016: how far the node had come at that commitment.
 pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
     #[derive(Deserialize)]
@@ -134,6 +186,8 @@ pub fn first_available_block(error: &[u8]) -> Option<Slot> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jsonrpc::Params;
+    use crate::methods::{Method, Profile};
 
     fn parse(text: &str) -> Result<NodeReply, Fault> {
         NodeReply::parse(&Bytes::copy_from_slice(text.as_bytes()), 7)
@@ -173,6 +227,38 @@ mod tests {
         let cleaned =
             br#"{"code":-32001,"message":"Block 3 cleaned up, does not exist on node. First available block: 95"}"#;
         assert_eq!(first_available_block(cleaned), Some(95));
+    }
+
+    #[test]
+    fn an_answer_of_another_shape_is_none() {
+        let key = "11111111111111111111111111111111";
+        let one = |encoding: &str| {
+            query(Method::GetAccountInfo, &format!(r#"["{key}",{{"encoding":"{encoding}"}}]"#))
+        };
+        let two = query(Method::GetMultipleAccounts, &format!(r#"[["{key}","{key}"]]"#));
+        let account = r#"{"data":["","base64"],"owner":"x","space":0}"#;
+        for (query, value, expected) in [
+            (&one("base64"), "null", true),
+            (&one("base64"), account, true),
+            (&one("base64"), r#"{"owner":"x","space":0}"#, false),
+            (&one("base64"), r#"{"data":["","base58"],"owner":"x","space":0}"#, false),
+            (&one("jsonParsed"), r#"{"data":{"parsed":{}},"owner":"x"}"#, true),
+            (&one("base64"), "[]", false),
+            (&two, &format!("[{account},null]"), true),
+            (&two, &format!("[{account}]"), false),
+            (&two, &format!("[{account},7]"), false),
+            (&two, "null", false),
+            (&query(Method::GetClusterNodes, "[]"), "7", true),
+        ] {
+            let result = Bytes::from(format!(r#"{{"context":{{"slot":5}},"value":{value}}}"#));
+            assert_eq!(fits(query, &result), expected, "{value}");
+        }
+        assert!(!fits(&two, &Bytes::from_static(b"null")));
+    }
+
+    fn query(method: Method, params: &str) -> Query {
+        let params = Params::Array(Bytes::copy_from_slice(params.as_bytes()));
+        Query::parse(method, &params, Profile::Node).unwrap()
     }
 
     #[test]

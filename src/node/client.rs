@@ -4,7 +4,7 @@
 //! error is turned into a [`Fault`] here, so that no URL travels further.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,7 +23,7 @@ const MAX_PROBE_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct BufferBudget {
     used: AtomicUsize,
-    limit: usize,
+    limit: AtomicUsize,
 }
 
 /// A part of the budget, given back on drop.
@@ -36,7 +36,12 @@ struct Buffered<'a> {
 impl BufferBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { used: AtomicUsize::new(0), limit }
+        Self { used: AtomicUsize::new(0), limit: AtomicUsize::new(limit) }
+    }
+
+    /// Another limit, for bytes to come.
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 }
 
@@ -44,10 +49,11 @@ impl Buffered<'_> {
     /// Takes `bytes` more; `false` where they would pass the limit.
     fn grow(&mut self, bytes: usize) -> bool {
         let budget = self.budget;
+        let limit = budget.limit.load(Ordering::Relaxed);
         let taken = budget
             .used
             .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|sum| *sum <= budget.limit)
+                used.checked_add(bytes).filter(|sum| *sum <= limit)
             })
             .is_ok();
         if taken {
@@ -153,12 +159,12 @@ impl Client {
         })
     }
 
-    /// Sends one call and reads its answer to the end, within `timeout`.
+    /// Sends one call and reads its answer to the end, within `timeout`. `heard` is set once the answer is arriving.
     ///
     /// # Errors
     /// Everything but a 2xx with a whole body inside the limits; nothing here has looked into the body.
-    pub async fn post(&self, body: Bytes, timeout: Duration) -> Result<Bytes, Fault> {
-        let read = self.exchange(body, self.max_response, &self.budget);
+    pub async fn post(&self, body: Bytes, timeout: Duration, heard: &AtomicBool) -> Result<Bytes, Fault> {
+        let read = self.exchange(body, self.max_response, &self.budget, heard);
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
@@ -168,12 +174,18 @@ impl Client {
     /// # Errors
     /// As for [`Client::post`], but never [`Fault::BuffersFull`].
     pub async fn probe(&self, body: Bytes, timeout: Duration) -> Result<Bytes, Fault> {
-        let budget = BufferBudget::new(usize::MAX);
-        let read = self.exchange(body, MAX_PROBE_BYTES, &budget);
+        let (budget, heard) = (BufferBudget::new(usize::MAX), AtomicBool::new(false));
+        let read = self.exchange(body, MAX_PROBE_BYTES, &budget, &heard);
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    async fn exchange(&self, body: Bytes, limit: usize, budget: &BufferBudget) -> Result<Bytes, Fault> {
+    async fn exchange(
+        &self,
+        body: Bytes,
+        limit: usize,
+        budget: &BufferBudget,
+        heard: &AtomicBool,
+    ) -> Result<Bytes, Fault> {
         let sent = self.http.post(self.url.expose()).body(body).send().await;
         let mut response = sent.map_err(|e| if e.is_timeout() { Fault::Timeout } else { Fault::Connect })?;
         // The status is read before the body: a non-2xx body is never a node's JSON-RPC error.
@@ -182,6 +194,7 @@ impl Client {
             429 => return Err(Fault::TooManyRequests(retry_after(response.headers()))),
             status => return Err(Fault::Status(status)),
         }
+        heard.store(true, Ordering::Relaxed);
         let mut buffered = Buffered { budget, bytes: 0 };
         // Counted after decompression, so a small body cannot grow without bound.
         let mut body = Gather::new(limit);

@@ -1,27 +1,29 @@
 //! One try at one node: send, time, take apart, and learn from what the node says.
 
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::call::Outcome;
 use super::member::Member;
-use super::verdict::{Verdict, contextual, judge};
+use super::verdict::{Verdict, judge};
 use super::{Ask, Pool};
-use crate::methods::{Commitment, Query, Slot};
-use crate::node::answer::{error_context_slot, first_available_block};
-use crate::node::{Contextual, Fault, NodeReply};
+use crate::config;
+use crate::methods::{Commitment, Method, Query, Slot};
+use crate::node::answer::{error_context_slot, first_available_block, fits};
+use crate::node::{Contextual, Fault, NodeReply, OFF_WORKER_BYTES};
 use crate::telemetry::AttemptResult;
 
-/// Work on longer bodies leaves the async workers: checking 256 KiB of JSON takes some 200 µs.
-const OFF_WORKER_BYTES: usize = 256 * 1024;
 /// Calls shorter than this never count as hanging, however fast the method usually is.
 const SLOW_AT_LEAST: Duration = Duration::from_millis(250);
 
 /// One node's answer and what is known about it.
 #[derive(Debug, Clone)]
 pub struct Reply {
-    /// The node's position in the pool.
+    /// The node's number, as the frontier has it.
     pub node: usize,
     /// What it said.
     pub body: NodeReply,
@@ -34,33 +36,60 @@ pub struct Reply {
     pub confirmed: bool,
 }
 
+/// Whether a floor of ours goes up with a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Floor {
+    /// As `minContextSlot`, where the node is known to have reached it: then it cannot answer with less.
+    Sent,
+    /// Only checked on the answer: every node has fallen back behind it, and the highest answer is wanted.
+    Withheld,
+}
+
 impl Pool {
-    /// One try at `member`.
-    pub(super) async fn attempt(&self, node: usize, ask: &Ask) -> Result<(Verdict, Reply), Fault> {
-        let member = &self.members[node];
+    /// One try at one node. `heard` is set once its answer is arriving.
+    pub(super) async fn attempt(
+        &self,
+        member: &Member,
+        ask: &Ask,
+        floor: Floor,
+        heard: &AtomicBool,
+    ) -> Outcome {
         let method = ask.query.method();
         let sent_at = Instant::now();
-        let patience = self.settings.attempt_timeout[method.index()];
+        let (patience, slow) = {
+            let members = self.members.load();
+            (members.settings.attempt_timeout[method.index()], self.slow_after(method, &members.settings))
+        };
         let timeout = patience.min(ask.deadline.saturating_duration_since(sent_at));
         let mut place = member.start(method, sent_at);
         // Without a context the answer's slot is the node's own, as known before the call was sent.
-        let slot_before = self.slot_before(node, ask);
+        let slot_before = slot_before(member, ask);
         let id = self.next_id();
-        let body = call_body(id, &ask.query);
+        let query = match floor {
+            Floor::Sent => with_floor(member, ask),
+            Floor::Withheld => Cow::Borrowed(&ask.query),
+        };
+        let body = call_body(id, &query);
         let outcome = {
             let exchange = async {
-                let body = member.client.post(body, timeout).await?;
-                take_apart(body, id, contextual(&ask.query)).await
+                let body = member.client.post(body, timeout, heard).await?;
+                take_apart(body, id, ask.query.clone()).await
             };
             tokio::pin!(exchange);
-            if let Some(slow) = self.slow_after(method.index()) {
+            if let Some(slow) = slow {
                 if let Ok(outcome) = tokio::time::timeout(slow, &mut exchange).await {
                     outcome
                 } else {
                     if place.hangs(Instant::now()) {
                         tracing::warn!(upstream.name = member.name, "circuit breaker opened: calls hang");
                     }
-                    exchange.await
+                    // The one call that finds out whether a node is back need not wait for a node that is not.
+                    let heard = heard.load(Ordering::Relaxed);
+                    if place.is_trial() && !heard && !ask.alone && self.another_usable(ask, member) {
+                        Err(Fault::Timeout)
+                    } else {
+                        exchange.await
+                    }
                 }
             } else {
                 exchange.await
@@ -92,28 +121,36 @@ impl Pool {
             tracing::warn!(upstream.name = member.name, reason = result.as_str(), "circuit breaker opened");
         }
         if end.is_ok() && result != AttemptResult::Incapable {
-            self.observe_latency(method.index(), latency);
+            self.observe_latency(method, latency);
         }
         let (verdict, body, context) = judged?;
-        self.learn(node, ask, &body, context, now);
+        // The slot that it was known to have reached and was asked for, where both hold.
+        let promised = query.min_context_slot().filter(|slot| slot_before >= *slot);
+        self.learn(member, ask, &body, context, promised, now);
         let verdict = verdict?;
         let confirmed = verdict == Verdict::Answer;
-        Ok((verdict, Reply { node, body, sent_at, slot: context.unwrap_or(slot_before), confirmed }))
+        Ok((
+            verdict,
+            Reply { node: member.id, body, sent_at, slot: context.unwrap_or(slot_before), confirmed },
+        ))
     }
 
-    fn slot_before(&self, node: usize, ask: &Ask) -> Slot {
-        let commitment = ask.query.commitment().unwrap_or(Commitment::Processed);
-        self.frontier.node_slot(node, commitment).unwrap_or(0)
-    }
-
-    /// What every answer tells of its node, whatever becomes of the call.
-    fn learn(&self, node: usize, ask: &Ask, body: &NodeReply, context: Option<Slot>, now: Instant) {
-        let member: &Member = &self.members[node];
+    /// What every answer tells of its node, whatever becomes of the call. `promised` is the slot that the call was sent
+    /// with, where the node had shown it before.
+    fn learn(
+        &self,
+        member: &Member,
+        ask: &Ask,
+        body: &NodeReply,
+        context: Option<Slot>,
+        promised: Option<Slot>,
+        now: Instant,
+    ) {
         let commitment = ask.query.commitment();
         match body {
             NodeReply::Result(_) => {
                 if let (Some(slot), Some(commitment)) = (context, commitment) {
-                    self.frontier.answered(node, commitment, slot, now);
+                    self.frontier.answered(member.id, commitment, slot, now);
                 }
             }
             NodeReply::Error { code: -32601 | -32011, .. } => member.set_incapable(ask.query.method()),
@@ -124,7 +161,12 @@ impl Pool {
             }
             NodeReply::Error { code: -32016, body } => {
                 if let (Some(slot), Some(commitment)) = (error_context_slot(body), commitment) {
-                    self.frontier.answered(node, commitment, slot, now);
+                    // It takes back what it has shown: restarted, or another machine at the same address.
+                    if promised.is_some_and(|promised| slot < promised) {
+                        self.frontier.probed(member.id, commitment, slot, now);
+                    } else {
+                        self.frontier.answered(member.id, commitment, slot, now);
+                    }
                 }
             }
             NodeReply::Error { .. } => {}
@@ -132,9 +174,27 @@ impl Pool {
     }
 
     /// How long a call of this method may take before it counts as hanging.
-    fn slow_after(&self, method: usize) -> Option<Duration> {
-        let p95 = self.p95(method)?;
-        Some(p95.mul_f64(self.settings.breaker.slow).max(SLOW_AT_LEAST))
+    fn slow_after(&self, method: Method, settings: &config::Pool) -> Option<Duration> {
+        let p95 = self.quantile(method, 0.95)?;
+        Some(p95.mul_f64(settings.breaker.slow).max(SLOW_AT_LEAST))
+    }
+}
+
+fn slot_before(member: &Member, ask: &Ask) -> Slot {
+    member.slot(ask.query.commitment().unwrap_or(Commitment::Processed)).unwrap_or(0)
+}
+
+/// The call with the floor as its condition, where the method honours one and the caller has none of their own. A node
+/// that is not known to have reached the floor is not held to it: what it has may be the highest there is. Nor is one at
+/// processed, where a fork may be dropped with its slot numbers.
+fn with_floor<'a>(member: &Member, ask: &'a Ask) -> Cow<'a, Query> {
+    let commitment = ask.query.commitment().filter(|commitment| *commitment != Commitment::Processed);
+    let reached = commitment.and_then(|commitment| member.slot(commitment));
+    match (ask.floor, reached) {
+        (Some(floor), Some(reached)) if floor <= reached && ask.query.min_context_slot().is_none() => {
+            Cow::Owned(ask.query.clone().with_min_context_slot(Some(floor)))
+        }
+        _ => Cow::Borrowed(&ask.query),
     }
 }
 
@@ -147,13 +207,16 @@ fn call_body(id: u64, query: &Query) -> Bytes {
     ))
 }
 
-/// The parts of a body, and its context slot where the method's results are `contextual`.
-async fn take_apart(body: Bytes, id: u64, contextual: bool) -> Result<(NodeReply, Option<Slot>), Fault> {
+/// The parts of a body that answers `query`, and its context slot where the method's results have one.
+async fn take_apart(body: Bytes, id: u64, query: Query) -> Result<(NodeReply, Option<Slot>), Fault> {
     let long = body.len() > OFF_WORKER_BYTES;
     let parse = move || {
         let reply = NodeReply::parse(&body, id)?;
         let context = match &reply {
-            NodeReply::Result(result) if contextual => Contextual::split(result).map(|parts| parts.slot),
+            NodeReply::Result(result) if !fits(&query, result) => return Err(Fault::BadJson),
+            NodeReply::Result(result) if query.has_context() => {
+                Contextual::split(result).map(|parts| parts.slot)
+            }
             _ => None,
         };
         Ok((reply, context))
@@ -164,9 +227,13 @@ async fn take_apart(body: Bytes, id: u64, contextual: bool) -> Result<(NodeReply
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jsonrpc::Params;
+    use crate::methods::Profile;
 
     #[tokio::test]
     async fn a_context_is_read_however_it_is_written_and_only_where_there_is_one() {
+        let params = Params::Array(Bytes::from_static(br#"["11111111111111111111111111111111"]"#));
+        let balance = Query::parse(Method::GetTokenAccountBalance, &params, Profile::Node).unwrap();
         for (result, contextual, expected) in [
             (r#"{"context":{"slot":5},"value":null}"#, true, Some(5)),
             (r#"{ "context" : { "slot" : 5 }, "value" : 1 }"#, true, Some(5)),
@@ -175,7 +242,8 @@ mod tests {
             (r#"{"context":{"slot":5},"value":null}"#, false, None),
         ] {
             let body = Bytes::from(format!(r#"{{"jsonrpc":"2.0","result":{result},"id":3}}"#));
-            assert_eq!(take_apart(body, 3, contextual).await.unwrap().1, expected, "{result}");
+            let query = if contextual { balance.clone() } else { Query::ClusterNodes };
+            assert_eq!(take_apart(body, 3, query).await.unwrap().1, expected, "{result}");
         }
     }
 }

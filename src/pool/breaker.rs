@@ -51,6 +51,11 @@ impl Breaker {
         Self { settings, consecutive: 0, recent: VecDeque::new(), opened: None, probing: false }
     }
 
+    /// Goes by other settings from now on; what it has seen stays.
+    pub fn set(&mut self, settings: config::Breaker) {
+        self.settings = settings;
+    }
+
     /// Where it stands.
     pub fn state(&self, now: Instant) -> State {
         match self.opened {
@@ -58,6 +63,11 @@ impl Breaker {
             Some(at) if now.duration_since(at) >= self.settings.open => State::HalfOpen,
             Some(_) => State::Open,
         }
+    }
+
+    /// Whether it is closed, at whatever time.
+    pub fn is_closed(&self) -> bool {
+        self.opened.is_none()
     }
 
     /// Whether a call may go: half-open, only while no probe is under way.
@@ -69,9 +79,11 @@ impl Breaker {
         }
     }
 
-    /// A call goes to the node: half-open, it is the probe.
-    pub fn started(&mut self, now: Instant) {
-        self.probing |= self.state(now) == State::HalfOpen;
+    /// A call goes to the node: half-open, it is the probe. Returns whether it is.
+    pub fn started(&mut self, now: Instant) -> bool {
+        let half_open = self.state(now) == State::HalfOpen;
+        self.probing |= half_open;
+        half_open
     }
 
     /// A call that says nothing of the node's health has ended; a probe's place is free again.

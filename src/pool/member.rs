@@ -2,20 +2,21 @@
 //!
 //! Everything that changes is an atomic or sits behind a lock that is held for nanoseconds, never across an await.
 
-use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use tokio::time::Instant;
 
 use super::breaker::{Breaker, State};
+use super::budget::Budget;
+use super::lock;
 use super::peak_ewma::PeakEwma;
 use super::select::Unusable;
 use crate::config;
-use crate::methods::{Method, Slot};
+use crate::frontier::{Frontier, Shown};
+use crate::methods::{Commitment, Method, Slot};
 use crate::node::{Client, Fault};
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
 
@@ -39,16 +40,39 @@ pub enum Health {
     },
 }
 
-/// One node as the pool knows it.
+/// One node as the pool knows it: as it is configured, and how it stands.
+///
+/// A reload that changes how a node is asked makes another member of the same standing; calls in flight end on the one
+/// that they began with.
 pub struct Member {
+    /// The node's number, as the frontier has it; never given twice.
+    pub id: usize,
     /// Its configured name.
     pub name: String,
     /// Lower tiers are asked first.
     pub tier: u8,
-    pub(super) client: Client,
+    /// As it is configured.
+    pub(super) upstream: config::Upstream,
+    pub(super) client: Arc<Client>,
     pub(super) metrics: Arc<UpstreamMetrics>,
-    max_in_flight: usize,
-    rate: Option<DefaultDirectRateLimiter>,
+    pub(super) shown: Arc<Shown>,
+    /// The node's own calls a second.
+    rate: Option<Arc<Budget>>,
+    standing: Arc<Standing>,
+}
+
+/// What a new node finds.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub(super) frontier: &'a Frontier,
+    pub(super) metrics: &'a Metrics,
+    pub(super) breaker: config::Breaker,
+}
+
+/// How a node stands and has fared.
+struct Standing {
+    /// Which of the slower questions need asking: the bits below. None, for a node that is well.
+    troubles: AtomicU8,
     in_flight: AtomicUsize,
     latency: Mutex<PeakEwma>,
     breaker: Mutex<Breaker>,
@@ -61,27 +85,47 @@ pub struct Member {
     version: ArcSwapOption<String>,
     requests: AtomicU64,
     failures: AtomicU64,
+    last_failure: Mutex<Option<(AttemptResult, Instant)>>,
+    /// A task probes it.
+    probed: AtomicBool,
+}
+
+/// Its health is anything but healthy.
+const NOT_HEALTHY: u8 = 1;
+/// Its breaker is not closed.
+const BREAKER: u8 = 2;
+/// It has asked to be left alone, and may still want to be.
+const QUIET: u8 = 4;
+
+impl Standing {
+    fn trouble(&self, which: u8, is: bool) {
+        if is {
+            self.troubles.fetch_or(which, Ordering::Release);
+        } else {
+            self.troubles.fetch_and(!which, Ordering::Release);
+        }
+    }
+
+    /// Changes the breaker, and notes whether it is closed.
+    fn breaker<T>(&self, change: impl FnOnce(&mut Breaker) -> T) -> T {
+        let mut breaker = lock(&self.breaker);
+        let was_closed = breaker.is_closed();
+        let result = change(&mut breaker);
+        if breaker.is_closed() != was_closed {
+            self.trouble(BREAKER, was_closed);
+        }
+        result
+    }
 }
 
 impl Member {
-    pub(super) fn new(
-        upstream: &config::Upstream,
-        client: Client,
-        breaker: config::Breaker,
-        metrics: &Metrics,
-    ) -> Self {
-        let rate =
-            upstream.rps.and_then(NonZeroU32::new).map(|rps| RateLimiter::direct(Quota::per_second(rps)));
-        Self {
-            name: upstream.name.clone(),
-            tier: upstream.tier,
-            client,
-            metrics: metrics.upstream(&upstream.name),
-            max_in_flight: upstream.max_in_flight,
-            rate,
+    /// The node `id`, not heard of yet.
+    pub(super) fn new(id: usize, upstream: &config::Upstream, client: Arc<Client>, known: Known<'_>) -> Self {
+        let standing = Standing {
+            troubles: AtomicU8::new(NOT_HEALTHY),
             in_flight: AtomicUsize::new(0),
             latency: Mutex::default(),
-            breaker: Mutex::new(Breaker::new(breaker)),
+            breaker: Mutex::new(Breaker::new(known.breaker)),
             health: ArcSwap::from_pointee(Health::Unprobed),
             incapable: AtomicU8::new(0),
             first_available: AtomicU64::new(0),
@@ -90,133 +134,231 @@ impl Member {
             version: ArcSwapOption::empty(),
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
+            last_failure: Mutex::default(),
+            probed: AtomicBool::new(false),
+        };
+        Self {
+            id,
+            name: upstream.name.clone(),
+            tier: upstream.tier,
+            upstream: upstream.clone(),
+            client,
+            metrics: known.metrics.upstream(&upstream.name),
+            shown: known.frontier.shown(id),
+            rate: rate(upstream),
+            standing: Arc::new(standing),
         }
+    }
+
+    /// The same node, asked as `upstream` says from now on; by the same client where there is no other.
+    pub(super) fn again(&self, upstream: config::Upstream, client: Option<Arc<Client>>) -> Self {
+        let same_rate = upstream.rps == self.upstream.rps;
+        Self {
+            id: self.id,
+            name: upstream.name.clone(),
+            tier: upstream.tier,
+            client: client.unwrap_or_else(|| Arc::clone(&self.client)),
+            metrics: Arc::clone(&self.metrics),
+            shown: Arc::clone(&self.shown),
+            rate: if same_rate { self.rate.clone() } else { rate(&upstream) },
+            standing: Arc::clone(&self.standing),
+            upstream,
+        }
+    }
+
+    /// Whether nobody probes it yet; from now on the caller does.
+    pub(super) fn begin_probing(&self) -> bool {
+        !self.standing.probed.swap(true, Ordering::Relaxed)
+    }
+
+    /// What is counted of it.
+    pub fn metrics(&self) -> &UpstreamMetrics {
+        &self.metrics
+    }
+
+    /// The newest slot that it is known to have reached; `None` before its first report.
+    pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
+        self.shown.slot(commitment)
     }
 
     /// Why it may not be asked for `method` now, apart from slots; the worst reason.
     pub(super) fn unusable(&self, method: Method, now: Instant) -> Option<Unusable> {
-        let health = match **self.health.load() {
+        self.reasons(now).max().max(self.lacks(method).then_some(Unusable::Incapable))
+    }
+
+    /// Every reason why it may not be asked now, apart from slots and methods.
+    pub(super) fn reasons(&self, now: Instant) -> impl Iterator<Item = Unusable> + use<> {
+        let troubles = self.standing.troubles.load(Ordering::Acquire);
+        let has = |which: u8| troubles & which != 0;
+        let health = || match **self.standing.health.load() {
             Health::Healthy => None,
             Health::Unhealthy(_) => Some(Unusable::Unhealthy),
             Health::Unprobed => Some(Unusable::Unprobed),
             Health::Unreachable(_) => Some(Unusable::Unreachable),
             Health::Foreign { .. } => Some(Unusable::Foreign),
         };
-        let incapable = self.incapable.load(Ordering::Relaxed) & bit(method) != 0;
-        let busy = self.in_flight() >= self.max_in_flight;
+        let rejects = has(BREAKER) && !lock(&self.standing.breaker).admits(now);
+        let quiet = has(QUIET) && self.quiet_left(now).is_some();
         [
-            health,
-            (!lock(&self.breaker).admits(now)).then_some(Unusable::BreakerOpen),
-            self.quiet_left(now).map(|_| Unusable::Quiet),
-            busy.then_some(Unusable::Busy),
-            incapable.then_some(Unusable::Incapable),
-            self.drained.load(Ordering::Relaxed).then_some(Unusable::Drained),
+            if has(NOT_HEALTHY) { health() } else { None },
+            rejects.then_some(Unusable::BreakerOpen),
+            quiet.then_some(Unusable::Quiet),
+            (self.in_flight() >= self.upstream.max_in_flight).then_some(Unusable::Busy),
+            self.is_drained().then_some(Unusable::Drained),
         ]
         .into_iter()
         .flatten()
-        .max()
+    }
+
+    /// Whether it is known not to serve `method`.
+    pub fn lacks(&self, method: Method) -> bool {
+        self.standing.incapable.load(Ordering::Relaxed) & bit(method) != 0
+    }
+
+    /// Whether an operator has taken it out.
+    pub fn is_drained(&self) -> bool {
+        self.standing.drained.load(Ordering::Relaxed)
+    }
+
+    /// What last went wrong with a call, and when.
+    pub fn last_failure(&self) -> Option<(AttemptResult, Instant)> {
+        *lock(&self.standing.last_failure)
     }
 
     /// What the probes last found.
     pub fn health(&self) -> Arc<Health> {
-        self.health.load_full()
+        self.standing.health.load_full()
     }
 
     /// Takes a probe's finding in; returns the one before it if it has changed.
     pub(super) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
-        let before = self.health.load_full();
-        (*before != health).then(|| self.health.swap(Arc::new(health)))
+        let before = self.standing.health.load_full();
+        (*before != health).then(|| {
+            let healthy = health == Health::Healthy;
+            let before = self.standing.health.swap(Arc::new(health));
+            self.standing.trouble(NOT_HEALTHY, !healthy);
+            before
+        })
     }
 
-    /// Takes one of the node's own calls a second; `false` where none is left. It cannot be looked at without taking.
-    pub(super) fn take_turn(&self) -> bool {
-        self.rate.as_ref().is_none_or(|rate| rate.check().is_ok())
+    /// Takes one of the node's own calls a second; `false` where none is left.
+    pub(super) fn take_turn(&self, now: Instant) -> bool {
+        self.rate.as_ref().is_none_or(|rate| rate.withdraw(now))
+    }
+
+    /// How many of the node's own calls a second are left; `None` where it has no such limit.
+    pub fn turns_left(&self, now: Instant) -> Option<f64> {
+        self.rate.as_ref().map(|rate| rate.left(now))
+    }
+
+    /// Most calls in flight.
+    pub fn max_in_flight(&self) -> usize {
+        self.upstream.max_in_flight
     }
 
     /// Takes one call's place at this node.
     pub(super) fn start(&self, method: Method, now: Instant) -> InFlight<'_> {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        lock(&self.breaker).started(now);
-        InFlight { member: self, method, settled: false, ended: false }
+        self.standing.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.standing.requests.fetch_add(1, Ordering::Relaxed);
+        let trial = self.standing.breaker(|breaker| breaker.started(now));
+        InFlight { member: self, method, trial, settled: false, ended: false }
     }
 
     /// Calls under way at this node.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
+        self.standing.in_flight.load(Ordering::Relaxed)
     }
 
     /// Peak-EWMA × in-flight, in seconds.
     pub(super) fn load(&self, now: Instant) -> f64 {
-        lock(&self.latency).load(self.in_flight(), now)
+        lock(&self.standing.latency).load(self.in_flight(), now)
+    }
+
+    /// A call that was given up for another node's answer would have taken at least this long.
+    pub(super) fn took_at_least(&self, latency: Duration, now: Instant) {
+        let mut known = lock(&self.standing.latency);
+        if latency.as_secs_f64() > known.seconds(now) {
+            known.observe(latency, now);
+        }
     }
 
     /// Peak-EWMA latency as it counts now.
     pub fn latency(&self) -> Duration {
-        Duration::from_secs_f64(lock(&self.latency).seconds(Instant::now()))
+        Duration::from_secs_f64(lock(&self.standing.latency).seconds(Instant::now()))
+    }
+
+    /// Its breaker goes by other settings from now on.
+    pub(super) fn set_breaker(&self, settings: config::Breaker) {
+        self.standing.breaker(|breaker| breaker.set(settings));
     }
 
     /// Where its breaker stands.
     pub fn breaker(&self, now: Instant) -> State {
-        lock(&self.breaker).state(now)
+        lock(&self.standing.breaker).state(now)
     }
 
     /// Calls sent, and calls failed, since the start.
     pub fn counts(&self) -> (u64, u64) {
-        (self.requests.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
+        (self.standing.requests.load(Ordering::Relaxed), self.standing.failures.load(Ordering::Relaxed))
     }
 
     /// The first block that it still has, as far as known; 0 is everything.
     pub fn first_available(&self) -> Slot {
-        self.first_available.load(Ordering::Relaxed)
+        self.standing.first_available.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_first_available(&self, slot: Slot) {
-        self.first_available.store(slot, Ordering::Relaxed);
+        self.standing.first_available.store(slot, Ordering::Relaxed);
     }
 
     /// Its software version.
     pub fn version(&self) -> Option<Arc<String>> {
-        self.version.load_full()
+        self.standing.version.load_full()
     }
 
     pub(super) fn set_version(&self, version: String) {
-        self.version.store(Some(Arc::new(version)));
+        self.standing.version.store(Some(Arc::new(version)));
     }
 
     /// Whether it may ever answer `method` as things stand: not out of the pool, and not known to lack the method.
     pub(super) fn serves(&self, method: Method) -> bool {
-        let out =
-            self.drained.load(Ordering::Relaxed) || matches!(**self.health.load(), Health::Foreign { .. });
-        !out && self.incapable.load(Ordering::Relaxed) & bit(method) == 0
+        let foreign = matches!(**self.standing.health.load(), Health::Foreign { .. });
+        !foreign && !self.is_drained() && !self.lacks(method)
     }
 
     /// Remembers that it does not serve `method`.
     pub(super) fn set_incapable(&self, method: Method) {
-        self.incapable.fetch_or(bit(method), Ordering::Relaxed);
+        self.standing.incapable.fetch_or(bit(method), Ordering::Relaxed);
     }
 
     /// Forgets what it could not serve: it may have been restarted with another configuration.
     pub(super) fn forget_incapable(&self) {
-        self.incapable.store(0, Ordering::Relaxed);
+        self.standing.incapable.store(0, Ordering::Relaxed);
     }
 
     /// Takes it out by an operator's wish, or back in.
     pub fn set_drained(&self, drained: bool) {
-        self.drained.store(drained, Ordering::Relaxed);
+        self.standing.drained.store(drained, Ordering::Relaxed);
     }
 
     /// Leaves it alone for `wait`, as it asked with a 429.
     pub(super) fn quiet_for(&self, wait: Duration, now: Instant) {
         let until = now + wait;
-        let mut quiet = lock(&self.quiet_until);
+        let mut quiet = lock(&self.standing.quiet_until);
         *quiet = Some(quiet.map_or(until, |before| before.max(until)));
+        self.standing.trouble(QUIET, true);
     }
 
     /// How long it still wants to be left alone.
-    pub(super) fn quiet_left(&self, now: Instant) -> Option<Duration> {
-        let left = lock(&self.quiet_until).map(|until| until.saturating_duration_since(now))?;
-        (!left.is_zero()).then_some(left)
+    pub fn quiet_left(&self, now: Instant) -> Option<Duration> {
+        let mut quiet = lock(&self.standing.quiet_until);
+        let left = quiet.map(|until| until.saturating_duration_since(now))?;
+        if left.is_zero() {
+            *quiet = None;
+            self.standing.trouble(QUIET, false);
+            return None;
+        }
+        Some(left)
     }
 }
 
@@ -225,19 +367,26 @@ impl Member {
 pub(super) struct InFlight<'a> {
     member: &'a Member,
     method: Method,
+    /// It is the half-open breaker's probe.
+    trial: bool,
     /// The breaker knows how it went.
     settled: bool,
     ended: bool,
 }
 
 impl InFlight<'_> {
+    /// Whether it finds out for the half-open breaker if the node is back.
+    pub(super) fn is_trial(&self) -> bool {
+        self.trial
+    }
+
     /// The call has outlasted `pool.breaker.slow`: a hang is a fault, and counts from now on.
     pub(super) fn hangs(&mut self, now: Instant) -> bool {
         if self.settled {
             return false;
         }
         self.settled = true;
-        lock(&self.member.breaker).failed(now)
+        self.member.standing.breaker(|breaker| breaker.failed(now))
     }
 
     /// The call has ended in a way that is neither for the node nor against it.
@@ -250,40 +399,47 @@ impl InFlight<'_> {
         let member = self.member;
         self.ended = true;
         if matches!(fault, None | Some(Fault::Timeout)) {
-            lock(&member.latency).observe(latency, now);
+            lock(&member.standing.latency).observe(latency, now);
         }
-        if !matches!(fault, None | Some(Fault::GivenUp)) {
-            member.failures.fetch_add(1, Ordering::Relaxed);
+        if let Some(fault) = fault.filter(|fault| *fault != Fault::GivenUp) {
+            member.standing.failures.fetch_add(1, Ordering::Relaxed);
+            *lock(&member.standing.last_failure) = Some((fault.result(), now));
         }
         if std::mem::replace(&mut self.settled, true) {
             return false;
         }
-        let mut breaker = lock(&member.breaker);
-        match fault {
-            None => breaker.succeeded(),
-            Some(fault) if fault.counts_against_node() => return breaker.failed(now),
-            Some(_) => breaker.released(),
-        }
-        false
+        member.standing.breaker(|breaker| match fault {
+            None => {
+                breaker.succeeded();
+                false
+            }
+            Some(fault) if fault.counts_against_node() => breaker.failed(now),
+            Some(_) => {
+                breaker.released();
+                false
+            }
+        })
     }
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.member.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.member.standing.in_flight.fetch_sub(1, Ordering::Relaxed);
         if !self.ended {
             self.member.metrics.requests.at((Some(self.method), AttemptResult::Cancelled)).inc();
         }
         if !self.settled {
-            lock(&self.member.breaker).released();
+            self.member.standing.breaker(Breaker::released);
         }
     }
 }
 
-const fn bit(method: Method) -> u8 {
-    1 << method.index()
+/// The limit on a node's calls a second, if it has one; a second's calls may come at once.
+fn rate(upstream: &config::Upstream) -> Option<Arc<Budget>> {
+    let rps = f64::from(upstream.rps?);
+    Some(Arc::new(Budget::new(0.0, rps, rps)))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+const fn bit(method: Method) -> u8 {
+    1 << method.index()
 }

@@ -53,20 +53,21 @@ impl PeakEwma {
     }
 }
 
-/// The 95th percentile of a method's recent latencies, over a window of answers.
+/// Quantiles of a method's recent latencies, over a window of answers.
 #[derive(Debug, Default)]
-pub struct P95 {
+pub struct Quantiles {
     window: Vec<Duration>,
     next: usize,
-    value: Option<Duration>,
+    /// The window in order, as it was when it was last put in order.
+    sorted: Vec<Duration>,
 }
 
-/// Answers that the percentile looks back on.
+/// Answers that the quantiles look back on.
 const WINDOW: usize = 256;
-/// Answers between two computations: sorting 256 numbers is some microseconds.
+/// Answers between two orderings: sorting 256 numbers is some microseconds.
 const EVERY: usize = 32;
 
-impl P95 {
+impl Quantiles {
     /// Takes one answer's latency in.
     pub fn observe(&mut self, latency: Duration) {
         if self.window.len() < WINDOW {
@@ -76,15 +77,21 @@ impl P95 {
         }
         self.next = self.next.wrapping_add(1);
         if self.next.is_multiple_of(EVERY) {
-            let mut sorted = self.window.clone();
-            sorted.sort_unstable();
-            self.value = Some(sorted[sorted.len() * 95 / 100]);
+            self.sorted.clone_from(&self.window);
+            self.sorted.sort_unstable();
         }
     }
 
-    /// The percentile; `None` before the first 32 answers.
-    pub fn get(&self) -> Option<Duration> {
-        self.value
+    /// What the given share of answers, 0.0 to 1.0, was not slower than; `None` before the first 32 answers.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a position in a window of 256"
+    )]
+    pub fn at(&self, share: f64) -> Option<Duration> {
+        let last = self.sorted.len().checked_sub(1)?;
+        Some(self.sorted[((self.sorted.len() as f64 * share) as usize).min(last)])
     }
 }
 
@@ -125,14 +132,15 @@ mod tests {
 
     #[test]
     fn p95_is_known_after_a_window_and_ignores_the_top_twentieth() {
-        let mut p95 = P95::default();
+        let mut p95 = Quantiles::default();
         for i in 0..31 {
             p95.observe(Duration::from_millis(i));
         }
-        assert_eq!(p95.get(), None);
+        assert_eq!(p95.at(0.95), None);
         for i in 31..320 {
             p95.observe(Duration::from_millis(if i % 50 == 0 { 9000 } else { 20 }));
         }
-        assert_eq!(p95.get(), Some(Duration::from_millis(20)));
+        assert_eq!(p95.at(0.95), Some(Duration::from_millis(20)));
+        assert_eq!(p95.at(1.0), Some(Duration::from_secs(9)));
     }
 }

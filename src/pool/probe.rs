@@ -2,6 +2,7 @@
 //!
 //! A probe goes past the pool's selection, limits and breaker: it is how a node that was given up comes back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,8 +11,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Pool;
-use super::member::Health;
+use super::member::{Health, Member};
+use super::{Members, Pool, lock};
 use crate::methods::{Commitment, PerCommitment, Slot};
 use crate::node::{Client, Fault, NodeReply};
 
@@ -19,6 +20,10 @@ use crate::node::{Client, Fault, NodeReply};
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Version, genesis and history change rarely: asked on every so many probes.
 const IDENTITY_EVERY: u64 = 30;
+/// The first probes are spread over this part of the interval: 100 ms at the default.
+const FIRST_PART: u32 = 10;
+/// A slot that an answer told within this part of the interval is not asked for: it is known about as well as by asking.
+const RECENT_PART: u32 = 2;
 /// How much of a node's own words is kept, in bytes: they go into logs and onto pages.
 const MAX_WORDS_BYTES: usize = 200;
 
@@ -65,7 +70,17 @@ pub async fn identity(client: &Client) -> Result<Identity, Fault> {
 /// # Errors
 /// The first question that brought no JSON-RPC answer.
 pub async fn pulse(client: &Client) -> Result<Pulse, Fault> {
-    let slot = |c: Commitment| ask(client, "getSlot", json!([{ "commitment": c.as_str() }]));
+    pulse_without(client, |_| false).await
+}
+
+/// Asks a node how it stands, apart from slots that are `known`.
+async fn pulse_without(client: &Client, known: impl Fn(Commitment) -> bool) -> Result<Pulse, Fault> {
+    let slot = async |c: Commitment| {
+        if known(c) {
+            return Ok(Ok(Value::Null));
+        }
+        ask(client, "getSlot", json!([{ "commitment": c.as_str() }])).await
+    };
     let (health, processed, confirmed, finalized) = tokio::join!(
         ask(client, "getHealth", json!([])),
         slot(Commitment::Processed),
@@ -103,31 +118,34 @@ fn bounded(words: &str) -> String {
 }
 
 impl Pool {
-    /// Probes every node until `stop`, each in a task of its own, spread over the interval.
-    pub fn probe(self: &std::sync::Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
-        for node in 0..self.members.len() {
-            let (pool, stop) = (std::sync::Arc::clone(self), stop.clone());
+    /// Probes every node that is not probed yet, each in a task of its own, until `stop` or until it has left the pool.
+    pub fn probe(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
+        for member in self.members().iter().filter(|member| member.begin_probing()) {
+            let (pool, stop, id) = (Arc::clone(self), stop.clone(), member.id);
             tasks.spawn(async move {
-                let _ = stop.run_until_cancelled(pool.probe_node(node)).await;
+                let _ = stop.run_until_cancelled(pool.probe_node(id)).await;
             });
         }
     }
 
-    async fn probe_node(&self, node: usize) {
-        let interval = self.settings.probe_interval;
+    async fn probe_node(&self, id: usize) {
+        // A little apart, so that many gateways that start at once, before many nodes, do not all ask at once.
+        let first = self.members.load().settings.probe_interval / FIRST_PART;
+        tokio::time::sleep(first.mul_f64(f64::from((self.draw() % 1000) as u16) / 1000.0)).await;
         for round in 0u64.. {
-            let identity_due =
-                round % IDENTITY_EVERY == 0 || *self.members[node].health() == Health::Unprobed;
-            self.probe_once(node, identity_due).await;
+            let members = self.members();
+            let Some(member) = members.of(id) else { return };
+            let identity_due = round % IDENTITY_EVERY == 0 || *member.health() == Health::Unprobed;
+            self.probe_once(member, identity_due, members.settings.probe_interval).await;
             // Up to a tenth early or late, so that probes of many gateways do not fall into step.
             let jitter = 0.9 + f64::from((self.draw() % 1000) as u16) / 5000.0;
-            tokio::time::sleep(interval.mul_f64(jitter)).await;
+            tokio::time::sleep(members.settings.probe_interval.mul_f64(jitter)).await;
         }
     }
 
     /// One probe, taken in.
-    async fn probe_once(&self, node: usize, identity_due: bool) {
-        let member = &self.members[node];
+    async fn probe_once(&self, member: &Member, identity_due: bool, interval: Duration) {
+        let standing = member.health();
         let found = async {
             if identity_due || matches!(*member.health(), Health::Foreign { .. } | Health::Unreachable(_)) {
                 let identity = identity(&member.client).await?;
@@ -142,17 +160,23 @@ impl Pool {
                     member.set_version(version);
                 }
             }
-            let pulse = pulse(&member.client).await?;
+            let (asked_at, recent) = (Instant::now(), interval / RECENT_PART);
+            let known = |c| self.frontier.told_within(&member.shown, c, recent, asked_at);
+            let pulse = pulse_without(&member.client, known).await?;
             let now = Instant::now();
             for commitment in Commitment::ALL {
                 if let Some(slot) = pulse.slots.get(commitment) {
-                    self.frontier.probed(node, commitment, *slot, now);
+                    self.frontier.probed(member.id, commitment, *slot, now);
                 }
             }
             Ok::<Health, Fault>(pulse.health.map_or_else(Health::Unhealthy, |()| Health::Healthy))
         };
         let health = found.await.unwrap_or_else(|fault| Health::Unreachable(fault.result().as_str()));
-        self.frontier.set_usable(node, health == Health::Healthy, Instant::now());
+        // Another cluster was configured meanwhile: what was asked for the old one counts no more.
+        if !Arc::ptr_eq(&standing, &member.health()) {
+            return;
+        }
+        self.frontier.set_usable(member.id, health == Health::Healthy, Instant::now());
         if let Some(before) = member.set_health(health)
             && is_news(&before, &member.health())
         {
@@ -166,23 +190,45 @@ impl Pool {
     /// `Some` where a node is of another cluster than the pool; the first usable node names the pool's.
     fn check_genesis(&self, theirs: Option<String>) -> Option<Health> {
         let theirs = theirs?;
-        let mut genesis = self.genesis.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut genesis = lock(&self.genesis);
         let ours = genesis.get_or_insert_with(|| theirs.clone());
         (*ours != theirs).then(|| Health::Foreign { theirs, ours: ours.clone() })
     }
 
+    /// Another cluster is configured: the nodes that were of the old one are refused from now on, and what was kept is of
+    /// no use.
+    pub(super) fn set_genesis(&self, members: &Members, ours: &str) {
+        let before = lock(&self.genesis).replace(ours.to_owned());
+        let Some(theirs) = before.filter(|before| before != ours) else { return };
+        tracing::warn!(genesis = ours, "another cluster is configured: the cache is emptied");
+        for member in members {
+            let health = match &*member.health() {
+                Health::Unprobed => Health::Unprobed,
+                Health::Foreign { theirs, .. } if theirs == ours => Health::Unprobed,
+                _ => Health::Foreign { theirs: theirs.clone(), ours: ours.to_owned() },
+            };
+            self.frontier.set_usable(member.id, health == Health::Unprobed, Instant::now());
+            if let Some(before) = member.set_health(health) {
+                report(&member.name, &before, &member.health());
+            }
+        }
+        self.frontier.forget();
+        self.clusters.send_modify(|clusters| *clusters += 1);
+    }
+
     /// When every node agrees on another cluster (a test cluster that was restarted), that one becomes the pool's.
     fn follow_the_cluster(&self) {
-        if self.settings.genesis_hash.is_some() {
+        let members = self.members.load();
+        if members.settings.genesis_hash.is_some() {
             return;
         }
-        let agreed = self.members.iter().map(|member| match &*member.health() {
+        let agreed = members.iter().map(|member| match &*member.health() {
             Health::Foreign { theirs, .. } => Some(theirs.clone()),
             _ => None,
         });
         let Some(theirs) = all_equal(agreed) else { return };
         tracing::warn!(genesis = theirs, "every upstream is of another cluster now: the cache is emptied");
-        *self.genesis.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(theirs);
+        *lock(&self.genesis) = Some(theirs);
         self.frontier.forget();
         self.clusters.send_modify(|clusters| *clusters += 1);
     }

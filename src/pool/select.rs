@@ -77,22 +77,34 @@ pub struct Candidate {
     pub load: f64,
 }
 
+/// A choice: positions among the candidates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drawn {
+    /// The node to ask.
+    pub node: usize,
+    /// The other one that was drawn, and has the higher load.
+    pub rival: Option<usize>,
+}
+
 /// The node to ask; `None` where none may be asked. `draw` is any random number.
-pub fn choose(candidates: &[Candidate], draw: u64) -> Option<usize> {
-    let usable: Vec<&Candidate> = candidates.iter().filter(|c| c.unusable.is_none()).collect();
-    if usable.is_empty() {
-        return candidates
-            .iter()
-            .filter(|c| c.unusable.is_some_and(Unusable::askable))
-            .min_by(|a, b| a.unusable.cmp(&b.unusable).then(by_load(a, b)))
-            .map(|c| c.node);
+pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Drawn> {
+    let usable = || candidates.iter().filter(|c| c.unusable.is_none());
+    let near = usable().any(|c| c.near);
+    let Some(tier) = usable().filter(|c| c.near == near).map(|c| c.tier).min() else {
+        let askable = candidates.iter().filter(|c| c.unusable.is_some_and(Unusable::askable));
+        let least_bad = askable.min_by(|a, b| a.unusable.cmp(&b.unusable).then(by_load(a, b)))?;
+        return Some(Drawn { node: least_bad.node, rival: None });
+    };
+    let mut best = usable().filter(|c| c.near == near && c.tier == tier);
+    let (first, second) = two_of(best.clone().count(), draw);
+    let one = best.clone().nth(first)?;
+    if first == second {
+        return Some(Drawn { node: one.node, rival: None });
     }
-    let near = usable.iter().any(|c| c.near);
-    let tier = usable.iter().filter(|c| c.near == near).map(|c| c.tier).min()?;
-    let best: Vec<&Candidate> = usable.into_iter().filter(|c| c.near == near && c.tier == tier).collect();
-    let (first, second) = two_of(best.len(), draw);
-    let chosen = if by_load(best[first], best[second]).is_le() { best[first] } else { best[second] };
-    Some(chosen.node)
+    let two = best.nth(second)?;
+    // Between equal loads the draw decides.
+    let (lighter, other) = if by_load(one, two).is_le() { (one, two) } else { (two, one) };
+    Some(Drawn { node: lighter.node, rival: Some(other.node) })
 }
 
 fn by_load(a: &Candidate, b: &Candidate) -> Ordering {
@@ -119,7 +131,7 @@ mod tests {
     /// Every node that some draw picks.
     fn chosen(candidates: &[Candidate]) -> Vec<usize> {
         let draws = (0..64u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut nodes: Vec<usize> = draws.filter_map(|draw| choose(candidates, draw)).collect();
+        let mut nodes: Vec<usize> = draws.filter_map(|draw| Some(choose(candidates, draw)?.node)).collect();
         nodes.sort_unstable();
         nodes.dedup();
         nodes
@@ -131,6 +143,11 @@ mod tests {
         for (name, candidates, expected) in [
             ("no node", vec![], vec![]),
             ("one", vec![node(0, None, true, 0, 1.0)], vec![0]),
+            (
+                "each of equal load",
+                vec![node(0, None, true, 0, 1.0), node(1, None, true, 0, 1.0), node(2, None, true, 0, 1.0)],
+                vec![0, 1, 2],
+            ),
             ("the lighter of two", vec![node(0, None, true, 0, 2.0), node(1, None, true, 0, 1.0)], vec![1]),
             (
                 "of three, never the heaviest",

@@ -42,8 +42,12 @@ pub(super) fn judge(
             return Ok(if block { Verdict::SecondVoice } else { Verdict::Answer });
         }
         NodeReply::Result(_) => {
-            return match (contextual(&ask.query), context) {
+            return match (ask.query.has_context(), context) {
                 (true, None) => Err(Fault::BadJson),
+                // The caller's own condition is not met, and the node does not say so: it knows of none.
+                (true, Some(slot)) if ask.query.min_context_slot().is_some_and(|own| slot < own) => {
+                    Err(Fault::BadJson)
+                }
                 (true, Some(slot)) if ask.floor.is_some_and(|floor| slot < floor) => Ok(behind),
                 _ => Ok(Verdict::Answer),
             };
@@ -75,11 +79,6 @@ pub(super) fn judge(
         | -32002 => Ok(Verdict::Answer),
         _ => Err(Fault::UnknownCode),
     }
-}
-
-/// Whether the method's results carry a context.
-pub(super) fn contextual(query: &Query) -> bool {
-    matches!(query, Query::Account(_) | Query::Accounts(_) | Query::Balance(_) | Query::Fee(_))
 }
 
 /// The code of a reply that is an error.
@@ -142,7 +141,7 @@ mod tests {
     fn ask(method: Method, params: &str, alone: bool) -> Ask {
         let params = Params::Array(Bytes::copy_from_slice(params.as_bytes()));
         let query = Query::parse(method, &params, Profile::Node).unwrap();
-        Ask { query, floor: Some(100), alone, deadline: Instant::now() }
+        Ask { query, floor: Some(100), prefer: None, alone, deadline: Instant::now() }
     }
 
     fn error(code: i32, message: &str) -> NodeReply {

@@ -24,6 +24,8 @@ pub enum Fault {
     Html,
     /// Half of the answer under the whole answer's Content-Length, then the connection ends.
     Truncated,
+    /// The right answer in ten pieces, with this long between two.
+    Trickle(Duration),
     /// The right answer under another id.
     WrongId,
     /// Closes the connection without a byte, with a TCP reset.
@@ -39,6 +41,8 @@ pub enum Fault {
         /// Its message.
         message: String,
     },
+    /// This result, whatever was asked: a node that is wrong.
+    Result(serde_json::Value),
     /// An answer of this many bytes under id 1, streamed without Content-Length.
     Huge(usize),
 }

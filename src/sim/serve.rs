@@ -17,7 +17,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -32,6 +32,8 @@ const JSON: &str = "application/json; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 /// Time for the bytes of a truncated answer to leave before the connection ends.
 const FLUSH: Duration = Duration::from_millis(10);
+/// Pieces of an answer that trickles.
+const TRICKLE_PIECES: usize = 10;
 /// Bytes in one piece of a huge answer.
 const PIECE: usize = 64 * 1024;
 const HUGE_HEAD: &[u8] = br#"{"jsonrpc":"2.0","result":""#;
@@ -110,7 +112,11 @@ async fn respond(node: Arc<Node>, request: Request<Incoming>) -> Result<Response
         _ => {}
     }
     let answer = node.reply(&request, fault.as_ref());
-    Ok(json(if fault == Some(Fault::Truncated) { Payload::truncated(answer) } else { answer.into() }))
+    Ok(json(match fault {
+        Some(Fault::Truncated) => Payload::truncated(answer),
+        Some(Fault::Trickle(pause)) => Payload::trickle(answer, pause),
+        _ => answer.into(),
+    }))
 }
 
 /// Reads a call's body, or refuses the request as a node does: boxed, because a response is large.
@@ -173,6 +179,13 @@ enum Payload {
         promised: u64,
         flush: Pin<Box<Sleep>>,
     },
+    /// What is left, piece by piece.
+    Trickle {
+        left: Bytes,
+        piece: usize,
+        between: Duration,
+        pause: Pin<Box<Sleep>>,
+    },
     /// Bytes that are still to come, head and tail included.
     Huge {
         left: usize,
@@ -203,6 +216,12 @@ impl Payload {
         }
     }
 
+    fn trickle(answer: Vec<u8>, between: Duration) -> Self {
+        let piece = answer.len().div_ceil(TRICKLE_PIECES).max(1);
+        let pause = Box::pin(tokio::time::sleep(Duration::ZERO));
+        Self::Trickle { left: answer.into(), piece, between, pause }
+    }
+
     fn huge(bytes: usize) -> Self {
         Self::Huge { left: bytes.max(HUGE_HEAD.len() + HUGE_TAIL.len()), begun: false }
     }
@@ -225,6 +244,14 @@ impl Body for Payload {
                 }
                 std::mem::take(sent)
             }
+            Self::Trickle { left, piece, between, pause } => {
+                if left.is_empty() {
+                    return Poll::Ready(None);
+                }
+                ready!(pause.as_mut().poll(cx));
+                pause.as_mut().reset(Instant::now() + *between);
+                left.split_to((*piece).min(left.len()))
+            }
             Self::Huge { left, begun } => {
                 let piece = match *left {
                     _ if !std::mem::replace(begun, true) => Bytes::from_static(HUGE_HEAD),
@@ -243,6 +270,7 @@ impl Body for Payload {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Truncated { promised, .. } => SizeHint::with_exact(*promised),
+            Self::Trickle { left, .. } => SizeHint::with_exact(left.len() as u64),
             Self::Huge { .. } => SizeHint::default(),
         }
     }

@@ -184,6 +184,20 @@ label! {
 }
 
 label! {
+    /// What became of a second call beside a slow first one.
+    HedgeResult is "result" {
+        /// The second brought the answer.
+        Won = "won",
+        /// The first did after all.
+        Lost = "lost",
+        /// Neither did.
+        Failed = "failed",
+        /// It was not sent: `pool.hedge.budget` was used up.
+        OverBudget = "over_budget",
+    }
+}
+
+label! {
     /// Why an entry was dropped from the cache.
     EvictionCause is "cause" {
         /// The cache was full.
@@ -218,6 +232,10 @@ label! {
         TooLarge = "too_large",
         /// A newer answer is held.
         Older = "older",
+        /// Its slot is further ahead than one node alone is believed.
+        Unbelieved = "unbelieved",
+        /// The cache was emptied while the node was asked.
+        Purged = "purged",
     }
 }
 
@@ -248,6 +266,18 @@ label! {
         Address = "address",
         /// Too many failures from this address.
         Limited = "limited",
+    }
+}
+
+label! {
+    /// What a hit and a node's later answer to the same call say of each other.
+    VerifyResult is "result" {
+        /// They say the same.
+        Equal = "equal",
+        /// They differ as a later answer may, or the node could not say: proves nothing.
+        Moved = "moved",
+        /// They cannot both be true.
+        Mismatch = "mismatch",
     }
 }
 

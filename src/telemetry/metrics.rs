@@ -2,7 +2,7 @@
 //!
 //! Keeps no time and decides nothing: callers say what happened. Upstreams and keys have a registry each, labelled
 //! as a whole, so that a series' owner can go and take its series with it. What no part of slotfront feeds yet
-//! (`upstream_hedges_total`, `shared_*`, `verify_total`) is not here; it comes with its feature.
+//! (`shared_*`) is not here; it comes with its feature.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
@@ -13,9 +13,10 @@ use prometheus::{IntGauge, Registry, TextEncoder};
 
 use super::family::{Counters, FloatCounters, FloatGauges, Gauges, Histograms, Register};
 use super::labels::{
-    AttemptResult, AuthFailure, EvictionCause, LimitReason, NodeCode, Outcome, ReloadResult, RetryReason,
+    AttemptResult, AuthFailure, EvictionCause, HedgeResult, LimitReason, NodeCode, Outcome, ReloadResult,
+    RetryReason,
 };
-use super::labels::{StaleCause, UncacheableReason};
+use super::labels::{StaleCause, UncacheableReason, VerifyResult};
 use crate::methods::{Commitment, Method};
 
 /// What all names begin with.
@@ -101,6 +102,8 @@ metrics! {
         cache_served_lag: Histograms<Option<Commitment>> = "cache_served_lag_slots" [LAG],
         /// Floors given up because no node reaches them.
         cache_floor_resets: Counters<()> = "cache_floor_resets_total",
+        /// Hits compared with a node afterwards, by what came of it; any mismatch is a wrong answer of somebody's.
+        verify: Counters<(Option<Method>, VerifyResult)> = "verify_total",
 
         /// Newest slot that a usable node reports.
         frontier_slot: Gauges<Commitment> = "frontier_slot",
@@ -111,6 +114,8 @@ metrics! {
 
         /// Further attempts on an upstream, by what went wrong with the one before.
         upstream_retries: Counters<RetryReason> = "upstream_retries_total",
+        /// Second calls beside a slow first one, by what became of them.
+        upstream_hedges: Counters<HedgeResult> = "upstream_hedges_total",
 
         /// Keys not accepted.
         auth_failures: Counters<AuthFailure> = "auth_failures_total",

@@ -51,7 +51,7 @@ async fn what_means_the_same_is_one_entry() {
         let reply = stage.call("getAccountInfo", json!([account, config])).await;
         assert!(reply.cache().starts_with("hit"), "{config}: {}", reply.cache());
     }
-    let other = stage.call("getAccountInfo", json!([account, {"encoding": "base58"}])).await;
+    let other = stage.call("getAccountInfo", json!([account, {"encoding": "jsonParsed"}])).await;
     assert_eq!(other.cache(), "fwd=miss; stored");
 }
 
@@ -152,7 +152,7 @@ async fn a_stale_answer_is_served_while_a_fresh_one_is_fetched() {
         stage.step_by(1).await;
     }
     let served = stage.call("getAccountInfo", params.clone()).await;
-    assert_eq!((served.cache(), slot_of(&served)), ("hit; ttl=0", first));
+    assert_eq!((served.cache(), slot_of(&served)), ("hit; ttl=0; detail=stale", first));
     stage.until("it was fetched", || stage.upstream_calls() == 2).await;
     let newest = stage.cluster.slot(Commitment::Finalized);
     loop {

@@ -1,9 +1,13 @@
 //! Who may do what, how often, seen from outside.
 
+use futures_util::future::join_all;
 use serde_json::json;
+use slotfront::config::AuthMode;
+use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{Commitment, Method};
+use slotfront::sim::Settings;
 
-use crate::harness::Stage;
+use crate::harness::{Reply, Stage};
 
 #[tokio::test]
 async fn an_unknown_key_is_401_with_the_callers_id() {
@@ -58,9 +62,9 @@ async fn a_reload_changes_a_plan_at_once_and_says_what_waits() {
     let app = stage.app.as_ref().expect("running");
     let mut new = (*app.front().config).clone();
     new.plans.get_mut("dev").expect("the dev plan").methods = Some(vec![Method::GetBlock]);
-    new.pool.retries = 9;
+    new.cache.max_entry += 1;
     let changes = app.reload(&new).expect("a good configuration");
-    assert_eq!((changes.at_once, changes.after_restart), (vec!["plans"], vec!["pool"]));
+    assert_eq!((changes.at_once, changes.after_restart), (vec!["plans"], vec!["cache"]));
     assert_eq!(stage.call("getClusterNodes", json!([])).await.code(), -32091);
 }
 
@@ -125,4 +129,213 @@ async fn guessing_keys_at_the_usage_page_is_limited_and_counted_as_at_the_door()
     {
         assert!(metrics.contains(expected), "{expected} is not in\n{metrics}");
     }
+}
+
+#[tokio::test]
+async fn units_are_booked_by_account_by_call_and_by_hit() {
+    let stage = Stage::of(1, |config| {
+        config.units.by_method[Method::GetMultipleAccounts.index()] = 10;
+        config.units.hit_factor = 0.5;
+    })
+    .await;
+    let there = stage.cluster.examples();
+    let list = |n: usize| json!([vec![there.wallets[0].to_string(); n], {"encoding": "base64"}]);
+    let nodes = json!({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"});
+    let mut expected = 0.0;
+    for (what, body, cost) in [
+        ("a list of 31", json!({"method": "getMultipleAccounts", "params": list(31)}), 4.0),
+        ("it again", json!({"method": "getMultipleAccounts", "params": list(31)}), 2.0),
+        (
+            "a full list of another form",
+            json!({"method": "getMultipleAccounts", "params":
+            [vec![there.wallets[1].to_string(); 100]]}),
+            10.0,
+        ),
+        ("two misses of a batch, collapsed or not", json!([nodes, nodes]), 2.0),
+        ("refused by us", json!({"method": "getNothing"}), 0.0),
+        ("no params of a node's", json!({"method": "getAccountInfo", "params": [1]}), 0.0),
+    ] {
+        let mut body = body;
+        if body.is_object() {
+            (body["jsonrpc"], body["id"]) = (json!("2.0"), json!(1));
+        }
+        stage.post(body.to_string()).await;
+        expected += cost;
+        let usage = stage.send(stage.client.get(format!("{}/usage", stage.url))).await;
+        assert_eq!(usage.json()["day"]["used"], json!(expected), "{what}");
+    }
+}
+
+fn slot_of(reply: &Reply) -> u64 {
+    reply.result()["context"]["slot"].as_u64().unwrap_or_else(|| panic!("no context: {}", reply.text))
+}
+
+#[tokio::test]
+async fn a_monotonic_key_is_not_shown_an_older_slot_than_before_and_another_is() {
+    for monotonic in [false, true] {
+        let stage = Stage::with(|config| {
+            config.plans.get_mut("dev").expect("the dev plan").monotonic = monotonic;
+        })
+        .await;
+        let there = stage.cluster.examples();
+        let [a, b] = [0, 1].map(|i| there.wallets[i].to_string());
+        let token = there.token_accounts[0].to_string();
+        let base64 = json!({"encoding": "base64"});
+        let held = [
+            ("getAccountInfo", json!([b, base64])),
+            ("getMultipleAccounts", json!([[b, there.mints[0].to_string()]])),
+            ("getTokenAccountBalance", json!([token])),
+            ("getFeeForMessage", json!([there.fee_message])),
+        ];
+        for (method, params) in &held {
+            stage.call(method, params.clone()).await;
+        }
+        stage.call("getVoteAccounts", json!([])).await;
+        let old = stage.cluster.slot(Commitment::Finalized);
+        while stage.cluster.slot(Commitment::Finalized) == old {
+            stage.step_by(1).await;
+        }
+        // At another commitment a higher slot is no older answer's fault.
+        stage.call("getAccountInfo", json!([a, {"commitment": "processed"}])).await;
+        let hit = stage.call("getAccountInfo", json!([b, base64])).await;
+        assert_eq!((slot_of(&hit), hit.cache().starts_with("hit")), (old, true), "{}", hit.cache());
+
+        let shown = slot_of(&stage.call("getAccountInfo", json!([a, base64])).await);
+        assert!(shown > old);
+        for (method, params) in &held {
+            let calls = stage.upstream_calls();
+            let reply = stage.call(method, params.clone()).await;
+            let asked = stage.upstream_calls() - calls;
+            if monotonic {
+                assert!(slot_of(&reply) >= shown, "{method}: {}", reply.text);
+                assert_eq!((reply.cache(), asked), ("fwd=miss; stored", 1), "{method}");
+            } else {
+                assert_eq!((slot_of(&reply), asked), (old, 0), "{method}");
+                assert!(reply.cache().starts_with("hit"), "{method}: {}", reply.cache());
+            }
+        }
+        // What shows no slot is not held to one.
+        assert!(stage.call("getVoteAccounts", json!([])).await.cache().starts_with("hit"));
+    }
+}
+
+#[tokio::test]
+async fn a_slot_that_no_node_reaches_any_more_is_no_monotonic_keys_error_and_is_not_forgotten() {
+    let stage =
+        Stage::with(|config| config.plans.get_mut("dev").expect("the dev plan").monotonic = true).await;
+    let there = stage.cluster.examples();
+    let [a, b] = [0, 1].map(|i| json!([there.wallets[i].to_string()]));
+    let shown = slot_of(&stage.call("getAccountInfo", a).await);
+    stage.cluster.nodes().iter().for_each(|node| node.set_lag(5));
+    let first = stage.call("getAccountInfo", b.clone()).await;
+    assert_eq!((first.status, first.cache()), (200, "fwd=miss; stored"));
+    assert!(slot_of(&first) < shown, "the highest answer that there is");
+    let calls = stage.upstream_calls();
+    let again = stage.call("getAccountInfo", b.clone()).await;
+    assert_eq!((again.status, slot_of(&again)), (200, slot_of(&first)));
+    assert!(stage.upstream_calls() > calls, "fresh as it is, it is not simply a hit");
+    stage.cluster.nodes().iter().for_each(|node| node.set_lag(0));
+    let newest = stage.call("getAccountInfo", b).await;
+    assert!(slot_of(&newest) >= shown, "{}", newest.text);
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_started_anew_from_low_slots_owes_a_monotonic_key_nothing() {
+    let stage =
+        Stage::of(1, |config| config.plans.get_mut("dev").expect("the dev plan").monotonic = true).await;
+    let wallet = |cluster: &slotfront::sim::Cluster| json!([cluster.examples().wallets[0].to_string()]);
+    let shown = slot_of(&stage.call("getAccountInfo", wallet(&stage.cluster)).await);
+    let node = stage.cluster.node(0).address().expect("an address");
+    let other = stage.replace_cluster_at(Settings::default().first_slot - 864_000, 2, &[node]).await;
+    let slot = other.slot(Commitment::Processed);
+    stage
+        .until("the other cluster is known", || stage.front().frontier.slot(Commitment::Processed) == slot)
+        .await;
+    // The floors go a moment after the frontier.
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        stage.call("getAccountInfo", wallet(&other)).await;
+        let again = stage.call("getAccountInfo", wallet(&other)).await;
+        assert!(slot_of(&again) < shown);
+        if again.cache().starts_with("hit") {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "held to the old cluster's slots: {}", again.cache());
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_wants_every_place_leaves_some_for_the_others() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = KeyFile::new(dir.path().join("keys.toml"));
+    let new = NewKey { name: "other".to_owned(), plan: "standard".to_owned(), expires: None };
+    let other = file.create(&new, jiff::Timestamp::now()).expect("a key").key;
+    let stage = Stage::of(1, |config| {
+        config.server.max_in_flight = 20;
+        config.auth.keys_file = Some(file.path().to_path_buf());
+    })
+    .await;
+    let gate = stage.cluster.node(0).hold("getVoteAccounts");
+    let in_flight = || stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed);
+    let hog = join_all((0..25).map(|_| stage.call("getVoteAccounts", json!([]))));
+    let others = async {
+        gate.arrived(1).await;
+        stage.until("the hog has its share", || in_flight() == 18).await;
+        for _ in 0..5 {
+            let reply = stage.call_as(other.expose(), "getClusterNodes", json!([])).await;
+            assert_eq!(reply.status, 200, "{}", reply.text);
+        }
+        let refused = || stage.front().metrics.render().contains(r#"method="other",outcome="error"} 7"#);
+        stage.until("what is over the share is refused", refused).await;
+        gate.release();
+    };
+    let (hog, ()) = tokio::join!(hog, others);
+    let overloaded: Vec<_> = hog.iter().filter(|reply| reply.status != 200).collect();
+    assert_eq!((hog.len(), overloaded.len()), (25, 7));
+    assert!(overloaded.iter().all(|reply| (reply.status, reply.code()) == (503, -32094)));
+    assert!(overloaded.iter().all(|reply| reply.header("retry-after") == "1"));
+    stage.until("every place is given back", || in_flight() == 0).await;
+    assert_eq!(stage.call("getVoteAccounts", json!([])).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_open_gateway_takes_calls_anywhere_and_counts_nothing_without_a_plan() {
+    let stage = Stage::of(1, |config| config.auth.mode = AuthMode::Open).await;
+    let base = stage.url.trim_end_matches("/v3/dev").to_owned();
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;
+    for path in ["/", "/v3", "/v3/", "/v3/any", "/v3/dev"] {
+        let request = stage.client.post(format!("{base}{path}")).header("content-type", "application/json");
+        let reply = stage.send(request.body(call)).await;
+        assert_eq!((reply.status, reply.header("ratelimit")), (200, ""), "{path}: {}", reply.text);
+    }
+    assert_eq!(stage.send(stage.client.get(format!("{base}/v3/any/usage"))).await.status, 404);
+    assert_eq!(stage.send(stage.client.get(format!("{base}/"))).await.status, 405, "calls are POSTs");
+}
+
+#[tokio::test]
+async fn an_open_plan_limits_each_client_address() {
+    let stage = Stage::of(1, |config| {
+        config.auth.mode = AuthMode::Open;
+        config.auth.open_plan = Some("dev".to_owned());
+        let plan = config.plans.get_mut("dev").expect("the dev plan");
+        (plan.rps, plan.burst, plan.daily_units) = (1, 3, Some(100));
+        config.server.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
+    })
+    .await;
+    let base = stage.url.trim_end_matches("/v3/dev").to_owned();
+    let call = |client: &'static str| {
+        let request = stage.client.post(&base).header("content-type", "application/json");
+        let body = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;
+        stage.send(request.header("x-forwarded-for", client).body(body))
+    };
+    let mut limited = 0;
+    for _ in 0..20 {
+        limited += usize::from(call("2001:db8::1").await.status == 429);
+    }
+    assert!(limited >= 10, "{limited} of 20 calls at a burst of 3");
+    assert_eq!(call("2001:db8::2").await.status, 429, "a /64 is one client");
+    assert_eq!(call("2001:db8:0:1::1").await.status, 200);
+    let request = stage.client.get(format!("{base}/v3/any/usage")).header("x-forwarded-for", "192.0.2.1");
+    let usage = stage.send(request).await;
+    assert_eq!((usage.status, usage.json()["day"]["used"].clone()), (200, json!(0.0)), "of this address");
 }

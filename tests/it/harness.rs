@@ -145,8 +145,17 @@ impl Stage {
 
     /// Ends the cluster, and starts one of another seed and a later slot at the same addresses.
     pub(crate) async fn replace_cluster(&self, seed: u64, addresses: &[SocketAddr]) -> Arc<Cluster> {
+        self.replace_cluster_at(Settings::default().first_slot + 1_000_000, seed, addresses).await
+    }
+
+    /// Ends the cluster, and starts one of another seed from `first_slot` on at the same addresses.
+    pub(crate) async fn replace_cluster_at(
+        &self,
+        first_slot: u64,
+        seed: u64,
+        addresses: &[SocketAddr],
+    ) -> Arc<Cluster> {
         self.stop.cancel();
-        let first_slot = Settings::default().first_slot + 1_000_000;
         let settings =
             Settings { seed, first_slot, nodes: addresses.len(), slot_time: None, ..Settings::default() };
         let other = Cluster::new(settings);
@@ -164,6 +173,13 @@ impl Stage {
         }
         Arc::clone(&other).serve(listeners, &TaskTracker::new(), CancellationToken::new()).await;
         other
+    }
+
+    /// [`Stage::call`] with another key than `dev`.
+    pub(crate) async fn call_as(&self, key: &str, method: &str, params: Value) -> Reply {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+        let url = self.url.replace("/v3/dev", &format!("/v3/{key}"));
+        self.send(self.client.post(url).header("content-type", "application/json").body(body)).await
     }
 
     /// One call, with id 1.

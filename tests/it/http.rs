@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use slotfront::config::Secret;
+use slotfront::methods::Commitment;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -62,6 +63,42 @@ async fn a_browser_may_read_what_the_settings_allow() {
 }
 
 #[tokio::test]
+async fn every_answer_has_the_callers_request_id_or_one_of_ours() {
+    let stage = Stage::of(1, |_| {}).await;
+    let base = stage.url.trim_end_matches("/v3/dev").to_owned();
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;
+    let mut made = std::collections::BTreeSet::new();
+    let rows = [
+        ("POST", "/v3/dev", 200),
+        ("POST", "/v3/nokey", 401),
+        ("GET", "/v3/dev", 405),
+        ("OPTIONS", "/v3/dev", 200),
+        ("GET", "/health", 200),
+        ("GET", "/v3/dev/usage", 200),
+        ("POST", "/nowhere", 404),
+    ];
+    for (verb, path, status) in rows {
+        let request = |id: Option<&str>| {
+            let request = stage.client.request(verb.parse().unwrap(), format!("{base}{path}"));
+            let request =
+                request.header("content-type", "application/json").header("origin", "https://a.example");
+            let request = id.into_iter().fold(request, |request, id| request.header("x-request-id", id));
+            stage.send(request.body(call))
+        };
+        let kept = request(Some("trace-1/2")).await;
+        assert_eq!((kept.status, kept.header("x-request-id")), (status, "trace-1/2"), "{verb} {path}");
+        assert_eq!(
+            kept.header("access-control-expose-headers"),
+            "Cache-Status, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id"
+        );
+        for sent in [None, Some("two words")] {
+            let id = request(sent).await.header("x-request-id").to_owned();
+            assert!(id.len() == 32 && made.insert(id.clone()), "{verb} {path}: {id:?} is no fresh id");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_long_answer_is_compressed_when_asked_for_and_is_the_same_answer() {
     let stage = Stage::of(1, |_| {}).await;
     let slot = stage.cluster.examples().block_with_v0;
@@ -99,7 +136,8 @@ async fn an_operator_with_the_token_empties_the_cache_and_drains_a_node() {
         assert_eq!(post("/api/cache/purge", header).await.status, 401, "{header}");
     }
     assert!(stage.call("getClusterNodes", json!([])).await.cache().starts_with("hit"));
-    assert_eq!(post("/api/cache/purge", &bearer).await.status, 200);
+    let purged = post("/api/cache/purge", &bearer).await;
+    assert_eq!((purged.status, purged.text.as_str()), (200, r#"{"done":true,"entries":1}"#));
     assert_eq!(stage.call("getClusterNodes", json!([])).await.cache(), "fwd=miss; stored");
 
     assert_eq!(post("/api/upstreams/nobody/drain", &bearer).await.status, 404);
@@ -119,6 +157,56 @@ async fn an_operator_with_the_token_empties_the_cache_and_drains_a_node() {
     let request =
         closed.client.post(format!("{}/api/cache/purge", closed.admin)).header("authorization", bearer);
     assert_eq!(closed.send(request).await.status, 403, "off without a token");
+}
+
+#[tokio::test]
+async fn a_purge_takes_a_method_an_account_or_a_slot_and_leaves_the_rest() {
+    let stage = Stage::of(2, |config| config.auth.admin_token = Some(Secret::new("token"))).await;
+    let there = stage.cluster.examples();
+    let [a, b, c] = [0, 1, 2].map(|i| there.wallets[i].to_string());
+    let (token, slot) = (there.token_accounts[0].to_string(), stage.cluster.slot(Commitment::Finalized));
+    let shape = json!({"transactionDetails": "none"});
+    let skipped = there.skipped_slot.expect("some slot is skipped");
+    let calls = [
+        ("a", "getAccountInfo", json!([a])),
+        ("b", "getAccountInfo", json!([b])),
+        ("a and c", "getMultipleAccounts", json!([[a, c], {"encoding": "jsonParsed"}])),
+        ("token", "getAccountInfo", json!([token])),
+        ("balance", "getTokenAccountBalance", json!([token])),
+        ("block", "getBlock", json!([slot, shape])),
+        ("skipped", "getBlock", json!([skipped])),
+        ("nodes", "getClusterNodes", json!([])),
+    ];
+    let purge = |query: &str| {
+        let request = stage.client.post(format!("{}/api/cache/purge?{query}", stage.admin));
+        stage.send(request.header("authorization", "Bearer token"))
+    };
+    // A list is kept as such and as its two accounts, here in a form that nothing else shares.
+    for (query, entries, gone) in [
+        (format!("account={a}"), 3, &["a", "a and c"][..]),
+        (format!("account={token}"), 2, &["token", "balance"]),
+        (format!("account={token}&method=getTokenAccountBalance"), 1, &["balance"]),
+        ("method=getMultipleAccounts".to_owned(), 6, &["a", "b", "a and c", "token"]),
+        ("method=getBlock".to_owned(), 2, &["block", "skipped"]),
+        (format!("slot={slot}"), 1, &["block"]),
+        (format!("slot={skipped}&method=getBlock"), 1, &["skipped"]),
+        (format!("slot={slot}&method=getClusterNodes"), 0, &[]),
+    ] {
+        for (_, method, params) in &calls {
+            stage.call(method, params.clone()).await;
+        }
+        let purged = purge(&query).await;
+        assert_eq!(purged.json(), json!({"done": true, "entries": entries}), "{query}");
+        for (name, method, params) in &calls {
+            let hit = stage.call(method, params.clone()).await.cache().starts_with("hit");
+            assert_eq!(hit, !gone.contains(name), "{name} after {query}");
+        }
+    }
+    for (query, expected) in [("methods=getBlock", "expected method, account or slot"), ("slot=x", "found")] {
+        let refused = purge(query).await;
+        assert_eq!((refused.status, refused.text.contains(expected)), (400, true), "{}", refused.text);
+    }
+    assert!(stage.call("getClusterNodes", json!([])).await.cache().starts_with("hit"), "refused whole");
 }
 
 #[tokio::test]
@@ -171,6 +259,13 @@ async fn read_until(socket: &mut TcpStream, enough: impl Fn(&str) -> bool) -> St
     };
     let _ = tokio::time::timeout(Duration::from_secs(5), reading).await;
     String::from_utf8_lossy(&seen).into_owned()
+}
+
+/// Whether a whole answer has come, by its content-length.
+fn is_whole(seen: &str) -> bool {
+    let length =
+        |head: &str| head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+    seen.split_once("\r\n\r\n").is_some_and(|(head, body)| body.len() >= length(head).unwrap_or(0))
 }
 
 #[tokio::test]
@@ -256,6 +351,21 @@ async fn who_has_no_key_or_has_not_sent_the_body_takes_no_place() {
 }
 
 #[tokio::test]
+async fn a_body_that_trickles_is_answered_and_ends_the_connection() {
+    let stage = Stage::of(1, |config| config.server.body_timeout = Duration::from_millis(200)).await;
+    for path in ["/v3/dev", "/v3/nokey", "/nowhere"] {
+        let mut socket = connect(&stage).await;
+        let call = wire("getClusterNodes").replace("/v3/dev", path);
+        socket.write_all(&call.as_bytes()[..call.len() - 1]).await.unwrap();
+        // Nothing more is sent, and the end of what is read is the connection's.
+        let answer = read_until(&mut socket, |_| false).await;
+        let expected = if path == "/nowhere" { "404 Not Found" } else { "408 Request Timeout" };
+        assert!(answer.starts_with(&format!("HTTP/1.1 {expected}\r\n")), "{path}: {answer:?}");
+        assert!(answer.contains("connection: close"), "{path}: {answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_no_client_sends_in_good_faith_gets_a_clear_answer_and_the_next_request_too() {
     let stage = Stage::of(1, |_| {}).await;
     let call = r#"{"jsonrpc":"2.0","id":7,"method":"getClusterNodes"}"#;
@@ -272,7 +382,7 @@ async fn what_no_client_sends_in_good_faith_gets_a_clear_answer_and_the_next_req
         let mut socket = connect(&stage).await;
         let what = (&request[..40], request.len());
         let _ = socket.write_all(request.as_bytes()).await;
-        let answer = read_until(&mut socket, |seen| seen.contains("\r\n\r\n")).await;
+        let answer = read_until(&mut socket, is_whole).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{what:?}: {answer:?}");
         let _ = socket.write_all(post("/v3/dev", "", call).as_bytes()).await;
         let next = read_until(&mut socket, |seen| seen.contains(r#""id":7}"#)).await;

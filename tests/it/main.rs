@@ -2,12 +2,24 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod admin;
+mod amiss;
+mod backwards;
 mod cache;
 mod contract;
 mod dashboards;
+mod derive;
+mod faults;
+mod floors;
 mod gateway;
 mod harness;
+mod hedge;
 mod http;
+mod merge;
 mod methods;
 mod pool;
+mod probes;
+mod standing;
 mod tidy;
+mod upstreams;
+mod verify;

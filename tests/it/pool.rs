@@ -96,11 +96,12 @@ async fn a_callers_short_patience_is_no_mark_against_the_node() {
     let stage = Stage::of(1, |config| config.pool.attempt_timeout = [Duration::from_millis(200); 8]).await;
     stage.cluster.node(0).fault_on("getClusterNodes", Fault::Hang, None);
     let pool = &stage.front().pool;
-    let member = &pool.members()[0];
+    let members = pool.members();
+    let member = &members[0];
     let breaker = stage.front().config.pool.breaker;
     let call = async |patience_ms| {
         let deadline = Instant::now() + Duration::from_millis(patience_ms);
-        let ask = Ask { query: Query::ClusterNodes, floor: None, alone: false, deadline };
+        let ask = Ask { query: Query::ClusterNodes, floor: None, prefer: None, alone: false, deadline };
         pool.call(&ask).await.unwrap_err()
     };
     for _ in 0..breaker.failures {
@@ -124,8 +125,8 @@ async fn full_buffers_cost_one_call_and_no_node_its_health() {
     let attempts = reply.json()["error"]["data"]["attempts"].as_array().unwrap().clone();
     assert_eq!(attempts.len(), 1, "the buffers are those of all nodes: {}", reply.text);
     assert_eq!(attempts[0]["reason"], "buffers_full");
-    for (name, unusable) in stage.front().pool.standing(Instant::now()) {
-        assert_eq!(unusable, None, "{name}");
+    for (member, unusable) in stage.front().pool.standing(Instant::now()) {
+        assert_eq!(unusable, None, "{}", member.name);
     }
 }
 
@@ -218,7 +219,7 @@ async fn a_capable_node_is_found_behind_those_that_lack_the_method() {
             let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
             assert!(reply.result().is_object(), "{code}: {}", reply.text);
         }
-        for member in stage.front().pool.members() {
+        for member in &*stage.front().pool.members() {
             let marks = (member.breaker(Instant::now()), member.counts().1);
             assert_eq!(marks, (State::Closed, 0), "{code}: {}", member.name);
         }
@@ -278,9 +279,9 @@ async fn a_node_at_its_own_rate_is_busy_and_not_at_fault() {
         assert_eq!(stage.call("getAccountInfo", json!([account.to_string()])).await.status, 200);
     }
     assert!(stage.cluster.node(1).calls("getAccountInfo") >= 6);
-    let member = &stage.front().pool.members()[0];
-    assert_eq!(member.counts().1, 0);
-    stage.front().pool.members()[1].set_drained(true);
+    let members = stage.front().pool.members();
+    assert_eq!(members[0].counts().1, 0);
+    members[1].set_drained(true);
     let accounts = stage.cluster.examples().wallets.clone();
     let refused = loop {
         let calls = accounts.iter().skip(12).take(4);

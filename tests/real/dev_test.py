@@ -1,5 +1,6 @@
 """The built `slotfront` as a new user runs it: the lines it prints are the lines that are tried."""
 
+import base64
 import json
 import os
 import re
@@ -7,10 +8,12 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 import urllib.error
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,6 +185,151 @@ class Serve(unittest.TestCase):
             self.assertEqual(check.returncode, 2)
             for path in ("server.max_bach", "upstream", "cache.capacity"):
                 self.assertIn(path, check.stderr)
+
+
+class Echo(BaseHTTPRequestHandler):
+    """A node that fails, and tells whoever listens everything that it was sent."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        text = f"{self.path} {self.headers}".encode()
+        try:
+            self.send_response(500)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+        except OSError:
+            pass  # A probe or an attempt that has been given up.
+
+    def log_message(self, *_):
+        pass
+
+
+class Secrets(unittest.TestCase):
+    """Everything that the process emits, on paths that go well and paths that do not, is searched for secrets."""
+
+    TOKEN, PASSWORD, PATH, QUERY, HEADER = (f"hush-{what}-5f1c" for what in ("token", "pass", "path", "query", "header"))
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.echo = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+        threading.Thread(target=self.echo.serve_forever, daemon=True).start()
+        self.addCleanup(self.echo.server_close)
+        self.addCleanup(self.echo.shutdown)
+        self.seen = []
+
+    def url(self, port, path=""):
+        return f"http://user:{self.PASSWORD}@127.0.0.1:{port}/{path}?key={self.QUERY}"
+
+    def configuration(self, upstreams, more=""):
+        text = ('[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n'
+                f'[auth]\nadmin_token = "{self.TOKEN}"\nfailed_per_minute = 5\n'
+                '[telemetry]\nlog = "trace"\nformat = "json"\n' + more)
+        for name, url in upstreams.items():
+            text += f'[[upstream]]\nname = "{name}"\nurl = "{url}"\nheaders = {{ x-api-key = "{self.HEADER}" }}\n'
+        Path(self.folder.name, "slotfront.toml").write_text(text)
+
+    def keys(self, *arguments):
+        file = ["--file", str(Path(self.folder.name, "keys.toml"))]
+        made = subprocess.run([BINARY, "keys", *arguments, *file], capture_output=True, text=True, check=True)
+        return made.stdout.strip()
+
+    def ask(self, verb, url, body=b"", token=None):
+        headers = {"Content-Type": "application/json", "Origin": "https://a.example"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        request = urllib.request.Request(url, body or None, headers, method=verb)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+                status, head, text = response.status, str(response.headers), response.read().decode()
+        except urllib.error.HTTPError as refused:
+            status, head, text = refused.code, str(refused.headers), refused.read().decode()
+        self.seen += [(f"{verb} {status} head", head), (f"{verb} {status} {text[:40]!r}", text)]
+        return status, text
+
+    def drive(self, good, bad, upstream_answers):
+        with Running("serve", "--config", str(Path(self.folder.name, "slotfront.toml"))) as serve:
+            public = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)").group(1)
+            admin = "http://" + serve.wait_for(r"server\.admin_listen\W+(127\.0\.0\.1:\d+)").group(1)
+            call = lambda method, params=(): json.dumps(
+                {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}).encode()
+            bodies = [call("getClusterNodes"), call("getVoteAccounts"), call("nothing"), call("getBlock", [-1]), b"no json",
+                      b"[" + call("getClusterNodes") + b"," + call("getHealth") + b"]", b"x" * 60_000]
+            for key in [good, *bad]:
+                for body in bodies:
+                    self.ask("POST", f"http://{public}/v3/{key}", body)
+                for verb, path in [("GET", f"/v3/{key}"), ("GET", f"/v3/{key}/usage"), ("OPTIONS", f"/v3/{key}"),
+                                   ("GET", f"/v3/{key}/more"), ("POST", f"/{key}")]:
+                    self.ask(verb, f"http://{public}{path}")
+            status, _ = self.ask("POST", f"http://{public}/v3/{good}", bodies[1])
+            self.assertEqual(status, 200 if upstream_answers else 502)
+            for token in (self.TOKEN, self.TOKEN[:-1], good):
+                for verb, path, body in [("POST", "/api/cache/purge", b""), ("POST", "/api/upstreams/x/drain", b""),
+                                         ("GET", "/api/keys", b""), ("POST", f"/api/keys/{good}/revoke", b""),
+                                         ("GET", f"/api/keys/{good}/usage", b""), ("POST", "/api/keys", b'{"name":1}')]:
+                    self.ask(verb, admin + path, body, token)
+            status, made = self.ask("POST", admin + "/api/keys", b'{"name":"made"}', self.TOKEN)
+            # The one answer that a key belongs in.
+            self.seen.pop()
+            self.assertEqual(status, 200, made)
+            made = json.loads(made)["key"]
+            self.assertEqual(self.ask("POST", f"http://{public}/v3/{made}", bodies[1])[0], status if upstream_answers else 502)
+            config = Path(self.folder.name, "slotfront.toml")
+            before = config.read_text()
+            config.write_text(before.replace("http://user", "ftp://user") + f'secret = "{self.HEADER}"\n')
+            self.assertEqual(self.ask("POST", admin + "/api/reload", b"", self.TOKEN)[0], 409)
+            check = subprocess.run([BINARY, "check", "--config", config], capture_output=True, text=True)
+            self.seen.append(("check of a bad configuration", check.stdout + check.stderr))
+            config.write_text(before)
+            self.assertEqual(self.ask("POST", admin + "/api/reload", b"", self.TOKEN)[0], 200)
+            check = subprocess.run([BINARY, "check", "--config", config, "--probe"], capture_output=True, text=True)
+            self.seen.append(("check --probe", check.stdout + check.stderr))
+            for path in ("/", "/metrics", "/livez", "/readyz", "/api/status", "/api/upstreams", "/api/openapi.json"):
+                self.ask("GET", admin + path)
+            self.assertIn("key.create", serve.printed())
+            serve.stop()
+            self.assertIn('"TRACE"', serve.printed())
+            self.seen.append(("log", serve.printed()))
+        return made
+
+    def test_no_secret_is_in_anything_that_the_process_emits(self):
+        good = self.keys("create", "--name", "good")
+        revoked, expired = self.keys("create", "--name", "revoked"), self.keys("create", "--name", "ends", "--expires", "1s")
+        self.keys("revoke", "--name", "revoked")
+        unknown = "sf_" + "9" * 43
+        made = []
+        down = {"gone": self.url(free_port(), self.PATH), "echo": self.url(self.echo.server_port, self.PATH)}
+        self.configuration(down)
+        made.append(self.drive(good, [revoked, expired, unknown], False))
+        with Running("sim", "--listen", f"127.0.0.1:{(port := free_port())}", "--nodes", "1") as sim:
+            sim.wait_for(r"127\.0\.0\.1:\d+")
+            self.configuration({**down, "sim": self.url(port)})
+            made.append(self.drive(good, [revoked], True))
+        secrets = [self.TOKEN, self.PASSWORD, self.PATH, self.QUERY, self.HEADER, good, revoked, expired, unknown, *made]
+        # Also as curl and hyper would write the user and password.
+        secrets.append(base64.b64encode(f"user:{self.PASSWORD}".encode()).decode())
+        self.assertGreater(len(self.seen), 100)
+        for what, text in self.seen:
+            for secret in secrets:
+                at = text.find(secret)
+                self.assertEqual(at, -1, f"{what}: {text[max(0, at - 200):at + 80]}")
+
+    def test_the_log_filter_is_changed_while_it_runs(self):
+        self.configuration({"echo": self.url(self.echo.server_port)})
+        config = Path(self.folder.name, "slotfront.toml")
+        config.write_text(config.read_text().replace('log = "trace"', 'log = "info"'))
+        with Running("serve", "--config", str(config)) as serve:
+            public = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)").group(1)
+            admin = "http://" + serve.wait_for(r"server\.admin_listen\W+(127\.0\.0\.1:\d+)").group(1)
+            self.assertEqual(json.loads(self.ask("GET", admin + "/api/log", token=self.TOKEN)[1]), {"filter": "info"})
+            self.ask("POST", f"http://{public}/v3/x", b"{}")
+            self.assertNotIn("request refused", serve.printed())
+            wanted = {"filter": "info,slotfront::http=debug"}
+            answer = self.ask("PUT", admin + "/api/log", json.dumps(wanted).encode(), self.TOKEN)
+            self.assertEqual((answer[0], json.loads(answer[1])), (200, wanted))
+            self.ask("POST", f"http://{public}/v3/x", b"{}")
+            serve.wait_for("request refused")
 
 
 if __name__ == "__main__":

@@ -1,118 +1,322 @@
-//! Lists of accounts from single ones of one slot, and the other way round; both share each account's bytes.
+//! One account's value in every form: slices and encodings are cut and written here, from what was fetched once.
 //!
-//! Element i of a list is the `value` of the single answer in the same form at the same slot, exactly. A list made
-//! here is as consistent as a node's own: at finalized even a node's list may mix neighbouring slots.
+//! From base64 a node's `binary`, `base58`, `base64` and every slice follow byte for byte, and `base64+zstd` up to the
+//! encoder's choices. `jsonParsed` is a form of its own, for it takes the program's decoder; what no decoder knows is
+//! base64 there, too, and is sliced unless a token program owns it. Members beside `data` are never touched.
 
-use std::sync::Arc;
+use std::ops::Range;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 
-use super::super::entry::{Body, Entry, Payload};
-use crate::methods::Pubkey;
-use crate::node::Contextual;
-use crate::node::answer::elements;
+use super::super::entry::Place;
+use crate::methods::{AccountEncoding, AccountForm, BASE58_MAX, DataSlice};
+use crate::node::answer::AccountMembers;
 
-const CONTEXT: Bytes = Bytes::from_static(br#"{"context":"#);
-const VALUE: Bytes = Bytes::from_static(br#","value":"#);
-const LIST: Bytes = Bytes::from_static(br#","value":["#);
-const COMMA: Bytes = Bytes::from_static(b",");
-const END: Bytes = Bytes::from_static(b"}");
-const END_LIST: Bytes = Bytes::from_static(b"]}");
+/// Owners whose accounts are never sliced where they are asked for as `jsonParsed`.
+const TOKEN_PROGRAMS: [&str; 2] =
+    ["TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA", "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb"];
 
-/// A list's answer from kept single ones, if `single` has every one of them, all of one slot; its age is the oldest's.
-pub fn assemble(
-    pubkeys: &[Pubkey],
-    mut single: impl FnMut(&Pubkey) -> Option<Arc<Entry>>,
-) -> Option<Arc<Entry>> {
-    let (first, rest) = pubkeys.split_first()?;
-    let first = single(first)?;
-    let (context, value) = parts(&first)?;
-    let mut pieces = vec![CONTEXT, context, LIST, value];
-    let mut sent_at = first.sent_at;
-    for pubkey in rest {
-        let entry = single(pubkey).filter(|entry| entry.slot == first.slot)?;
-        sent_at = sent_at.min(entry.sent_at);
-        pieces.extend([COMMA, parts(&entry)?.1]);
-    }
-    pieces.push(END_LIST);
-    let payload = Payload::Result(Body::Many(pieces.into()));
-    Some(Arc::new(Entry { payload, slot: first.slot, sent_at, class: first.class }))
+/// What a kept value holds, and so what can be made of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// All of the data, in base64: every form but `jsonParsed`.
+    Whole,
+    /// The slice that was asked for, in base64: that slice in every encoding but `jsonParsed`.
+    Part,
+    /// `jsonParsed`, without a slice: `jsonParsed` with every slice.
+    Parsed,
+    /// A form from which nothing else is made.
+    AsAsked,
 }
 
-/// A list's answer taken apart: itself, and the single answers that it holds, in its order; `None` where it is no list.
-///
-/// Both are made of the same pieces, each in memory of its own: one that outlives the others holds on to nothing more.
-pub fn take_apart(list: &Bytes) -> Option<(Body, Vec<Body>)> {
-    let Contextual { context, value, .. } = Contextual::split(list)?;
-    let own = |piece: &Bytes| Bytes::copy_from_slice(piece);
-    let (context, values) = (own(&context), elements(&value)?.iter().map(own).collect::<Vec<_>>());
-    let mut pieces = vec![CONTEXT, context.clone(), LIST];
-    for (i, value) in values.iter().enumerate() {
-        if i > 0 {
-            pieces.push(COMMA);
+impl From<AccountForm> for Kind {
+    /// What an answer holds that was fetched in `form`.
+    fn from(form: AccountForm) -> Self {
+        match form {
+            AccountForm { encoding: AccountEncoding::Base64, slice: None } => Self::Whole,
+            AccountForm { encoding: AccountEncoding::Base64, slice: Some(_) } => Self::Part,
+            AccountForm { encoding: AccountEncoding::JsonParsed, slice: None } => Self::Parsed,
+            _ => Self::AsAsked,
         }
-        pieces.push(value.clone());
     }
-    pieces.push(END_LIST);
-    let single = |value| Body::Many([CONTEXT, context.clone(), VALUE, value, END].into());
-    Some((Body::Many(pieces.into()), values.into_iter().map(single).collect()))
 }
 
-/// The `context` and `value` of a kept single answer.
-fn parts(entry: &Entry) -> Option<(Bytes, Bytes)> {
-    match &entry.payload {
-        Payload::Result(Body::One(result)) => Contextual::split(result).map(|c| (c.context, c.value)),
-        Payload::Result(Body::Many(pieces)) => match &**pieces {
-            [_, context, _, value, _] => Some((context.clone(), value.clone())),
-            _ => None,
-        },
-        Payload::Error { .. } => None,
+/// One account as kept: the `value` of getAccountInfo, or an element of getMultipleAccounts' list.
+#[derive(Debug, Clone)]
+pub struct Value {
+    text: Bytes,
+    /// Where in `text` the member `data` stands, if it is base64 that a form may change.
+    data: Option<Place>,
+    kind: Kind,
+}
+
+/// Why a form cannot be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmade {
+    /// More than 128 bytes in base58: a node refuses, too.
+    Base58TooLong,
+    /// The kept text is not what a node writes.
+    Broken,
+}
+
+/// What surrounds the text in a pair, as nodes write it.
+const HEAD: &str = "[\"";
+const TAIL: &str = "\",\"base64\"]";
+
+impl Value {
+    /// Reads a value that was fetched in `form`, and the account's whole size where it says so; `None` where it is not
+    /// what a node writes.
+    ///
+    /// A part that turns out to be everything counts as whole: `form` is then of no more importance.
+    pub fn read(text: &Bytes, form: AccountForm) -> Option<(Self, Option<u64>)> {
+        let kind = Kind::from(form);
+        if text.as_ref() == b"null" {
+            // No account is none in every form; jsonParsed is kept apart all the same.
+            let kind = if form.encoding == AccountEncoding::JsonParsed { kind } else { Kind::Whole };
+            return Some((Self { text: text.clone(), data: None, kind }, None));
+        }
+        let members = AccountMembers::read(text)?;
+        let text_of_data = members.data.get();
+        let from = text_of_data.as_ptr() as usize - text.as_ptr() as usize;
+        let at = from..from + text_of_data.len();
+        let fixed = match kind {
+            Kind::AsAsked => true,
+            Kind::Parsed => !text_of_data.starts_with('[') || TOKEN_PROGRAMS.contains(&&*members.owner),
+            Kind::Whole | Kind::Part => false,
+        };
+        if fixed {
+            return Some((Self { text: text.clone(), data: None, kind }, members.space));
+        }
+        let data = members.base64()?;
+        let compact = text_of_data.len() == HEAD.len() + data.len() + TAIL.len();
+        let (text, at) = if compact { (text.clone(), at) } else { rewritten(text, &at, data) };
+        let whole = kind == Kind::Part && members.space == Some(decoded_len(data.as_bytes()) as u64);
+        let data = Some((u32::try_from(at.start).ok()?, u32::try_from(at.end).ok()?));
+        let kind = if whole { Kind::Whole } else { kind };
+        Some((Self { text, data, kind }, members.space))
     }
+
+    /// What it holds.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The same value as a part of `text`, in which it stands at `at`.
+    pub(super) fn moved_into(&self, text: &Bytes, at: Range<usize>) -> Self {
+        Self { text: text.slice(at), ..*self }
+    }
+
+    /// The value as it is kept.
+    pub fn text(&self) -> &Bytes {
+        &self.text
+    }
+
+    /// Whether in `form` it is written as it is kept.
+    pub fn is_kept_in(&self, form: AccountForm) -> bool {
+        self.data.is_none()
+            || match self.kind {
+                Kind::AsAsked => true,
+                Kind::Parsed => form.slice.is_none(),
+                Kind::Part => form.encoding == AccountEncoding::Base64,
+                Kind::Whole => form.encoding == AccountEncoding::Base64 && form.slice.is_none(),
+            }
+    }
+
+    /// Writes the value in `form` as pieces onto `out`; whether it differs from what is kept.
+    ///
+    /// The caller sees to it that `form` follows from what is kept: the same slice of a [`Kind::Part`].
+    ///
+    /// # Errors
+    /// [`Unmade`], with nothing of use in `out`.
+    pub fn write(&self, form: AccountForm, out: &mut Vec<Bytes>) -> Result<bool, Unmade> {
+        let Some((from, to)) = self.data.filter(|_| !self.is_kept_in(form)) else {
+            out.push(self.text.clone());
+            return Ok(false);
+        };
+        let (from, to) = (from as usize, to as usize);
+        let base64 = self.text.slice(from + HEAD.len()..to - TAIL.len());
+        let all = 0..decoded_len(&base64);
+        let bytes = if self.kind == Kind::Part { all } else { clip(form.slice, all.end) };
+        let (head, data, tail) = match form.encoding {
+            // A fallback of jsonParsed is base64.
+            AccountEncoding::Base64 | AccountEncoding::JsonParsed => {
+                (HEAD, cut(&base64, bytes)?, Bytes::from_static(TAIL.as_bytes()))
+            }
+            AccountEncoding::Base58 | AccountEncoding::Binary if bytes.len() > BASE58_MAX => {
+                return Err(Unmade::Base58TooLong);
+            }
+            AccountEncoding::Base58 => (HEAD, base58(&base64, bytes)?, Bytes::from_static(b"\",\"base58\"]")),
+            AccountEncoding::Binary => ("\"", base58(&base64, bytes)?, Bytes::from_static(b"\"")),
+            AccountEncoding::Base64Zstd => {
+                let packed = zstd::stream::encode_all(&decode(&base64, bytes)?[..], 0);
+                let packed = BASE64.encode(packed.map_err(|_| Unmade::Broken)?);
+                (HEAD, packed.into(), Bytes::from_static(b"\",\"base64+zstd\"]"))
+            }
+        };
+        let before = self.text.slice(..from);
+        out.extend([before, Bytes::from_static(head.as_bytes()), data, tail, self.text.slice(to..)]);
+        Ok(true)
+    }
+}
+
+/// `text` with its member `data` at `at` written compactly, as nodes write it, and where it stands then.
+fn rewritten(text: &Bytes, at: &Range<usize>, data: &str) -> (Bytes, Range<usize>) {
+    let pair = [HEAD, data, TAIL].concat();
+    let end = at.start + pair.len();
+    ([&text[..at.start], pair.as_bytes(), &text[at.end..]].concat().into(), at.start..end)
+}
+
+/// How many bytes padded base64 text stands for.
+fn decoded_len(base64: &[u8]) -> usize {
+    let padding = base64.iter().rev().take(2).take_while(|byte| **byte == b'=').count();
+    (base64.len() / 4 * 3).saturating_sub(padding)
+}
+
+/// The bytes that a slice is, of `len` bytes: clipped, never refused.
+fn clip(slice: Option<DataSlice>, len: usize) -> Range<usize> {
+    let Some(DataSlice { offset, length }) = slice else { return 0..len };
+    let clip = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(len);
+    clip(offset)..clip(offset.saturating_add(length))
+}
+
+/// The base64 text of `bytes` of what `base64` stands for; without a copy where they begin and end with a group.
+fn cut(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, Unmade> {
+    let ends_with_group = bytes.end.is_multiple_of(3) || bytes.end == decoded_len(base64);
+    if bytes.start.is_multiple_of(3) && ends_with_group && !bytes.is_empty() {
+        return Ok(base64.slice(bytes.start / 3 * 4..bytes.end.div_ceil(3) * 4));
+    }
+    Ok(BASE64.encode(decode(base64, bytes)?).into())
+}
+
+fn base58(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, Unmade> {
+    Ok(bs58::encode(decode(base64, bytes)?).into_string().into())
+}
+
+/// `bytes` of what `base64` stands for; only their groups are read.
+fn decode(base64: &Bytes, bytes: Range<usize>) -> Result<Vec<u8>, Unmade> {
+    let groups = bytes.start / 3..bytes.end.div_ceil(3);
+    let text = base64.get(groups.start * 4..groups.end * 4).ok_or(Unmade::Broken)?;
+    let mut decoded = BASE64.decode(text).map_err(|_| Unmade::Broken)?;
+    decoded.truncate(bytes.end - groups.start * 3);
+    decoded.drain(..(bytes.start - groups.start * 3).min(decoded.len()));
+    Ok(decoded)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
-    use tokio::time::Instant;
-
-    use super::super::super::freshness::Class;
     use super::*;
-    use crate::methods::Commitment;
 
-    const LIST_OF_TWO: &[u8] = br#"{"context":{"apiVersion":"4.0.0","slot":9},"value":[{"space":1},null]}"#;
+    const WHOLE: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
+    const SLICES: [Option<(u64, u64)>; 8] = [
+        None,
+        Some((0, 0)),
+        Some((0, 3)),
+        Some((1, 4)),
+        Some((3, 9)),
+        Some((5, 1000)),
+        Some((1000, 1)),
+        Some((u64::MAX, u64::MAX)),
+    ];
 
-    fn text(body: &Body) -> String {
-        body.pieces().iter().map(|piece| std::str::from_utf8(piece).unwrap()).collect()
+    fn form(encoding: AccountEncoding, slice: Option<(u64, u64)>) -> AccountForm {
+        AccountForm { encoding, slice: slice.map(|(offset, length)| DataSlice { offset, length }) }
     }
 
-    fn entry(body: Body, slot: u64) -> Arc<Entry> {
-        let class = Class::Account(Commitment::Finalized);
-        Arc::new(Entry { payload: Payload::Result(body), slot, sent_at: Instant::now(), class })
+    fn value(data: &[u8], owner: &str) -> Bytes {
+        let (base64, space) = (BASE64.encode(data), data.len());
+        format!(r#"{{"data":["{base64}","base64"],"lamports":1,"owner":"{owner}","space":{space}}}"#).into()
     }
 
-    #[tokio::test]
-    async fn a_list_gives_its_singles_and_they_give_it_back() {
-        let (a, b) = (Pubkey([1; 32]), Pubkey([2; 32]));
-        let (list, singles) = take_apart(&Bytes::from_static(LIST_OF_TWO)).unwrap();
-        assert_eq!(text(&list).as_bytes(), LIST_OF_TWO);
-        let (empty, none) = take_apart(&Bytes::from_static(br#"{"context":{"slot":9},"value":[]}"#)).unwrap();
-        assert_eq!((text(&empty).as_str(), none.len()), (r#"{"context":{"slot":9},"value":[]}"#, 0));
+    fn written(value: &Value, form: AccountForm) -> Result<String, Unmade> {
+        let mut out = Vec::new();
+        value.write(form, &mut out)?;
+        Ok(String::from_utf8(out.concat()).unwrap())
+    }
+
+    #[test]
+    fn every_slice_in_every_encoding_is_that_of_the_bytes() {
+        for len in [0, 1, 2, 3, 4, 5, 6, 127, 128, 129, 300] {
+            let data: Vec<u8> = (0..len).map(|i| u8::try_from(i % 251).unwrap()).collect();
+            let (kept, _) = Value::read(&value(&data, "x"), WHOLE).unwrap();
+            for slice in SLICES {
+                let bytes = &data[clip(form(AccountEncoding::Base64, slice).slice, len)];
+                let tail = format!(r#","lamports":1,"owner":"x","space":{len}}}"#);
+                let base64 = BASE64.encode(bytes);
+                let got = |encoding| written(&kept, form(encoding, slice));
+                assert_eq!(
+                    got(AccountEncoding::Base64),
+                    Ok(format!(r#"{{"data":["{base64}","base64"]{tail}"#)),
+                    "{len} {slice:?}"
+                );
+                if bytes.len() > 128 {
+                    assert_eq!(got(AccountEncoding::Base58), Err(Unmade::Base58TooLong));
+                    assert_eq!(got(AccountEncoding::Binary), Err(Unmade::Base58TooLong));
+                } else {
+                    let base58 = bs58::encode(bytes).into_string();
+                    let pair = format!(r#"{{"data":["{base58}","base58"]{tail}"#);
+                    assert_eq!(got(AccountEncoding::Base58), Ok(pair));
+                    assert_eq!(got(AccountEncoding::Binary), Ok(format!(r#"{{"data":"{base58}"{tail}"#)));
+                }
+                let packed = got(AccountEncoding::Base64Zstd).unwrap();
+                let packed = packed.strip_prefix("{\"data\":[\"").unwrap().split('"').next().unwrap();
+                let unpacked = zstd::stream::decode_all(&BASE64.decode(packed).unwrap()[..]).unwrap();
+                assert_eq!(unpacked, bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn a_parsed_value_ignores_the_slice_and_a_fallback_obeys_it_unless_a_token_program_owns_it() {
+        let parsed = form(AccountEncoding::JsonParsed, None);
+        let sliced = form(AccountEncoding::JsonParsed, Some((1, 1)));
+        let read = |text: &Bytes| Value::read(text, parsed).unwrap().0;
+        let object =
+            Bytes::from_static(br#"{"data":{"parsed":{},"program":"nonce","space":80},"owner":"x"}"#);
+        assert_eq!(written(&read(&object), sliced).unwrap().as_bytes(), object);
+        let fallback = value(&[1, 2, 3], "x");
+        assert!(written(&read(&fallback), sliced).unwrap().starts_with(r#"{"data":["Ag==","base64"],"#));
+        assert_eq!(written(&read(&fallback), parsed).unwrap().as_bytes(), fallback);
+        for program in TOKEN_PROGRAMS {
+            let token = value(&[1, 2, 3], program);
+            assert_eq!(written(&read(&token), sliced).unwrap().as_bytes(), token);
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_everything_is_whole_and_so_is_no_account() {
+        let sliced = form(AccountEncoding::Base64, Some((0, 129)));
+        let kind = |text: &str| {
+            Value::read(&Bytes::copy_from_slice(text.as_bytes()), sliced).map(|(value, _)| value.kind())
+        };
+        for (text, expected) in [
+            ("null", Some(Kind::Whole)),
+            (r#"{"data":["","base64"],"owner":"x","space":0}"#, Some(Kind::Whole)),
+            (r#"{"data":["AQI=","base64"],"owner":"x","space":2}"#, Some(Kind::Whole)),
+            (r#"{"data":["AQI=","base64"],"owner":"x","space":3}"#, Some(Kind::Part)),
+            (r#"{"data":["AQI=","base64"],"owner":"x"}"#, Some(Kind::Part)),
+            (r#"{"data":["AQI=","base58"],"owner":"x","space":2}"#, None),
+            (r#"{"data":"AQI=","owner":"x","space":2}"#, None),
+            (r#"{"owner":"x","space":2}"#, None),
+            ("7", None),
+        ] {
+            assert_eq!(kind(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn other_white_space_and_order_change_nothing_and_bad_base64_is_named() {
+        let loose = Bytes::from_static(br#"{ "space": 3, "owner": "x", "data": [ "AQID" , "base64" ] }"#);
+        let (kept, space) = Value::read(&loose, WHOLE).unwrap();
+        assert_eq!(space, Some(3));
+        let sliced = form(AccountEncoding::Base64, Some((1, 1)));
         assert_eq!(
-            singles.iter().map(text).collect::<Vec<_>>(),
-            [
-                r#"{"context":{"apiVersion":"4.0.0","slot":9},"value":{"space":1}}"#,
-                r#"{"context":{"apiVersion":"4.0.0","slot":9},"value":null}"#
-            ]
+            written(&kept, sliced).unwrap(),
+            r#"{ "space": 3, "owner": "x", "data": ["Ag==","base64"] }"#
         );
-        let mut kept: HashMap<_, _> =
-            [a, b].into_iter().zip(singles.into_iter().map(|body| entry(body, 9))).collect();
-        let list = assemble(&[a, b], |key| kept.get(key).cloned()).unwrap();
-        let Payload::Result(body) = &list.payload else { panic!("an error") };
-        assert_eq!(text(body).as_bytes(), LIST_OF_TWO);
-        assert!(assemble(&[a, Pubkey([3; 32])], |key| kept.get(key).cloned()).is_none(), "one is missing");
-        kept.insert(b, entry(Body::One(Bytes::from_static(br#"{"context":{"slot":10},"value":null}"#)), 10));
-        assert!(assemble(&[a, b], |key| kept.get(key).cloned()).is_none(), "two slots");
-        assert!(assemble(&[], |key| kept.get(key).cloned()).is_none(), "nothing to take a context from");
+        let bad = Bytes::from_static(br#"{"data":["!!!!","base64"],"owner":"x","space":3}"#);
+        let (kept, _) = Value::read(&bad, WHOLE).unwrap();
+        assert_eq!(written(&kept, form(AccountEncoding::Binary, None)), Err(Unmade::Broken));
     }
 }

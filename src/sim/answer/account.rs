@@ -6,26 +6,30 @@ use serde_json::{Value, json};
 
 use super::{Refusal, View, contextual, parsed};
 use crate::methods::{
-    AccountEncoding, AccountForm, AccountQuery, AccountsQuery, BalanceQuery, DataSlice, Pubkey, Slot,
+    AccountEncoding, AccountForm, AccountQuery, AccountsQuery, BASE58_MAX, BASE58_TOO_LONG,
+    BASE58_TOO_LONG_CODE, BalanceQuery, DataSlice, Pubkey, Slot,
 };
 use crate::sim::chain::accounts::Account;
 use crate::sim::chain::address;
 use crate::sim::chain::token::{Mint, TokenAccount};
 
-/// Most bytes that a node writes in base58.
-const BASE58_MAX: usize = 128;
-
 /// getAccountInfo
 pub(super) fn one(view: &View<'_>, query: &AccountQuery) -> Result<Value, Refusal> {
     let slot = view.slot_from(query.commitment, query.min_context_slot)?;
-    Ok(contextual(slot, &value(view, slot, &query.pubkey, query.form)?))
+    let read_at = view.node.reads_at(slot, query.commitment, 0);
+    Ok(contextual(slot, &value(view, read_at, &query.pubkey, query.form)?))
 }
 
 /// getMultipleAccounts
 pub(super) fn several(view: &View<'_>, query: &AccountsQuery) -> Result<Value, Refusal> {
     let slot = view.slot_from(query.commitment, query.min_context_slot)?;
-    let values: Result<Value, Refusal> =
-        query.pubkeys.iter().map(|key| value(view, slot, key, query.form)).collect();
+    let read_at = |position| view.node.reads_at(slot, query.commitment, position);
+    let values: Result<Value, Refusal> = query
+        .pubkeys
+        .iter()
+        .enumerate()
+        .map(|(position, key)| value(view, read_at(position), key, query.form))
+        .collect();
     Ok(contextual(slot, &values?))
 }
 
@@ -101,9 +105,7 @@ fn sliced(data: &[u8], slice: Option<DataSlice>) -> &[u8] {
 
 fn base58(bytes: &[u8]) -> Result<String, Refusal> {
     if bytes.len() > BASE58_MAX {
-        let words =
-            "Encoded binary (base 58) data should be less than 128 bytes, please use Base64 encoding.";
-        return Err(Refusal::new(-32_600, words));
+        return Err(Refusal::new(BASE58_TOO_LONG_CODE, BASE58_TOO_LONG));
     }
     Ok(bs58::encode(bytes).into_string())
 }

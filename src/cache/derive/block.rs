@@ -1,0 +1,310 @@
+//! A block's answer from a kept one of another shape.
+//!
+//! Reads no instruction and knows no program. `accounts` comes from jsonParsed only: which accounts of a message are
+//! writable depends on the keys that a node reserves, which json and base64 do not say.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+
+use super::object::{Object, Open, Part};
+use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
+
+/// What of a block is asked for: everything in a getBlock but slot and commitment. Canonical as a [`BlockQuery`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// How much of its transactions.
+    pub details: BlockDetails,
+    /// How transactions are written; matters for details `Full` only.
+    pub encoding: BlockEncoding,
+    /// Whether rewards are included.
+    pub rewards: bool,
+    /// The highest transaction version that the caller reads; matters for details `Full` and `Accounts` only.
+    pub max_version: Option<u8>,
+}
+
+impl From<&BlockQuery> for Shape {
+    fn from(query: &BlockQuery) -> Self {
+        let BlockQuery { details, encoding, rewards, max_version, .. } = *query;
+        Self { details, encoding, rewards, max_version }
+    }
+}
+
+/// Details and, of full ones, encodings from the shortest text to the longest.
+const FORMS: [(BlockDetails, BlockEncoding); 8] = [
+    (BlockDetails::None, BlockEncoding::Json),
+    (BlockDetails::Signatures, BlockEncoding::Json),
+    (BlockDetails::Accounts, BlockEncoding::Json),
+    (BlockDetails::Full, BlockEncoding::Base64),
+    (BlockDetails::Full, BlockEncoding::Base58),
+    (BlockDetails::Full, BlockEncoding::Binary),
+    (BlockDetails::Full, BlockEncoding::Json),
+    (BlockDetails::Full, BlockEncoding::JsonParsed),
+];
+
+/// The versions that callers are expected to name; one that a caller names itself comes first.
+const VERSIONS: [Option<u8>; 3] = [Some(0), None, Some(1)];
+
+/// The members of a transaction.
+const TRANSACTION: [&str; 3] = ["meta", "transaction", "version"];
+
+/// The members of `meta` that details `accounts` show, beside `rewards`.
+const SHORT_META: [&str; 7] =
+    ["err", "fee", "postBalances", "postTokenBalances", "preBalances", "preTokenBalances", "status"];
+
+/// The members of `meta` that they do not. One that stands in neither list may belong to a later node's `accounts`.
+const LONG_META: [&str; 5] =
+    ["computeUnitsConsumed", "costUnits", "innerInstructions", "logMessages", "returnData"];
+
+const SIGNATURE_BYTES: usize = 64;
+
+/// The characters of base58, by their value.
+const ALPHABET: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
+
+/// What becomes of a kept answer's transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// They are left out.
+    Drop,
+    /// They are signatures, and stay.
+    Keep,
+    /// Each by the first of its signatures.
+    Signatures,
+    /// Each by the first signature in its wire form.
+    WireSignatures,
+    /// Each by its accounts and short meta, then trimmed.
+    Accounts,
+    /// Each without what was not asked for: rewards, version.
+    Trim,
+}
+
+impl Change {
+    /// The change that leads from `kept` to `asked`; `None` where `kept` lacks something.
+    fn between(kept: Shape, asked: Shape) -> Option<Self> {
+        use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
+
+        if asked.rewards && !kept.rewards {
+            return None;
+        }
+        let change = match (kept.details, asked.details) {
+            (_, Nothing) => Self::Drop,
+            (Signatures, Signatures) => Self::Keep,
+            (Accounts, Signatures) => Self::Signatures,
+            (Full, Signatures) => match kept.encoding {
+                BlockEncoding::Json | BlockEncoding::JsonParsed => Self::Signatures,
+                BlockEncoding::Base64 => Self::WireSignatures,
+                // Its time grows with the square of a transaction's length.
+                BlockEncoding::Base58 | BlockEncoding::Binary => return None,
+            },
+            (Full, Accounts) if kept.encoding == BlockEncoding::JsonParsed => Self::Accounts,
+            (Accounts, Accounts) => Self::Trim,
+            (Full, Full) if kept.encoding == asked.encoding => Self::Trim,
+            _ => return None,
+        };
+        // Signatures and less are given whatever the versions are.
+        let versioned = matches!(change, Self::Accounts | Self::Trim);
+        let fits = asked.max_version == kept.max_version || asked.max_version.is_none();
+        (fits || !versioned).then_some(change)
+    }
+
+    /// How far the kept answer is taken apart for it.
+    const fn open(self) -> Open {
+        const TRIM: Open = Open::Each(&Open::Members(&[("meta", Open::Members(&[]))]));
+        const SIGNATURES: Open = Open::Each(&Open::Members(&[(
+            "transaction",
+            Open::Members(&[("signatures", Open::Each(&Open::Not))]),
+        )]));
+        const WIRE: Open = Open::Each(&Open::Members(&[("transaction", Open::Each(&Open::Not))]));
+        const ACCOUNTS: Open = Open::Each(&Open::Members(&[
+            ("meta", Open::Members(&[])),
+            ("transaction", Open::Members(&[("message", Open::Members(&[]))])),
+        ]));
+        match self {
+            Self::Drop | Self::Keep => Open::Members(&[]),
+            Self::Signatures => Open::Members(&[("transactions", SIGNATURES)]),
+            Self::WireSignatures => Open::Members(&[("transactions", WIRE)]),
+            Self::Accounts => Open::Members(&[("transactions", ACCOUNTS)]),
+            Self::Trim => Open::Members(&[("transactions", TRIM)]),
+        }
+    }
+}
+
+/// Whether an answer in `kept` shape holds all that one in `asked` shape needs.
+///
+/// One thing is left to [`reshape`]: without a `max_version`, a block is an answer only if it holds legacy
+/// transactions alone.
+pub fn derivable(kept: Shape, asked: Shape) -> bool {
+    Change::between(kept, asked).is_some()
+}
+
+/// The other shapes from which `asked` can be made, the cheapest first.
+pub fn sources(asked: Shape) -> impl Iterator<Item = Shape> {
+    FORMS
+        .into_iter()
+        .flat_map(move |(details, encoding)| {
+            let versions: Vec<_> = match details {
+                BlockDetails::None | BlockDetails::Signatures => vec![None],
+                BlockDetails::Accounts | BlockDetails::Full => {
+                    let others = VERSIONS.into_iter().filter(|version| *version != asked.max_version);
+                    std::iter::once(asked.max_version).chain(others).collect()
+                }
+            };
+            versions.into_iter().map(move |max_version| (details, encoding, max_version))
+        })
+        .flat_map(|(details, encoding, max_version)| {
+            [false, true].map(|rewards| Shape { details, encoding, rewards, max_version })
+        })
+        .filter(move |kept| *kept != asked && derivable(*kept, asked))
+}
+
+/// The answer in `asked` shape from the `result` in `kept` shape, byte for byte as the same node would write it.
+///
+/// `None` where it cannot be made, and where `result` is not what a node writes, `null` included: then a node is asked.
+/// Takes one pass over the text. Members stay in the order found.
+pub fn reshape(result: &Bytes, kept: Shape, asked: Shape) -> Option<Bytes> {
+    let change = Change::between(kept, asked)?;
+    let mut block = Part::read(result, change.open())?;
+    let members = block.as_object()?;
+    members.get("blockhash")?;
+    if kept.rewards && !asked.rewards {
+        members.remove("rewards")?;
+    }
+    match change {
+        Change::Keep => {
+            members.get("signatures")?;
+        }
+        Change::Drop => match kept.details {
+            BlockDetails::None => {}
+            BlockDetails::Signatures => drop(members.remove("signatures")?),
+            BlockDetails::Accounts | BlockDetails::Full => drop(members.remove("transactions")?),
+        },
+        Change::Signatures | Change::WireSignatures => {
+            let first = if change == Change::Signatures { first_signature } else { first_wire_signature };
+            let transactions = members.get("transactions")?.as_list()?;
+            let signatures = transactions.iter_mut().map(first).collect::<Option<_>>()?;
+            // Next to each other in the alphabet, and in the node's own type as well.
+            members.replace("transactions", "signatures", Part::List(signatures))?;
+        }
+        Change::Accounts | Change::Trim => {
+            for transaction in members.get("transactions")?.as_list()? {
+                let transaction = transaction.as_object()?;
+                if change == Change::Accounts {
+                    shorten(transaction)?;
+                }
+                trim(transaction, kept, asked)?;
+            }
+        }
+    }
+    Some(block.write())
+}
+
+/// The first signature of a transaction in json, jsonParsed or accounts.
+fn first_signature<'a>(transaction: &mut Part<'a>) -> Option<Part<'a>> {
+    let signatures =
+        transaction.as_object()?.get("transaction")?.as_object()?.get("signatures")?.as_list()?;
+    let first = signatures.first_mut()?;
+    first.as_text()?.starts_with('"').then(|| std::mem::replace(first, Part::NULL))
+}
+
+/// The first signature of a transaction in base64: it stands behind the number of signatures, which is one byte up to
+/// 127. Version 1 keeps its signatures elsewhere, and is known by a first byte above that.
+fn first_wire_signature<'a>(transaction: &mut Part<'a>) -> Option<Part<'a>> {
+    /// The fewest whole groups of four characters that hold the count and one signature.
+    const CHARACTERS: usize = (1 + SIGNATURE_BYTES).div_ceil(3) * 4;
+
+    let pair = transaction.as_object()?.get("transaction")?.as_list()?;
+    let [wire, encoding] = pair.as_slice() else { return None };
+    if encoding.as_text()? != "\"base64\"" {
+        return None;
+    }
+    let head = wire.as_text()?.strip_prefix('"')?.get(..CHARACTERS)?;
+    let mut bytes = [0; CHARACTERS / 4 * 3];
+    STANDARD.decode_slice(head, &mut bytes).ok()?;
+    let (count, rest) = bytes.split_first()?;
+    let signature = rest.first_chunk()?;
+    (1..=127).contains(count).then(|| Part::Text(Cow::Owned(format!("\"{}\"", base58(signature)))))
+}
+
+/// A signature in base58.
+///
+/// Written for 64 bytes, since a block holds thousands of them: the number shrinks by five characters at a time
+/// (58^5 fits 30 bits), where an encoder for any length goes byte by byte.
+fn base58(signature: &[u8; SIGNATURE_BYTES]) -> String {
+    const SCALE: u64 = 58_u64.pow(5);
+    /// Five characters each: 90 hold the 88 of the longest signature.
+    const GROUPS: usize = 18;
+
+    // 32 bits each, the most significant first; u64 for room to divide.
+    let mut limbs = [0_u64; SIGNATURE_BYTES / 4];
+    for (limb, bytes) in limbs.iter_mut().zip(signature.chunks_exact(4)) {
+        *limb = bytes.iter().fold(0, |limb, byte| limb << 8 | u64::from(*byte));
+    }
+    let mut digits = [0_usize; GROUPS * 5];
+    for group in digits.rchunks_exact_mut(5) {
+        let mut rest = 0;
+        for limb in limbs.iter_mut().skip_while(|limb| **limb == 0) {
+            let wide = rest << 32 | *limb;
+            *limb = wide / SCALE;
+            rest = wide % SCALE;
+        }
+        for digit in group.iter_mut().rev() {
+            *digit = (rest % 58) as usize;
+            rest /= 58;
+        }
+    }
+    // Each leading zero byte is a `1` of its own, and other characters are not padded.
+    let zeros = signature.iter().take_while(|byte| **byte == 0).count();
+    let ones = std::iter::repeat_n(0, zeros);
+    let digits = ones.chain(digits.into_iter().skip_while(|digit| *digit == 0));
+    digits.map(|digit| char::from(ALPHABET[digit])).collect()
+}
+
+/// Makes a transaction in jsonParsed one in accounts. A transaction without meta is without it in both.
+fn shorten(transaction: &mut Object) -> Option<()> {
+    if !transaction.names().all(|name| TRANSACTION.contains(&name)) {
+        return None;
+    }
+    let inner = transaction.get("transaction")?.as_object()?;
+    let account_keys = inner.get("message")?.as_object()?.remove("accountKeys")?;
+    inner.replace("message", "accountKeys", account_keys)?;
+    if inner.names().count() != 2 || !inner.has("signatures") {
+        return None;
+    }
+    if let Part::Object(meta) = transaction.get("meta")? {
+        let short = |name: &str| name == "rewards" || SHORT_META.contains(&name);
+        let known = |name: &str| short(name) || LONG_META.contains(&name);
+        if !SHORT_META.iter().all(|name| meta.has(name)) || !meta.names().all(known) {
+            return None;
+        }
+        meta.retain(short);
+    }
+    Some(())
+}
+
+/// Leaves out what was not asked for.
+fn trim(transaction: &mut Object, kept: Shape, asked: Shape) -> Option<()> {
+    let meta = transaction.get("meta")?;
+    let has_meta = matches!(meta, Part::Object(_));
+    if let Part::Object(meta) = meta {
+        match asked.details {
+            _ if asked.rewards => {}
+            BlockDetails::Full => *meta.get("rewards")? = Part::NULL,
+            // Not there, or `null`, if rewards were not asked for before either.
+            _ => drop(meta.remove("rewards")),
+        }
+    }
+    if kept.max_version.is_some() && asked.max_version.is_none() {
+        match transaction.remove("version") {
+            Some(version) if version.as_text() == Some("\"legacy\"") => {}
+            // A transaction so old that it has no meta is legacy, and a node writes no version to it.
+            None if !has_meta => {}
+            _ => return None,
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,334 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+use serde::de::IgnoredAny;
+
+use super::super::recorded::{Exchange, load, pairs};
+use super::*;
+use crate::methods::Query;
+use crate::node::NodeReply;
+
+/// A node's refusal of a version that the caller does not read.
+const UNSUPPORTED_VERSION: i32 = -32015;
+
+const FULL: Shape = Shape {
+    details: BlockDetails::Full,
+    encoding: BlockEncoding::JsonParsed,
+    rewards: true,
+    max_version: Some(0),
+};
+const JSON: Shape = Shape { encoding: BlockEncoding::Json, ..FULL };
+const BASE64: Shape = Shape { encoding: BlockEncoding::Base64, ..FULL };
+const ACCOUNTS: Shape = Shape { details: BlockDetails::Accounts, encoding: BlockEncoding::Json, ..FULL };
+const SIGNATURES: Shape = Shape { details: BlockDetails::Signatures, max_version: None, ..ACCOUNTS };
+const NONE: Shape = Shape { details: BlockDetails::None, ..SIGNATURES };
+
+fn recorded() -> Vec<Exchange> {
+    // Groups are per slot, and the epochs were recorded on another cluster.
+    let epochs = load("epochs").into_iter().map(|mut exchange| {
+        exchange.group = exchange.group.map(|group| format!("{group} of the epochs"));
+        exchange
+    });
+    load("getBlock").into_iter().chain(load("getBlock-large")).chain(epochs).collect()
+}
+
+fn shape(exchange: &Exchange) -> Option<Shape> {
+    match &exchange.query {
+        Some(Query::Block(query)) => Some(Shape::from(query)),
+        _ => None,
+    }
+}
+
+fn form(shape: Shape) -> String {
+    match shape.details {
+        BlockDetails::Full => shape.encoding.as_str().to_owned(),
+        details => details.as_str().to_owned(),
+    }
+}
+
+#[test]
+fn every_recorded_shape_is_made_from_every_other_that_holds_it() {
+    let recorded = recorded();
+    let mut proved: BTreeMap<String, usize> = BTreeMap::new();
+    let mut count = |what: String| *proved.entry(what).or_default() += 1;
+    for (from, to) in pairs(&recorded) {
+        let (Some(kept), Some(asked), Some(result)) = (shape(from), shape(to), from.result()) else {
+            continue;
+        };
+        if !derivable(kept, asked) {
+            assert_eq!(reshape(result, kept, asked), None, "{} from {}", to.name, from.name);
+            continue;
+        }
+        let made = reshape(result, kept, asked);
+        match &to.reply {
+            NodeReply::Result(expected) => {
+                assert!(made.as_ref() == Some(expected), "{} from {}", to.name, from.name);
+                if kept == asked {
+                    count("the same".to_owned());
+                    continue;
+                }
+                assert!(sources(asked).any(|source| source == kept), "{kept:?} is no source of {asked:?}");
+                count(format!("{} from {}", form(asked), form(kept)));
+                if kept.rewards && !asked.rewards {
+                    count(format!("rewards from {}", form(kept)));
+                }
+                if kept.max_version.is_some()
+                    && matches!(asked.details, BlockDetails::Accounts | BlockDetails::Full)
+                    && asked.max_version.is_none()
+                {
+                    count(format!("version from {}", form(kept)));
+                }
+            }
+            NodeReply::Error { code, .. } => {
+                assert_eq!((*code, made), (UNSUPPORTED_VERSION, None), "{} from {}", to.name, from.name);
+                count("a version that is not supported".to_owned());
+            }
+        }
+    }
+    let proved: Vec<_> = proved.iter().map(|(what, count)| (what.as_str(), *count)).collect();
+    // Exact, so that no row can stop proving something unseen.
+    let expected = [
+        ("a version that is not supported", 75),
+        ("accounts from accounts", 86),
+        ("accounts from jsonParsed", 119),
+        ("base58 from base58", 23),
+        ("base64 from base64", 38),
+        ("binary from binary", 23),
+        ("json from json", 38),
+        ("jsonParsed from jsonParsed", 23),
+        ("none from accounts", 322),
+        ("none from base58", 111),
+        ("none from base64", 202),
+        ("none from binary", 111),
+        ("none from json", 202),
+        ("none from jsonParsed", 148),
+        ("none from none", 80),
+        ("none from signatures", 346),
+        ("rewards from accounts", 206),
+        ("rewards from base58", 37),
+        ("rewards from base64", 92),
+        ("rewards from binary", 37),
+        ("rewards from json", 92),
+        ("rewards from jsonParsed", 74),
+        ("rewards from none", 80),
+        ("rewards from signatures", 160),
+        ("signatures from accounts", 322),
+        ("signatures from base64", 202),
+        ("signatures from json", 202),
+        ("signatures from jsonParsed", 148),
+        ("signatures from signatures", 80),
+        ("the same", 484),
+        ("version from accounts", 49),
+        ("version from base58", 12),
+        ("version from base64", 21),
+        ("version from binary", 12),
+        ("version from json", 21),
+        ("version from jsonParsed", 24),
+    ];
+    assert_eq!(proved, expected);
+}
+
+#[test]
+fn what_a_shape_lacks_is_not_made_from_it() {
+    let binary = Shape { encoding: BlockEncoding::Binary, ..FULL };
+    let base58 = Shape { encoding: BlockEncoding::Base58, ..FULL };
+    let no_rewards = |shape| Shape { rewards: false, ..shape };
+    let no_version = |shape| Shape { max_version: None, ..shape };
+    for (kept, asked, expected) in [
+        (FULL, FULL, true),
+        (FULL, no_rewards(no_version(ACCOUNTS)), true),
+        (base58, no_rewards(NONE), true),
+        (NONE, no_rewards(NONE), true),
+        (JSON, ACCOUNTS, false),
+        (BASE64, ACCOUNTS, false),
+        (base58, SIGNATURES, false),
+        (binary, SIGNATURES, false),
+        (JSON, FULL, false),
+        (FULL, JSON, false),
+        (BASE64, base58, false),
+        (ACCOUNTS, FULL, false),
+        (SIGNATURES, ACCOUNTS, false),
+        (NONE, SIGNATURES, false),
+        (no_rewards(FULL), FULL, false),
+        (no_rewards(SIGNATURES), NONE, false),
+        (no_version(FULL), ACCOUNTS, false),
+        (Shape { max_version: Some(1), ..FULL }, FULL, false),
+    ] {
+        assert_eq!(derivable(kept, asked), expected, "{asked:?} from {kept:?}");
+    }
+}
+
+#[test]
+fn the_cheapest_source_comes_first() {
+    let forms = |asked| {
+        let mut forms: Vec<_> = sources(asked).map(form).collect();
+        forms.dedup();
+        forms
+    };
+    assert_eq!(forms(NONE), ["signatures", "accounts", "base64", "base58", "binary", "json", "jsonParsed"],);
+    assert_eq!(forms(SIGNATURES), ["accounts", "base64", "json", "jsonParsed"]);
+    assert_eq!(forms(ACCOUNTS), ["jsonParsed"], "without rewards it cannot be made");
+    let no_rewards = Shape { rewards: false, max_version: Some(7), ..ACCOUNTS };
+    let rewards = Shape { rewards: true, ..no_rewards };
+    let parsed = Shape { encoding: BlockEncoding::JsonParsed, details: BlockDetails::Full, ..no_rewards };
+    let both = Shape { rewards: true, ..parsed };
+    assert_eq!(sources(no_rewards).collect::<Vec<_>>(), [rewards, parsed, both]);
+    assert_eq!(sources(FULL).count(), 0);
+}
+
+/// A block of one transaction, as shape [`FULL`].
+fn parsed(transaction: &str) -> String {
+    format!(r#"{{"blockhash":"B","rewards":[],"transactions":[{transaction}]}}"#)
+}
+
+const SHORT: &str = r#""err":null,"fee":1,"postBalances":[],"postTokenBalances":[],"preBalances":[],"preTokenBalances":[],"rewards":[],"status":{"Ok":null}"#;
+
+#[test]
+fn what_no_recording_holds_is_made_as_nodes_write_it_or_not_at_all() {
+    let legacy = Shape { max_version: None, rewards: false, ..ACCOUNTS };
+    let transaction =
+        r#""transaction":{"message":{"accountKeys":[1.0],"recentBlockhash":"R"},"signatures":["S","T"]}"#;
+    let made = |transaction: &str, asked| {
+        let made = reshape(&parsed(transaction).into(), FULL, asked)?;
+        Some(String::from_utf8(made.to_vec()).unwrap())
+    };
+    // Stored without meta: no version in any shape.
+    let old = format!(r#"{{"meta":null,{transaction}}}"#);
+    let short = r#"{"meta":null,"transaction":{"accountKeys":[1.0],"signatures":["S","T"]}}"#;
+    assert_eq!(made(&old, ACCOUNTS), Some(parsed(short)));
+    assert_eq!(made(&old, legacy), Some(parsed(short).replace(r#""rewards":[],"#, "")));
+    assert_eq!(made(&old, SIGNATURES).unwrap(), r#"{"blockhash":"B","rewards":[],"signatures":["S"]}"#);
+    // Another order of members than ours, kept.
+    let unordered = format!(r#"{{"version":"legacy",{transaction},"meta":{{"costUnits":1,{SHORT}}}}}"#);
+    let short =
+        r#"{"version":"legacy","transaction":{"accountKeys":[1.0],"signatures":["S","T"]},"meta":{SHORT}}"#;
+    assert_eq!(made(&unordered, ACCOUNTS), Some(parsed(&short.replace("SHORT", SHORT))));
+    for transaction in [
+        // A node may write what we do not know into either shape.
+        &format!(r#"{{"meta":{{"new":1,{SHORT}}},{transaction},"version":0}}"#),
+        &format!(r#"{{"meta":{{{SHORT}}},"new":1,{transaction},"version":0}}"#),
+        &format!(r#"{{"meta":{{"err":null}},{transaction},"version":0}}"#),
+        &format!(r#"{{"meta":{{{SHORT}}},"transaction":{{"signatures":["S"]}},"version":0}}"#),
+        r#"{"meta":null,"transaction":["AA==","base64"]}"#,
+        "null",
+    ] {
+        assert_eq!(made(transaction, ACCOUNTS), None, "{transaction}");
+    }
+    for version in ["0", "1", "null", r#""Legacy""#] {
+        let transaction = format!(r#"{{"meta":{{{SHORT}}},{transaction},"version":{version}}}"#);
+        assert!(made(&transaction, ACCOUNTS).is_some());
+        assert_eq!(made(&transaction, legacy), None, "{version}");
+    }
+    let unversioned = format!(r#"{{"meta":{{{SHORT}}},{transaction}}}"#);
+    assert_eq!(made(&unversioned, legacy), None, "a node tells the version of what has meta");
+}
+
+#[test]
+fn a_signature_is_read_off_the_wire_form_of_legacy_and_version_0_only() {
+    let made = |wire: &[u8], encoding: &str| {
+        let wire = STANDARD.encode(wire);
+        let block = parsed(&format!(r#"{{"meta":null,"transaction":["{wire}","{encoding}"]}}"#));
+        reshape(&block.into(), BASE64, SIGNATURES)
+    };
+    let wire = |count: u8, bytes: usize| [vec![count], vec![7; bytes - 1]].concat();
+    let signature = bs58::encode([7; 64]).into_string();
+    let expected = format!(r#"{{"blockhash":"B","rewards":[],"signatures":["{signature}"]}}"#);
+    for count in [1, 127] {
+        assert_eq!(made(&wire(count, 200), "base64").unwrap(), expected);
+    }
+    for (count, bytes, encoding) in
+        [(0, 200, "base64"), (0x81, 200, "base64"), (1, 60, "base64"), (1, 200, "base58")]
+    {
+        assert_eq!(made(&wire(count, bytes), encoding), None, "{count} {bytes} {encoding}");
+    }
+}
+
+#[test]
+fn what_is_no_block_gives_nothing() {
+    for text in [
+        "",
+        "null",
+        "[]",
+        "0",
+        "{}",
+        "<html>",
+        r#"{"blockhash":"B"#,
+        r#"{"blockhash":"B","rewards":[]}"#,
+        r#"{"blockhash":"B","rewards":[],"transactions":null}"#,
+        r#"{"blockhash":"B","rewards":[],"transactions":[]}x"#,
+        r#"{"rewards":[],"transactions":[]}"#,
+        r#"{"blockhash":"B","rewards":[],"transactions":[1]}"#,
+        r#"{"blockhash":"B","rewards":[],"transactions":[{"meta":null,"transaction":{"signatures":[]}}]}"#,
+        r#"{"blockhash":"B","rewards":[],"transactions":[{"meta":null,"transaction":{"signatures":[7]}}]}"#,
+    ] {
+        assert_eq!(reshape(&Bytes::from_static(text.as_bytes()), FULL, SIGNATURES), None, "{text}");
+    }
+    let no_rewards = Shape { rewards: false, ..NONE };
+    for (text, kept) in [
+        (r#"{"blockhash":"B","signatures":[]}"#, SIGNATURES),
+        (r#"{"blockhash":"B","rewards":[]}"#, SIGNATURES),
+        (r#"{"rewards":[]}"#, NONE),
+    ] {
+        assert_eq!(reshape(&Bytes::from_static(text.as_bytes()), kept, no_rewards), None, "{text}");
+    }
+}
+
+/// A recorded block with a version-0 transaction, with its shape.
+fn recorded_in(details: BlockDetails, encoding: BlockEncoding) -> (Shape, Bytes) {
+    let asked = |shape: Shape| (shape.details, shape.encoding, shape.rewards) == (details, encoding, true);
+    let found = load("getBlock").into_iter().find_map(|exchange| {
+        let shape = shape(&exchange).filter(|shape| asked(*shape))?;
+        exchange.result().map(|result| (shape, result.clone()))
+    });
+    found.unwrap()
+}
+
+proptest! {
+    #[test]
+    fn a_signature_is_written_as_an_encoder_for_any_length_writes_it(
+        zeros in 0..=SIGNATURE_BYTES,
+        mut signature in prop::collection::vec(any::<u8>(), SIGNATURE_BYTES),
+    ) {
+        // Leading zeros are a case of their own, and rare.
+        signature[..zeros].fill(0);
+        let signature = signature.try_into().unwrap();
+        prop_assert_eq!(base58(&signature), bs58::encode(signature).into_string());
+        prop_assert_eq!(base58(&[255; SIGNATURE_BYTES]), bs58::encode([255; SIGNATURE_BYTES]).into_string());
+    }
+
+    #[test]
+    fn no_damage_to_a_block_is_more_than_no_answer_or_another_json(
+        damages in prop::collection::vec((any::<Index>(), any::<Index>(), prop_oneof![
+            "[\\\\\"\\[\\]{},:0e.-]{0,2}", r#"null|"version"|"meta"|"signatures""#, "\\PC{0,3}",
+        ]), 1..4),
+        cut: Index,
+    ) {
+        thread_local! {
+            static BLOCKS: [(Shape, Bytes); 3] = [
+                recorded_in(BlockDetails::Full, BlockEncoding::JsonParsed),
+                recorded_in(BlockDetails::Full, BlockEncoding::Base64),
+                recorded_in(BlockDetails::Accounts, BlockEncoding::Json),
+            ];
+        }
+        for (kept, block) in BLOCKS.with(Clone::clone) {
+            let mut damaged = block.to_vec();
+            for (at, other, text) in &damages {
+                let at = at.index(damaged.len() + 1);
+                let end = damaged.len().min(at + other.index(4));
+                damaged.splice(at..end, text.bytes());
+            }
+            let damaged = Bytes::from(damaged);
+            let cut = block.slice(..cut.index(block.len()));
+            for (details, encoding) in FORMS {
+                for (rewards, max_version) in [(true, Some(0)), (false, None)] {
+                    let asked = Shape { details, encoding, rewards, max_version };
+                    prop_assert_eq!(reshape(&cut, kept, asked), None);
+                    if let Some(made) = reshape(&damaged, kept, asked) {
+                        prop_assert!(serde_json::from_slice::<IgnoredAny>(&made).is_ok(), "{:?}", made);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Lists of accounts from single ones of one slot, and the other way round; both share each account's bytes.
+//!
+//! Element i of a list is the `value` of the single answer in the same form at the same slot, exactly. A list made
+//! here is as consistent as a node's own: at finalized even a node's list may mix neighbouring slots.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use super::super::entry::{Body, Entry, Kept, Place};
+use super::account::{Unmade, Value};
+use crate::methods::{AccountEncoding, AccountForm};
+use crate::node::Contextual;
+use crate::node::answer::elements;
+
+const CONTEXT: &[u8] = br#"{"context":"#;
+const VALUE: &[u8] = br#","value":"#;
+
+/// One account of a list that was taken apart.
+pub struct Single {
+    /// The whole answer, as if the account had been asked for alone.
+    pub result: Bytes,
+    /// Where its context stands.
+    pub context: Place,
+    /// Its value, which is a part of it.
+    pub value: Value,
+    /// The account's size, where the answer says it.
+    pub space: Option<u64>,
+}
+
+impl Single {
+    /// As an entry keeps it, fetched for a caller who `asked` for that encoding.
+    pub fn kept(self, asked: Option<AccountEncoding>) -> Kept {
+        let Self { result, context, value, .. } = self;
+        Kept::Account { result, context, value, asked }
+    }
+}
+
+/// A single account's answer as kept, and its size; `None` where it is not what a node writes.
+pub fn read_single(result: &Bytes, form: AccountForm) -> Option<Single> {
+    let Contextual { context, value, .. } = Contextual::split(result)?;
+    let (read, space) = Value::read(&value, form)?;
+    if read.text().as_ptr() == value.as_ptr() {
+        let from = context.as_ptr() as usize - result.as_ptr() as usize;
+        let context = (u32::try_from(from).ok()?, u32::try_from(from + context.len()).ok()?);
+        return Some(Single { result: result.clone(), context, value: read, space });
+    }
+    // Rewritten: it stands in a result of its own.
+    Some(Single { space, ..alone(&context, &read)? })
+}
+
+/// A list's answer taken apart: its context, and the single answers that it holds, in its order; `None` where it is
+/// not a list of `count`.
+///
+/// Each single is in memory of its own: one that outlives the others holds on to nothing more.
+pub fn read_list(list: &Bytes, form: AccountForm, count: usize) -> Option<(Bytes, Vec<Single>)> {
+    let Contextual { context, value, .. } = Contextual::split(list)?;
+    let elements = elements(&value)?;
+    if elements.len() != count {
+        return None;
+    }
+    let singles = elements.iter().map(|text| {
+        let (value, space) = Value::read(text, form)?;
+        Some(Single { space, ..alone(&context, &value)? })
+    });
+    let singles = singles.collect::<Option<Vec<_>>>()?;
+    Some((Bytes::copy_from_slice(&context), singles))
+}
+
+/// The single answers that a list's answer holds, as their node would have written them; `None` where it is no list.
+pub fn parts(list: &Bytes) -> Option<Vec<Bytes>> {
+    let Contextual { context, value, .. } = Contextual::split(list)?;
+    let single = |value: &Bytes| [CONTEXT, &context, VALUE, value, b"}"].concat().into();
+    Some(elements(&value)?.iter().map(single).collect())
+}
+
+/// `value` as an answer of its own, copied.
+fn alone(context: &[u8], value: &Value) -> Option<Single> {
+    let mut result =
+        BytesMut::with_capacity(CONTEXT.len() + context.len() + VALUE.len() + value.text().len() + 1);
+    for piece in [CONTEXT, context, VALUE] {
+        result.extend_from_slice(piece);
+    }
+    let from = result.len();
+    result.extend_from_slice(value.text());
+    let to = result.len();
+    result.extend_from_slice(b"}");
+    let result = result.freeze();
+    let at = (u32::try_from(CONTEXT.len()).ok()?, u32::try_from(CONTEXT.len() + context.len()).ok()?);
+    Some(Single { value: value.moved_into(&result, from..to), context: at, result, space: None })
+}
+
+/// A list from single ones, whatever their slots: the lowest is the list's, and its age is the oldest's.
+pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
+    let lowest = singles.iter().min_by_key(|single| single.slot)?;
+    let Kept::Account { result, context: (from, to), .. } = &lowest.kept else { return None };
+    let context = result.slice(*from as usize..*to as usize);
+    let sent_at = singles.iter().map(|single| single.sent_at).min()?;
+    let values = singles.iter().map(|single| match &single.kept {
+        Kept::Account { value, .. } => Some(value.clone()),
+        _ => None,
+    });
+    let values = values.collect::<Option<Arc<[_]>>>()?;
+    let kept = Kept::Accounts { context, values, asked: None };
+    Some(Entry { kept, slot: lowest.slot, sent_at, class: lowest.class, derived: true })
+}
+
+/// A single answer in `form`, and whether it differs from what is kept.
+///
+/// # Errors
+/// As for [`Value::write`].
+pub fn write_single(result: &Bytes, value: &Value, form: AccountForm) -> Result<(Body, bool), Unmade> {
+    if value.is_kept_in(form) {
+        return Ok((Body::One(result.clone()), false));
+    }
+    let from = value.text().as_ptr() as usize - result.as_ptr() as usize;
+    let mut pieces = vec![result.slice(..from)];
+    value.write(form, &mut pieces)?;
+    pieces.push(result.slice(from + value.text().len()..));
+    Ok((Body::of(pieces), true))
+}
+
+/// A list in `form`, and whether any value differs from what is kept.
+///
+/// # Errors
+/// As for [`Value::write`], by the first value that cannot be written, as a node does.
+pub fn write_list(context: &Bytes, values: &[Value], form: AccountForm) -> Result<(Body, bool), Unmade> {
+    let mut pieces = vec![Bytes::from_static(CONTEXT), context.clone(), Bytes::from_static(br#","value":["#)];
+    let mut differs = false;
+    for (i, value) in values.iter().enumerate() {
+        if i > 0 {
+            pieces.push(Bytes::from_static(b","));
+        }
+        differs |= value.write(form, &mut pieces)?;
+    }
+    pieces.push(Bytes::from_static(b"]}"));
+    Ok((Body::of(pieces), differs))
+}
+
+#[cfg(test)]
+mod tests;

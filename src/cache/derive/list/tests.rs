@@ -1,0 +1,170 @@
+//! Lists from single answers and back, on made and on recorded texts.
+
+use tokio::time::Instant;
+
+use super::super::super::freshness::Class;
+use super::super::super::sizes::sources;
+use super::super::account::Kind;
+use super::super::recorded::{Exchange, load};
+use super::*;
+use crate::methods::{AccountEncoding, Commitment};
+use crate::methods::{AccountForm as Form, BASE58_TOO_LONG, Query};
+use crate::node::NodeReply;
+
+const FORM: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
+const LIST: &str = r#"{"context":{"apiVersion":"4.0.0","slot":9},"value":[{"data":["AQ==","base64"],"owner":"x","space":1},null]}"#;
+
+fn entry(single: Single, slot: u64) -> Arc<Entry> {
+    let kept = single.kept(None);
+    let class = Class::Account(Commitment::Finalized);
+    Arc::new(Entry { kept, slot, sent_at: Instant::now(), class, derived: false })
+}
+
+fn text(list: &Entry) -> String {
+    let Kept::Accounts { context, values, .. } = &list.kept else { panic!("no list") };
+    String::from_utf8(write_list(context, values, FORM).unwrap().0.whole().to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_list_gives_its_singles_and_they_give_it_back() {
+    let (context, singles) = read_list(&Bytes::from_static(LIST.as_bytes()), FORM, 2).unwrap();
+    assert_eq!(context, r#"{"apiVersion":"4.0.0","slot":9}"#);
+    assert_eq!(
+        singles.iter().map(|single| (&single.result[..], single.space)).collect::<Vec<_>>(),
+        [
+            (
+                &br#"{"context":{"apiVersion":"4.0.0","slot":9},"value":{"data":["AQ==","base64"],"owner":"x","space":1}}"#[..],
+                Some(1)
+            ),
+            (&br#"{"context":{"apiVersion":"4.0.0","slot":9},"value":null}"#[..], None),
+        ]
+    );
+    let kept: Vec<_> = singles.into_iter().map(|single| entry(single, 9)).collect();
+    let list = joined(&kept).unwrap();
+    assert_eq!((text(&list).as_str(), list.slot), (LIST, 9));
+    let later = Bytes::from_static(br#"{"context":{"slot":10},"value":null}"#);
+    let later = entry(read_single(&later, FORM).unwrap(), 10);
+    let mixed = joined(&[later, Arc::clone(&kept[0])]).unwrap();
+    let expected = r#"{"context":{"apiVersion":"4.0.0","slot":9},"value":[null,{"data":["AQ==","base64"],"owner":"x","space":1}]}"#;
+    assert_eq!((text(&mixed).as_str(), mixed.slot, mixed.sent_at), (expected, 9, kept[0].sent_at));
+    assert!(joined(&[]).is_none(), "nothing to take a context from");
+}
+
+#[test]
+fn a_list_of_another_length_is_no_answer() {
+    let list = Bytes::from_static(LIST.as_bytes());
+    assert!(read_list(&list, FORM, 1).is_none());
+    assert!(read_list(&Bytes::from_static(b"null"), FORM, 0).is_none());
+    let (_, none) = read_list(&Bytes::from_static(br#"{"context":{"slot":9},"value":[]}"#), FORM, 0).unwrap();
+    assert!(none.is_empty());
+}
+
+/// The form of a recorded call, its keys and the slot of its answer.
+fn asked(exchange: &Exchange) -> Option<(Form, Vec<crate::methods::Pubkey>, bool)> {
+    match exchange.query.as_ref()? {
+        Query::Account(q) => Some((q.form, vec![q.pubkey], false)),
+        Query::Accounts(q) => Some((q.form, q.pubkeys.to_vec(), true)),
+        _ => None,
+    }
+}
+
+/// The same text with what zstd packed written plainly: the encoder's choices are not promised.
+fn unpacked(text: &str) -> String {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD as BASE64;
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(end) = rest.find("\",\"base64+zstd\"]") {
+        let start = rest[..end].rfind('"').unwrap() + 1;
+        let packed = BASE64.decode(&rest[start..end]).unwrap();
+        out.push_str(&rest[..start]);
+        out.push_str(&BASE64.encode(zstd::stream::decode_all(&packed[..]).unwrap()));
+        out.push_str("\",\"unpacked\"]");
+        rest = &rest[end + "\",\"base64+zstd\"]".len()..];
+    }
+    out + rest
+}
+
+/// What `kept` says in the form of `wanted`, as a body's `result` or the words of a refusal.
+fn made(kept: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) -> Result<String, Unmade> {
+    let (body, _) = if is_list {
+        let (context, singles) = read_list(kept, form, keys).unwrap();
+        let values: Vec<Value> = singles.into_iter().map(|single| single.value).collect();
+        write_list(&context, &values, wanted)?
+    } else {
+        let Single { result, value, .. } = read_single(kept, form).unwrap();
+        write_single(&result, &value, wanted)?
+    };
+    Ok(String::from_utf8(body.whole().to_vec()).unwrap())
+}
+
+/// Every recorded answer in one form, made from every other recorded one of the same accounts at the same slot that
+/// is said to hold it.
+#[test]
+fn recorded_answers_follow_from_each_other() {
+    let (mut proved, mut refused, mut packed) = (0, 0, 0);
+    for file in ["getAccountInfo", "getAccountInfo-large", "getMultipleAccounts", "getTokenAccountBalance"] {
+        let exchanges = load(file);
+        for one in exchanges.iter().filter(|one| one.group.is_some()) {
+            let (Some((form, keys, is_list)), Some(kept)) = (asked(one), one.result()) else { continue };
+            for other in exchanges.iter().filter(|other| other.group == one.group) {
+                let Some((wanted, other_keys, other_is_list)) = asked(other) else { continue };
+                let holds = form != wanted && sources(wanted).any(|source| source == form);
+                if !holds || (&keys, is_list) != (&other_keys, other_is_list) {
+                    continue;
+                }
+                let made = made(kept, form, keys.len(), is_list, wanted);
+                match &other.reply {
+                    NodeReply::Result(result) => {
+                        let said = std::str::from_utf8(result).unwrap();
+                        let made = made.unwrap_or_else(|unmade| panic!("{}: {unmade:?}", other.name));
+                        if wanted.encoding == AccountEncoding::Base64Zstd {
+                            packed += 1;
+                            assert_eq!(unpacked(&made), unpacked(said), "{} from {}", other.name, one.name);
+                        } else {
+                            assert_eq!(made, said, "{} from {}", other.name, one.name);
+                        }
+                        proved += 1;
+                    }
+                    NodeReply::Error { body, .. } => {
+                        assert_eq!(made, Err(Unmade::Base58TooLong), "{} from {}", other.name, one.name);
+                        assert!(std::str::from_utf8(body).unwrap().contains(BASE58_TOO_LONG));
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(
+        proved > 500 && refused > 100 && packed > 100,
+        "{proved} proved, {refused} refused, {packed} packed"
+    );
+}
+
+/// Element i of a list is the value of the single answer at the same slot, and a list made of singles is the node's.
+#[test]
+fn recorded_lists_follow_from_recorded_single_answers() {
+    let mut proved = 0;
+    let exchanges: Vec<_> = load("getMultipleAccounts").into_iter().chain(load("getAccountInfo")).collect();
+    for list in exchanges.iter().filter(|list| list.group.is_some()) {
+        let (Some((form, keys, true)), Some(said)) = (asked(list), list.result()) else { continue };
+        let single = |key: &crate::methods::Pubkey| {
+            let same = |one: &&Exchange| {
+                one.group == list.group
+                    && asked(one) == Some((form, vec![*key], false))
+                    && one.result().is_some()
+            };
+            let one = exchanges.iter().find(same)?;
+            let single = read_single(one.result()?, form)?;
+            (single.value.kind() == Kind::from(form) || single.value.text() == "null")
+                .then(|| entry(single, 1))
+        };
+        let Some(singles) = keys.iter().map(single).collect::<Option<Vec<_>>>() else { continue };
+        let Some(made) = joined(&singles) else { continue };
+        let Kept::Accounts { context, values, .. } = &made.kept else { panic!("no list") };
+        let (body, _) = write_list(context, values, form).unwrap();
+        assert_eq!(body.whole(), said, "{}", list.name);
+        proved += 1;
+    }
+    assert!(proved >= 9, "{proved} lists were proved");
+}

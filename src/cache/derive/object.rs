@@ -1,0 +1,262 @@
+//! A JSON text taken apart only as far as a derivation looks into it, changed there, and written back.
+//!
+//! Builds no tree of the rest: what is not opened stays the text that it was, so that a float keeps its digits. The
+//! order of members is the order found; members are few, and are looked up one after the other.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// Room for the members of most objects that are opened, so that they are not moved as they are read.
+const MEMBERS: usize = 16;
+
+/// How far a text is taken apart. Written as constants, so that no answer decides how deep this goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Open {
+    /// Left as text.
+    Not,
+    /// An array, each element as given.
+    Each(&'static Open),
+    /// An object, the named members as given, all others left as text. May be `null` instead.
+    Members(&'static [(&'static str, Open)]),
+}
+
+/// A JSON value, opened or not.
+#[derive(Debug)]
+pub(super) enum Part<'a> {
+    /// JSON text as it stood, or as it will stand.
+    Text(Cow<'a, str>),
+    /// An array.
+    List(Vec<Part<'a>>),
+    /// An object.
+    Object(Object<'a>),
+}
+
+/// A JSON object's members, in order. No name among them needs escaping.
+#[derive(Debug)]
+pub(super) struct Object<'a>(Vec<(&'a str, Part<'a>)>);
+
+impl<'a> Part<'a> {
+    /// The value `null`.
+    pub(super) const NULL: Self = Self::Text(Cow::Borrowed("null"));
+
+    /// Takes `text` apart; `None` where it is not JSON, or not of the form that `open` expects.
+    pub(super) fn read(text: &'a Bytes, open: Open) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let part = open.deserialize(&mut deserializer).ok()?;
+        deserializer.end().ok()?;
+        Some(part)
+    }
+
+    /// The compact text, in memory of just its size.
+    pub(super) fn write(&self) -> Bytes {
+        let mut text = Vec::with_capacity(self.len());
+        self.write_to(&mut text);
+        text.into()
+    }
+
+    /// How many bytes it is written in.
+    fn len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::List(elements) => 2 + commas(elements) + elements.iter().map(Self::len).sum::<usize>(),
+            Self::Object(Object(members)) => {
+                let member = |(name, value): &(&str, Self)| name.len() + r#""":"#.len() + value.len();
+                2 + commas(members) + members.iter().map(member).sum::<usize>()
+            }
+        }
+    }
+
+    /// No deeper than what was opened.
+    fn write_to(&self, text: &mut Vec<u8>) {
+        match self {
+            Self::Text(part) => text.extend_from_slice(part.as_bytes()),
+            Self::List(elements) => {
+                text.push(b'[');
+                for (i, element) in elements.iter().enumerate() {
+                    if i > 0 {
+                        text.push(b',');
+                    }
+                    element.write_to(text);
+                }
+                text.push(b']');
+            }
+            Self::Object(Object(members)) => {
+                text.push(b'{');
+                for (i, (name, member)) in members.iter().enumerate() {
+                    text.extend_from_slice(if i > 0 { b",\"" } else { b"\"" });
+                    text.extend_from_slice(name.as_bytes());
+                    text.extend_from_slice(b"\":");
+                    member.write_to(text);
+                }
+                text.push(b'}');
+            }
+        }
+    }
+
+    /// The text of what was not opened.
+    pub(super) fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::List(_) | Self::Object(_) => None,
+        }
+    }
+
+    /// The elements, if this is an opened array.
+    pub(super) fn as_list(&mut self) -> Option<&mut Vec<Part<'a>>> {
+        match self {
+            Self::List(elements) => Some(elements),
+            Self::Text(_) | Self::Object(_) => None,
+        }
+    }
+
+    /// The members, if this is an opened object.
+    pub(super) fn as_object(&mut self) -> Option<&mut Object<'a>> {
+        match self {
+            Self::Object(object) => Some(object),
+            Self::Text(_) | Self::List(_) => None,
+        }
+    }
+}
+
+fn commas<T>(items: &[T]) -> usize {
+    items.len().saturating_sub(1)
+}
+
+impl<'a> Object<'a> {
+    /// The names of all members.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.0.iter().map(|(name, _)| *name)
+    }
+
+    /// Whether there is a member of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.names().any(|other| other == name)
+    }
+
+    /// A member's value.
+    pub(super) fn get(&mut self, name: &str) -> Option<&mut Part<'a>> {
+        self.0.iter_mut().find(|(other, _)| *other == name).map(|(_, value)| value)
+    }
+
+    /// Takes a member out.
+    pub(super) fn remove(&mut self, name: &str) -> Option<Part<'a>> {
+        let at = self.0.iter().position(|(other, _)| *other == name)?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// Puts another member in the place of one.
+    pub(super) fn replace(&mut self, name: &str, by: &'a str, value: Part<'a>) -> Option<()> {
+        let member = self.0.iter_mut().find(|(other, _)| *other == name)?;
+        *member = (by, value);
+        Some(())
+    }
+
+    /// Keeps only the members of these names.
+    pub(super) fn retain(&mut self, mut kept: impl FnMut(&str) -> bool) {
+        self.0.retain(|(name, _)| kept(name));
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Open {
+    type Value = Part<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Part<'de>, D::Error> {
+        match self {
+            Self::Not => {
+                <&RawValue>::deserialize(deserializer).map(|raw| Part::Text(Cow::Borrowed(raw.get())))
+            }
+            Self::Each(_) | Self::Members(_) => deserializer.deserialize_any(self),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Open {
+    type Value = Part<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Not => "a value",
+            Self::Each(_) => "an array",
+            Self::Members(_) => "an object or null",
+        })
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Part<'de>, E> {
+        match self {
+            Self::Members(_) => Ok(Part::NULL),
+            Self::Not | Self::Each(_) => Err(E::invalid_type(serde::de::Unexpected::Unit, &self)),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Part<'de>, A::Error> {
+        let Self::Each(open) = self else {
+            return Err(serde::de::Error::invalid_type(serde::de::Unexpected::Seq, &self));
+        };
+        let mut elements = Vec::new();
+        while let Some(element) = seq.next_element_seed(*open)? {
+            elements.push(element);
+        }
+        Ok(Part::List(elements))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Part<'de>, A::Error> {
+        let Self::Members(opened) = self else {
+            return Err(serde::de::Error::invalid_type(serde::de::Unexpected::Map, &self));
+        };
+        let mut members = Vec::with_capacity(MEMBERS);
+        // Borrowed, which an escaped name cannot be: a node escapes none.
+        while let Some(name) = map.next_key::<&str>()? {
+            let open = opened.iter().find(|(other, _)| *other == name).map_or(Self::Not, |(_, open)| *open);
+            members.push((name, map.next_value_seed(open)?));
+        }
+        Ok(Part::Object(Object(members)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `{"a":[{…}]}`
+    const OPEN: Open = Open::Members(&[("a", Open::Each(&Open::Members(&[])))]);
+
+    #[test]
+    fn what_was_opened_is_written_as_it_stood() {
+        for text in [
+            r#"{"z":6e-6,"a":[{"c":1.0,"b":{"d":[1.50, 2]}},null,{}],"b":null}"#,
+            r#"{"a":[],"é":"\u00e9\/"}"#,
+            "{}",
+            "null",
+        ] {
+            let text = Bytes::from_static(text.as_bytes());
+            let part = Part::read(&text, OPEN).unwrap();
+            assert_eq!((part.write(), part.len()), (text.clone(), text.len()));
+        }
+        let spaced = Bytes::from_static(br#" {"a" : [ {"b" : [1, 2]} ] } "#);
+        assert_eq!(Part::read(&spaced, OPEN).unwrap().write(), r#"{"a":[{"b":[1, 2]}]}"#);
+    }
+
+    #[test]
+    fn what_is_not_as_expected_is_not_read() {
+        for text in [
+            "",
+            "[]",
+            "1",
+            r#""a""#,
+            "{",
+            "{}}",
+            r#"{"a":{}}"#,
+            r#"{"a":[1]}"#,
+            r#"{"a":null}"#,
+            r#"{"\u0061":1}"#,
+        ] {
+            assert!(Part::read(&Bytes::from_static(text.as_bytes()), OPEN).is_none(), "{text}");
+        }
+        assert!(Part::read(&Bytes::from_static(b"{\"b\":\"\xff\"}"), OPEN).is_none());
+    }
+}

@@ -1,0 +1,162 @@
+//! What a node really answered: the exchanges in `tests/fixtures/recorded`, on which derivations are proved.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::jsonrpc::Params;
+use crate::methods::{Method, PerCommitment, Profile, Query, Slot};
+use crate::node::NodeReply;
+
+/// One call and the node's answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Exchange {
+    /// What is asked, for people.
+    pub(crate) name: String,
+    /// The consistent set that it belongs to: its answers are of one moment, or of one block.
+    pub(crate) group: Option<String>,
+    /// `getSlot` right after the answer.
+    pub(crate) slots: PerCommitment<Slot>,
+    /// The call; `None` where we refuse it without asking.
+    pub(crate) query: Option<Query>,
+    /// The body, byte for byte.
+    pub(crate) response: Bytes,
+    /// The body, taken apart.
+    pub(crate) reply: NodeReply,
+}
+
+impl Exchange {
+    /// The `result`; `None` where the node answered with an error.
+    pub(crate) fn result(&self) -> Option<&Bytes> {
+        match &self.reply {
+            NodeReply::Result(result) => Some(result),
+            NodeReply::Error { .. } => None,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    name: String,
+    group: Option<String>,
+    slots: PerCommitment<Slot>,
+    #[serde(borrow)]
+    request: Request<'a>,
+    response: String,
+}
+
+#[derive(Deserialize)]
+struct Request<'a> {
+    id: u64,
+    method: &'a str,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+}
+
+/// All exchanges of a file, by its name without the endings: `load("getBlock")`.
+#[track_caller]
+pub(crate) fn load(file: &str) -> Vec<Exchange> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recorded");
+    let packed = std::fs::read(path.join(format!("{file}.jsonl.zst"))).unwrap();
+    let lines = String::from_utf8(zstd::decode_all(&packed[..]).unwrap()).unwrap();
+    lines.lines().map(exchange).collect()
+}
+
+/// Every pair of exchanges of the same group, both ways round, one with itself left out.
+pub(crate) fn pairs(exchanges: &[Exchange]) -> impl Iterator<Item = (&Exchange, &Exchange)> {
+    exchanges.iter().enumerate().filter(|(_, one)| one.group.is_some()).flat_map(move |(i, one)| {
+        let others = exchanges.iter().enumerate().filter(move |(j, _)| i != *j);
+        others.filter(|(_, other)| other.group == one.group).map(move |(_, other)| (one, other))
+    })
+}
+
+fn exchange(line: &str) -> Exchange {
+    let Line { name, group, slots, request, response } = serde_json::from_str(line).unwrap();
+    let method = Method::from_name(request.method).unwrap();
+    let params = request.params.map_or("null", RawValue::get);
+    let params = match params.as_bytes() {
+        [b'[', ..] => Params::Array(Bytes::copy_from_slice(params.as_bytes())),
+        [b'{', ..] => Params::Object(Bytes::copy_from_slice(params.as_bytes())),
+        _ => Params::None,
+    };
+    let response = Bytes::from(response);
+    Exchange {
+        name,
+        group,
+        slots,
+        query: Query::parse(method, &params, Profile::Node).ok(),
+        reply: NodeReply::parse(&response, request.id).unwrap(),
+        response,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{samples, votes};
+    use super::*;
+    use crate::methods::{SamplesQuery, VotesQuery};
+
+    #[test]
+    fn all_recordings_can_be_read() {
+        for (file, expected) in [
+            ("epochs", 111),
+            ("getAccountInfo", 1112),
+            ("getAccountInfo-large", 102),
+            ("getBlock", 541),
+            ("getBlock-large", 6),
+            ("getClusterNodes", 3),
+            ("getFeeForMessage", 46),
+            ("getMultipleAccounts", 117),
+            ("getRecentPerformanceSamples", 12),
+            ("getTokenAccountBalance", 48),
+            ("getVoteAccounts", 42),
+        ] {
+            let exchanges = load(file);
+            assert_eq!(exchanges.len(), expected, "{file}");
+            for Exchange { name, slots, response, .. } in exchanges {
+                assert!(slots.processed >= slots.finalized && response.ends_with(b"\n"), "{file}: {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_vote_account_is_a_filter_of_all() {
+        let recorded = load("getVoteAccounts");
+        let mut proved = 0;
+        for (all, one) in pairs(&recorded) {
+            let (Some(Query::Votes(kept)), Some(Query::Votes(asked))) = (&all.query, &one.query) else {
+                continue;
+            };
+            let Some(vote_pubkey) = &asked.vote_pubkey else { continue };
+            if *kept == (VotesQuery { vote_pubkey: None, ..*asked }) {
+                let made = votes::only(all.result().unwrap(), vote_pubkey);
+                assert_eq!(made.as_ref(), one.result(), "{} from {}", one.name, all.name);
+                proved += 1;
+            }
+        }
+        assert_eq!(
+            proved, 24,
+            "at each commitment three from a list and one from that with unstaked ones, each list recorded twice"
+        );
+    }
+
+    #[test]
+    fn a_smaller_limit_is_the_head_of_all_samples() {
+        let recorded = load("getRecentPerformanceSamples");
+        let limit = |exchange: &Exchange| match exchange.query {
+            Some(Query::Samples(SamplesQuery { limit })) => Some(limit),
+            _ => None,
+        };
+        let all = recorded.iter().find(|exchange| limit(exchange) == Some(720)).unwrap().result().unwrap();
+        let mut proved = 0;
+        for exchange in &recorded {
+            if let (Some(limit), Some(result)) = (limit(exchange), exchange.result()) {
+                assert_eq!(samples::head(all, limit).as_ref(), Some(result), "{}", exchange.name);
+                proved += 1;
+            }
+        }
+        assert_eq!(proved, 8);
+    }
+}

@@ -1,0 +1,63 @@
+//! One validator's vote account from the kept list of all, asked for with the same other members.
+
+use bytes::Bytes;
+
+use super::object::{Open, Part};
+use crate::methods::Pubkey;
+
+/// `{"current":[{…}],"delinquent":[{…}]}`
+const OPEN: Open = {
+    const LIST: Open = Open::Each(&Open::Members(&[]));
+    Open::Members(&[("current", LIST), ("delinquent", LIST)])
+};
+
+/// Only what a list of all vote accounts says of this one: as with a node, neither list may have it.
+///
+/// `None` where `result` is not what a node writes: then a node is asked.
+pub fn only(result: &Bytes, vote_pubkey: &Pubkey) -> Option<Bytes> {
+    let vote_pubkey = format!("\"{vote_pubkey}\"");
+    let mut lists = Part::read(result, OPEN)?;
+    for list in ["current", "delinquent"] {
+        let list = lists.as_object()?.get(list)?.as_list()?;
+        let mut found = Vec::new();
+        for mut account in std::mem::take(list) {
+            if account.as_object()?.get("votePubkey")?.as_text()? == vote_pubkey {
+                found.push(account);
+            }
+        }
+        *list = found;
+    }
+    Some(lists.write())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_filtered_and_all_else_stays() {
+        let account = |key: &str| format!(r#"{{"activatedStake":1,"votePubkey":"{key}"}}"#);
+        let (one, other) = (Pubkey([1; 32]), Pubkey([2; 32]));
+        let (a, b) = (account(&one.to_string()), account(&other.to_string()));
+        for (kept, asked, expected) in [
+            (
+                format!(r#"{{"current":[{a},{b}],"delinquent":[]}}"#),
+                one,
+                Some(format!(r#"{{"current":[{a}],"delinquent":[]}}"#)),
+            ),
+            (
+                format!(r#"{{"delinquent":[{b}],"current":[{a}]}}"#),
+                other,
+                Some(format!(r#"{{"delinquent":[{b}],"current":[]}}"#)),
+            ),
+            (format!(r#"{{"current":[{a}]}}"#), one, None),
+            (r#"{"current":[{}],"delinquent":[]}"#.to_owned(), one, None),
+            (r#"{"current":[null],"delinquent":[]}"#.to_owned(), one, None),
+            (r#"{"current":null,"delinquent":[]}"#.to_owned(), one, None),
+            ("null".to_owned(), one, None),
+            ("<html>".to_owned(), one, None),
+        ] {
+            assert_eq!(only(&kept.clone().into(), &asked), expected.map(Bytes::from), "{kept}");
+        }
+    }
+}

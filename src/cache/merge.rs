@@ -1,0 +1,201 @@
+//! `pool.merge`: while nodes are busy with calls for single accounts, those that come after them wait and go up
+//! together as one list.
+//!
+//! No timer: a call that ends takes along those that have gathered meanwhile, as many as one call may hold.
+//! Only accounts whose size is known gather, that no answer grows past what one call should bring.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use super::derive::list;
+use super::sizes::TOGETHER_BYTES;
+use crate::error::Error;
+use crate::methods::{AccountForm, AccountQuery, AccountsQuery, Commitment, MAX_KEYS, Pubkey, Query, Slot};
+use crate::node::NodeReply;
+use crate::pool::{Ask, Pool, Reply};
+
+/// With so many calls of one form and commitment under way, the pool is busy.
+const BUSY: usize = 4;
+
+/// Calls for single accounts, by what they have in common.
+#[derive(Default)]
+pub(super) struct Merger {
+    lines: Mutex<HashMap<(AccountForm, Commitment), Line>>,
+}
+
+/// Those of one form and commitment. It is there as long as calls are under way.
+#[derive(Default)]
+struct Line {
+    under_way: usize,
+    waiting: Vec<Waiting>,
+}
+
+/// One that waits to be taken along.
+struct Waiting {
+    pubkey: Pubkey,
+    space: u64,
+    floor: Option<Slot>,
+    prefer: Option<Slot>,
+    deadline: Instant,
+    /// Gets its part of the list's answer; `None` where it has to ask for itself.
+    reply: oneshot::Sender<Option<Result<Reply, Error>>>,
+}
+
+/// What one call for a single account does.
+enum Turn {
+    /// It goes up by itself, and takes others along when it ends.
+    Alone,
+    /// It waits.
+    Waits(oneshot::Receiver<Option<Result<Reply, Error>>>),
+}
+
+impl Merger {
+    /// Asks `pool` for one account, of `space` bytes where that is known: by itself, or together with others.
+    ///
+    /// # Errors
+    /// As for [`Pool::call`].
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        pool: &Arc<Pool>,
+        tasks: &TaskTracker,
+        ask: Ask,
+        space: Option<u64>,
+    ) -> Result<Reply, Error> {
+        let Query::Account(query) = &ask.query else { return pool.call(&ask).await };
+        let group = (query.form, query.commitment);
+        let _under_way = match self.turn(group, query, &ask, space) {
+            Turn::Alone => self.counted(group, pool, tasks),
+            Turn::Waits(reply) => {
+                if let Ok(Some(reply)) = reply.await {
+                    return reply;
+                }
+                self.under_way(group, pool, tasks)
+            }
+        };
+        pool.call(&ask).await
+    }
+
+    fn turn(
+        &self,
+        group: (AccountForm, Commitment),
+        query: &AccountQuery,
+        ask: &Ask,
+        space: Option<u64>,
+    ) -> Turn {
+        let mut lines = self.lock();
+        let line = lines.entry(group).or_default();
+        let Some(space) = space.filter(|space| line.under_way >= BUSY && *space <= TOGETHER_BYTES) else {
+            // Counted in the same step: of many at once no more than a few find the pool idle.
+            line.under_way += 1;
+            return Turn::Alone;
+        };
+        let (reply, receiver) = oneshot::channel();
+        let &Ask { floor, prefer, deadline, .. } = ask;
+        line.waiting.push(Waiting { pubkey: query.pubkey, space, floor, prefer, deadline, reply });
+        Turn::Waits(receiver)
+    }
+
+    /// Counts a call until it ends, however it ends; then those who wait go.
+    fn under_way(
+        self: &Arc<Self>,
+        group: (AccountForm, Commitment),
+        pool: &Arc<Pool>,
+        tasks: &TaskTracker,
+    ) -> UnderWay {
+        self.lock().entry(group).or_default().under_way += 1;
+        self.counted(group, pool, tasks)
+    }
+
+    /// The same for a call that is counted already.
+    fn counted(
+        self: &Arc<Self>,
+        group: (AccountForm, Commitment),
+        pool: &Arc<Pool>,
+        tasks: &TaskTracker,
+    ) -> UnderWay {
+        UnderWay { merger: Arc::clone(self), group, pool: Arc::clone(pool), tasks: tasks.clone() }
+    }
+
+    /// A call has ended: those who go next, if any wait.
+    fn ended(&self, group: (AccountForm, Commitment)) -> Vec<Waiting> {
+        let mut lines = self.lock();
+        let Some(line) = lines.get_mut(&group) else { return Vec::new() };
+        line.under_way -= 1;
+        // Whoever has given up needs no answer.
+        line.waiting.retain(|waiting| !waiting.reply.is_closed());
+        let mut together = 0;
+        let fits = line.waiting.iter().take(MAX_KEYS).take_while(|waiting| {
+            together += waiting.space;
+            together <= TOGETHER_BYTES
+        });
+        let next = fits.count();
+        let next = line.waiting.drain(..next).collect();
+        if line.under_way == 0 && line.waiting.is_empty() {
+            lines.remove(&group);
+        }
+        next
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(AccountForm, Commitment), Line>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that is under way.
+struct UnderWay {
+    merger: Arc<Merger>,
+    group: (AccountForm, Commitment),
+    pool: Arc<Pool>,
+    tasks: TaskTracker,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let waiting = self.merger.ended(self.group);
+        if waiting.is_empty() {
+            return;
+        }
+        let under_way = self.merger.under_way(self.group, &self.pool, &self.tasks);
+        let (group, pool) = (self.group, Arc::clone(&self.pool));
+        self.tasks.spawn(async move {
+            together(&pool, group, waiting).await;
+            drop(under_way);
+        });
+    }
+}
+
+/// Asks for all of `waiting` at once and gives each its part.
+async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), waiting: Vec<Waiting>) {
+    let pubkeys = waiting.iter().map(|waiting| waiting.pubkey).collect();
+    let list = AccountsQuery { pubkeys, form, commitment, min_context_slot: None };
+    let deadline = waiting.iter().map(|waiting| waiting.deadline).max().unwrap_or_else(Instant::now);
+    let ask = Ask {
+        query: Query::Accounts(list),
+        floor: waiting.iter().filter_map(|waiting| waiting.floor).max(),
+        prefer: waiting.iter().filter_map(|waiting| waiting.prefer).max(),
+        alone: false,
+        deadline,
+    };
+    let answer = pool.call(&ask).await;
+    let parts = match &answer {
+        Ok(Reply { body: NodeReply::Result(result), .. }) => list::parts(result),
+        _ => None,
+    };
+    for (i, waiting) in waiting.into_iter().enumerate() {
+        let part = parts.as_ref().and_then(|parts| parts.get(i));
+        let reply = match (&answer, part) {
+            (Ok(reply), Some(part)) => {
+                Some(Ok(Reply { body: NodeReply::Result(part.clone()), ..reply.clone() }))
+            }
+            // A node's own word on the list says nothing of each account.
+            (Ok(_), _) => None,
+            (Err(error), _) => Some(Err(error.clone())),
+        };
+        // Nobody waits any more: then it was for nothing.
+        let _ = waiting.reply.send(reply);
+    }
+}

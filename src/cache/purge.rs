@@ -1,0 +1,99 @@
+//! Which kept answers an operator wants gone.
+//!
+//! Reads only keys: what an answer says plays no part. What is on its way while a purge runs goes to those who asked
+//! for it, and is not kept.
+
+use super::key::Key;
+use crate::methods::{Method, Pubkey, Slot};
+
+/// What a purge takes: entries for which every part that is given holds; all of them where none is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Filter {
+    /// Entries that answer this method. Single accounts and lists answer both getAccountInfo and getMultipleAccounts,
+    /// so either name takes both.
+    pub method: Option<Method>,
+    /// Entries of this account: its data, alone and in lists, and its token balance.
+    pub account: Option<Pubkey>,
+    /// The block of this slot in every shape, and its absence.
+    pub slot: Option<Slot>,
+}
+
+impl Filter {
+    /// Whether it takes all there is.
+    pub fn is_everything(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether it takes what is kept under `key`.
+    pub fn takes(&self, key: &Key) -> bool {
+        self.method.is_none_or(|method| key.answers(method))
+            && self.account.is_none_or(|account| key.concerns(&account))
+            && self.slot.is_none_or(|slot| key.block_slot() == Some(slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::key::Plan;
+    use super::super::sizes::Sizes;
+    use super::*;
+    use crate::frontier::Frontier;
+    use crate::jsonrpc::Params;
+    use crate::methods::{Commitment, Profile, Query};
+
+    const A: &str = "11111111111111111111111111111111";
+    const B: &str = "SysvarC1ock11111111111111111111111111111111";
+
+    fn key(method: Method, params: &str) -> Key {
+        let params = Params::Array(bytes::Bytes::copy_from_slice(params.as_bytes()));
+        Plan::new(
+            &Query::parse(method, &params, Profile::Node).unwrap(),
+            &Frontier::new(1),
+            &Sizes::default(),
+        )
+        .key
+    }
+
+    #[test]
+    fn every_part_that_is_given_holds() {
+        let [one, list] = [format!(r#"["{A}"]"#), format!(r#"[["{B}","{A}"]]"#)];
+        let keys = [
+            ("account", key(Method::GetAccountInfo, &one)),
+            ("list", key(Method::GetMultipleAccounts, &list)),
+            ("balance", key(Method::GetTokenAccountBalance, &one)),
+            ("votes", key(Method::GetVoteAccounts, "[]")),
+            ("samples", key(Method::GetRecentPerformanceSamples, "[]")),
+            ("nodes", key(Method::GetClusterNodes, "[]")),
+            ("block", key(Method::GetBlock, "[5]")),
+            ("skipped", Key::NoBlock(5)),
+            ("not yet", Key::NotYet(6, Commitment::Confirmed)),
+        ];
+        let (a, b) = (Pubkey::parse(A).ok(), Pubkey::parse(B).ok());
+        let all = Filter::default();
+        let method = |method| Filter { method: Some(method), ..all };
+        let slot = |slot| Filter { slot: Some(slot), ..all };
+        let everything =
+            &["account", "list", "balance", "votes", "samples", "nodes", "block", "skipped", "not yet"];
+        let rows: [(Filter, &[&str]); 14] = [
+            (all, everything),
+            (method(Method::GetAccountInfo), &["account", "list"]),
+            (method(Method::GetMultipleAccounts), &["account", "list"]),
+            (method(Method::GetTokenAccountBalance), &["balance"]),
+            (method(Method::GetVoteAccounts), &["votes"]),
+            (method(Method::GetRecentPerformanceSamples), &["samples"]),
+            (method(Method::GetClusterNodes), &["nodes"]),
+            (method(Method::GetBlock), &["block", "skipped", "not yet"]),
+            (Filter { account: a, ..all }, &["account", "list", "balance"]),
+            (Filter { account: b, ..all }, &["list"]),
+            (slot(5), &["block", "skipped"]),
+            (slot(6), &["not yet"]),
+            (Filter { account: a, ..method(Method::GetTokenAccountBalance) }, &["balance"]),
+            (Filter { account: a, ..slot(5) }, &[]),
+        ];
+        for (filter, expected) in rows {
+            let taken: Vec<_> = keys.iter().filter(|(_, k)| filter.takes(k)).map(|(name, _)| *name).collect();
+            assert_eq!(taken, expected, "{filter:?}");
+            assert_eq!(filter.is_everything(), expected == everything, "{filter:?}");
+        }
+    }
+}

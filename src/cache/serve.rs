@@ -1,0 +1,168 @@
+//! From what is kept to what a caller gets: in the caller's form, with the word of where it came from.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::derive::account::{Unmade, Value};
+use super::derive::{list, samples};
+use super::entry::{Body, Entry, Kept, Payload};
+use super::fetch::Landed;
+use super::freshness::{Class, Freshness};
+use super::key::ALL_SAMPLES;
+use super::status::{CacheStatus, Why};
+use super::{Answer, Asked, Cache};
+use crate::error::Error;
+use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
+use crate::node::OFF_WORKER_BYTES;
+use crate::telemetry::Outcome;
+
+impl Cache {
+    /// What a fetch came back with, as the answer of one who led it or waited for it.
+    pub(super) async fn land(&self, call: &Asked<'_>, landed: &Landed, leads: bool) -> Result<Answer, Error> {
+        match landed {
+            Landed::Held(entry) => self.held(call.query, entry).await,
+            Landed::Found(entry) => self.hit(call.query, entry, Outcome::Hit).await,
+            Landed::Fetched(entry, _) if !leads => {
+                self.deliver(call.query, entry, CacheStatus::Collapsed, Outcome::Collapsed).await
+            }
+            Landed::Fetched(entry, stored) => {
+                let outcome = if call.why == Why::Request { Outcome::Bypass } else { Outcome::Miss };
+                self.deliver(call.query, entry, CacheStatus::forwarded(call.why, *stored), outcome).await
+            }
+        }
+    }
+
+    /// What is held, said to be what it is: a hit, or what stands in where no node gives better.
+    pub(super) async fn held(&self, query: &Query, entry: &Arc<Entry>) -> Result<Answer, Error> {
+        let now = Instant::now();
+        match self.rules.judge(entry, &self.frontier, now) {
+            Freshness::Fresh => self.hit(query, entry, Outcome::Hit).await,
+            Freshness::Stale(_) => self.hit(query, entry, Outcome::Stale).await,
+            Freshness::Expired(_) => {
+                let status = CacheStatus::StaleIfError { ttl_s: self.rules.ttl_left_s(entry, now).min(0) };
+                self.deliver(query, entry, status, Outcome::Stale).await
+            }
+        }
+    }
+
+    /// An answer from what is kept, at once; `None` where making it takes longer, or cannot be done.
+    pub(super) fn hit_at_once(&self, query: &Query, entry: &Arc<Entry>) -> Option<Answer> {
+        if is_long_work(query, entry) {
+            return None;
+        }
+        let (payload, derived) = written(query, entry).ok()?;
+        self.observe_lag(query, entry);
+        let ttl_s = self.rules.ttl_left_s(entry, Instant::now()).max(0);
+        let status = CacheStatus::Hit { ttl_s, derived, stale: false };
+        let outcome = if derived { Outcome::Derived } else { Outcome::Hit };
+        self.verifier.maybe(&self.pool, &self.tasks, query, entry, &payload);
+        Some(Answer { payload, slot: entry.slot, status, outcome })
+    }
+
+    /// An answer from what is kept.
+    pub(super) async fn hit(
+        &self,
+        query: &Query,
+        entry: &Arc<Entry>,
+        outcome: Outcome,
+    ) -> Result<Answer, Error> {
+        let left = self.rules.ttl_left_s(entry, Instant::now());
+        // Past its bound in slots alone, what is left of its time does not count.
+        let stale = outcome == Outcome::Stale;
+        let ttl_s = if stale { left.min(0) } else { left.max(0) };
+        let answer =
+            self.deliver(query, entry, CacheStatus::Hit { ttl_s, derived: false, stale }, outcome).await?;
+        self.verifier.maybe(&self.pool, &self.tasks, query, entry, &answer.payload);
+        Ok(answer)
+    }
+
+    /// The answer as this caller gets it.
+    pub(super) async fn deliver(
+        &self,
+        query: &Query,
+        entry: &Arc<Entry>,
+        status: CacheStatus,
+        outcome: Outcome,
+    ) -> Result<Answer, Error> {
+        if outcome.is_hit() {
+            self.observe_lag(query, entry);
+        }
+        let written = if is_long_work(query, entry) {
+            let (query, entry) = (query.clone(), Arc::clone(entry));
+            let _place = self.makers.acquire().await;
+            tokio::task::spawn_blocking(move || written(&query, &entry)).await.unwrap_or(Err(Unmade::Broken))
+        } else {
+            written(query, entry)
+        };
+        // What a node wrote amiss is as good as no answer.
+        let (payload, derived) = written.map_err(|_| Error::NoUpstream(Vec::new()))?;
+        let (status, outcome) = match (status, outcome) {
+            (CacheStatus::Hit { ttl_s, stale, .. }, outcome) => {
+                let outcome = if derived && outcome == Outcome::Hit { Outcome::Derived } else { outcome };
+                (CacheStatus::Hit { ttl_s, derived, stale }, outcome)
+            }
+            as_it_is => as_it_is,
+        };
+        Ok(Answer { payload, slot: entry.slot, status, outcome })
+    }
+
+    /// How far behind the frontier what is served is, where that is bounded.
+    fn observe_lag(&self, query: &Query, entry: &Entry) {
+        if let (Some(commitment), Class::Account(_) | Class::Fee(_) | Class::Votes(_)) =
+            (query.commitment(), entry.class)
+        {
+            let lag = self.frontier.slot(commitment).saturating_sub(entry.slot);
+            #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
+            self.metrics.cache_served_lag.at(Some(commitment)).observe(lag as f64);
+        }
+    }
+}
+
+/// What `entry` says in the form of `query`, and whether it was made from another.
+fn written(query: &Query, entry: &Entry) -> Result<(Payload, bool), Unmade> {
+    let (form, asked, made) = match (&entry.kept, query) {
+        (Kept::Account { result, value, asked, .. }, Query::Account(q)) => {
+            (q.form, *asked, list::write_single(result, value, q.form))
+        }
+        (Kept::Accounts { context, values, asked }, Query::Accounts(q)) => {
+            (q.form, *asked, list::write_list(context, values, q.form))
+        }
+        (Kept::Said(Payload::Result(Body::One(all))), Query::Samples(q)) if q.limit < ALL_SAMPLES => {
+            let head = samples::head(all, q.limit).ok_or(Unmade::Broken)?;
+            return Ok((Payload::Result(head.into()), true));
+        }
+        (Kept::Said(payload), _) => return Ok((payload.clone(), entry.derived)),
+        _ => return Err(Unmade::Broken),
+    };
+    // For the caller's own form it was fetched, whatever form served.
+    let fetched_for_it = form.slice.is_none() && asked == Some(form.encoding);
+    match made {
+        Ok((body, differs)) => Ok((Payload::Result(body), entry.derived || (differs && !fetched_for_it))),
+        Err(Unmade::Base58TooLong) => Ok((base58_too_long(), !fetched_for_it)),
+        Err(Unmade::Broken) => Err(Unmade::Broken),
+    }
+}
+
+/// A node's own refusal.
+fn base58_too_long() -> Payload {
+    let body = format!(r#"{{"code":{BASE58_TOO_LONG_CODE},"message":"{BASE58_TOO_LONG}"}}"#);
+    Payload::Error { code: BASE58_TOO_LONG_CODE, body: Bytes::from(body) }
+}
+
+/// Whether making the caller's form of `entry` would keep an async worker from others.
+fn is_long_work(query: &Query, entry: &Entry) -> bool {
+    let form = match query {
+        Query::Account(q) => q.form,
+        Query::Accounts(q) => q.form,
+        _ => return false,
+    };
+    let as_kept = |value: &Value| value.is_kept_in(form);
+    let all_as_kept = match &entry.kept {
+        Kept::Account { value, .. } => as_kept(value),
+        Kept::Accounts { values, .. } => values.iter().all(as_kept),
+        Kept::Said(_) => true,
+    };
+    !all_as_kept && entry.kept.weight() > OFF_WORKER_BYTES
+}

@@ -1,0 +1,96 @@
+//! A fair share of the places in flight: one key cannot take them all from the others.
+//!
+//! The rule is that of the dynamic threshold (Choudhury and Hahne, 1998): a key may hold up to [`WEIGHT`] times as many
+//! places as are free. It needs no list of who is active. A key that is alone is bounded a little below the whole; as
+//! others come, fewer places are free, and whoever holds more than its share gets none until it has given some back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How many times the free places a key may hold. With 8 a key that is alone has 8/9 of all places, two that want
+/// everything have 8/17 each, and one ninth to one seventeenth is there for whoever comes next.
+const WEIGHT: usize = 8;
+
+/// How many places one key holds. Shared with its successor on a reload.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Share(Arc<AtomicUsize>);
+
+impl Share {
+    /// One place more, if that is within the share when `free` are free before it.
+    pub(crate) fn hold(&self, free: usize) -> Option<Held> {
+        let before = self.0.fetch_add(1, Ordering::Relaxed);
+        let held = Held(Some(Arc::clone(&self.0)));
+        (before < free.saturating_mul(WEIGHT)).then_some(held)
+    }
+}
+
+/// A place of a key's, until it is dropped.
+#[derive(Debug)]
+pub struct Held(Option<Arc<AtomicUsize>>);
+
+impl Held {
+    /// A place of nobody's in particular, if one is free.
+    pub(crate) fn of_nobody(free: usize) -> Option<Self> {
+        (free > 0).then_some(Self(None))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(count) = &self.0 {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each of `keys` holds once all have asked for as much as they can get, in turn; and what is left free.
+    fn filled(keys: usize, places: usize) -> (Vec<usize>, usize) {
+        let shares: Vec<_> = (0..keys).map(|_| Share::default()).collect();
+        let mut held: Vec<Vec<Held>> = (0..keys).map(|_| Vec::new()).collect();
+        let (mut taken, mut moved) = (0, true);
+        while moved {
+            moved = false;
+            for (key, share) in shares.iter().enumerate() {
+                if let Some(place) = share.hold(places - taken) {
+                    held[key].push(place);
+                    (taken, moved) = (taken + 1, true);
+                }
+            }
+        }
+        (held.iter().map(Vec::len).collect(), places - taken)
+    }
+
+    #[test]
+    fn keys_that_want_everything_get_the_same_and_leave_something() {
+        for (keys, places, each, left) in [
+            (1, 10_000, 8_889, 1_111),
+            (2, 10_000, 4_706, 588),
+            (8, 10_000, 1_231, 152),
+            (1, 9, 9, 0),
+            (1, 1, 1, 0),
+        ] {
+            let (held, free) = filled(keys, places);
+            assert!(held.iter().all(|n| n.abs_diff(each) <= 1), "{keys} keys, {places} places: {held:?}");
+            assert!(free.abs_diff(left) <= keys, "{keys} keys, {places} places: {free} free");
+        }
+    }
+
+    #[test]
+    fn who_holds_too_much_gives_back_before_it_gets_more() {
+        let (hog, other) = (Share::default(), Share::default());
+        let mut held: Vec<_> = (0..18).map(|taken| hog.hold(20 - taken)).collect();
+        assert!(held.iter().all(Option::is_some) && hog.hold(2).is_none());
+        let mut theirs = vec![other.hold(2), other.hold(1)];
+        assert!(theirs.iter().all(Option::is_some));
+        for free in 1..=5 {
+            held.pop();
+            assert!(hog.hold(1).is_none(), "place {free} that came free is not the hog's");
+            theirs.push(other.hold(1));
+            assert!(theirs.iter().all(Option::is_some));
+        }
+    }
+}

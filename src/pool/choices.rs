@@ -1,0 +1,168 @@
+//! The last choice of a node for each method, kept to be looked at.
+//!
+//! Kept at most ten times a second and method, and only where nobody else is at it: what is looked at by people must cost
+//! the calls nothing.
+
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Members;
+use super::select::Candidate;
+use crate::methods::Method;
+
+/// Between two choices of a method that are kept.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// One choice as it fell.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// When.
+    pub at: Instant,
+    /// Every node as it stood for the call, with its name; a candidate's `node` is its position here.
+    pub candidates: Vec<(String, Candidate)>,
+    /// The position of the one that was asked.
+    pub node: usize,
+    /// The position of the other one that was drawn.
+    pub rival: Option<usize>,
+    /// Whether the method stays with one node while it is usable.
+    pub stays: bool,
+}
+
+/// The last choice of each method.
+#[derive(Debug)]
+pub(super) struct Choices {
+    started: Instant,
+    last: [Last; 8],
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    /// Not before then, in milliseconds after `started`.
+    next_ms: AtomicU64,
+    choice: Mutex<Option<Choice>>,
+}
+
+impl Choices {
+    pub(super) fn new() -> Self {
+        Self { started: Instant::now(), last: Default::default() }
+    }
+
+    /// Keeps a choice, if it is time for another.
+    pub(super) fn keep(
+        &self,
+        method: Method,
+        now: Instant,
+        members: &Members,
+        candidates: &[Candidate],
+        (node, rival, stays): (usize, Option<usize>, bool),
+    ) {
+        let last = &self.last[method.index()];
+        let since = now.duration_since(self.started);
+        let ms = |duration: Duration| duration.as_secs() * 1000 + u64::from(duration.subsec_millis());
+        if ms(since) < last.next_ms.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(mut choice) = last.choice.try_lock() else { return };
+        last.next_ms.store(ms(since + EVERY), Ordering::Relaxed);
+        let named = |candidate: &Candidate| (members[candidate.node].name.clone(), *candidate);
+        let candidates = candidates.iter().map(named).collect();
+        *choice = Some(Choice { at: now, candidates, node, rival, stays });
+    }
+
+    /// The last choice that was kept.
+    pub(super) fn of(&self, method: Method) -> Option<Choice> {
+        super::lock(&self.last[method.index()].choice).clone()
+    }
+}
+
+impl Choice {
+    /// Why it fell as it did, for people.
+    pub fn why(&self) -> String {
+        let name = |position: usize| self.candidates[position].0.as_str();
+        let (chosen, candidate) = &self.candidates[self.node];
+        if let Some(unusable) = candidate.unusable {
+            return format!("no node is usable, {chosen} is the least bad: {}", unusable.as_str());
+        }
+        if self.stays {
+            return format!("the method stays with {chosen} while it is usable");
+        }
+        let usable = || self.candidates.iter().map(|(_, c)| c).filter(|c| c.unusable.is_none());
+        if usable().count() == 1 {
+            return match self.candidates.len() {
+                1 => "the only node".to_owned(),
+                _ => "the only usable node".to_owned(),
+            };
+        }
+        let mut why = String::new();
+        if usable().any(|c| c.near != candidate.near) {
+            why.push_str("near the frontier, ");
+        }
+        if usable().any(|c| c.near == candidate.near && c.tier != candidate.tier) {
+            why.push_str("lowest tier of the usable, ");
+        }
+        // Writing to a String does not fail.
+        let _ = match self.rival {
+            Some(rival) => write!(why, "the lower load of {chosen} and {}", name(rival)),
+            None => write!(why, "the only one of these"),
+        };
+        why
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::select::Unusable;
+
+    #[tokio::test]
+    async fn a_choice_says_why_it_fell() {
+        use Unusable::{BreakerOpen, Lagging};
+        let candidate = |node, unusable, near, tier| Candidate { node, unusable, near, tier, load: 0.001 };
+        for (candidates, node, rival, stays, expected) in [
+            (vec![candidate(0, None, true, 0)], 0, None, false, "the only node"),
+            (
+                vec![candidate(0, Some(Lagging), true, 0), candidate(1, None, true, 0)],
+                1,
+                None,
+                false,
+                "the only usable node",
+            ),
+            (
+                vec![candidate(0, None, true, 0), candidate(1, None, true, 0)],
+                1,
+                Some(0),
+                false,
+                "the lower load of node-1 and node-0",
+            ),
+            (
+                vec![candidate(0, None, false, 0), candidate(1, None, true, 1), candidate(2, None, true, 2)],
+                1,
+                None,
+                false,
+                "near the frontier, lowest tier of the usable, the only one of these",
+            ),
+            (
+                vec![candidate(0, None, true, 0), candidate(1, None, true, 0)],
+                0,
+                None,
+                true,
+                "the method stays with node-0 while it is usable",
+            ),
+            (
+                vec![candidate(0, Some(BreakerOpen), true, 0), candidate(1, Some(Lagging), true, 0)],
+                1,
+                None,
+                false,
+                "no node is usable, node-1 is the least bad: lagging",
+            ),
+        ] {
+            let candidates = candidates.into_iter().map(|c| (format!("node-{}", c.node), c)).collect();
+            let choice = Choice { at: Instant::now(), candidates, node, rival, stays };
+            assert_eq!(choice.why(), expected);
+        }
+    }
+}

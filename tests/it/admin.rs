@@ -1,0 +1,215 @@
+//! What an operator does through the admin listener, seen from both listeners.
+
+use serde_json::{Value, json};
+use slotfront::app::signals::Signals;
+use slotfront::app::{self, Listeners};
+use slotfront::config::Secret;
+use slotfront::config::reload::Source;
+use slotfront::gateway::Gateway;
+use slotfront::gateway::keys::file::{KeyFile, NewKey};
+
+use crate::harness::{Reply, Stage};
+
+const TOKEN: &str = "an-admin-token";
+
+async fn stage_with_keys(file: &KeyFile) -> Stage {
+    Stage::of(1, |config| {
+        config.auth.admin_token = Some(Secret::new(TOKEN));
+        config.auth.keys_file = Some(file.path().to_path_buf());
+        config.auth.dev_key = None;
+    })
+    .await
+}
+
+async fn ask(client: &reqwest::Client, admin: &str, verb: &str, path: &str, body: &Value) -> (u16, Value) {
+    let request = client.request(verb.parse().unwrap(), format!("{admin}{path}")).bearer_auth(TOKEN);
+    let text = if body.is_null() { String::new() } else { body.to_string() };
+    let response = request.body(text).send().await.unwrap();
+    let status = response.status().as_u16();
+    (status, serde_json::from_str(&response.text().await.unwrap()).unwrap())
+}
+
+async fn nodes(stage: &Stage, key: &str) -> Reply {
+    stage.call_as(key, "getClusterNodes", json!([])).await
+}
+
+#[tokio::test]
+async fn a_key_is_made_used_replaced_and_taken_back_without_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = KeyFile::new(dir.path().join("keys.toml"));
+    let stage = stage_with_keys(&file).await;
+    let ask = |verb, path: String, body| {
+        let stage = &stage;
+        async move { ask(&stage.client, &stage.admin, verb, &path, &body).await }
+    };
+    let (status, made) =
+        ask("POST", "/api/keys".into(), json!({"name": "alice", "expires": "2099-01-01T00:00:00Z"})).await;
+    assert_eq!((status, &made["in_force"]), (200, &json!(true)), "{made}");
+    let (id, first) = (made["id"].as_str().unwrap(), made["key"].as_str().unwrap());
+    assert_eq!(nodes(&stage, first).await.status, 200, "in force when it is answered");
+
+    let (_, rotated) = ask("POST", format!("/api/keys/{id}/rotate"), json!({"grace": "1h"})).await;
+    let second = rotated["key"].as_str().unwrap();
+    assert!(rotated["old_until"].is_string() && rotated["id"] == id, "{rotated}");
+    for key in [first, second] {
+        assert_eq!(nodes(&stage, key).await.status, 200, "both hold");
+    }
+    let (_, rotated) = ask("POST", "/api/keys/alice/rotate".into(), json!({"grace": "0s"})).await;
+    let third = rotated["key"].as_str().unwrap();
+    assert_eq!([first, second, third].map(|key| key == third), [false, false, true]);
+    assert_eq!(nodes(&stage, second).await.status, 401, "no grace is none");
+    assert_eq!(nodes(&stage, first).await.status, 200, "its hour is not over");
+
+    let (_, usage) = ask("GET", format!("/api/keys/{id}/usage"), Value::Null).await;
+    assert_eq!((usage["plan"].clone(), usage["day"]["used"].clone()), (json!("standard"), json!(4.0)));
+
+    // A command writes the same file meanwhile; neither loses what the other did.
+    let new = NewKey { name: "bob".to_owned(), plan: "standard".to_owned(), expires: None };
+    file.create(&new, jiff::Timestamp::now()).unwrap();
+    let (_, revoked) = ask("POST", format!("/api/keys/{id}/revoke"), Value::Null).await;
+    assert_eq!(revoked, json!({"id": id, "in_force": true}));
+    for key in [first, third] {
+        assert_eq!(nodes(&stage, key).await.status, 401, "at once, with what it replaced");
+    }
+    let (_, listed) = ask("GET", "/api/keys".into(), Value::Null).await;
+    let standing =
+        |i: usize| ["name", "state"].map(|member| listed["keys"][i][member].as_str().unwrap().to_owned());
+    assert_eq!([standing(0), standing(1)], [["alice", "revoked"], ["bob", "active"]]);
+    let hash = std::fs::read_to_string(file.path()).unwrap();
+    let hash = hash.split("sha256 = \"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    for secret in [first, second, third, &hash] {
+        assert!(!listed.to_string().contains(secret), "{listed}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_an_admin_call_is_named_with_what_was_expected() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = KeyFile::new(dir.path().join("keys.toml"));
+    let new = |name: &str| NewKey { name: name.to_owned(), plan: "standard".to_owned(), expires: None };
+    let now = jiff::Timestamp::now();
+    for name in ["twin", "twin", "gone"] {
+        file.create(&new(name), now).unwrap();
+    }
+    file.revoke("gone", now).unwrap();
+    let stage = stage_with_keys(&file).await;
+    let before = std::fs::read_to_string(file.path()).unwrap();
+    for (verb, path, body, status, why) in [
+        ("POST", "/api/keys", json!({}), 400, "missing field `name`"),
+        (
+            "POST",
+            "/api/keys",
+            json!({"name": "a", "secret": "x"}),
+            400,
+            "unknown field `secret`, expected one of `name`",
+        ),
+        ("POST", "/api/keys", json!({"name": ""}), 400, "name: expected 1 to 64 characters"),
+        (
+            "POST",
+            "/api/keys",
+            json!({"name": "a", "plan": "gold"}),
+            400,
+            "plan: expected one of dev, standard, found",
+        ),
+        (
+            "POST",
+            "/api/keys",
+            json!({"name": "a", "expires": "soon"}),
+            400,
+            "expires: expected a time to come",
+        ),
+        (
+            "POST",
+            "/api/keys",
+            json!({"name": "a", "expires": "2020-01-01T00:00:00Z"}),
+            400,
+            "expires: expected",
+        ),
+        ("POST", "/api/keys/twin/rotate", json!({"grace": "long"}), 400, "grace: expected a time such as"),
+        ("POST", "/api/keys/twin/rotate", Value::Null, 409, "2 keys have the name"),
+        ("POST", "/api/keys/gone/rotate", Value::Null, 409, "is revoked"),
+        ("POST", "/api/keys/nobody/revoke", Value::Null, 404, "no key has this id or name"),
+        ("GET", "/api/keys/nobody/usage", Value::Null, 404, "no key in force"),
+        ("PUT", "/api/log", json!({"filter": "slotfront=loud"}), 400, "is no filter"),
+        ("PUT", "/api/log", json!({"level": "debug"}), 400, "unknown field `level`, expected `filter`"),
+        ("GET", "/api/log", Value::Null, 503, "logging is not set up"),
+    ] {
+        let (got, answer) = ask(&stage.client, &stage.admin, verb, path, &body).await;
+        let found = answer["error"].as_str().unwrap_or_default();
+        assert!(got == status && found.contains(why), "{verb} {path} {body}: {got} {answer}");
+    }
+    assert_eq!(std::fs::read_to_string(file.path()).unwrap(), before, "nothing was written");
+
+    std::fs::write(file.path(), before.replacen("standard", "gold", 1)).unwrap();
+    let (status, made) = ask(&stage.client, &stage.admin, "POST", "/api/keys", &json!({"name": "a"})).await;
+    assert_eq!((status, &made["in_force"]), (200, &json!(false)), "another key's plan is gone: {made}");
+    std::fs::write(file.path(), "no toml").unwrap();
+    let (status, refused) = ask(&stage.client, &stage.admin, "GET", "/api/keys", &Value::Null).await;
+    assert!(status == 409 && refused["error"].as_str().unwrap().contains("line 1"), "{refused}");
+
+    let without = Stage::of(1, |config| config.auth.admin_token = Some(Secret::new(TOKEN))).await;
+    let (status, refused) = ask(&without.client, &without.admin, "GET", "/api/keys", &Value::Null).await;
+    assert!(status == 409 && refused["error"].as_str().unwrap().contains("auth.keys_file"), "{refused}");
+}
+
+#[tokio::test]
+async fn only_the_bearer_of_the_token_reaches_what_the_document_says_it_guards() {
+    let stage = Stage::of(1, |config| config.auth.admin_token = Some(Secret::new(TOKEN))).await;
+    let document = stage.admin("/api/openapi.json").await.json();
+    let mut guarded = 0;
+    for (path, verbs) in document["paths"].as_object().unwrap() {
+        for (verb, operation) in verbs.as_object().unwrap() {
+            let url = format!("{}{}", stage.admin, path.replace(['{', '}'], ""));
+            if operation["security"].is_null() {
+                continue;
+            }
+            guarded += 1;
+            for token in ["", "wrong"] {
+                let request =
+                    stage.client.request(verb.to_uppercase().parse().unwrap(), &url).bearer_auth(token);
+                assert_eq!(stage.send(request).await.status, 401, "{verb} {path}");
+            }
+        }
+    }
+    assert!(guarded >= 11, "{guarded}");
+}
+
+#[tokio::test]
+async fn an_admin_call_reloads_a_good_configuration_and_is_told_what_is_wrong_with_a_bad_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("slotfront.toml");
+    let text = |rps: &str| {
+        format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n[auth]\nmode = \"open\"\n\
+             admin_token = \"{TOKEN}\"\n[plans.standard]\nrps = {rps}\n[[upstream]]\nurl = \"http://127.0.0.1:9\"\n"
+        )
+    };
+    std::fs::write(&path, text("1")).unwrap();
+    let load = {
+        let path = path.clone();
+        move || slotfront::config::load(Some(&path), &std::collections::BTreeMap::new())
+    };
+    // Not watched: only the call reads it again.
+    let source = Source::new(load, None);
+    let config = source.load().unwrap();
+    let (gateway, listeners) = (Gateway::new(&config).unwrap(), Listeners::bind(&config).await.unwrap());
+    let admin = format!("http://{}", listeners.admin.local_addr().unwrap());
+    let running = app::run(config, gateway, listeners, source, Signals::catch().unwrap());
+    let other = Stage::of(1, |_| {}).await;
+    let calls = async {
+        let reload = || ask(&other.client, &admin, "POST", "/api/reload", &Value::Null);
+        assert_eq!(reload().await, (200, json!({"at_once": [], "after_restart": []})));
+        std::fs::write(&path, text("2") + "[cache]\ncapacity = \"64MiB\"\n").unwrap();
+        assert_eq!(reload().await, (200, json!({"at_once": ["plans"], "after_restart": ["cache"]})));
+        std::fs::write(&path, text("\"many\"")).unwrap();
+        let (status, refused) = reload().await;
+        assert!(
+            status == 409 && refused["error"].as_str().unwrap().contains("plans.standard.rps"),
+            "{refused}"
+        );
+    };
+    tokio::select! {
+        ended = running => panic!("{:?}", ended.err()),
+        () = calls => {}
+    }
+}

@@ -1,0 +1,271 @@
+//! At confirmed and finalized no answer goes back behind what the same question was answered with before, whichever
+//! kept answer it was made of; and what a node writes amiss is kept by nobody.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use slotfront::config::{Assemble, Config};
+use slotfront::methods::{Commitment, PerCommitment};
+use slotfront::sim::Fault;
+
+use crate::harness::{Reply, Stage};
+
+fn slot_of(reply: &Reply) -> u64 {
+    reply.result()["context"]["slot"].as_u64().unwrap()
+}
+
+/// What is kept is over with the next slot, and is not served stale while a node is asked.
+fn short_lived(config: &mut Config) {
+    config.cache.stale_while_revalidate = PerCommitment::uniform(0.0);
+    config.cache.max_lag_slots = PerCommitment::uniform(0);
+}
+
+/// Two nodes, of which the second is asked only if the first fails, and is some slots behind.
+async fn first_and_laggard(slots: u64) -> Stage {
+    let stage = Stage::of(2, |config| {
+        short_lived(config);
+        config.upstreams[1].tier = 1;
+    })
+    .await;
+    stage.cluster.node(1).set_lag(slots);
+    let lags = || stage.front().frontier.lag(1, Commitment::Finalized) > Some(0);
+    stage.until("the lag is known", lags).await;
+    stage
+}
+
+fn base64(key: &str) -> Value {
+    json!([key, {"encoding": "base64"}])
+}
+
+fn slice(key: &str, minimum: Option<u64>) -> Value {
+    json!([key, {"encoding": "base64", "dataSlice": {"offset": 0, "length": 8}, "minContextSlot": minimum}])
+}
+
+#[tokio::test]
+async fn a_list_made_of_kept_accounts_has_a_floor() {
+    let stage = first_and_laggard(4).await;
+    let there = stage.cluster.examples();
+    let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
+    for key in [&a, &b] {
+        stage.call("getAccountInfo", base64(key)).await;
+    }
+    let first = stage.call("getMultipleAccounts", json!([[a, b]])).await;
+    assert!(first.cache().ends_with("detail=derived"), "{}", first.cache());
+    stage.step_by(1).await;
+    stage.cluster.node(0).fault_on("getMultipleAccounts", Fault::Status(500), None);
+    let second = stage.call("getMultipleAccounts", json!([[a, b]])).await;
+    assert!(slot_of(&second) >= slot_of(&first), "{} after {}", slot_of(&second), slot_of(&first));
+}
+
+#[tokio::test]
+async fn a_kept_list_does_not_hide_what_was_shown_since() {
+    for assemble in [Assemble::SameSlot, Assemble::WithinBound] {
+        let stage = Stage::with(|config| config.cache.assemble = assemble).await;
+        let there = stage.cluster.examples();
+        let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
+        stage.call("getMultipleAccounts", json!([[a, b]])).await;
+        stage.step_by(4).await;
+        let slot = stage.cluster.slot(Commitment::Finalized);
+        stage.call("getMultipleAccounts", json!([[b, a], {"minContextSlot": slot}])).await;
+        let first = stage.call("getMultipleAccounts", json!([[a, b], {"minContextSlot": slot}])).await;
+        let second = stage.call("getMultipleAccounts", json!([[a, b]])).await;
+        assert_eq!((slot_of(&first), slot_of(&second)), (slot, slot), "{assemble:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_vote_account_made_of_an_older_list_is_asked_for_instead() {
+    let ttl = Duration::from_millis(1500);
+    let stage = Stage::of(2, |config| {
+        short_lived(config);
+        config.upstreams[1].tier = 1;
+        config.cache.ttl.vote_accounts = PerCommitment::uniform(ttl);
+    })
+    .await;
+    stage.cluster.node(1).set_lag(5);
+    let lags = || stage.front().frontier.lag(1, Commitment::Finalized) > Some(0);
+    stage.until("the lag is known", lags).await;
+    let vote = stage.cluster.examples().vote_accounts[0].to_string();
+    let one = json!([{"votePubkey": vote}]);
+    let last_vote = |reply: &Reply| reply.result()["current"][0]["lastVote"].as_u64().unwrap();
+    let first = stage.call("getVoteAccounts", one.clone()).await;
+    stage.cluster.node(0).fault_on("getVoteAccounts", Fault::Status(500), None);
+    // The one is held past its life, and the list, which has no floor of its own, comes from the laggard.
+    tokio::time::sleep(ttl).await;
+    let all = stage.call("getVoteAccounts", json!([])).await;
+    assert_eq!(all.cache(), "fwd=miss; stored");
+    let second = stage.call("getVoteAccounts", one).await;
+    assert!(!second.cache().starts_with("hit; ttl=1"), "it is over: {}", second.cache());
+    assert!(last_vote(&second) >= last_vote(&first), "{} after {}", last_vote(&second), last_vote(&first));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_kept_goes_not_back_either() {
+    let stage = Stage::with(short_lived).await;
+    let message = stage.cluster.examples().fee_message_processed;
+    stage.step_by(3).await;
+    let params = json!([message, {"commitment": "confirmed"}]);
+    let first = stage.call("getFeeForMessage", params.clone()).await;
+    assert_eq!(first.result()["value"], 5000);
+    stage.step_by(1).await;
+    stage.cluster.nodes().iter().for_each(|node| node.set_lag(50));
+    // At slots before the blockhash every node says null, which is never kept.
+    let second = stage.call("getFeeForMessage", params).await;
+    assert_eq!((second.result(), second.cache().ends_with("stale-if-error")), (first.result(), true));
+}
+
+#[tokio::test]
+async fn of_two_places_the_higher_slot_is_the_answer() {
+    let stage = Stage::new().await;
+    let account = stage.cluster.examples().mints[0].to_string();
+    // The slice first, in its own place; then all of it at a later slot, which says that it is large, so that slices
+    // go on being asked for as such.
+    stage.call("getAccountInfo", slice(&account, None)).await;
+    stage.step_by(4).await;
+    let slot = stage.cluster.slot(Commitment::Finalized);
+    let whole = json!([account, {"encoding": "base64", "minContextSlot": slot}]);
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": whole}).to_string();
+    let answer: Value = serde_json::from_slice(&stage.cluster.node(0).answer(body.as_bytes())).unwrap();
+    let mut large = answer["result"].clone();
+    large["value"]["space"] = json!(100_000);
+    let nodes = stage.cluster.nodes();
+    for node in nodes {
+        node.fault_on("getAccountInfo", Fault::Result(large.clone()), None);
+    }
+    stage.call("getAccountInfo", whole).await;
+    for node in nodes {
+        node.clear_faults();
+    }
+    for minimum in [Some(slot), None] {
+        assert_eq!(
+            slot_of(&stage.call("getAccountInfo", slice(&account, minimum)).await),
+            slot,
+            "{minimum:?}"
+        );
+    }
+    for node in nodes {
+        node.fault(Fault::Status(500));
+    }
+    stage.cluster.step_by(30);
+    for minimum in [Some(slot), None] {
+        assert_eq!(
+            slot_of(&stage.call("getAccountInfo", slice(&account, minimum)).await),
+            slot,
+            "in a fault"
+        );
+    }
+}
+
+#[tokio::test]
+async fn in_a_fault_a_list_is_made_of_what_may_stand_in() {
+    let stage = Stage::with(short_lived).await;
+    let there = stage.cluster.examples();
+    let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
+    for key in [&a, &b] {
+        stage.call("getAccountInfo", base64(key)).await;
+    }
+    stage.step_by(1).await;
+    stage.cluster.nodes().iter().for_each(|node| node.fault(Fault::Status(500)));
+    let list = stage.call("getMultipleAccounts", json!([[b, a]])).await;
+    assert_eq!((list.status, list.cache().ends_with("stale-if-error")), (200, true), "{}", list.cache());
+}
+
+#[tokio::test]
+async fn what_a_node_was_asked_before_the_cache_was_emptied_is_not_kept() {
+    let stage = Stage::of(1, |_| {}).await;
+    let params = json!([stage.cluster.examples().block_with_v0, {"transactionDetails": "none"}]);
+    let hold = stage.cluster.node(0).hold("getBlock");
+    let (late, ()) = tokio::join!(stage.call("getBlock", params.clone()), async {
+        hold.arrived(1).await;
+        stage.front().cache.clear();
+        hold.release();
+    });
+    assert_eq!((late.status, late.cache()), (200, "fwd=miss"));
+    assert_eq!(stage.call("getBlock", params).await.cache(), "fwd=miss; stored");
+}
+
+#[tokio::test]
+async fn an_answer_of_an_absurd_slot_takes_nobodys_place() {
+    let stage = Stage::of(2, |_| {}).await;
+    let params = base64(&stage.cluster.examples().wallets[0].to_string());
+    let mut lie = stage.call("getAccountInfo", params.clone()).await.result();
+    stage.front().cache.clear();
+    lie["context"]["slot"] = json!(u64::MAX / 2);
+    lie["value"]["lamports"] = json!(1);
+    for node in stage.cluster.nodes() {
+        node.fault_on("getAccountInfo", Fault::Result(lie.clone()), Some(1));
+    }
+    assert_eq!(stage.call("getAccountInfo", params.clone()).await.cache(), "fwd=miss");
+    stage.cluster.nodes().iter().for_each(|node| node.clear_faults());
+    let well = stage.call("getAccountInfo", params.clone()).await;
+    assert_eq!(
+        (slot_of(&well), well.cache()),
+        (stage.cluster.slot(Commitment::Finalized), "fwd=miss; stored")
+    );
+    assert!(stage.call("getAccountInfo", params).await.cache().starts_with("hit"));
+}
+
+#[tokio::test]
+async fn an_answer_of_another_shape_is_a_fault_and_another_node_is_asked() {
+    let stage = Stage::of(2, |config| config.upstreams[1].tier = 1).await;
+    let there = stage.cluster.examples();
+    let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
+    let context = json!({"slot": stage.cluster.slot(Commitment::Finalized)});
+    for value in [json!([]), json!([null, {"lamports": 1}]), json!([null, null, null])] {
+        stage.front().cache.clear();
+        let lie = Fault::Result(json!({"context": context, "value": value}));
+        stage.cluster.node(0).fault_on("getMultipleAccounts", lie, Some(1));
+        let reply = stage.call("getMultipleAccounts", json!([[a, b]])).await;
+        assert_eq!(reply.result()["value"].as_array().map(Vec::len), Some(2), "{value}");
+        assert!(reply.result()["value"].as_array().unwrap().iter().all(|value| value["owner"].is_string()));
+    }
+    assert_eq!(stage.cluster.node(1).calls("getMultipleAccounts"), 3);
+}
+
+#[tokio::test]
+async fn where_all_of_an_account_is_too_much_the_slice_is_asked_for() {
+    let stage = Stage::of(1, |config| {
+        short_lived(config);
+        // The answer with all of a token account is longer, one with a slice of it is not.
+        config.pool.max_response = 460;
+    })
+    .await;
+    let token = stage.cluster.examples().token_accounts[0].to_string();
+    for call in 0..4 {
+        let reply = stage.call("getAccountInfo", slice(&token, None)).await;
+        assert_eq!(reply.status, 200, "call {call}: {}", reply.text);
+        stage.step_by(1).await;
+    }
+    assert!(stage.upstream_calls() <= 5, "{} calls: it was tried once", stage.upstream_calls());
+}
+
+#[tokio::test]
+async fn at_processed_what_is_held_orders_the_choice_of_node() {
+    let stage = Stage::of(2, |config| {
+        config.upstreams[1].tier = 1;
+        config.cache.max_lag_slots = PerCommitment::uniform(12);
+        config.cache.ttl.account = PerCommitment::uniform(Duration::ZERO);
+    })
+    .await;
+    let params = json!([stage.cluster.examples().wallets[0].to_string(), {"encoding": "base64", "commitment": "processed"}]);
+    let first = stage.call("getAccountInfo", params.clone()).await;
+    stage.cluster.node(0).set_lag(5);
+    let lags = || stage.front().frontier.lag(0, Commitment::Processed) == Some(5);
+    stage.until("the lag is known", lags).await;
+    let second = stage.call("getAccountInfo", params).await;
+    assert!(slot_of(&second) >= slot_of(&first), "the node at the slot is preferred, whatever its tier");
+}
+
+#[tokio::test]
+async fn an_expired_answer_is_counted_once_and_an_empty_parsed_list_is_kept() {
+    let stage = Stage::with(short_lived).await;
+    let params = base64(&stage.cluster.examples().wallets[0].to_string());
+    stage.call("getAccountInfo", params.clone()).await;
+    stage.step_by(1).await;
+    stage.call("getAccountInfo", params).await;
+    let metrics = stage.admin("/metrics").await.text;
+    assert!(metrics.contains(r#"slotfront_cache_stale_total{cause="lag"} 1"#), "{metrics}");
+    let empty = json!([[], {"encoding": "jsonParsed"}]);
+    stage.call("getMultipleAccounts", empty.clone()).await;
+    assert!(stage.call("getMultipleAccounts", empty).await.cache().starts_with("hit"));
+}

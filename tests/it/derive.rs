@@ -1,0 +1,450 @@
+//! More from less: what one kept answer serves beside the question that it was fetched for, and that it is the truth.
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use slotfront::config::Assemble;
+use slotfront::methods::{Commitment, PerCommitment};
+use slotfront::sim::{Cluster, Node, Settings};
+
+use crate::harness::{Reply, Stage};
+
+const ENCODINGS: [&str; 4] = ["base58", "base64", "base64+zstd", "binary"];
+const SLICES: [(u64, u64); 7] = [(0, 0), (0, 1), (1, 7), (3, 6), (32, 64), (9, u64::MAX), (u64::MAX, 1)];
+
+/// A second cluster of the same seed, that nobody is in front of: what it answers at a slot is the truth there.
+struct Truth(std::sync::Arc<Cluster>);
+
+impl Truth {
+    fn new() -> Self {
+        Self(Cluster::new(Settings { nodes: 3, slot_time: None, ..Settings::default() }))
+    }
+
+    /// What a node answers whose slot at `commitment` is `slot`; with today's slot where none is named.
+    fn answer(&self, method: &str, params: &Value, commitment: Commitment, slot: Option<u64>) -> Value {
+        let node = self.0.node(0);
+        let mut lag = 0;
+        node.set_lag(lag);
+        while slot.is_some_and(|slot| node.slot(commitment) > slot) {
+            lag += 1;
+            assert!(lag <= 256, "no node was ever at {slot:?}");
+            node.set_lag(lag);
+        }
+        assert!(slot.is_none_or(|slot| node.slot(commitment) == slot), "{commitment} never was at {slot:?}");
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+        let answer = node.answer(call.as_bytes());
+        node.set_lag(0);
+        unpacked(serde_json::from_slice(&answer).unwrap())
+    }
+
+    /// Whether a node answered so at any of the last slots; each has samples of its own.
+    fn ever(&self, method: &str, params: &Value, commitment: Commitment, answer: &Value) -> bool {
+        if method == "getRecentPerformanceSamples" {
+            let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+            let same = |node: &Node| {
+                serde_json::from_slice::<Value>(&node.answer(call.as_bytes())).unwrap() == *answer
+            };
+            return self.0.nodes().iter().any(|node| {
+                let same = (0..64).any(|lag| {
+                    node.set_lag(lag);
+                    same(node)
+                });
+                node.set_lag(0);
+                same
+            });
+        }
+        let newest = self.0.slot(commitment);
+        let node = self.0.node(0);
+        (0..48).any(|lag| {
+            node.set_lag(lag);
+            newest - node.slot(commitment) <= 24
+                && self.answer(method, params, commitment, Some(node.slot(commitment))) == *answer
+        })
+    }
+}
+
+/// The same with what zstd packed written plainly and votes in order: encoders and hash maps may differ, data may not.
+fn unpacked(mut value: Value) -> Value {
+    use base64::Engine as _;
+    let base64 = base64::engine::general_purpose::STANDARD;
+    match &mut value {
+        Value::Array(pair) if pair.len() == 2 && pair[1] == "base64+zstd" => {
+            let packed = base64.decode(pair[0].as_str().unwrap()).unwrap();
+            pair[0] = base64.encode(zstd::stream::decode_all(&packed[..]).unwrap()).into();
+        }
+        Value::Array(list) => list.iter_mut().for_each(|element| *element = unpacked(element.take())),
+        Value::Object(members) => {
+            members.values_mut().for_each(|member| *member = unpacked(member.take()));
+            for list in ["current", "delinquent"] {
+                if let Some(Value::Array(votes)) = members.get_mut(list) {
+                    votes.sort_by_key(|vote| vote["votePubkey"].to_string());
+                }
+            }
+        }
+        _ => {}
+    }
+    value
+}
+
+fn answer(reply: &Reply) -> Value {
+    unpacked(reply.json())
+}
+
+/// Every raw form: encodings, each whole and in slices.
+fn forms() -> impl Iterator<Item = Value> {
+    ENCODINGS.iter().flat_map(|encoding| {
+        let slices = SLICES.iter().map(move |(offset, length)| {
+            json!({"encoding": encoding, "dataSlice": {"offset": offset, "length": length}})
+        });
+        std::iter::once(json!({ "encoding": encoding })).chain(slices)
+    })
+}
+
+#[tokio::test]
+async fn an_account_fetched_once_serves_every_encoding_slice_and_list_of_it() {
+    let (stage, truth) = (Stage::new().await, Truth::new());
+    let there = stage.cluster.examples();
+    let accounts =
+        [there.wallets[0], there.token_accounts[0], there.lookup_tables[0], there.stake_accounts[0]]
+            .map(|pubkey| pubkey.to_string());
+    for account in &accounts {
+        let first = stage.call("getAccountInfo", json!([account, {"encoding": "base64"}])).await;
+        assert_eq!(first.cache(), "fwd=miss; stored");
+    }
+    let calls = stage.upstream_calls();
+    for form in forms() {
+        for account in &accounts {
+            let params = json!([account, form]);
+            let reply = stage.call("getAccountInfo", params.clone()).await;
+            let expected = truth.answer("getAccountInfo", &params, Commitment::Finalized, None);
+            assert_eq!(answer(&reply), expected, "{params}");
+            assert!(reply.cache().starts_with("hit"), "{params}: {}", reply.cache());
+        }
+        let params = json!([accounts, form]);
+        let reply = stage.call("getMultipleAccounts", params.clone()).await;
+        let expected = truth.answer("getMultipleAccounts", &params, Commitment::Finalized, None);
+        assert_eq!(answer(&reply), expected, "{params}");
+        assert!(reply.cache().ends_with("detail=derived"), "{params}: {}", reply.cache());
+    }
+    assert_eq!(stage.upstream_calls(), calls, "nothing of this cost a call");
+}
+
+#[tokio::test]
+async fn a_list_fetched_once_serves_its_accounts_in_every_form() {
+    let (stage, truth) = (Stage::new().await, Truth::new());
+    let there = stage.cluster.examples();
+    let accounts = [there.wallets[1], there.token_accounts[1], there.wallets[1], there.mints[0]]
+        .map(|pubkey| pubkey.to_string());
+    stage.call("getMultipleAccounts", json!([accounts, {"commitment": "confirmed"}])).await;
+    let calls = stage.upstream_calls();
+    for mut form in forms() {
+        form["commitment"] = "confirmed".into();
+        for (method, params) in [
+            ("getMultipleAccounts", json!([accounts, form])),
+            ("getMultipleAccounts", json!([[accounts[3], accounts[0]], form])),
+            ("getAccountInfo", json!([accounts[1], form])),
+        ] {
+            let reply = stage.call(method, params.clone()).await;
+            let expected = truth.answer(method, &params, Commitment::Confirmed, None);
+            assert_eq!(answer(&reply), expected, "{params}");
+        }
+    }
+    assert_eq!(stage.upstream_calls(), calls, "nothing of this cost a call");
+}
+
+#[tokio::test]
+async fn a_parsed_account_serves_every_slice_as_a_node_would() {
+    let (stage, truth) = (Stage::new().await, Truth::new());
+    let there = stage.cluster.examples();
+    for (account, calls) in [
+        (there.token_accounts[0], 1),
+        (there.uninitialized_token_account, 1),
+        (there.wallets[0], 1),
+        (there.nonce_account, 1),
+        (there.stake_accounts[0], 1),
+    ] {
+        let before = stage.upstream_calls();
+        for (offset, length) in SLICES {
+            let slice = json!({"offset": offset, "length": length});
+            let params = json!([account.to_string(), {"encoding": "jsonParsed", "dataSlice": slice}]);
+            let reply = stage.call("getAccountInfo", params.clone()).await;
+            let expected = truth.answer("getAccountInfo", &params, Commitment::Finalized, None);
+            assert_eq!(answer(&reply), expected, "{params}");
+        }
+        assert_eq!(stage.upstream_calls() - before, calls, "{account}");
+    }
+}
+
+#[tokio::test]
+async fn of_an_account_of_unknown_size_a_part_is_fetched_first_and_then_all_of_it() {
+    let (stage, truth) = (Stage::new().await, Truth::new());
+    let token = stage.cluster.examples().token_accounts[0].to_string();
+    let ask = async |form: Value| {
+        let before = stage.upstream_calls();
+        let params = json!([token, form]);
+        let reply = stage.call("getAccountInfo", params.clone()).await;
+        let expected = truth.answer("getAccountInfo", &params, Commitment::Finalized, None);
+        assert_eq!(answer(&reply), expected, "{params}");
+        (stage.upstream_calls() - before, reply.cache().to_owned())
+    };
+    let slice = |offset: u64, length: u64| json!({"encoding": "base64", "dataSlice": {"offset": offset, "length": length}});
+    // 165 bytes in base58 are refused, which 129 of them tell.
+    assert_eq!(ask(json!({})).await, (1, "fwd=miss; stored".to_owned()));
+    assert_eq!(ask(json!({})).await.0, 0, "the refusal is kept");
+    assert_eq!(ask(slice(0, 129)).await.0, 0, "that part is there");
+    assert_eq!(ask(slice(0, 32)).await.0, 1, "now known to be small: fetched whole");
+    assert_eq!(ask(slice(32, 32)).await.0, 0);
+    assert_eq!(ask(json!({"encoding": "base64+zstd"})).await.0, 0);
+    // A short account is whole at the first try, however it was asked for.
+    let wallet = stage.cluster.examples().wallets[2].to_string();
+    stage.call("getAccountInfo", json!([wallet])).await;
+    let before = stage.upstream_calls();
+    let whole = stage.call("getAccountInfo", json!([wallet, {"encoding": "base64"}])).await;
+    assert_eq!((whole.status, stage.upstream_calls()), (200, before));
+}
+
+#[tokio::test]
+async fn a_list_is_made_of_kept_accounts_as_far_as_the_setting_says() {
+    for (assemble, same_slot, two_slots) in
+        [(Assemble::Off, 1, 1), (Assemble::SameSlot, 0, 1), (Assemble::WithinBound, 0, 0)]
+    {
+        let stage = Stage::with(|config| config.cache.assemble = assemble).await;
+        let there = stage.cluster.examples();
+        let keys = [there.wallets[0], there.wallets[1], there.wallets[2]].map(|key| key.to_string());
+        let single = async |key: &str| {
+            let reply = stage.call("getAccountInfo", json!([key, {"encoding": "base64"}])).await;
+            reply.result()["context"]["slot"].as_u64().unwrap()
+        };
+        let list = async |keys: &[&str]| {
+            let before = stage.upstream_calls();
+            let reply = stage.call("getMultipleAccounts", json!([keys])).await;
+            (stage.upstream_calls() - before, reply)
+        };
+        let low = single(&keys[0]).await;
+        single(&keys[1]).await;
+        assert_eq!(list(&[&keys[0], &keys[1]]).await.0, same_slot, "{assemble:?}");
+        stage.step_by(3).await;
+        let high = single(&keys[2]).await;
+        assert!(high > low);
+        let (calls, reply) = list(&[&keys[0], &keys[2]]).await;
+        assert_eq!(calls, two_slots, "{assemble:?}");
+        let slot = reply.result()["context"]["slot"].as_u64().unwrap();
+        assert_eq!(
+            slot,
+            if assemble == Assemble::WithinBound { low } else { high },
+            "the lowest of its slots"
+        );
+    }
+}
+
+#[tokio::test]
+async fn within_bound_only_the_missing_accounts_are_fetched() {
+    let stage = Stage::with(|config| config.cache.assemble = Assemble::WithinBound).await;
+    let keys: Vec<String> =
+        stage.cluster.examples().wallets.iter().take(4).map(ToString::to_string).collect();
+    let held = stage.call("getMultipleAccounts", json!([[keys[0], keys[1]]])).await;
+    let held = held.result()["context"]["slot"].as_u64().unwrap();
+    stage.step_by(2).await;
+    let reply = stage.call("getMultipleAccounts", json!([[keys[0], keys[2], keys[1], keys[2]]])).await;
+    assert_eq!((reply.cache(), stage.upstream_calls()), ("fwd=miss; stored", 2));
+    assert_eq!(reply.result()["context"]["slot"], held);
+    assert_eq!(reply.result()["value"].as_array().unwrap().len(), 4);
+    let fetched = stage.call("getAccountInfo", json!([keys[2], {"encoding": "base64"}])).await;
+    assert!(fetched.result()["context"]["slot"].as_u64().unwrap() > held, "the missing one is of now");
+    assert_eq!(stage.upstream_calls(), 2);
+}
+
+#[tokio::test]
+async fn a_block_fetched_once_serves_every_lesser_shape() {
+    let (stage, truth) = (Stage::new().await, Truth::new());
+    let slot = stage.cluster.examples().block_with_v0;
+    let shape = |details: &str, encoding: &str, rewards: bool| {
+        json!([slot, {"transactionDetails": details, "encoding": encoding, "rewards": rewards,
+            "maxSupportedTransactionVersion": 0}])
+    };
+    for (encoding, lesser) in [
+        ("json", &[("none", "json"), ("signatures", "json"), ("full", "json")][..]),
+        ("jsonParsed", &[("accounts", "json"), ("full", "jsonParsed"), ("none", "base58")]),
+        ("base64", &[("signatures", "base64"), ("full", "base64")]),
+    ] {
+        stage.front().cache.clear();
+        stage.call("getBlock", shape("full", encoding, true)).await;
+        let calls = stage.upstream_calls();
+        for (details, encoding) in lesser {
+            for rewards in [true, false] {
+                let params = shape(details, encoding, rewards);
+                let expected = truth.answer("getBlock", &params, Commitment::Finalized, None);
+                let replies = join_all((0..20).map(|_| stage.call("getBlock", params.clone()))).await;
+                for reply in replies {
+                    assert_eq!(answer(&reply), expected, "{params}");
+                    assert!(reply.cache().starts_with("hit"), "{params}: {}", reply.cache());
+                    let derived = !(rewards && *details == "full");
+                    assert_eq!(reply.cache().ends_with("detail=derived"), derived, "{params}");
+                }
+            }
+        }
+        assert_eq!(stage.upstream_calls(), calls, "nothing made of {encoding} cost a call");
+    }
+    // What json does not say, and what no shape without the version can say.
+    stage.front().cache.clear();
+    stage.call("getBlock", shape("full", "json", true)).await;
+    let calls = stage.upstream_calls();
+    for params in [shape("accounts", "json", true), json!([slot, {"transactionDetails": "accounts"}])] {
+        let expected = truth.answer("getBlock", &params, Commitment::Finalized, None);
+        assert_eq!(answer(&stage.call("getBlock", params).await), expected);
+    }
+    assert_eq!(stage.upstream_calls(), calls + 2);
+}
+
+#[tokio::test]
+async fn a_vote_account_comes_from_the_kept_list_of_all() {
+    let (stage, truth) = (Stage::new().await, Truth::new());
+    let there = stage.cluster.examples();
+    stage.call("getVoteAccounts", json!([{"keepUnstakedDelinquents": true}])).await;
+    stage.call("getVoteAccounts", json!([])).await;
+    let calls = stage.upstream_calls();
+    for vote in
+        [there.vote_accounts[0], there.delinquent_vote_account, there.unstaked_vote_account, there.wallets[0]]
+    {
+        for keep in [true, false] {
+            let params = json!([{"votePubkey": vote.to_string(), "keepUnstakedDelinquents": keep}]);
+            let expected = truth.answer("getVoteAccounts", &params, Commitment::Finalized, None);
+            for _ in 0..2 {
+                let reply = stage.call("getVoteAccounts", params.clone()).await;
+                assert_eq!(answer(&reply), expected, "{params}");
+                assert!(reply.cache().ends_with("detail=derived"), "{params}: {}", reply.cache());
+            }
+        }
+    }
+    assert_eq!(stage.upstream_calls(), calls);
+    let params = json!([{"votePubkey": there.vote_accounts[0].to_string(), "delinquentSlotDistance": 5}]);
+    assert_eq!(stage.call("getVoteAccounts", params).await.cache(), "fwd=miss; stored", "another question");
+}
+
+/// A generator that a failing test can be run again with.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap() % n
+    }
+
+    fn of<T: Clone>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())].clone()
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// A random call of a method whose answers depend on each other in the cache.
+fn random_call(draw: &mut Draw, stage: &Stage) -> (&'static str, Value, Commitment) {
+    let there = stage.cluster.examples();
+    let commitment = draw.of(&Commitment::ALL);
+    let mut accounts =
+        vec![there.nonce_account, there.frozen_token_account, there.uninitialized_token_account];
+    accounts.extend(there.wallets.iter().take(3).chain(&there.token_accounts[..3]).chain(&there.mints));
+    accounts
+        .extend(there.passing_accounts.iter().chain(&there.lookup_tables).chain(&there.stake_accounts[..2]));
+    let account = |draw: &mut Draw| draw.of(&accounts).to_string();
+    let mut config = json!({"commitment": commitment.as_str()});
+    let method = draw.of(&[
+        "getAccountInfo",
+        "getAccountInfo",
+        "getMultipleAccounts",
+        "getMultipleAccounts",
+        "getTokenAccountBalance",
+        "getVoteAccounts",
+        "getBlock",
+        "getBlock",
+        "getRecentPerformanceSamples",
+    ]);
+    let params = match method {
+        "getTokenAccountBalance" => json!([account(draw), config]),
+        "getRecentPerformanceSamples" => json!([draw.below(30)]),
+        "getVoteAccounts" => {
+            if draw.one_in(2) {
+                config["keepUnstakedDelinquents"] = true.into();
+            }
+            if !draw.one_in(3) {
+                let mut votes = there.vote_accounts.clone();
+                votes.extend([there.delinquent_vote_account, there.unstaked_vote_account, there.wallets[0]]);
+                config["votePubkey"] = draw.of(&votes).to_string().into();
+            }
+            json!([config])
+        }
+        "getBlock" => {
+            config["commitment"] = draw.of(&["confirmed", "finalized"]).into();
+            config["transactionDetails"] = draw.of(&["full", "accounts", "signatures", "none"]).into();
+            config["encoding"] = draw.of(&["json", "jsonParsed", "base64", "base58"]).into();
+            config["rewards"] = draw.one_in(2).into();
+            if !draw.one_in(3) {
+                config["maxSupportedTransactionVersion"] = 0.into();
+            }
+            let back = u64::try_from(draw.below(4)).unwrap();
+            json!([stage.cluster.slot(Commitment::Confirmed) - 20 * back, config])
+        }
+        _ => {
+            config["encoding"] =
+                draw.of(&["binary", "base58", "base64", "base64", "base64+zstd", "jsonParsed"]).into();
+            if draw.one_in(2) {
+                let (offset, length) = draw.of(&SLICES);
+                config["dataSlice"] = json!({"offset": offset, "length": length});
+            }
+            if method == "getAccountInfo" {
+                json!([account(draw), config])
+            } else {
+                let keys: Vec<String> = (0..draw.below(4)).map(|_| account(draw)).collect();
+                json!([keys, config])
+            }
+        }
+    };
+    let commitment = if matches!(method, "getBlock" | "getRecentPerformanceSamples") {
+        Commitment::Confirmed
+    } else {
+        commitment
+    };
+    (method, params, commitment)
+}
+
+#[tokio::test]
+async fn whatever_is_asked_in_whatever_order_is_the_truth_at_its_slot() {
+    let seed = 0x5107_f207;
+    let mut draw = Draw(seed);
+    let truth = Truth::new();
+    let stage = Stage::with(|config| {
+        config.cache.stale_while_revalidate = PerCommitment::uniform(0.0);
+    })
+    .await;
+    let (mut asked, mut derived) = (0_u64, 0_u64);
+    for round in 0..30 {
+        if round % 10 == 0 {
+            // Votes are bounded in time alone: so none is older than the slots that are looked through below.
+            stage.front().cache.clear();
+        }
+        for _ in 0..40 {
+            let (method, params, commitment) = random_call(&mut draw, &stage);
+            let reply = stage.call(method, params.clone()).await;
+            asked += 1;
+            derived += u64::from(reply.cache().ends_with("detail=derived"));
+            let slot = reply.json()["result"]["context"]["slot"].as_u64();
+            let holds = match (method, slot) {
+                ("getBlock", _) | (_, Some(_)) => {
+                    truth.answer(method, &params, commitment, slot) == answer(&reply)
+                }
+                // Votes, samples and errors show no slot: they are of one of the last few.
+                _ => truth.ever(method, &params, commitment, &answer(&reply)),
+            };
+            assert!(holds, "seed {seed:#x}, round {round}: {method} {params}: {}", reply.text);
+        }
+        let slots = u64::try_from(draw.below(3)).unwrap();
+        truth.0.step_by(slots);
+        stage.step_by(slots).await;
+    }
+    let calls = stage.upstream_calls();
+    assert!(derived > asked / 20, "{derived} of {asked} were derived");
+    assert!(calls < asked * 3 / 4, "{calls} upstream calls for {asked}");
+}

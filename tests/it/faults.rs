@@ -1,0 +1,294 @@
+//! Every fault under load: sixteen callers without a pause, three nodes, the first of them faulty.
+//!
+//! What callers see is compared with the chain's own truth; what it cost is counted at the nodes. The README's table
+//! under Operations is what is held here.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use slotfront::config::Config;
+use slotfront::methods::{Commitment, Slot};
+use slotfront::pool::breaker::State;
+use slotfront::pool::select::Unusable;
+use slotfront::sim::Fault;
+use tokio::time::Instant;
+
+use crate::harness::{Reply, Stage};
+
+const CALLERS: u64 = 16;
+/// Failed calls until a breaker opens, and those that were on their way to the node when it did.
+const UNTIL_OPEN: u64 = 5 + CALLERS;
+
+fn settings(config: &mut Config) {
+    // Longer than a busy machine takes for a good answer.
+    config.pool.attempt_timeout = [Duration::from_secs(2); 8];
+    config.pool.breaker.open = Duration::from_millis(300);
+}
+
+/// A call that goes past the cache.
+async fn ask(stage: &Stage, method: &str, params: Value) -> Reply {
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+    let request = stage.client.post(&stage.url).header("content-type", "application/json");
+    stage.send(request.header("cache-control", "no-cache").body(body)).await
+}
+
+/// Reads an account and compares it with the truth at the answer's slot, which it tells.
+async fn read(stage: &Stage, n: u64, commitment: Commitment) -> Result<Slot, String> {
+    let wallets = stage.cluster.examples().wallets;
+    let key = wallets[usize::try_from(n).unwrap() % wallets.len()];
+    let config = json!({"encoding": "base64", "commitment": commitment.as_str()});
+    let reply = ask(stage, "getAccountInfo", json!([key.to_string(), config])).await;
+    if reply.status != 200 || reply.json().get("result").is_none() {
+        return Err(format!("{} {}", reply.status, reply.text));
+    }
+    let result = reply.result();
+    let slot = result["context"]["slot"].as_u64().unwrap();
+    let truth = stage.cluster.account_at(&key, slot).map(|account| account.lamports);
+    if result["value"]["lamports"].as_u64() == truth {
+        Ok(slot)
+    } else {
+        Err(format!("wrong at {slot}, not {truth:?}: {}", reply.text))
+    }
+}
+
+/// So many calls by sixteen callers at once, `each` called with its number; how long the slowest took.
+async fn load<F: Future<Output = ()>>(calls: u64, each: impl Fn(u64) -> F) -> Duration {
+    let next = AtomicU64::new(0);
+    let caller = async || {
+        let mut slowest = Duration::ZERO;
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            if n >= calls {
+                return slowest;
+            }
+            let began = Instant::now();
+            each(n).await;
+            slowest = slowest.max(began.elapsed());
+        }
+    };
+    let callers = (0..CALLERS).map(|_| caller());
+    futures_util::future::join_all(callers).await.into_iter().max().unwrap()
+}
+
+/// Probes that may find out for the breaker whether the node is back, in this time.
+fn trials(took: Duration, every: Duration) -> u64 {
+    u64::try_from(took.as_millis() / every.as_millis()).unwrap() + 1
+}
+
+#[tokio::test]
+async fn no_fault_of_one_node_fails_a_call_and_each_costs_a_bounded_number_of_further_ones() {
+    let ms = Duration::from_millis;
+    let internal = Fault::Error { code: -32603, message: "Internal error".to_owned() };
+    for (name, fault) in [
+        ("cut", Fault::Reset),
+        ("hang", Fault::Hang),
+        ("trickle", Fault::Trickle(ms(300))),
+        ("429", Fault::Status429 { retry_after_s: 1 }),
+        ("503", Fault::Status(503)),
+        ("403", Fault::Status(403)),
+        ("HTML", Fault::Html),
+        ("truncation", Fault::Truncated),
+        ("wrong id", Fault::WrongId),
+        ("internal error", internal),
+    ] {
+        let stage = Stage::with(settings).await;
+        stage.cluster.node(0).fault_on("getAccountInfo", fault, None);
+        let began = Instant::now();
+        let calls = 240;
+        let slowest = load(calls, async |n| {
+            let read = read(&stage, n, Commitment::Finalized).await;
+            assert!(read.is_ok(), "{name}: {read:?}");
+        })
+        .await;
+        let took = began.elapsed();
+        let extra = stage.upstream_calls() - calls;
+        let open = stage.front().config.pool.breaker.open;
+        println!("{name}: {extra} further calls of {calls}, {took:?}, slowest {slowest:?}");
+        assert!(extra <= UNTIL_OPEN + trials(took, open), "{name}: {extra} further calls in {took:?}");
+        let failed = stage.cluster.node(0).calls("getAccountInfo");
+        assert!((1..=extra).contains(&failed), "{name}: {failed} calls failed, {extra} further ones");
+    }
+}
+
+#[tokio::test]
+async fn faults_of_two_nodes_at_once_in_every_mixture_fail_no_call() {
+    let stage = Stage::with(|config| {
+        settings(config);
+        // Two of three nodes fail at once here, before any breaker knows: more than a fifth of the calls.
+        config.pool.retry_budget = 1.0;
+    })
+    .await;
+    let mixture = [
+        Fault::Reset,
+        Fault::WrongId,
+        Fault::Latency(Duration::from_millis(30)),
+        Fault::Truncated,
+        Fault::Html,
+        Fault::Status(500),
+        Fault::Status429 { retry_after_s: 0 },
+        Fault::Trickle(Duration::from_millis(300)),
+    ];
+    for round in 0..6 {
+        for (n, fault) in mixture.iter().enumerate() {
+            let node = stage.cluster.node((n + round) % 2);
+            node.fault_on("getAccountInfo", fault.clone(), Some(1 + (n * 7 + round * 3) % 4));
+        }
+    }
+    stage.cluster.node(2).set_lag(2);
+    let calls = 400;
+    load(calls, async |n| {
+        let read = read(&stage, n, Commitment::Confirmed).await;
+        assert!(read.is_ok(), "call {n}: {read:?}");
+    })
+    .await;
+    let extra = stage.upstream_calls() - calls;
+    println!("mixed: {extra} further calls of {calls}");
+    assert!((1..=2 * UNTIL_OPEN + 60).contains(&extra), "{extra} further calls");
+}
+
+#[tokio::test]
+async fn a_lagging_node_and_one_with_a_gap_in_its_history_cost_nothing_once_known() {
+    let stage = Stage::with(settings).await;
+    stage.cluster.node(0).set_lag(200);
+    let standing = || stage.front().pool.standing(Instant::now())[0].1;
+    stage.until("the lag is known", || standing() >= Some(Unusable::Lagging)).await;
+    load(160, async |n| {
+        let read = read(&stage, n, Commitment::Finalized).await;
+        assert_eq!(read, Ok(stage.cluster.slot(Commitment::Finalized)));
+    })
+    .await;
+    assert_eq!((stage.upstream_calls(), stage.cluster.node(0).calls("getAccountInfo")), (160, 0));
+
+    stage.cluster.node(0).set_lag(0);
+    let newest = stage.cluster.slot(Commitment::Finalized);
+    stage.cluster.node(0).prune_below(newest);
+    let blocks: Vec<Slot> = (newest - 60..newest - 1).filter(|slot| stage.cluster.has_block(*slot)).collect();
+    stage.until("it is back", || standing().is_none()).await;
+    let before = stage.upstream_calls();
+    load(160, async |n| {
+        let slot = blocks[usize::try_from(n).unwrap() % blocks.len()];
+        let params = json!([slot, {"transactionDetails": "signatures", "maxSupportedTransactionVersion": 0}]);
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getBlock", "params": params}).to_string();
+        let truth: Value = serde_json::from_slice(&stage.cluster.node(1).answer(body.as_bytes())).unwrap();
+        let reply = ask(&stage, "getBlock", params).await;
+        assert_eq!(reply.result(), truth["result"], "{slot}");
+    })
+    .await;
+    let extra = stage.upstream_calls() - before - 160;
+    println!("history gap: {extra} further calls of 160");
+    assert!(extra <= CALLERS, "until it has said how far back it reaches: {extra}");
+}
+
+#[tokio::test]
+async fn a_flapping_node_fails_no_call() {
+    let stage = Stage::with(settings).await;
+    let (node, began, calls) = (stage.cluster.node(0), Instant::now(), 400);
+    load(calls, async |n| {
+        match n % 40 {
+            0 => node.fault_on("getAccountInfo", Fault::Status(500), None),
+            20 => node.clear_faults(),
+            _ => {}
+        }
+        let read = read(&stage, n, Commitment::Confirmed).await;
+        assert!(read.is_ok(), "{read:?}");
+    })
+    .await;
+    let extra = stage.upstream_calls() - calls;
+    println!("flapping: {extra} further calls of {calls} in {:?}", began.elapsed());
+    assert!(extra <= calls / 4, "{extra} further calls");
+}
+
+#[tokio::test]
+async fn all_nodes_down_is_told_fast_and_the_first_one_back_answers() {
+    let stage = Stage::with(settings).await;
+    let down = || stage.cluster.nodes().iter().for_each(|node| node.fault(Fault::Reset));
+    down();
+    let calls = 160;
+    let slowest = load(calls, async |n| {
+        let read = read(&stage, n, Commitment::Processed).await;
+        assert!(read.is_err_and(|told| told.starts_with("502") && told.contains("-32095")));
+    })
+    .await;
+    let asked = stage.upstream_calls();
+    println!("all down: {asked} upstream calls for {calls}, slowest answer {slowest:?}");
+    assert!(asked <= calls * 3, "{asked}");
+    assert!(slowest < Duration::from_secs(5), "nobody waits for a timeout: {slowest:?}");
+    stage
+        .until("all are known to be down", || {
+            let standing = stage.front().pool.standing(Instant::now());
+            standing.iter().all(|(_, unusable)| *unusable == Some(Unusable::Unreachable))
+        })
+        .await;
+    let readiness = stage.admin("/readyz").await;
+    assert_eq!(readiness.json()["state"], "degraded");
+    // A node is asked although its probes and its breaker say no: better a doubtful one than none.
+    stage.cluster.nodes().iter().for_each(|node| node.clear_faults());
+    assert!(read(&stage, 0, Commitment::Processed).await.is_ok(), "the first call after they are back");
+    load(calls, async |n| {
+        let read = read(&stage, n, Commitment::Processed).await;
+        assert!(read.is_ok(), "{read:?}");
+    })
+    .await;
+}
+
+/// How issue and operators check it: one cut, revived, hanging, lagging, a web page, half a body, and well again.
+#[tokio::test]
+async fn sixteen_callers_through_seven_phases_see_no_failed_and_no_wrong_answer() {
+    let stage = Stage::with(settings).await;
+    let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let caller = async |first: u64| {
+        let (mut seen, mut n) = (BTreeMap::new(), first);
+        while !over.load(Ordering::Relaxed) {
+            let wallet = n % 8;
+            match read(&stage, wallet, Commitment::Finalized).await {
+                Ok(slot) => {
+                    let before = seen.insert(wallet, slot).unwrap_or_default();
+                    assert!(slot >= before, "backwards from {before} to {slot}");
+                }
+                Err(told) => panic!("{told}"),
+            }
+            done.fetch_add(1, Ordering::Relaxed);
+            n += 1;
+        }
+    };
+    let node = stage.cluster.node(0);
+    let asked = || node.calls("getAccountInfo");
+    let director = async {
+        for (phase, fault) in [
+            ("well", None),
+            ("cut", Some(Fault::Reset)),
+            ("revived", None),
+            ("hanging", Some(Fault::Hang)),
+            ("lagging", None),
+            ("a web page", Some(Fault::Html)),
+            ("half a body", Some(Fault::Truncated)),
+        ] {
+            node.clear_faults();
+            node.set_lag(if phase == "lagging" { 200 } else { 0 });
+            if let Some(fault) = fault.clone() {
+                node.fault(fault);
+            }
+            let (calls, at_node, upstream) = (done.load(Ordering::Relaxed), asked(), stage.upstream_calls());
+            let began = Instant::now();
+            for step in 1..=4 {
+                stage.cluster.step_by(2);
+                let some = || done.load(Ordering::Relaxed) >= calls + step * 60;
+                stage.until(&format!("calls were made while {phase}"), some).await;
+            }
+            if phase == "revived" {
+                stage.until("it is asked again", || asked() > at_node).await;
+                println!("asked again {:?} after it was back", began.elapsed());
+            }
+            let (calls, upstream) = (done.load(Ordering::Relaxed) - calls, stage.upstream_calls() - upstream);
+            println!("{phase}: {calls} calls, {upstream} upstream, {} at the node", asked() - at_node);
+        }
+        node.clear_faults();
+        let closed = || stage.front().pool.members()[0].breaker(Instant::now()) == State::Closed;
+        stage.until("its breaker has closed", closed).await;
+        over.store(true, Ordering::Relaxed);
+    };
+    let callers = futures_util::future::join_all((0..CALLERS).map(caller));
+    futures_util::future::join(callers, director).await;
+}

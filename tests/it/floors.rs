@@ -1,0 +1,112 @@
+//! A floor of ours goes up to nodes that have shown it, and is never a caller's error.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use slotfront::jsonrpc::Params;
+use slotfront::methods::{Commitment, Method, Profile, Query, Slot};
+use slotfront::node::NodeReply;
+use slotfront::pool::{Ask, Reply};
+use tokio::time::Instant;
+
+use crate::harness::Stage;
+
+/// Nodes that are probed at the start only, so that what is known of them afterwards is what they answer.
+async fn stage(nodes: usize) -> Stage {
+    Stage::of(nodes, |config| config.pool.probe_interval = Duration::from_mins(1)).await
+}
+
+fn query(method: Method, params: &Value) -> Query {
+    Query::parse(method, &Params::Array(params.to_string().into()), Profile::Node).unwrap()
+}
+
+async fn ask(stage: &Stage, query: Query, floor: Slot) -> Reply {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let ask = Ask { query, floor: Some(floor), prefer: None, alone: false, deadline };
+    stage.front().pool.call(&ask).await.unwrap()
+}
+
+fn code(reply: &Reply) -> Option<i32> {
+    match &reply.body {
+        NodeReply::Error { code, .. } => Some(*code),
+        NodeReply::Result(_) => None,
+    }
+}
+
+#[tokio::test]
+async fn a_floor_is_sent_where_it_is_honoured_and_no_callers_error_where_all_have_fallen_back() {
+    use Commitment::{Confirmed, Finalized, Processed};
+    use Method::{GetAccountInfo, GetMultipleAccounts, GetTokenAccountBalance};
+    // A node that was sent the number refuses, and is asked again without; a node that was not, answers at once.
+    for (method, commitment, calls) in [
+        (GetAccountInfo, Finalized, 2),
+        (GetAccountInfo, Confirmed, 2),
+        (GetMultipleAccounts, Confirmed, 2),
+        (GetAccountInfo, Processed, 1),
+        (GetTokenAccountBalance, Finalized, 1),
+    ] {
+        let stage = stage(1).await;
+        let examples = stage.cluster.examples();
+        let what = match method {
+            GetTokenAccountBalance => json!(examples.token_accounts[0].to_string()),
+            GetMultipleAccounts => json!([examples.wallets[0].to_string()]),
+            _ => json!(examples.wallets[0].to_string()),
+        };
+        let query = query(method, &json!([what, { "commitment": commitment.as_str() }]));
+        let floor = stage.front().frontier.slot(commitment);
+        stage.cluster.node(0).set_lag(20);
+        let fallen = stage.cluster.node(0).slot(commitment);
+        assert!(fallen < floor);
+        let asked = || stage.cluster.node(0).calls(method.as_str());
+        let reply = ask(&stage, query.clone(), floor).await;
+        assert_eq!((code(&reply), reply.slot), (None, fallen), "{method:?} {commitment:?}");
+        assert_eq!(asked(), calls, "{method:?} {commitment:?}");
+        if calls == 2 {
+            assert_eq!(stage.front().frontier.node_slot(0, commitment), Some(fallen), "it is believed");
+            ask(&stage, query, floor).await;
+            assert_eq!(asked(), calls + 1, "a node that has not reached the floor is not held to it");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_has_fallen_back_is_passed_over_for_one_that_has_not() {
+    let stage = stage(3).await;
+    let floor = stage.front().frontier.slot(Commitment::Finalized);
+    for (fallen, lag) in [(0, 30), (1, 20)] {
+        stage.cluster.node(fallen).set_lag(lag);
+    }
+    for wallet in stage.cluster.examples().wallets.iter().take(12) {
+        let query = query(Method::GetAccountInfo, &json!([wallet.to_string()]));
+        let reply = ask(&stage, query, floor).await;
+        assert_eq!((code(&reply), reply.slot), (None, floor));
+    }
+    let asked: u64 = stage.cluster.nodes()[..2].iter().map(|node| node.calls("getAccountInfo")).sum();
+    assert!(asked <= 2, "each is asked until it has said where it is: {asked}");
+}
+
+#[tokio::test]
+async fn when_all_have_fallen_back_the_highest_answer_is_given() {
+    let stage = stage(3).await;
+    let floor = stage.front().frontier.slot(Commitment::Confirmed);
+    for (node, lag) in [(0, 12), (1, 4), (2, 9)] {
+        stage.cluster.node(node).set_lag(lag);
+    }
+    let highest = stage.cluster.node(1).slot(Commitment::Confirmed);
+    let wallet = stage.cluster.examples().wallets[0].to_string();
+    let query = query(Method::GetAccountInfo, &json!([wallet, { "commitment": "confirmed" }]));
+    let reply = ask(&stage, query, floor).await;
+    assert_eq!((code(&reply), reply.slot), (None, highest));
+    assert_eq!(stage.upstream_calls(), 4, "each with the number, then the highest without");
+}
+
+#[tokio::test]
+async fn a_number_of_the_callers_own_is_not_left_out() {
+    let stage = stage(2).await;
+    let floor = stage.front().frontier.slot(Commitment::Confirmed);
+    stage.cluster.nodes().iter().for_each(|node| node.set_lag(20));
+    let wallet = stage.cluster.examples().wallets[0].to_string();
+    let config = json!({ "commitment": "confirmed", "minContextSlot": floor });
+    let reply = ask(&stage, query(Method::GetAccountInfo, &json!([wallet, config])), floor).await;
+    assert_eq!((code(&reply), stage.upstream_calls()), (Some(-32016), 2));
+}

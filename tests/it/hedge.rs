@@ -1,0 +1,137 @@
+//! A second call beside a slow first one: who wins, what it costs, and where there is none.
+
+use std::time::Duration;
+
+use serde_json::json;
+use slotfront::config::Hedge;
+use slotfront::error::Error;
+use slotfront::jsonrpc::Params;
+use slotfront::methods::{Method, Profile, Query};
+use slotfront::pool::breaker::State;
+use slotfront::pool::{Ask, Reply};
+use slotfront::sim::Fault;
+use tokio::time::Instant;
+
+use crate::harness::Stage;
+
+/// Far slower than nearly all answers, and far from a hang.
+const SLOW: Duration = Duration::from_millis(150);
+
+/// Two nodes, of which the first is asked as long as it is usable, and enough answers to know how long one takes.
+async fn stage(hedge: Option<Hedge>) -> Stage {
+    let stage = Stage::of(2, |config| {
+        config.pool.hedge = hedge;
+        config.upstreams[1].tier = 1;
+    })
+    .await;
+    for _ in 0..64 {
+        ask(&stage, false).await;
+    }
+    stage
+}
+
+async fn ask(stage: &Stage, alone: bool) -> Reply {
+    call(stage, alone).await.unwrap()
+}
+
+async fn call(stage: &Stage, alone: bool) -> Result<Reply, Error> {
+    let params = json!([stage.cluster.examples().wallets[0].to_string()]).to_string();
+    let query = Query::parse(Method::GetAccountInfo, &Params::Array(params.into()), Profile::Node).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    stage.front().pool.call(&Ask { query, floor: None, prefer: None, alone, deadline }).await
+}
+
+/// The last node's calls, and hedges by their result: won, lost, failed, over budget.
+async fn cost(stage: &Stage) -> (u64, [u64; 4]) {
+    let metrics = stage.admin("/metrics").await.text;
+    let count = |result: &str| {
+        let series = format!("slotfront_upstream_hedges_total{{result=\"{result}\"}} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&series)).map_or(0, |n| n.parse().unwrap())
+    };
+    let asked = stage.cluster.node(1).calls("getAccountInfo");
+    (asked, ["won", "lost", "failed", "over_budget"].map(count))
+}
+
+/// Past the median of the answers so far, which a busy machine moves little.
+fn on(budget: f64) -> Hedge {
+    Hedge { quantile: 0.5, budget }
+}
+
+#[tokio::test]
+async fn the_second_call_wins_and_the_first_is_given_up_without_a_mark() {
+    let stage = stage(Some(on(1.0))).await;
+    let (before, _) = cost(&stage).await;
+    let won_before = cost(&stage).await.1[0];
+    let held = stage.cluster.node(0).hold("getAccountInfo");
+    let (reply, ()) = futures_util::future::join(ask(&stage, false), held.arrived(1)).await;
+    assert_eq!(reply.node, 1);
+    stage.until("the loser's connection is closed", || held.waiting() == 0).await;
+    let (asked, [won, ..]) = cost(&stage).await;
+    assert_eq!((asked - before, won - won_before), (1, 1));
+    let members = stage.front().pool.members();
+    assert_eq!((members[0].breaker(Instant::now()), members[0].counts().1), (State::Closed, 0));
+    assert_eq!(members[0].in_flight(), 0);
+}
+
+#[tokio::test]
+async fn the_first_may_still_win_and_where_the_second_fails_it_is_waited_for() {
+    let stage = stage(Some(on(1.0))).await;
+    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Latency(SLOW), None);
+    stage.cluster.node(1).fault_on("getAccountInfo", Fault::Latency(SLOW * 10), None);
+    let lost = cost(&stage).await.1[1];
+    assert_eq!(ask(&stage, false).await.node, 0);
+    stage.cluster.node(1).clear_faults();
+    stage.cluster.node(1).fault_on("getAccountInfo", Fault::Status(500), None);
+    assert_eq!(ask(&stage, false).await.node, 0);
+    assert_eq!(cost(&stage).await.1[1] - lost, 2);
+}
+
+#[tokio::test]
+async fn where_both_fail_the_call_goes_on_as_without() {
+    let stage = stage(Some(on(1.0))).await;
+    stage.cluster.node(1).fault_on("getAccountInfo", Fault::Status(500), None);
+    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Latency(SLOW), None);
+    let failed = cost(&stage).await.1[2];
+    stage.cluster.node(0).set_full_api(false);
+    let Err(Error::NoUpstream(attempts)) = call(&stage, false).await else { panic!("an answer") };
+    let mut reasons: Vec<_> = attempts.iter().map(|a| (a.upstream.as_str(), a.reason.as_str())).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, [("node-0", "incapable"), ("node-1", "status_5xx")]);
+    assert_eq!(cost(&stage).await.1[2] - failed, 1);
+}
+
+#[tokio::test]
+async fn hedges_are_a_share_of_all_calls() {
+    let stage = stage(Some(on(0.05))).await;
+    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Latency(Duration::from_millis(40)), None);
+    let calls = 60;
+    for _ in 0..calls {
+        ask(&stage, false).await;
+    }
+    let (asked, [won, lost, failed, over_budget]) = cost(&stage).await;
+    assert!(asked <= (64 + calls) / 20, "{asked}");
+    assert!(asked <= won + lost + failed, "one may be given up before it has arrived");
+    assert!(over_budget > 0);
+}
+
+#[tokio::test]
+async fn there_is_no_second_call_where_it_is_off_or_alone_or_an_answer_is_arriving() {
+    let trickle = Fault::Trickle(SLOW / 10);
+    for (name, hedge, fault, alone) in [
+        ("off", None, Fault::Latency(SLOW), false),
+        ("alone", Some(on(1.0)), Fault::Latency(SLOW), true),
+        ("arriving", Some(Hedge { quantile: 0.95, ..on(1.0) }), trickle, false),
+    ] {
+        let stage = stage(hedge).await;
+        let (before, _) = cost(&stage).await;
+        stage.cluster.node(0).fault_on("getAccountInfo", fault, None);
+        // Several, so that one whose head was late by chance does not count.
+        let mut by_first = 0;
+        for _ in 0..3 {
+            by_first += usize::from(ask(&stage, alone).await.node == 0);
+        }
+        let (asked, _) = cost(&stage).await;
+        assert!(asked - before <= u64::from(name == "arriving"), "{name}: {}", asked - before);
+        assert!(by_first >= 2, "{name}");
+    }
+}

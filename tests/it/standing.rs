@@ -1,0 +1,67 @@
+//! What `/api/upstreams` tells of the nodes and of the last choices.
+
+use serde_json::{Value, json};
+use slotfront::pool::select::Unusable;
+use slotfront::sim::Fault;
+use tokio::time::Instant;
+
+use crate::harness::Stage;
+
+async fn view(stage: &Stage) -> Value {
+    let reply = stage.admin("/api/upstreams").await;
+    assert_eq!(reply.status, 200);
+    assert!(!reply.text.contains("127.0.0.1"), "no address: {}", reply.text);
+    reply.json()
+}
+
+#[tokio::test]
+async fn every_nodes_standing_is_told_in_words() {
+    let stage = Stage::with(|config| config.upstreams[2].rps = Some(50)).await;
+    stage.cluster.node(0).set_lag(100);
+    stage.cluster.node(1).set_full_api(false);
+    let standing = |node: usize| stage.front().pool.standing(Instant::now())[node].1;
+    stage.until("the lag is known", || standing(0) == Some(Unusable::Lagging)).await;
+    stage.front().pool.members()[0].set_drained(true);
+    // Node 1 says that it lacks the method, and node 2 fails once.
+    stage.cluster.node(2).fault_on("getAccountInfo", Fault::Html, Some(1));
+    for wallet in stage.cluster.examples().wallets.iter().take(6) {
+        stage.call("getAccountInfo", json!([wallet.to_string()])).await;
+    }
+    let view = view(&stage).await;
+    let [zero, one, two] = [0, 1, 2].map(|node| &view["upstreams"][node]);
+    assert_eq!(zero["name"], "node-0");
+    let reasons = zero["reasons"].as_array().unwrap();
+    assert!(reasons.contains(&json!("drained by an operator")), "{reasons:?}");
+    assert!(reasons.iter().any(|r| r.as_str().unwrap().contains("slots behind the frontier")), "{reasons:?}");
+    assert_eq!((&zero["usable"], &zero["drained"]), (&json!(false), &json!(true)));
+    assert!(zero["lag_slots"]["processed"].as_u64() > Some(50));
+    assert_eq!((&one["usable"], &one["lacks"]), (&json!(true), &json!(["getAccountInfo"])));
+    assert_eq!((&two["last_failure"]["kind"], &two["breaker"]), (&json!("status_5xx"), &json!("closed")));
+    assert!(two["rps_left"].as_f64().is_some_and(|left| (0.0..50.0).contains(&left)), "{two}");
+    assert!(one["version"].is_string() && one["rps_left"].is_null());
+    let slot = stage.cluster.slot(slotfront::methods::Commitment::Finalized);
+    assert_eq!((&view["frontier"]["finalized"], &two["slots"]["finalized"]), (&json!(slot), &json!(slot)));
+}
+
+#[tokio::test]
+async fn the_last_choice_of_a_method_is_told_with_its_reason() {
+    let stage = Stage::with(|config| config.upstreams[2].tier = 1).await;
+    assert_eq!(view(&stage).await["choices"], json!([]));
+    let account = stage.cluster.examples().wallets[0].to_string();
+    stage.call("getAccountInfo", json!([account])).await;
+    stage.call("getClusterNodes", json!([])).await;
+    let choices = view(&stage).await["choices"].clone();
+    let of = |method: &str| {
+        choices.as_array().unwrap().iter().find(|choice| choice["method"] == method).unwrap().clone()
+    };
+    let account = of("getAccountInfo");
+    let why = account["why"].as_str().unwrap();
+    let either = ["node-0", "node-1"].map(|name| account["chosen"] == name);
+    assert!(either[0] || either[1], "{account}");
+    assert!(why.starts_with("lowest tier of the usable, the lower load of node-"), "{why}");
+    let candidates = account["candidates"].as_array().unwrap();
+    assert_eq!(candidates.len(), 3);
+    assert_eq!((&candidates[2]["tier"], &candidates[2]["unusable"]), (&json!(1), &Value::Null));
+    assert!(candidates[0]["load"].as_f64() > Some(0.0) && candidates[0]["near"] == true);
+    assert!(of("getClusterNodes")["why"].is_string());
+}
