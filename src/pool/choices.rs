@@ -121,7 +121,8 @@ mod tests {
     #[tokio::test]
     async fn a_choice_says_why_it_fell() {
         use Unusable::{BreakerOpen, Lagging};
-        let candidate = |node, unusable, near, tier| Candidate { node, unusable, near, tier, load: 0.001 };
+        let candidate =
+            |node, unusable, near, tier| Candidate { node, unusable, near, trial: false, tier, load: 0.001 };
         for (candidates, node, rival, stays, expected) in [
             (vec![candidate(0, None, true, 0)], 0, None, false, "the only node"),
             (

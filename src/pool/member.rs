@@ -210,6 +210,11 @@ impl Member {
         .flatten()
     }
 
+    /// Whether its breaker is half-open: the next call finds out if it is back.
+    pub(super) fn is_on_trial(&self, now: Instant) -> bool {
+        self.standing.troubles.load(Ordering::Acquire) & BREAKER != 0 && self.breaker(now) == State::HalfOpen
+    }
+
     /// Whether it is known not to serve `method`.
     pub fn lacks(&self, method: Method) -> bool {
         self.standing.incapable.load(Ordering::Relaxed) & bit(method) != 0
@@ -410,6 +415,9 @@ impl InFlight<'_> {
         }
         member.standing.breaker(|breaker| match fault {
             None => {
+                if !breaker.is_closed() {
+                    lock(&member.standing.latency).restart(latency, now);
+                }
                 breaker.succeeded();
                 false
             }

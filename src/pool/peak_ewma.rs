@@ -36,6 +36,11 @@ impl PeakEwma {
         self.at = Some(now);
     }
 
+    /// Forgets all but this answer's latency: the node is another than it was, since it was down.
+    pub fn restart(&mut self, latency: Duration, now: Instant) {
+        *self = Self { seconds: latency.as_secs_f64(), at: Some(now) };
+    }
+
     /// The latency as it counts now, in seconds.
     pub fn seconds(&self, now: Instant) -> f64 {
         (self.seconds * self.kept(now)).max(UNMEASURED_S)

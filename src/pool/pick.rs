@@ -106,6 +106,7 @@ impl Pool {
                 node,
                 unusable: unusable.into_iter().flatten().max(),
                 near,
+                trial: member.is_on_trial(now),
                 tier: member.tier,
                 load: member.load(now),
             }

@@ -1,4 +1,5 @@
-//! Which node is asked: usable ones first, near the frontier first, lowest tier first, then power of two choices.
+//! Which node is asked: usable ones first, near the frontier first, lowest tier first, then the trial of a half-open
+//! breaker, then power of two choices.
 //!
 //! Pure: a snapshot of the nodes and a random draw are arguments. Health, lag and breaker never empty the pool: where
 //! nothing is usable the least bad node is asked, better a doubtful node than none.
@@ -71,6 +72,8 @@ pub struct Candidate {
     pub unusable: Option<Unusable>,
     /// Whether it is within `cache.max_lag_slots` of the frontier at the asked commitment.
     pub near: bool,
+    /// Its breaker is half-open, and this call would find out whether it is back.
+    pub trial: bool,
     /// Lower tiers first.
     pub tier: u8,
     /// Peak-EWMA × in-flight, in seconds.
@@ -95,7 +98,15 @@ pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Drawn> {
         let least_bad = askable.min_by(|a, b| a.unusable.cmp(&b.unusable).then(by_load(a, b)))?;
         return Some(Drawn { node: least_bad.node, rival: None });
     };
-    let mut best = usable().filter(|c| c.near == near && c.tier == tier);
+    let best = usable().filter(|c| c.near == near && c.tier == tier);
+    // A trial goes first, whatever the node's load: how slow it was before says nothing of whether it is back. But not
+    // by a call that has failed once already.
+    let retry = candidates.iter().any(|c| c.unusable == Some(Unusable::Tried));
+    if !retry && let Some(trial) = best.clone().find(|c| c.trial) {
+        return Some(Drawn { node: trial.node, rival: None });
+    }
+    let proven = best.clone().any(|c| !c.trial);
+    let mut best = best.filter(|c| !(proven && c.trial));
     let (first, second) = two_of(best.clone().count(), draw);
     let one = best.clone().nth(first)?;
     if first == second {
@@ -125,7 +136,11 @@ mod tests {
     use super::*;
 
     fn node(node: usize, unusable: Option<Unusable>, near: bool, tier: u8, load: f64) -> Candidate {
-        Candidate { node, unusable, near, tier, load }
+        Candidate { node, unusable, near, trial: false, tier, load }
+    }
+
+    fn trial(candidate: Candidate) -> Candidate {
+        Candidate { trial: true, ..candidate }
     }
 
     /// Every node that some draw picks.
@@ -160,6 +175,29 @@ mod tests {
                 "usable before all",
                 vec![node(0, Some(Lagging), true, 0, 0.1), node(1, None, false, 9, 9.0)],
                 vec![1],
+            ),
+            (
+                "a trial before load, but not before tier",
+                vec![
+                    trial(node(0, None, true, 1, 0.1)),
+                    trial(node(1, None, true, 0, 99.0)),
+                    node(2, None, true, 0, 0.1),
+                ],
+                vec![1],
+            ),
+            (
+                "no trial by a call that has failed once, while there is another",
+                vec![
+                    trial(node(0, None, true, 0, 0.1)),
+                    node(1, Some(Tried), true, 0, 0.1),
+                    node(2, None, true, 0, 9.0),
+                ],
+                vec![2],
+            ),
+            (
+                "else the trial, too",
+                vec![trial(node(0, None, true, 0, 9.0)), node(1, Some(Tried), true, 0, 0.1)],
+                vec![0],
             ),
             (
                 "else the least bad",

@@ -355,3 +355,25 @@ async fn when_every_node_is_of_another_cluster_the_cache_is_emptied() {
     assert_eq!(after.cache(), "fwd=miss; stored");
     assert_ne!(after.result(), before.result());
 }
+
+#[tokio::test]
+async fn the_first_call_after_the_breaker_half_opens_is_the_trial_however_slow_the_node_was() {
+    let stage = Stage::of(3, |config| {
+        config.pool.attempt_timeout = [Duration::from_millis(400); 8];
+        config.pool.breaker.failures = 1;
+        config.pool.breaker.open = Duration::from_millis(1);
+    })
+    .await;
+    let (wallets, node) = (stage.cluster.examples().wallets, stage.cluster.node(0));
+    let mut wallets = wallets.iter().map(|wallet| json!([wallet.to_string()]));
+    node.fault_on("getAccountInfo", Fault::Hang, Some(1));
+    while node.calls("getAccountInfo") == 0 {
+        stage.call("getAccountInfo", wallets.next().expect("it is asked sooner or later")).await;
+    }
+    let breaker = || stage.front().pool.members()[0].breaker(Instant::now());
+    stage.until("its breaker is half-open", || breaker() == State::HalfOpen).await;
+    stage.call("getAccountInfo", wallets.next().expect("a further one")).await;
+    assert_eq!((node.calls("getAccountInfo"), breaker()), (2, State::Closed));
+    let latency = stage.front().pool.members()[0].latency();
+    assert!(latency < Duration::from_millis(200), "{latency:?} is from before it was down");
+}
