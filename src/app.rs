@@ -24,6 +24,7 @@ use crate::frontier::Frontier;
 use crate::gateway::{Gateway, GatewayError};
 use crate::http::Front;
 use crate::http::listener::{self, Ends};
+use crate::http::tls::{Tls, TlsError};
 use crate::node::client::ClientError;
 use crate::pool::Pool;
 use crate::telemetry::{self, Metrics, ReloadResult};
@@ -122,6 +123,7 @@ impl App {
     /// # Errors
     /// An upstream whose client cannot be built.
     pub fn start(config: Config, gateway: Gateway, listeners: Listeners) -> Result<Self, StartError> {
+        let tls = Tls::of(&config)?;
         let (tasks, connections, ending) = (TaskTracker::new(), TaskTracker::new(), Ending::default());
         let stop = &ending.over;
         let config = Arc::new(config);
@@ -150,6 +152,9 @@ impl App {
         pool.probe(&tasks, stop);
         empty_on_another_cluster(&front, &tasks, stop);
         gateway.watch(&tasks, stop);
+        if let Some(tls) = &tls {
+            tls.watch(&tasks, stop);
+        }
         status::feed_metrics(&front);
         set_loaded_now(&metrics);
         let source = status::Source::new(Arc::clone(&front), ending.draining.clone());
@@ -163,6 +168,7 @@ impl App {
         connections.spawn(listener::run(
             Arc::clone(&front),
             listeners.public,
+            tls,
             connections.clone(),
             ending.public.clone(),
         ));
@@ -263,6 +269,9 @@ pub enum StartError {
     /// An upstream's client.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The listener's certificate.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A listener without an address.
     #[error("a listener has no address: {0}")]
     Address(#[from] std::io::Error),

@@ -83,6 +83,19 @@ pub struct Server {
     pub cors_origins: Vec<String>,
     /// Proxies whose X-Forwarded-For is believed.
     pub trusted_proxies: Vec<ipnet::IpNet>,
+    /// Whether each connection begins with a PROXY protocol v2 header, by a trusted proxy.
+    pub proxy_protocol: bool,
+    /// TLS on the public listener; without it, plain HTTP.
+    pub tls: Option<Tls>,
+}
+
+/// `server.tls`: whose certificate the public listener shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// PEM, the server's own certificate first, resolved against the configuration file.
+    pub cert: PathBuf,
+    /// PEM: its private key, not encrypted.
+    pub key: PathBuf,
 }
 
 /// `[auth]`: who may call.

@@ -10,11 +10,13 @@ pub mod cors;
 pub mod encoding;
 mod exchange;
 pub mod listener;
+mod proxy_protocol;
 pub mod reply;
 mod request_id;
 pub mod rest;
 pub mod rpc;
 mod stream;
+pub mod tls;
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -9,6 +9,7 @@ use super::table::Table;
 use super::{Failure, World};
 use crate::config::{AuthMode, Config, Upstream};
 use crate::gateway::Gateway;
+use crate::http::tls::Tls;
 use crate::methods::Commitment;
 use crate::node::{BufferBudget, Client, Fault};
 use crate::pool::probe::{self, Identity, Pulse};
@@ -33,6 +34,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
     let config = world.config(args.config)?;
     Gateway::new(&config).map_err(Failure::usage)?;
+    Tls::of(&config).map_err(Failure::usage)?;
     let budget = Arc::new(BufferBudget::new(config.pool.max_buffered));
     let client = |upstream| Client::new(upstream, &config.pool, Arc::clone(&budget));
     let clients =
@@ -61,8 +63,9 @@ fn summary(config: &Config) -> String {
         (AuthMode::Keys, _, None) => "nobody".to_owned(),
     };
     format!(
-        "valid\n  listen     {} (admin {})\n  upstreams  {}\n  plans      {}\n  callers    {who}",
+        "valid\n  listen     {}{} (admin {})\n  upstreams  {}\n  plans      {}\n  callers    {who}",
         config.server.listen,
+        if config.server.tls.is_some() { " with TLS" } else { "" },
         config.server.admin_listen,
         names(config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect()),
         names(config.plans.keys().map(String::as_str).collect()),

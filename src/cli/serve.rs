@@ -8,6 +8,7 @@ use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
 use crate::config::{self, reload::Source};
 use crate::gateway::Gateway;
+use crate::http::tls::Tls;
 use crate::telemetry;
 
 /// Run the gateway in front of your own nodes
@@ -33,11 +34,12 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let config = source.load().map_err(Failure::usage)?;
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     let gateway = Gateway::new(&config).map_err(Failure::usage)?;
+    let scheme = Tls::of(&config).map_err(Failure::usage)?.map_or("http", |_| "https");
     let listeners = Listeners::bind(&config).await.map_err(Failure::runtime)?;
     let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
     writeln!(
         world.out,
-        "listening on http://{}/v3/<API_KEY>, status on http://{}/",
+        "listening on {scheme}://{}/v3/<API_KEY>, status on http://{}/",
         reachable(public),
         reachable(admin)
     )?;

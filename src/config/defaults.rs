@@ -39,6 +39,9 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// A node echoes any origin; the API key, not the origin, is what grants access.
 pub const CORS_ORIGIN: &str = "*";
 
+/// Most balancers speak HTTP, and say whose request it is in a header.
+pub const PROXY_PROTOCOL: bool = false;
+
 /// A gateway that is reachable from outside must not be open by accident.
 pub const AUTH_MODE: AuthMode = AuthMode::Keys;
 /// Beside the configuration file.

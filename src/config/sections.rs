@@ -10,8 +10,8 @@ use super::raw::Raw;
 use super::reader::Reader;
 use super::value::{OrForever, OrOff, Size};
 use super::{
-    Auth, Breaker, Cache, Config, Hedge, Plan, Pool, Server, StaleIfError, Telemetry, Ttl, Units, Verify,
-    defaults, upstreams,
+    Auth, Breaker, Cache, Config, Hedge, Plan, Pool, Server, StaleIfError, Telemetry, Tls, Ttl, Units,
+    Verify, defaults, upstreams,
 };
 
 /// Timeouts: a millisecond is the least that a timer tells apart, and an hour is for ever to a client.
@@ -65,7 +65,12 @@ fn size(r: &Reader<'_>, key: &str, default: u64, bounds: RangeInclusive<u64>) ->
 }
 
 fn server(r: &Reader<'_>) -> Server {
-    r.later("tls", None);
+    let trusted_proxies = r.list("trusted_proxies").unwrap_or_default();
+    let proxy_protocol = r.get("proxy_protocol", defaults::PROXY_PROTOCOL);
+    if proxy_protocol && trusted_proxies.is_empty() {
+        let rule = "expected trusted_proxies beside it: who may say whose connection it is";
+        r.problem("proxy_protocol", Some("true".to_owned()), rule, "list the balancer's addresses there");
+    }
     Server {
         listen: r.get("listen", defaults::LISTEN),
         admin_listen: r.get("admin_listen", defaults::ADMIN_LISTEN),
@@ -78,8 +83,23 @@ fn server(r: &Reader<'_>) -> Server {
         request_timeout: r.within("request_timeout", defaults::REQUEST_TIMEOUT, TIMEOUT),
         drain_timeout: r.within("drain_timeout", defaults::DRAIN_TIMEOUT, TIMEOUT),
         cors_origins: cors_origins(r),
-        trusted_proxies: r.list("trusted_proxies").unwrap_or_default(),
+        trusted_proxies,
+        proxy_protocol,
+        tls: tls(&r.table("tls")),
     }
+}
+
+/// A certificate and its key: both or none. Whether they are good is seen where they are read.
+fn tls(r: &Reader<'_>) -> Option<Tls> {
+    let (cert, key) = (r.file("cert"), r.file("key"));
+    let lonely = match (&cert, &key) {
+        (Some(_), None) => "key",
+        (None, Some(_)) => "cert",
+        _ => return cert.zip(key).map(|(cert, key)| Tls { cert, key }),
+    };
+    let rule = "expected a certificate and its key, or neither";
+    r.problem(lonely, None, rule, "name both files, in PEM");
+    None
 }
 
 /// `*`, or origins as a browser writes them: scheme, host, port where it is not the scheme's own; no path.

@@ -1,20 +1,28 @@
 //! What a connection's socket and the calls on it know of each other: whose turn it is, and what is not written yet.
 //!
 //! hyper lets go of a body when it has taken the last of its bytes, which may be long before the client has: a place
-//! in flight is therefore given to the socket, and returned when the socket is flushed.
+//! in flight is therefore given to the socket, and returned when the socket is flushed. HTTP/2 has many turns at once,
+//! and a client may leave one answer lying while it takes others: there each answer has a clock of its own.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use hyper::Response;
 use hyper::body::{Frame, SizeHint};
+use tokio::time::Instant;
 
 use super::Front;
 use crate::gateway::{Held, Principal};
+
+/// HTTP/2 hands what it is given to its own queue, whether or not the client takes any: a frame's worth at a time, it is
+/// asked for more only when there is room, and no queue holds a whole answer.
+const FRAME_BYTES: usize = 16 * 1024;
 
 /// A request that is being served, until it is dropped.
 pub(super) struct Place {
@@ -49,7 +57,18 @@ impl Drop for Counted {
     }
 }
 
-/// One connection's turn: the client sends a request head, then we answer, then the next.
+/// What a connection of HTTP/2 deserves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Deserves {
+    /// To go on.
+    More,
+    /// A friendly end: nothing has been asked for long.
+    End,
+    /// To be cut: an answer lies untaken.
+    Cut,
+}
+
+/// One connection's turns: the client sends a request head, then we answer, then the next.
 #[derive(Default)]
 pub(super) struct Exchange(Mutex<State>);
 
@@ -57,23 +76,49 @@ pub(super) struct Exchange(Mutex<State>);
 struct State {
     /// Requests whose head was read.
     heads: u64,
-    answering: bool,
+    /// Requests that are not answered to the end.
+    answering: usize,
+    /// Since when HTTP/2 is spoken and no request is being answered.
+    quiet: Option<Instant>,
+    /// HTTP/2 is spoken.
+    multiplexed: bool,
+    /// Of HTTP/2: when something of each unfinished answer was last taken.
+    taken: BTreeMap<u64, Instant>,
     /// Of answers that hyper has, but not yet the kernel.
     unwritten: Vec<Arc<Place>>,
 }
 
+/// One request's turn; dropping it is its end, answered or not.
+pub(super) struct Turn {
+    exchange: Arc<Exchange>,
+    number: u64,
+    multiplexed: bool,
+    /// Where the answer is served from, until it is written.
+    place: Option<Arc<Place>>,
+}
+
 impl Exchange {
-    /// A request head was read.
-    pub(super) fn begin(&self) {
+    /// HTTP/2 is spoken from now on: heads come whenever the client likes.
+    pub(super) fn multiplex(&self, now: Instant) {
         let mut state = self.state();
-        state.heads += 1;
-        state.answering = true;
+        state.multiplexed = true;
+        state.quiet = Some(now);
     }
 
-    /// The number of the head that the client is to send now; `None` while it is our turn.
+    /// A request head was read.
+    pub(super) fn begin(self: &Arc<Self>) -> Turn {
+        let mut state = self.state();
+        state.heads += 1;
+        state.answering += 1;
+        state.quiet = None;
+        let (number, multiplexed) = (state.heads, state.multiplexed);
+        Turn { exchange: Arc::clone(self), number, multiplexed, place: None }
+    }
+
+    /// The number of the head that the client is to send now; `None` while it is our turn, or both sides'.
     pub(super) fn awaited_head(&self) -> Option<u64> {
         let state = self.state();
-        (!state.answering).then_some(state.heads)
+        (state.answering == 0 && !state.multiplexed).then_some(state.heads)
     }
 
     /// Everything that hyper had is with the kernel.
@@ -82,16 +127,16 @@ impl Exchange {
         drop(written);
     }
 
-    /// The answer to the request that was begun last, which keeps its place until it is written.
-    pub(super) fn answer(self: Arc<Self>, mut response: Response<Body>) -> Response<Answer> {
-        let place = response.extensions_mut().remove::<Arc<Place>>();
-        response.map(|body| Answer { body, place, exchange: self })
-    }
-
-    fn end(&self, place: Option<Arc<Place>>) {
-        let mut state = self.state();
-        state.answering = false;
-        state.unwritten.extend(place);
+    /// What a connection of HTTP/2 deserves that may be quiet for `idle` and leave an answer lying for `stall`.
+    pub(super) fn deserves(&self, now: Instant, idle: Duration, stall: Duration) -> Deserves {
+        let state = self.state();
+        if state.taken.values().any(|at| now.saturating_duration_since(*at) >= stall) {
+            Deserves::Cut
+        } else if state.quiet.is_some_and(|since| now.saturating_duration_since(since) >= idle) {
+            Deserves::End
+        } else {
+            Deserves::More
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -99,17 +144,40 @@ impl Exchange {
     }
 }
 
+impl Turn {
+    /// The answer, which keeps its place until it is written.
+    pub(super) fn answer(mut self, mut response: Response<Body>) -> Response<Answer> {
+        self.place = response.extensions_mut().remove::<Arc<Place>>();
+        self.taken();
+        response.map(|body| Answer { body, ahead: Bytes::new(), turn: self })
+    }
+
+    /// The client takes something of the answer.
+    fn taken(&self) {
+        if self.multiplexed {
+            self.exchange.state().taken.insert(self.number, Instant::now());
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.exchange.state();
+        state.answering = state.answering.saturating_sub(1);
+        state.unwritten.extend(self.place.take());
+        if self.multiplexed {
+            state.taken.remove(&self.number);
+            state.quiet = (state.answering == 0).then(Instant::now);
+        }
+    }
+}
+
 /// An answer's body; its end is the client's turn.
 pub(super) struct Answer {
     body: Body,
-    place: Option<Arc<Place>>,
-    exchange: Arc<Exchange>,
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        self.exchange.end(self.place.take());
-    }
+    /// Of HTTP/2: what the body gave, and the connection has not taken yet.
+    ahead: Bytes,
+    turn: Turn,
 }
 
 impl hyper::body::Body for Answer {
@@ -120,14 +188,98 @@ impl hyper::body::Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        if !self.turn.multiplexed {
+            return Pin::new(&mut self.body).poll_frame(cx);
+        }
+        self.turn.taken();
+        if self.ahead.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)).transpose()?.map(Frame::into_data) {
+                Some(Ok(data)) => self.ahead = data,
+                Some(Err(trailers)) => return Poll::Ready(Some(Ok(trailers))),
+                None => return Poll::Ready(None),
+            }
+        }
+        let most = self.ahead.len().min(FRAME_BYTES);
+        Poll::Ready(Some(Ok(Frame::data(self.ahead.split_to(most)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.ahead.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (body, ahead) = (self.body.size_hint(), self.ahead.len() as u64);
+        let mut both = SizeHint::new();
+        both.set_lower(body.lower() + ahead);
+        if let Some(upper) = body.upper() {
+            both.set_upper(upper + ahead);
+        }
+        both
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use hyper::body::Body as _;
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_mins(2);
+    const STALL: Duration = Duration::from_secs(30);
+
+    fn spoken() -> Arc<Exchange> {
+        let exchange = Arc::new(Exchange::default());
+        exchange.multiplex(Instant::now());
+        exchange
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_connection_ends_and_a_busy_one_does_not() {
+        let exchange = spoken();
+        let deserves = |exchange: &Exchange| exchange.deserves(Instant::now(), IDLE, STALL);
+        tokio::time::advance(IDLE / 2).await;
+        assert_eq!(deserves(&exchange), Deserves::More);
+        let (one, other) = (exchange.begin(), exchange.begin());
+        tokio::time::advance(IDLE * 2).await;
+        assert_eq!(deserves(&exchange), Deserves::More, "calls take as long as they take");
+        drop(one);
+        assert_eq!(deserves(&exchange), Deserves::More);
+        // A client that resets a call ends its turn as well.
+        drop(other);
+        assert_eq!(deserves(&exchange), Deserves::More);
+        tokio::time::advance(IDLE).await;
+        assert_eq!(deserves(&exchange), Deserves::End);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_left_lying_is_the_end_though_others_are_taken() {
+        let exchange = spoken();
+        let long = || Response::new(Body::from(vec![7; 10 * FRAME_BYTES]));
+        let (left, mut taken) = (exchange.begin().answer(long()), exchange.begin().answer(long()));
+        for _ in 0..5 {
+            assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::More);
+            tokio::time::advance(STALL / 5).await;
+            assert!(taken.body_mut().frame().await.is_some());
+        }
+        assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::Cut);
+        drop(left);
+        assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::More);
+    }
+
+    #[tokio::test]
+    async fn over_http_2_an_answer_goes_out_in_frames_and_whole() {
+        let body: Vec<u8> = (0..40_000_u32).map(|i| i.to_le_bytes()[0]).collect();
+        let mut answer = spoken().begin().answer(Response::new(Body::from(body.clone()))).into_body();
+        let (mut sizes, mut whole) = (Vec::new(), Vec::new());
+        loop {
+            assert_eq!(answer.size_hint().exact(), Some((body.len() - whole.len()) as u64));
+            let Some(frame) = answer.frame().await else { break };
+            let data = frame.unwrap().into_data().unwrap();
+            sizes.push(data.len());
+            whole.extend_from_slice(&data);
+        }
+        assert!(answer.is_end_stream());
+        assert_eq!((sizes, whole), (vec![FRAME_BYTES, FRAME_BYTES, 40_000 - 2 * FRAME_BYTES], body));
     }
 }

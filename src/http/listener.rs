@@ -1,20 +1,32 @@
-//! The accept loop: axum's own sets no header timeout and no connection limit, so this one is ours, on hyper-util.
+//! The accept loop: axum's own sets no header timeout and no connection limit, so this one is ours.
+//!
+//! What a connection is, is found out in its own task, so that no client holds up the next: whose it is (PROXY protocol),
+//! TLS, and which HTTP.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::error::Error;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
+use hyper::{Request, rt};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
+use hyper_util::server::graceful::GracefulConnection;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::exchange::Exchange;
-use super::stream::Stream;
-use super::{Front, rest, serve};
+use super::exchange::{Deserves, Exchange};
+use super::stream::{Stream, WRITE_STALL};
+use super::tls::{self, Tls};
+use super::{Front, proxy_protocol, rest, serve};
 
 /// After a failed accept (no more file descriptors, usually) there is a pause, or the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -24,6 +36,15 @@ const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
 /// What is read ahead, and written behind, of one connection: room for any head that is sent in good faith, and
 /// 20,000 connections that all fill it have 1.3 GB.
 const BUFFER_BYTES: usize = 64 * 1024;
+/// [`BUFFER_BYTES`] as HTTP/2 has it.
+const WINDOW_BYTES: u32 = 64 * 1024;
+/// Calls at once on one connection of HTTP/2; the value that RFC 9113 (6.5.2) gives as the least, and browsers expect.
+const STREAMS: u32 = 128;
+/// A client of HTTP/2 that does not answer a ping, sent when it has been silent for so long, within as long is gone. That
+/// is also the clock of a head that does not end: nothing may come before its end.
+const PING: Duration = Duration::from_secs(20);
+/// How often a connection of HTTP/2 is looked at for idling and for answers left lying.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// How serving ends.
 #[derive(Debug, Clone, Default)]
@@ -34,21 +55,63 @@ pub struct Ends {
     pub cut: CancellationToken,
 }
 
-/// Serves connections until `ends`. Tasks are `tasks`'.
-pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, ends: Ends) {
+/// All that connections are served with.
+struct Door {
+    front: Arc<Front>,
+    rest: axum::Router,
+    tls: Option<Arc<Tls>>,
+    http1: http1::Builder,
+    http2: http2::Builder<Calls>,
+    ends: Ends,
+}
+
+/// Where HTTP/2's calls run: each is a task, of the same tracker and with the same end as its connection.
+#[derive(Clone)]
+struct Calls {
+    tasks: TaskTracker,
+    cut: CancellationToken,
+}
+
+impl<F: Future<Output = ()> + Send + 'static> rt::Executor<F> for Calls {
+    fn execute(&self, call: F) {
+        let cut = self.cut.clone();
+        self.tasks.spawn(async move { cut.run_until_cancelled(call).await });
+    }
+}
+
+/// Serves connections until `ends`, over `tls` if there is one. Tasks are `tasks`'.
+pub async fn run(
+    front: Arc<Front>,
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    tasks: TaskTracker,
+    ends: Ends,
+) {
     let places = Arc::new(Semaphore::new(front.config.server.max_connections));
-    let rest = rest::router(Arc::clone(&front));
-    let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new())
+    let mut http1 = http1::Builder::new();
+    http1
+        .timer(TokioTimer::new())
         .header_read_timeout(IDLE_TIMEOUT)
         .max_buf_size(BUFFER_BYTES)
         .half_close(false);
+    let mut http2 = http2::Builder::new(Calls { tasks: tasks.clone(), cut: ends.cut.clone() });
+    http2
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(16 * WINDOW_BYTES)
+        .max_header_list_size(WINDOW_BYTES)
+        .max_send_buf_size(BUFFER_BYTES)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING);
+    let rest = rest::router(Arc::clone(&front));
+    let door = Arc::new(Door { front, rest, tls, http1, http2, ends });
     loop {
         let accepted = tokio::select! {
-            () = ends.stop.cancelled() => return,
+            () = door.ends.stop.cancelled() => return,
             accepted = accept(&listener, &places) => accepted,
         };
-        let (stream, peer, place) = match accepted {
+        let (socket, peer, place) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
@@ -56,38 +119,105 @@ pub async fn run(front: Arc<Front>, listener: TcpListener, tasks: TaskTracker, e
                 continue;
             }
         };
-        // Answers are written whole, so waiting for more to send only delays them.
-        let _ = stream.set_nodelay(true);
-        let open = Open::new(&front);
-        let exchange = Arc::new(Exchange::default());
-        let stream = Stream::new(stream, Arc::clone(&exchange), front.config.server.header_timeout);
-        let (front, rest, ends) = (Arc::clone(&front), rest.clone(), ends.clone());
-        let connection =
-            http.serve_connection(
-                TokioIo::new(stream),
-                service_fn(move |request| {
-                    let (front, rest, exchange) = (Arc::clone(&front), rest.clone(), Arc::clone(&exchange));
-                    exchange.begin();
-                    async move {
-                        Ok::<_, Infallible>(exchange.answer(serve(&front, peer.ip(), &rest, request).await))
-                    }
-                }),
-            );
+        let (open, door) = (Open::new(&door.front), Arc::clone(&door));
         tasks.spawn(async move {
             let _held = (open, place);
-            tokio::pin!(connection);
-            let served = async {
-                // A connection that breaks is the client's affair: nothing to say beyond the request's own log line.
-                let _ = tokio::select! {
-                    served = connection.as_mut() => served,
-                    () = ends.stop.cancelled() => {
-                        connection.as_mut().graceful_shutdown();
-                        connection.await
-                    }
-                };
-            };
-            ends.cut.run_until_cancelled(served).await;
+            let served = door.ends.cut.run_until_cancelled(door.connection(socket, peer.ip())).await;
+            // A connection that breaks is the client's affair: nothing to say beyond the request's own log line.
+            if let Some(Err(error)) = served {
+                tracing::debug!(client.address = %peer.ip(), %error, "connection ended");
+            }
         });
+    }
+}
+
+impl Door {
+    /// One connection, to its end.
+    async fn connection(
+        &self,
+        mut socket: TcpStream,
+        peer: IpAddr,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        // Answers are written whole, so waiting for more to send only delays them.
+        let _ = socket.set_nodelay(true);
+        let server = &self.front.config.server;
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the connection's beginning took too long");
+        let deadline = Instant::now() + server.header_timeout;
+        let mut client = peer;
+        if server.proxy_protocol {
+            let trusted = server.trusted_proxies.iter().any(|network| network.contains(&peer.to_canonical()));
+            if !trusted {
+                return Err("server.proxy_protocol: the peer is none of trusted_proxies".into());
+            }
+            let said = tokio::time::timeout_at(deadline, proxy_protocol::read(&mut socket)).await;
+            client = said.map_err(late)??.unwrap_or(peer);
+        }
+        let exchange = Arc::<Exchange>::default();
+        let Some(tls) = &self.tls else {
+            let mut stream = Stream::new(socket, Arc::clone(&exchange), server.header_timeout);
+            let http2 = stream.opens_with_http2().await?;
+            // Boxed, here and below: a connection is as large as its own kind, not as the largest.
+            return Box::pin(self.http(stream, exchange, client, http2)).await;
+        };
+        let socket =
+            tokio::time::timeout_at(deadline, tls.acceptor().accept(socket)).await.map_err(late)??;
+        let http2 = socket.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
+        let stream = Stream::new(socket, Arc::clone(&exchange), server.header_timeout);
+        Box::pin(self.http(stream, exchange, client, http2)).await
+    }
+
+    /// HTTP with `client` on a stream that is ready for it.
+    async fn http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        stream: Stream<S>,
+        exchange: Arc<Exchange>,
+        client: IpAddr,
+        http2: bool,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let (front, rest, turns) = (Arc::clone(&self.front), self.rest.clone(), Arc::clone(&exchange));
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (front, rest, turn) = (Arc::clone(&front), rest.clone(), turns.begin());
+            async move { Ok::<_, Infallible>(turn.answer(serve(&front, client, &rest, request).await)) }
+        });
+        let io = TokioIo::new(stream);
+        if http2 {
+            exchange.multiplex(Instant::now());
+            let connection = self.http2.serve_connection(io, service);
+            Ok(Box::pin(self.until_the_end(connection, Some(&exchange))).await?)
+        } else {
+            Ok(Box::pin(self.until_the_end(self.http1.serve_connection(io, service), None)).await?)
+        }
+    }
+
+    /// Drives a connection: after `stop` it ends with the request under way, and by its `exchange` when it should.
+    async fn until_the_end<C: GracefulConnection>(
+        &self,
+        connection: C,
+        exchange: Option<&Exchange>,
+    ) -> Result<(), C::Error> {
+        tokio::pin!(connection);
+        let mut ending = false;
+        loop {
+            tokio::select! {
+                served = connection.as_mut() => return served,
+                () = self.ends.stop.cancelled(), if !ending => {
+                    ending = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = tokio::time::sleep(LOOK), if exchange.is_some() => {
+                    let now = Instant::now();
+                    match exchange.map(|exchange| exchange.deserves(now, IDLE_TIMEOUT, WRITE_STALL)) {
+                        Some(Deserves::More) | None => {}
+                        Some(Deserves::End) if !ending => {
+                            ending = true;
+                            connection.as_mut().graceful_shutdown();
+                        }
+                        // A client that was told to go a look ago, and does not, is left.
+                        Some(Deserves::End | Deserves::Cut) => return Ok(()),
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -111,8 +241,8 @@ impl Drop for Open {
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
-) -> std::io::Result<(tokio::net::TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(std::io::Error::other)?;
+) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, peer) = listener.accept().await?;
     Ok((stream, peer, place))
 }

@@ -9,13 +9,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::exchange::Exchange;
 
 /// A client that takes no byte for so long is gone or means harm; TCP resends a lost packet several times within it.
-const WRITE_STALL: Duration = Duration::from_secs(30);
+pub(super) const WRITE_STALL: Duration = Duration::from_secs(30);
+/// What a client sends first that speaks HTTP/2 without having been asked (RFC 9113, 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Room for a usual request's head and body, so that most come with the first read.
+const FIRST_READ_BYTES: usize = 4096;
 
 /// A socket that gives up on its client in time.
 pub(super) struct Stream<S> {
@@ -27,6 +32,8 @@ pub(super) struct Stream<S> {
     head_clock: Pin<Box<Sleep>>,
     /// Set while the client takes nothing.
     write_clock: Option<Pin<Box<Sleep>>>,
+    /// What was read to find out what is spoken.
+    read_ahead: Bytes,
 }
 
 impl<S> Stream<S> {
@@ -34,7 +41,19 @@ impl<S> Stream<S> {
     pub(super) fn new(socket: S, exchange: Arc<Exchange>, head_timeout: Duration) -> Self {
         let deadline = Instant::now() + head_timeout;
         let head_clock = Box::pin(tokio::time::sleep_until(deadline));
-        Self { socket, exchange, head_timeout, head: (0, deadline), head_clock, write_clock: None }
+        let head = (0, deadline);
+        Self { socket, exchange, head_timeout, head, head_clock, write_clock: None, read_ahead: Bytes::new() }
+    }
+
+    /// `written`, or an error where nothing was for too long.
+    fn poll_stalled<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.write_clock = None;
+            return written;
+        }
+        let clock = self.write_clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_STALL)));
+        ready!(clock.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client takes no more of the answer")))
     }
 
     /// An error once the head that has begun is late.
@@ -49,20 +68,24 @@ impl<S> Stream<S> {
         ready!(self.head_clock.as_mut().poll(cx));
         Poll::Ready(io::Error::new(ErrorKind::TimedOut, "the request head took too long"))
     }
+}
 
-    /// `written`, or an error where nothing was for too long.
-    fn poll_stalled(
-        &mut self,
-        cx: &mut Context<'_>,
-        written: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        if written.is_ready() {
-            self.write_clock = None;
-            return written;
-        }
-        let clock = self.write_clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_STALL)));
-        ready!(clock.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client takes no more of the answer")))
+impl<S: AsyncRead + Unpin> Stream<S> {
+    /// Whether the client speaks HTTP/2 from the first byte on. What is read for that is read again later.
+    pub(super) async fn opens_with_http2(&mut self) -> io::Result<bool> {
+        let mut read = BytesMut::with_capacity(FIRST_READ_BYTES);
+        let preface = loop {
+            let ended = self.read_buf(&mut read).await? == 0;
+            let known = read.len().min(PREFACE.len());
+            if read[..known] != PREFACE[..known] || ended {
+                break false;
+            }
+            if known == PREFACE.len() {
+                break true;
+            }
+        };
+        self.read_ahead = read.freeze();
+        Ok(preface)
     }
 }
 
@@ -72,6 +95,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.read_ahead.is_empty() {
+            let most = self.read_ahead.len().min(buf.remaining());
+            buf.put_slice(&self.read_ahead[..most]);
+            self.read_ahead.advance(most);
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.socket).poll_read(cx, buf);
         if read.is_pending() {
@@ -112,11 +141,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         if matches!(flushed, Poll::Ready(Ok(()))) {
             self.exchange.flushed();
         }
-        flushed
+        self.poll_stalled(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        let ended = Pin::new(&mut self.socket).poll_shutdown(cx);
+        self.poll_stalled(cx, ended)
     }
 }
 
@@ -144,8 +174,7 @@ mod tests {
             if kept_alive {
                 client.write_all(b"x").await.unwrap();
                 stream.read_exact(&mut byte).await.unwrap();
-                exchange.begin();
-                drop(Arc::clone(&exchange).answer(Response::new(Body::empty())));
+                drop(exchange.begin().answer(Response::new(Body::empty())));
                 // It may idle for as long as hyper lets it.
                 let idle = tokio::time::timeout(HEAD * 6, stream.read(&mut byte)).await;
                 assert!(idle.is_err(), "{idle:?}");
@@ -168,9 +197,41 @@ mod tests {
         let (mut client, mut stream, exchange) = pair();
         client.write_all(b"x").await.unwrap();
         stream.read_exact(&mut [0]).await.unwrap();
-        exchange.begin();
+        let _turn = exchange.begin();
         let waited = tokio::time::timeout(HEAD * 6, stream.read(&mut [0])).await;
         assert!(waited.is_err(), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_spoken_is_known_by_the_first_bytes_which_are_not_lost() {
+        let get = &b"GET / HTTP/1.1\r\n\r\n"[..];
+        for (name, sent, expected) in [
+            ("HTTP/2", PREFACE, true),
+            ("HTTP/2 and more", &[PREFACE, b"frame"].concat()[..], true),
+            ("HTTP/1.1", get, false),
+            ("a word that begins alike", b"PRINT / HTTP/1.1\r\n\r\n", false),
+            ("cut off", &PREFACE[..9], false),
+            ("nothing", b"", false),
+        ] {
+            let (mut client, mut stream, _exchange) = pair();
+            let all = async {
+                for byte in sent {
+                    client.write_all(&[*byte]).await.unwrap();
+                }
+                drop(client);
+            };
+            let read = async {
+                let http2 = stream.opens_with_http2().await.unwrap();
+                let mut all = Vec::new();
+                stream.read_to_end(&mut all).await.unwrap();
+                (http2, all)
+            };
+            let (read, ()) = tokio::join!(read, all);
+            assert_eq!(read, (expected, sent.to_vec()), "{name}");
+        }
+        let (_client, mut stream, _exchange) = pair();
+        let late = stream.opens_with_http2().await.unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::TimedOut, "a client that says nothing");
     }
 
     #[tokio::test(start_paused = true)]

@@ -375,7 +375,8 @@ async fn what_no_client_sends_in_good_faith_gets_a_clear_answer_and_the_next_req
         (post("/unknown", "", call), "404 Not Found", true),
         (post("/unknown", "", &" ".repeat(40 << 10)), "404 Not Found", true),
         (post(&long, "", call), "401 Unauthorized", true),
-        (post(&longer, "", call), "414 URI Too Long", false),
+        // Which of the two depends on how much of it has come when it is too much.
+        (post(&longer, "", call), "414 URI Too Long|431 Request Header Fields Too Large", false),
         (post("/v3/dev", &many, call), "431 Request Header Fields Too Large", false),
         (post("/v3/dev", &large, call), "431 Request Header Fields Too Large", false),
     ] {
@@ -383,7 +384,8 @@ async fn what_no_client_sends_in_good_faith_gets_a_clear_answer_and_the_next_req
         let what = (&request[..40], request.len());
         let _ = socket.write_all(request.as_bytes()).await;
         let answer = read_until(&mut socket, is_whole).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{what:?}: {answer:?}");
+        let is = |status| answer.starts_with(&format!("HTTP/1.1 {status}\r\n"));
+        assert!(status.split('|').any(is), "{what:?}: {answer:?}");
         let _ = socket.write_all(post("/v3/dev", "", call).as_bytes()).await;
         let next = read_until(&mut socket, |seen| seen.contains(r#""id":7}"#)).await;
         let said = format!("{answer}{next}").to_ascii_lowercase().contains("connection: close");

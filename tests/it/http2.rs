@@ -1,0 +1,169 @@
+//! HTTP/2 without TLS (prior knowledge), and the PROXY protocol: what a balancer inside a network speaks.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use h2::client::SendRequest;
+use hyper::Request;
+use serde_json::{Value, json};
+use slotfront::config::AuthMode;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_util::task::TaskTracker;
+
+use crate::harness::Stage;
+
+/// A connection that takes at most `window` bytes of an answer before it is told to go on.
+async fn connect(stage: &Stage, window: u32) -> SendRequest<Bytes> {
+    let socket = TcpStream::connect(stage.app.as_ref().unwrap().public).await.unwrap();
+    let mut builder = h2::client::Builder::new();
+    let (calls, connection) = builder.initial_window_size(window).handshake(socket).await.unwrap();
+    TaskTracker::new().spawn(connection);
+    calls.ready().await.unwrap()
+}
+
+fn request(stage: &Stage) -> Request<()> {
+    Request::post(&stage.url).header("content-type", "application/json").body(()).unwrap()
+}
+
+fn call(method: &str, params: &Value) -> Bytes {
+    json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string().into()
+}
+
+#[tokio::test]
+async fn a_hundred_calls_share_one_connection() {
+    let mut stage = Stage::of(1, |_| {}).await;
+    stage.client = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
+    let first = stage.call("getClusterNodes", json!([])).await;
+    let replies = join_all((0..100).map(|_| stage.call("getClusterNodes", json!([])))).await;
+    assert!(replies.iter().all(|reply| (reply.status, &reply.text) == (200, &first.text)));
+    assert_eq!(stage.front().metrics.connections.get(), 1);
+    // What is refused is refused alike, and costs the connection nothing.
+    let long = stage.post("x".repeat(60 * 1024)).await;
+    assert_eq!((long.status, long.text.as_str()), (413, "request body size exceeds allowed maximum"));
+    assert_eq!(stage.call_as("wrong", "getClusterNodes", json!([])).await.status, 401);
+    assert_eq!(stage.front().metrics.connections.get(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_keeps_its_place_until_the_client_has_taken_it() {
+    let stage = Stage::of(1, |_| {}).await;
+    let newest = stage.cluster.slot(slotfront::methods::Commitment::Finalized);
+    let slot = (0..=newest).rev().find(|slot| stage.cluster.has_block(*slot)).unwrap();
+    let block = call("getBlock", &json!([slot, {"maxSupportedTransactionVersion": 0}]));
+    let block = String::from_utf8(block.to_vec()).unwrap();
+    let batch = format!("[{}]", vec![block; 10].join(","));
+    let plain = stage.post(batch.clone()).await.text;
+    assert!(plain.len() > 40 * 1024, "{} bytes are too few for what is tested", plain.len());
+    let in_flight = || stage.front().metrics.requests_in_flight.get();
+
+    let mut calls = connect(&stage, 1000).await;
+    let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
+    body.send_data(batch.into(), true).unwrap();
+    let mut answer = reply.await.unwrap().into_body();
+    let mut whole = answer.data().await.unwrap().unwrap().to_vec();
+    assert_eq!((whole.len() <= 1000, in_flight()), (true, 1));
+    answer.flow_control().release_capacity(whole.len()).unwrap();
+    while let Some(data) = answer.data().await {
+        let data = data.unwrap();
+        answer.flow_control().release_capacity(data.len()).unwrap();
+        whole.extend_from_slice(&data);
+    }
+    assert_eq!(String::from_utf8(whole).unwrap(), plain);
+    stage.until("its place is free", || in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn calls_that_are_reset_leave_nothing_behind() {
+    let stage = Stage::of(1, |_| {}).await;
+    let hold = stage.cluster.node(0).hold("getVoteAccounts");
+    let mut calls = connect(&stage, 65_535).await;
+    let in_flight = || stage.front().metrics.requests_in_flight.get();
+    let mut open = Vec::new();
+    for _ in 0..10 {
+        let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
+        body.send_data(call("getVoteAccounts", &json!([])), true).unwrap();
+        open.push((reply, body));
+    }
+    stage.until("all are in flight", || in_flight() == 10).await;
+    for (reply, mut body) in open {
+        body.send_reset(h2::Reason::CANCEL);
+        drop(reply);
+    }
+    stage.until("none is in flight", || in_flight() == 0).await;
+    hold.release();
+    let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
+    body.send_data(call("getVoteAccounts", &json!([])), true).unwrap();
+    assert_eq!(reply.await.unwrap().status(), 200, "the connection goes on");
+}
+
+#[tokio::test]
+async fn a_stop_lets_calls_finish_and_tells_the_client_to_go() {
+    let stage = Stage::of(1, |_| {}).await;
+    let hold = stage.cluster.node(0).hold("getVoteAccounts");
+    let mut calls = connect(&stage, 65_535).await;
+    let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
+    body.send_data(call("getVoteAccounts", &json!([])), true).unwrap();
+    stage.until("it is in flight", || stage.front().metrics.requests_in_flight.get() == 1).await;
+    let app = stage.app.as_ref().unwrap();
+    let seen = async {
+        while TcpStream::connect(app.public).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        hold.release();
+        assert_eq!(reply.await.unwrap().status(), 200);
+    };
+    tokio::join!(app.stop(), seen);
+    assert!(calls.ready().await.is_err(), "the connection has ended");
+}
+
+/// One call on a connection that `begins` somehow; the status line, or nothing if there is none.
+async fn status(address: SocketAddr, begins: &[u8]) -> String {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    let body = String::from_utf8(call("getClusterNodes", &json!([])).to_vec()).unwrap();
+    let head = format!(
+        "POST /v3/dev HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let _ = socket.write_all(&[begins, head.as_bytes(), body.as_bytes()].concat()).await;
+    let mut answer = Vec::new();
+    let _ = socket.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn a_balancer_names_its_clients_by_the_proxy_protocol() {
+    let header = |client: [u8; 4]| {
+        let addresses = [&client[..], &[10, 0, 0, 1, 1, 2, 3, 4]].concat();
+        [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &addresses].concat()
+    };
+    let stage = Stage::of(1, |config| {
+        config.server.proxy_protocol = true;
+        config.server.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
+        // One call a client, so that it shows who each is taken for.
+        config.auth.mode = AuthMode::Open;
+        config.auth.open_plan = Some("dev".to_owned());
+        let plan = config.plans.get_mut("dev").unwrap();
+        (plan.rps, plan.burst) = (1, 1);
+    })
+    .await;
+    let address = stage.app.as_ref().unwrap().public;
+    for (name, begins, expected) in [
+        ("one client", header([192, 0, 2, 1]), "HTTP/1.1 200 OK"),
+        ("the same again", header([192, 0, 2, 1]), "HTTP/1.1 429 Too Many Requests"),
+        ("another", header([192, 0, 2, 2]), "HTTP/1.1 200 OK"),
+        ("the balancer itself", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".to_vec(), "HTTP/1.1 200 OK"),
+        ("no header", Vec::new(), ""),
+    ] {
+        assert_eq!(status(address, &begins).await, expected, "{name}");
+    }
+    let strangers = Stage::of(1, |config| {
+        config.server.proxy_protocol = true;
+        config.server.trusted_proxies = vec!["10.0.0.0/8".parse().unwrap()];
+    })
+    .await;
+    let address = strangers.app.as_ref().unwrap().public;
+    assert_eq!(status(address, &header([192, 0, 2, 1])).await, "", "only who is trusted may say so");
+}
