@@ -95,7 +95,7 @@ OVERVIEW = dashboard(
                   "reason.", ("limit: {{reason}}", "sum by (reason) (rate(slotfront_key_limited_total{@}[~]))"),
                   ("key: {{reason}}", "sum by (reason) (rate(slotfront_auth_failures_total{@}[~]))"), width=8)),
         row("Freshness",
-            lines("Slots served behind", "short", "How many slots answers from the cache were behind the frontier: median "
+            lines("Slots served behind", "short", "How many slots accounts and fees from the cache were behind the frontier: median "
                   "and 99th percentile by commitment.", ("{{commitment}} p50", lag(0.5)), ("{{commitment}} p99", lag(0.99)),
                   width=8),
             lines("Frontier", "short", "Slots a second that the frontier advances, about 2.5 on mainnet; at zero the chain, "
@@ -145,7 +145,7 @@ CACHE = dashboard(
             stack("Collapsed answers by method", "reqps", "Answers that waited for a call which another caller had begun.",
                   ("{{method}}", calls(METHOD, 'outcome="collapsed"', by="method")))),
         row("Freshness",
-            heat("Age in slots", "short", "How many slots behind the frontier answers from the cache were; the default "
+            heat("Age in slots", "short", "How many slots behind the frontier accounts and fees from the cache were; the default "
                  "bounds are 1, 2 and 12 at the three commitments, half more while a fresh one is fetched.",
                  "sum by (le) (increase(slotfront_cache_served_lag_slots_bucket{@}[~]))"),
             lines("Age in slots by commitment", "short", "Median, 95th and 99th percentile of the slots that answers from "

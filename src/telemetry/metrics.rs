@@ -98,7 +98,7 @@ metrics! {
         cache_stale: Counters<StaleCause> = "cache_stale_total",
         /// Answers that were not kept.
         uncacheable: Counters<(Option<Method>, UncacheableReason)> = "uncacheable_total",
-        /// Slots that an answer from the cache was behind the frontier.
+        /// Slots that an answer from the cache was behind the frontier, where that is bounded: accounts and fees.
         cache_served_lag: Histograms<Option<Commitment>> = "cache_served_lag_slots" [LAG],
         /// Floors given up because no node reaches them.
         cache_floor_resets: Counters<()> = "cache_floor_resets_total",
