@@ -145,6 +145,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
         metrics.frontier_slot.at(commitment).set(gauge(front.frontier.slot(commitment)));
         metrics.frontier_age.at(commitment).set(front.frontier.age(commitment, now).as_secs_f64());
     }
+    metrics.tell_plans(|id| front.gateway.usage_of(id).map(|usage| usage.plan));
     let resets = metrics.frontier_resets.at(());
     resets.inc_by(front.frontier.resets().saturating_sub(resets.get()));
     for (member, unusable) in front.pool.standing(now) {

@@ -108,11 +108,9 @@ impl Cache {
         Ok(Answer { payload, slot: entry.slot, status, outcome })
     }
 
-    /// How far behind the frontier what is served is, where that is bounded.
+    /// How far behind the frontier what is served is, where that is bounded; vote accounts are bounded in time alone.
     fn observe_lag(&self, query: &Query, entry: &Entry) {
-        if let (Some(commitment), Class::Account(_) | Class::Fee(_) | Class::Votes(_)) =
-            (query.commitment(), entry.class)
-        {
+        if let (Some(commitment), Class::Account(_) | Class::Fee(_)) = (query.commitment(), entry.class) {
             let lag = self.frontier.slot(commitment).saturating_sub(entry.slot);
             #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
             self.metrics.cache_served_lag.at(Some(commitment)).observe(lag as f64);

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use prometheus::proto::MetricFamily;
-use prometheus::{IntGauge, Registry, TextEncoder};
+use prometheus::{IntGauge, IntGaugeVec, Registry, TextEncoder};
 
 use super::family::{Counters, FloatCounters, FloatGauges, Gauges, Histograms, Register};
 use super::labels::{
@@ -98,7 +98,7 @@ metrics! {
         cache_stale: Counters<StaleCause> = "cache_stale_total",
         /// Answers that were not kept.
         uncacheable: Counters<(Option<Method>, UncacheableReason)> = "uncacheable_total",
-        /// Slots that an answer from the cache was behind the frontier.
+        /// Slots that an answer from the cache was behind the frontier, where that is bounded: accounts and fees.
         cache_served_lag: Histograms<Option<Commitment>> = "cache_served_lag_slots" [LAG],
         /// Floors given up because no node reaches them.
         cache_floor_resets: Counters<()> = "cache_floor_resets_total",
@@ -169,6 +169,8 @@ metrics! {
         units: FloatCounters<()> = "key_units_total",
         /// Calls over a limit of the key's plan.
         limited: Counters<LimitReason> = "key_limited_total",
+        /// 1, labelled with the plan that the key has now: to be joined, so that no count is split when the plan changes.
+        plan: KeyPlan = "key_info",
     }
 }
 
@@ -257,6 +259,12 @@ impl Metrics {
             .map(|name| format!("{PREFIX}_{name}"))
     }
 
+    /// Labels each key that has series with its plan; `plan_of` gives it by the key's id, `None` for `other` and for
+    /// keys that are gone or have none.
+    pub fn tell_plans(&self, plan_of: impl Fn(&str) -> Option<String>) {
+        self.each_key(|id, key| key.plan.set(plan_of(id).as_deref().unwrap_or("none")));
+    }
+
     /// Each key's metrics by its id, for the status page.
     pub(super) fn each_key(&self, mut see: impl FnMut(&Arc<str>, &KeyMetrics)) {
         for (id, key) in self.keys.read().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -319,6 +327,25 @@ impl Register for BuildInfo {
         gauge.set(1);
         registry.register(Box::new(gauge))?;
         Ok(Self)
+    }
+}
+
+/// A gauge that is 1 and names a plan in its label: one series, which another replaces when the plan changes.
+pub struct KeyPlan(IntGaugeVec);
+
+impl KeyPlan {
+    fn set(&self, plan: &str) {
+        // A scrape between the two finds no plan for once; a count of both would be found twice.
+        self.0.reset();
+        self.0.with_label_values(&[plan]).set(1);
+    }
+}
+
+impl Register for KeyPlan {
+    fn register(registry: &Registry, name: &str, help: &str, _: &[f64]) -> prometheus::Result<Self> {
+        let gauges = IntGaugeVec::new(prometheus::Opts::new(name, help), &["plan"])?;
+        registry.register(Box::new(gauges.clone()))?;
+        Ok(Self(gauges))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Dashboards say only what `/metrics` can show, and every panel explains itself.
+//! Dashboards and rules say only what `/metrics` can show; every panel explains itself, every alert has a page and a test.
 
 #![expect(clippy::unwrap_used, reason = "a test says by its panic what is wrong")]
 
@@ -8,21 +8,52 @@ use std::path::Path;
 use serde_json::Value;
 use slotfront::telemetry::Metrics;
 
-/// Every dashboard: its file name and its content.
-fn dashboards() -> Vec<(String, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards");
-    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+/// Metrics that rules name before the program has them, each with what is to be done once it has: such a rule is inert
+/// until then, and whoever adds the metric finds it here.
+const DECLARED_AHEAD: [(&str, &str); 1] = [(
+    "slotfront_shared_requests_total",
+    "comes with the shared store: see that SlotfrontSharedStoreLost knows the words of its label `result`",
+)];
+
+/// The files of a folder whose names end so: their names and content.
+fn files(folder: &str, end: &str) -> Vec<(String, String)> {
+    let files = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap();
     let named = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
-    files
-        .filter(|path| path.extension().is_some_and(|end| end == "json"))
+    let found: Vec<_> = files
+        .map(|file| file.unwrap().path())
+        .filter(|path| named(path).ends_with(end))
         .map(|path| (named(&path), std::fs::read_to_string(&path).unwrap()))
-        .collect()
+        .collect();
+    assert!(!found.is_empty(), "no {end} in {folder}");
+    found
 }
 
-/// The metric names in a text: whatever begins with our prefix.
+fn dashboards() -> Vec<(String, String)> {
+    files("dashboards", ".json")
+}
+
+fn rules() -> Vec<(String, String)> {
+    files("deploy/prometheus", ".rules.yml")
+}
+
+/// The text without its comments.
+fn code(yaml: &str) -> String {
+    yaml.lines().filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>().join("\n")
+}
+
+/// What stands after `key:` in each line that has it.
+fn values<'a>(yaml: &'a str, key: &str) -> Vec<&'a str> {
+    let value =
+        |line: &'a str| line.trim_start().trim_start_matches("- ").strip_prefix(key)?.strip_prefix(": ");
+    yaml.lines().filter_map(value).collect()
+}
+
+/// The metric names in a text: whatever begins with our prefix; a recorded series has it behind its level.
 fn named_in(text: &str) -> BTreeSet<&str> {
-    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    text.split(|c| !word(c)).filter(|name| name.starts_with("slotfront_")).collect()
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    text.split(|c| !word(c))
+        .filter(|name| name.starts_with("slotfront_") || name.contains(":slotfront_"))
+        .collect()
 }
 
 /// A histogram's series are named after it.
@@ -33,12 +64,68 @@ fn metric_of(series: &str) -> &str {
 
 #[test]
 fn every_metric_named_exists() {
-    let known: BTreeSet<String> = Metrics::names().collect();
-    for (file, text) in dashboards() {
+    let rules = rules();
+    let mut known: BTreeSet<String> = Metrics::names().collect();
+    for (name, what) in DECLARED_AHEAD {
+        assert!(known.insert(name.to_owned()), "{name} is exported and no longer ahead: {what}");
+    }
+    known.extend(rules.iter().flat_map(|(_, text)| values(text, "record")).map(str::to_owned));
+    for (file, text) in dashboards().into_iter().chain(rules.clone()) {
+        let text = code(&text);
         let named = named_in(&text);
         assert!(!named.is_empty(), "{file} names no metric");
         for name in named {
             assert!(known.contains(name) || known.contains(metric_of(name)), "{file} names {name}");
+        }
+    }
+}
+
+#[test]
+fn every_alert_has_its_words_and_its_section_in_the_runbook() {
+    let (_, runbook) = files("deploy", "runbook.md").remove(0);
+    let mut alerts = BTreeSet::new();
+    for (file, text) in rules() {
+        let text = code(&text);
+        for alert in text.split("- alert: ").skip(1) {
+            let name = alert.lines().next().unwrap();
+            for key in ["severity", "summary", "description"] {
+                assert_eq!(values(alert, key).len(), 1, "{file}: {name}: {key}");
+            }
+            let page = format!("deploy/runbook.md#{}", name.to_lowercase());
+            assert_eq!(values(alert, "runbook_url"), [page], "{file}: {name}");
+            let section = runbook.split("\n## ").find(|section| section.lines().next() == Some(name));
+            let section = section.unwrap_or_else(|| panic!("{name} has no section in deploy/runbook.md"));
+            for part in ["**Means.**", "**Callers see.**", "**Look at.**", "**Do.**"] {
+                assert!(section.contains(part), "{name}: no {part} in deploy/runbook.md");
+            }
+            assert!(alerts.insert(name.to_owned()), "{name} is there twice");
+        }
+    }
+    let sections = runbook.lines().filter_map(|line| line.strip_prefix("## Slotfront"));
+    for section in sections {
+        assert!(
+            alerts.contains(&format!("Slotfront{section}")),
+            "the runbook has Slotfront{section}, no rule does"
+        );
+    }
+}
+
+#[test]
+fn every_alert_is_tested_firing_and_not_firing() {
+    let (_, tests) = files("deploy/prometheus", "rules.test.yml").remove(0);
+    let mut fires = BTreeSet::new();
+    let mut silent = BTreeSet::new();
+    for case in tests.split("alertname: ").skip(1) {
+        let (name, expected) = case.split_once('\n').unwrap();
+        let silence = expected.trim_start().starts_with("exp_alerts: []");
+        if silence { &mut silent } else { &mut fires }.insert(name);
+    }
+    for (_, text) in rules() {
+        for alert in values(&text, "alert") {
+            assert!(
+                fires.contains(alert) && silent.contains(alert),
+                "{alert} in deploy/prometheus/rules.test.yml"
+            );
         }
     }
 }

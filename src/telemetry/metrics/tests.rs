@@ -54,6 +54,17 @@ fn keys_after_the_first_two_hundred_share_one() {
 }
 
 #[test]
+fn a_key_has_one_plan_at_a_time() {
+    let metrics = Metrics::new();
+    metrics.key("alice");
+    for (plan, shown) in [(Some("large"), "large"), (Some("small"), "small"), (None, "none")] {
+        metrics.tell_plans(|id| plan.filter(|_| id == "alice").map(str::to_owned));
+        let info = series(&metrics.render(), "slotfront_key_info");
+        assert_eq!(info, [format!(r#"slotfront_key_info{{plan="{shown}",key="alice"}} 1"#)]);
+    }
+}
+
+#[test]
 fn upstreams_share_families_and_leave_with_their_series() {
     let metrics = Metrics::new();
     metrics.upstream("a").up.set(1);
