@@ -15,7 +15,7 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from running import BINARY, PATIENCE_S, Running, call, free_port, get
+from running import BINARY, PATIENCE_S, Running, call, free_port, get, ready
 
 
 class Dev(unittest.TestCase):
@@ -31,7 +31,7 @@ class Dev(unittest.TestCase):
                 statuses.append(re.search(r"^cache-status: slotfront; (\w+)", head, re.M | re.I).group(1))
             self.assertEqual(statuses[1], "hit")
             self.assertIn("<html", get(page)[1])
-            self.assertEqual(get(page + "readyz")[0], 200)
+            ready(page)
 
     def test_all_eight_methods_answer(self):
         with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:

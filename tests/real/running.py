@@ -65,6 +65,18 @@ def get(url):
         return response.status, response.read().decode()
 
 
+def ready(admin):
+    """Waits until the first probe has come back: until then a gateway is up, and not ready."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return get(admin + "readyz")
+        except urllib.error.HTTPError as refused:
+            if refused.code != 503 or time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
+
+
 def call(url, method, params, headers=()):
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json", **dict(headers)})
