@@ -37,8 +37,11 @@ use crate::telemetry::Metrics;
 use crate::telemetry::totals::Totals;
 use history::{History, Point, Traffic};
 
-/// Between two events of a page.
-const TICK: Duration = Duration::from_secs(1);
+/// Between two looks at the nodes while a page is open: one that is cut shows on the page as soon as it is known, and
+/// not up to a tick later.
+const GLANCE: Duration = Duration::from_millis(200);
+/// Of this many looks one is a tick, once a second: it reads the counters, and every page is told.
+const GLANCES: u32 = 5;
 /// Pages that may listen for events at once; further ones poll.
 const VIEWERS: usize = 64;
 /// A call's body: a name, a plan and a date, or a log filter.
@@ -77,7 +80,7 @@ struct Snapshot {
     readiness: Readiness,
     status: Status,
     traffic: Traffic,
-    /// The last five minutes, oldest first; in a tick only the newest.
+    /// The last five minutes, oldest first; in a tick only the newest, in one between two ticks none.
     points: Vec<Point>,
 }
 
@@ -98,23 +101,42 @@ impl State {
     pub fn watch(self: &Arc<Self>, tasks: &TaskTracker) {
         let state = Arc::clone(self);
         tasks.spawn(async move {
-            let mut ticker = tokio::time::interval(TICK);
+            let mut ticker = tokio::time::interval(GLANCE);
             ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            while state.stop.run_until_cancelled(ticker.tick()).await.is_some() {
-                state.tick(Instant::now());
+            let mut shown = Vec::new();
+            for turn in (0..GLANCES).cycle() {
+                if state.stop.run_until_cancelled(ticker.tick()).await.is_none() {
+                    break;
+                }
+                shown = if turn == 0 { state.tick(Instant::now()) } else { state.glance(shown) };
             }
         });
     }
 
-    /// Takes one reading, and tells the open pages.
-    fn tick(&self, now: Instant) {
+    /// Takes one reading, tells the open pages, and returns how the nodes stood.
+    fn tick(&self, now: Instant) -> Vec<status::Light> {
         let status = self.source.status();
         let at_ms = unix_ms();
         let totals = Totals::read(&self.metrics);
         let point = self.history().record(now, at_ms, totals, status.frontier);
+        let lights = status.lights();
         if self.ticks.receiver_count() > 0 {
             self.ticks.send_replace(self.snapshot(status, point.into_iter().collect()).into());
         }
+        lights
+    }
+
+    /// Tells the open pages at once where a node stands otherwise than `shown`; returns how they stand.
+    fn glance(&self, shown: Vec<status::Light>) -> Vec<status::Light> {
+        if self.ticks.receiver_count() == 0 {
+            return shown;
+        }
+        let status = self.source.status();
+        let lights = status.lights();
+        if lights != shown {
+            self.ticks.send_replace(self.snapshot(status, Vec::new()).into());
+        }
+        lights
     }
 
     /// All that the page shows, as JSON text.

@@ -30,8 +30,12 @@ pub struct Point {
     pub slots: PerCommitment<Option<Slot>>,
     /// Calls a second answered without a node call of their own: hit, stale, derived, collapsed.
     pub kept: f64,
+    /// Of these, straight from the cache: hit, stale, derived. Of `kept + asked` it is the hit ratio.
+    pub hits: f64,
     /// Calls a second for which a node was asked: miss, bypass.
     pub asked: f64,
+    /// Upstream calls a second: those asked for, retries, hedges and refreshes; probes left out.
+    pub upstream: f64,
     /// Calls a second refused: invalid, denied, limited.
     pub refused: f64,
     /// Calls a second that failed: error.
@@ -70,6 +74,8 @@ pub struct OutcomeTraffic {
     pub calls_per_s: f64,
     /// Half were faster, in milliseconds.
     pub p50_ms: f64,
+    /// One in twenty was slower, in milliseconds.
+    pub p95_ms: f64,
     /// One in a hundred was slower, in milliseconds.
     pub p99_ms: f64,
 }
@@ -154,7 +160,9 @@ fn point(at_ms: u64, slots: PerCommitment<Option<Slot>>, change: &Totals, took: 
         at_ms,
         slots,
         kept: rate(|o| o.is_hit() || o == Outcome::Collapsed),
+        hits: rate(Outcome::is_hit),
         asked: rate(|o| matches!(o, Outcome::Miss | Outcome::Bypass)),
+        upstream: per_second(change.upstream_calls, took),
         refused: rate(|o| matches!(o, Outcome::Invalid | Outcome::Denied | Outcome::Limited)),
         failed: rate(|o| o == Outcome::Error),
     }
@@ -184,6 +192,7 @@ fn outcome_traffic(change: &Totals, outcome: Outcome, took: Duration) -> Option<
         outcome: outcome.as_str(),
         calls_per_s: per_second(change.outcome(outcome), took),
         p50_ms: durations.quantile(0.5)? * 1e3,
+        p95_ms: durations.quantile(0.95)? * 1e3,
         p99_ms: durations.quantile(0.99)? * 1e3,
     })
 }
@@ -262,6 +271,7 @@ mod tests {
             let history = steady(seconds);
             let point = history.points().pop().unwrap();
             assert_eq!((point.kept, point.asked, point.refused, point.failed), (8.0, 1.0, 1.0, 0.0));
+            assert_eq!((point.hits, point.upstream), (8.0, 1.0));
             let traffic = history.traffic();
             assert!(traffic.window_s <= 65.0);
             assert!((traffic.calls_per_s - 10.0).abs() < 1e-9);

@@ -1,10 +1,11 @@
 //! The status page: one document with its style and script inside, and the events that keep it live.
 //!
 //! Asks no foreign host, works offline, and is told once a second what changed. Its parts are files of their own
-//! (`page.html`, `page.css`, `charts.js`, `page.js`) that become one document here.
+//! (`page.html`, `page.css` and scripts) that become one document here.
 
 use std::convert::Infallible;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use axum::extract;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -16,9 +17,19 @@ use futures_util::stream;
 use sha2::{Digest, Sha256};
 
 use super::State;
+use super::control::Refusal;
+
+/// How long a page waits before it asks for events again, once they have ended.
+const AGAIN: Duration = Duration::from_secs(1);
 
 const STYLE: &str = include_str!("page/page.css");
-const SCRIPT: &str = concat!(include_str!("page/charts.js"), include_str!("page/page.js"));
+const SCRIPT: &str = concat!(
+    include_str!("page/words.js"),
+    include_str!("page/charts.js"),
+    include_str!("page/flow.js"),
+    include_str!("page/tables.js"),
+    include_str!("page/page.js")
+);
 
 static PAGE: LazyLock<String> = LazyLock::new(|| {
     include_str!("page/page.html").replace("/* page.css */", STYLE).replace("/* page.js */", SCRIPT)
@@ -48,14 +59,15 @@ pub(super) async fn page() -> Response {
     (headers, PAGE.as_str()).into_response()
 }
 
-/// `GET /api/events`: an event `all` with everything, then an event `tick` each second. 503 when too many listen.
+/// `GET /api/events`: an event `all` with everything, then an event `tick` each second, and
+/// one at once when a node's standing changes. 503 when too many listen.
 pub(super) async fn events(extract::State(state): extract::State<Arc<State>>) -> Response {
     let Ok(seat) = Arc::clone(&state.viewers).try_acquire_owned() else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open; poll /api/status\n")
-            .into_response();
+        let why = "too many pages are open; poll /api/status";
+        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
     let ticks = state.ticks.subscribe();
-    let all = Event::default().event("all").data(state.everything());
+    let all = Event::default().event("all").data(state.everything()).retry(AGAIN);
     // The seat is held by the stream, and given back when the stream is dropped.
     let events =
         stream::unfold((Some(all), ticks, state, seat), |(all, mut ticks, state, seat)| async move {

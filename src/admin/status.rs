@@ -56,6 +56,16 @@ pub struct Status {
     pub cache: Cache,
 }
 
+/// What of a node is worth an event of its own when it changes: whether it answers, takes calls, and its breaker.
+pub(super) type Light = (bool, bool, Breaker);
+
+impl Status {
+    /// Each node's, in the order of the nodes.
+    pub(super) fn lights(&self) -> Vec<Light> {
+        self.upstreams.iter().map(|node| (node.up, node.usable, node.breaker)).collect()
+    }
+}
+
 /// How one upstream stands.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Upstream {

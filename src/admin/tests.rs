@@ -12,6 +12,9 @@ use crate::cache::purge::Filter;
 use crate::methods::{Commitment, Method, PerCommitment};
 use crate::telemetry::Outcome;
 
+/// Between two ticks.
+const TICK: Duration = GLANCE.saturating_mul(GLANCES);
+
 struct Fake(Readiness);
 
 impl Source for Fake {
@@ -141,6 +144,19 @@ async fn events_begin_with_everything_and_end_with_the_stop() {
     }
     state.stop.cancel();
     assert!(body.frame().await.is_none());
+}
+
+#[tokio::test]
+async fn a_node_that_stands_otherwise_is_told_between_two_ticks() {
+    let state = state(Readiness::Ready);
+    let shown = state.tick(Instant::now());
+    assert_eq!(shown, [(true, true, Breaker::HalfOpen)]);
+    let mut ticks = state.ticks.subscribe();
+    assert_eq!(state.glance(shown.clone()), shown);
+    assert!(!ticks.has_changed().unwrap(), "what is the same is not told");
+    assert_eq!(state.glance(vec![(false, false, Breaker::Open)]), shown);
+    assert!(ticks.has_changed().unwrap());
+    assert!(ticks.borrow_and_update().contains(r#""points":[]"#), "counters are read at ticks only");
 }
 
 #[tokio::test]

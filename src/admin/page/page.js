@@ -1,130 +1,93 @@
-
-// Shows what /api/events says, once a second. Comes after charts.js, in one script with it.
+// Shows what /api/events says, once a second. Comes last, in one script with the files that it calls.
 
 const STALE_MS = 4000; // without news for so long, the page says that it is old
+const RATE_MS = 10000; // a node's calls a second are taken over this long
 
 let latest = null; // newest snapshot
 let heard = 0; // when it came
+let fresh = false; // whether what is drawn has just come
+let counted = []; // [time, calls of each node since start], oldest first
 
-// ---- tables
-
-/** Puts rows into a table's body, or one row that says why there are none. */
-function fill(id, rows, none) {
-  const empty = made("tr.none", {}, made("td", { colspan: 12 }, none));
-  $(id).tBodies[0].replaceChildren(...(rows.length ? rows : [empty]));
+/** Gives each node its calls a second; at first it is the mean since start. */
+function nodeRates(snapshot) {
+  const { at_ms, status } = snapshot;
+  const now = new Map(status.upstreams.map((node) => [node.name, node.requests]));
+  // After a restart the counters begin anew.
+  if (counted.length && [...now].some(([name, calls]) => calls < (counted.at(-1)[1].get(name) ?? 0))) counted = [];
+  counted.push([at_ms, now]);
+  while (counted.length > 2 && counted[1][0] <= at_ms - RATE_MS) counted.shift();
+  const [then, before] = counted[0];
+  const known = at_ms - then >= 1000; // less is no rate
+  for (const node of status.upstreams) {
+    const calls = known ? node.requests - (before.get(node.name) ?? node.requests) : node.requests;
+    node.per_s = calls / Math.max(1, known ? (at_ms - then) / 1000 : status.uptime_s);
+  }
 }
-
-function barRow(name, value, most, last) {
-  const bar = made("span");
-  bar.style.width = (100 * value) / most + "%";
-  return made("tr", {}, made("td", {}, name, made("div.bar", {}, bar)), made("td.n", {}, rate(value)), made("td.n", {}, last));
-}
-
-function nodeRow(node) {
-  const [tone, word] = node.usable ? ["good", "usable"] : node.up ? ["warn", "not used"] : ["bad", "down"];
-  const about = [node.version && "v" + node.version, node.tier ? `tier ${node.tier}` : ""].filter(Boolean).join(" · ");
-  const breaker = { closed: "", "half-open": ".warn", open: ".bad" }[node.breaker];
-  const failed = node.requests ? node.failures / node.requests : 0;
-  const cells = [
-    made("td", {}, made("b", {}, node.name), made("small", {}, about)),
-    made("td", {}, made(`span.pill.${tone}`, {}, word), made("small", {}, node.reason ?? "")),
-    ...COMMITMENTS.map((name) => made("td.n", {}, slot(node.slots[name]))),
-    made(node.lag_slots > 5 ? "td.n.warn" : "td.n", {}, slot(node.lag_slots)),
-    made("td.n", {}, millis(node.latency_ms)),
-    made("td.n", {}, whole.format(node.in_flight)),
-    made("td" + breaker, {}, node.breaker),
-    made("td.n", {}, slot(node.first_available_block)),
-    made("td.n", {}, short.format(node.requests)),
-    made(failed > 0.05 ? "td.n.warn" : "td.n", {}, short.format(node.failures)),
-  ];
-  const heads = $("nodes").tHead.rows[0].cells;
-  cells.forEach((cell, i) => cell.setAttribute("data-name", heads[i].textContent));
-  return made("tr", {}, ...cells);
-}
-
-// ---- all of it
 
 function show() {
-  if (!latest) return;
+  if (!latest || document.hidden) return;
   const { status, traffic, readiness } = latest;
+  const out = status.upstreams.filter((node) => !node.usable).length;
   const tone = { ready: "good", degraded: "warn", unready: "bad" }[readiness.state];
   $("state").className = "pill " + tone;
   tell("state", { ready: "Ready", degraded: "Degraded", unready: "Not ready" }[readiness.state]);
-  $("reasons").hidden = !readiness.reasons?.length;
-  $("reasons").className = tone;
-  const reasons = (readiness.reasons ?? []).join("\n");
-  if ($("reasons").dataset.text !== reasons) {
-    $("reasons").dataset.text = reasons;
-    $("reasons").replaceChildren(...(readiness.reasons ?? []).map((reason) => made("p", {}, reason)));
-  }
+  reasons(readiness, tone);
   tell("build", `version ${status.version} · up ${ago(status.uptime_s)}`);
-  document.title = `${rate(traffic.calls_per_s)}/s · slotfront`;
+  document.title = (readiness.state === "ready" ? (out ? `${plural(out, "node", "nodes")} out · ` : "") : $("state").textContent + " · ") +
+    `${rate(traffic.calls_per_s)}/s · slotfront`;
 
-  tell("calls", rate(traffic.calls_per_s));
-  tell("calls-note", `over the last ${traffic.window_s > 55 ? "minute" : Math.round(traffic.window_s) + " seconds"}`);
-  tell("hits", percent(traffic.hit_ratio));
-  tell("saved", short.format(Math.max(0, traffic.answers_total - traffic.upstream_calls_total)));
-  tell("saved-note", "since start" + (traffic.saved_ratio == null ? "" : `; ${percent(traffic.saved_ratio)} in the last minute`));
-  const usable = status.upstreams.filter((node) => node.usable).length;
-  tell("usable", `${usable} of ${status.upstreams.length}`);
-  const out = status.upstreams.filter((node) => !node.usable).map((node) => node.name);
-  tell("usable-note", out.length ? `not used: ${out.join(", ")}` : "all take calls");
-
+  figures(status, traffic);
+  drawFlow(status.upstreams);
   drawChain();
   drawTraffic();
   drawTimes(traffic.outcomes);
-  fill("nodes", status.upstreams.map(nodeRow), "No node is configured.");
-  const busiest = (rows) => Math.max(...rows.map((row) => row.calls_per_s));
+  $("nodes").classList.toggle("dense", status.upstreams.length > 8);
+  fill("nodes", status.upstreams.map((node) => nodeRow(node, status.frontier.processed)), "No node is configured.");
+  const busiest = (rows) => Math.max(...rows.map((row) => row.calls_per_s), 1e-9);
   fill("methods", traffic.methods.map((m) => barRow(m.method, m.calls_per_s, busiest(traffic.methods), percent(m.hit_ratio))),
-    "No calls in the last minute.");
+    "No calls in the last minute. They come to POST /v3/<API_KEY> on the public listener.");
   fill("keys", traffic.keys.map((k) => barRow(k.key, k.calls_per_s, busiest(traffic.keys), rate(k.limited_per_s))),
     "No calls with a key in the last minute.");
-  const { cache } = status;
-  const full = cache.capacity_bytes ? Math.min(100, (100 * cache.bytes) / cache.capacity_bytes) : 0;
-  $("fill").firstElementChild.style.width = full + "%";
-  $("fill").setAttribute("aria-valuenow", full.toFixed(1));
-  const size = `${bytes(cache.bytes)} of ${bytes(cache.capacity_bytes)}`;
-  $("fill").setAttribute("aria-valuetext", size);
-  tell("cache-note", `${size}, ${full.toFixed(full < 10 ? 1 : 0)} % · ${whole.format(cache.entries)} entries`);
 }
 
 function take(snapshot, all) {
+  nodeRates(snapshot);
   latest = snapshot;
   heard = Date.now();
   const newest = all ? 0 : (points.at(-1)?.at_ms ?? 0); // a tick may repeat what a page opened with
-  points = (all ? [] : points).concat(snapshot.points.filter((p) => p.at_ms > newest));
-  const over = points.length - POINTS;
-  if (over > 0) {
-    points = points.slice(over);
-    for (const id in looking) if (looking[id] != null) looking[id] = Math.max(0, looking[id] - over);
-  }
-  $("live").className = "quiet live on";
-  $("live").lastElementChild.textContent = "live";
-  document.querySelector("main").classList.remove("old");
+  const added = snapshot.points.filter((p) => p.at_ms > newest);
+  points = (all ? [] : points).concat(added).slice(-POINTS);
+  lost(false);
+  fresh = !all && added.length > 0;
   show();
+  fresh = false;
 }
 
-// ---- cross hairs, by pointer and by arrow keys
+// ---- cross hairs, by pointer and by arrow keys; the keys' are also said
 
 for (const [id, seconds, draw] of [["chain", CHAIN_SECONDS, drawChain], ["traffic", POINTS, drawTraffic]]) {
   const svg = $(id);
-  const shown = () => (id === "chain" ? chainPoints() : points);
-  const look = (index) => { looking[id] = index; draw(); };
+  const look = (ms, say) => {
+    looking[id] = ms;
+    const words = draw();
+    if (say) tell("spoken", (ms != null && words) || "Now.");
+  };
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const [from, to] = timeSpan(seconds);
-    const gutter = id === "traffic" ? GUTTER : 0;
-    const back = ((1 - (event.clientX - box.left - gutter) / (box.width - gutter)) * (to - from)) / 1000;
-    look(Math.max(0, Math.round(shown().length - 1 - back)));
+    const gutter = id === "traffic" ? GUTTER : CHAIN_GUTTER;
+    look(from + ((event.clientX - box.left - gutter) / (box.width - gutter)) * (to - from));
   });
   svg.addEventListener("pointerleave", () => look(null));
   svg.addEventListener("blur", () => look(null));
   svg.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -30, PageDown: 30, Home: -Infinity, End: Infinity }[event.key];
-    if (event.key === "Escape") look(null);
-    if (by === undefined || !shown().length) return;
+    if (event.key === "Escape") look(null, true);
+    const shown = points.filter((p) => p.at_ms >= timeSpan(seconds)[0]);
+    if (by === undefined || !shown.length) return;
     event.preventDefault();
-    look(Math.max(0, Math.min(shown().length - 1, looked(id, shown()) + by)));
+    const next = Math.max(0, Math.min(shown.length - 1, shown.indexOf(looked(id, shown)) + by));
+    look(shown[next].at_ms, true);
   });
 }
 
@@ -164,17 +127,29 @@ async function poll() {
   } catch { /* the page says that it is old */ }
 }
 
+/** Says that news have stopped, or that they are back. Said once, for a screen reader reads it out. */
+function lost(whether) {
+  const was = !$("lost").hidden;
+  $("live").className = whether ? "quiet live" : "quiet live on";
+  $("live").lastElementChild.textContent = whether ? "not live" : "live";
+  document.querySelector("main").classList.toggle("old", whether);
+  if (whether === was) return;
+  $("lost").hidden = !whether;
+  tell("lost", whether ? `No news from slotfront since ${clock(heard)}: it has stopped, or the way to it is cut. The numbers below are from then. Trying again.` : "");
+}
+
 setInterval(() => {
   const silent = Date.now() - heard;
-  if (heard && silent > STALE_MS) {
-    $("live").className = "quiet live";
-    $("live").lastElementChild.textContent = `no news for ${ago(Math.round(silent / 1000))}`;
-    document.querySelector("main").classList.add("old");
+  if (heard ? silent > STALE_MS : Date.now() - opened > STALE_MS) {
+    if (heard) lost(true);
+    else tell("state", "No answer yet");
   }
   if (silent < 1500) return; // events come each second
   poll();
-  if (source.readyState === EventSource.CLOSED && Date.now() - tried > 30000) listen();
+  if (source.readyState === EventSource.CLOSED && Date.now() - tried > 5000) listen();
 }, 2000);
+const opened = Date.now();
 for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", show);
+document.addEventListener("visibilitychange", show);
 addEventListener("resize", show);
 listen();

@@ -1,0 +1,145 @@
+"""Debian's chromium, driven headless through chromedriver: the W3C WebDriver protocol over plain HTTP.
+
+Only what the status page's test asks for. Every wait is bounded, and a page's own errors are kept for the asking.
+"""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+START_S = 30
+ANSWER_S = 60
+# A browser that talks to the page and to nobody else, as a container without a sandbox of its own needs it.
+ARGUMENTS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
+    "--force-color-profile=srgb", "--hide-scrollbars", "--lang=en",
+]
+KEYS = {"Tab": "\ue004", "Escape": "\ue00c", "Enter": "\ue007", "ArrowLeft": "\ue012", "ArrowRight": "\ue014",
+        "Home": "\ue011", "End": "\ue010", "Space": " "}
+
+
+class Browser:
+    """One browser with one window. Ends with the `with` block that holds it."""
+
+    def __init__(self):
+        self.profile = tempfile.TemporaryDirectory(prefix="page-test-")
+        self.output = tempfile.TemporaryFile("w+")
+        self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=self.output, stderr=subprocess.STDOUT)
+        self.session = None
+        try:
+            self.address = f"http://127.0.0.1:{self._port()}"
+            made = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": {
+                "goog:chromeOptions": {
+                    "binary": shutil.which("chromium"),
+                    "args": [*ARGUMENTS, f"--user-data-dir={self.profile.name}"],
+                },
+                "goog:loggingPrefs": {"browser": "ALL"},
+                "timeouts": {"script": 30_000, "pageLoad": 30_000},
+            }}})
+            self.session = f"/session/{made['sessionId']}"
+        except BaseException:
+            self.close()
+            raise
+
+    def _port(self):
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and self.driver.poll() is None:
+            self.output.seek(0)
+            if found := re.search(r"started successfully on port (\d+)", self.output.read()):
+                return int(found.group(1))
+            time.sleep(0.05)
+        self.output.seek(0)
+        raise AssertionError(f"chromedriver did not start:\n{self.output.read()}")
+
+    def _ask(self, verb, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"}, method=verb)
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_S) as response:
+                return json.load(response)["value"]
+        except urllib.error.HTTPError as refused:
+            value = json.load(refused)["value"]
+            raise AssertionError(f"{verb} {path}: {value['error']}: {value['message']}") from None
+
+    def _post(self, path, **body):
+        return self._ask("POST", self.session + path, body)
+
+    def devtools(self, command, **parameters):
+        """A command of the browser's own protocol, for what WebDriver has no word for."""
+        return self._post("/goog/cdp/execute", cmd=command, params=parameters)
+
+    def open(self, url):
+        self._post("/url", url=url)
+
+    def run(self, script, *arguments):
+        """The value that `script` returns; a promise is waited for."""
+        return self._post("/execute/sync", script=script, args=list(arguments))
+
+    def until(self, script, *arguments, within, what):
+        """Waits until `script` returns something true, and returns it and the seconds that it took."""
+        start = time.monotonic()
+        while (passed := time.monotonic() - start) < within:
+            if value := self.run(script, *arguments):
+                return value, passed
+            time.sleep(0.05)
+        shown = self.run("return document.body ? document.body.innerText : location.href")
+        raise AssertionError(f"{what}: not within {within} s; the page says:\n{shown}")
+
+    def press(self, *names):
+        """Presses keys one after the other, by the names that a page's script knows them by."""
+        actions = [{"type": kind, "value": KEYS[name]} for name in names for kind in ("keyDown", "keyUp")]
+        self._post("/actions", actions=[{"type": "key", "id": "keyboard", "actions": actions}])
+
+    def width(self, pixels, height=900):
+        """A window that wide; narrower than a window of a desktop can be, too."""
+        self.devtools("Emulation.setDeviceMetricsOverride", width=pixels, height=height, deviceScaleFactor=1, mobile=False)
+
+    def prefers(self, **features):
+        """What the reader prefers: `prefers(color_scheme="dark", reduced_motion="reduce")`."""
+        named = [{"name": "prefers-" + name.replace("_", "-"), "value": value} for name, value in features.items()]
+        self.devtools("Emulation.setEmulatedMedia", features=named)
+
+    def offline(self, whether):
+        """Cuts the browser off from everything, this machine included, or lets it through again."""
+        self.devtools("Network.enable")
+        self.devtools("Network.emulateNetworkConditions", offline=whether, latency=0,
+                      downloadThroughput=-1, uploadThroughput=-1)
+
+    def screenshot(self, path):
+        """The whole page, past the window's lower edge, as a PNG file."""
+        shot = self.devtools("Page.captureScreenshot", captureBeyondViewport=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def complaints(self):
+        """What the page has logged as a warning or an error since this was last asked."""
+        lines = self._post("/se/log", type="browser")
+        return [f"{line['level']}: {line['message']}" for line in lines if line["level"] in ("WARNING", "SEVERE")]
+
+    def close(self):
+        if self.session:
+            try:
+                self._ask("DELETE", self.session)
+            except (AssertionError, OSError):
+                pass  # It may be gone already; the driver is ended below.
+        self.driver.terminate()
+        try:
+            self.driver.wait(START_S)
+        except subprocess.TimeoutExpired:
+            self.driver.kill()
+            self.driver.wait()
+        self.output.close()
+        self.profile.cleanup()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

@@ -1,0 +1,391 @@
+"""The status page in a real browser, under load: what a reader sees, hears and reaches by keyboard, as nodes come and go.
+
+Every node is a process of its own, so that one can be ended as a machine is cut off. Screenshots of each state are kept
+in `target/page-screenshots`.
+"""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from browser import Browser
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+BINARY = TARGET / "debug" / "slotfront"
+SHOTS = TARGET / "page-screenshots"
+PATIENCE_S = 30
+WIDTHS = (400, 1400)
+THEMES = ("light", "dark")
+LONG = "a-validator-whose-name-was-paid-by-the-letter-in-frankfurt-7"
+
+# The contrast of every visible text with what is behind it: [ratio, needed, text], those below what WCAG 2.2 AA asks.
+CONTRAST = """
+const parse = (c) => { const m = c.match(/[\\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
+const luminance = ([r, g, b]) => {
+  const f = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+  return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b);
+};
+const behind = (node) => {
+  for (; node; node = node.parentElement) {
+    const c = parse(getComputedStyle(node).backgroundColor);
+    if (c[3] === 1) return c;
+  }
+  return [255, 255, 255, 1];
+};
+const poor = [];
+for (const node of document.querySelectorAll("body *")) {
+  const own = [...node.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+  if (!own || node.matches("script, style, title, noscript, .unseen") || !node.getClientRects().length) continue;
+  const style = getComputedStyle(node);
+  const color = parse(node instanceof SVGElement ? style.fill : style.color);
+  const [a, b] = [luminance(color), luminance(behind(node))].sort((p, q) => q - p);
+  const ratio = (a + 0.05) / (b + 0.05);
+  const size = parseFloat(style.fontSize);
+  const needed = size >= 24 || (size >= 18.66 && style.fontWeight >= 700) ? 3 : 4.5;
+  if (ratio < needed) poor.push([Math.round(ratio * 100) / 100, needed, node.textContent.slice(0, 40)]);
+}
+return poor;
+"""
+# The same for what a chart draws in colour, of which WCAG asks 3 to 1.
+GRAPHICS = """
+const luminance = (c) => {
+  const f = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+  const [r, g, b] = c.match(/[\\d.]+/g).map(Number);
+  return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b);
+};
+const card = luminance(getComputedStyle(document.querySelector(".card")).backgroundColor);
+return ["processed", "confirmed", "finalized", "kept", "asked", "refused", "failed"].map((name) => {
+  const probe = document.querySelector("main").appendChild(document.createElement("i"));
+  probe.className = "c-" + name;
+  const [a, b] = [luminance(getComputedStyle(probe).color), card].sort((p, q) => q - p);
+  probe.remove();
+  return [name, Math.round(((a + 0.05) / (b + 0.05)) * 100) / 100];
+}).filter(([, ratio]) => ratio < 3);
+"""
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Process:
+    """A slotfront command, and what it prints."""
+
+    def __init__(self, case, *arguments):
+        self.output = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([BINARY, *arguments], stdout=self.output, stderr=subprocess.STDOUT, text=True)
+        case.addCleanup(self.output.close)
+        case.addCleanup(self.end)
+
+    def wait_for(self, pattern):
+        deadline = time.monotonic() + PATIENCE_S
+        printed = ""
+        while time.monotonic() < deadline:
+            ended = self.process.poll() is not None
+            self.output.seek(0)
+            printed = self.output.read()
+            if found := re.search(pattern, printed, re.M):
+                return found.group(1)
+            if ended:
+                break
+            time.sleep(0.05)
+        raise AssertionError(f"{pattern!r} was not printed:\n{printed}")
+
+    def end(self, how=signal.SIGKILL):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(how)
+            self.process.wait(PATIENCE_S)
+
+
+class Load(threading.Thread):
+    """A hundred calls a second or less, of several methods, until it is told to end."""
+
+    def __init__(self, case, address):
+        super().__init__(daemon=True)
+        self.address, self.ended = address, threading.Event()
+        self.start()
+        case.addCleanup(self.join, PATIENCE_S)
+        case.addCleanup(self.ended.set)
+
+    def run(self):
+        client = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
+        turn = 0
+        while not self.ended.wait(0.01):
+            turn += 1
+            account = f"{'1' * 31}{'23456789'[turn % 8]}"
+            method, params = [
+                ("getAccountInfo", [account, {"encoding": "base64", "commitment": "processed"}]),
+                ("getAccountInfo", [account, {"encoding": "base64"}]),
+                ("getVoteAccounts", []),
+                ("getClusterNodes", []),
+                ("getAccountInfo", ["no address"]),
+            ][0 if turn % 2 else turn // 2 % 5]
+            body = json.dumps({"jsonrpc": "2.0", "id": turn, "method": method, "params": params})
+            try:
+                client.request("POST", "/v3/any", body, {"Content-Type": "application/json"})
+                client.getresponse().read()
+            except (OSError, http.client.HTTPException):
+                client.close()  # It is being stopped, or has been; the next turn connects anew.
+        client.close()
+
+
+class Page(unittest.TestCase):
+    def nodes(self, *names):
+        """A simulated cluster of one process for each name: [[process, port, name]]."""
+        made = []
+        for name in names:
+            port = free_port()
+            made.append([Process(self, "sim", "--listen", f"127.0.0.1:{port}", "--nodes", "1"), port, name])
+        for process, _, _ in made:
+            process.wait_for(r"(127\.0\.0\.1:\d+)")
+        return made
+
+    def serve(self, upstreams, admin=0):
+        """A gateway in front of (port, name)s: its process, its public address, its page."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        config = Path(folder.name, "slotfront.toml")
+        config.write_text(
+            f'[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:{admin}"\n[auth]\nmode = "open"\n'
+            # A simulated node that starts again begins its chain again, and is to count as usable nevertheless.
+            '[pool]\nmax_slot_lag = 432000\n' +
+            "".join(f'[[upstream]]\nname = "{name}"\nurl = "http://127.0.0.1:{port}"\n' for port, name in upstreams))
+        serve = Process(self, "serve", "--config", str(config))
+        public = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)")
+        return serve, public, "http://" + serve.wait_for(r"server\.admin_listen\W+(127\.0\.0\.1:\d+)") + "/"
+
+    def browser(self, url):
+        browser = Browser()
+        self.addCleanup(browser.close)
+        browser.width(1400)
+        browser.open(url)
+        browser.until("return document.querySelector('#live').classList.contains('on')", within=10, what="live")
+        return browser
+
+    def text(self, browser, selector):
+        return browser.run("return document.querySelector(arguments[0]).textContent", selector)
+
+    def looks_right(self, browser, name):
+        """At both widths and in both themes: nothing sticks out sideways, and all text can be read."""
+        for theme in THEMES:
+            browser.prefers(color_scheme=theme)
+            for width in WIDTHS:
+                with self.subTest(name, theme=theme, width=width):
+                    browser.width(width)
+                    drawn = "return document.querySelector('#flow').viewBox.baseVal.width <= arguments[0]"
+                    browser.until(drawn, width, within=5, what="drawn anew")
+                    browser.screenshot(SHOTS / f"{name}-{width}-{theme}.png")
+                    self.assertEqual(browser.run("return document.documentElement.scrollWidth"), width)
+                    out = ("return [...document.querySelectorAll('.card')].flatMap((c) => [...c.querySelectorAll('td, th, dd, dt, small, p')]"
+                           ".filter((n) => n.getClientRects().length && n.getBoundingClientRect().right > c.getBoundingClientRect().right + 1)"
+                           ".map((n) => n.textContent))")
+                    self.assertEqual(browser.run(out), [], "wider than its card")
+                    self.assertEqual(browser.run(CONTRAST), [])
+                    self.assertEqual(browser.run(GRAPHICS), [])
+        browser.prefers(color_scheme="light")
+        browser.width(1400)
+
+    def test_under_load_values_move_and_a_node_that_is_cut_shows_within_two_seconds(self):
+        cluster = self.nodes("north", "south", "west")
+        serve, public, url = self.serve([(port, name) for _, port, name in cluster])
+        Load(self, public)
+        browser = self.browser(url)
+        browser.until("return parseFloat($('calls').textContent) > 5", within=PATIENCE_S, what="traffic")
+        browser.until("return $('saved').textContent !== '0' && /%/.test($('hits').textContent)", within=PATIENCE_S, what="hits")
+
+        moving = ["#chain-legend b", "#saved", "#nodes tbody tr td.n", "#traffic-legend"]
+        before = [self.text(browser, selector) for selector in moving]
+        for selector, then in zip(moving, before):
+            browser.until("return document.querySelector(arguments[0]).textContent !== arguments[1]", selector, then,
+                          within=10, what=f"{selector} moves")
+        path = "return document.querySelector('#chain path.line').getAttribute('d')"
+        line = browser.run(path)
+        browser.until(f"{path} !== arguments[0]", line, within=5, what="the frontier's line moves")
+        for name in ("getAccountInfo", "getVoteAccounts", "getClusterNodes"):
+            self.assertIn(name, self.text(browser, "#methods"))
+        for outcome in ("hit", "miss", "invalid"):
+            self.assertRegex(browser.run("return $('times').getAttribute('aria-label')"), rf"{outcome}: half within .* 95 % within .* 99 % within")
+        self.assertRegex(browser.run("return $('fill').getAttribute('aria-valuetext')"), r"of 512 MiB")
+        self.looks_right(browser, "load")
+
+        out = ("return [...document.querySelectorAll('#nodes tbody tr')].some((r) => r.cells[0].textContent.includes(arguments[0])"
+               " && r.querySelector('.pill').textContent !== 'usable')")
+        self.assertFalse(any(browser.run(out, name) for _, _, name in cluster))
+        process, port, name = cluster[1]
+        process.end()
+        _, seconds = browser.until(out, name, within=2, what="the cut shows")
+        print(f"\na node that was cut showed after {seconds:.2f} s")
+        self.assertEqual(self.text(browser, "#usable"), "2 of 3")
+        self.assertIn(name, self.text(browser, "#usable-note"))
+        self.assertIn("1 node out", browser.run("return document.title"))
+        self.looks_right(browser, "cut")
+
+        # One that hangs is not heard of again, which takes a probe's patience to tell.
+        hung, _, third = cluster[2]
+        hung.process.send_signal(signal.SIGSTOP)
+        browser.until(out, third, within=10, what="the hang shows")
+        hung.process.send_signal(signal.SIGCONT)
+        cluster[1][0] = Process(self, "sim", "--listen", f"127.0.0.1:{port}", "--nodes", "1")
+        back = "return $('usable').textContent === '3 of 3'"
+        browser.until(back, within=PATIENCE_S, what="both are back")
+        self.assertEqual(browser.complaints(), [])
+
+        # With none left it says so, in a way that a screen reader is told.
+        for process, _, _ in cluster:
+            process.end()
+        browser.until("return !$('reasons').hidden && $('state').textContent === 'Degraded'", within=10, what="none is usable")
+        self.assertEqual(browser.run("return $('reasons').getAttribute('role')"), "alert")
+        for _, _, name in cluster:
+            self.assertIn(name, self.text(browser, "#reasons"))
+        self.looks_right(browser, "none-usable")
+        self.assertEqual(browser.complaints(), [])
+
+    def test_news_that_stop_are_said_and_come_back_by_themselves(self):
+        [(_, port, name)] = self.nodes("only")
+        admin = free_port()
+        serve, _, url = self.serve([(port, name)], admin)
+        browser = self.browser(url)
+        browser.until("return $('usable').textContent === '1 of 1'", within=PATIENCE_S, what="the node")
+        # Before anybody has called, there are words where numbers will be.
+        self.assertIn("POST /v3/", self.text(browser, "#methods"))
+        self.assertEqual((self.text(browser, "#calls"), self.text(browser, "#hits")), ("0", "–"))
+        self.looks_right(browser, "no-calls")
+        self.assertEqual(browser.complaints(), [])
+
+        serve.end()
+        browser.until("return !$('lost').hidden", within=15, what="the loss is said")
+        self.assertEqual(browser.run("return [$('lost').getAttribute('role'), $('live').textContent.trim()]"), ["status", "not live"])
+        self.looks_right(browser, "lost")
+        self.serve([(port, name)], admin)
+        browser.until("return $('lost').hidden && $('live').classList.contains('on')", within=15, what="live again")
+        browser.complaints()  # What the browser says of an address that did not answer is no fault of the page.
+        time.sleep(2)
+        self.assertEqual(browser.complaints(), [])
+
+    def test_twenty_nodes_and_long_names_have_room(self):
+        first = free_port()
+        for _ in range(50):  # Twenty free ports in a row.
+            try:
+                sim = Process(self, "sim", "--listen", f"127.0.0.1:{first}", "--nodes", "19")
+                sim.wait_for(rf"(127\.0\.0\.1:{first + 18})")
+                break
+            except AssertionError:
+                first = free_port()
+        names = [LONG] + [f"validator-{i}" for i in range(2, 20)]
+        upstreams = [(first + i, name) for i, name in enumerate(names)] + [(free_port(), LONG.replace("frankfurt-7", "oslo-gone"))]
+        _, public, url = self.serve(upstreams)
+        Load(self, public)
+        browser = self.browser(url)
+        browser.until("return $('usable').textContent === '19 of 20'", within=PATIENCE_S, what="nineteen")
+        self.assertEqual(browser.run("return document.querySelectorAll('#nodes tbody tr').length"), 20)
+        self.assertIn("other nodes", self.text(browser, "#flow"))
+        browser.until("return parseFloat($('calls').textContent) > 5", within=PATIENCE_S, what="traffic")
+        self.looks_right(browser, "twenty")
+        self.assertEqual(browser.complaints(), [])
+
+    def test_it_is_usable_without_a_pointer_without_motion_and_without_eyes(self):
+        [(_, port, name)] = self.nodes("only")
+        _, public, url = self.serve([(port, name)])
+        Load(self, public)
+        browser = self.browser(url)
+        browser.until("return document.querySelectorAll('#chain path.line').length === 3", within=PATIENCE_S, what="lines")
+
+        # Every picture has words, every table heads, every part a name; ids are given once.
+        nameless = ("return [...document.querySelectorAll('svg')].filter((s) => !s.closest('[role=img] svg') && s.getAttribute('aria-hidden') !== 'true'"
+                    " && !(s.getAttribute('role') === 'img' && s.getAttribute('aria-label'))).map((s) => s.outerHTML.slice(0, 80))")
+        self.assertEqual(browser.run(nameless), [])
+        self.assertEqual(browser.run("return [...document.querySelectorAll('thead th')].filter((h) => !h.scope || !h.textContent).length"), 0)
+        self.assertEqual(browser.run("return [...document.querySelectorAll('[aria-labelledby]')].filter((n) => !document.getElementById(n.getAttribute('aria-labelledby'))).length"), 0)
+        self.assertEqual(browser.run("const ids = [...document.querySelectorAll('[id]')].map((n) => n.id); return ids.length - new Set(ids).size"), 0)
+        self.assertEqual(browser.run("return [document.documentElement.lang, document.querySelectorAll('h1').length, document.querySelectorAll('main').length]"), ["en", 1, 1])
+        levels = browser.run("return [...document.querySelectorAll('h1, h2, h3')].map((h) => h.tagName)")
+        self.assertEqual((levels[0], set(levels[1:])), ("H1", {"H2"}))
+        # What a browser itself would tell a screen reader.
+        browser.devtools("Accessibility.enable")
+        tree = browser.devtools("Accessibility.getFullAXTree")["nodes"]
+        said = {(n["role"]["value"], n.get("name", {}).get("value", "")) for n in tree if not n["ignored"]}
+        for role, name in [("button", "Theme: system"), ("meter", "Cache fill"), ("table", "Nodes"), ("region", "Where calls go")]:
+            self.assertIn((role, name), said)
+        self.assertTrue(any(role in ("image", "img") and name.startswith("Newest slots: processed") for role, name in said))
+
+        # Tab reaches all that can be used, in the order of the page, and each shows that it is reached.
+        reached = []
+        for _ in range(12):
+            browser.press("Tab")
+            reached.append(browser.run("const a = document.activeElement; return [a.id || a.textContent, getComputedStyle(a).outlineStyle]"))
+        self.assertEqual([what for what, _ in reached][:7], ["theme", "chain", "The chain as numbers", "traffic", "Traffic as numbers", "Answer times as numbers", "/metrics"])
+        self.assertTrue(all(outline != "none" for what, outline in reached[:10]), reached)
+
+        browser.run("$('theme').focus()")
+        for wanted in ("light", "dark", "system"):
+            browser.press("Enter")
+            self.assertEqual(self.text(browser, "#theme"), f"Theme: {wanted}")
+        browser.run("$('chain').focus()")
+        browser.press("ArrowLeft", "ArrowLeft")
+        browser.until("return /^\\d\\d:\\d\\d:\\d\\d: processed [\\d,]+, confirmed/.test($('spoken').textContent)", within=3, what="a second is read")
+        self.assertIn("at ", self.text(browser, "#chain-legend"))
+        browser.press("Escape")
+        self.assertNotIn("at ", self.text(browser, "#chain-legend"))
+        browser.run("document.querySelector('details summary').focus()")
+        browser.press("Enter")
+        browser.until("return document.querySelectorAll('#chain-table tbody tr').length > 0", within=3, what="the numbers")
+
+        motion = "return document.getAnimations().filter((a) => a.playState === 'running').length"
+        browser.until(motion, within=5, what="it moves")
+        browser.prefers(reduced_motion="reduce")
+        time.sleep(1.5)
+        self.assertEqual(browser.run(motion), 0)
+
+        # It asks nobody but us.
+        asked = browser.run("return performance.getEntriesByType('resource').map((r) => new URL(r.name).origin)")
+        self.assertLessEqual(set(asked), {url.rstrip("/")})
+        self.assertEqual(browser.complaints(), [])
+
+    def test_health_is_told_on_both_listeners(self):
+        [(_, port, name)] = self.nodes("only")
+        _, public, url = self.serve([(port, name)])
+
+        def get(address):
+            try:
+                response = urllib.request.urlopen(address, timeout=PATIENCE_S)
+            except urllib.error.HTTPError as refused:
+                response = refused
+            with response:
+                return response.status, response.headers.get_content_type(), response.read().decode()
+
+        deadline = time.monotonic() + PATIENCE_S
+        while (ready := get(url + "readyz"))[0] == 503 and time.monotonic() < deadline:
+            self.assertEqual(json.loads(ready[2])["state"], "unready")
+            self.assertIn(name, json.loads(ready[2])["reasons"][0])
+            time.sleep(0.05)
+        self.assertEqual(get(url + "livez"), (200, "application/json", '{"state":"alive"}'))
+        self.assertEqual(ready, (200, "application/json", '{"state":"ready"}'))
+        self.assertEqual(get(f"http://{public}/health"), (200, "text/plain", "ok"))
+        self.assertEqual(get(f"http://127.0.0.1:{port}/health")[2], "ok", "as the node itself says it")
+
+        # With a node that nobody has ever heard of.
+        _, public, url = self.serve([(free_port(), "nobody")])
+        status, _, body = get(url + "readyz")
+        self.assertEqual((status, json.loads(body)["state"]), (503, "unready"))
+        self.assertIn("nobody", json.loads(body)["reasons"][0])
+        self.assertEqual(get(f"http://{public}/health"), (200, "text/plain", "unknown"))
+        self.assertEqual(get(url + "livez")[0], 200, "there is no cause to restart it")
+
+
+if __name__ == "__main__":
+    unittest.main()
