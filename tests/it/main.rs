@@ -19,6 +19,7 @@ mod merge;
 mod methods;
 mod pool;
 mod probes;
+mod reload;
 mod standing;
 mod tidy;
 mod upstreams;
