@@ -144,6 +144,36 @@ class Reload(Gateway):
         self.assertEqual(serve.stop(), 0)
 
 
+class Audit(Gateway):
+    def test_everything_that_an_admin_call_does_leaves_a_line(self):
+        self.configuration(self.nodes)
+        serve = self.serve()
+
+        def admin(verb, path, body=None):
+            text = b"" if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(f"http://{self.admin}{path}", text or None,
+                                             {"Authorization": f"Bearer {TOKEN}"}, method=verb)
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                return json.load(answer)
+
+        made = admin("POST", "/api/keys", {"name": "a"})["id"]
+        for verb, path, body, action in [
+            ("GET", "/api/keys", None, "key.list"),
+            ("GET", f"/api/keys/{made}/usage", None, "key.usage"),
+            ("POST", f"/api/keys/{made}/rotate", None, "key.rotate"),
+            ("POST", f"/api/keys/{made}/revoke", None, "key.revoke"),
+            ("POST", "/api/cache/purge", None, "cache.purge"),
+            ("POST", "/api/upstreams/node-0/drain", None, "upstream.drain"),
+            ("POST", "/api/upstreams/node-0/restore", None, "upstream.restore"),
+            ("POST", "/api/reload", None, "reload"),
+            ("GET", "/api/log", None, "log.read"),
+            ("PUT", "/api/log", {"filter": "info"}, "log.set"),
+        ]:
+            admin(verb, path, body)
+            serve.wait_for(r"audit\.action\W+" + re.escape(action))
+        serve.wait_for(r"audit\.action\W+key\.create")
+
+
 class Killed(Gateway):
     def test_a_kill_loses_at_most_a_second_of_use(self):
         key = self.keys("create", "--name", "a")
