@@ -182,7 +182,8 @@ impl App {
         &self.front
     }
 
-    /// Puts `new` in force as far as it can be without a restart, all of that or nothing.
+    /// Puts `new` in force as far as it can be without a restart, all of that or nothing. Reads files, and blocks for as
+    /// long as a large key file takes.
     ///
     /// # Errors
     /// The key file cannot be taken with it, or an upstream's client cannot be built.
@@ -290,7 +291,7 @@ pub async fn run(
     signals: Signals,
 ) -> Result<(), StartError> {
     let Signals { mut stop, mut hangup } = signals;
-    let app = App::start(config, gateway, listeners)?;
+    let app = Arc::new(App::start(config, gateway, listeners)?);
     tracing::info!(server.listen = %app.public, server.admin_listen = %app.admin, "slotfront is running");
     tokio::select! {
         () = stop.asked() => {}
@@ -305,7 +306,7 @@ pub async fn run(
 }
 
 /// Reads the configuration again on SIGHUP, on an admin call and when its file has changed. Never ends.
-async fn follow(app: &App, source: &mut Source, hangup: &mut Hangup) {
+async fn follow(app: &Arc<App>, source: &mut Source, hangup: &mut Hangup) {
     let wishes = app.wishes.lock().unwrap_or_else(PoisonError::into_inner).take();
     let mut wishes = wishes.unwrap_or_else(|| mpsc::channel(1).1);
     loop {
@@ -323,8 +324,14 @@ async fn follow(app: &App, source: &mut Source, hangup: &mut Hangup) {
                 }
             }
         }
-        let loaded = source.load().map_err(|problems| problems.to_string());
-        let applied = loaded.and_then(|new| app.reload(&new).map_err(|error| error.to_string()));
+        let (load, reloaded) = (source.loader(), Arc::clone(app));
+        // A large key file takes a second, in which requests want this thread.
+        let reloading = tokio::task::spawn_blocking(move || {
+            let new = load().map_err(|problems| problems.to_string())?;
+            reloaded.reload(&new).map_err(|error| error.to_string())
+        });
+        let applied =
+            reloading.await.unwrap_or_else(|_| Err("the reload did not come to its end".to_owned()));
         let metrics = &app.front.metrics;
         match &applied {
             Ok(Changes { at_once, after_restart }) => {

@@ -11,6 +11,7 @@ mod limit;
 mod plan;
 mod principal;
 mod quota;
+mod rules;
 mod seen;
 mod share;
 mod table;
@@ -20,7 +21,6 @@ mod usage;
 mod write;
 
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -31,19 +31,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::config::Config;
 use crate::config::watch::Watched;
-use crate::config::{AuthMode, Config};
 use crate::error::Error;
-use crate::telemetry::{AuthFailure, Metrics};
-use address::PerAddress;
+use crate::telemetry::{AuthFailure, Metrics, ReloadResult};
 use clock::Clock;
 use keys::file::KeyFile;
 use keys::{KeyFileError, KeyHash};
 use limit::{Limit, State};
-use plan::{Plans, Terms};
-use principal::{ANONYMOUS, Bounds, Pass};
+use principal::Bounds;
 use quota::{Ledger, Used};
-use table::{Ground, Table};
+use rules::{Door, Rules, read_keys, rules};
+use table::Ground;
 
 pub use principal::Principal;
 pub use quota::UsageError;
@@ -80,26 +79,6 @@ pub struct Gateway {
     keys_file: Mutex<Option<Watched>>,
     /// Whether the usage file could not be written the last time.
     unsaved: AtomicBool,
-}
-
-/// All that one request decides by.
-struct Rules {
-    plans: Plans,
-    door: Door,
-    ground: Ground,
-    dev_key: Option<String>,
-    failed_per_minute: u32,
-    failed: Arc<PerAddress<Limit>>,
-}
-
-/// Who is let in.
-enum Door {
-    /// Whoever has a key of the table.
-    Keys(Table),
-    /// Everybody, without limits.
-    Open(Arc<Principal>),
-    /// Everybody, each client address with the plan's limits.
-    OpenPlan(Arc<Terms>, Arc<PerAddress<Principal>>),
 }
 
 impl Gateway {
@@ -229,7 +208,7 @@ impl Gateway {
         };
         let held = if key.len() > MAX_KEY { None } else { table.get(&KeyHash::of(key)) };
         let checked = held.ok_or(AuthFailure::Unknown).and_then(|held| {
-            held.principal.pass.check(held.until, client, origin, self.clock.wall(now))?;
+            held.principal.pass.check(held.until, client, origin, || self.clock.wall(now))?;
             Ok(Arc::clone(&held.principal))
         });
         checked.map_err(|failure| match failure {
@@ -307,119 +286,19 @@ impl Gateway {
                 let rules = old.with_keys(keys);
                 let count = rules.keys();
                 self.put(rules);
+                self.count_read(ReloadResult::Applied);
                 tracing::info!(keys_file = %watched.path().display(), keys = count, "key file taken");
             }
-            Err(error) => tracing::error!(%error, "key file refused; the keys before it stay in force"),
-        }
-    }
-}
-
-impl Ground {
-    fn anonymous(&self, bounds: Option<Bounds>) -> Principal {
-        self.principal(Arc::from(ANONYMOUS), bounds, Pass::default())
-    }
-}
-
-impl Rules {
-    /// The same rules for other keys.
-    fn with_keys(&self, keys: Vec<keys::Key>) -> Self {
-        Self {
-            plans: self.plans.clone(),
-            door: Door::Keys(table(keys, self.dev_key.as_deref(), &self.plans, Some(self), &self.ground)),
-            ground: self.ground.clone(),
-            dev_key: self.dev_key.clone(),
-            failed_per_minute: self.failed_per_minute,
-            failed: Arc::clone(&self.failed),
-        }
-    }
-
-    fn table(&self) -> Option<&Table> {
-        if let Door::Keys(table) = &self.door { Some(table) } else { None }
-    }
-
-    fn keys(&self) -> usize {
-        self.table().map_or(0, Table::len)
-    }
-}
-
-/// The rules of `config`, going on from `old`, and the key file to watch.
-fn rules(
-    config: &Config,
-    ground: Ground,
-    old: Option<&Rules>,
-) -> Result<(Rules, Option<Watched>), GatewayError> {
-    let auth = &config.auth;
-    let plans = plan::plans(config);
-    let mut watched = None;
-    let door = match (auth.mode, auth.open_plan.as_ref().and_then(|plan| plans.get(plan))) {
-        (AuthMode::Open, None) => Door::Open(Arc::new(ground.anonymous(None))),
-        (AuthMode::Open, Some(terms)) => open_plan(terms, &ground, old),
-        (AuthMode::Keys, _) => {
-            let mut keys = Vec::new();
-            if let Some(path) = &auth.keys_file {
-                let watched = watched.insert(Watched::new(path));
-                match read_keys(watched, &plans)? {
-                    Some(read) => keys = read,
-                    None => missing(path, old.map_or(0, Rules::keys))?,
-                }
+            Err(error) => {
+                self.count_read(ReloadResult::Rejected);
+                tracing::error!(%error, "key file refused; the keys before it stay in force");
             }
-            Door::Keys(table(keys, auth.dev_key.as_deref(), &plans, old, &ground))
         }
-    };
-    let failed = old.filter(|old| old.failed_per_minute == auth.failed_per_minute);
-    let failed = failed.map_or_else(|| Arc::new(PerAddress::new()), |old| Arc::clone(&old.failed));
-    let (dev_key, failed_per_minute) = (auth.dev_key.clone(), auth.failed_per_minute);
-    Ok((Rules { plans, door, ground, dev_key, failed_per_minute, failed }, watched))
-}
-
-fn table(
-    keys: Vec<keys::Key>,
-    dev_key: Option<&str>,
-    plans: &Plans,
-    old: Option<&Rules>,
-    ground: &Ground,
-) -> Table {
-    let none = Table::default();
-    let old = old.and_then(Rules::table).unwrap_or(&none);
-    let mut table = Table::new(keys, plans, old, ground);
-    if let Some((key, terms)) = dev_key.and_then(|key| Some((key, plans.get(key)?))) {
-        table.add(key, KeyHash::of(key), &[], Pass::default(), terms, old, ground);
     }
-    table
-}
 
-/// The keys of the file, if it is another than before.
-fn read_keys(watched: &mut Watched, plans: &Plans) -> Result<Option<Vec<keys::Key>>, KeyFileError> {
-    let error = |path: &Path, problems| KeyFileError { path: path.to_path_buf(), problems };
-    let text =
-        watched.look().map_err(|e| error(watched.path(), vec![format!("cannot be read: {}", e.kind())]))?;
-    text.map(|text| keys::parse(&text, |plan| plans.contains_key(plan)))
-        .transpose()
-        .map_err(|problems| error(watched.path(), problems))
-}
-
-/// Everybody by `terms`; addresses go on with their limits where nothing has changed for them.
-fn open_plan(terms: &Arc<Terms>, ground: &Ground, old: Option<&Rules>) -> Door {
-    if let Some(Rules { door: Door::OpenPlan(known, clients), ground: before, .. }) = old
-        && known.plan == terms.plan
-        && before.max_batch == ground.max_batch
-        && before.units == ground.units
-    {
-        return Door::OpenPlan(Arc::clone(known), Arc::clone(clients));
+    fn count_read(&self, result: ReloadResult) {
+        if let Some(metrics) = self.registry.get() {
+            metrics.key_file_reads.at(result).inc();
+        }
     }
-    Door::OpenPlan(Arc::clone(terms), Arc::new(PerAddress::new()))
-}
-
-/// A key file that is missing at the start is waited for; one that goes missing takes no keys with it.
-fn missing(path: &Path, in_force: usize) -> Result<(), KeyFileError> {
-    if in_force > 0 {
-        let problems = vec![format!("is missing, and {in_force} keys of before are in force")];
-        return Err(KeyFileError { path: path.to_path_buf(), problems });
-    }
-    let path = path.display();
-    tracing::warn!(
-        keys_file = %path,
-        "there is no key file yet, so nobody can call; make a key: slotfront keys create --file {path} --name NAME"
-    );
-    Ok(())
 }

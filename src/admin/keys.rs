@@ -17,6 +17,7 @@ use super::control::{Refusal, body};
 use super::{State, json};
 use crate::config::defaults;
 use crate::gateway::keys::file::{ChangeError, KeyFile, Made, NewKey};
+use crate::gateway::keys::scope::{self, Scope};
 use crate::gateway::keys::{Key, MAX_NAME, is_name};
 use crate::methods::Method;
 
@@ -54,9 +55,9 @@ impl Shown {
             expires: key.expires.as_ref().map(ToString::to_string),
             revoked: key.revoked.as_ref().map(ToString::to_string),
             old_until: old.map(|until| until.to_string()).collect(),
-            origins: key.origins,
-            addresses: key.addresses.map(|list| list.iter().map(ToString::to_string).collect()),
-            methods: key.methods.map(|list| list.into_iter().map(Method::as_str).collect()),
+            origins: key.scope.origins,
+            addresses: key.scope.addresses.map(|list| list.iter().map(ToString::to_string).collect()),
+            methods: key.scope.methods.map(|list| list.into_iter().map(Method::as_str).collect()),
             id: key.id,
             name: key.name,
             plan: key.plan,
@@ -82,11 +83,31 @@ struct Wanted {
     name: String,
     plan: Option<String>,
     expires: Option<String>,
+    origins: Option<Vec<String>>,
+    addresses: Option<Vec<String>>,
+    methods: Option<Vec<String>>,
+}
+
+/// What a new key is narrowed to in one way; left out is any, and an empty list would be no key at all.
+fn narrowed<T>(
+    name: &str,
+    list: Option<Vec<String>>,
+    read: impl Fn(&str) -> Result<T, &'static str>,
+) -> Result<Option<Vec<T>>, Refusal> {
+    let wrong = |why: String| Refusal::new(StatusCode::BAD_REQUEST, format!("{name}{why}"));
+    let Some(list) = list else { return Ok(None) };
+    if list.is_empty() {
+        return Err(wrong(": expected at least one, or no such member for any".to_owned()));
+    }
+    let item = |(i, text): (usize, &String)| {
+        read(text).map_err(|rule| wrong(format!("[{i}]: {rule}, found {text:?}")))
+    };
+    list.iter().enumerate().map(item).collect::<Result<_, _>>().map(Some)
 }
 
 /// Makes a key, which this answer alone shows.
 pub(super) async fn create(Shared(state): Shared<Arc<State>>, text: Bytes) -> Result<Response, Refusal> {
-    let Wanted { name, plan, expires } = body(&text)?;
+    let Wanted { name, plan, expires, origins, addresses, methods } = body(&text)?;
     let plan = plan.unwrap_or_else(|| defaults::PLAN.to_owned());
     if !is_name(&name) {
         let why = format!("name: expected 1 to {MAX_NAME} characters, none of them a control character");
@@ -103,8 +124,14 @@ pub(super) async fn create(Shared(state): Shared<Arc<State>>, text: Bytes) -> Re
         let why = format!("expires: expected a time to come, like \"2027-01-31T12:00:00Z\", found {text:?}");
         return Err(Refusal::new(StatusCode::BAD_REQUEST, why));
     }
+    let scope = Scope {
+        origins: narrowed("origins", origins, scope::origin)?,
+        addresses: narrowed("addresses", addresses, scope::address)?,
+        methods: narrowed("methods", methods, scope::method)?,
+    };
+    let new = NewKey { name, plan, expires: end, scope };
     let made = on_file(state, move |state, file| {
-        let made = file.create(&NewKey { name, plan, expires: end }, now).map_err(|e| refused(&e))?;
+        let made = file.create(&new, now).map_err(|e| refused(&e))?;
         let in_force = taken(state, &made);
         tracing::info!(
             audit.action = "key.create",

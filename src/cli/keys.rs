@@ -4,13 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use ipnet::IpNet;
 use jiff::Timestamp;
 
 use super::table::Table;
 use super::{Failure, World};
 use crate::config::{defaults, is_name};
 use crate::gateway::keys::file::{ChangeError, KeyFile, Made, NewKey};
+use crate::gateway::keys::scope::{self, Scope};
 use crate::gateway::keys::{self, Key, MAX_NAME};
+use crate::methods::Method;
 
 /// Make, list, revoke and rotate API keys
 #[derive(Debug, Parser)]
@@ -31,7 +34,9 @@ pub(super) struct Args {
 enum Command {
     /// Make a key; it is printed once, and alone on standard output
     #[command(
-        after_help = "Example:\n    slotfront keys create --file keys.toml --name alice --expires 2027-01-31"
+        after_help = "Examples:\n    slotfront keys create --file keys.toml --name alice --expires 2027-01-31\n    \
+                      slotfront keys create --file keys.toml --name shop --origin https://shop.example \\\n      \
+                      --address 10.0.0.0/8 --method getBlock --method getAccountInfo"
     )]
     Create {
         #[command(flatten)]
@@ -48,6 +53,8 @@ enum Command {
         /// When it ends: after a time such as 90d, or at a date such as 2027-01-31 (its first moment, in UTC)
         #[arg(long, value_name = "WHEN")]
         expires: Option<String>,
+        #[command(flatten)]
+        narrowed: Narrowed,
     },
     /// Show all keys, without the keys themselves
     #[command(after_help = "Example:\n    slotfront keys list --file keys.toml")]
@@ -85,6 +92,29 @@ struct File {
     file: PathBuf,
 }
 
+/// What a key is narrowed to; each may be given more than once, and left out is any.
+#[derive(Debug, clap::Args)]
+struct Narrowed {
+    /// A web origin that it may be used from, as a browser sends it; repeat for more [default: any]
+    #[arg(long = "origin", value_name = "ORIGIN", value_parser = scope::origin)]
+    origins: Vec<String>,
+    /// A client address or network that it may be used from; repeat for more [default: any]
+    #[arg(long = "address", value_name = "CIDR", value_parser = scope::address)]
+    addresses: Vec<IpNet>,
+    /// A method that it may call, within its plan's; repeat for more [default: all]
+    #[arg(long = "method", value_name = "METHOD", value_parser = scope::method)]
+    methods: Vec<Method>,
+}
+
+impl Narrowed {
+    fn scope(self) -> Scope {
+        fn given<T>(list: Vec<T>) -> Option<Vec<T>> {
+            (!list.is_empty()).then_some(list)
+        }
+        Scope { origins: given(self.origins), addresses: given(self.addresses), methods: given(self.methods) }
+    }
+}
+
 impl File {
     fn open(self) -> KeyFile {
         KeyFile::new(self.file)
@@ -93,7 +123,7 @@ impl File {
 
 pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(), Failure> {
     match args.command {
-        Command::Create { file, name, plan, config, expires } => {
+        Command::Create { file, name, plan, config, expires, narrowed } => {
             if !keys::is_name(&name) {
                 return Err(Failure::Usage(format!(
                     "--name {name:?}: expected 1 to {MAX_NAME} characters, none of them a control character"
@@ -101,8 +131,8 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
             }
             plan_exists(&plan, config, world)?;
             let expires = expires.map(|text| when(&text, now)).transpose()?;
-            let file = file.open();
-            let made = file.create(&NewKey { name, plan, expires }, now).map_err(failure)?;
+            let new = NewKey { name, plan, expires, scope: narrowed.scope() };
+            let made = file.open().create(&new, now).map_err(failure)?;
             writeln!(world.err, "made {}; this is the only time that the key is shown:", made.id)?;
             show(&made, world)
         }
@@ -191,7 +221,7 @@ fn date(time: Timestamp) -> String {
 }
 
 fn listed(keys: &[Key], now: Timestamp) -> String {
-    let mut table = Table::new(["id", "name", "plan", "created", "expires", "state"]);
+    let mut table = Table::new(["id", "name", "plan", "created", "expires", "state", "only"]);
     for key in keys {
         let overlap = key.previous.iter().map(|(_, until)| *until).filter(|until| *until > now).max();
         let state = match (key.revoked, key.expires, overlap) {
@@ -208,7 +238,23 @@ fn listed(keys: &[Key], now: Timestamp) -> String {
             date(key.created),
             expires,
             state,
+            only(&key.scope),
         ]);
     }
     table.to_string()
+}
+
+/// What a key is narrowed to, in one cell.
+fn only(scope: &Scope) -> String {
+    fn part<T>(name: &str, list: Option<&[T]>, text: impl Fn(&T) -> String) -> Option<String> {
+        let list: Vec<_> = list?.iter().map(text).collect();
+        Some(format!("{name} {}", if list.is_empty() { "none".to_owned() } else { list.join(", ") }))
+    }
+    let parts = [
+        part("origin", scope.origins.as_deref(), Clone::clone),
+        part("address", scope.addresses.as_deref(), ToString::to_string),
+        part("method", scope.methods.as_deref(), |method| method.as_str().to_owned()),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { "-".to_owned() } else { parts.join("; ") }
 }

@@ -101,8 +101,29 @@ fn keys_live_from_create_to_revoke() {
     assert!(keys(&["revoke", "--name", "alice"]).1.is_ok());
     assert!(keys(&["list"]).0.contains("revoked"));
 
+    let narrow = ["create", "--name", "shop", "--origin", "https://shop.example", "--address", "10.0.0.0/8"];
+    let more = ["--address", "::1", "--method", "getBlock", "--method", "getAccountInfo"];
+    assert!(keys(&[&narrow[..], &more].concat()).1.is_ok());
+    assert!(keys(&["rotate", "--name", "shop"]).1.is_ok());
+    let (list, _) = keys(&["list"]);
+    let only = "origin https://shop.example; address 10.0.0.0/8, ::1/128; method getBlock, getAccountInfo";
+    assert!(list.lines().any(|line| line.contains("shop") && line.ends_with(only)), "{list}");
+    assert!(list.lines().any(|line| line.contains("alice") && line.ends_with("  -")), "{list}");
+
     for (args, words) in [
-        (&["revoke", "--name", "bob"][..], "no key has the id or name \"bob\""),
+        (
+            &["create", "--name", "x", "--origin", "shop.example"][..],
+            "'shop.example' for '--origin <ORIGIN>': expected",
+        ),
+        (
+            &["create", "--name", "x", "--address", "10.0.0.0/33"],
+            "'10.0.0.0/33' for '--address <CIDR>': expected",
+        ),
+        (
+            &["create", "--name", "x", "--method", "getblock"],
+            "'getblock' for '--method <METHOD>': expected one of",
+        ),
+        (&["revoke", "--name", "bob"], "no key has the id or name \"bob\""),
         (&["rotate", "--name", "alice"], "is revoked; create another"),
         (&["create", "--name", ""], "--name \"\": expected 1 to 64 characters"),
         (&["create", "--name", "a\nb"], "none of them a control character"),

@@ -1,10 +1,15 @@
 //! Which parts of a changed configuration take effect at once, and which wait for a restart.
 
+use std::sync::Arc;
+
 use super::{Config, Problems};
+
+/// Reads the configuration as it is written now, or says everything that is wrong with it.
+pub type Load = dyn Fn() -> Result<Config, Problems> + Send + Sync;
 
 /// Where a running gateway's configuration comes from, to be read again.
 pub struct Source {
-    load: Box<dyn Fn() -> Result<Config, Problems> + Send + Sync>,
+    load: Arc<Load>,
     file: Option<super::watch::Watched>,
 }
 
@@ -19,12 +24,17 @@ impl Source {
         if let Some(file) = &mut file {
             let _ = file.look();
         }
-        Self { load: Box::new(load), file }
+        Self { load: Arc::new(load), file }
     }
 
     /// Whether the file has another content than at the last look; one that cannot be read has not.
     pub fn changed(&mut self) -> bool {
         self.file.as_mut().is_some_and(|file| file.look().is_ok_and(|text| text.is_some()))
+    }
+
+    /// What reads the configuration, to be done elsewhere: it blocks.
+    pub fn loader(&self) -> Arc<Load> {
+        Arc::clone(&self.load)
     }
 
     /// The configuration as it is written now.

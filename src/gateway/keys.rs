@@ -4,17 +4,18 @@
 //! that a slip of an editor locks nobody out. [`mod@file`] changes it.
 
 pub mod file;
+pub mod scope;
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::path::PathBuf;
 
-use ipnet::IpNet;
 use jiff::Timestamp;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::config::Secret;
-use crate::methods::Method;
+use scope::Scope;
 
 /// What every key begins with, so that scanners of leaked secrets can find it.
 const PREFIX: &str = "sf_";
@@ -32,8 +33,37 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// The SHA-256 of a key: what is kept of it. 32 random bytes need no slow hash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyHash([u8; 32]);
+
+/// Hashes a [`KeyHash`] to eight of its own bytes: they are uniform as they are.
+///
+/// Nobody can make a table slow with it. What is in a table was chosen by who writes the key file, and a caller who
+/// looks for keys with a certain beginning only looks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Uniform(u64);
+
+/// Builds [`Uniform`].
+pub(crate) type BuildUniform = BuildHasherDefault<Uniform>;
+
+impl Hasher for Uniform {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(first) = bytes.first_chunk() {
+            self.0 = u64::from_le_bytes(*first);
+        }
+    }
+}
+
+impl Hash for KeyHash {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Without the length that a slice's own hash would put before it.
+        state.write(&self.0);
+    }
+}
 
 impl KeyHash {
     /// The hash of a key as it stands in a request's path.
@@ -95,12 +125,8 @@ pub struct Key {
     pub expires: Option<Timestamp>,
     /// When it was taken back.
     pub revoked: Option<Timestamp>,
-    /// Web origins that it may be used from; `None` is any.
-    pub origins: Option<Vec<String>>,
-    /// Client addresses that it may be used from; `None` is any.
-    pub addresses: Option<Vec<IpNet>>,
-    /// Methods that it may call, within its plan's; `None` is all of them.
-    pub methods: Option<Vec<Method>>,
+    /// What narrows it.
+    pub scope: Scope,
 }
 
 /// Everything that is wrong with a key file.
@@ -156,8 +182,8 @@ pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Ke
         vec![format!("line {line}: {}", e.message())]
     })?;
     let mut problems = Vec::new();
-    let mut ids = BTreeSet::new();
-    let mut hashes = BTreeSet::new();
+    let mut ids = HashSet::with_capacity(raw.key.len());
+    let mut hashes = HashSet::with_capacity_and_hasher(raw.key.len(), BuildUniform::default());
     let mut keys = Vec::with_capacity(raw.key.len());
     for (i, raw) in raw.key.into_iter().enumerate() {
         let mut judge = Judge { id: raw.id.clone(), problems: &mut problems };
@@ -223,11 +249,13 @@ impl Judge<'_> {
 
     fn list<T>(
         &mut self,
+        name: &str,
         list: Option<Vec<String>>,
-        rule: &str,
-        read: impl Fn(&str) -> Option<T>,
+        read: impl Fn(&str) -> Result<T, &'static str>,
     ) -> Option<Vec<T>> {
-        list.and_then(|list| self.need(list.iter().map(|item| read(item)).collect(), rule))
+        let list: Result<Vec<T>, _> = list?.iter().map(|item| read(item)).collect();
+        // What was found is not shown: it stands in a file that may hold more than it should.
+        list.map_err(|rule| self.wrong(&format!("{name}: {rule}"))).ok()
     }
 
     /// The key, all of whose members are read. What cannot be is left out: with a problem noted, the file is refused.
@@ -241,12 +269,11 @@ impl Judge<'_> {
         let created = self.time("created", &raw.created);
         let expires = raw.expires.and_then(|text| self.time("expires", &text));
         let revoked = raw.revoked.and_then(|text| self.time("revoked", &text));
-        let network =
-            |text: &str| text.parse().ok().or_else(|| text.parse::<std::net::IpAddr>().ok().map(IpNet::from));
-        let addresses =
-            self.list(raw.addresses, "addresses: expected addresses or networks like 10.0.0.0/8", network);
-        let rule = "methods: expected names of the eight methods, spelt as in a call";
-        let methods = self.list(raw.methods, rule, Method::from_name);
+        let scope = Scope {
+            origins: self.list("origins", raw.origins, scope::origin),
+            addresses: self.list("addresses", raw.addresses, scope::address),
+            methods: self.list("methods", raw.methods, scope::method),
+        };
         Some(Key {
             id: raw.id,
             name: raw.name,
@@ -256,9 +283,7 @@ impl Judge<'_> {
             created: created?,
             expires,
             revoked,
-            origins: raw.origins,
-            addresses,
-            methods,
+            scope,
         })
     }
 }
@@ -290,8 +315,10 @@ mod tests {
         );
         let keys = parse(&text, |plan| plan == "standard").unwrap();
         assert_eq!((keys[0].hash, keys[0].previous[0].0), (hash, KeyHash::of("two")));
-        assert_eq!(keys[0].methods, Some(vec![Method::GetBlock]));
-        assert_eq!(keys[0].addresses.as_ref().map(Vec::len), Some(2));
+        let scope = &keys[0].scope;
+        assert_eq!(scope.methods, Some(vec![crate::methods::Method::GetBlock]));
+        assert_eq!(scope.addresses.as_ref().map(Vec::len), Some(2));
+        assert_eq!(scope.origins.as_deref(), Some(&["https://a.example".to_owned()][..]));
         assert_eq!(parse("", |_| true), Ok(vec![]));
     }
 
@@ -313,7 +340,7 @@ mod tests {
     key a: id: there is another key with it; ids are unique
     key a: plan: there is no plan "gold"; add it to the configuration, or name another
     key a: created: expected a time like "2027-01-31T12:00:00Z"
-    key a: methods: expected names of the eight methods, spelt as in a call
+    key a: methods: expected one of the eight methods, spelt as in a call
     key number 3: id: expected 1 to 64 letters, digits, '-', '_' or '.'
     key number 3: plan: there is no plan "gold"; add it to the configuration, or name another
     key number 3: sha256: expected 64 hexadecimal digits; `slotfront keys create` writes them

@@ -6,11 +6,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use ipnet::IpNet;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::clock::Clock;
+use super::keys::scope::Scope;
 use super::limit::{Limit, State};
 use super::plan::{self, Terms};
 use super::quota::{Period, Used};
@@ -18,7 +18,7 @@ use super::seen::{Seen, Shown};
 use super::share::{Held, Share};
 use crate::config::Units;
 use crate::error::Error;
-use crate::methods::{Method, Query};
+use crate::methods::Query;
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -28,23 +28,28 @@ const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
 /// Who is calling, and what they may do.
+///
+/// Among a hundred thousand keys none of this is in the processor's cache when its call comes, and each line of memory
+/// is waited for. So what every call reads stands first and together.
+#[repr(C)]
 pub struct Principal {
-    pub(crate) id: Arc<str>,
+    pub(crate) pass: Pass,
+    pub(crate) clock: Arc<Clock>,
     /// The limits; none in open mode without a plan.
     pub(crate) bounds: Option<Bounds>,
     /// Most calls in a batch.
     pub(crate) max_batch: usize,
-    pub(crate) pass: Pass,
+    pub(crate) metrics: OnceLock<Arc<KeyMetrics>>,
     /// What calls cost.
     pub(crate) units: Arc<Units>,
-    pub(crate) clock: Arc<Clock>,
-    pub(crate) metrics: OnceLock<Arc<KeyMetrics>>,
+    pub(crate) id: Arc<str>,
     /// Where `metrics` come from, once there is such a place.
     pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
 }
 
-/// A plan, and how much of it is used.
+/// A plan, and how much of it is used; in the order in which calls read it.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Bounds {
     pub(crate) terms: Arc<Terms>,
     pub(crate) rate: Limit,
@@ -60,14 +65,13 @@ pub(crate) struct Bounds {
 pub(crate) struct Pass {
     pub(crate) expires: Option<Timestamp>,
     pub(crate) revoked: bool,
-    pub(crate) origins: Option<Vec<String>>,
-    pub(crate) addresses: Option<Vec<IpNet>>,
-    pub(crate) methods: Option<Vec<Method>>,
+    /// What narrows it; most keys have nothing that does.
+    pub(crate) scope: Option<Box<Scope>>,
 }
 
 impl Pass {
-    fn in_time(&self, until: Option<Timestamp>, wall: Timestamp) -> Result<(), AuthFailure> {
-        let ended = |end: Option<Timestamp>| end.is_some_and(|end| end <= wall);
+    fn in_time(&self, until: Option<Timestamp>, wall: impl Fn() -> Timestamp) -> Result<(), AuthFailure> {
+        let ended = |end: Option<Timestamp>| end.is_some_and(|end| end <= wall());
         if self.revoked {
             return Err(AuthFailure::Revoked);
         }
@@ -80,15 +84,17 @@ impl Pass {
         until: Option<Timestamp>,
         client: IpAddr,
         origin: Option<&str>,
-        wall: Timestamp,
+        wall: impl Fn() -> Timestamp,
     ) -> Result<(), AuthFailure> {
         self.in_time(until, wall)?;
+        let Some(scope) = &self.scope else { return Ok(()) };
         let client = client.to_canonical();
-        if self.addresses.as_ref().is_some_and(|list| !list.iter().any(|network| network.contains(&client))) {
+        if scope.addresses.as_ref().is_some_and(|list| !list.iter().any(|network| network.contains(&client)))
+        {
             return Err(AuthFailure::Address);
         }
         // Only browsers send an origin, and none of them can leave it out: without one it is no browser.
-        if let (Some(allowed), Some(origin)) = (&self.origins, origin)
+        if let (Some(allowed), Some(origin)) = (&scope.origins, origin)
             && !allowed.iter().any(|known| known == origin)
         {
             return Err(AuthFailure::Origin);
@@ -108,11 +114,12 @@ impl Bounds {
     }
 
     /// The quota that is used up, if one is, and how long until its window ends. The longer wait is named.
-    fn exhausted(&self, wall: Timestamp) -> Option<(LimitReason, u64, Duration)> {
+    fn exhausted(&self, wall: impl Fn() -> Timestamp) -> Option<(LimitReason, u64, Duration)> {
         let (daily, monthly) = (self.terms.plan.daily_units, self.terms.plan.monthly_units);
         if daily.is_none() && monthly.is_none() {
             return None;
         }
+        let wall = wall();
         let (day, month) = self.used.units(Period::of(wall));
         let reached = |used: f64, quota: Option<u64>| quota.filter(|quota| used >= to_f64(*quota));
         if let Some(quota) = reached(month, monthly) {
@@ -150,7 +157,8 @@ impl Principal {
     /// [`Error::Forbidden`], naming the method, commitment or number of accounts.
     pub fn admit(&self, query: &Query) -> Result<(), Error> {
         let Some(bounds) = &self.bounds else { return Ok(()) };
-        plan::admit(&bounds.terms.plan, self.pass.methods.as_deref(), query)
+        let methods = self.pass.scope.as_ref().and_then(|scope| scope.methods.as_deref());
+        plan::admit(&bounds.terms.plan, methods, query)
     }
 
     /// Takes one call of the rate, and sees whether there are units left; they are booked afterwards.
@@ -159,7 +167,7 @@ impl Principal {
     /// [`Error::Limited`], naming the limit and when to come back.
     pub fn take(&self, now: Instant) -> Result<(), Error> {
         let Some(bounds) = &self.bounds else { return Ok(()) };
-        if let Some((reason, quota, ends_in)) = bounds.exhausted(self.clock.wall(now)) {
+        if let Some((reason, quota, ends_in)) = bounds.exhausted(|| self.clock.wall(now)) {
             return Err(self.limited(reason, format!("{quota} units a {}", reason.as_str()), ends_in));
         }
         let per_second = bounds.terms.plan.rps;

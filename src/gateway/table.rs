@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use jiff::Timestamp;
 
 use super::clock::Clock;
-use super::keys::{Key, KeyHash};
+use super::keys::{BuildUniform, Key, KeyHash};
 use super::plan::{Plans, Terms};
 use super::principal::{Bounds, Pass, Principal};
 use super::quota::Ledger;
@@ -16,7 +16,7 @@ use crate::telemetry::Metrics;
 /// The keys in force.
 #[derive(Default)]
 pub(crate) struct Table {
-    by_hash: HashMap<KeyHash, Held>,
+    by_hash: HashMap<KeyHash, Held, BuildUniform>,
     by_id: HashMap<Arc<str>, Arc<Principal>>,
 }
 
@@ -42,18 +42,17 @@ impl Table {
     /// The table of `keys`. A key that `old` knows goes on with its limiter's state, the slots that it was
     /// shown, and the places that it holds.
     pub(crate) fn new(keys: Vec<Key>, plans: &Plans, old: &Self, ground: &Ground) -> Self {
-        let mut table = Self::default();
+        // With room for a few more: those that were replaced, and `dev`'s.
+        let mut table = Self {
+            by_hash: HashMap::with_capacity_and_hasher(keys.len() + 1, BuildUniform::default()),
+            by_id: HashMap::with_capacity(keys.len() + 1),
+        };
         for key in keys {
             // Judged when the file was read.
             let Some(terms) = plans.get(&key.plan) else { continue };
             let revoked = key.revoked.is_some();
-            let pass = Pass {
-                expires: key.expires,
-                revoked,
-                origins: key.origins,
-                addresses: key.addresses,
-                methods: key.methods,
-            };
+            let scope = (!key.scope.is_any()).then(|| Box::new(key.scope));
+            let pass = Pass { expires: key.expires, revoked, scope };
             table.add(&key.id, key.hash, &key.previous, pass, terms, old, ground);
         }
         table

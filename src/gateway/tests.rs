@@ -6,7 +6,7 @@ use hyper::header::HeaderMap;
 
 use super::keys::file::{KeyFile, NewKey};
 use super::*;
-use crate::config::{Plan, Secret, Upstream};
+use crate::config::{AuthMode, Plan, Secret, Upstream};
 use crate::methods::{Method, Query};
 
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
@@ -33,7 +33,7 @@ impl Site {
     }
 
     fn key(&self, plan: &str) -> String {
-        let new = NewKey { name: "a".to_owned(), plan: plan.to_owned(), expires: None };
+        let new = NewKey::of("a", plan);
         KeyFile::new(self.keys_file()).create(&new, Timestamp::now()).unwrap().key.expose().to_owned()
     }
 
@@ -57,7 +57,7 @@ async fn unknown_expired_and_revoked_keys_get_one_answer() {
     let site = Site::new();
     let file = KeyFile::new(site.keys_file());
     let now = Timestamp::now();
-    let new = NewKey { name: "a".to_owned(), plan: "standard".to_owned(), expires: None };
+    let new = NewKey::of("a", "standard");
     let ends = now + Duration::from_mins(1);
     let good = file.create(&new, now).unwrap();
     let ending = file.create(&NewKey { expires: Some(ends), ..new.clone() }, now).unwrap();
@@ -88,11 +88,7 @@ async fn a_clock_that_jumps_moves_what_has_a_date_and_no_rate() {
     let mut site = Site::new();
     site.plan("small", |plan| (plan.rps, plan.burst) = (1, 2));
     let start = Timestamp::now();
-    let new = NewKey {
-        name: "a".to_owned(),
-        plan: "small".to_owned(),
-        expires: Some(start + Duration::from_hours(2)),
-    };
+    let new = NewKey { expires: Some(start + Duration::from_hours(2)), ..NewKey::of("a", "small") };
     let key = KeyFile::new(site.keys_file()).create(&new, start).unwrap().key;
     let gateway = site.gateway();
     let principal = enter(&gateway, key.expose()).unwrap();

@@ -282,7 +282,7 @@ label! {
 }
 
 label! {
-    /// What became of a changed configuration.
+    /// What became of a changed configuration or key file.
     ReloadResult is "result" {
         /// In force.
         Applied = "applied",

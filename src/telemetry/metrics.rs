@@ -119,6 +119,8 @@ metrics! {
 
         /// Keys not accepted.
         auth_failures: Counters<AuthFailure> = "auth_failures_total",
+        /// Contents of the key file that were taken or refused while the gateway ran.
+        key_file_reads: Counters<ReloadResult> = "key_file_reads_total",
         /// Changes of the configuration.
         config_reloads: Counters<ReloadResult> = "config_reloads_total",
         /// When the configuration in force was loaded, in Unix time.

@@ -64,7 +64,7 @@ async fn a_key_is_made_used_replaced_and_taken_back_without_a_restart() {
     assert_eq!((usage["plan"].clone(), usage["day"]["used"].clone()), (json!("standard"), json!(4.0)));
 
     // A command writes the same file meanwhile; neither loses what the other did.
-    let new = NewKey { name: "bob".to_owned(), plan: "standard".to_owned(), expires: None };
+    let new = NewKey::of("bob", "standard");
     file.create(&new, jiff::Timestamp::now()).unwrap();
     let (_, revoked) = ask("POST", format!("/api/keys/{id}/revoke"), Value::Null).await;
     assert_eq!(revoked, json!({"id": id, "in_force": true}));
@@ -83,10 +83,72 @@ async fn a_key_is_made_used_replaced_and_taken_back_without_a_restart() {
 }
 
 #[tokio::test]
+async fn a_key_is_narrowed_when_it_is_made_and_stays_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let stage = stage_with_keys(&KeyFile::new(dir.path().join("keys.toml"))).await;
+    let narrowed = json!({
+        "origins": ["https://a.example"],
+        "addresses": ["127.0.0.1/32", "2001:db8::/32"],
+        "methods": ["getClusterNodes"],
+    });
+    let mut wanted = narrowed.clone();
+    wanted["name"] = json!("narrow");
+    let (status, made) = ask(&stage.client, &stage.admin, "POST", "/api/keys", &wanted).await;
+    assert_eq!((status, &made["in_force"]), (200, &json!(true)), "{made}");
+    let (_, rotated) =
+        ask(&stage.client, &stage.admin, "POST", "/api/keys/narrow/rotate", &json!({"grace": "0s"})).await;
+    let key = rotated["key"].as_str().unwrap();
+    let (_, listed) = ask(&stage.client, &stage.admin, "GET", "/api/keys", &Value::Null).await;
+    for member in ["origins", "addresses", "methods"] {
+        assert_eq!(listed["keys"][0][member], narrowed[member], "{listed}");
+    }
+    assert_eq!(nodes(&stage, key).await.status, 200);
+    let refused = stage.call_as(key, "getVoteAccounts", json!([])).await;
+    assert_eq!((refused.status, refused.code()), (403, -32091), "{}", refused.text);
+    let from = |origin: &'static str| {
+        let url = stage.url.replace("/dev", &format!("/{key}"));
+        let body = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;
+        let request = stage.client.post(url).header("content-type", "application/json").body(body);
+        stage.send(request.header("origin", origin))
+    };
+    assert_eq!(from("https://a.example").await.status, 200);
+    let refused = from("https://b.example").await;
+    assert_eq!((refused.status, refused.code()), (403, -32091), "{}", refused.text);
+
+    let elsewhere = json!({"name": "elsewhere", "addresses": ["192.0.2.0/24"]});
+    let (_, made) = ask(&stage.client, &stage.admin, "POST", "/api/keys", &elsewhere).await;
+    assert_eq!(nodes(&stage, made["key"].as_str().unwrap()).await.status, 403);
+}
+
+#[tokio::test]
+async fn without_a_token_nobody_may_change_anything() {
+    let stage = Stage::of(1, |config| config.auth.admin_token = None).await;
+    let document = stage.admin("/api/openapi.json").await.json();
+    for (path, verbs) in document["paths"].as_object().unwrap() {
+        for (verb, operation) in verbs.as_object().unwrap() {
+            if operation["security"].is_null() {
+                continue;
+            }
+            let url = format!("{}{}", stage.admin, path.replace(['{', '}'], ""));
+            for token in ["", TOKEN] {
+                let request =
+                    stage.client.request(verb.to_uppercase().parse().unwrap(), &url).bearer_auth(token);
+                let reply = stage.send(request).await;
+                assert!(
+                    reply.status == 403 && reply.text.contains("auth.admin_token"),
+                    "{verb} {path}: {}",
+                    reply.text
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_an_admin_call_is_named_with_what_was_expected() {
     let dir = tempfile::tempdir().unwrap();
     let file = KeyFile::new(dir.path().join("keys.toml"));
-    let new = |name: &str| NewKey { name: name.to_owned(), plan: "standard".to_owned(), expires: None };
+    let new = |name: &str| NewKey::of(name, "standard");
     let now = jiff::Timestamp::now();
     for name in ["twin", "twin", "gone"] {
         file.create(&new(name), now).unwrap();
@@ -125,6 +187,28 @@ async fn what_is_wrong_with_an_admin_call_is_named_with_what_was_expected() {
             400,
             "expires: expected",
         ),
+        (
+            "POST",
+            "/api/keys",
+            json!({"name": "a", "origins": ["https://a.example", "https://a.example/"]}),
+            400,
+            "origins[1]: expected an origin as a browser sends it",
+        ),
+        (
+            "POST",
+            "/api/keys",
+            json!({"name": "a", "addresses": ["10.0.0.0/33"]}),
+            400,
+            "addresses[0]: expected an address or a network, like 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32, found \"10.0.0.0/33\"",
+        ),
+        (
+            "POST",
+            "/api/keys",
+            json!({"name": "a", "methods": ["getHealth"]}),
+            400,
+            "methods[0]: expected one of the eight methods",
+        ),
+        ("POST", "/api/keys", json!({"name": "a", "methods": []}), 400, "methods: expected at least one"),
         ("POST", "/api/keys/twin/rotate", json!({"grace": "long"}), 400, "grace: expected a time such as"),
         ("POST", "/api/keys/twin/rotate", Value::Null, 409, "2 keys have the name"),
         ("POST", "/api/keys/gone/rotate", Value::Null, 409, "is revoked"),

@@ -268,7 +268,7 @@ async fn a_cluster_that_is_started_anew_from_low_slots_owes_a_monotonic_key_noth
 async fn a_key_that_wants_every_place_leaves_some_for_the_others() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = KeyFile::new(dir.path().join("keys.toml"));
-    let new = NewKey { name: "other".to_owned(), plan: "standard".to_owned(), expires: None };
+    let new = NewKey::of("other", "standard");
     let other = file.create(&new, jiff::Timestamp::now()).expect("a key").key;
     let stage = Stage::of(1, |config| {
         config.server.max_in_flight = 20;

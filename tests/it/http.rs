@@ -235,7 +235,7 @@ async fn connect(stage: &Stage) -> TcpStream {
 }
 
 /// A POST as it goes over the wire.
-fn post(path: &str, headers: &str, body: &str) -> String {
+pub(crate) fn post(path: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     format!(
         "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n{body}"
@@ -248,7 +248,7 @@ fn wire(method: &str) -> String {
 }
 
 /// What comes until `enough` of it is there, or the connection ends, or the test has waited long enough.
-async fn read_until(socket: &mut TcpStream, enough: impl Fn(&str) -> bool) -> String {
+pub(crate) async fn read_until(socket: &mut TcpStream, enough: impl Fn(&str) -> bool) -> String {
     let mut seen = Vec::new();
     let reading = async {
         while !enough(&String::from_utf8_lossy(&seen)) {
@@ -262,7 +262,7 @@ async fn read_until(socket: &mut TcpStream, enough: impl Fn(&str) -> bool) -> St
 }
 
 /// Whether a whole answer has come, by its content-length.
-fn is_whole(seen: &str) -> bool {
+pub(crate) fn is_whole(seen: &str) -> bool {
     let length =
         |head: &str| head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
     seen.split_once("\r\n\r\n").is_some_and(|(head, body)| body.len() >= length(head).unwrap_or(0))

@@ -20,6 +20,7 @@ mod merge;
 mod methods;
 mod pool;
 mod probes;
+mod reload;
 mod standing;
 mod tidy;
 mod tls;

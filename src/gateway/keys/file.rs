@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
+use super::scope::Scope;
 use super::{Key, KeyFileError, KeyHash, fresh_id, fresh_key};
 use crate::config::Secret;
 use crate::gateway::write;
@@ -30,6 +31,15 @@ pub struct NewKey {
     pub plan: String,
     /// When it ends.
     pub expires: Option<Timestamp>,
+    /// What narrows it.
+    pub scope: Scope,
+}
+
+impl NewKey {
+    /// A key that never ends, and holds everywhere for all of its plan.
+    pub fn of(name: impl Into<String>, plan: impl Into<String>) -> Self {
+        Self { name: name.into(), plan: plan.into(), expires: None, scope: Scope::default() }
+    }
 }
 
 /// A key that was made: the only time that it is known.
@@ -127,6 +137,7 @@ impl KeyFile {
             if let Some(expires) = new.expires {
                 table["expires"] = value(written(expires));
             }
+            write_scope(&mut table, &new.scope);
             // Comments at the end of the file stay before what is added.
             let comments = document.trailing().as_str().unwrap_or_default().to_owned();
             document.set_trailing("");
@@ -245,6 +256,18 @@ fn table(document: &mut DocumentMut, i: usize) -> &mut Table {
     tables(document).get_mut(i).expect("the same text was read as that many keys")
 }
 
+/// Writes what narrows a key; what does not is left out.
+fn write_scope(table: &mut Table, scope: &Scope) {
+    let mut write = |name: &str, list: Option<Array>| {
+        if let Some(list) = list {
+            table[name] = value(list);
+        }
+    };
+    write("origins", scope.origins.as_ref().map(|list| list.iter().collect()));
+    write("addresses", scope.addresses.as_ref().map(|list| list.iter().map(ToString::to_string).collect()));
+    write("methods", scope.methods.as_ref().map(|list| list.iter().map(|method| method.as_str()).collect()));
+}
+
 /// A time as it stands in the file: whole seconds, UTC.
 fn written(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
@@ -253,13 +276,14 @@ fn written(time: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::methods::Method;
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
     }
 
     fn new(name: &str) -> NewKey {
-        NewKey { name: name.to_owned(), plan: "standard".to_owned(), expires: None }
+        NewKey::of(name, "standard")
     }
 
     #[test]
@@ -297,6 +321,27 @@ mod tests {
         assert_eq!((key.revoked, &key.previous[..]), (Some(t1), &[][..]));
         assert!(matches!(file.rotate("alice", t2, t1), Err(ChangeError::Revoked { .. })));
         assert!(std::fs::read_to_string(file.path()).unwrap().contains("# of Alice, who pays"));
+    }
+
+    #[test]
+    fn what_narrows_a_key_stays_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = KeyFile::new(dir.path().join("keys.toml"));
+        let now = at("2026-11-21T00:00:00Z");
+        let scope = Scope {
+            origins: Some(vec!["https://a.example".to_owned()]),
+            addresses: Some(vec!["10.0.0.0/8".parse().unwrap(), "2001:db8::1/128".parse().unwrap()]),
+            methods: Some(vec![Method::GetBlock, Method::GetAccountInfo]),
+        };
+        let made = file.create(&NewKey { scope: scope.clone(), ..new("narrow") }, now).unwrap();
+        file.create(&new("wide"), now).unwrap();
+        let scopes = || file.list().unwrap().into_iter().map(|key| key.scope).collect::<Vec<_>>();
+        let expected = [scope, Scope::default()];
+        assert_eq!(scopes(), expected);
+        file.rotate(&made.id, at("2026-11-22T00:00:00Z"), now).unwrap();
+        assert_eq!(scopes(), expected, "rotated");
+        file.revoke(&made.id, now).unwrap();
+        assert_eq!(scopes(), expected, "revoked");
     }
 
     #[test]

@@ -1,0 +1,241 @@
+//! What changes while callers are being served: they notice nothing, and what is bad changes nothing.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use slotfront::app::signals::Signals;
+use slotfront::app::{self, Listeners};
+use slotfront::config::reload::Source;
+use slotfront::gateway::Gateway;
+use slotfront::gateway::keys::file::{KeyFile, NewKey};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::harness::Stage;
+use crate::http::{is_whole, post, read_until};
+
+const TOKEN: &str = "an-admin-token";
+const CALLERS: usize = 16;
+
+/// A directory as a config map is mounted: `keys.toml` leads through `..data`, a link that is swapped as a whole.
+struct Mounted {
+    dir: tempfile::TempDir,
+    versions: AtomicU64,
+}
+
+impl Mounted {
+    fn new(keys: &str) -> Self {
+        let mounted = Self { dir: tempfile::tempdir().unwrap(), versions: AtomicU64::new(0) };
+        mounted.swap(keys);
+        std::os::unix::fs::symlink("..data/keys.toml", mounted.path("keys.toml")).unwrap();
+        mounted
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Puts another version in place; the one before goes with its directory.
+    fn swap(&self, keys: &str) {
+        let number = self.versions.fetch_add(1, Ordering::Relaxed);
+        let (version, link) = (self.path(&format!("..v{number}")), self.path("..data_tmp"));
+        std::fs::create_dir(&version).unwrap();
+        std::fs::write(version.join("keys.toml"), keys).unwrap();
+        std::os::unix::fs::symlink(&version, &link).unwrap();
+        std::fs::rename(&link, self.path("..data")).unwrap();
+        if number > 0 {
+            std::fs::remove_dir_all(self.path(&format!("..v{}", number - 1))).unwrap();
+        }
+    }
+}
+
+/// Two keys as a command makes them, and the file that holds them.
+fn made() -> (String, String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = KeyFile::new(dir.path().join("keys.toml"));
+    let now = jiff::Timestamp::now();
+    let key = |plan| file.create(&NewKey::of("a", plan), now).unwrap().key.expose().to_owned();
+    let (wide, small) = (key("wide"), key("small"));
+    (wide, small, std::fs::read_to_string(file.path()).unwrap())
+}
+
+fn written(keys: &Path, upstreams: &[SocketAddr], wide_rps: &str) -> String {
+    let nodes = upstreams.iter().enumerate();
+    let nodes = nodes.map(|(i, at)| format!("[[upstream]]\nname = \"node-{i}\"\nurl = \"http://{at}\"\n"));
+    format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n\
+         [auth]\nadmin_token = \"{TOKEN}\"\nkeys_file = \"{}\"\n\
+         [plans.wide]\nrps = {wide_rps}\nburst = 1000000\n\
+         [plans.small]\nrps = 1\nburst = 5\nmonthly_units = 10\n{}",
+        keys.display(),
+        nodes.collect::<String>()
+    )
+}
+
+/// One call on a connection that stays; its status.
+async fn call_on(socket: &mut TcpStream, key: &str) -> u16 {
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getVoteAccounts", "params": []}).to_string();
+    socket.write_all(post(&format!("/v3/{key}"), "", &body).as_bytes()).await.unwrap();
+    let answer = read_until(socket, is_whole).await;
+    assert!(is_whole(&answer), "cut: {answer:?}");
+    answer["HTTP/1.1 ".len()..][..3].parse().unwrap()
+}
+
+async fn ask(admin: &str, verb: &str, path: &str) -> (u16, String) {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let request = client.request(verb.parse().unwrap(), format!("{admin}{path}")).bearer_auth(TOKEN);
+    let response = request.send().await.unwrap();
+    (response.status().as_u16(), response.text().await.unwrap())
+}
+
+#[tokio::test]
+async fn callers_on_kept_connections_notice_no_reload_good_or_bad() {
+    let nodes = Stage::of(2, |_| {}).await;
+    let addresses = [0, 1].map(|i| nodes.cluster.node(i).address().expect("an address"));
+    let (wide, small, keys) = made();
+    let mounted = Mounted::new(&keys);
+    let (path, keys_path) = (mounted.path("slotfront.toml"), mounted.path("keys.toml"));
+    let write = |upstreams: &[SocketAddr], rps: &str| {
+        std::fs::write(&path, written(&keys_path, upstreams, rps)).unwrap();
+    };
+    write(&addresses[..1], "1000000");
+    let load = {
+        let path = path.clone();
+        move || slotfront::config::load(Some(&path), &BTreeMap::new())
+    };
+    // Only the calls below read it again, so that each can be judged by its answer; the key file is watched.
+    let source = Source::new(load, None);
+    let config = source.load().unwrap();
+    let (gateway, listeners) = (Gateway::new(&config).unwrap(), Listeners::bind(&config).await.unwrap());
+    let public = listeners.public.local_addr().unwrap();
+    let admin = format!("http://{}", listeners.admin.local_addr().unwrap());
+    let running = app::run(config, gateway, listeners, source, Signals::catch().unwrap());
+
+    let (over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
+    let caller = || async {
+        let mut socket = TcpStream::connect(public).await.unwrap();
+        while !over.load(Ordering::Relaxed) {
+            assert_eq!(call_on(&mut socket, &wide).await, 200);
+            calls.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let changes = async {
+        let mut limited = TcpStream::connect(public).await.unwrap();
+        // Each costs five units of ten.
+        for expected in [200, 200, 429] {
+            assert_eq!(call_on(&mut limited, &small).await, expected);
+        }
+        let reload = |expected: u16, says: &'static str| {
+            let admin = &admin;
+            async move {
+                let (status, text) = ask(admin, "POST", "/api/reload").await;
+                assert!(status == expected && text.contains(says), "{status} {text}");
+            }
+        };
+        for round in 0..3 {
+            let before = calls.load(Ordering::Relaxed);
+            write(&addresses, "900000");
+            reload(200, "upstream").await;
+            write(&addresses, "many");
+            reload(409, "line").await;
+            write(&addresses, "0");
+            reload(409, "plans.wide.rps").await;
+            write(&addresses[1..], "1000000");
+            std::fs::write(
+                &path,
+                std::fs::read_to_string(&path).unwrap().replace("plans.small", "plans.tiny"),
+            )
+            .unwrap();
+            reload(409, "there is no plan \\\"small\\\"").await;
+            write(&addresses[1..], "1000000");
+            reload(200, "plans").await;
+
+            // Good again before each bad one, or the second look at the same text would be no change.
+            let fresh = format!("{keys}# {round}\n");
+            for (text, result) in [(format!("{keys}{keys}# {round}\n"), "rejected"), (fresh, "applied")] {
+                let count = format!("slotfront_key_file_reads_total{{result=\"{result}\"}} {}", round + 1);
+                mounted.swap(&text);
+                until_counted(&admin, &count).await;
+            }
+            assert_eq!(call_on(&mut limited, &small).await, 429, "what is used up stays so");
+            write(&addresses[..1], "1000000");
+            reload(200, "upstream").await;
+            while calls.load(Ordering::Relaxed) < before + 10 * CALLERS as u64 {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        let (_, metrics) = ask(&admin, "GET", "/metrics").await;
+        for line in
+            ["config_reloads_total{result=\"rejected\"} 9", "config_reloads_total{result=\"applied\"} 9"]
+        {
+            assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+        }
+        over.store(true, Ordering::Relaxed);
+    };
+    let load = async { tokio::join!(changes, join_all((0..CALLERS).map(|_| caller()))) };
+    tokio::select! {
+        ended = running => panic!("{:?}", ended.err()),
+        _ = load => {}
+    }
+}
+
+/// Waits until the metrics have this line.
+async fn until_counted(admin: &str, line: &str) {
+    let looking = async {
+        while !ask(admin, "GET", "/metrics").await.1.contains(line) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(20), looking).await.is_ok(), "waited for {line}");
+}
+
+#[tokio::test]
+async fn a_reload_that_takes_its_time_holds_up_no_request() {
+    let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+    let nodes = Stage::of(1, |_| {}).await;
+    let config = (*nodes.front().config).clone();
+    assert_eq!((config.server.listen, config.server.admin_listen), (any, any));
+    let mut served = config.clone();
+    served.auth.admin_token = Some(slotfront::config::Secret::new(TOKEN));
+    let (begun, mut reading) = tokio::sync::mpsc::unbounded_channel();
+    let (go_on, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let read_again = served.clone();
+    // As long as the test wants: a hundred thousand keys take a second.
+    let source = Source::new(
+        move || {
+            begun.send(()).unwrap();
+            wait.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
+            Ok(read_again.clone())
+        },
+        None,
+    );
+    let (gateway, listeners) = (Gateway::new(&served).unwrap(), Listeners::bind(&served).await.unwrap());
+    let public = listeners.public.local_addr().unwrap();
+    let admin = format!("http://{}", listeners.admin.local_addr().unwrap());
+    let running = app::run(served, gateway, listeners, source, Signals::catch().unwrap());
+    let calls = async {
+        let reload = async { ask(&admin, "POST", "/api/reload").await };
+        let meanwhile = async {
+            reading.recv().await.unwrap();
+            let mut socket = TcpStream::connect(public).await.unwrap();
+            for _ in 0..3 {
+                assert_eq!(call_on(&mut socket, "dev").await, 200);
+            }
+            go_on.send(()).unwrap();
+        };
+        let ((status, text), ()) = tokio::join!(reload, meanwhile);
+        let unchanged = json!({"at_once": [], "after_restart": []});
+        assert_eq!((status, serde_json::from_str::<Value>(&text).unwrap()), (200, unchanged));
+    };
+    tokio::select! {
+        ended = running => panic!("{:?}", ended.err()),
+        () = calls => {}
+    }
+}

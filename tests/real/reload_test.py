@@ -1,0 +1,212 @@
+"""The built `slotfront` while its files change under it, and when it is killed."""
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from dev_test import BINARY, PATIENCE_S, Running, call, free_port
+
+TOKEN = "an-admin-token"
+
+
+class Gateway(unittest.TestCase):
+    """A simulated node, and a folder with a configuration and keys."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.config, self.keys_file = Path(self.folder.name, "slotfront.toml"), Path(self.folder.name, "keys.toml")
+        self.nodes = [free_port()]
+        sim = Running("sim", "--listen", f"127.0.0.1:{self.nodes[0]}", "--nodes", "1")
+        sim.__enter__()
+        self.addCleanup(sim.__exit__)
+        sim.wait_for(r"127\.0\.0\.1:\d+")
+
+    def configuration(self, upstreams, rps=100000, burst=100000):
+        text = ('[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n'
+                f'[auth]\nadmin_token = "{TOKEN}"\n'
+                f'[plans.standard]\nrps = {rps}\nburst = {burst}\n')
+        for i, port in enumerate(upstreams):
+            text += f'[[upstream]]\nname = "node-{i}"\nurl = "http://127.0.0.1:{port}"\n'
+        beside = self.config.with_suffix(".new")
+        beside.write_text(text)
+        beside.rename(self.config)
+
+    def keys(self, *arguments):
+        made = subprocess.run([BINARY, "keys", *arguments, "--file", self.keys_file],
+                              capture_output=True, text=True, check=True)
+        return made.stdout.strip()
+
+    def serve(self):
+        serve = Running("serve", "--config", str(self.config))
+        serve.__enter__()
+        self.addCleanup(serve.__exit__)
+        self.public = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)").group(1)
+        self.admin = serve.wait_for(r"server\.admin_listen\W+(127\.0\.0\.1:\d+)").group(1)
+        return serve
+
+    def metric(self, line):
+        with urllib.request.urlopen(f"http://{self.admin}/metrics", timeout=PATIENCE_S) as page:
+            found = re.search(f"^slotfront_{re.escape(line)} (\\S+)$", page.read().decode(), re.M)
+        return float(found.group(1)) if found else 0.0
+
+    def counted(self, line, count):
+        deadline = time.monotonic() + PATIENCE_S
+        while self.metric(line) != count:
+            self.assertLess(time.monotonic(), deadline, f"{line} never became {count}")
+            time.sleep(0.05)
+
+    def used(self, key):
+        with urllib.request.urlopen(f"http://{self.public}/v3/{key}/usage", timeout=PATIENCE_S) as usage:
+            return json.load(usage)["month"]["used"]
+
+
+class Reload(Gateway):
+    def test_callers_on_kept_connections_notice_no_reload_good_or_bad(self):
+        key = self.keys("create", "--name", "a")
+        self.configuration(self.nodes)
+        serve = self.serve()
+        over, calls, wrong = threading.Event(), [0] * 8, []
+
+        def caller(i):
+            connection = http.client.HTTPConnection(self.public, timeout=PATIENCE_S)
+            connection.connect()
+            # A connection that is closed is not opened again in silence.
+            connection.auto_open = 0
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "getVoteAccounts", "params": []})
+            try:
+                while not over.is_set():
+                    connection.request("POST", f"/v3/{key}", body, {"Content-Type": "application/json"})
+                    answer = connection.getresponse()
+                    if answer.status != 200 or b'"result"' not in answer.read():
+                        wrong.append(answer.status)
+                    calls[i] += 1
+            except Exception as error:
+                wrong.append(repr(error))
+            finally:
+                connection.close()
+
+        def admin():
+            request = urllib.request.Request(f"http://{self.admin}/api/reload", b"", {"Authorization": f"Bearer {TOKEN}"})
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                    return answer.status
+            except urllib.error.HTTPError as refused:
+                return refused.code
+
+        callers = [threading.Thread(target=caller, args=(i,)) for i in range(len(calls))]
+        for thread in callers:
+            thread.start()
+        applied, rejected = 'config_reloads_total{result="applied"}', 'config_reloads_total{result="rejected"}'
+        try:
+            # The changed file is found by itself.
+            self.configuration(self.nodes, rps=90000)
+            self.counted(applied, 1)
+            self.config.write_text("no configuration")
+            self.counted(rejected, 1)
+            serve.process.send_signal(signal.SIGHUP)
+            self.counted(rejected, 2)
+            self.assertEqual(admin(), 409)
+            self.configuration([*self.nodes, self.nodes[0]], rps=80000)
+            self.counted(applied, 2)
+            serve.process.send_signal(signal.SIGHUP)
+            self.counted(applied, 3)
+            self.configuration(self.nodes)
+            self.assertEqual(admin(), 200)
+            # Two commands at once, while it is served from.
+            making = [subprocess.Popen([BINARY, "keys", "create", "--name", f"k{i}", "--file", self.keys_file],
+                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for i in range(6)]
+            made = [process.communicate(timeout=PATIENCE_S)[0].strip() for process in making]
+            for late in made:
+                deadline = time.monotonic() + PATIENCE_S
+                while call(f"http://{self.public}/v3/{late}", "getClusterNodes", [])[0] != 200:
+                    self.assertLess(time.monotonic(), deadline, "a key was lost")
+                    time.sleep(0.1)
+            good = self.keys_file.read_text()
+            self.keys_file.write_text(good + good)
+            self.counted('key_file_reads_total{result="rejected"}', 1)
+            self.assertEqual(call(f"http://{self.public}/v3/{late}", "getClusterNodes", [])[0], 200)
+        finally:
+            over.set()
+            for thread in callers:
+                thread.join()
+        self.assertEqual(wrong, [])
+        self.assertTrue(all(calls), calls)
+        self.assertEqual(serve.stop(), 0)
+
+
+class Audit(Gateway):
+    def test_everything_that_an_admin_call_does_leaves_a_line(self):
+        self.configuration(self.nodes)
+        serve = self.serve()
+
+        def admin(verb, path, body=None):
+            text = b"" if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(f"http://{self.admin}{path}", text or None,
+                                             {"Authorization": f"Bearer {TOKEN}"}, method=verb)
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                return json.load(answer)
+
+        made = admin("POST", "/api/keys", {"name": "a"})["id"]
+        for verb, path, body, action in [
+            ("GET", "/api/keys", None, "key.list"),
+            ("GET", f"/api/keys/{made}/usage", None, "key.usage"),
+            ("POST", f"/api/keys/{made}/rotate", None, "key.rotate"),
+            ("POST", f"/api/keys/{made}/revoke", None, "key.revoke"),
+            ("POST", "/api/cache/purge", None, "cache.purge"),
+            ("POST", "/api/upstreams/node-0/drain", None, "upstream.drain"),
+            ("POST", "/api/upstreams/node-0/restore", None, "upstream.restore"),
+            ("POST", "/api/reload", None, "reload"),
+            ("GET", "/api/log", None, "log.read"),
+            ("PUT", "/api/log", {"filter": "info"}, "log.set"),
+        ]:
+            admin(verb, path, body)
+            serve.wait_for(r"audit\.action\W+" + re.escape(action))
+        serve.wait_for(r"audit\.action\W+key\.create")
+
+
+class Killed(Gateway):
+    def test_a_kill_loses_at_most_a_second_of_use(self):
+        key = self.keys("create", "--name", "a")
+        self.configuration(self.nodes)
+        serve = self.serve()
+        url, started = f"http://{self.public}/v3/{key}", time.monotonic()
+        booked = []
+        while time.monotonic() < started + 4:
+            self.assertEqual(call(url, "getClusterNodes", [])[0], 200)
+            booked.append(time.monotonic())
+            time.sleep(0.02)
+        killed = time.monotonic()
+        serve.stop(signal.SIGKILL)
+        # A second from one look to the next, and as much again for a machine that is busy with other things.
+        safe = sum(at < killed - 2 for at in booked)
+        self.assertGreater(safe, 10)
+        self.serve()
+        kept = self.used(key)
+        self.assertGreaterEqual(kept, safe)
+        self.assertLessEqual(kept, len(booked))
+
+    def test_an_orderly_end_loses_nothing(self):
+        key = self.keys("create", "--name", "a")
+        self.configuration(self.nodes)
+        serve = self.serve()
+        for _ in range(7):
+            call(f"http://{self.public}/v3/{key}", "getClusterNodes", [])
+        self.assertEqual(serve.stop(), 0)
+        self.serve()
+        self.assertEqual(self.used(key), 7.0)
+
+
+del Gateway  # It has no tests of its own.
+
+if __name__ == "__main__":
+    unittest.main()
