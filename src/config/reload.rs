@@ -69,7 +69,10 @@ impl Changes {
                 ("verify", old.verify != new.verify),
                 ("telemetry.format", old.telemetry.format != new.telemetry.format),
                 ("telemetry.otlp", old.telemetry.otlp != new.telemetry.otlp),
-                ("telemetry.trace_sample", old.telemetry.trace_sample != new.telemetry.trace_sample),
+                (
+                    "telemetry.trace_sample",
+                    old.telemetry.trace_sample.to_bits() != new.telemetry.trace_sample.to_bits(),
+                ),
             ]),
         }
     }

@@ -62,7 +62,7 @@ pub(super) struct Calls {
     method: &'static str,
     commitment: &'static str,
     outcome: &'static str,
-    calls: usize,
+    count: usize,
     /// Calls that we failed to answer.
     failed: usize,
 }
@@ -73,7 +73,7 @@ const MIXED: &str = "mixed";
 impl Calls {
     /// A request without a call to answer.
     pub(super) const NONE: Self =
-        Self { method: "none", commitment: "none", outcome: "none", calls: 0, failed: 0 };
+        Self { method: "none", commitment: "none", outcome: "none", count: 0, failed: 0 };
 
     /// The same with one more.
     #[must_use]
@@ -83,12 +83,12 @@ impl Calls {
             call.commitment.map_or("none", Commitment::as_str),
             call.outcome.as_str(),
         ];
-        let same = |all: &'static str, one| if self.calls == 0 || all == one { one } else { MIXED };
+        let same = |all: &'static str, one| if self.count == 0 || all == one { one } else { MIXED };
         Self {
             method: same(self.method, method),
             commitment: same(self.commitment, commitment),
             outcome: same(self.outcome, outcome),
-            calls: self.calls + 1,
+            count: self.count + 1,
             failed: self.failed + usize::from(call.outcome == Outcome::Error),
         }
     }
@@ -111,7 +111,7 @@ pub(super) struct Line<'a> {
 impl Line<'_> {
     /// Writes the line, and ends the request's span.
     pub(super) fn write(&self, sampled: &Sampled, span: RequestSpan) {
-        let Calls { method, commitment, outcome, calls, failed } = self.calls;
+        let Calls { method, commitment, outcome, count: calls, failed } = self.calls;
         let now = Instant::now();
         let took = now.duration_since(self.started);
         let failed_here = failed > 0 || self.status.is_server_error();
@@ -135,9 +135,10 @@ impl Line<'_> {
                 )
             };
         }
-        match left_out {
-            Some(left_out) => say!(info, log.left_out = left_out),
-            None => say!(debug),
+        if let Some(left_out) = left_out {
+            say!(info, log.left_out = left_out);
+        } else {
+            say!(debug);
         }
         span.end(&Told {
             method,
@@ -172,7 +173,7 @@ mod tests {
         let call = |method, outcome| Ended { method, commitment: Some(Commitment::Confirmed), outcome };
         let words = |calls: &[Ended]| {
             let sum = calls.iter().fold(Calls::NONE, |sum, call| sum.and(*call));
-            (sum.method, sum.commitment, sum.outcome, sum.calls, sum.failed)
+            (sum.method, sum.commitment, sum.outcome, sum.count, sum.failed)
         };
         let (block, account) = (Some(Method::GetBlock), Some(Method::GetAccountInfo));
         assert_eq!(words(&[]), ("none", "none", "none", 0, 0));

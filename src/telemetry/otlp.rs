@@ -32,7 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// The last batch when the process ends: it waits for nothing longer.
 const LAST_TIMEOUT: Duration = Duration::from_millis(800);
 /// An id's randomness is 56 bits.
-const RANDOMNESS: f64 = (1_u64 << 56) as f64;
+const RANDOMNESS: f64 = 72_057_594_037_927_936.0;
 
 /// Which side of a call a span is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -249,7 +249,7 @@ mod tests {
             (&["00-x"], &["a=1"], None),
             (&[PARENT, PARENT], &["a=1"], None),
         ] {
-            let (trace, span) = Tracer::default().begin(of(parents, states), Instant::now());
+            let (trace, _) = Tracer::default().begin(of(parents, states), Instant::now());
             let attempt = trace.attempt("a", Method::GetBlock);
             let sent = attempt.headers();
             assert_eq!(
@@ -258,7 +258,7 @@ mod tests {
                 "{parents:?} {states:?}"
             );
             assert_eq!(trace.id().map(|id| id.to_string()), expected.map(|(p, _)| p[3..35].to_owned()));
-            drop((attempt, span));
+            attempt.end(AttemptResult::Ok);
         }
     }
 }

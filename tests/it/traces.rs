@@ -40,19 +40,19 @@ async fn call(stage: &Stage, wallet: usize, headers: &[(&str, &str)]) -> Reply {
 #[tokio::test]
 async fn a_callers_place_in_a_trace_goes_on_to_the_node() {
     let (stage, node) = stage(|_| {}).await;
-    let state = ("tracestate", "a=1,b=2");
+    let vendor = ("tracestate", "a=1,b=2");
     let unsampled = PARENT.replace("-01", "-00");
     let upper = PARENT.to_uppercase();
     for (i, (headers, expected)) in [
-        (&[("traceparent", PARENT), state][..], (vec![PARENT], vec!["a=1,b=2"])),
+        (&[("traceparent", PARENT), vendor][..], (vec![PARENT], vec!["a=1,b=2"])),
         (
             &[("traceparent", PARENT), ("tracestate", "a=1"), ("tracestate", "b=2")],
             (vec![PARENT], vec!["a=1,b=2"]),
         ),
         (&[("traceparent", &unsampled)], (vec![unsampled.as_str()], vec![])),
-        (&[("traceparent", &upper), state], (vec![], vec![])),
+        (&[("traceparent", &upper), vendor], (vec![], vec![])),
         (&[("traceparent", PARENT), ("traceparent", PARENT)], (vec![], vec![])),
-        (&[state], (vec![], vec![])),
+        (&[vendor], (vec![], vec![])),
         (&[], (vec![], vec![])),
     ]
     .into_iter()
@@ -237,8 +237,8 @@ mod exported {
     async fn a_recorded_request_is_linked_from_its_caller_to_the_node() {
         let (stage, node, collector) = traced(0.0).await;
         stage.cluster.node(0).fault_on("getAccountInfo", Fault::Status(503), Some(1));
-        let state = ("tracestate", "a=1");
-        let reply = call(&stage, 0, &[("traceparent", PARENT), state, ("x-request-id", "mine")]).await;
+        let vendor = ("tracestate", "a=1");
+        let reply = call(&stage, 0, &[("traceparent", PARENT), vendor, ("x-request-id", "mine")]).await;
         assert_eq!(reply.status, 200);
         // Neither of these is recorded.
         let unsampled = PARENT.replace("-01", "-00");

@@ -121,7 +121,7 @@ proptest! {
 
     #[test]
     fn a_state_that_is_taken_is_taken_again_as_it_is(lines in proptest::collection::vec("[ -~\t]{0,60}", 0..6)) {
-        if let Some(state) = trace_state(lines.iter().map(|line| line.as_bytes())) {
+        if let Some(state) = trace_state(lines.iter().map(String::as_bytes)) {
             prop_assert!(state.len() <= MAX_STATE_BYTES);
             let again = trace_state(std::iter::once(state.as_bytes()));
             prop_assert_eq!(again, Some(state));
