@@ -20,7 +20,7 @@ use slotfront::jsonrpc::{Id, reply};
 use slotfront::methods::{Method, PerCommitment, Profile, Query};
 use slotfront::pool::Pool;
 use slotfront::sim::{Cluster, Settings};
-use slotfront::telemetry::Metrics;
+use slotfront::telemetry::{Metrics, Trace};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -57,7 +57,12 @@ fn hit_path(c: &mut Criterion) {
     let query = |call: &slotfront::jsonrpc::Call| {
         Query::parse(Method::GetAccountInfo, &call.params, Profile::Node).expect("params of a call")
     };
-    let terms = || Terms { bypass: false, floor: None, deadline: Instant::now() + Duration::from_secs(10) };
+    let terms = || Terms {
+        bypass: false,
+        floor: None,
+        deadline: Instant::now() + Duration::from_secs(10),
+        trace: Trace::default(),
+    };
     let (frontier, sizes) = (Frontier::new(1), Sizes::default());
     let (parsed, asked) = (call(&body), query(&call(&body)));
     runtime.block_on(cache.answer(&asked, terms())).expect("a first answer");

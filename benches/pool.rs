@@ -18,6 +18,7 @@ use slotfront::jsonrpc::Params;
 use slotfront::methods::{Method, Profile, Query};
 use slotfront::pool::Ask;
 use slotfront::sim::{Cluster, Fault, Settings};
+use slotfront::telemetry::Trace;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
@@ -103,7 +104,14 @@ fn ask(body_wallet: &str) -> Ask {
     let params = json!([body_wallet, {"commitment": "confirmed"}]).to_string();
     let query = Query::parse(Method::GetAccountInfo, &Params::Array(params.into()), Profile::Node);
     let deadline = Instant::now() + Duration::from_hours(1);
-    Ask { query: query.expect("good params"), floor: Some(1), prefer: None, alone: false, deadline }
+    Ask {
+        query: query.expect("good params"),
+        floor: Some(1),
+        prefer: None,
+        alone: false,
+        deadline,
+        trace: Trace::default(),
+    }
 }
 
 fn selection(c: &mut Criterion, runtime: &Runtime) {

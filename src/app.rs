@@ -23,11 +23,12 @@ use crate::config::reload::{Changes, Source};
 use crate::frontier::Frontier;
 use crate::gateway::{Gateway, GatewayError};
 use crate::http::Front;
+use crate::http::access::Sampled;
 use crate::http::listener::{self, Ends};
 use crate::http::tls::{Tls, TlsError};
 use crate::node::client::ClientError;
 use crate::pool::Pool;
-use crate::telemetry::{self, Metrics, ReloadResult};
+use crate::telemetry::{self, Metrics, ReloadResult, Tracer};
 use signals::{Hangup, Signals};
 
 pub mod signals;
@@ -138,6 +139,8 @@ impl App {
             tasks.clone(),
         );
         let gateway = Arc::new(gateway);
+        let tracer = tracer(&config, &metrics, &tasks, stop)?;
+        tasks.spawn(telemetry::report_folds(stop.clone()));
         let front = Arc::new(Front {
             config,
             gateway: Arc::clone(&gateway),
@@ -145,6 +148,8 @@ impl App {
             pool: Arc::clone(&pool),
             frontier,
             metrics: Arc::clone(&metrics),
+            tracer,
+            access: Sampled::default(),
             in_flight: AtomicUsize::new(0),
         });
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
@@ -241,6 +246,33 @@ impl App {
     }
 }
 
+/// What records traces, if the settings say where they go; it sends them as one of `tasks`.
+#[cfg(feature = "otlp")]
+fn tracer(
+    config: &Config,
+    metrics: &Arc<Metrics>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Result<Tracer, StartError> {
+    let Some((exporter, sender)) = telemetry::otlp::exporter(&config.telemetry, metrics)? else {
+        return Ok(Tracer::default());
+    };
+    tasks.spawn(sender.run(stop.clone()));
+    Ok(Tracer::to(exporter))
+}
+
+/// Nothing records traces in this build; callers' own go on to the nodes.
+#[cfg(not(feature = "otlp"))]
+#[expect(clippy::unnecessary_wraps, reason = "with the feature it may fail")]
+fn tracer(
+    _: &Config,
+    _: &Arc<Metrics>,
+    _: &TaskTracker,
+    _: &CancellationToken,
+) -> Result<Tracer, StartError> {
+    Ok(Tracer::default())
+}
+
 /// Empties the cache when every upstream has become part of another cluster, and then forgets which slots keys were
 /// shown: in this order, or a hit of the old cluster would be remembered anew.
 fn empty_on_another_cluster(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
@@ -273,6 +305,10 @@ pub enum StartError {
     /// The listener's certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The way to the trace collector.
+    #[cfg(feature = "otlp")]
+    #[error(transparent)]
+    Traces(#[from] telemetry::otlp::OtlpError),
     /// A listener without an address.
     #[error("a listener has no address: {0}")]
     Address(#[from] std::io::Error),

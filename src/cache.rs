@@ -44,13 +44,13 @@ use crate::error::Error;
 use crate::frontier::Frontier;
 use crate::methods::{AccountForm, Commitment, Query, Slot};
 use crate::pool::Pool;
-use crate::telemetry::{AttemptResult, Metrics, Outcome, StaleCause};
+use crate::telemetry::{AttemptResult, Metrics, Outcome, StaleCause, Trace};
 
 /// A minContextSlot this little above the frontier is waited for: a slot takes about 400 ms.
 const FRONTIER_WAIT: Duration = Duration::from_millis(400);
 
 /// What a caller asks of the cache beside the query.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Terms {
     /// Go past the cache (the answer is kept all the same).
     pub bypass: bool,
@@ -58,6 +58,8 @@ pub struct Terms {
     pub floor: Option<Slot>,
     /// When the caller stops waiting.
     pub deadline: Instant,
+    /// Its place in a trace.
+    pub trace: Trace,
 }
 
 /// An answer on its way to a caller.
@@ -153,7 +155,7 @@ impl Cache {
     pub async fn answer(self: &Arc<Self>, query: &Query, terms: Terms) -> Result<Answer, Error> {
         let plan = Plan::new(query, &self.frontier, &self.sizes);
         let call = Asked { query, plan, why: Why::Miss, terms };
-        let found = if terms.bypass { Found::Nothing } else { self.look_up(&call.plan, call.wanted()) };
+        let found = if call.terms.bypass { Found::Nothing } else { self.look_up(&call.plan, call.wanted()) };
         if let Found::Fresh(entry) = &found
             && let Some(answer) = self.hit_at_once(query, entry)
         {
@@ -165,8 +167,8 @@ impl Cache {
 
     /// The answer where it is not at hand.
     async fn answer_in_time(self: &Arc<Self>, mut call: Asked<'_>, found: Found) -> Result<Answer, Error> {
-        let (query, terms) = (call.query, call.terms);
-        if terms.bypass {
+        let (query, deadline) = (call.query, call.terms.deadline);
+        if call.terms.bypass {
             call.why = Why::Request;
         } else {
             // What is kept but cannot be read is as good as nothing.
@@ -177,13 +179,13 @@ impl Cache {
                 call.why = Why::Stale;
             }
         }
-        let mut answer = tokio::time::timeout_at(terms.deadline, self.from_node(&call)).await;
+        let mut answer = tokio::time::timeout_at(deadline, self.from_node(&call)).await;
         if let Ok(Err(Error::NoUpstream(attempts))) = &answer
             && attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
             && self.asks_too_much(&call)
         {
             call.plan = Plan::new(query, &self.frontier, &self.sizes);
-            answer = tokio::time::timeout_at(terms.deadline, self.from_node(&call)).await;
+            answer = tokio::time::timeout_at(deadline, self.from_node(&call)).await;
         }
         match answer {
             Ok(Ok(answer)) => Ok(answer),
@@ -201,7 +203,7 @@ impl Cache {
             return Some(self.hit(call.query, &list, Outcome::Derived).await);
         }
         if let Found::Stale(entry) = found {
-            drop(self.board(&call.plan, Demand::Any));
+            drop(self.board(&call.plan, Demand::Any, &call.terms.trace));
             return Some(self.hit(call.query, entry, Outcome::Stale).await);
         }
         None
@@ -231,7 +233,14 @@ impl Cache {
         let floor = call.terms.floor.filter(reached);
         let last = floor.map_or(Demand::Any, Demand::Reached);
         if call.why == Why::Request {
-            let landed = self.fetch(&call.plan, own.map_or(last, Demand::Own), call.terms.deadline).await?;
+            let landed = self
+                .fetch(
+                    &call.plan,
+                    own.map_or(last, Demand::Own),
+                    call.terms.deadline,
+                    call.terms.trace.clone(),
+                )
+                .await?;
             return self.land(call, &landed, true).await;
         }
         if let Some(answer) = self.completed(call).await {

@@ -323,12 +323,16 @@ pub struct Verify {
 }
 
 /// `[telemetry]`
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Telemetry {
     /// A tracing filter, such as `info` or `slotfront::pool=debug`.
     pub log: String,
     /// How log lines are written.
     pub format: LogFormat,
+    /// The base address of an OTLP collector (it may hold a key), in a build with the feature `otlp`; `None` is off.
+    pub otlp: Option<Secret>,
+    /// The share of requests whose caller sends no `traceparent` that is recorded.
+    pub trace_sample: f64,
 }
 
 /// `telemetry.format`

@@ -4,6 +4,7 @@
 //! hyper; axum's router has the rest. The surprise is the order of checks, which is a node's: verb, content type,
 //! size, UTF-8, and only then JSON-RPC, each with a node's own status and text.
 
+pub mod access;
 mod body;
 pub mod client_ip;
 pub mod cors;
@@ -17,6 +18,7 @@ pub mod rest;
 pub mod rpc;
 mod stream;
 pub mod tls;
+mod trace_headers;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,7 +35,7 @@ use crate::config::Config;
 use crate::frontier::Frontier;
 use crate::gateway::Gateway;
 use crate::pool::Pool;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Tracer};
 
 /// What every request is served with.
 pub struct Front {
@@ -49,6 +51,10 @@ pub struct Front {
     pub frontier: Arc<Frontier>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What records traces.
+    pub tracer: Tracer,
+    /// What bounds the log of slow and failed requests.
+    pub access: access::Sampled,
     /// Requests being served.
     pub in_flight: AtomicUsize,
 }

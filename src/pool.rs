@@ -39,7 +39,7 @@ use crate::frontier::Frontier;
 use crate::methods::{Method, PerCommitment, Query, Slot};
 use crate::node::BufferBudget;
 use crate::node::client::ClientError;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Trace};
 
 /// What the pool is asked for.
 #[derive(Debug, Clone)]
@@ -57,6 +57,8 @@ pub struct Ask {
     pub alone: bool,
     /// When the caller stops waiting.
     pub deadline: Instant,
+    /// The caller's place in a trace, which every attempt carries on.
+    pub trace: Trace,
 }
 
 /// All upstreams, their standing and what is shared between them.

@@ -105,7 +105,8 @@ impl Cache {
         }
         let rest = Query::Accounts(AccountsQuery { pubkeys: missing.into(), ..query.clone() });
         let plan = Plan::new(&rest, &self.frontier, &self.sizes);
-        let fetched = Box::pin(self.from_node(&Asked { query: &rest, plan, ..*call })).await.ok()?;
+        let rest = Asked { query: &rest, plan, why: call.why, terms: call.terms.clone() };
+        let fetched = Box::pin(self.from_node(&rest)).await.ok()?;
         let singles = self.singles(query, Use::Fresh, call.wanted());
         let list = self.keep_list(query, list::joined(&singles.into_iter().collect::<Option<Vec<_>>>()?)?)?;
         let (status, outcome) = match fetched.outcome {

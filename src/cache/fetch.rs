@@ -18,7 +18,7 @@ use crate::error::{Attempt, Error};
 use crate::methods::{AccountEncoding, AccountForm, Commitment, Pubkey, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::{Ask, Reply};
-use crate::telemetry::{AttemptResult, UncacheableReason};
+use crate::telemetry::{AttemptResult, Trace, UncacheableReason};
 
 /// What a flight brings to all who wait for it.
 pub(super) type Landing = Result<Landed, Error>;
@@ -57,11 +57,11 @@ pub(super) enum Demand {
 }
 
 impl Cache {
-    /// Joins the flight for `plan` and `demand`, or leads one.
-    pub(super) fn board(self: &Arc<Self>, plan: &Plan, demand: Demand) -> Seat<Landing> {
-        let (cache, lead) = (Arc::clone(self), plan.clone());
+    /// Joins the flight for `plan` and `demand`, or leads one, which then is part of `trace`.
+    pub(super) fn board(self: &Arc<Self>, plan: &Plan, demand: Demand, trace: &Trace) -> Seat<Landing> {
+        let (cache, lead, trace) = (Arc::clone(self), plan.clone(), trace.clone());
         let fly = move || {
-            let (cache, plan) = (Arc::clone(&cache), lead.clone());
+            let (cache, plan, trace) = (Arc::clone(&cache), lead.clone(), trace.clone());
             // The flight's own deadline: callers who came late may wait as long as the one who led.
             let deadline = Instant::now() + cache.request_timeout;
             async move {
@@ -70,7 +70,7 @@ impl Cache {
                 {
                     return Ok(Landed::Found(entry));
                 }
-                cache.fetch(&plan, demand, deadline).await
+                cache.fetch(&plan, demand, deadline, trace).await
             }
         };
         self.flights.join(&(plan.key.clone(), demand), fly, worth_another_try)
@@ -111,14 +111,20 @@ impl Cache {
     }
 
     async fn flown(self: &Arc<Self>, call: &Asked<'_>, demand: Demand) -> Result<(Landed, bool), Error> {
-        let seat = self.board(&call.plan, demand);
+        let seat = self.board(&call.plan, demand, &call.terms.trace);
         let leads = seat.leads;
         let landed = seat.landed().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())))?;
         Ok((landed, leads))
     }
 
     /// Asks the pool, judges the answer and keeps it.
-    pub(super) async fn fetch(&self, plan: &Plan, demand: Demand, deadline: Instant) -> Landing {
+    pub(super) async fn fetch(
+        &self,
+        plan: &Plan,
+        demand: Demand,
+        deadline: Instant,
+        trace: Trace,
+    ) -> Landing {
         let commitment = plan.upstream.commitment();
         let held = self.candidates(plan).into_iter().flatten().map(|held| held.slot).max();
         // At processed a fork may be dropped with its slots: there what is held only orders the choice.
@@ -135,7 +141,7 @@ impl Cache {
         let alone = own.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(own);
         let generation = self.generation();
-        let ask = Ask { query, floor: held.max(floor), prefer, alone, deadline };
+        let ask = Ask { query, floor: held.max(floor), prefer, alone, deadline, trace };
         let reply = match &plan.upstream {
             Query::Account(account) if demand == Demand::Any && self.pool.merges() => {
                 let space = self.sizes.space(&account.pubkey);

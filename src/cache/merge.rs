@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::methods::{AccountForm, AccountQuery, AccountsQuery, Commitment, MAX_KEYS, Pubkey, Query, Slot};
 use crate::node::NodeReply;
 use crate::pool::{Ask, Pool, Reply};
+use crate::telemetry::Trace;
 
 /// With so many calls of one form and commitment under way, the pool is busy.
 const BUSY: usize = 4;
@@ -41,6 +42,7 @@ struct Waiting {
     floor: Option<Slot>,
     prefer: Option<Slot>,
     deadline: Instant,
+    trace: Trace,
     /// Gets its part of the list's answer; `None` where it has to ask for itself.
     reply: oneshot::Sender<Option<Result<Reply, Error>>>,
 }
@@ -95,7 +97,8 @@ impl Merger {
         };
         let (reply, receiver) = oneshot::channel();
         let &Ask { floor, prefer, deadline, .. } = ask;
-        line.waiting.push(Waiting { pubkey: query.pubkey, space, floor, prefer, deadline, reply });
+        let trace = ask.trace.clone();
+        line.waiting.push(Waiting { pubkey: query.pubkey, space, floor, prefer, deadline, trace, reply });
         Turn::Waits(receiver)
     }
 
@@ -179,6 +182,8 @@ async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), wa
         prefer: waiting.iter().filter_map(|waiting| waiting.prefer).max(),
         alone: false,
         deadline,
+        // One call has one place in one trace: that of whoever waited longest.
+        trace: waiting.first().map(|waiting| waiting.trace.clone()).unwrap_or_default(),
     };
     let answer = pool.call(&ask).await;
     let parts = match &answer {

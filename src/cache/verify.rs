@@ -21,7 +21,7 @@ use super::entry::{Entry, Payload};
 use super::freshness::Class;
 use crate::methods::{BlockQuery, Commitment, Query, Slot};
 use crate::pool::{Ask, Pool};
-use crate::telemetry::{Metrics, VerifyResult};
+use crate::telemetry::{Metrics, Trace, VerifyResult};
 
 /// Comparisons under way at once; more would be felt by the nodes.
 const AT_ONCE: usize = 4;
@@ -133,7 +133,7 @@ fn ask(hit: &Hit, deadline: Instant) -> Ask {
         }
         (query, _) => query.clone().with_min_context_slot(floor),
     };
-    Ask { query, floor, prefer: None, alone: true, deadline }
+    Ask { query, floor, prefer: None, alone: true, deadline, trace: Trace::default() }
 }
 
 #[cfg(test)]

@@ -78,6 +78,11 @@ impl Changes {
                 ("cache", old.cache != new.cache),
                 ("verify", old.verify != new.verify),
                 ("telemetry.format", old.telemetry.format != new.telemetry.format),
+                ("telemetry.otlp", old.telemetry.otlp != new.telemetry.otlp),
+                (
+                    "telemetry.trace_sample",
+                    old.telemetry.trace_sample.to_bits() != new.telemetry.trace_sample.to_bits(),
+                ),
             ]),
         }
     }

@@ -10,8 +10,8 @@ use super::raw::Raw;
 use super::reader::Reader;
 use super::value::{OrForever, OrOff, Size};
 use super::{
-    Auth, Breaker, Cache, Config, Hedge, Plan, Pool, Server, StaleIfError, Telemetry, Tls, Ttl, Units,
-    Verify, defaults, upstreams,
+    Auth, Breaker, Cache, Config, Hedge, Plan, Pool, Secret, Server, StaleIfError, Telemetry, Tls, Ttl,
+    Units, Verify, defaults, upstreams,
 };
 
 /// Timeouts: a millisecond is the least that a timer tells apart, and an hour is for ever to a client.
@@ -309,11 +309,28 @@ fn lifetime(r: &Reader<'_>, key: &str, default: Duration) -> Duration {
 }
 
 fn telemetry(r: &Reader<'_>) -> Telemetry {
-    r.later("otlp", None);
     let log = r.get("log", defaults::LOG.to_owned());
     if let Err(e) = tracing_subscriber::EnvFilter::try_new(&log) {
         let fix = "write a level, or parts of the program with levels: \"info,slotfront::pool=debug\"";
         r.problem("log", Some(format!("{log:?}")), format!("is no log filter: {e}"), fix);
     }
-    Telemetry { log, format: r.get("format", defaults::LOG_FORMAT) }
+    Telemetry {
+        log,
+        format: r.get("format", defaults::LOG_FORMAT),
+        otlp: otlp(r),
+        trace_sample: r.within("trace_sample", defaults::TRACE_SAMPLE, SHARE),
+    }
+}
+
+/// Where traces go. A build that cannot send them refuses it: to be silent would look like a collector without spans.
+fn otlp(r: &Reader<'_>) -> Option<Secret> {
+    const KEY: &str = "otlp";
+    let url = r.secret(KEY)?;
+    if !cfg!(feature = "otlp") {
+        let rule = "sends traces, which this build cannot";
+        r.problem(KEY, None, rule, "build with it: cargo build --release --features otlp; or remove it");
+    } else if let Some(rule) = upstreams::url_fault(&url) {
+        r.problem(KEY, Some("***".to_owned()), rule, "write it like \"http://127.0.0.1:4318\"");
+    }
+    Some(url)
 }

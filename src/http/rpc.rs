@@ -12,10 +12,11 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderVa
 use hyper::{Request, Response, StatusCode};
 use tokio::time::Instant;
 
+use super::access::{Calls, Ended, Line};
 use super::exchange::Place;
 use super::reply::Pieces;
 use super::request_id::RequestId;
-use super::{Front, JSON, body, client_ip, text};
+use super::{Front, JSON, body, client_ip, text, trace_headers};
 use crate::cache::entry::Payload;
 use crate::cache::{Answer, CacheStatus, Terms};
 use crate::error::Error;
@@ -23,7 +24,8 @@ use crate::gateway::{Principal, Shown};
 use crate::jsonrpc::envelope::{self, Element};
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, Commitment, Method, Profile, Query};
-use crate::telemetry::{NodeCode, Outcome};
+use crate::telemetry::trace::RequestSpan;
+use crate::telemetry::{NodeCode, Outcome, Trace};
 
 const WRONG_MEDIA_TYPE: &str =
     "Supplied content type is not allowed. Content-Type: application/json is required\n";
@@ -34,6 +36,7 @@ struct Context<'a> {
     front: &'a Arc<Front>,
     principal: Arc<Principal>,
     request: &'a RequestId,
+    trace: Trace,
     bypass: bool,
     started: Instant,
     /// Bytes of a batch's answers so far.
@@ -46,6 +49,16 @@ struct Spoken {
     /// Where the answer came from; refusals of ours have no such place.
     status: Option<CacheStatus>,
     refusal: Option<Error>,
+    ended: Ended,
+}
+
+/// A request's response, and what its access line says of it.
+struct Done {
+    response: Response<Body>,
+    calls: Calls,
+    /// Why it was refused as a whole.
+    reason: Option<&'static str>,
+    bytes: usize,
 }
 
 /// Serves one POST to the hot route; `key` is the raw path segment, `id` the request's.
@@ -68,19 +81,22 @@ pub(super) async fn serve(
     };
     let client = client_ip::client_ip(peer, &head.headers, &front.config.server.trusted_proxies);
     let origin = head.headers.get(ORIGIN).and_then(|origin| origin.to_str().ok());
+    let trace = trace_headers::caller(&head.headers);
     let principal = match front.gateway.authenticate(key, client, origin, started) {
         Ok(principal) => principal,
-        Err(refusal) => return refuse_whole(front, id, started, &body, &refusal),
+        Err(refusal) => return refuse_whole(front, id, &trace, started, &body, &refusal),
     };
     // Only from here on: whoever has no key, or trickles a body, takes no place from those who call.
     let Some(place) = Place::take(front, &principal) else {
-        return refuse_whole(front, id, started, &body, &Error::Overloaded);
+        return refuse_whole(front, id, &trace, started, &body, &Error::Overloaded);
     };
     let bypass = principal.bypass_cache() && asks_no_cache(&head.headers);
-    let context = Context { front, principal, request: id, bypass, started, answered: AtomicUsize::new(0) };
-    let mut response = match envelope::parse(&body) {
+    let (trace, span) = front.tracer.begin(trace, started);
+    let answered = AtomicUsize::new(0);
+    let context = Context { front, principal, request: id, trace, bypass, started, answered };
+    let Done { mut response, calls, reason, bytes } = match envelope::parse(&body) {
         envelope::Request::ParseError => context.alone(context.refused(&Id::Null, Error::Parse)),
-        envelope::Request::One(Element::Notification) => respond(StatusCode::OK, Pieces::default()),
+        envelope::Request::One(Element::Notification) => Done::nothing(),
         envelope::Request::One(element) => {
             let spoken =
                 context.element(element).await.unwrap_or_else(|| context.refused(&Id::Null, Error::Parse));
@@ -88,32 +104,53 @@ pub(super) async fn serve(
         }
         envelope::Request::Batch(elements) => context.batch(elements).await,
     };
+    let line = Line {
+        request: id,
+        trace: &context.trace,
+        key: context.principal.id(),
+        reason,
+        status: response.status(),
+        calls,
+        bytes,
+        started,
+    };
+    line.write(&front.access, span);
     response.extensions_mut().insert(Arc::new(place));
     response
 }
 
+impl Done {
+    /// The response to notifications only: there is nothing to say.
+    fn nothing() -> Self {
+        let response = respond(StatusCode::OK, Pieces::default());
+        Self { response, calls: Calls::NONE, reason: None, bytes: 0 }
+    }
+}
+
 impl Context<'_> {
     /// The response to a call that stands alone: its own HTTP status.
-    fn alone(&self, spoken: Spoken) -> Response<Body> {
+    fn alone(&self, spoken: Spoken) -> Done {
         let wire = spoken.refusal.as_ref().map(Error::wire);
         let status =
             wire.as_ref().and_then(|wire| StatusCode::from_u16(wire.status).ok()).unwrap_or_default();
         let mut body = spoken.body;
         body.push(Bytes::from_static(b"\n"));
+        let bytes = body.len();
         let mut response = respond(status, body);
         let headers = response.headers_mut();
-        if let Some(seconds) = wire.and_then(|wire| wire.retry_after_s) {
+        if let Some(seconds) = wire.as_ref().and_then(|wire| wire.retry_after_s) {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if let Some(status) = spoken.status {
             headers.insert(CACHE_STATUS, written(&status));
         }
         self.principal.rate_headers(headers, Instant::now());
-        response
+        let reason = wire.map(|wire| wire.reason);
+        Done { response, calls: Calls::NONE.and(spoken.ended), reason, bytes }
     }
 
     /// The response to a batch: 200, each element with its own outcome, in order; notifications have none.
-    async fn batch(&self, elements: Vec<Element>) -> Response<Body> {
+    async fn batch(&self, elements: Vec<Element>) -> Done {
         let limit = self.front.config.server.max_batch.min(self.principal.max_batch());
         if elements.len() > limit {
             let error = Error::BatchTooLarge { calls: elements.len(), limit };
@@ -125,8 +162,9 @@ impl Context<'_> {
             .flatten()
             .collect();
         if spoken.is_empty() {
-            return respond(StatusCode::OK, Pieces::default());
+            return Done::nothing();
         }
+        let calls = spoken.iter().fold(Calls::NONE, |calls, spoken| calls.and(spoken.ended));
         let answers: Vec<CacheStatus> = spoken.iter().filter_map(|spoken| spoken.status).collect();
         let mut body = Pieces::default();
         for (i, spoken) in spoken.into_iter().enumerate() {
@@ -134,6 +172,7 @@ impl Context<'_> {
             body.append(spoken.body);
         }
         body.push(Bytes::from_static(b"]\n"));
+        let bytes = body.len();
         let mut response = respond(StatusCode::OK, body);
         if !answers.is_empty() {
             let hits = answers.iter().filter(|status| status.is_hit()).count();
@@ -141,7 +180,7 @@ impl Context<'_> {
             response.headers_mut().insert(CACHE_STATUS, written(&status));
         }
         self.principal.rate_headers(response.headers_mut(), Instant::now());
-        response
+        Done { response, calls, reason: None, bytes }
     }
 
     /// One element's answer; a notification has none.
@@ -177,7 +216,7 @@ impl Context<'_> {
         let deadline = self.started + self.front.config.server.request_timeout;
         let shown = self.principal.shown(query);
         let floor = shown.as_ref().and_then(Shown::slot);
-        let terms = Terms { bypass: self.bypass, floor, deadline };
+        let terms = Terms { bypass: self.bypass, floor, deadline, trace: self.trace.clone() };
         let answer = self.front.cache.answer(query, terms).await?;
         if let Some(shown) = shown {
             shown.show(answer.slot);
@@ -209,8 +248,9 @@ impl Context<'_> {
             let error = Error::AnswersTooLarge { limit: self.front.config.pool.max_response };
             return self.count_refused(id, Some(method), query.commitment(), error);
         }
-        self.count(Some(method), query.commitment(), answer.outcome, body.len());
-        Spoken { body, status: Some(answer.status), refusal: None }
+        let ended = Ended { method: Some(method), commitment: query.commitment(), outcome: answer.outcome };
+        self.count(ended, body.len());
+        Spoken { body, status: Some(answer.status), refusal: None, ended }
     }
 
     /// Whether an answer of so many bytes still fits beside those that were there before it: together they may be as
@@ -239,23 +279,23 @@ impl Context<'_> {
     ) -> Spoken {
         let mut text = Vec::with_capacity(128);
         reply::refusal(&mut text, id, &error);
-        self.count(method, commitment, outcome(&error), text.len());
+        let ended = Ended { method, commitment, outcome: outcome(&error) };
+        self.count(ended, text.len());
         let mut body = Pieces::default();
         body.push(text.into());
-        Spoken { body, status: None, refusal: Some(error) }
+        Spoken { body, status: None, refusal: Some(error), ended }
     }
 
-    fn count(&self, method: Option<Method>, commitment: Option<Commitment>, outcome: Outcome, bytes: usize) {
-        let took = self.started.elapsed();
-        self.front.metrics.call(method, commitment, outcome, took, bytes);
+    fn count(&self, ended: Ended, bytes: usize) {
+        let Ended { method, commitment, outcome } = ended;
+        self.front.metrics.call(method, commitment, outcome, self.started.elapsed(), bytes);
         self.principal.count(&self.front.metrics, outcome);
-        tracing::debug!(
+        // Of a batch the access line says the sum.
+        tracing::trace!(
             rpc.method = method.map_or("other", Method::as_str),
             rpc.commitment = commitment.map_or("none", Commitment::as_str),
             cache.outcome = outcome.as_str(),
-            key.id = self.principal.id(),
             request.id = self.request.as_str(),
-            duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             response_bytes = bytes,
             "call"
         );
@@ -291,6 +331,7 @@ fn outcome(error: &Error) -> Outcome {
 fn refuse_whole(
     front: &Front,
     request: &RequestId,
+    trace: &Trace,
     started: Instant,
     body: &Bytes,
     error: &Error,
@@ -303,16 +344,14 @@ fn refuse_whole(
     reply::refusal(&mut text, &id, error);
     front.metrics.call(None, None, outcome(error), started.elapsed(), text.len());
     let wire = error.wire();
-    tracing::debug!(
-        cache.outcome = outcome(error).as_str(),
-        reason = wire.reason,
-        request.id = request.as_str(),
-        response_bytes = text.len(),
-        "request refused"
-    );
     text.push(b'\n');
+    let status = StatusCode::from_u16(wire.status).unwrap_or_default();
+    let calls = Calls::NONE.and(Ended { method: None, commitment: None, outcome: outcome(error) });
+    let (reason, bytes) = (Some(wire.reason), text.len());
+    let line = Line { request, trace, key: "none", reason, status, calls, bytes, started };
+    line.write(&front.access, RequestSpan::default());
     let mut response = Response::new(Body::from(text));
-    *response.status_mut() = StatusCode::from_u16(wire.status).unwrap_or_default();
+    *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, JSON);
     if let Some(seconds) = wire.retry_after_s {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));

@@ -13,6 +13,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use super::Fault;
 use crate::chunks::{Gather, OverLimit};
 use crate::config::{Pool, Secret, Upstream};
+use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
 /// Idle connections are dropped before most servers drop theirs (a node's own keep-alive has no limit).
 const IDLE: Duration = Duration::from_secs(50);
@@ -159,12 +160,26 @@ impl Client {
         })
     }
 
-    /// Sends one call and reads its answer to the end, within `timeout`. `heard` is set once the answer is arriving.
+    /// Sends one call, as the attempt `span` where that is in a trace, and reads its answer to the end, within `timeout`.
+    /// `heard` is set once the answer is arriving.
     ///
     /// # Errors
     /// Everything but a 2xx with a whole body inside the limits; nothing here has looked into the body.
-    pub async fn post(&self, body: Bytes, timeout: Duration, heard: &AtomicBool) -> Result<Bytes, Fault> {
-        let read = self.exchange(body, self.max_response, &self.budget, heard);
+    pub async fn post(
+        &self,
+        body: Bytes,
+        timeout: Duration,
+        heard: &AtomicBool,
+        span: &Attempt<'_>,
+    ) -> Result<Bytes, Fault> {
+        let mut request = self.http.post(self.url.expose());
+        if let Some((parent, state)) = span.headers() {
+            request = request.header(TRACEPARENT, parent);
+            if let Some(state) = state {
+                request = request.header(TRACESTATE, state);
+            }
+        }
+        let read = Self::exchange(request.body(body), self.max_response, &self.budget, heard);
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
@@ -175,18 +190,18 @@ impl Client {
     /// As for [`Client::post`], but never [`Fault::BuffersFull`].
     pub async fn probe(&self, body: Bytes, timeout: Duration) -> Result<Bytes, Fault> {
         let (budget, heard) = (BufferBudget::new(usize::MAX), AtomicBool::new(false));
-        let read = self.exchange(body, MAX_PROBE_BYTES, &budget, &heard);
+        let request = self.http.post(self.url.expose()).body(body);
+        let read = Self::exchange(request, MAX_PROBE_BYTES, &budget, &heard);
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
     async fn exchange(
-        &self,
-        body: Bytes,
+        request: reqwest::RequestBuilder,
         limit: usize,
         budget: &BufferBudget,
         heard: &AtomicBool,
     ) -> Result<Bytes, Fault> {
-        let sent = self.http.post(self.url.expose()).body(body).send().await;
+        let sent = request.send().await;
         let mut response = sent.map_err(|e| if e.is_timeout() { Fault::Timeout } else { Fault::Connect })?;
         // The status is read before the body: a non-2xx body is never a node's JSON-RPC error.
         match response.status().as_u16() {

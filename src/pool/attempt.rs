@@ -70,9 +70,10 @@ impl Pool {
             Floor::Withheld => Cow::Borrowed(&ask.query),
         };
         let body = call_body(id, &query);
+        let span = ask.trace.attempt(&member.name, method);
         let outcome = {
             let exchange = async {
-                let body = member.client.post(body, timeout, heard).await?;
+                let body = member.client.post(body, timeout, heard, &span).await?;
                 take_apart(body, id, ask.query.clone()).await
             };
             tokio::pin!(exchange);
@@ -112,6 +113,7 @@ impl Pool {
             (Ok(_), Ok((_, NodeReply::Error { .. }, _))) => AttemptResult::NodeError,
             (Ok(_), _) => AttemptResult::Ok,
         };
+        span.end(result);
         member.metrics.requests.at((Some(method), result)).inc();
         member.metrics.request_duration.at(Some(method)).observe(latency.as_secs_f64());
         if result == AttemptResult::Incapable {

@@ -90,7 +90,6 @@ impl SoFar {
     }
 
     fn failed(&mut self, member: &Member, why: AttemptResult) {
-        tracing::debug!(upstream.name = member.name, reason = why.as_str(), "attempt failed");
         self.attempts.push(Attempt { upstream: member.name.clone(), reason: why.to_string() });
     }
 
@@ -213,8 +212,14 @@ impl Pool {
     }
 }
 
-/// What a fault means for the next calls to this node.
+/// What a fault means for the next calls to this node, and a word of it: the log folds what it has said before.
 fn after_fault(member: &Member, fault: Fault) {
+    let reason = fault.result().as_str();
+    if fault.counts_against_node() {
+        tracing::warn!(upstream.name = member.name, reason, "an attempt on an upstream failed");
+    } else {
+        tracing::debug!(upstream.name = member.name, reason, "an attempt on an upstream was given up");
+    }
     if let Fault::TooManyRequests(wait) = fault {
         let wait = wait.unwrap_or(Duration::from_millis(250));
         member.quiet_for(wait, Instant::now());

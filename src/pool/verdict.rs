@@ -141,7 +141,14 @@ mod tests {
     fn ask(method: Method, params: &str, alone: bool) -> Ask {
         let params = Params::Array(Bytes::copy_from_slice(params.as_bytes()));
         let query = Query::parse(method, &params, Profile::Node).unwrap();
-        Ask { query, floor: Some(100), prefer: None, alone, deadline: Instant::now() }
+        Ask {
+            query,
+            floor: Some(100),
+            prefer: None,
+            alone,
+            deadline: Instant::now(),
+            trace: crate::telemetry::Trace::default(),
+        }
     }
 
     fn error(code: i32, message: &str) -> NodeReply {

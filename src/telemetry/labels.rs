@@ -282,6 +282,18 @@ label! {
 }
 
 label! {
+    /// What became of a recorded span.
+    SpanResult is "result" {
+        /// The collector took it.
+        Exported = "exported",
+        /// It did not.
+        Failed = "failed",
+        /// The queue was full.
+        Dropped = "dropped",
+    }
+}
+
+label! {
     /// What became of a changed configuration or key file.
     ReloadResult is "result" {
         /// In force.

@@ -16,7 +16,7 @@ use super::labels::{
     AttemptResult, AuthFailure, EvictionCause, HedgeResult, LimitReason, NodeCode, Outcome, ReloadResult,
     RetryReason,
 };
-use super::labels::{StaleCause, UncacheableReason, VerifyResult};
+use super::labels::{SpanResult, StaleCause, UncacheableReason, VerifyResult};
 use crate::methods::{Commitment, Method};
 
 /// What all names begin with.
@@ -116,6 +116,9 @@ metrics! {
         upstream_retries: Counters<RetryReason> = "upstream_retries_total",
         /// Second calls beside a slow first one, by what became of them.
         upstream_hedges: Counters<HedgeResult> = "upstream_hedges_total",
+
+        /// Spans of recorded traces, by what became of them on the way to the collector.
+        trace_spans: Counters<SpanResult> = "trace_spans_total",
 
         /// Keys not accepted.
         auth_failures: Counters<AuthFailure> = "auth_failures_total",

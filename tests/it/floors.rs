@@ -7,6 +7,7 @@ use slotfront::jsonrpc::Params;
 use slotfront::methods::{Commitment, Method, Profile, Query, Slot};
 use slotfront::node::NodeReply;
 use slotfront::pool::{Ask, Reply};
+use slotfront::telemetry::Trace;
 use tokio::time::Instant;
 
 use crate::harness::Stage;
@@ -22,7 +23,8 @@ fn query(method: Method, params: &Value) -> Query {
 
 async fn ask(stage: &Stage, query: Query, floor: Slot) -> Reply {
     let deadline = Instant::now() + Duration::from_secs(5);
-    let ask = Ask { query, floor: Some(floor), prefer: None, alone: false, deadline };
+    let ask =
+        Ask { query, floor: Some(floor), prefer: None, alone: false, deadline, trace: Trace::default() };
     stage.front().pool.call(&ask).await.unwrap()
 }
 

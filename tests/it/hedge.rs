@@ -10,6 +10,7 @@ use slotfront::methods::{Method, Profile, Query};
 use slotfront::pool::breaker::State;
 use slotfront::pool::{Ask, Reply};
 use slotfront::sim::Fault;
+use slotfront::telemetry::Trace;
 use tokio::time::Instant;
 
 use crate::harness::Stage;
@@ -38,7 +39,11 @@ async fn call(stage: &Stage, alone: bool) -> Result<Reply, Error> {
     let params = json!([stage.cluster.examples().wallets[0].to_string()]).to_string();
     let query = Query::parse(Method::GetAccountInfo, &Params::Array(params.into()), Profile::Node).unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
-    stage.front().pool.call(&Ask { query, floor: None, prefer: None, alone, deadline }).await
+    stage
+        .front()
+        .pool
+        .call(&Ask { query, floor: None, prefer: None, alone, deadline, trace: Trace::default() })
+        .await
 }
 
 /// The last node's calls, and hedges by their result: won, lost, failed, over budget.

@@ -8,6 +8,7 @@ use slotfront::pool::Ask;
 use slotfront::pool::breaker::State;
 use slotfront::pool::select::Unusable;
 use slotfront::sim::Fault;
+use slotfront::telemetry::Trace;
 use tokio::time::Instant;
 
 use crate::harness::Stage;
@@ -101,7 +102,14 @@ async fn a_callers_short_patience_is_no_mark_against_the_node() {
     let breaker = stage.front().config.pool.breaker;
     let call = async |patience_ms| {
         let deadline = Instant::now() + Duration::from_millis(patience_ms);
-        let ask = Ask { query: Query::ClusterNodes, floor: None, prefer: None, alone: false, deadline };
+        let ask = Ask {
+            query: Query::ClusterNodes,
+            floor: None,
+            prefer: None,
+            alone: false,
+            deadline,
+            trace: Trace::default(),
+        };
         pool.call(&ask).await.unwrap_err()
     };
     for _ in 0..breaker.failures {

@@ -6,6 +6,7 @@ use serde_json::json;
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Commitment, Method, Profile, Query};
 use slotfront::pool::Ask;
+use slotfront::telemetry::Trace;
 use tokio::time::Instant;
 
 use crate::harness::Stage;
@@ -22,7 +23,14 @@ async fn a_slot_that_answers_tell_is_not_asked_for() {
     let before = counts();
     while counts().0 < before.0 + 8 {
         let deadline = Instant::now() + Duration::from_secs(5);
-        let ask = Ask { query: query.clone(), floor: None, prefer: None, alone: false, deadline };
+        let ask = Ask {
+            query: query.clone(),
+            floor: None,
+            prefer: None,
+            alone: false,
+            deadline,
+            trace: Trace::default(),
+        };
         stage.front().pool.call(&ask).await.unwrap();
     }
     let busy = counts();

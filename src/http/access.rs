@@ -1,0 +1,185 @@
+//! The access line: one event per request, at debug; at info where it was slow or failed, a few a second.
+//!
+//! A request is one HTTP exchange: a batch is one line that sums up its calls. What is not enabled costs a comparison.
+//! Never in it: the key itself, params, anything of an upstream's.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::StatusCode;
+use tokio::time::Instant;
+
+use super::request_id::RequestId;
+use crate::methods::{Commitment, Method};
+use crate::telemetry::trace::{RequestSpan, Told};
+use crate::telemetry::{Outcome, Trace};
+
+/// Past this a request was slow: five attempts of a usual node fit in, and whoever waits for it notices.
+const SLOW: Duration = Duration::from_secs(1);
+/// Lines a second at info: enough to see what is slow or fails, and no more on top of what already is a bad day.
+const PER_SECOND: u32 = 5;
+
+/// Bounds the lines at info.
+#[derive(Debug, Default)]
+pub struct Sampled(Mutex<Second>);
+
+/// What was written in one second.
+#[derive(Debug, Default)]
+struct Second {
+    began: Option<Instant>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Sampled {
+    /// Whether there is room for a line, and how many there was none for since the last.
+    fn take(&self, now: Instant) -> Option<u64> {
+        let mut second = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if second.began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
+            second.began = Some(now);
+            second.lines = 0;
+        }
+        if second.lines == PER_SECOND {
+            second.left_out += 1;
+            return None;
+        }
+        second.lines += 1;
+        Some(std::mem::take(&mut second.left_out))
+    }
+}
+
+/// How one call ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    pub(super) method: Option<Method>,
+    pub(super) commitment: Option<Commitment>,
+    pub(super) outcome: Outcome,
+}
+
+/// How the calls of one request ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Calls {
+    method: &'static str,
+    commitment: &'static str,
+    outcome: &'static str,
+    count: usize,
+    /// Calls that we failed to answer.
+    failed: usize,
+}
+
+/// The word for calls that differ.
+const MIXED: &str = "mixed";
+
+impl Calls {
+    /// A request without a call to answer.
+    pub(super) const NONE: Self =
+        Self { method: "none", commitment: "none", outcome: "none", count: 0, failed: 0 };
+
+    /// The same with one more.
+    #[must_use]
+    pub(super) fn and(self, call: Ended) -> Self {
+        let [method, commitment, outcome] = [
+            call.method.map_or("other", Method::as_str),
+            call.commitment.map_or("none", Commitment::as_str),
+            call.outcome.as_str(),
+        ];
+        let same = |all: &'static str, one| if self.count == 0 || all == one { one } else { MIXED };
+        Self {
+            method: same(self.method, method),
+            commitment: same(self.commitment, commitment),
+            outcome: same(self.outcome, outcome),
+            count: self.count + 1,
+            failed: self.failed + usize::from(call.outcome == Outcome::Error),
+        }
+    }
+}
+
+/// What is known of a request when it has been answered.
+pub(super) struct Line<'a> {
+    pub(super) request: &'a RequestId,
+    pub(super) trace: &'a Trace,
+    /// The key's id; `none` where it was not accepted.
+    pub(super) key: &'a str,
+    /// Why it was refused, where it was.
+    pub(super) reason: Option<&'static str>,
+    pub(super) status: StatusCode,
+    pub(super) calls: Calls,
+    pub(super) bytes: usize,
+    pub(super) started: Instant,
+}
+
+impl Line<'_> {
+    /// Writes the line, and ends the request's span.
+    pub(super) fn write(&self, sampled: &Sampled, span: RequestSpan) {
+        let Calls { method, commitment, outcome, count: calls, failed } = self.calls;
+        let now = Instant::now();
+        let took = now.duration_since(self.started);
+        let failed_here = failed > 0 || self.status.is_server_error();
+        let left_out = if failed_here || took >= SLOW { sampled.take(now) } else { None };
+        macro_rules! say {
+            ($level:ident $(, $more:ident . $field:ident = $value:expr)?) => {
+                tracing::$level!(
+                    rpc.method = method,
+                    rpc.commitment = commitment,
+                    rpc.calls = calls,
+                    cache.outcome = outcome,
+                    reason = self.reason,
+                    http.status = self.status.as_u16(),
+                    key.id = self.key,
+                    request.id = self.request.as_str(),
+                    trace.id = self.trace.id().map(tracing::field::display),
+                    duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                    response_bytes = self.bytes,
+                    $($more.$field = $value,)?
+                    "request"
+                )
+            };
+        }
+        if let Some(left_out) = left_out {
+            say!(info, log.left_out = left_out);
+        } else {
+            say!(debug);
+        }
+        span.end(&Told {
+            method,
+            commitment,
+            outcome,
+            calls,
+            status: self.status.as_u16(),
+            key: self.key,
+            request: self.request.as_str(),
+            failed: failed_here,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_lines_a_second_and_the_count_of_the_others() {
+        let (sampled, start) = (Sampled::default(), Instant::now());
+        let taken: Vec<_> = (0..20).map(|_| sampled.take(start)).collect();
+        assert_eq!(taken.iter().filter(|taken| **taken == Some(0)).count(), 5);
+        assert_eq!(taken[5..], [None; 15]);
+        assert_eq!(sampled.take(start + Duration::from_millis(999)), None);
+        assert_eq!(sampled.take(start + Duration::from_secs(1)), Some(16));
+        assert_eq!(sampled.take(start + Duration::from_secs(1)), Some(0));
+    }
+
+    #[test]
+    fn calls_are_summed_up_in_words() {
+        let call = |method, outcome| Ended { method, commitment: Some(Commitment::Confirmed), outcome };
+        let words = |calls: &[Ended]| {
+            let sum = calls.iter().fold(Calls::NONE, |sum, call| sum.and(*call));
+            (sum.method, sum.commitment, sum.outcome, sum.count, sum.failed)
+        };
+        let (block, account) = (Some(Method::GetBlock), Some(Method::GetAccountInfo));
+        assert_eq!(words(&[]), ("none", "none", "none", 0, 0));
+        assert_eq!(words(&[call(block, Outcome::Hit)]), ("getBlock", "confirmed", "hit", 1, 0));
+        assert_eq!(words(&[call(None, Outcome::Invalid)]).0, "other");
+        let two = [call(block, Outcome::Hit), call(account, Outcome::Error)];
+        assert_eq!(words(&two), ("mixed", "confirmed", "mixed", 2, 1));
+    }
+}

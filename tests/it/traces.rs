@@ -1,0 +1,306 @@
+//! A request's place in a trace, from the caller's header to the node's and into the log; and no secret beside it.
+
+use std::sync::{Arc, LazyLock, Mutex};
+
+use serde_json::{Value, json};
+use slotfront::config::{Config, Secret};
+use slotfront::sim::Fault;
+use tracing::Dispatch;
+use tracing_subscriber::layer::SubscriberExt;
+
+use crate::harness::{Reply, Stage};
+use crate::spy::Spy;
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// One node behind a spy.
+async fn stage(change: impl FnOnce(&mut Config)) -> (Stage, Spy) {
+    let by = Spy::start().await;
+    let node = by.clone();
+    let stage = Stage::of(1, |config| {
+        let url = std::mem::replace(&mut config.upstreams[0].url, Secret::new(by.url.clone()));
+        by.node.set(url.expose().to_owned()).unwrap();
+        change(config);
+    });
+    (stage.await, node)
+}
+
+async fn call(stage: &Stage, wallet: usize, headers: &[(&str, &str)]) -> Reply {
+    let account = stage.cluster.examples().wallets[wallet].to_string();
+    let body =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": [account]}).to_string();
+    let mut request = stage.client.post(&stage.url).header("content-type", "application/json").body(body);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    stage.send(request).await
+}
+
+#[tokio::test]
+async fn a_callers_place_in_a_trace_goes_on_to_the_node() {
+    let (stage, node) = stage(|_| {}).await;
+    let vendor = ("tracestate", "a=1,b=2");
+    let unsampled = PARENT.replace("-01", "-00");
+    let upper = PARENT.to_uppercase();
+    for (i, (headers, expected)) in [
+        (&[("traceparent", PARENT), vendor][..], (vec![PARENT], vec!["a=1,b=2"])),
+        (
+            &[("traceparent", PARENT), ("tracestate", "a=1"), ("tracestate", "b=2")],
+            (vec![PARENT], vec!["a=1,b=2"]),
+        ),
+        (&[("traceparent", &unsampled)], (vec![unsampled.as_str()], vec![])),
+        (&[("traceparent", &upper), vendor], (vec![], vec![])),
+        (&[("traceparent", PARENT), ("traceparent", PARENT)], (vec![], vec![])),
+        (&[vendor], (vec![], vec![])),
+        (&[], (vec![], vec![])),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        stage.front().cache.clear();
+        let reply = call(&stage, 0, headers).await;
+        assert_eq!(reply.cache(), "fwd=miss; stored");
+        let seen = node.seen("getAccountInfo");
+        let last = &seen[i];
+        assert_eq!((last.header("traceparent"), last.header("tracestate")), expected, "{headers:?}");
+    }
+    for probe in node.seen("getSlot") {
+        assert_eq!(probe.header("traceparent"), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_shared_flight_carries_its_leaders_place() {
+    let (stage, node) = stage(|_| {}).await;
+    let hold = stage.cluster.node(0).hold("getAccountInfo");
+    let other = PARENT.replace("4bf9", "5bf9");
+    let (lead, joined, ()) = tokio::join!(
+        call(&stage, 0, &[("traceparent", PARENT)]),
+        async {
+            stage.until("the first is on its way", || hold.waiting() == 1).await;
+            call(&stage, 0, &[("traceparent", &other)]).await
+        },
+        async {
+            stage.until("both wait", || stage.front().metrics.requests_in_flight.get() == 2).await;
+            // The second has been read, but not yet joined.
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            hold.release();
+        },
+    );
+    assert_eq!([lead.cache(), joined.cache()], ["fwd=miss; stored", "fwd=miss; collapsed"]);
+    let seen = node.seen("getAccountInfo");
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0].header("traceparent"), [PARENT]);
+}
+
+/// What a log writes.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Written {
+    /// As JSON, at `filter`, on this thread.
+    ///
+    /// While a process has a single subscriber, tracing asks that of the thread which first meets an event, and another
+    /// test's thread has none: with two it asks both.
+    fn log(&self, filter: &str) -> tracing::subscriber::DefaultGuard {
+        static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
+        LazyLock::force(&SECOND);
+        let writer = self.clone();
+        let lines = tracing_subscriber::fmt::layer().json().flatten_event(true);
+        let lines = lines.with_writer(move || writer.clone());
+        let filter = tracing_subscriber::EnvFilter::new(filter);
+        tracing::subscriber::set_default(tracing_subscriber::registry().with(filter).with(lines))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    fn lines(&self, message: &str) -> Vec<Value> {
+        let text = self.text();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter(|line| line["message"] == message).collect()
+    }
+}
+
+#[tokio::test]
+async fn each_request_is_one_line_that_names_its_trace_and_no_secret() {
+    let written = Written::default();
+    let guard = written.log("slotfront=trace");
+    let (stage, node) = stage(|config| config.pool.retries = 0).await;
+    call(&stage, 0, &[("traceparent", PARENT), ("x-request-id", "mine")]).await;
+    let lines = written.lines("request");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let line = &lines[0];
+    for (field, expected) in [
+        ("level", json!("DEBUG")),
+        ("target", json!("slotfront::http::access")),
+        ("rpc.method", json!("getAccountInfo")),
+        ("rpc.commitment", json!("finalized")),
+        ("rpc.calls", json!(1)),
+        ("cache.outcome", json!("miss")),
+        ("http.status", json!(200)),
+        ("request.id", json!("mine")),
+        ("trace.id", json!(TRACE)),
+    ] {
+        assert_eq!(line[field], expected, "{field}");
+    }
+    assert!(line["duration_us"].is_u64() && line.get("reason").is_none(), "{line}");
+
+    // A batch is one line; so is a refusal, which does not show the key.
+    let one = |id| json!({"jsonrpc": "2.0", "id": id, "method": "getVoteAccounts"});
+    stage.post(json!([one(1), one(2), {"jsonrpc": "2.0", "id": 3, "method": "getBlock"}]).to_string()).await;
+    let refused = stage.call_as("sf_hunter2", "getVoteAccounts", json!([])).await;
+    assert_eq!(refused.status, 401);
+    let lines = written.lines("request");
+    assert_eq!(lines.len(), 3);
+    assert_eq!(
+        [&lines[1]["rpc.calls"], &lines[1]["rpc.method"], &lines[1]["cache.outcome"]],
+        [&json!(3), &json!("mixed"), &json!("mixed")]
+    );
+    assert_eq!([&lines[2]["key.id"], &lines[2]["cache.outcome"]], [&json!("none"), &json!("denied")]);
+    assert!(lines[2]["reason"].is_string() && lines[2].get("trace.id").is_none());
+
+    // What fails is told at info, a few lines a second.
+    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Status(503), None);
+    for _ in 0..8 {
+        assert_eq!(call(&stage, 1, &[]).await.status, 502);
+    }
+    let told = written.lines("request").iter().filter(|line| line["level"] == "INFO").count();
+    assert!((5..8).contains(&told), "{told}");
+    assert!(!written.lines("an attempt on an upstream failed").is_empty());
+
+    drop(guard);
+    let text = written.text();
+    for secret in ["sf_hunter2", node.url.trim_start_matches("http://"), node.node.get().unwrap()] {
+        assert!(!text.contains(secret), "{secret} in {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_good_request_is_no_line_at_info() {
+    let written = Written::default();
+    let _guard = written.log("slotfront=info");
+    let (stage, _) = stage(|_| {}).await;
+    assert_eq!(call(&stage, 0, &[("traceparent", PARENT)]).await.status, 200);
+    assert_eq!(written.lines("request"), [Value::Null; 0]);
+}
+
+#[cfg(feature = "otlp")]
+mod exported {
+    use super::*;
+
+    /// Every span that came, in the order of their ends.
+    fn spans(collector: &Spy) -> Vec<Value> {
+        let bodies = collector.seen("resourceSpans").into_iter().map(|seen| {
+            assert_eq!(seen.path(), "/v1/traces");
+            assert_eq!(seen.header("content-type"), ["application/json"]);
+            serde_json::from_str::<Value>(&seen.body).unwrap()
+        });
+        let spans = |body: Value| {
+            let scope = &body["resourceSpans"][0]["scopeSpans"][0];
+            scope["spans"].as_array().unwrap().clone()
+        };
+        bodies.flat_map(spans).collect()
+    }
+
+    fn attribute(span: &Value, key: &str) -> Value {
+        let all = span["attributes"].as_array().unwrap();
+        let value = all.iter().find(|attribute| attribute["key"] == key).map(|found| &found["value"]);
+        value.map_or(Value::Null, |value| value.as_object().unwrap().values().next().unwrap().clone())
+    }
+
+    async fn traced(share: f64) -> (Stage, Spy, Spy) {
+        let collector = Spy::start().await;
+        let url = Secret::new(collector.url.clone());
+        let (stage, node) = stage(|config| {
+            config.telemetry.otlp = Some(url);
+            config.telemetry.trace_sample = share;
+        })
+        .await;
+        (stage, node, collector)
+    }
+
+    #[tokio::test]
+    async fn a_recorded_request_is_linked_from_its_caller_to_the_node() {
+        let (stage, node, collector) = traced(0.0).await;
+        stage.cluster.node(0).fault_on("getAccountInfo", Fault::Status(503), Some(1));
+        let vendor = ("tracestate", "a=1");
+        let reply = call(&stage, 0, &[("traceparent", PARENT), vendor, ("x-request-id", "mine")]).await;
+        assert_eq!(reply.status, 200);
+        // Neither of these is recorded.
+        let unsampled = PARENT.replace("-01", "-00");
+        call(&stage, 1, &[("traceparent", &unsampled)]).await;
+        call(&stage, 2, &[]).await;
+        stage.until("the spans are there", || spans(&collector).iter().any(|span| span["kind"] == 2)).await;
+
+        let spans = spans(&collector);
+        assert!(
+            spans.iter().all(|span| span["traceId"] == TRACE && span["traceState"] == "a=1"),
+            "{spans:?}"
+        );
+        let (servers, clients): (Vec<_>, Vec<_>) = spans.iter().partition(|span| span["kind"] == 2);
+        let [server] = servers[..] else { panic!("{servers:?}") };
+        assert_eq!(server["parentSpanId"], "00f067aa0ba902b7");
+        assert_eq!(server["name"], "getAccountInfo");
+        for (key, expected) in [
+            ("rpc.commitment", json!("finalized")),
+            ("cache.outcome", json!("miss")),
+            ("http.response.status_code", json!("200")),
+            ("request.id", json!("mine")),
+        ] {
+            assert_eq!(attribute(server, key), expected);
+        }
+        let results: Vec<_> = clients.iter().map(|span| attribute(span, "upstream.result")).collect();
+        assert_eq!(results, ["status_5xx", "ok"]);
+        let time = |span: &Value, key: &str| span[key].as_str().unwrap().parse::<u64>().unwrap();
+        let asked = node.seen("getAccountInfo");
+        for (client, asked) in clients.iter().zip(&asked) {
+            assert_eq!(client["parentSpanId"], server["spanId"]);
+            assert_eq!(attribute(client, "upstream.name"), "node-0");
+            assert!(time(server, "startTimeUnixNano") <= time(client, "startTimeUnixNano") + 1_000_000);
+            assert!(time(client, "startTimeUnixNano") <= time(client, "endTimeUnixNano"));
+            let expected = format!("00-{TRACE}-{}-01", client["spanId"].as_str().unwrap());
+            assert_eq!(asked.header("traceparent"), [expected]);
+            assert_eq!(asked.header("tracestate"), ["a=1"]);
+            let failed = attribute(client, "upstream.result") != "ok";
+            assert_eq!(client["status"]["code"] == 2, failed);
+        }
+        // The sampled one's attempts, the unsampled caller's own place, and none.
+        let others = &asked[clients.len()..];
+        assert_eq!(others[0].header("traceparent"), [unsampled.as_str()]);
+        assert_eq!(others[1].header("traceparent"), [""; 0]);
+        let exported = slotfront::telemetry::SpanResult::Exported;
+        let count = || stage.front().metrics.trace_spans.at(exported).get();
+        stage.until("they are counted", || count() == spans.len() as u64).await;
+    }
+
+    #[tokio::test]
+    async fn a_share_of_requests_without_a_trace_begins_one() {
+        let (stage, node, collector) = traced(1.0).await;
+        call(&stage, 0, &[]).await;
+        call(&stage, 0, &[]).await;
+        // The end sends what has gathered.
+        stage.app.as_ref().unwrap().stop().await;
+        let spans = spans(&collector);
+        let outcomes: Vec<_> = spans.iter().map(|span| attribute(span, "cache.outcome")).collect();
+        assert_eq!(outcomes, [Value::Null, json!("miss"), json!("hit")], "{spans:?}");
+        assert_eq!(spans[0]["parentSpanId"], spans[1]["spanId"]);
+        assert!(spans[1].get("parentSpanId").is_none() && spans[2].get("parentSpanId").is_none());
+        assert_ne!(spans[1]["traceId"], spans[2]["traceId"]);
+        let trace = spans[0]["traceId"].as_str().unwrap();
+        assert!(node.seen("getAccountInfo")[0].header("traceparent")[0].starts_with(&format!("00-{trace}-")));
+    }
+}
