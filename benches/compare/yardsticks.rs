@@ -1,0 +1,129 @@
+//! What slotfront is compared with, beside nginx: servers that do less, and the node behind all of them.
+//!
+//! `constant` reads a body and answers the same to all; `floor` parses, limits, looks up in moka and splices, without
+//! keys, methods, freshness or metrics; `node` answers as a node whose chain stands still, and account data is `LENGTH`
+//! bytes long. Each takes its port as the last argument and says when it listens.
+
+#![expect(clippy::print_stdout, reason = "its output is how its caller knows that it listens")]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use moka::sync::Cache;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::net::TcpListener;
+
+/// Bytes of account data that make an answer of 247 bytes.
+const LENGTH: usize = 3;
+const SLOT: u64 = 400_000_000;
+
+#[derive(Deserialize)]
+struct Call<'a> {
+    #[serde(borrow)]
+    id: &'a RawValue,
+    method: &'a str,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+}
+
+/// An answer with the content type of JSON.
+fn json(body: impl Into<Body>) -> Response {
+    ([(CONTENT_TYPE, "application/json; charset=utf-8")], body.into()).into_response()
+}
+
+fn account() -> String {
+    use base64::Engine as _;
+    let data = base64::engine::general_purpose::STANDARD.encode([7; LENGTH]);
+    format!(
+        r#"{{"context":{{"apiVersion":"4.0.0","slot":{SLOT}}},"value":{{"data":["{data}","base64"],"executable":false,"lamports":100000000,"owner":"11111111111111111111111111111111","rentEpoch":18446744073709551615,"space":{LENGTH}}}}}"#
+    )
+}
+
+fn enveloped(result: &str, id: &str) -> String {
+    format!("{{\"jsonrpc\":\"2.0\",\"result\":{result},\"id\":{id}}}\n")
+}
+
+/// Answers as a node that stands still; a block is as long as the number that its slot is.
+async fn node(body: Bytes) -> Response {
+    let Ok(call) = serde_json::from_slice::<Call<'_>>(&body) else { return json("not JSON") };
+    let result = match call.method {
+        "getHealth" => r#""ok""#.to_owned(),
+        "getSlot" => SLOT.to_string(),
+        "getFirstAvailableBlock" => "0".to_owned(),
+        "getGenesisHash" => r#""11111111111111111111111111111111""#.to_owned(),
+        "getVersion" => r#"{"solana-core":"4.0.0","feature-set":1}"#.to_owned(),
+        "getBlock" => {
+            let params: (usize,) = call
+                .params
+                .and_then(|params| serde_json::from_str::<Vec<serde_json::Value>>(params.get()).ok())
+                .and_then(|params| Some((usize::try_from(params.first()?.as_u64()?).ok()?,)))
+                .unwrap_or_default();
+            format!(
+                r#"{{"blockHeight":1,"blockTime":1,"blockhash":"11111111111111111111111111111111","parentSlot":1,"previousBlockhash":"{}","transactions":[]}}"#,
+                "1".repeat(params.0)
+            )
+        }
+        _ => account(),
+    };
+    json(enveloped(&result, call.id.get()))
+}
+
+struct Floor {
+    limiter: DefaultDirectRateLimiter,
+    kept: Cache<String, Bytes>,
+}
+
+/// The least that a caching, limiting proxy does.
+async fn floor(State(floor): State<Arc<Floor>>, Path(_key): Path<String>, body: Bytes) -> Response {
+    if floor.limiter.check().is_err() {
+        return json("limited");
+    }
+    let Ok(call) = serde_json::from_slice::<Call<'_>>(&body) else { return json("not JSON") };
+    let params = call.params.map_or("[]", RawValue::get);
+    let key = [call.method, params].concat();
+    let result = floor.kept.get(&key).unwrap_or_else(|| {
+        let result = Bytes::from(account());
+        floor.kept.insert(key, result.clone());
+        result
+    });
+    let mut answer = Vec::with_capacity(result.len() + 64);
+    answer.extend_from_slice(br#"{"jsonrpc":"2.0","result":"#);
+    answer.extend_from_slice(&result);
+    answer.extend_from_slice(br#","id":"#);
+    answer.extend_from_slice(call.id.get().as_bytes());
+    answer.extend_from_slice(b"}\n");
+    json(answer)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let what = arguments.next().unwrap_or_default();
+    let port = arguments.next().ok_or("usage: yardsticks constant|floor|node PORT")?.parse()?;
+    let router = match what.as_str() {
+        "constant" => {
+            let answer: &'static str = enveloped(&account(), "1").leak();
+            Router::new().fallback(post(move |_body: Bytes| async move { json(answer) }))
+        }
+        "floor" => {
+            let quota = Quota::per_second(NonZeroU32::MAX);
+            let state = Floor { limiter: RateLimiter::direct(quota), kept: Cache::new(100_000) };
+            Router::new().route("/v3/{key}", post(floor)).with_state(Arc::new(state))
+        }
+        "node" => Router::new().fallback(post(node)),
+        other => return Err(format!("no such yardstick: {other:?}").into()),
+    };
+    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
+    println!("listening on {}", listener.local_addr()?);
+    axum::serve(listener, router).await?;
+    Ok(())
+}
