@@ -208,6 +208,7 @@ impl Gateway {
         };
         let held = if key.len() > MAX_KEY { None } else { table.get(&KeyHash::of(key)) };
         let checked = held.ok_or(AuthFailure::Unknown).and_then(|held| {
+            held.warm();
             held.principal.pass.check(held.until, client, origin, || self.clock.wall(now))?;
             Ok(Arc::clone(&held.principal))
         });

@@ -20,6 +20,15 @@ use governor::{Quota, RateLimiter};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State(Arc<InMemoryState>);
 
+impl State {
+    /// When it will be at rest again, steady; zero before its first call.
+    pub(crate) fn at_rest(&self) -> Duration {
+        // An error leaves the state as it is, and carries it out.
+        let rest = self.measure_and_replace(&NotKeyed::NonKey, Err::<((), Nanos), _>);
+        rest.err().flatten().map_or(Duration::ZERO, Duration::from)
+    }
+}
+
 impl StateStore for State {
     type Key = NotKeyed;
 
@@ -81,6 +90,11 @@ impl Limit {
         Self { limiter, state, burst: burst.get(), cell }
     }
 
+    /// Calls at once.
+    pub(crate) fn burst(&self) -> u32 {
+        self.burst
+    }
+
     /// What outlives a reload.
     pub(crate) fn state(&self) -> State {
         self.state.clone()
@@ -94,10 +108,7 @@ impl Limit {
 
     /// What is left, without taking any.
     pub(crate) fn left(&self, now: Duration) -> Left {
-        // An error leaves the state as it is, and carries it out.
-        let rest = self.state.measure_and_replace(&NotKeyed::NonKey, Err::<((), Nanos), _>);
-        let rest = rest.err().flatten().map_or(Duration::ZERO, Duration::from);
-        let full_in = rest.saturating_sub(now);
+        let full_in = self.state.at_rest().saturating_sub(now);
         let room = (self.cell * self.burst).saturating_sub(full_in);
         let calls = u32::try_from(room.as_nanos() / self.cell.as_nanos()).unwrap_or(u32::MAX);
         Left { calls, full_in }
