@@ -6,6 +6,7 @@
 //! predecessor was.
 
 use std::cell::Cell;
+use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,9 +91,9 @@ impl Limit {
         Self { limiter, state, burst: burst.get(), cell }
     }
 
-    /// Calls at once.
-    pub(crate) fn burst(&self) -> u32 {
-        self.burst
+    /// Reads what a check reads of the limit itself, which may lie in several lines of memory; see `Held::warm`.
+    pub(crate) fn warm(&self) {
+        black_box((self.burst, self.cell, Arc::as_ptr(&self.state.0)));
     }
 
     /// What outlives a reload.

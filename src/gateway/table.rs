@@ -35,7 +35,9 @@ impl Held {
     /// out of the processor's caches, and the waits overlap only where no address comes out of another place.
     pub(crate) fn warm(&self) {
         black_box(self.rate.at_rest());
-        black_box(self.principal.bounds.as_ref().map(|bounds| bounds.rate.burst()));
+        if let Some(bounds) = &self.principal.bounds {
+            bounds.rate.warm();
+        }
     }
 }
 
