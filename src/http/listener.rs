@@ -46,6 +46,9 @@ const PING: Duration = Duration::from_secs(20);
 /// How often a connection of HTTP/2 is looked at for idling and for answers left lying.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// How long a connection on which nothing was said is still listened to after a stop: several round trips.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
 /// How serving ends.
 #[derive(Debug, Clone, Default)]
 pub struct Ends {
@@ -141,29 +144,48 @@ impl Door {
         // Answers are written whole, so waiting for more to send only delays them.
         let _ = socket.set_nodelay(true);
         let server = &self.front.config.server;
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the connection's beginning took too long");
         let deadline = Instant::now() + server.header_timeout;
         let mut client = peer;
         if server.proxy_protocol {
             let trusted = server.trusted_proxies.iter().any(|network| network.contains(&peer.to_canonical()));
-            if !trusted {
-                return Err("server.proxy_protocol: the peer is none of trusted_proxies".into());
-            }
-            let said = tokio::time::timeout_at(deadline, proxy_protocol::read(&mut socket)).await;
-            client = said.map_err(late)??.unwrap_or(peer);
+            let said = if trusted {
+                self.begins(deadline, proxy_protocol::read(&mut socket)).await?
+            } else {
+                Err(proxy_protocol::Refused::Stranger)
+            };
+            // An operator who has switched this on at one end only would look for it.
+            client = said
+                .inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "connection refused"))?
+                .unwrap_or(peer);
         }
         let exchange = Arc::<Exchange>::default();
         let Some(tls) = &self.tls else {
             let mut stream = Stream::new(socket, Arc::clone(&exchange), server.header_timeout);
-            let http2 = stream.opens_with_http2().await?;
+            let http2 = self.begins(deadline, stream.opens_with_http2()).await??;
             // Boxed, here and below: a connection is as large as its own kind, not as the largest.
             return Box::pin(self.http(stream, exchange, client, http2)).await;
         };
-        let socket =
-            tokio::time::timeout_at(deadline, tls.acceptor().accept(socket)).await.map_err(late)??;
+        let socket = self.begins(deadline, tls.acceptor().accept(socket)).await??;
         let http2 = socket.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
         let stream = Stream::new(socket, Arc::clone(&exchange), server.header_timeout);
         Box::pin(self.http(stream, exchange, client, http2)).await
+    }
+
+    /// What a connection begins with, which must come by `deadline`; after `stop`, within a moment: then a request may be on
+    /// its way, and who says nothing is not waited for.
+    async fn begins<F: Future>(&self, deadline: Instant, beginning: F) -> io::Result<F::Output> {
+        let stopped = async {
+            self.ends.stop.cancelled().await;
+            tokio::time::sleep(LAST_MOMENT).await;
+        };
+        tokio::select! {
+            biased;
+            begun = beginning => Ok(begun),
+            () = tokio::time::sleep_until(deadline) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "the connection's beginning took too long"))
+            }
+            () = stopped => Err(io::Error::new(io::ErrorKind::Interrupted, "the gateway stops")),
+        }
     }
 
     /// HTTP with `client` on a stream that is ready for it.
@@ -199,6 +221,9 @@ impl Door {
         let mut ending = false;
         loop {
             tokio::select! {
+                // What has arrived is read before a stop is heard: a connection that is told to end before its first
+                // request was read closes without an answer.
+                biased;
                 served = connection.as_mut() => return served,
                 () = self.ends.stop.cancelled(), if !ending => {
                     ending = true;

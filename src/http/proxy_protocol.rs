@@ -18,8 +18,11 @@ pub(super) enum Refused {
     /// It ended or broke.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// Whoever connects may not say whose connection it is.
+    #[error("server.proxy_protocol: the peer is none of server.trusted_proxies")]
+    Stranger,
     /// It begins with something else.
-    #[error("expected a PROXY protocol v2 header")]
+    #[error("server.proxy_protocol: expected a PROXY protocol v2 header")]
     NoHeader,
     /// Another version, command or length than there is.
     #[error("a PROXY header that cannot be: {0}")]
@@ -82,7 +85,11 @@ mod tests {
             ("version 3", header(0x31, 0x11, &v4), Err("a version other than 2")),
             ("command 2", header(0x22, 0x11, &v4), Err("an unknown command")),
             ("long", header(0x21, 0x11, &[0; 5000]), Err("longer than 4096 bytes")),
-            ("version 1", b"PROXY TCP4 192.0.2.7 10.0.0.1 1 2\r\n".to_vec(), Err("expected a PROXY")),
+            (
+                "version 1",
+                b"PROXY TCP4 192.0.2.7 10.0.0.1 1 2\r\n".to_vec(),
+                Err("expected a PROXY protocol v2"),
+            ),
             ("plain HTTP", b"POST /v3/key HTTP/1.1\r\n".to_vec(), Err("expected a PROXY")),
             ("cut off", header(0x21, 0x11, &v4)[..20].to_vec(), Err("early eof")),
         ] {

@@ -1,4 +1,4 @@
-//! HTTP/2 without TLS (prior knowledge), and the PROXY protocol: what a balancer inside a network speaks.
+//! What a connection begins and ends with: HTTP/2 without TLS (prior knowledge), the PROXY protocol, a stop.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -119,9 +119,36 @@ async fn a_stop_lets_calls_finish_and_tells_the_client_to_go() {
     assert!(calls.ready().await.is_err(), "the connection has ended");
 }
 
+#[tokio::test]
+async fn a_stop_hears_what_is_said_at_the_last_moment_and_waits_for_nobody_who_is_silent() {
+    let stage = Stage::of(1, |config| {
+        config.server.header_timeout = Duration::from_mins(10);
+        config.server.drain_timeout = Duration::from_secs(30);
+    })
+    .await;
+    let app = stage.app.as_ref().unwrap();
+    let _silent = TcpStream::connect(app.public).await.unwrap();
+    let mut late = TcpStream::connect(app.public).await.unwrap();
+    stage.until("both are open", || stage.front().metrics.connections.get() == 2).await;
+    let seen = async {
+        while TcpStream::connect(app.public).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(say(&mut late, b"").await, "HTTP/1.1 200 OK");
+    };
+    // The notice is a tenth of the drain timeout; then the silent one has its last moment.
+    let stopped =
+        tokio::time::timeout(Duration::from_mins(1), async { tokio::join!(app.stop(), seen) }).await;
+    assert!(stopped.is_ok(), "somebody was waited for");
+}
+
 /// One call on a connection that `begins` somehow; the status line, or nothing if there is none.
 async fn status(address: SocketAddr, begins: &[u8]) -> String {
-    let mut socket = TcpStream::connect(address).await.unwrap();
+    say(&mut TcpStream::connect(address).await.unwrap(), begins).await
+}
+
+/// The same on a connection that stands.
+async fn say(socket: &mut TcpStream, begins: &[u8]) -> String {
     let body = String::from_utf8(call("getClusterNodes", &json!([])).to_vec()).unwrap();
     let head = format!(
         "POST /v3/dev HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
