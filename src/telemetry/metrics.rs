@@ -146,7 +146,7 @@ metrics! {
 metrics! {
     /// The metrics of one upstream; label `upstream`, its configured name.
     pub struct UpstreamMetrics {
-        /// Attempts on the upstream; method `other` is probes.
+        /// Attempts on the upstream; probes are not counted.
         requests: Counters<(Option<Method>, AttemptResult)> = "upstream_requests_total",
         /// From sending an attempt to its last byte.
         request_duration: Histograms<Option<Method>> = "upstream_request_duration_seconds" [LATENCY],

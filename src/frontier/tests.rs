@@ -1,0 +1,137 @@
+//! What is believed of a node that jumps ahead, falls back or is alone.
+
+use super::*;
+
+const C: Commitment = Commitment::Processed;
+
+fn frontier(nodes: usize, reports: &[(usize, Slot, u64)]) -> (Frontier, Instant) {
+    let frontier = Frontier::new(nodes);
+    let start = frontier.started;
+    for &(node, slot, at_s) in reports {
+        frontier.probed(node, C, slot, start + Duration::from_secs(at_s));
+    }
+    (frontier, start)
+}
+
+#[test]
+fn the_frontier_is_the_highest_report_that_is_believed() {
+    for (name, nodes, reports, expected) in [
+        ("nothing reported", 3, &[][..], 0),
+        ("a pool of one believes its node", 1, &[(0, 10, 0), (0, 5000, 1)][..], 5000),
+        ("highest of several", 3, &[(0, 100, 0), (1, 103, 0), (2, 99, 0)][..], 103),
+        ("a lonely jump waits", 2, &[(0, 100, 0), (1, 100, 0), (1, 1000, 1)][..], 100),
+        ("a second voice confirms", 2, &[(0, 100, 0), (1, 100, 0), (1, 1000, 1), (0, 990, 2)][..], 1000),
+        (
+            "a lonely leader that advances for 10 s is believed",
+            2,
+            &[(0, 100, 0), (1, 100, 0), (1, 1000, 1), (1, 1010, 6), (1, 1020, 12)][..],
+            1020,
+        ),
+        (
+            "a lonely leader that stands still is not",
+            2,
+            &[(0, 100, 0), (1, 100, 0), (1, 1000, 1), (1, 1000, 12)][..],
+            100,
+        ),
+        ("one falling back moves nothing", 2, &[(0, 100, 0), (1, 100, 0), (1, 50, 1)][..], 100),
+        ("none reaches it for 30 s: it falls", 1, &[(0, 100, 0), (0, 50, 1), (0, 60, 31)][..], 60),
+        ("a lonely first word counts while it is the only one", 2, &[(0, 9000, 0)][..], 9000),
+        ("it is no voice for itself", 2, &[(0, 9000, 0), (1, 100, 1)][..], 100),
+        (
+            "nor does it become one by repetition",
+            3,
+            &[(0, 9000, 0), (1, 100, 1), (2, 101, 1), (0, 9000, 9), (2, 109, 10), (0, 9000, 20)][..],
+            109,
+        ),
+        (
+            "a first word that others then confirm stands",
+            3,
+            &[(0, 9000, 0), (1, 100, 1), (2, 8990, 1)][..],
+            9000,
+        ),
+        (
+            "a node that led alone for 10 s is believed when others come back far behind",
+            2,
+            &[(0, 1000, 0), (0, 1025, 10), (1, 900, 11), (0, 1030, 12)][..],
+            1030,
+        ),
+        (
+            "a believed leader stays believed while the others fall behind",
+            3,
+            &[(0, 100, 0), (1, 100, 0), (2, 99, 0), (0, 150, 5), (0, 200, 9), (1, 101, 9), (0, 250, 14)][..],
+            250,
+        ),
+        (
+            "a second who was confirmed is believed when it takes the lead",
+            3,
+            &[(0, 100, 0), (1, 90, 0), (2, 20, 0), (1, 140, 1), (0, 60, 1), (1, 190, 2)][..],
+            190,
+        ),
+        (
+            "a believed leader that jumps is doubted again",
+            2,
+            &[(0, 100, 0), (1, 100, 0), (0, 160, 1), (0, 9000, 2)][..],
+            160,
+        ),
+        ("29 s are not enough", 1, &[(0, 100, 0), (0, 50, 1), (0, 60, 29)][..], 100),
+    ] {
+        assert_eq!(frontier(nodes, reports).0.slot(C), expected, "{name}");
+    }
+}
+
+#[test]
+fn an_answer_never_lowers_a_node_but_a_probe_may() {
+    let (frontier, now) = frontier(1, &[(0, 100, 0)]);
+    frontier.answered(0, C, 90, now);
+    assert_eq!(frontier.node_slot(0, C), Some(100));
+    frontier.probed(0, C, 90, now);
+    assert_eq!((frontier.node_slot(0, C), frontier.lag(0, C)), (Some(90), Some(10)));
+}
+
+#[test]
+fn an_answer_tells_a_slot_unless_it_is_below_what_is_known() {
+    let (frontier, start) = frontier(1, &[(0, 100, 0)]);
+    let (shown, s) = (frontier.shown(0), Duration::from_secs);
+    let told = |at| frontier.told_within(&shown, C, s(1), start + at);
+    assert!(!told(s(0)), "a probe is no answer");
+    frontier.answered(0, C, 99, start + s(1));
+    assert!(!told(s(1)));
+    frontier.answered(0, C, 100, start + s(2));
+    assert_eq!((told(s(2)), told(Duration::from_millis(2999)), told(s(3))), (true, true, false));
+}
+
+#[test]
+fn an_unusable_node_has_no_voice() {
+    let (frontier, now) = frontier(2, &[(0, 100, 0)]);
+    frontier.set_usable(1, false, now);
+    frontier.probed(1, C, 120, now);
+    assert_eq!(frontier.slot(C), 100);
+    frontier.set_usable(1, true, now);
+    assert_eq!(frontier.slot(C), 120);
+}
+
+#[test]
+fn nodes_come_and_go_and_a_number_is_never_given_twice() {
+    let (frontier, now) = frontier(2, &[(0, 100, 0), (1, 103, 0)]);
+    let shown = frontier.shown(1);
+    frontier.leave(1, now);
+    frontier.probed(1, C, 900, now);
+    assert_eq!((frontier.slot(C), frontier.node_slot(1, C), shown.slot(C)), (103, None, Some(103)));
+    let added = frontier.join();
+    assert_eq!((added, frontier.node_slot(added, C)), (2, None));
+    frontier.probed(added, C, 110, now);
+    assert_eq!((frontier.slot(C), frontier.lag(0, C)), (110, Some(10)));
+    frontier.leave(0, now);
+    frontier.probed(added, C, 900, now);
+    assert_eq!(frontier.slot(C), 900, "a pool of one believes its node");
+}
+
+#[tokio::test]
+async fn a_waiter_wakes_when_the_frontier_arrives() {
+    let (frontier, now) = frontier(1, &[(0, 100, 0)]);
+    let waits = frontier.reached(C, 101);
+    tokio::pin!(waits);
+    assert!(futures_util::poll!(&mut waits).is_pending());
+    frontier.answered(0, C, 101, now);
+    waits.await;
+}
