@@ -19,6 +19,7 @@ pub mod pool;
 pub mod frontier;
 pub mod node;
 
+pub mod aside;
 pub mod chunks;
 pub mod config;
 pub mod error;
