@@ -220,7 +220,7 @@ impl App {
         self.ending.draining.cancel();
         // Pointless where nobody is connected: then no balancer is, and whoever pressed Ctrl-C waits for nothing.
         let _ = tokio::time::timeout(drain / NOTICE_PART, self.unconnected()).await;
-        self.ending.public.stop.cancel();
+        self.ending.public.stop.give();
         self.connections.close();
         if tokio::time::timeout_at(deadline, self.connections.wait()).await.is_err() {
             tracing::warn!(
@@ -229,7 +229,7 @@ impl App {
                 drain_timeout_ms = drain.as_millis(),
                 "drain timeout: what is still served is cut"
             );
-            self.ending.public.cut.cancel();
+            self.ending.public.cut.give();
             self.connections.wait().await;
         }
         self.ending.over.cancel();

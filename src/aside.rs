@@ -1,5 +1,6 @@
 //! Long work beside the calls: on a thread of its own that gives way to them.
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 /// How much nicer than the calls: a tenth of a core where they want all of it, and all of what they leave.
@@ -13,8 +14,11 @@ const NICE: i32 = 10;
 /// raise it again (`setpriority(2)`).
 pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, outcome) = oneshot::channel();
+    let runtime = Handle::current();
     let thread = std::thread::Builder::new().name("aside".to_owned()).spawn(move || {
         give_way();
+        // What is begun there, tasks and clients, belongs to the same runtime.
+        let _entered = runtime.enter();
         // Whoever asked may have gone.
         let _ = done.send(work());
     });
@@ -42,6 +46,7 @@ mod tests {
     async fn work_is_done_aside_and_gives_way() {
         let of_this = std::thread::current().id();
         assert_ne!(aside(|| std::thread::current().id()).await, Some(of_this));
+        assert!(aside(|| tokio::spawn(async {})).await.is_some(), "tasks can be begun there");
 
         #[cfg(target_os = "linux")]
         {

@@ -5,7 +5,10 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::Body as _;
-use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderValue, VARY};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, VARY};
+
+use super::fields::Fields;
+use super::reply::Reply;
 
 /// Below this a compressed answer saves less than a packet and costs more than sending it.
 const WORTH_BYTES: u64 = 4 * 1024;
@@ -30,19 +33,14 @@ pub enum Accepted {
 
 impl Accepted {
     /// Reads `Accept-Encoding` (RFC 9110, 12.5.3); a quality of 0 refuses, other qualities do not order.
-    pub fn of(headers: &HeaderMap) -> Self {
+    pub fn of(fields: &(impl Fields + ?Sized)) -> Self {
         let accepts = |wanted: &str| {
-            headers
-                .get_all(ACCEPT_ENCODING)
-                .iter()
-                .filter_map(|v| v.to_str().ok())
-                .flat_map(|v| v.split(','))
-                .any(|coding| {
-                    let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
-                    let refused =
-                        parameters.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0_f32));
-                    name.trim().eq_ignore_ascii_case(wanted) && !refused
-                })
+            let codings = fields.all("accept-encoding").filter_map(|value| str::from_utf8(value).ok());
+            codings.flat_map(|value| value.split(',')).any(|coding| {
+                let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
+                let refused = parameters.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0_f32));
+                name.trim().eq_ignore_ascii_case(wanted) && !refused
+            })
         };
         if accepts("zstd") {
             Self::Zstd
@@ -54,33 +52,58 @@ impl Accepted {
     }
 }
 
+impl Accepted {
+    /// As it stands in `Content-Encoding`; none for what is sent as it is.
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Zstd => Some("zstd"),
+            Self::Gzip => Some("gzip"),
+            Self::Identity => None,
+        }
+    }
+}
+
+/// Whether a body of so many bytes is worth compressing.
+fn is_worth(bytes: u64) -> bool {
+    (WORTH_BYTES..=TOO_LONG_BYTES).contains(&bytes)
+}
+
+/// The reply in the encoding that the client takes, if that is worth it.
+pub(super) async fn encode(accepted: Accepted, reply: &mut Reply) {
+    if !is_worth(reply.body.len() as u64) {
+        return;
+    }
+    reply.varies = true;
+    let Some(name) = accepted.name() else { return };
+    // Boxed: most replies are too short to come here.
+    let compressed = Box::pin(compressed(accepted, reply.body.joined())).await;
+    if let Some(compressed) = compressed {
+        reply.body = compressed.into();
+        reply.coding = Some(name);
+    }
+}
+
+async fn compressed(accepted: Accepted, plain: Bytes) -> Option<Bytes> {
+    let long = plain.len() > OFF_WORKER_BYTES;
+    let work = move || compress(accepted, &plain);
+    if long { tokio::task::spawn_blocking(work).await.ok().flatten() } else { work() }
+}
+
 /// The response in the encoding that the client takes, if that is worth it.
 pub async fn apply(accepted: Accepted, mut response: Response<Body>) -> Response<Body> {
-    let worth = response
-        .body()
-        .size_hint()
-        .exact()
-        .is_some_and(|bytes| (WORTH_BYTES..=TOO_LONG_BYTES).contains(&bytes))
-        && !response.headers().contains_key(CONTENT_ENCODING);
-    if !worth {
+    if !response.body().size_hint().exact().is_some_and(is_worth) {
         return response;
     }
     // Said whichever encoding it is: another client's may differ (RFC 9110, 12.5.5).
     response.headers_mut().append(VARY, HeaderValue::from_static("accept-encoding"));
-    let name = match accepted {
-        Accepted::Zstd => "zstd",
-        Accepted::Gzip => "gzip",
-        Accepted::Identity => return response,
-    };
+    let Some(name) = accepted.name() else { return response };
     let (mut head, body) = response.into_parts();
     let Ok(plain) = body.collect().await.map(http_body_util::Collected::to_bytes) else {
         return Response::from_parts(head, Body::empty());
     };
-    let long = plain.len() > OFF_WORKER_BYTES;
-    let kept = plain.clone();
-    let work = move || compress(accepted, &plain);
-    let compressed = if long { tokio::task::spawn_blocking(work).await.ok().flatten() } else { work() };
-    let Some(compressed) = compressed else { return Response::from_parts(head, Body::from(kept)) };
+    let Some(compressed) = compressed(accepted, plain.clone()).await else {
+        return Response::from_parts(head, Body::from(plain));
+    };
     head.headers.remove(CONTENT_LENGTH);
     head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static(name));
     Response::from_parts(head, Body::from(compressed))
@@ -101,6 +124,9 @@ fn compress(accepted: Accepted, plain: &[u8]) -> Option<Bytes> {
 
 #[cfg(test)]
 mod tests {
+    use hyper::HeaderMap;
+    use hyper::header::ACCEPT_ENCODING;
+
     use super::*;
 
     #[test]
