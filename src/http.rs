@@ -113,7 +113,7 @@ async fn post(front: &Arc<Front>, caller: &Caller, key: &str, request: Request<I
     }
     match body::read(front, body).await {
         Ok(body) => rpc::serve(front, caller, key, body, started).await,
-        Err(refusal) => refusal,
+        Err(refusal) => *refusal,
     }
 }
 

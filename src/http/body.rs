@@ -15,15 +15,16 @@ use super::reply::Reply;
 use crate::chunks::{Gather, OverLimit};
 
 /// The body; else a node's refusal, and the connection's last answer, since what follows cannot be found.
-pub(super) async fn read(front: &Front, body: Incoming) -> Result<Bytes, Reply> {
-    gather(front, body).await.map_err(|broken| match broken {
+pub(super) async fn read(front: &Front, body: Incoming) -> Result<Bytes, Box<Reply>> {
+    let refusal = |broken| match broken {
         Broken::OverLimit => {
             let why = "request body size exceeds allowed maximum";
             Reply::text(StatusCode::PAYLOAD_TOO_LARGE, why).last()
         }
         Broken::Off => Reply::text(StatusCode::BAD_REQUEST, "the request body broke off\n").last(),
         Broken::Late => late(),
-    })
+    };
+    gather(front, body).await.map_err(|broken| Box::new(refusal(broken)))
 }
 
 /// The answer to a body that does not end.
@@ -31,12 +32,11 @@ pub(super) fn late() -> Reply {
     Reply::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n").last()
 }
 
-/// A node's refusal of what is no text.
-pub(super) fn check(body: &[u8]) -> Result<(), Reply> {
-    str::from_utf8(body).map(drop).map_err(|error| {
-        let why = format!("utf-8 encoding error at byte {} in request body", error.valid_up_to());
-        Reply::text(StatusCode::BAD_REQUEST, why)
-    })
+/// A node's refusal of what is no text; nothing for what is.
+pub(super) fn refusal(body: &[u8]) -> Option<Reply> {
+    let at = str::from_utf8(body).err()?.valid_up_to();
+    let why = format!("utf-8 encoding error at byte {at} in request body");
+    Some(Reply::text(StatusCode::BAD_REQUEST, why))
 }
 
 /// `response`, once the body that it does not need has passed; the connection's last if it does not.

@@ -178,45 +178,46 @@ fn head(read: &[u8], front: &Front, client: IpAddr) -> Head {
     if read[..known] != BEGINNING[..known] {
         return Head::Other;
     }
-    let Some(length) = read.windows(4).position(|end| end == b"\r\n\r\n").map(|at| at + 4) else {
-        return if read.len() < MAX_HEAD { Head::Partial } else { Head::Other };
-    };
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
-    if !matches!(request.parse(&read[..length]), Ok(httparse::Status::Complete(parsed)) if parsed == length) {
-        return Head::Other;
-    }
+    let length = match request.parse(read) {
+        Ok(httparse::Status::Complete(length)) => length,
+        // A head that comes byte by byte is read from its start each time: a long one is hyper's, which knows better.
+        Ok(httparse::Status::Partial) if read.len() < MAX_HEAD => return Head::Partial,
+        Ok(httparse::Status::Partial) | Err(_) => return Head::Other,
+    };
     let (Some(1), Some(path)) = (request.version, request.path) else { return Head::Other };
     // Anything but plain segments might be another path to somebody else.
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'_' | b'-');
-    let Some(key) = super::route(path, front).filter(|_| path.bytes().all(plain)) else { return Head::Other };
-    let (mut hosts, mut media, mut size) = (0, false, None);
-    for field in &*request.headers {
-        let is = |name: &str| field.name.eq_ignore_ascii_case(name);
-        if is("content-length") {
-            if size.is_some() {
-                return Head::Other;
+    let is_plain = path.bytes().all(|byte| IN_PATHS[usize::from(byte)]);
+    let Some(key) = super::route(path, front).filter(|_| is_plain) else { return Head::Other };
+    let (mut hosts, mut media, mut size) = (0, 0, None);
+    for httparse::Header { name, value } in &*request.headers {
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        // By length first: a field is compared with few names, most with none.
+        let plain = match name.len() {
+            4 if is("host") => {
+                hosts += 1;
+                true
             }
-            size = digits(field.value);
-            if size.is_none() {
-                return Head::Other;
+            12 if is("content-type") => {
+                media += 1;
+                caller::is_json(value)
             }
-        } else if is("content-type") {
-            if media || !caller::is_json(field.value) {
-                return Head::Other;
+            14 if is("content-length") => {
+                let length = digits(value);
+                length.is_some() && size.replace(length).is_none()
             }
-            media = true;
-        } else if is("host") {
-            hosts += 1;
-        } else if is("connection") {
-            if !field.value.eq_ignore_ascii_case(b"keep-alive") {
-                return Head::Other;
-            }
-        } else if is("transfer-encoding") || is("expect") || is("upgrade") || is("origin") {
+            10 if is("connection") => value.eq_ignore_ascii_case(b"keep-alive"),
+            6 => !is("origin") && !is("expect"),
+            7 => !is("upgrade"),
+            17 => !is("transfer-encoding"),
+            _ => true,
+        };
+        if !plain {
             return Head::Other;
         }
     }
-    let (1, true, Some(size)) = (hosts, media, size.filter(|size| *size <= MAX_BODY)) else {
+    let (1, 1, Some(size)) = (hosts, media, size.flatten().filter(|size| *size <= MAX_BODY)) else {
         return Head::Other;
     };
     if size > front.config.server.max_body {
@@ -230,6 +231,17 @@ fn head(read: &[u8], front: &Front, client: IpAddr) -> Head {
         caller: Caller::of(front, client, &*request.headers),
     })
 }
+
+/// What stands in plain paths.
+const IN_PATHS: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0_u8;
+    while byte.is_ascii() {
+        plain[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'_' | b'-');
+        byte += 1;
+    }
+    plain
+};
 
 /// A length in plain digits.
 fn digits(value: &[u8]) -> Option<usize> {

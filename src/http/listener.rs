@@ -160,7 +160,7 @@ impl Door {
         if server.proxy_protocol {
             let trusted = server.trusted_proxies.iter().any(|network| network.contains(&peer.to_canonical()));
             let said = if trusted {
-                self.begins(deadline, proxy_protocol::read(&mut socket)).await?
+                Box::pin(self.begins(deadline, proxy_protocol::read(&mut socket))).await?
             } else {
                 Err(proxy_protocol::Refused::Stranger)
             };
@@ -169,10 +169,11 @@ impl Door {
                 .inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "connection refused"))?
                 .unwrap_or(peer);
         }
-        let Some(tls) = &self.tls else { return self.spoken(socket, client, None).await };
-        let socket = self.begins(deadline, tls.acceptor().accept(socket)).await??;
+        // Boxed, here and below: a connection is as large as its own kind, not as the largest.
+        let Some(tls) = &self.tls else { return Box::pin(self.spoken(socket, client, None)).await };
+        let socket = Box::pin(self.begins(deadline, tls.acceptor().accept(socket))).await??;
         let http2 = socket.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
-        self.spoken(socket, client, Some(http2)).await
+        Box::pin(self.spoken(socket, client, Some(http2))).await
     }
 
     /// The connection of `client`, whose kind is known or found out.
@@ -198,7 +199,6 @@ impl Door {
             Some(known) => known,
             None => self.begins(Instant::now() + server.header_timeout, stream.opens_with_http2()).await??,
         };
-        // Boxed: a connection is as large as its own kind, not as the largest.
         Box::pin(self.http(stream, exchange, client, http2)).await
     }
 

@@ -106,7 +106,7 @@ mod tests {
     fn no_two_made_here_are_the_same() {
         let fresh = || RequestId::of(&HeaderMap::new()).as_str().to_owned();
         let elsewhere = std::thread::spawn(move || [fresh(), fresh()]).join().unwrap();
-        let ids = std::collections::BTreeSet::from_iter([fresh(), fresh()].into_iter().chain(elsewhere));
+        let ids: std::collections::BTreeSet<_> = [fresh(), fresh()].into_iter().chain(elsewhere).collect();
         assert_eq!(ids.len(), 4);
         assert!(ids.iter().all(|id| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit())), "{ids:?}");
     }

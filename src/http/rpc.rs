@@ -62,7 +62,7 @@ pub(super) async fn serve(
     body: Bytes,
     started: Instant,
 ) -> Reply {
-    if let Err(refusal) = body::check(&body) {
+    if let Some(refusal) = body::refusal(&body) {
         return refusal;
     }
     let id = &caller.id;
@@ -86,7 +86,8 @@ pub(super) async fn serve(
                 context.element(element).await.unwrap_or_else(|| context.refused(&Id::Null, Error::Parse));
             context.alone(spoken)
         }
-        envelope::Request::Batch(elements) => context.batch(elements).await,
+        // Boxed: a connection has room for one call, which most requests are.
+        envelope::Request::Batch(elements) => Box::pin(context.batch(elements)).await,
     };
     let line = Line {
         request: id,

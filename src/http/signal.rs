@@ -14,7 +14,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 /// A word that is given once.
 #[derive(Debug, Clone, Default)]
 pub struct Signal {
-    given: Arc<AtomicBool>,
+    is_given: Arc<AtomicBool>,
     token: CancellationToken,
 }
 
@@ -22,26 +22,25 @@ impl Signal {
     /// Gives it.
     pub fn give(&self) {
         // First: whoever is woken looks at it.
-        self.given.store(true, Ordering::Release);
+        self.is_given.store(true, Ordering::Release);
         self.token.cancel();
     }
 
     /// Whether it was given.
     pub fn is_given(&self) -> bool {
-        self.given.load(Ordering::Acquire)
+        self.is_given.load(Ordering::Acquire)
     }
 
     /// Until it is given, for one task: it is to be polled by the same task from first to last.
     pub fn given(&self) -> Given {
-        Given { given: Arc::clone(&self.given), waiting: None, token: self.token.clone() }
+        Given { signal: self.clone(), waiting: None }
     }
 }
 
 /// The future of [`Signal::given`].
 #[derive(Debug)]
 pub struct Given {
-    given: Arc<AtomicBool>,
-    token: CancellationToken,
+    signal: Signal,
     /// Holds the task's waker at the token.
     waiting: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
@@ -50,13 +49,13 @@ impl Future for Given {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.given.load(Ordering::Acquire) {
+        if self.signal.is_given() {
             return Poll::Ready(());
         }
         if self.waiting.is_some() {
             return Poll::Pending;
         }
-        let mut waiting = Box::pin(self.token.clone().cancelled_owned());
+        let mut waiting = Box::pin(self.signal.token.clone().cancelled_owned());
         let given = waiting.as_mut().poll(cx);
         self.waiting = Some(waiting);
         given
@@ -65,18 +64,20 @@ impl Future for Given {
 
 #[cfg(test)]
 mod tests {
+    use tokio_util::task::TaskTracker;
+
     use super::*;
 
     #[tokio::test]
     async fn whoever_waits_hears_it_and_whoever_comes_later_too() {
         let signal = Signal::default();
-        let waiting: Vec<_> = (0..3).map(|_| tokio::spawn(signal.given())).collect();
+        let tasks = TaskTracker::new();
+        (0..3).for_each(|_| drop(tasks.spawn(signal.given())));
         tokio::task::yield_now().await;
-        assert!(!signal.is_given() && waiting.iter().all(|task| !task.is_finished()));
+        assert!(!signal.is_given() && tasks.len() == 3);
         signal.give();
-        for task in waiting {
-            task.await.unwrap();
-        }
+        tasks.close();
+        tasks.wait().await;
         signal.given().await;
         assert!(signal.is_given());
     }
