@@ -21,6 +21,7 @@ pub mod node;
 
 pub mod aside;
 pub mod chunks;
+pub mod coding;
 pub mod config;
 pub mod error;
 pub mod sim;

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use super::encoding::Accepted;
 use super::fields::{Fields, elements};
 use super::request_id::RequestId;
-use super::{Front, client_ip, trace_headers};
+use super::{Front, client_ip, encoding, trace_headers};
+use crate::coding::Coding;
 use crate::telemetry::Trace;
 
 /// Who asks, and how the answer is to be.
@@ -18,8 +18,8 @@ pub(super) struct Caller {
     pub(super) id: RequestId,
     /// Its place in its caller's trace.
     pub(super) trace: Trace,
-    /// The encodings that it takes.
-    pub(super) accepts: Accepted,
+    /// The content coding that it takes best.
+    pub(super) accepts: Option<Coding>,
     /// Whether the cache is to be passed by, if the plan allows it (RFC 9111, 5.2.1.4).
     pub(super) no_cache: bool,
 }
@@ -33,7 +33,7 @@ impl Caller {
             origin: origin.map(Box::from),
             id: RequestId::of(fields),
             trace: trace_headers::caller(fields),
-            accepts: Accepted::of(fields),
+            accepts: encoding::accepted(fields),
             no_cache: fields
                 .all("cache-control")
                 .flat_map(elements)

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::exchange::Place;
 use crate::cache::CacheStatus;
+use crate::coding::Coding;
 use crate::gateway::Principal;
 
 /// An answer on the hot route, whoever writes it: hyper or the fast path.
@@ -30,10 +31,10 @@ pub(super) struct Reply {
     pub(super) retry_after: Option<u64>,
     /// Whose limits are shown, as they are then.
     pub(super) limits: Option<(Arc<Principal>, Instant)>,
-    /// Whether another client's encoding may differ.
+    /// Whether another client's coding may differ.
     pub(super) varies: bool,
-    /// The body's encoding, if it is in one.
-    pub(super) coding: Option<&'static str>,
+    /// The body's coding, if it is in one.
+    pub(super) coding: Option<Coding>,
     /// The connection ends with it.
     pub(super) last: bool,
     /// Where it is served from, until it is written.
@@ -101,7 +102,7 @@ impl Reply {
             limits.map(|(_, policy, _)| ("ratelimit-policy", Value::Text(policy))),
             limits.map(|(principal, _, now)| ("ratelimit", Value::Left(principal, now))),
             self.varies.then_some(("vary", Value::Text("accept-encoding"))),
-            self.coding.map(|coding| ("content-encoding", Value::Text(coding))),
+            self.coding.map(|coding| ("content-encoding", Value::Text(coding.as_str()))),
         ]
         .into_iter()
         .flatten()
@@ -208,8 +209,14 @@ impl Pieces {
 
 impl From<Bytes> for Pieces {
     fn from(piece: Bytes) -> Self {
+        std::iter::once(piece).collect()
+    }
+}
+
+impl FromIterator<Bytes> for Pieces {
+    fn from_iter<I: IntoIterator<Item = Bytes>>(all: I) -> Self {
         let mut pieces = Self::default();
-        pieces.push(piece);
+        all.into_iter().for_each(|piece| pieces.push(piece));
         pieces
     }
 }

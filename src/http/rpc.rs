@@ -14,8 +14,9 @@ use super::exchange::Place;
 use super::reply::{Pieces, Reply};
 use super::request_id::RequestId;
 use super::{Front, body, encoding};
-use crate::cache::entry::Payload;
+use crate::cache::entry::{Entry, Payload};
 use crate::cache::{Answer, CacheStatus, Terms};
+use crate::coding::{Coded, Coding};
 use crate::error::Error;
 use crate::gateway::{Principal, Shown};
 use crate::jsonrpc::envelope::{self, Element};
@@ -24,6 +25,9 @@ use crate::methods::{self, Commitment, Method, Profile, Query};
 use crate::telemetry::trace::RequestSpan;
 use crate::telemetry::{NodeCode, Outcome, Trace};
 
+/// What ends a body, as on a node.
+const END: &[u8] = b"\n";
+
 /// Everything that one request shares among its calls.
 struct Context<'a> {
     front: &'a Arc<Front>,
@@ -31,6 +35,8 @@ struct Context<'a> {
     request: &'a RequestId,
     trace: Trace,
     bypass: bool,
+    /// The content coding that the caller takes.
+    accepts: Option<Coding>,
     started: Instant,
     /// Bytes of a batch's answers so far.
     answered: AtomicUsize,
@@ -39,6 +45,8 @@ struct Context<'a> {
 /// One call's answer, spoken.
 struct Spoken {
     body: Pieces,
+    /// The same compressed, its end included, where it stands alone and the caller takes it so.
+    coded: Option<(Coding, [Bytes; 3])>,
     /// Where the answer came from; refusals of ours have no such place.
     status: Option<CacheStatus>,
     refusal: Option<Error>,
@@ -77,14 +85,14 @@ pub(super) async fn serve(
     let bypass = principal.bypass_cache() && caller.no_cache;
     let (trace, span) = front.tracer.begin(caller.trace.clone(), started);
     let answered = AtomicUsize::new(0);
-    let context = Context { front, principal, request: id, trace, bypass, started, answered };
+    let accepts = caller.accepts;
+    let context = Context { front, principal, request: id, trace, bypass, accepts, started, answered };
     let Done { mut reply, calls, reason, bytes } = match envelope::parse(&body) {
         envelope::Request::ParseError => context.alone(context.refused(&Id::Null, Error::Parse)),
         envelope::Request::One(Element::Notification) => Done::nothing(),
         envelope::Request::One(element) => {
-            let spoken =
-                context.element(element).await.unwrap_or_else(|| context.refused(&Id::Null, Error::Parse));
-            context.alone(spoken)
+            let spoken = context.element(element, context.accepts).await;
+            context.alone(spoken.unwrap_or_else(|| context.refused(&Id::Null, Error::Parse)))
         }
         // Boxed: a connection has room for one call, which most requests are.
         envelope::Request::Batch(elements) => Box::pin(context.batch(elements)).await,
@@ -120,9 +128,13 @@ impl Context<'_> {
         let status =
             wire.as_ref().and_then(|wire| StatusCode::from_u16(wire.status).ok()).unwrap_or_default();
         let mut body = spoken.body;
-        body.push(Bytes::from_static(b"\n"));
+        body.push(Bytes::from_static(END));
         let bytes = body.len();
         let mut reply = self.reply(status, body);
+        if let Some((coding, pieces)) = spoken.coded {
+            reply.body = pieces.into_iter().collect();
+            (reply.varies, reply.coding) = (true, Some(coding));
+        }
         reply.retry_after = wire.as_ref().and_then(|wire| wire.retry_after_s);
         reply.cache = spoken.status;
         let reason = wire.map(|wire| wire.reason);
@@ -142,7 +154,7 @@ impl Context<'_> {
             let error = Error::BatchTooLarge { calls: elements.len(), limit };
             return self.alone(self.refused(&Id::Null, error));
         }
-        let spoken: Vec<Spoken> = join_all(elements.into_iter().map(|element| self.element(element)))
+        let spoken: Vec<Spoken> = join_all(elements.into_iter().map(|element| self.element(element, None)))
             .await
             .into_iter()
             .flatten()
@@ -167,17 +179,17 @@ impl Context<'_> {
         Done { reply, calls, reason: None, bytes }
     }
 
-    /// One element's answer; a notification has none.
-    async fn element(&self, element: Element) -> Option<Spoken> {
+    /// One element's answer, in `coding` if it is there so; a notification has none.
+    async fn element(&self, element: Element, coding: Option<Coding>) -> Option<Spoken> {
         match element {
             Element::Notification => None,
             Element::Refused { id, error } => Some(self.refused(&id, error)),
-            Element::Call(call) => Some(self.call(call).await),
+            Element::Call(call) => Some(self.call(call, coding).await),
         }
     }
 
     /// One call, down through the rooms and back up.
-    async fn call(&self, call: Call) -> Spoken {
+    async fn call(&self, call: Call, coding: Option<Coding>) -> Spoken {
         let Call { id, method, params } = call;
         let Some(method) = str::from_utf8(&method).ok().and_then(Method::from_name) else {
             return self.refused(&id, Error::MethodNotFound);
@@ -188,7 +200,17 @@ impl Context<'_> {
         };
         let commitment = query.commitment();
         match self.answer(&query).await {
-            Ok(answer) => self.answered(&id, &query, &answer),
+            Ok(answer) => {
+                let mut spoken = self.answered(&id, &query, &answer);
+                // Boxed: most answers are too short to come here.
+                if let (Some(coding), Some(source)) = (coding, &answer.source)
+                    && encoding::is_worth(spoken.body.len())
+                    && self.front.config.profile == Profile::Node
+                {
+                    spoken.coded = Box::pin(self.coded(&id, &query, &answer, source, coding)).await;
+                }
+                spoken
+            }
             Err(error) => self.count_refused(&id, Some(method), commitment, error),
         }
     }
@@ -207,6 +229,21 @@ impl Context<'_> {
         }
         self.principal.charge(query, answer.outcome.is_hit());
         Ok(answer)
+    }
+
+    /// The answer in `coding`, with what is around its text.
+    async fn coded(
+        &self,
+        id: &Id,
+        query: &Query,
+        answer: &Answer,
+        source: &Arc<Entry>,
+        coding: Coding,
+    ) -> Option<(Coding, [Bytes; 3])> {
+        let (head, tail) = reply::head_and_tail(id);
+        let tail = [&tail[..], END].concat();
+        let between = |coded: &Coded| coded.between(&head, &tail);
+        Some((coding, self.front.cache.coded(query, source, coding, &answer.payload, between).await?))
     }
 
     fn answered(&self, id: &Id, query: &Query, answer: &Answer) -> Spoken {
@@ -234,7 +271,7 @@ impl Context<'_> {
         }
         let ended = Ended { method: Some(method), commitment: query.commitment(), outcome: answer.outcome };
         self.count(ended, body.len());
-        Spoken { body, status: Some(answer.status), refusal: None, ended }
+        Spoken { body, coded: None, status: Some(answer.status), refusal: None, ended }
     }
 
     /// Whether an answer of so many bytes still fits beside those that were there before it: together they may be as
@@ -267,7 +304,7 @@ impl Context<'_> {
         self.count(ended, text.len());
         let mut body = Pieces::default();
         body.push(text.into());
-        Spoken { body, status: None, refusal: Some(error), ended }
+        Spoken { body, coded: None, status: None, refusal: Some(error), ended }
     }
 
     fn count(&self, ended: Ended, bytes: usize) {
