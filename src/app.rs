@@ -5,7 +5,7 @@
 //! in flight finish, a deadline cuts the rest, and last go the background tasks and the admin listener.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -151,7 +151,7 @@ impl App {
             metrics: Arc::clone(&metrics),
             tracer,
             access: Sampled::default(),
-            in_flight: AtomicUsize::new(0),
+            in_flight: Arc::default(),
         });
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
         gateway.report_to(&metrics);

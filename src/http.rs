@@ -64,7 +64,7 @@ pub struct Front {
     /// What bounds the log of slow and failed requests.
     pub access: access::Sampled,
     /// Requests being served.
-    pub in_flight: AtomicUsize,
+    pub in_flight: Arc<AtomicUsize>,
 }
 
 /// Serves one request from `peer` that hyper has read.

@@ -10,6 +10,7 @@ pub mod labels;
 pub mod metrics;
 #[cfg(feature = "otlp")]
 pub mod otlp;
+pub mod sharded;
 pub mod totals;
 pub mod trace;
 pub mod trace_context;

@@ -1,6 +1,7 @@
 //! How things stand, as the admin listener and the gauges see it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -138,6 +139,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
     let now = Instant::now();
     let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let (bytes, entries) = front.cache.usage();
+    metrics.requests_in_flight.set(gauge(front.in_flight.load(Ordering::Relaxed) as u64));
     metrics.cache_bytes.set(gauge(bytes));
     metrics.cache_entries.set(gauge(entries));
     metrics.cache_capacity.set(gauge(front.config.cache.capacity));

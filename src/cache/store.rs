@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use moka::notification::RemovalCause;
 use moka::ops::compute::{CompResult, Op};
-use moka::sync::Cache;
+use moka::sync::SegmentedCache;
 
 use super::entry::Entry;
 use super::key::Key;
@@ -19,10 +19,15 @@ const OVERHEAD_BYTES: usize = 600;
 /// An entry that nobody asks for in this long makes room, however much there is.
 const IDLE: Duration = Duration::from_hours(24);
 
+/// More make it no more likely that two reads do not meet.
+const MAX_SEGMENTS: u64 = 64;
+/// Of entries that are as large as they may be, so many fit a part.
+const LARGEST_IN_SEGMENT: u64 = 4;
+
 /// The kept entries.
 #[derive(Debug)]
 pub struct Store {
-    entries: Cache<Key, Arc<Entry>>,
+    entries: SegmentedCache<Key, Arc<Entry>>,
     max_entry: u64,
 }
 
@@ -42,7 +47,7 @@ pub enum Placed {
 impl Store {
     /// An empty store of `capacity` bytes, single entries up to `max_entry` bytes.
     pub fn new(capacity: u64, max_entry: u64, metrics: Arc<Metrics>) -> Self {
-        let entries = Cache::builder()
+        let entries = SegmentedCache::builder(segments(capacity, max_entry))
             .max_capacity(capacity)
             .weigher(|key, entry: &Arc<Entry>| u32::try_from(weight(key, entry)).unwrap_or(u32::MAX))
             .time_to_idle(IDLE)
@@ -107,6 +112,14 @@ impl Store {
         self.entries.run_pending_tasks();
         (self.entries.weighted_size(), self.entries.entry_count())
     }
+}
+
+/// How many parts the entries are kept in. moka notes each read in a queue, which all cores would wait for: with several,
+/// two that read at once seldom meet. Each part has its share of the capacity, and must hold some of the largest entries.
+fn segments(capacity: u64, max_entry: u64) -> usize {
+    let fit = (capacity / max_entry.max(1) / LARGEST_IN_SEGMENT).clamp(1, MAX_SEGMENTS);
+    // A power of two, which moka would make of it anyway, but not a larger one.
+    1 << fit.ilog2()
 }
 
 fn weight(key: &Key, entry: &Entry) -> u64 {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -32,28 +32,28 @@ pub(super) struct Place {
 
 impl Place {
     /// A place, if one is free and `principal` may have it.
-    pub(super) fn take(front: &Arc<Front>, principal: &Principal) -> Option<Self> {
-        let (counted, taken) = Counted::add(front);
+    pub(super) fn take(front: &Front, principal: &Principal) -> Option<Self> {
+        let (counted, taken) = Counted::add(&front.in_flight);
         let held = principal.hold(front.config.server.max_in_flight.saturating_sub(taken))?;
         Some(Self { _counted: counted, _held: held })
     }
 }
 
-/// One of the requests in flight.
-struct Counted(Arc<Front>);
+/// One of the requests in flight. Their number is one for all cores, as its bound is, and the only one that every request
+/// writes: whoever holds a place points at the number itself, so that nothing else is shared for it.
+struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
     /// One more, and how many there were before.
-    fn add(front: &Arc<Front>) -> (Self, usize) {
-        front.metrics.requests_in_flight.inc();
-        (Self(Arc::clone(front)), front.in_flight.fetch_add(1, Ordering::Relaxed))
+    fn add(in_flight: &Arc<AtomicUsize>) -> (Self, usize) {
+        let before = in_flight.fetch_add(1, Ordering::Relaxed);
+        (Self(Arc::clone(in_flight)), before)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.0.metrics.requests_in_flight.dec();
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 use prometheus::proto::MetricFamily;
 use prometheus::{IntGauge, IntGaugeVec, Registry, TextEncoder};
 
-use super::family::{Counters, FloatCounters, FloatGauges, Gauges, Histograms, Register};
+use super::family::{Counters, FloatGauges, Gauges, Histograms, Register};
+use super::family::{HotCounters, HotFloatCounters, HotHistograms};
 use super::labels::{
     AttemptResult, AuthFailure, EvictionCause, HedgeResult, LimitReason, NodeCode, Outcome, ReloadResult,
     RetryReason,
@@ -74,9 +75,9 @@ metrics! {
     /// The metrics of the process as a whole, and the way to those of each upstream and key.
     pub struct Metrics {
         /// Calls answered or refused; an element of a batch is a call.
-        requests: Counters<(Option<Method>, Option<Commitment>, Outcome)> = "requests_total",
+        requests: HotCounters<(Option<Method>, Option<Commitment>, Outcome)> = "requests_total",
         /// From the first byte of the request's head to the last of its answer's head, per call.
-        request_duration: Histograms<(Option<Method>, Outcome)> = "request_duration_seconds" [LATENCY],
+        request_duration: HotHistograms<(Option<Method>, Outcome)> = "request_duration_seconds" [LATENCY],
         /// Errors of a node's own that were passed on, by JSON-RPC code.
         node_errors: Counters<(Option<Method>, NodeCode)> = "node_errors_total",
         /// HTTP requests being served.
@@ -84,7 +85,7 @@ metrics! {
         /// Open connections on the public listener.
         connections: IntGauge = "connections",
         /// Bytes of answers before compression.
-        response_bytes: Counters<Option<Method>> = "response_bytes_total",
+        response_bytes: HotCounters<Option<Method>> = "response_bytes_total",
 
         /// Bytes that the cache holds, keys and overhead included.
         cache_bytes: IntGauge = "cache_bytes",
@@ -99,7 +100,7 @@ metrics! {
         /// Answers that were not kept.
         uncacheable: Counters<(Option<Method>, UncacheableReason)> = "uncacheable_total",
         /// Slots that an answer from the cache was behind the frontier, where that is bounded: accounts and fees.
-        cache_served_lag: Histograms<Option<Commitment>> = "cache_served_lag_slots" [LAG],
+        cache_served_lag: HotHistograms<Option<Commitment>> = "cache_served_lag_slots" [LAG],
         /// Floors given up because no node reaches them.
         cache_floor_resets: Counters<()> = "cache_floor_resets_total",
         /// Hits compared with a node afterwards, by what came of it; any mismatch is a wrong answer of somebody's.
@@ -169,9 +170,9 @@ metrics! {
     /// The metrics of one key; label `key`, its id, which is no secret.
     pub struct KeyMetrics {
         /// Calls with the key.
-        requests: Counters<Outcome> = "key_requests_total",
+        requests: HotCounters<Outcome> = "key_requests_total",
         /// Units that the key's calls cost.
-        units: FloatCounters<()> = "key_units_total",
+        units: HotFloatCounters<()> = "key_units_total",
         /// Calls over a limit of the key's plan.
         limited: Counters<LimitReason> = "key_limited_total",
         /// 1, labelled with the plan that the key has now: to be joined, so that no count is split when the plan changes.

@@ -5,11 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use prometheus::Histogram;
-use prometheus::core::Metric;
-
 use super::labels::{Label, Outcome};
 use super::metrics::{LATENCY, Metrics};
+use super::sharded::ShardedHistogram;
 use crate::methods::{Commitment, Method};
 
 const OUTCOMES: usize = Outcome::ALL.len();
@@ -101,15 +99,10 @@ impl Totals {
 }
 
 impl Durations {
-    fn add(&mut self, histogram: &Histogram) {
-        let snapshot = histogram.metric();
-        let snapshot = snapshot.get_histogram();
-        let mut below = 0;
-        for (count, bucket) in self.0.iter_mut().zip(snapshot.get_bucket()) {
-            *count += bucket.cumulative_count() - below;
-            below = bucket.cumulative_count();
+    fn add(&mut self, histogram: &ShardedHistogram) {
+        for (count, more) in self.0.iter_mut().zip(histogram.counts()) {
+            *count += more;
         }
-        self.0[LATENCY.len()] += snapshot.get_sample_count() - below;
     }
 
     /// How many.

@@ -57,7 +57,7 @@ async fn an_answer_keeps_its_place_until_the_client_has_taken_it() {
     let batch = format!("[{}]", vec![block; 10].join(","));
     let plain = stage.post(batch.clone()).await.text;
     assert!(plain.len() > 40 * 1024, "{} bytes are too few for what is tested", plain.len());
-    let in_flight = || stage.front().metrics.requests_in_flight.get();
+    let in_flight = || stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed);
 
     let mut calls = connect(&stage, 1000).await;
     let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
@@ -80,7 +80,7 @@ async fn calls_that_are_reset_leave_nothing_behind() {
     let stage = Stage::of(1, |_| {}).await;
     let hold = stage.cluster.node(0).hold("getVoteAccounts");
     let mut calls = connect(&stage, 65_535).await;
-    let in_flight = || stage.front().metrics.requests_in_flight.get();
+    let in_flight = || stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed);
     let mut open = Vec::new();
     for _ in 0..10 {
         let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
@@ -106,7 +106,9 @@ async fn a_stop_lets_calls_finish_and_tells_the_client_to_go() {
     let mut calls = connect(&stage, 65_535).await;
     let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
     body.send_data(call("getVoteAccounts", &json!([])), true).unwrap();
-    stage.until("it is in flight", || stage.front().metrics.requests_in_flight.get() == 1).await;
+    stage
+        .until("it is in flight", || stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed) == 1)
+        .await;
     let app = stage.app.as_ref().unwrap();
     let seen = async {
         while TcpStream::connect(app.public).await.is_ok() {

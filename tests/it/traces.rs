@@ -82,7 +82,11 @@ async fn a_shared_flight_carries_its_leaders_place() {
             call(&stage, 0, &[("traceparent", &other)]).await
         },
         async {
-            stage.until("both wait", || stage.front().metrics.requests_in_flight.get() == 2).await;
+            stage
+                .until("both wait", || {
+                    stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed) == 2
+                })
+                .await;
             // The second has been read, but not yet joined.
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             hold.release();

@@ -1,0 +1,170 @@
+//! Two cores against one: what a hit costs from its body to its reply when another core does the same, in calls a second.
+//!
+//! `cargo bench --bench cores`. What cores write in common makes them wait for each other: this shows how much. Nothing of
+//! it goes over a socket, so a server's own ratio is higher: the kernel's half of a hit shares nothing.
+
+#![expect(clippy::print_stdout, reason = "its output is what it is for")]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::json;
+use slotfront::cache::entry::Payload;
+use slotfront::cache::{Cache, Terms};
+use slotfront::config::{Config, Secret, Upstream};
+use slotfront::frontier::Frontier;
+use slotfront::gateway::Gateway;
+use slotfront::jsonrpc::envelope::{self, Element, Request};
+use slotfront::jsonrpc::reply;
+use slotfront::methods::{Method, PerCommitment, Profile, Query};
+use slotfront::pool::Pool;
+use slotfront::sim::{Cluster, Settings};
+use slotfront::telemetry::{Metrics, Outcome, Trace};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+const ROUNDS: usize = 7;
+const ROUND: Duration = Duration::from_millis(500);
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+struct Site {
+    cache: Arc<Cache>,
+    gateway: Gateway,
+    metrics: Arc<Metrics>,
+    keys: Vec<String>,
+    bodies: Vec<Bytes>,
+    _cluster: Arc<Cluster>,
+}
+
+async fn site() -> Site {
+    let cluster = Cluster::new(Settings { nodes: 1, slot_time: None, ..Settings::default() });
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut config = Config::dev(any, any, vec![Upstream::plain("node", Secret::new(url))]);
+    config.cache.ttl.account = PerCommitment::uniform(Duration::from_hours(1));
+    let folder = tempfile::tempdir().expect("a folder");
+    let keys: Vec<String> = (0..2).map(|i| format!("sf_{i:0>43}")).collect();
+    let file = keys.iter().enumerate().map(|(i, key)| {
+        let hash = slotfront::gateway::keys::KeyHash::of(key);
+        format!("[[key]]\nid = \"key-{i}\"\nname = \"n\"\nplan = \"dev\"\nsha256 = \"{hash}\"\ncreated = \"2026-11-21T00:00:00Z\"\n")
+    });
+    let file = file.collect::<Vec<_>>().join("\n");
+    config.auth.keys_file = Some(folder.path().join("keys.toml"));
+    std::fs::write(folder.path().join("keys.toml"), file).expect("a key file");
+    let plan = config.plans.get_mut("dev").expect("the dev plan");
+    (plan.rps, plan.burst) = (1_000_000_000, 1_000_000_000);
+    Arc::clone(&cluster).serve(vec![listener], &TaskTracker::new(), CancellationToken::new()).await;
+    let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
+    let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).expect("a pool");
+    let gateway = Gateway::new(&config).expect("a gateway");
+    gateway.report_to(&metrics);
+    let cache = Cache::new(&config, frontier, Arc::new(pool), Arc::clone(&metrics), TaskTracker::new());
+    let wallets = &cluster.examples().wallets;
+    let body = |wallet: &slotfront::methods::Pubkey| {
+        let params = json!([wallet.to_string(), {"encoding": "base64", "commitment": "confirmed"}]);
+        Bytes::from(
+            json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": params}).to_string(),
+        )
+    };
+    let bodies = wallets.iter().map(body).collect();
+    Site { cache, gateway, metrics, keys, bodies, _cluster: cluster }
+}
+
+impl Site {
+    /// A hit from its body to its reply, as the hot route does it.
+    async fn call(&self, key: &str, body: &Bytes) -> usize {
+        let now = Instant::now();
+        let principal = self.gateway.authenticate(key, CLIENT, None, now).expect("a key");
+        // A body of one's own, as one that was read from a connection is.
+        let Request::One(Element::Call(call)) = envelope::parse(&Bytes::copy_from_slice(body)) else {
+            panic!("no call")
+        };
+        let query = Query::parse(Method::GetAccountInfo, &call.params, Profile::Node).expect("params");
+        principal.admit(&query).expect("allowed");
+        principal.take(now).expect("within the limit");
+        let deadline = now + Duration::from_secs(10);
+        let terms = Terms { bypass: false, floor: None, deadline, trace: Trace::default() };
+        let answer = self.cache.answer(&query, terms).await.expect("an answer");
+        principal.charge(&query, true);
+        let Payload::Result(result) = &answer.payload else { panic!("an error") };
+        let mut out = Vec::with_capacity(512);
+        reply::result(&mut out, &call.id, &result.pieces()[0]);
+        principal.write_left(&mut out, now);
+        self.metrics.call(
+            Some(Method::GetAccountInfo),
+            query.commitment(),
+            Outcome::Hit,
+            now.elapsed(),
+            out.len(),
+        );
+        principal.count(&self.metrics, Outcome::Hit);
+        out.len()
+    }
+
+    /// Calls a second by one thread for each of `callers`: which key, and the first of the bodies.
+    fn rate(&self, callers: &[(usize, usize)]) -> f64 {
+        let (stop, calls) = (AtomicBool::new(false), AtomicU64::new(0));
+        let begun = Instant::now();
+        std::thread::scope(|threads| {
+            for (key, first) in callers {
+                threads.spawn(|| {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                    let mine = runtime.expect("a runtime").block_on(async {
+                        let mut mine = 0;
+                        for body in self.bodies.iter().cycle().skip(*first) {
+                            if stop.load(Ordering::Relaxed) {
+                                break;
+                            }
+                            std::hint::black_box(self.call(&self.keys[*key], body).await);
+                            mine += 1;
+                        }
+                        mine
+                    });
+                    calls.fetch_add(mine, Ordering::Relaxed);
+                });
+            }
+            std::thread::sleep(ROUND);
+            stop.store(true, Ordering::Relaxed);
+        });
+        #[expect(clippy::cast_precision_loss, reason = "millions")]
+        let calls = calls.into_inner() as f64;
+        calls / begun.elapsed().as_secs_f64()
+    }
+}
+
+fn main() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let site = runtime.block_on(site());
+    runtime.block_on(async {
+        for body in &site.bodies {
+            site.call(&site.keys[0], body).await;
+        }
+    });
+    let half = site.bodies.len() / 2;
+    let kinds: [(&str, &[(usize, usize)]); 3] = [
+        ("one thread", &[(0, 0)]),
+        ("two threads, a key each", &[(0, 0), (1, half)]),
+        ("two threads, one key", &[(0, 0), (0, half)]),
+    ];
+    // In turn, so that a noisy moment is everybody's.
+    let mut rates = vec![Vec::new(); kinds.len()];
+    for _ in 0..ROUNDS {
+        for (rates, (_, callers)) in rates.iter_mut().zip(kinds) {
+            rates.push(site.rate(callers));
+        }
+    }
+    let median = |rates: &mut Vec<f64>| {
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    };
+    let one = median(&mut rates[0]);
+    for (rates, (name, _)) in rates.iter_mut().zip(kinds) {
+        println!("cores/{name}: {:.2} of one thread's {:.0} ns a hit", median(rates) / one, 1e9 / one);
+    }
+}

@@ -1,0 +1,340 @@
+//! Counters and histograms of what every call counts, in which cores do not wait for each other.
+//!
+//! A number that all cores write is one line of memory that wanders between them, and a hit has a dozen such numbers: on two
+//! cores they cost more than all the rest of it. Here each thread writes in a shard of its own, and a scrape adds them up.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::Opts;
+use prometheus::core::{Collector, Desc, Describer};
+use prometheus::proto::{self, LabelPair, MetricFamily, MetricType};
+
+use super::family::Series;
+
+/// Threads beyond so many share, which costs time and loses nothing.
+const SHARDS: usize = 8;
+/// Numbers in a line: two of the processor's, which fetches them in pairs.
+const IN_LINE: usize = 16;
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static MINE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS;
+}
+
+/// Numbers that share no line of memory with others.
+#[repr(align(128))]
+#[derive(Default)]
+struct Line([AtomicU64; IN_LINE]);
+
+/// Some numbers, in shards.
+#[derive(Clone)]
+struct Numbers {
+    lines: Arc<[Line]>,
+    /// Lines of each shard.
+    each: usize,
+}
+
+impl Numbers {
+    fn new(count: usize) -> Self {
+        let each = count.div_ceil(IN_LINE);
+        Self { lines: (0..each * SHARDS).map(|_| Line::default()).collect(), each }
+    }
+
+    /// This thread's own of number `i`.
+    fn mine(&self, i: usize) -> &AtomicU64 {
+        &self.lines[MINE.with(|mine| *mine) * self.each + i / IN_LINE].0[i % IN_LINE]
+    }
+
+    /// Number `i` of each shard.
+    fn all(&self, i: usize) -> impl Iterator<Item = u64> {
+        (0..SHARDS).map(move |shard| {
+            self.lines[shard * self.each + i / IN_LINE].0[i % IN_LINE].load(Ordering::Relaxed)
+        })
+    }
+
+    /// Adds to number `i`, which is an f64.
+    fn add_float(&self, i: usize, more: f64) {
+        let add = |bits| Some((f64::from_bits(bits) + more).to_bits());
+        // Infallible: the closure always gives a value.
+        let _ = self.mine(i).fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// The sum of number `i`, which is an f64.
+    fn float(&self, i: usize) -> f64 {
+        self.all(i).map(f64::from_bits).sum()
+    }
+}
+
+/// A whole number that only grows.
+#[derive(Clone)]
+pub struct ShardedCounter(Numbers);
+
+impl ShardedCounter {
+    /// One more.
+    pub fn inc(&self) {
+        self.inc_by(1);
+    }
+
+    /// So many more.
+    pub fn inc_by(&self, more: u64) {
+        self.0.mine(0).fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// All of them.
+    pub fn get(&self) -> u64 {
+        self.0.all(0).sum()
+    }
+}
+
+/// A number that only grows.
+#[derive(Clone)]
+pub struct ShardedFloatCounter(Numbers);
+
+impl ShardedFloatCounter {
+    /// So much more.
+    pub fn inc_by(&self, more: f64) {
+        self.0.add_float(0, more);
+    }
+
+    /// All of it.
+    pub fn get(&self) -> f64 {
+        self.0.float(0)
+    }
+}
+
+/// A distribution. Its numbers are the counts of the buckets, of what is above all of them, and the sum.
+#[derive(Clone)]
+pub struct ShardedHistogram {
+    numbers: Numbers,
+    bounds: Arc<[f64]>,
+}
+
+impl ShardedHistogram {
+    /// Counts `value`.
+    pub fn observe(&self, value: f64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
+        self.numbers.mine(bucket).fetch_add(1, Ordering::Relaxed);
+        self.numbers.add_float(self.bounds.len() + 1, value);
+    }
+
+    /// How many values there were in each bucket; the last is what is above all bounds.
+    pub fn counts(&self) -> impl Iterator<Item = u64> {
+        (0..=self.bounds.len()).map(|bucket| self.numbers.all(bucket).sum())
+    }
+
+    /// Their sum.
+    pub fn sum(&self) -> f64 {
+        self.numbers.float(self.bounds.len() + 1)
+    }
+}
+
+/// What a scrape sees of a series.
+pub trait Shown: Clone + Send + Sync + 'static {
+    /// Its type.
+    const TYPE: MetricType;
+    /// A new one, of these buckets if it has such.
+    fn new(buckets: &Arc<[f64]>) -> Self;
+    /// As it stands now.
+    fn show(&self, shown: &mut proto::Metric);
+}
+
+/// All series of one name.
+#[derive(Clone)]
+pub struct ShardedVec<S> {
+    desc: Arc<Desc>,
+    buckets: Arc<[f64]>,
+    series: Arc<Mutex<Vec<Labelled<S>>>>,
+}
+
+/// A series and its labels.
+type Labelled<S> = (Vec<LabelPair>, S);
+
+impl<S: Shown> Collector for ShardedVec<S> {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.desc]
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let mut family = MetricFamily::default();
+        family.set_name(self.desc.fq_name.clone());
+        family.set_help(self.desc.help.clone());
+        family.set_field_type(S::TYPE);
+        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = series.iter().map(|(labels, series)| {
+            let mut shown = proto::Metric::from_label(labels.clone());
+            series.show(&mut shown);
+            shown
+        });
+        family.set_metric(shown.collect());
+        vec![family]
+    }
+}
+
+impl Shown for ShardedCounter {
+    const TYPE: MetricType = MetricType::COUNTER;
+
+    fn new(_: &Arc<[f64]>) -> Self {
+        Self(Numbers::new(1))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "exact to 2^53")]
+    fn show(&self, shown: &mut proto::Metric) {
+        let mut counter = proto::Counter::default();
+        counter.set_value(self.get() as f64);
+        shown.set_counter(counter);
+    }
+}
+
+impl Shown for ShardedFloatCounter {
+    const TYPE: MetricType = MetricType::COUNTER;
+
+    fn new(_: &Arc<[f64]>) -> Self {
+        Self(Numbers::new(1))
+    }
+
+    fn show(&self, shown: &mut proto::Metric) {
+        let mut counter = proto::Counter::default();
+        counter.set_value(self.get());
+        shown.set_counter(counter);
+    }
+}
+
+impl Shown for ShardedHistogram {
+    const TYPE: MetricType = MetricType::HISTOGRAM;
+
+    fn new(buckets: &Arc<[f64]>) -> Self {
+        Self { numbers: Numbers::new(buckets.len() + 2), bounds: Arc::clone(buckets) }
+    }
+
+    fn show(&self, shown: &mut proto::Metric) {
+        let counts: Vec<u64> = self.counts().collect();
+        let mut below = 0;
+        let buckets = self.bounds.iter().zip(&counts).map(|(bound, count)| {
+            below += count;
+            let mut bucket = proto::Bucket::default();
+            bucket.set_upper_bound(*bound);
+            bucket.set_cumulative_count(below);
+            bucket
+        });
+        let mut histogram = proto::Histogram::default();
+        histogram.set_bucket(buckets.collect());
+        histogram.set_sample_count(counts.iter().sum());
+        histogram.set_sample_sum(self.sum());
+        shown.set_histogram(histogram);
+    }
+}
+
+macro_rules! series {
+    ($($series:ty, $zero:literal;)+) => { $(
+        impl Series for $series {
+            type Vec = ShardedVec<Self>;
+            const ZERO_IS_TRUE: bool = $zero;
+
+            fn family(opts: Opts, labels: &[&str], buckets: &[f64]) -> prometheus::Result<Self::Vec> {
+                let labels = labels.iter().map(ToString::to_string).collect();
+                let desc = Arc::new(opts.variable_labels(labels).describe()?);
+                Ok(ShardedVec { desc, buckets: buckets.into(), series: Arc::default() })
+            }
+
+            fn series(family: &Self::Vec, texts: &[&str]) -> Self {
+                let made = <Self as Shown>::new(&family.buckets);
+                let mut labels: Vec<_> = family.desc.variable_labels.iter().zip(texts).map(|(name, text)| {
+                    let mut label = LabelPair::default();
+                    label.set_name(name.clone());
+                    label.set_value((*text).to_owned());
+                    label
+                }).collect();
+                // As the crate's own are.
+                labels.sort_by(|one, other| one.name().cmp(other.name()));
+                family.series.lock().unwrap_or_else(PoisonError::into_inner).push((labels, made.clone()));
+                made
+            }
+        }
+    )+ };
+}
+
+series! {
+    ShardedCounter, true;
+    ShardedFloatCounter, true;
+    ShardedHistogram, false;
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::{Encoder, HistogramOpts, HistogramVec, IntCounterVec, Registry, TextEncoder};
+
+    use super::*;
+
+    fn text(registry: &Registry) -> String {
+        let mut out = Vec::new();
+        TextEncoder::new().encode(&registry.gather(), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_scrape_reads_as_from_the_crates_own() {
+        let (ours, theirs) = (Registry::new(), Registry::new());
+        let bounds = [0.001, 0.5, 2.0];
+        let counters = ShardedCounter::family(Opts::new("calls", "Calls."), &["method", "by"], &[]).unwrap();
+        let times = ShardedHistogram::family(Opts::new("times", "Times."), &["method"], &bounds).unwrap();
+        let floats = ShardedFloatCounter::family(Opts::new("units", "Units."), &[], &[]).unwrap();
+        ours.register(Box::new(counters.clone())).unwrap();
+        ours.register(Box::new(times.clone())).unwrap();
+        ours.register(Box::new(floats.clone())).unwrap();
+        let their_counters = IntCounterVec::new(Opts::new("calls", "Calls."), &["method", "by"]).unwrap();
+        let their_times =
+            HistogramVec::new(HistogramOpts::new("times", "Times.").buckets(bounds.to_vec()), &["method"])
+                .unwrap();
+        let their_floats = prometheus::Counter::new("units", "Units.").unwrap();
+        theirs.register(Box::new(their_counters.clone())).unwrap();
+        theirs.register(Box::new(their_times.clone())).unwrap();
+        theirs.register(Box::new(their_floats.clone())).unwrap();
+        let units = ShardedFloatCounter::series(&floats, &[]);
+        for (method, by) in [("a", "x"), ("a", "y"), ("b", "x")] {
+            let (one, other) = (
+                ShardedCounter::series(&counters, &[method, by]),
+                their_counters.with_label_values(&[method, by]),
+            );
+            one.inc();
+            other.inc();
+            one.inc_by(5);
+            other.inc_by(5);
+            assert_eq!(one.get(), 6);
+            units.inc_by(0.25);
+            their_floats.inc_by(0.25);
+        }
+        let (one, other) = (ShardedHistogram::series(&times, &["a"]), their_times.with_label_values(&["a"]));
+        // On a bound, between two, above all.
+        for value in [0.0, 0.001, 0.25, 0.5, 1.0, 2.0, 64.0] {
+            one.observe(value);
+            other.observe(value);
+        }
+        assert_eq!(text(&ours), text(&theirs));
+        assert_eq!(one.counts().collect::<Vec<_>>(), [2, 2, 2, 1]);
+    }
+
+    /// More than there are shards.
+    const THREADS_OF_TEST: u64 = 17;
+
+    #[test]
+    fn nothing_is_lost_however_many_threads_count() {
+        let buckets: Arc<[f64]> = [1.0].into();
+        let (counter, histogram) = (ShardedCounter::new(&buckets), ShardedHistogram::new(&buckets));
+        std::thread::scope(|threads| {
+            for _ in 0..THREADS_OF_TEST {
+                threads.spawn(|| {
+                    for i in 0..1000_u32 {
+                        counter.inc();
+                        histogram.observe(f64::from(i % 2) * 2.0);
+                    }
+                });
+            }
+        });
+        let all = THREADS_OF_TEST * 1000;
+        let half = all / 2;
+        assert_eq!((counter.get(), histogram.counts().collect::<Vec<_>>()), (all, vec![half, half]));
+        assert!((histogram.sum() / 2.0 - f64::from(u32::try_from(half).unwrap())).abs() < 1e-9);
+    }
+}
