@@ -10,6 +10,7 @@ pub mod client_ip;
 pub mod cors;
 pub mod encoding;
 mod exchange;
+mod further;
 pub mod listener;
 mod proxy_protocol;
 pub mod reply;

@@ -17,7 +17,7 @@ use super::labels::{
     RetryReason,
 };
 use super::labels::{SpanResult, StaleCause, UncacheableReason, VerifyResult};
-use crate::methods::{Commitment, Method};
+use crate::methods::{Commitment, Further, Method};
 
 /// What all names begin with.
 const PREFIX: &str = "slotfront";
@@ -79,6 +79,10 @@ metrics! {
         request_duration: Histograms<(Option<Method>, Outcome)> = "request_duration_seconds" [LATENCY],
         /// Errors of a node's own that were passed on, by JSON-RPC code.
         node_errors: Counters<(Option<Method>, NodeCode)> = "node_errors_total",
+        /// Calls of methods that `[passthrough]` forwards; `requests_total` has them as method `other`.
+        passthrough_requests: Counters<(Further, Outcome)> = "passthrough_requests_total",
+        /// From the first byte of the request's head to the last of its answer's head, per forwarded call.
+        passthrough_duration: Histograms<Further> = "passthrough_request_duration_seconds" [LATENCY],
         /// HTTP requests being served.
         requests_in_flight: IntGauge = "requests_in_flight",
         /// Open connections on the public listener.

@@ -11,6 +11,7 @@ mod dashboards;
 mod derive;
 mod faults;
 mod floors;
+mod further;
 mod gateway;
 mod harness;
 mod hedge;
