@@ -11,11 +11,15 @@ use solana_pubkey::Pubkey;
 use solana_rpc_client::rpc_client::RpcClient;
 use solana_rpc_client_api::client_error::{Error, ErrorKind};
 use solana_rpc_client_api::config::{RpcAccountInfoConfig, RpcBlockConfig, RpcGetVoteAccountsConfig};
-use solana_rpc_client_api::request::RpcError;
+use solana_rpc_client_api::request::{RpcError, RpcRequest};
 use solana_transaction_status_client_types::{TransactionDetails, UiTransactionEncoding};
 
-const ACCOUNTS: [UiAccountEncoding; 4] =
-    [UiAccountEncoding::Base58, UiAccountEncoding::Base64, UiAccountEncoding::Base64Zstd, UiAccountEncoding::JsonParsed];
+const ACCOUNTS: [UiAccountEncoding; 4] = [
+    UiAccountEncoding::Base58,
+    UiAccountEncoding::Base64,
+    UiAccountEncoding::Base64Zstd,
+    UiAccountEncoding::JsonParsed,
+];
 const TRANSACTIONS: [UiTransactionEncoding; 4] = [
     UiTransactionEncoding::Json,
     UiTransactionEncoding::JsonParsed,
@@ -91,13 +95,24 @@ fn accounts(scene: &Scene) {
         let client = client(scene, commitment);
         let account = client.get_account(&mint).expect("a mint");
         assert_eq!(account.owner.to_string(), scene.text("/mint/owner"));
-        assert_eq!((account.data.len() as u64, account.lamports), (scene.number("/mint/space"), scene.number("/mint/lamports")));
+        assert_eq!(
+            (account.data.len() as u64, account.lamports),
+            (scene.number("/mint/space"), scene.number("/mint/lamports"))
+        );
         assert_eq!(account.data[..4], scene.head());
         let answer = client.get_account_with_commitment(&absent, commitment).expect("an answer");
         assert!(answer.value.is_none() && answer.context.slot > scene.number("/block/slot"));
         for encoding in ACCOUNTS {
-            let config = RpcAccountInfoConfig { encoding: Some(encoding), commitment: Some(commitment), ..Default::default() };
-            let account = client.get_ui_account_with_config(&mint, config.clone()).expect("a mint").value.expect("a mint");
+            let config = RpcAccountInfoConfig {
+                encoding: Some(encoding),
+                commitment: Some(commitment),
+                ..Default::default()
+            };
+            let account = client
+                .get_ui_account_with_config(&mint, config.clone())
+                .expect("a mint")
+                .value
+                .expect("a mint");
             assert_eq!(account.owner, scene.text("/mint/owner"));
             match account.data {
                 UiAccountData::Json(parsed) => {
@@ -105,9 +120,16 @@ fn accounts(scene: &Scene) {
                 }
                 ref data => assert_eq!(data.decode().expect("decodes")[..4], scene.head(), "{encoding:?}"),
             }
-            let several = client.get_multiple_ui_accounts_with_config(&[mint, absent, wallet], config).expect("a list").value;
-            let owners: Vec<_> = several.iter().map(|one| one.as_ref().map(|one| one.owner.as_str())).collect();
-            assert_eq!(owners, [Some(scene.text("/mint/owner")), None, Some("11111111111111111111111111111111")]);
+            let several = client
+                .get_multiple_ui_accounts_with_config(&[mint, absent, wallet], config)
+                .expect("a list")
+                .value;
+            let owners: Vec<_> =
+                several.iter().map(|one| one.as_ref().map(|one| one.owner.as_str())).collect();
+            assert_eq!(
+                owners,
+                [Some(scene.text("/mint/owner")), None, Some("11111111111111111111111111111111")]
+            );
         }
         let slice = RpcAccountInfoConfig {
             encoding: Some(UiAccountEncoding::Base64),
@@ -115,13 +137,18 @@ fn accounts(scene: &Scene) {
             commitment: Some(commitment),
             min_context_slot: Some(scene.number("/block/slot")),
         };
-        let part = client.get_ui_account_with_config(&mint, slice.clone()).expect("a slice").value.expect("a mint");
+        let part =
+            client.get_ui_account_with_config(&mint, slice.clone()).expect("a slice").value.expect("a mint");
         assert_eq!(part.data.decode().expect("decodes"), scene.head()[1..]);
-        let far = RpcAccountInfoConfig { min_context_slot: Some(scene.number("/block/slot") + 1_000_000), ..slice };
+        let far =
+            RpcAccountInfoConfig { min_context_slot: Some(scene.number("/block/slot") + 1_000_000), ..slice };
         // The library folds every error of this call into one of its own words.
         let far = client.get_ui_account_with_config(&mint, far).expect_err("refused").to_string();
         assert!(far.contains("-32016: Minimum context slot has not been reached"), "{far}");
-        assert_eq!(client.get_multiple_accounts(&[wallet, absent]).expect("a list").iter().flatten().count(), 1);
+        assert_eq!(
+            client.get_multiple_accounts(&[wallet, absent]).expect("a list").iter().flatten().count(),
+            1
+        );
     }
 }
 
@@ -138,8 +165,13 @@ fn blocks(scene: &Scene) {
             rewards: Some(true),
         };
         for encoding in TRANSACTIONS {
-            let full = client.get_block_with_config(slot, config(encoding, TransactionDetails::Full)).expect("a block");
-            assert_eq!((full.blockhash.as_str(), full.parent_slot), (scene.text("/block/blockhash"), scene.number("/block/parentSlot")));
+            let full = client
+                .get_block_with_config(slot, config(encoding, TransactionDetails::Full))
+                .expect("a block");
+            assert_eq!(
+                (full.blockhash.as_str(), full.parent_slot),
+                (scene.text("/block/blockhash"), scene.number("/block/parentSlot"))
+            );
             assert_eq!(full.block_height, Some(scene.number("/block/blockHeight")));
             assert_eq!(full.rewards.expect("rewards").len() as u64, scene.number("/block/rewards"));
             let list = full.transactions.expect("transactions");
@@ -150,21 +182,31 @@ fn blocks(scene: &Scene) {
                 assert_eq!(first.signatures[0].to_string(), scene.text("/block/signature"));
             }
         }
-        let signatures = client.get_block_with_config(slot, config(UiTransactionEncoding::Json, TransactionDetails::Signatures));
-        assert_eq!(signatures.expect("a block").signatures.expect("signatures")[0], scene.text("/block/signature"));
-        let accounts = client.get_block_with_config(slot, config(UiTransactionEncoding::Json, TransactionDetails::Accounts));
+        let signatures = client
+            .get_block_with_config(slot, config(UiTransactionEncoding::Json, TransactionDetails::Signatures));
+        assert_eq!(
+            signatures.expect("a block").signatures.expect("signatures")[0],
+            scene.text("/block/signature")
+        );
+        let accounts = client
+            .get_block_with_config(slot, config(UiTransactionEncoding::Json, TransactionDetails::Accounts));
         assert_eq!(accounts.expect("a block").transactions.expect("transactions").len(), transactions);
-        let none = client.get_block_with_config(slot, config(UiTransactionEncoding::Json, TransactionDetails::None));
+        let none =
+            client.get_block_with_config(slot, config(UiTransactionEncoding::Json, TransactionDetails::None));
         assert!(none.expect("a block").transactions.is_none());
         // The older form, with a bare encoding, names no version.
         assert_eq!(refused(client.get_block(slot)).0, -32015);
         let skipped = config(UiTransactionEncoding::Json, TransactionDetails::None);
-        assert!([-32007, -32009].contains(&refused(client.get_block_with_config(scene.number("/skipped"), skipped)).0));
+        assert!(
+            [-32007, -32009]
+                .contains(&refused(client.get_block_with_config(scene.number("/skipped"), skipped)).0)
+        );
     }
 }
 
 fn votes_balances_and_fees(scene: &Scene) {
-    let (token, wallet, mint) = (scene.key("/tokenAccount/address"), scene.key("/wallet"), scene.key("/mint/address"));
+    let (token, wallet, mint) =
+        (scene.key("/tokenAccount/address"), scene.key("/wallet"), scene.key("/mint/address"));
     for commitment in commitments() {
         let client = client(scene, commitment);
         let votes = client.get_vote_accounts().expect("votes");
@@ -181,7 +223,10 @@ fn votes_balances_and_fees(scene: &Scene) {
         assert_eq!(u64::from(balance.decimals), scene.number("/tokenAccount/decimals"));
         let amount: f64 = balance.amount.parse().expect("a number");
         assert_eq!(balance.ui_amount, Some(amount / 10f64.powi(i32::from(balance.decimals))));
-        let fresh = client.get_latest_blockhash_with_commitment(CommitmentConfig::finalized()).expect("a blockhash").0;
+        let fresh = client
+            .get_latest_blockhash_with_commitment(CommitmentConfig::finalized())
+            .expect("a blockhash")
+            .0;
         let message = |blockhash| {
             let call = Instruction::new_with_bytes(mint, &[1], Vec::new());
             v0::Message::try_compile(&wallet, &[call], &[], blockhash).expect("a message")
@@ -208,8 +253,9 @@ fn forwarded(scene: &Scene) {
     assert!(client.get_balance(&scene.key("/wallet")).expect("a balance") > 0);
     assert!(client.get_version().expect("a version").solana_core.starts_with(|c: char| c.is_ascii_digit()));
     client.get_health().expect("healthy");
-    let (code, message) = refused(client.request_airdrop(&scene.key("/wallet"), 1));
-    assert!(code == -32601 && message.contains("requestAirdrop writes"), "{code} {message}");
+    let (code, message) =
+        refused(client.send::<String>(RpcRequest::SendTransaction, serde_json::json!(["AQ=="])));
+    assert!(code == -32601 && message.contains("sendTransaction writes"), "{code} {message}");
 }
 
 fn unknown_key(scene: &Scene) {
