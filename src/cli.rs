@@ -8,6 +8,7 @@ mod completions;
 mod dev;
 mod keys;
 mod openrpc;
+mod replay;
 mod serve;
 mod sim;
 mod table;
@@ -49,6 +50,7 @@ enum Command {
     Dev(dev::Args),
     Serve(serve::Args),
     Check(check::Args),
+    Replay(replay::Args),
     Keys(keys::Args),
     Sim(sim::Args),
     Openrpc(openrpc::Args),
@@ -131,6 +133,7 @@ fn run(command: Command, world: &mut World<'_>) -> Result<(), Failure> {
         Command::Dev(args) => in_runtime(dev::run(args, world)),
         Command::Serve(args) => in_runtime(serve::run(args, world)),
         Command::Check(args) => in_runtime(check::run(args, world)),
+        Command::Replay(args) => in_runtime(replay::run(args, world)),
         Command::Keys(args) => keys::run(args, world, jiff::Timestamp::now()),
         Command::Sim(args) => in_runtime(sim::run(args, world)),
         Command::Openrpc(args) => openrpc::run(&args, world),

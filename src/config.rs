@@ -30,6 +30,7 @@ pub use load::load;
 pub use problem::{Origin, Problem, Problems};
 pub use secret::Secret;
 pub use sections::is_name;
+pub use upstreams::url_fault;
 
 /// Every setting, valid.
 #[derive(Debug, Clone, PartialEq)]

@@ -36,7 +36,8 @@ fn help_teaches() {
     Commands:
       dev          A simulated cluster and the gateway in front of it, with nothing to set up
       serve        Run the gateway in front of your own nodes
-      check        Check a configuration, and with --probe ask every upstream who it is
+      check        Check a configuration, and with --probe what is wrong around it
+      replay       Send recorded calls to slotfront and to a node, and compare the answers
       keys         Make, list, revoke and rotate API keys
       sim          Only the simulated cluster: node i listens on the port + i
       openrpc      Print the OpenRPC document of the eight methods
@@ -79,6 +80,8 @@ fn help_and_version_succeed_and_nonsense_is_wrong_use() {
         (&["sim", "--slot-time", "soon"], 2),
         (&["keys", "create"], 2),
         (&["serve"], 2),
+        (&["replay", "--requests", "/nowhere/calls.jsonl", "--against", "http://127.0.0.1:1"], 2),
+        (&["replay", "--requests", "x", "--against", "node.example"], 2),
         (&["check", "--config", "/nowhere/slotfront.toml"], 2),
     ] {
         assert_eq!(typed(args).1.unwrap_err().0, code, "{args:?}");
