@@ -6,6 +6,7 @@
 mod check;
 mod completions;
 mod dev;
+mod health;
 mod keys;
 mod openrpc;
 mod replay;
@@ -50,6 +51,7 @@ enum Command {
     Dev(dev::Args),
     Serve(serve::Args),
     Check(check::Args),
+    Health(health::Args),
     Replay(replay::Args),
     Keys(keys::Args),
     Sim(sim::Args),
@@ -133,6 +135,7 @@ fn run(command: Command, world: &mut World<'_>) -> Result<(), Failure> {
         Command::Dev(args) => in_runtime(dev::run(args, world)),
         Command::Serve(args) => in_runtime(serve::run(args, world)),
         Command::Check(args) => in_runtime(check::run(args, world)),
+        Command::Health(args) => in_runtime(health::run(args, world)),
         Command::Replay(args) => in_runtime(replay::run(args, world)),
         Command::Keys(args) => keys::run(args, world, jiff::Timestamp::now()),
         Command::Sim(args) => in_runtime(sim::run(args, world)),

@@ -37,6 +37,7 @@ fn help_teaches() {
       dev          A simulated cluster and the gateway in front of it, with nothing to set up
       serve        Run the gateway in front of your own nodes
       check        Check a configuration, and with --probe what is wrong around it
+      health       Ask a running gateway whether it is ready
       replay       Send recorded calls to slotfront and to a node, and compare the answers
       keys         Make, list, revoke and rotate API keys
       sim          Only the simulated cluster: node i listens on the port + i
