@@ -30,7 +30,7 @@ use crate::config::{self, Config};
 #[derive(Debug, Parser)]
 #[command(
     name = "slotfront",
-    version,
+    version = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SLOTFRONT_REVISION"), ")"),
     max_term_width = 100,
     about = "A caching JSON-RPC proxy in front of Solana nodes",
     long_about = "A caching JSON-RPC proxy in front of Solana nodes: many readers cost a node what one reader cost.\n\

@@ -331,7 +331,7 @@ impl Register for BuildInfo {
     fn register(registry: &Registry, name: &str, help: &str, _: &[f64]) -> prometheus::Result<Self> {
         let opts = prometheus::Opts::new(name, help)
             .const_label("version", env!("CARGO_PKG_VERSION"))
-            .const_label("revision", option_env!("SLOTFRONT_REVISION").unwrap_or("unknown"));
+            .const_label("revision", env!("SLOTFRONT_REVISION"));
         let gauge = IntGauge::with_opts(opts)?;
         gauge.set(1);
         registry.register(Box::new(gauge))?;
