@@ -70,7 +70,10 @@ fn help_teaches() {
 #[test]
 fn help_and_version_succeed_and_nonsense_is_wrong_use() {
     let version = typed(&["--version"]).1.unwrap_err();
-    assert_eq!(version, (0, format!("slotfront {} ({})\n", env!("CARGO_PKG_VERSION"), env!("SLOTFRONT_REVISION"))));
+    assert_eq!(
+        version,
+        (0, format!("slotfront {} ({})\n", env!("CARGO_PKG_VERSION"), env!("SLOTFRONT_REVISION")))
+    );
     for (args, code) in [
         (&["--help"][..], 0),
         (&["help", "keys"], 0),
