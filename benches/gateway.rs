@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use slotfront::aside::give_way;
 use slotfront::config::Config;
 use slotfront::gateway::Gateway;
 use slotfront::gateway::keys::KeyHash;
@@ -77,9 +78,11 @@ fn benches(c: &mut Criterion) {
     });
 
     // The machine may have other work, and stalls a call by itself: the same time beside a thread that only spins
-    // shows how long.
+    // shows how long. How often a call slept tells what the reload held that the call wanted; only a lock or a page
+    // of memory can make it.
     let mut reload = Duration::ZERO;
     beside("reloads", &gateway, &keys, now, || {
+        give_way();
         let begun = Instant::now();
         for _ in 0..RELOADS {
             gateway.replace(&config).expect("a reload");
@@ -88,6 +91,7 @@ fn benches(c: &mut Criterion) {
     });
     println!("gateway/reload of 100,000 keys: {:?} each", reload / RELOADS);
     beside("a thread that spins", &gateway, &keys, now, || {
+        give_way();
         let begun = Instant::now();
         while begun.elapsed() < reload {
             std::hint::spin_loop();
@@ -96,11 +100,12 @@ fn benches(c: &mut Criterion) {
 }
 
 /// Calls for as long as `work` goes on, and how long they took.
-fn beside(what: &str, gateway: &Gateway, keys: &[[u8; KEY_LEN]], now: Instant, work: impl FnOnce()) {
+fn beside(what: &str, gateway: &Gateway, keys: &[[u8; KEY_LEN]], now: Instant, work: impl FnOnce() + Send) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
         let calls = threads.spawn(|| {
             let (mut all, mut slow, mut longest) = (0_u64, 0_u64, Duration::ZERO);
+            let slept = times_slept();
             for key in keys.iter().cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
                 let begun = Instant::now();
                 enter(gateway, std::str::from_utf8(key).expect("ASCII"), now);
@@ -109,14 +114,22 @@ fn beside(what: &str, gateway: &Gateway, keys: &[[u8; KEY_LEN]], now: Instant, w
                 slow += u64::from(took > SLOW);
                 longest = longest.max(took);
             }
+            let slept = times_slept() - slept;
             println!(
-                "gateway/calls beside {what}: {all}, of which {slow} over {SLOW:?}, longest {longest:?}"
+                "gateway/calls beside {what}: {all}, of which {slow} over {SLOW:?}, longest {longest:?}; slept {slept} times"
             );
         });
-        work();
+        threads.spawn(work).join().expect("work");
         stop.store(true, Ordering::Relaxed);
         calls.join().expect("calls");
     });
+}
+
+/// How often this thread has waited for anything but a core; nought where the system does not tell.
+fn times_slept() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let field = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    field.and_then(|times| times.trim().parse().ok()).unwrap_or(0)
 }
 
 criterion_group!(group, benches);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use bytes::Bytes;
 use slotfront::cache::derive::list::read_single;
-use slotfront::cache::entry::Entry;
+use slotfront::cache::entry::{CodedForms, Entry};
 use slotfront::cache::freshness::Class;
 use slotfront::cache::key::Key;
 use slotfront::cache::store::Store;
@@ -38,7 +38,14 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
     let single = read_single(&Bytes::from(text), form).expect("as a node writes it");
     let kept = single.kept(Some(AccountEncoding::Base64));
     let class = Class::Account(Commitment::Confirmed);
-    let entry = Entry { kept, slot: 345_600_119, sent_at: Instant::now(), class, derived: false };
+    let entry = Entry {
+        kept,
+        slot: 345_600_119,
+        sent_at: Instant::now(),
+        class,
+        derived: false,
+        coded: CodedForms::default(),
+    };
     let mut pubkey = [0; 32];
     for (i, part) in pubkey.chunks_mut(8).enumerate() {
         part.copy_from_slice(&(number ^ (i as u64) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Controls, Reload};
+use crate::aside::aside;
 use crate::cache::Cache;
 use crate::config::Config;
 use crate::config::reload::{Changes, Source};
@@ -219,7 +220,7 @@ impl App {
         self.ending.draining.cancel();
         // Pointless where nobody is connected: then no balancer is, and whoever pressed Ctrl-C waits for nothing.
         let _ = tokio::time::timeout(drain / NOTICE_PART, self.unconnected()).await;
-        self.ending.public.stop.cancel();
+        self.ending.public.stop.give();
         self.connections.close();
         if tokio::time::timeout_at(deadline, self.connections.wait()).await.is_err() {
             tracing::warn!(
@@ -228,7 +229,7 @@ impl App {
                 drain_timeout_ms = drain.as_millis(),
                 "drain timeout: what is still served is cut"
             );
-            self.ending.public.cut.cancel();
+            self.ending.public.cut.give();
             self.connections.wait().await;
         }
         self.ending.over.cancel();
@@ -361,13 +362,12 @@ async fn follow(app: &Arc<App>, source: &mut Source, hangup: &mut Hangup) {
             }
         }
         let (load, reloaded) = (source.loader(), Arc::clone(app));
-        // A large key file takes a second, in which requests want this thread.
-        let reloading = tokio::task::spawn_blocking(move || {
+        // A large key file takes a second, in which calls want the cores.
+        let reloading = aside(move || {
             let new = load().map_err(|problems| problems.to_string())?;
             reloaded.reload(&new).map_err(|error| error.to_string())
         });
-        let applied =
-            reloading.await.unwrap_or_else(|_| Err("the reload did not come to its end".to_owned()));
+        let applied = reloading.await.unwrap_or_else(|| Err("the reload did not come to its end".to_owned()));
         let metrics = &app.front.metrics;
         match &applied {
             Ok(Changes { at_once, after_restart }) => {

@@ -3,6 +3,7 @@
 //! Never asks twice at once for the same, never replaces an answer by an older one, never answers for a stronger
 //! commitment than the one that was asked. What it serves past its bounds says so in its [`CacheStatus`].
 
+mod coded;
 pub mod derive;
 pub mod entry;
 mod fetch;
@@ -27,6 +28,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+pub use coded::WORTH_BYTES;
 use derive::Use;
 use entry::{Entry, Payload};
 use fetch::{Demand, FlightKey, Landing};
@@ -73,6 +75,8 @@ pub struct Answer {
     pub outcome: Outcome,
     /// The slot that it stands for.
     pub slot: Slot,
+    /// The entry whose text it is, where that is long enough to be worth compressing.
+    pub source: Option<Arc<Entry>>,
 }
 
 /// The cache over a pool.
@@ -82,7 +86,7 @@ pub struct Cache {
     /// How often the cache was emptied.
     generation: AtomicU64,
     /// Bounds the work on long texts that runs beside the async workers.
-    makers: Semaphore,
+    makers: Arc<Semaphore>,
     merger: Arc<Merger>,
     flights: Arc<Flights<FlightKey, Landing>>,
     rules: Rules,
@@ -131,7 +135,9 @@ impl Cache {
             sizes: Sizes::default(),
             generation: AtomicU64::new(0),
             merger: Arc::default(),
-            makers: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get) * 2),
+            makers: Arc::new(Semaphore::new(
+                std::thread::available_parallelism().map_or(1, NonZero::get) * 2,
+            )),
             flights: Flights::new(tasks.clone()),
             rules: Rules(config.cache.clone()),
             frontier,

@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::aside::aside;
 use crate::config::Config;
 use crate::config::watch::Watched;
 use crate::error::Error;
@@ -252,7 +253,7 @@ impl Gateway {
                 }
                 let gateway = Arc::clone(&gateway);
                 // Files block, and a large key file takes its time; a panic in there ends with this tick.
-                let _ = tokio::task::spawn_blocking(move || gateway.tick()).await;
+                let _ = aside(move || gateway.tick()).await;
             }
         });
     }

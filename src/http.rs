@@ -1,15 +1,18 @@
 //! The public listener: accept loop, routes, body limits, content types, CORS, compression, headers.
 //!
-//! Beside `admin`, and `app` which starts that one, the only room that knows axum. The hot route, `POST /v3/<API_KEY>`, is one plain function on
-//! hyper; axum's router has the rest. The surprise is the order of checks, which is a node's: verb, content type,
+//! Beside `admin`, and `app` which starts that one, the only room that knows axum. The hot route, `POST /v3/<API_KEY>`, is one plain function:
+//! the fast path calls it for plain requests of HTTP/1.1, hyper for all others; axum's router has the rest. The surprise is the order of checks, which is a node's: verb, content type,
 //! size, UTF-8, and only then JSON-RPC, each with a node's own status and text.
 
 pub mod access;
 mod body;
+mod caller;
 pub mod client_ip;
 pub mod cors;
 pub mod encoding;
 mod exchange;
+mod fast_path;
+pub mod fields;
 mod further;
 pub mod listener;
 mod proxy_protocol;
@@ -17,6 +20,7 @@ pub mod reply;
 mod request_id;
 pub mod rest;
 pub mod rpc;
+pub mod signal;
 mod stream;
 pub mod tls;
 mod trace_headers;
@@ -29,7 +33,11 @@ use axum::body::Body;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method as Verb, Request, Response, StatusCode};
+use tokio::time::Instant;
 use tower::ServiceExt;
+
+use caller::Caller;
+use reply::Reply;
 
 use crate::cache::Cache;
 use crate::config::Config;
@@ -60,7 +68,7 @@ pub struct Front {
     pub in_flight: AtomicUsize,
 }
 
-/// Serves one request from `peer`.
+/// Serves one request from `peer` that hyper has read.
 pub async fn serve(
     front: &Arc<Front>,
     peer: IpAddr,
@@ -69,34 +77,45 @@ pub async fn serve(
 ) -> Response<Body> {
     let origin = request.headers().get(hyper::header::ORIGIN).cloned();
     let wanted_headers = request.headers().get(hyper::header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-    let accepts = encoding::Accepted::of(request.headers());
-    let id = request_id::RequestId::of(request.headers());
+    let caller = Caller::of(front, peer, request.headers());
     let mut response = match route(request.uri().path(), front) {
-        Some(key) => {
+        Some(key) if *request.method() == Verb::POST => {
             let key = key.to_owned();
-            match *request.method() {
-                Verb::POST => rpc::serve(front, peer, &key, &id, request).await,
-                Verb::OPTIONS => body::pass_over(front, request.into_body(), options()).await,
-                _ => {
-                    let refusal = text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB);
-                    body::pass_over(front, request.into_body(), refusal).await
-                }
-            }
+            post(front, &caller, &key, request).await.into_response()
         }
-        None if request.method() == Verb::OPTIONS => {
-            body::pass_over(front, request.into_body(), options()).await
-        }
-        None => {
-            let (head, body) = request.into_parts();
-            let mut request = Request::from_parts(head, Body::empty());
-            request.extensions_mut().insert(rest::Peer(peer));
-            let response = rest.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
-            body::pass_over(front, body, response).await
+        hot => {
+            let other = if request.method() == Verb::OPTIONS {
+                body::pass_over(front, request.into_body(), options()).await
+            } else if hot.is_some() {
+                let refusal = Reply::text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB).into_response();
+                body::pass_over(front, request.into_body(), refusal).await
+            } else {
+                let (head, body) = request.into_parts();
+                let mut request = Request::from_parts(head, Body::empty());
+                request.extensions_mut().insert(rest::Peer(peer));
+                let response = rest.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+                body::pass_over(front, body, response).await
+            };
+            encoding::apply(caller.accepts, other).await
         }
     };
-    response.headers_mut().insert(request_id::NAME, id.header());
+    response.headers_mut().insert(request_id::NAME, caller.id.header());
     cors::apply(&front.config.server.cors_origins, origin.as_ref(), wanted_headers, response.headers_mut());
-    encoding::apply(accepts, response).await
+    response
+}
+
+/// A POST to the hot route.
+async fn post(front: &Arc<Front>, caller: &Caller, key: &str, request: Request<Incoming>) -> Reply {
+    let started = Instant::now();
+    let (head, body) = request.into_parts();
+    if !head.headers.get(CONTENT_TYPE).is_some_and(|media| caller::is_json(media.as_bytes())) {
+        let refusal = Reply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, WRONG_MEDIA_TYPE);
+        return if body::passes(front, body).await { refusal } else { refusal.last() };
+    }
+    match body::read(front, body).await {
+        Ok(body) => rpc::serve(front, caller, key, body, started).await,
+        Err(refusal) => *refusal,
+    }
 }
 
 /// The raw API key of the hot route: the segment as it came, since decoding it could turn it into another path.
@@ -109,16 +128,9 @@ fn route<'a>(path: &'a str, front: &Front) -> Option<&'a str> {
 }
 
 const WRONG_VERB: &str = "Used HTTP Method is not allowed. POST or OPTIONS is required\n";
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const WRONG_MEDIA_TYPE: &str =
+    "Supplied content type is not allowed. Content-Type: application/json is required\n";
 const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
-
-/// A node's refusals below JSON-RPC are plain text.
-fn text(status: StatusCode, body: impl Into<Body>) -> Response<Body> {
-    let mut response = Response::new(body.into());
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, TEXT);
-    response
-}
 
 /// A node's answer to OPTIONS.
 fn options() -> Response<Body> {

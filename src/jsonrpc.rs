@@ -4,6 +4,7 @@
 
 pub mod envelope;
 pub mod reply;
+pub(crate) mod scan;
 
 use bytes::Bytes;
 

@@ -19,7 +19,9 @@ pub mod pool;
 pub mod frontier;
 pub mod node;
 
+pub mod aside;
 pub mod chunks;
+pub mod coding;
 pub mod config;
 pub mod error;
 pub mod sim;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::entry::{Body, Entry, Kept, Payload};
+use super::entry::{Body, CodedForms, Entry, Kept, Payload};
 use super::fetch::list_home;
 use super::key::{Key, Plan};
 use super::sizes::{Size, source_form, sources};
@@ -68,7 +68,8 @@ impl Cache {
             make.of(&text)
         };
         let kept = Kept::Said(Payload::Result(Body::One(written?)));
-        let entry = Arc::new(Entry { kept, derived: true, ..Entry::clone(&source) });
+        let entry =
+            Arc::new(Entry { kept, derived: true, coded: CodedForms::default(), ..Entry::clone(&source) });
         // What is held may be newer than the source: then a node is asked, under its floor.
         let kept = self.generation() == generation
             && !matches!(self.keep(plan.key.clone(), &entry), Placed::Behind(_));

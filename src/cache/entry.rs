@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::derive::account::Value;
 use super::freshness::Class;
+use crate::coding::{Coded, Coding};
 use crate::methods::{AccountEncoding, Slot};
 
 /// JSON text in one or several pieces, as far as possible slices of what a node sent.
@@ -164,6 +166,24 @@ pub struct Entry {
     pub class: Class,
     /// Whether it was made from an entry of another question.
     pub derived: bool,
+    /// Its text compressed, where a caller took it so.
+    pub coded: CodedForms,
+}
+
+/// The compressed forms of one text, each made once and shared by all who hold it.
+#[derive(Debug, Clone, Default)]
+pub struct CodedForms(Arc<[OnceCell<Coded>; 2]>);
+
+impl CodedForms {
+    /// The form in `coding`, once it is made.
+    pub fn of(&self, coding: Coding) -> &OnceCell<Coded> {
+        &self.0[coding as usize]
+    }
+
+    /// What they hold in memory, in bytes.
+    pub fn weight(&self) -> usize {
+        self.0.iter().filter_map(OnceCell::get).map(Coded::len).sum()
+    }
 }
 
 impl Entry {

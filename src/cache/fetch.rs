@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::derive::account::{Kind, Value};
 use super::derive::{Use, list};
-use super::entry::{Entry, Kept, Payload};
+use super::entry::{CodedForms, Entry, Kept, Payload};
 use super::flight::Seat;
 use super::freshness::{Class, Freshness};
 use super::judge::judge;
@@ -168,7 +168,14 @@ impl Cache {
             Error::NoUpstream(vec![Attempt { upstream, reason: AttemptResult::BadJson.to_string() }])
         })?;
         let Taken { kept, home, singles } = taken;
-        let entry = Entry { kept, slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
+        let entry = Entry {
+            kept,
+            slot: reply.slot,
+            sent_at: reply.sent_at,
+            class,
+            derived: false,
+            coded: CodedForms::default(),
+        };
         let entry = Arc::new(entry);
         let believed = |c| !plan.upstream.has_context() || self.frontier.believes(c, reply.slot);
         let place = match place {
@@ -186,7 +193,10 @@ impl Cache {
         let placed = self.keep(key, &entry);
         if !matches!(placed, Placed::Behind(_)) {
             for (key, kept) in singles {
-                self.keep(key, &Arc::new(Entry { kept, ..Entry::clone(&entry) }));
+                self.keep(
+                    key,
+                    &Arc::new(Entry { kept, coded: CodedForms::default(), ..Entry::clone(&entry) }),
+                );
             }
         }
         match placed {

@@ -151,7 +151,7 @@ fn stretched(slots: u64, factor: f64) -> u64 {
 mod tests {
     use bytes::Bytes;
 
-    use super::super::entry::{Body, Kept, Payload};
+    use super::super::entry::{Body, CodedForms, Kept, Payload};
     use super::*;
     use crate::config::Config;
 
@@ -163,7 +163,7 @@ mod tests {
 
     fn entry(class: Class, slot: Slot, sent_at: Instant) -> Entry {
         let kept = Kept::Said(Payload::Result(Body::One(Bytes::from_static(b"1"))));
-        Entry { kept, slot, sent_at, class, derived: false }
+        Entry { kept, slot, sent_at, class, derived: false, coded: CodedForms::default() }
     }
 
     #[tokio::test]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::derive::account::{Unmade, Value};
+use super::coded;
+use super::derive::account::Unmade;
 use super::derive::{list, samples};
 use super::entry::{Body, Entry, Kept, Payload};
 use super::fetch::Landed;
@@ -58,7 +59,8 @@ impl Cache {
         let status = CacheStatus::Hit { ttl_s, derived, stale: false };
         let outcome = if derived { Outcome::Derived } else { Outcome::Hit };
         self.verifier.maybe(&self.pool, &self.tasks, query, entry, &payload);
-        Some(Answer { payload, slot: entry.slot, status, outcome })
+        let source = coded::source(query, entry, &payload);
+        Some(Answer { payload, slot: entry.slot, status, outcome, source })
     }
 
     /// An answer from what is kept.
@@ -105,7 +107,8 @@ impl Cache {
             }
             as_it_is => as_it_is,
         };
-        Ok(Answer { payload, slot: entry.slot, status, outcome })
+        let source = coded::source(query, entry, &payload);
+        Ok(Answer { payload, slot: entry.slot, status, outcome, source })
     }
 
     /// How far behind the frontier what is served is, where that is bounded; vote accounts are bounded in time alone.
@@ -151,16 +154,18 @@ fn base58_too_long() -> Payload {
 
 /// Whether making the caller's form of `entry` would keep an async worker from others.
 fn is_long_work(query: &Query, entry: &Entry) -> bool {
-    let form = match query {
-        Query::Account(q) => q.form,
-        Query::Accounts(q) => q.form,
-        _ => return false,
-    };
-    let as_kept = |value: &Value| value.is_kept_in(form);
-    let all_as_kept = match &entry.kept {
-        Kept::Account { value, .. } => as_kept(value),
-        Kept::Accounts { values, .. } => values.iter().all(as_kept),
-        Kept::Said(_) => true,
-    };
-    !all_as_kept && entry.kept.weight() > OFF_WORKER_BYTES
+    entry.kept.weight() > OFF_WORKER_BYTES && !is_as_kept(query, entry)
+}
+
+/// Whether the caller's form of `entry` is the one that is kept.
+pub(super) fn is_as_kept(query: &Query, entry: &Entry) -> bool {
+    match (&entry.kept, query) {
+        (Kept::Account { value, .. }, Query::Account(q)) => value.is_kept_in(q.form),
+        (Kept::Accounts { values, .. }, Query::Accounts(q)) => {
+            values.iter().all(|value| value.is_kept_in(q.form))
+        }
+        (Kept::Said(_), Query::Samples(q)) => q.limit == ALL_SAMPLES,
+        (Kept::Said(_), _) => true,
+        _ => false,
+    }
 }

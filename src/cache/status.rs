@@ -56,6 +56,16 @@ impl CacheStatus {
         Self::Forwarded { why, stored }
     }
 
+    /// Writes it, as [`fmt::Display`] does, at the end of `out`; the usual one without the machinery of formatting.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        if let Self::Hit { ttl_s, derived: false, stale: false } = *self {
+            out.extend_from_slice(b"slotfront; hit; ttl=");
+            out.extend_from_slice(itoa::Buffer::new().format(ttl_s).as_bytes());
+        } else {
+            out.extend_from_slice(self.to_string().as_bytes());
+        }
+    }
+
     /// Whether no node was asked.
     pub const fn is_hit(self) -> bool {
         matches!(self, Self::Hit { .. } | Self::StaleIfError { .. })
@@ -113,6 +123,9 @@ mod tests {
             (CacheStatus::Batch { hits: 3, of: 5 }, "slotfront; fwd=miss; detail=\"hits 3/5\""),
         ] {
             assert_eq!(status.to_string(), expected);
+            let mut written = Vec::new();
+            status.write(&mut written);
+            assert_eq!(written, expected.as_bytes());
         }
     }
 }

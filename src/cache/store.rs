@@ -82,6 +82,14 @@ impl Store {
         }
     }
 
+    /// Weighs `entry` anew, if it is what is held for `key`.
+    pub fn weigh(&self, key: Key, entry: &Arc<Entry>) {
+        let _ = self.entries.entry(key).and_compute_with(|held| match held {
+            Some(held) if Arc::ptr_eq(held.value(), entry) => Op::Put(Arc::clone(entry)),
+            _ => Op::Nop,
+        });
+    }
+
     /// Forgets everything.
     pub fn clear(&self) {
         self.entries.invalidate_all();
@@ -102,7 +110,7 @@ impl Store {
 }
 
 fn weight(key: &Key, entry: &Entry) -> u64 {
-    (entry.kept.weight() + key.heap_bytes() + OVERHEAD_BYTES) as u64
+    (entry.kept.weight() + entry.coded.weight() + key.heap_bytes() + OVERHEAD_BYTES) as u64
 }
 
 #[cfg(test)]
@@ -110,13 +118,20 @@ mod tests {
     use bytes::Bytes;
     use tokio::time::Instant;
 
-    use super::super::entry::{Body, Kept, Payload};
+    use super::super::entry::{Body, CodedForms, Kept, Payload};
     use super::super::freshness::Class;
     use super::*;
 
     fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
         let kept = Kept::Said(Payload::Result(Body::One(Bytes::from(vec![b'1'; bytes]))));
-        Arc::new(Entry { kept, slot, sent_at: Instant::now(), class: Class::Samples, derived: false })
+        Arc::new(Entry {
+            kept,
+            slot,
+            sent_at: Instant::now(),
+            class: Class::Samples,
+            derived: false,
+            coded: CodedForms::default(),
+        })
     }
 
     fn store(capacity: u64, max_entry: u64) -> Store {

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hyper::header::HeaderValue;
-
 use crate::config::{Config, Plan, Units};
 use crate::error::Error;
 use crate::methods::{AnyMethod, Commitment, Forwarded, Query};
@@ -21,15 +19,14 @@ pub(crate) struct Terms {
     pub(crate) name: String,
     pub(crate) plan: Plan,
     /// `RateLimit-Policy`, which is the same for every answer.
-    pub(crate) policy: HeaderValue,
+    pub(crate) policy: String,
 }
 
 /// The plans of `config`.
 pub(crate) fn plans(config: &Config) -> Plans {
     let terms = |(name, plan): (&String, &Plan)| {
         // Digits and ASCII words only: it is a header's value.
-        let policy = HeaderValue::try_from(policy(plan)).unwrap_or_else(|_| HeaderValue::from_static(""));
-        (name.clone(), Arc::new(Terms { name: name.clone(), plan: plan.clone(), policy }))
+        (name.clone(), Arc::new(Terms { name: name.clone(), plan: plan.clone(), policy: policy(plan) }))
     };
     config.plans.iter().map(terms).collect()
 }

@@ -1,11 +1,9 @@
 //! Who is calling: a key with its plan, its limits and what it has used. One for each key, shared by its requests.
 
-use std::fmt::Write;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -20,9 +18,6 @@ use crate::config::Units;
 use crate::error::Error;
 use crate::methods::{Forwarded, Query};
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
-
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// The id of whoever calls in open mode.
 pub(crate) const ANONYMOUS: &str = "anonymous";
@@ -232,12 +227,36 @@ impl Principal {
         Some(self.metrics.get_or_init(|| registry.key(&self.id)))
     }
 
-    /// Writes `RateLimit-Policy` and `RateLimit`: what there is, and what is left of it. Nothing without limits.
-    pub fn rate_headers(&self, headers: &mut HeaderMap, now: Instant) {
+    /// `RateLimit-Policy`: what there is. Nothing without limits.
+    pub fn policy(&self) -> Option<&str> {
+        self.bounds.as_ref().map(|bounds| &*bounds.terms.policy)
+    }
+
+    /// Writes `RateLimit`, what is left of that at `now`, at the end of `out`: `"rate";r=199;t=1, "day";r=999990;t=3600`,
+    /// so much is left, until all is there again in so many seconds.
+    pub fn write_left(&self, out: &mut Vec<u8>, now: Instant) {
         let Some(bounds) = &self.bounds else { return };
-        headers.insert(POLICY, bounds.terms.policy.clone());
-        if let Ok(left) = HeaderValue::try_from(left(bounds, self.clock.steady(now), self.clock.wall(now))) {
-            headers.insert(LEFT, left);
+        let mut write = |before: &str, left: u64, until: Duration| {
+            out.extend_from_slice(before.as_bytes());
+            out.extend_from_slice(itoa::Buffer::new().format(left).as_bytes());
+            out.extend_from_slice(b";t=");
+            out.extend_from_slice(itoa::Buffer::new().format(seconds(until)).as_bytes());
+        };
+        let rate = bounds.rate.left(self.clock.steady(now));
+        write("\"rate\";r=", rate.calls.into(), rate.full_in);
+        let (daily, monthly) = (bounds.terms.plan.daily_units, bounds.terms.plan.monthly_units);
+        if daily.is_none() && monthly.is_none() {
+            return;
+        }
+        let wall = self.clock.wall(now);
+        let (day, month) = bounds.used.units(Period::of(wall));
+        let (day_ends, month_ends) = Period::ends_in(wall);
+        let left = |quota: u64, used: f64| quota.saturating_sub(ceiling(used));
+        if let Some(quota) = daily {
+            write(", \"day\";r=", left(quota, day), day_ends);
+        }
+        if let Some(quota) = monthly {
+            write(", \"month\";r=", left(quota, month), month_ends);
         }
     }
 }
@@ -248,33 +267,19 @@ impl std::fmt::Debug for Principal {
     }
 }
 
-/// `"rate";r=199;t=1, "day";r=999990;t=3600`: so much is left, until all is there again in so many seconds.
-fn left(bounds: &Bounds, steady: Duration, wall: Timestamp) -> String {
-    let rate = bounds.rate.left(steady);
-    let mut text = format!("\"rate\";r={};t={}", rate.calls, seconds(rate.full_in));
-    let (daily, monthly) = (bounds.terms.plan.daily_units, bounds.terms.plan.monthly_units);
-    if daily.is_some() || monthly.is_some() {
-        let (day, month) = bounds.used.units(Period::of(wall));
-        let (day_ends, month_ends) = Period::ends_in(wall);
-        for (name, quota, used, ends) in
-            [("day", daily, day, day_ends), ("month", monthly, month, month_ends)]
-        {
-            if let Some(quota) = quota {
-                let _ = write!(
-                    text,
-                    ", \"{name}\";r={:.0};t={}",
-                    (to_f64(quota) - used).max(0.0).floor(),
-                    seconds(ends)
-                );
-            }
-        }
-    }
-    text
-}
-
 /// Whole seconds, rounded up: at the time named it is true.
 pub(crate) fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+/// Whole units, rounded up.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, which is meant"
+)]
+fn ceiling(units: f64) -> u64 {
+    units.ceil() as u64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "quotas past 2^53 units are no limit at all")]

@@ -10,36 +10,46 @@ use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::{Response, StatusCode};
 
-use super::{Front, text};
+use super::Front;
+use super::reply::Reply;
 use crate::chunks::{Gather, OverLimit};
 
-/// The body as UTF-8; else a node's refusal.
-pub(super) async fn read(front: &Front, body: Incoming) -> Result<Bytes, Response<Body>> {
-    let body = gather(front, body).await.map_err(|broken| {
-        let (status, why) = match broken {
-            Broken::OverLimit => (StatusCode::PAYLOAD_TOO_LARGE, "request body size exceeds allowed maximum"),
-            Broken::Off => (StatusCode::BAD_REQUEST, "the request body broke off\n"),
-            Broken::Late => (StatusCode::REQUEST_TIMEOUT, "the request body took too long\n"),
-        };
-        last(text(status, why))
-    })?;
-    if let Err(error) = str::from_utf8(&body) {
-        let at = error.valid_up_to();
-        let why = format!("utf-8 encoding error at byte {at} in request body");
-        return Err(text(StatusCode::BAD_REQUEST, why));
-    }
-    Ok(body)
+/// The body; else a node's refusal, and the connection's last answer, since what follows cannot be found.
+pub(super) async fn read(front: &Front, body: Incoming) -> Result<Bytes, Box<Reply>> {
+    let refusal = |broken| match broken {
+        Broken::OverLimit => {
+            let why = "request body size exceeds allowed maximum";
+            Reply::text(StatusCode::PAYLOAD_TOO_LARGE, why).last()
+        }
+        Broken::Off => Reply::text(StatusCode::BAD_REQUEST, "the request body broke off\n").last(),
+        Broken::Late => late(),
+    };
+    gather(front, body).await.map_err(|broken| Box::new(refusal(broken)))
+}
+
+/// The answer to a body that does not end.
+pub(super) fn late() -> Reply {
+    Reply::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n").last()
+}
+
+/// A node's refusal of what is no text; nothing for what is.
+pub(super) fn refusal(body: &[u8]) -> Option<Reply> {
+    let at = str::from_utf8(body).err()?.valid_up_to();
+    let why = format!("utf-8 encoding error at byte {at} in request body");
+    Some(Reply::text(StatusCode::BAD_REQUEST, why))
 }
 
 /// `response`, once the body that it does not need has passed; the connection's last if it does not.
-pub(super) async fn pass_over(front: &Front, body: Incoming, response: Response<Body>) -> Response<Body> {
-    if body.is_end_stream() || gather(front, body).await.is_ok() { response } else { last(response) }
+pub(super) async fn pass_over(front: &Front, body: Incoming, mut response: Response<Body>) -> Response<Body> {
+    if !passes(front, body).await {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
-/// Says that the connection ends with this answer, since what follows the rest of the body cannot be found.
-fn last(mut response: Response<Body>) -> Response<Body> {
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    response
+/// Whether a body that nobody needs has passed.
+pub(super) async fn passes(front: &Front, body: Incoming) -> bool {
+    body.is_end_stream() || gather(front, body).await.is_ok()
 }
 
 /// Why a body could not be read.

@@ -5,29 +5,28 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use hyper::header::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+use super::fields::Fields;
+
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
 /// RFC 7239.
-const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
+const FORWARDED: &str = "forwarded";
 
 /// The client's address: `peer` itself unless it is a trusted proxy, else what `X-Forwarded-For` or `Forwarded` says.
 ///
 /// A proxy writes one of the two and may pass the other through as the client sent it. Where both are there and
 /// disagree, one is a lie, and the proxy's own address is all that is certain.
-pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+pub fn client_ip(peer: IpAddr, fields: &(impl Fields + ?Sized), trusted: &[IpNet]) -> IpAddr {
     let peer = peer.to_canonical();
     let trusts = |ip: IpAddr| trusted.iter().any(|network| network.contains(&ip));
     if trusted.is_empty() || !trusts(peer) {
         return peer;
     }
-    let walk = |name: &HeaderName, address: fn(&str) -> Option<IpAddr>| {
-        headers.contains_key(name).then(|| {
+    let walk = |name: &'static str, address: fn(&str) -> Option<IpAddr>| {
+        fields.first(name).is_some().then(|| {
             let mut client = peer;
-            for hop in
-                headers.get_all(name).iter().rev().flat_map(|value| hops(value.as_bytes()).into_iter().rev())
-            {
+            for hop in fields.all(name).rev().flat_map(|value| hops(value).into_iter().rev()) {
                 // A hop that cannot be read ends the chain: who wrote it was the last one known.
                 let Some(ip) = address(&hop) else { break };
                 client = ip;
@@ -38,7 +37,7 @@ pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr
             client
         })
     };
-    match (walk(&X_FORWARDED_FOR, plain), walk(&FORWARDED, forwarded)) {
+    match (walk(X_FORWARDED_FOR, plain), walk(FORWARDED, forwarded)) {
         (Some(one), Some(other)) if one != other => peer,
         (Some(client), _) | (None, Some(client)) => client,
         (None, None) => peer,
@@ -71,14 +70,16 @@ fn forwarded(hop: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use hyper::HeaderMap;
+
     use super::*;
 
     #[track_caller]
-    fn check(peer: &str, headers: &[(&HeaderName, &str)], expected: &str) {
+    fn check(peer: &str, headers: &[(&'static str, &str)], expected: &str) {
         let trusted = ["10.0.0.0/8".parse().unwrap(), "2001:db8:ff::/48".parse().unwrap()];
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.append((*name).clone(), value.parse().unwrap());
+            map.append(*name, value.parse().unwrap());
         }
         let client = client_ip(peer.parse().unwrap(), &map, &trusted);
         assert_eq!(client, expected.parse::<IpAddr>().unwrap(), "{peer} {headers:?}");
@@ -86,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_rightmost_untrusted_address_is_the_client() {
-        let x = &X_FORWARDED_FOR;
+        let x = X_FORWARDED_FOR;
         // No proxy, or not one of ours: its headers are its own claim.
         check("192.0.2.1", &[], "192.0.2.1");
         check("192.0.2.1", &[(x, "198.51.100.1")], "192.0.2.1");
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn forwarded_is_read_as_well() {
-        let (x, f) = (&X_FORWARDED_FOR, &FORWARDED);
+        let (x, f) = (X_FORWARDED_FOR, FORWARDED);
         check("10.0.0.1", &[(f, "for=198.51.100.1;proto=https;by=10.0.0.1")], "198.51.100.1");
         check("10.0.0.1", &[(f, "for=203.0.113.9, proto=https; For=\"[2001:db8::1]:80\"")], "2001:db8::1");
         check("10.0.0.1", &[(f, "for=198.51.100.1;by=\"a,b\", for=10.0.0.2")], "198.51.100.1");

@@ -5,128 +5,110 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::Body as _;
-use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderValue, VARY};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, VARY};
 
-/// Below this a compressed answer saves less than a packet and costs more than sending it.
-const WORTH_BYTES: u64 = 4 * 1024;
+use super::fields::Fields;
+use super::reply::Reply;
+use crate::cache::WORTH_BYTES;
+use crate::coding::Coding;
+
 /// Above this a body is sent as it is: it is longer than any block, so a batch of many, and compressing it would hold a
 /// copy of it and a core for a tenth of a second and more.
-const TOO_LONG_BYTES: u64 = 16 * 1024 * 1024;
+const TOO_LONG_BYTES: usize = 16 * 1024 * 1024;
 /// Work on longer bodies leaves the async workers: compressing 64 KiB takes some 200 µs.
 const OFF_WORKER_BYTES: usize = 64 * 1024;
-/// Level 3 of either format: most of the gain at a tenth of the cost of the highest.
-const LEVEL: u32 = 3;
 
-/// The encoding that a client takes, the better one first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Accepted {
-    /// RFC 8878.
-    Zstd,
-    /// RFC 1952.
-    Gzip,
-    /// None of ours.
-    Identity,
+/// The better one of ours that the client takes, by `Accept-Encoding` (RFC 9110, 12.5.3); a quality of 0 refuses, other
+/// qualities do not order.
+pub fn accepted(fields: &(impl Fields + ?Sized)) -> Option<Coding> {
+    let accepts = |wanted: Coding| {
+        let codings = fields.all("accept-encoding").filter_map(|value| str::from_utf8(value).ok());
+        codings.flat_map(|value| value.split(',')).any(|coding| {
+            let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
+            let refused = parameters.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0_f32));
+            name.trim().eq_ignore_ascii_case(wanted.as_str()) && !refused
+        })
+    };
+    [Coding::Zstd, Coding::Gzip].into_iter().find(|coding| accepts(*coding))
 }
 
-impl Accepted {
-    /// Reads `Accept-Encoding` (RFC 9110, 12.5.3); a quality of 0 refuses, other qualities do not order.
-    pub fn of(headers: &HeaderMap) -> Self {
-        let accepts = |wanted: &str| {
-            headers
-                .get_all(ACCEPT_ENCODING)
-                .iter()
-                .filter_map(|v| v.to_str().ok())
-                .flat_map(|v| v.split(','))
-                .any(|coding| {
-                    let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
-                    let refused =
-                        parameters.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0_f32));
-                    name.trim().eq_ignore_ascii_case(wanted) && !refused
-                })
-        };
-        if accepts("zstd") {
-            Self::Zstd
-        } else if accepts("gzip") {
-            Self::Gzip
-        } else {
-            Self::Identity
-        }
+/// Whether a body of so many bytes is worth compressing.
+pub(super) fn is_worth(bytes: usize) -> bool {
+    (WORTH_BYTES..=TOO_LONG_BYTES).contains(&bytes)
+}
+
+/// The reply in the coding that the client takes, if that is worth it and not done yet.
+pub(super) async fn encode(accepted: Option<Coding>, reply: &mut Reply) {
+    if reply.coding.is_some() || !is_worth(reply.body.len()) {
+        return;
+    }
+    // Said whichever coding it is: another client's may differ (RFC 9110, 12.5.5).
+    reply.varies = true;
+    let Some(coding) = accepted else { return };
+    // Boxed: most replies are too short to come here.
+    if let Some(encoded) = Box::pin(encoded(coding, reply.body.joined())).await {
+        reply.body = encoded.into();
+        reply.coding = Some(coding);
     }
 }
 
-/// The response in the encoding that the client takes, if that is worth it.
-pub async fn apply(accepted: Accepted, mut response: Response<Body>) -> Response<Body> {
-    let worth = response
-        .body()
-        .size_hint()
-        .exact()
-        .is_some_and(|bytes| (WORTH_BYTES..=TOO_LONG_BYTES).contains(&bytes))
-        && !response.headers().contains_key(CONTENT_ENCODING);
-    if !worth {
+async fn encoded(coding: Coding, plain: Bytes) -> Option<Bytes> {
+    let long = plain.len() > OFF_WORKER_BYTES;
+    let work = move || coding.encode(&plain);
+    if long { tokio::task::spawn_blocking(work).await.ok().flatten() } else { work() }
+}
+
+/// The response in the coding that the client takes, if that is worth it.
+pub async fn apply(accepted: Option<Coding>, mut response: Response<Body>) -> Response<Body> {
+    let length = response.body().size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
+    if !length.is_some_and(is_worth) {
         return response;
     }
-    // Said whichever encoding it is: another client's may differ (RFC 9110, 12.5.5).
     response.headers_mut().append(VARY, HeaderValue::from_static("accept-encoding"));
-    let name = match accepted {
-        Accepted::Zstd => "zstd",
-        Accepted::Gzip => "gzip",
-        Accepted::Identity => return response,
-    };
+    let Some(coding) = accepted else { return response };
     let (mut head, body) = response.into_parts();
     let Ok(plain) = body.collect().await.map(http_body_util::Collected::to_bytes) else {
         return Response::from_parts(head, Body::empty());
     };
-    let long = plain.len() > OFF_WORKER_BYTES;
-    let kept = plain.clone();
-    let work = move || compress(accepted, &plain);
-    let compressed = if long { tokio::task::spawn_blocking(work).await.ok().flatten() } else { work() };
-    let Some(compressed) = compressed else { return Response::from_parts(head, Body::from(kept)) };
+    let Some(encoded) = encoded(coding, plain.clone()).await else {
+        return Response::from_parts(head, Body::from(plain));
+    };
     head.headers.remove(CONTENT_LENGTH);
-    head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static(name));
-    Response::from_parts(head, Body::from(compressed))
-}
-
-fn compress(accepted: Accepted, plain: &[u8]) -> Option<Bytes> {
-    use std::io::Write;
-    match accepted {
-        Accepted::Zstd => zstd::bulk::compress(plain, LEVEL.cast_signed()).ok().map(Bytes::from),
-        Accepted::Gzip => {
-            let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(LEVEL));
-            gzip.write_all(plain).ok()?;
-            gzip.finish().ok().map(Bytes::from)
-        }
-        Accepted::Identity => None,
-    }
+    head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.as_str()));
+    Response::from_parts(head, Body::from(encoded))
 }
 
 #[cfg(test)]
 mod tests {
+    use hyper::HeaderMap;
+    use hyper::header::ACCEPT_ENCODING;
+
     use super::*;
 
     #[test]
     fn the_client_chooses() {
         for (header, expected) in [
-            ("", Accepted::Identity),
-            ("br", Accepted::Identity),
-            ("gzip, deflate", Accepted::Gzip),
-            ("GZIP;q=0.5", Accepted::Gzip),
-            ("gzip;q=0", Accepted::Identity),
-            ("gzip, zstd", Accepted::Zstd),
-            ("zstd;q=0, gzip", Accepted::Gzip),
+            ("", None),
+            ("br", None),
+            ("gzip, deflate", Some(Coding::Gzip)),
+            ("GZIP;q=0.5", Some(Coding::Gzip)),
+            ("gzip;q=0", None),
+            ("gzip, zstd", Some(Coding::Zstd)),
+            ("zstd;q=0, gzip", Some(Coding::Gzip)),
         ] {
             let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(header))]);
-            assert_eq!(Accepted::of(&headers), expected, "{header}");
+            assert_eq!(accepted(&headers), expected, "{header}");
         }
     }
 
     #[tokio::test]
     async fn a_compressed_answer_is_the_same_answer() {
         let plain = "0123456789".repeat(20_000);
-        for accepted in [Accepted::Zstd, Accepted::Gzip] {
-            let response = apply(accepted, Response::new(Body::from(plain.clone()))).await;
+        for coding in Coding::ALL {
+            let response = apply(Some(coding), Response::new(Body::from(plain.clone()))).await;
             assert!(response.headers().contains_key(CONTENT_ENCODING));
             let body = response.into_body().collect().await.unwrap().to_bytes();
-            let unpacked = if accepted == Accepted::Zstd {
+            let unpacked = if coding == Coding::Zstd {
                 zstd::stream::decode_all(&body[..]).unwrap()
             } else {
                 let mut text = Vec::new();
@@ -139,7 +121,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_long_answer_varies_even_when_it_is_sent_plain() {
-        let response = apply(Accepted::Identity, Response::new(Body::from("0".repeat(9000)))).await;
+        let response = apply(None, Response::new(Body::from("0".repeat(9000)))).await;
         assert_eq!(response.headers()[VARY], "accept-encoding");
         assert!(!response.headers().contains_key(CONTENT_ENCODING));
     }
@@ -152,8 +134,8 @@ mod tests {
             (TOO_LONG_BYTES, true),
             (TOO_LONG_BYTES + 1, false),
         ] {
-            let plain = vec![b' '; usize::try_from(bytes).unwrap()];
-            let response = apply(Accepted::Zstd, Response::new(Body::from(plain))).await;
+            let plain = vec![b' '; bytes];
+            let response = apply(Some(Coding::Zstd), Response::new(Body::from(plain))).await;
             assert_eq!(response.headers().contains_key(CONTENT_ENCODING), compressed, "{bytes}");
         }
     }

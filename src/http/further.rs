@@ -65,6 +65,6 @@ impl Context<'_> {
         }
         let ended = Ended { method: None, commitment: call.commitment, outcome: Outcome::Bypass };
         self.count(ended, body.len());
-        Spoken { body, status: Some(CacheStatus::Bypassed), refusal: None, ended }
+        Spoken { body, coded: None, status: Some(CacheStatus::Bypassed), refusal: None, ended }
     }
 }

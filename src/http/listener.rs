@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -20,10 +21,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::exchange::{Deserves, Exchange};
+use super::fast_path::{self, After};
+use super::signal::{Given, Signal};
 use super::stream::{Stream, WRITE_STALL};
 use super::tls::{self, Tls};
 use super::{Front, proxy_protocol, rest, serve};
@@ -32,7 +34,7 @@ use super::{Front, proxy_protocol, rest, serve};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a kept-alive connection may idle. Balancers keep theirs for 60 to 90 s, and the side that closes first
 /// should be theirs: a connection that we close while a request is on its way is a 502 of the balancer's.
-const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
 /// What is read ahead, and written behind, of one connection: room for any head that is sent in good faith, and
 /// 20,000 connections that all fill it have 1.3 GB.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -47,15 +49,15 @@ const PING: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_secs(5);
 
 /// How long a connection on which nothing was said is still listened to after a stop: several round trips.
-const LAST_MOMENT: Duration = Duration::from_secs(1);
+pub(super) const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// How serving ends.
 #[derive(Debug, Clone, Default)]
 pub struct Ends {
     /// No new connection; requests in flight finish, and idle connections close.
-    pub stop: CancellationToken,
+    pub stop: Signal,
     /// Connections are dropped, whatever they do.
-    pub cut: CancellationToken,
+    pub cut: Signal,
 }
 
 /// All that connections are served with.
@@ -72,13 +74,22 @@ struct Door {
 #[derive(Clone)]
 struct Calls {
     tasks: TaskTracker,
-    cut: CancellationToken,
+    cut: Signal,
 }
 
 impl<F: Future<Output = ()> + Send + 'static> rt::Executor<F> for Calls {
     fn execute(&self, call: F) {
-        let cut = self.cut.clone();
-        self.tasks.spawn(async move { cut.run_until_cancelled(call).await });
+        let cut = self.cut.given();
+        self.tasks.spawn(unless(cut, call));
+    }
+}
+
+/// What `work` gives, unless it is cut first.
+async fn unless<F: Future>(cut: Given, work: F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        () = cut => None,
+        done = work => Some(done),
     }
 }
 
@@ -111,7 +122,7 @@ pub async fn run(
     let door = Arc::new(Door { front, rest, tls, http1, http2, ends });
     loop {
         let accepted = tokio::select! {
-            () = door.ends.stop.cancelled() => return,
+            () = door.ends.stop.given() => return,
             accepted = accept(&listener, &places) => accepted,
         };
         let (socket, peer, place) = match accepted {
@@ -125,7 +136,7 @@ pub async fn run(
         let (open, door) = (Open::new(&door.front), Arc::clone(&door));
         tasks.spawn(async move {
             let _held = (open, place);
-            let served = door.ends.cut.run_until_cancelled(door.connection(socket, peer.ip())).await;
+            let served = unless(door.ends.cut.given(), door.connection(socket, peer.ip())).await;
             // A connection that breaks is the client's affair: nothing to say beyond the request's own log line.
             if let Some(Err(error)) = served {
                 tracing::debug!(client.address = %peer.ip(), %error, "connection ended");
@@ -149,7 +160,7 @@ impl Door {
         if server.proxy_protocol {
             let trusted = server.trusted_proxies.iter().any(|network| network.contains(&peer.to_canonical()));
             let said = if trusted {
-                self.begins(deadline, proxy_protocol::read(&mut socket)).await?
+                Box::pin(self.begins(deadline, proxy_protocol::read(&mut socket))).await?
             } else {
                 Err(proxy_protocol::Refused::Stranger)
             };
@@ -158,16 +169,36 @@ impl Door {
                 .inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "connection refused"))?
                 .unwrap_or(peer);
         }
-        let exchange = Arc::<Exchange>::default();
-        let Some(tls) = &self.tls else {
-            let mut stream = Stream::new(socket, Arc::clone(&exchange), server.header_timeout);
-            let http2 = self.begins(deadline, stream.opens_with_http2()).await??;
-            // Boxed, here and below: a connection is as large as its own kind, not as the largest.
-            return Box::pin(self.http(stream, exchange, client, http2)).await;
-        };
-        let socket = self.begins(deadline, tls.acceptor().accept(socket)).await??;
+        // Boxed, here and below: a connection is as large as its own kind, not as the largest.
+        let Some(tls) = &self.tls else { return Box::pin(self.spoken(socket, client, None)).await };
+        let socket = Box::pin(self.begins(deadline, tls.acceptor().accept(socket))).await??;
         let http2 = socket.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
-        let stream = Stream::new(socket, Arc::clone(&exchange), server.header_timeout);
+        Box::pin(self.spoken(socket, client, Some(http2))).await
+    }
+
+    /// The connection of `client`, whose kind is known or found out.
+    async fn spoken<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        mut socket: S,
+        client: IpAddr,
+        mut http2: Option<bool>,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let (mut read, server) = (Bytes::new(), &self.front.config.server);
+        if http2 != Some(true) {
+            match fast_path::serve(&self.front, &mut socket, client, &self.ends.stop).await? {
+                After::Ended => return Ok(()),
+                After::Hyper { read: ahead, first } => {
+                    read = ahead;
+                    http2 = http2.or((!first).then_some(false));
+                }
+            }
+        }
+        let exchange = Arc::<Exchange>::default();
+        let mut stream = Stream::new(socket, Arc::clone(&exchange), server.header_timeout, read);
+        let http2 = match http2 {
+            Some(known) => known,
+            None => self.begins(Instant::now() + server.header_timeout, stream.opens_with_http2()).await??,
+        };
         Box::pin(self.http(stream, exchange, client, http2)).await
     }
 
@@ -175,7 +206,7 @@ impl Door {
     /// its way, and who says nothing is not waited for.
     async fn begins<F: Future>(&self, deadline: Instant, beginning: F) -> io::Result<F::Output> {
         let stopped = async {
-            self.ends.stop.cancelled().await;
+            self.ends.stop.given().await;
             tokio::time::sleep(LAST_MOMENT).await;
         };
         tokio::select! {
@@ -218,14 +249,14 @@ impl Door {
         exchange: Option<&Exchange>,
     ) -> Result<(), C::Error> {
         tokio::pin!(connection);
-        let mut ending = false;
+        let (mut ending, mut stop) = (false, self.ends.stop.given());
         loop {
             tokio::select! {
                 // What has arrived is read before a stop is heard: a connection that is told to end before its first
                 // request was read closes without an answer.
                 biased;
                 served = connection.as_mut() => return served,
-                () = self.ends.stop.cancelled(), if !ending => {
+                () = &mut stop, if !ending => {
                     ending = true;
                     connection.as_mut().graceful_shutdown();
                 }

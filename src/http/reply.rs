@@ -1,16 +1,139 @@
-//! A response body as the pieces it is made of: a large answer leaves as slices of what is kept.
+//! The answer to a request: its header fields, and a body of the pieces that it is made of, so that a large answer leaves
+//! as slices of what is kept.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
+use hyper::header::{CONNECTION, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use tokio::time::Instant;
+
+use super::exchange::Place;
+use crate::cache::CacheStatus;
+use crate::coding::Coding;
+use crate::gateway::Principal;
+
+/// An answer on the hot route, whoever writes it: hyper or the fast path.
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) body: Pieces,
+    /// The body's media type.
+    media: &'static str,
+    /// Where the answer came from; refusals of ours have no such place.
+    pub(super) cache: Option<CacheStatus>,
+    /// In so many seconds the caller may come back.
+    pub(super) retry_after: Option<u64>,
+    /// Whose limits are shown, as they are then.
+    pub(super) limits: Option<(Arc<Principal>, Instant)>,
+    /// Whether another client's coding may differ.
+    pub(super) varies: bool,
+    /// The body's coding, if it is in one.
+    pub(super) coding: Option<Coding>,
+    /// The connection ends with it.
+    pub(super) last: bool,
+    /// Where it is served from, until it is written.
+    pub(super) place: Option<Place>,
+}
+
+/// The value of a header field, not yet written.
+#[derive(Clone, Copy)]
+pub(super) enum Value<'a> {
+    Text(&'a str),
+    Number(u64),
+    Cache(&'a CacheStatus),
+    Left(&'a Principal, Instant),
+}
+
+impl Value<'_> {
+    /// Writes it at the end of `out`.
+    pub(super) fn write(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Self::Number(number) => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
+            Self::Cache(status) => status.write(out),
+            Self::Left(principal, now) => principal.write_left(out, now),
+        }
+    }
+}
+
+impl Reply {
+    /// JSON.
+    pub(super) fn json(status: StatusCode, body: Pieces) -> Self {
+        Self {
+            status,
+            body,
+            media: "application/json; charset=utf-8",
+            cache: None,
+            retry_after: None,
+            limits: None,
+            varies: false,
+            coding: None,
+            last: false,
+            place: None,
+        }
+    }
+
+    /// A node's refusals below JSON-RPC are plain text.
+    pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
+        let media = "text/plain; charset=utf-8";
+        Self { media, ..Self::json(status, Pieces::from(text.into())) }
+    }
+
+    /// The same, after which the connection ends.
+    pub(super) fn last(mut self) -> Self {
+        self.last = true;
+        self
+    }
+
+    /// Its header fields but those of the connection and of the body's length, in the order in which they are written.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&'static str, Value<'_>)> {
+        let limits =
+            self.limits.as_ref().and_then(|(principal, now)| Some((principal, principal.policy()?, *now)));
+        [
+            Some(("content-type", Value::Text(self.media))),
+            self.retry_after.map(|seconds| ("retry-after", Value::Number(seconds))),
+            self.cache.as_ref().map(|status| ("cache-status", Value::Cache(status))),
+            limits.map(|(_, policy, _)| ("ratelimit-policy", Value::Text(policy))),
+            limits.map(|(principal, _, now)| ("ratelimit", Value::Left(principal, now))),
+            self.varies.then_some(("vary", Value::Text("accept-encoding"))),
+            self.coding.map(|coding| ("content-encoding", Value::Text(coding.as_str()))),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// The same for hyper; the place goes along as an extension.
+    pub(super) fn into_response(mut self) -> Response<Body> {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        for (name, value) in self.fields() {
+            let mut text = Vec::with_capacity(64);
+            value.write(&mut text);
+            // All of them are made here, of visible ASCII.
+            if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(text)) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        }
+        if self.last {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(place) = self.place.take() {
+            response.extensions_mut().insert(Arc::new(place));
+        }
+        *response.body_mut() = self.body.into_body();
+        response
+    }
+}
 
 /// Up to this length, copying into one buffer is cheaper than writing pieces one by one.
-const JOINED_BYTES: usize = 16 * 1024;
+pub(super) const JOINED_BYTES: usize = 16 * 1024;
 
 /// The pieces of one body, in order.
 #[derive(Debug, Default)]
@@ -46,14 +169,55 @@ impl Pieces {
 
     /// The body: one buffer if it is short, else the pieces as they are, under a Content-Length.
     pub fn into_body(self) -> Body {
-        if self.left > JOINED_BYTES {
-            return Body::new(self);
+        if self.left > JOINED_BYTES { Body::new(self) } else { Body::from(self.joined()) }
+    }
+
+    /// The pieces that are left, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
+        self.pieces.iter()
+    }
+
+    /// All of it in one piece.
+    pub fn joined(&self) -> Bytes {
+        if let (Some(only), 1) = (self.pieces.front(), self.pieces.len()) {
+            return only.clone();
         }
         let mut joined = BytesMut::with_capacity(self.left);
         for piece in &self.pieces {
             joined.extend_from_slice(piece);
         }
-        Body::from(joined.freeze())
+        joined.freeze()
+    }
+
+    /// Takes `bytes` off the front.
+    ///
+    /// # Panics
+    /// There are fewer.
+    pub fn advance(&mut self, mut bytes: usize) {
+        self.left -= bytes;
+        while bytes > 0 {
+            let front = &mut self.pieces[0];
+            if bytes < front.len() {
+                front.advance(bytes);
+                return;
+            }
+            bytes -= front.len();
+            self.pieces.pop_front();
+        }
+    }
+}
+
+impl From<Bytes> for Pieces {
+    fn from(piece: Bytes) -> Self {
+        std::iter::once(piece).collect()
+    }
+}
+
+impl FromIterator<Bytes> for Pieces {
+    fn from_iter<I: IntoIterator<Item = Bytes>>(all: I) -> Self {
+        let mut pieces = Self::default();
+        all.into_iter().for_each(|piece| pieces.push(piece));
+        pieces
     }
 }
 

@@ -3,53 +3,83 @@
 //! Every answer that is ours carries it. What hyper refuses before there is a request (a head that is no HTTP, or is
 //! too long) has none.
 
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::HeaderValue;
 
-pub(super) const NAME: HeaderName = HeaderName::from_static("x-request-id");
+use super::fields::Fields;
+
+pub(super) const NAME: &str = "x-request-id";
 /// Longer than any tracing system's id; what is longer is no id, and would fill logs.
 const MAX_LEN: usize = 128;
+/// Ids that one thread makes before it takes the next block of them: 2^40, which no thread lives to see.
+const BLOCK_BITS: u32 = 40;
 
 /// What tells two processes' ids apart.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
-static NEXT: AtomicU64 = AtomicU64::new(0);
+static BLOCKS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Each thread numbers for itself: a number that all cores write would be waited for.
+    static NEXT: Cell<u64> = Cell::new(BLOCKS.fetch_add(1, Ordering::Relaxed) << BLOCK_BITS);
+}
 
 /// The id of one request.
 #[derive(Debug, Clone)]
-pub(super) struct RequestId(HeaderValue);
+pub(super) enum RequestId {
+    /// The caller's own.
+    Sent(Box<str>),
+    /// Made here, in hexadecimal.
+    Made([u8; 32]),
+}
 
 impl RequestId {
     /// The one that the request names, if it is 1 to 128 visible ASCII characters; else a fresh one.
-    pub(super) fn of(headers: &HeaderMap) -> Self {
-        headers.get(NAME).filter(|value| is_token(value)).map_or_else(Self::fresh, |id| Self(id.clone()))
+    pub(super) fn of(fields: &(impl Fields + ?Sized)) -> Self {
+        let sent = fields.first(NAME).filter(|value| is_token(value));
+        sent.and_then(|id| str::from_utf8(id).ok()).map_or_else(Self::fresh, |id| Self::Sent(id.into()))
     }
 
     /// Unique in this process, and in all likelihood among others; no secret.
     fn fresh() -> Self {
-        let id = format!("{:016x}{:016x}", *PROCESS, NEXT.fetch_add(1, Ordering::Relaxed));
-        Self(HeaderValue::try_from(id).unwrap_or_else(|_| HeaderValue::from_static("none")))
+        let number = NEXT.replace(NEXT.get().wrapping_add(1));
+        let bytes = (u128::from(*PROCESS) << 64 | u128::from(number)).to_be_bytes();
+        let mut text = [0; 32];
+        for (digits, byte) in text.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+            *digits = [hex(byte >> 4), hex(byte & 15)];
+        }
+        Self::Made(text)
     }
 
-    /// As it stands in logs.
+    /// As it stands in logs and in the answer.
     pub(super) fn as_str(&self) -> &str {
-        self.0.to_str().unwrap_or_default()
+        match self {
+            Self::Sent(id) => id,
+            Self::Made(id) => str::from_utf8(id).unwrap_or_default(),
+        }
     }
 
     /// As it stands in the answer.
     pub(super) fn header(&self) -> HeaderValue {
-        self.0.clone()
+        HeaderValue::from_str(self.as_str()).unwrap_or_else(|_| HeaderValue::from_static("none"))
     }
 }
 
-fn is_token(value: &HeaderValue) -> bool {
-    (1..=MAX_LEN).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
+const fn hex(digit: u8) -> u8 {
+    if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }
+}
+
+fn is_token(value: &[u8]) -> bool {
+    (1..=MAX_LEN).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
 }
 
 #[cfg(test)]
 mod tests {
+    use hyper::HeaderMap;
+
     use super::*;
 
     #[test]
@@ -70,7 +100,14 @@ mod tests {
             assert_eq!(id.as_str() == sent, kept, "{sent:?}");
             assert!((1..=128).contains(&id.as_str().len()));
         }
+    }
+
+    #[test]
+    fn no_two_made_here_are_the_same() {
         let fresh = || RequestId::of(&HeaderMap::new()).as_str().to_owned();
-        assert_ne!(fresh(), fresh());
+        let elsewhere = std::thread::spawn(move || [fresh(), fresh()]).join().unwrap();
+        let ids: std::collections::BTreeSet<_> = [fresh(), fresh()].into_iter().chain(elsewhere).collect();
+        assert_eq!(ids.len(), 4);
+        assert!(ids.iter().all(|id| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit())), "{ids:?}");
     }
 }

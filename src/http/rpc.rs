@@ -1,24 +1,22 @@
 //! The hot route: one POST body becomes calls, each call goes down through the rooms, and the answers come back up.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::body::Body;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use hyper::body::Incoming;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER};
-use hyper::{Request, Response, StatusCode};
+use hyper::StatusCode;
 use tokio::time::Instant;
 
 use super::access::{Calls, Ended, Line};
+use super::caller::Caller;
 use super::exchange::Place;
-use super::reply::Pieces;
+use super::reply::{Pieces, Reply};
 use super::request_id::RequestId;
-use super::{Front, JSON, body, client_ip, text, trace_headers};
-use crate::cache::entry::Payload;
+use super::{Front, body, encoding};
+use crate::cache::entry::{Entry, Payload};
 use crate::cache::{Answer, CacheStatus, Terms};
+use crate::coding::{Coded, Coding};
 use crate::error::Error;
 use crate::gateway::{Principal, Shown};
 use crate::jsonrpc::envelope::{self, Element};
@@ -27,9 +25,8 @@ use crate::methods::{self, Commitment, Method, Profile, Query};
 use crate::telemetry::trace::RequestSpan;
 use crate::telemetry::{NodeCode, Outcome, Trace};
 
-const WRONG_MEDIA_TYPE: &str =
-    "Supplied content type is not allowed. Content-Type: application/json is required\n";
-const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+/// What ends a body, as on a node.
+const END: &[u8] = b"\n";
 
 /// Everything that one request shares among its calls.
 pub(super) struct Context<'a> {
@@ -38,6 +35,8 @@ pub(super) struct Context<'a> {
     request: &'a RequestId,
     pub(super) trace: Trace,
     bypass: bool,
+    /// The content coding that the caller takes.
+    accepts: Option<Coding>,
     pub(super) started: Instant,
     /// Bytes of a batch's answers so far.
     answered: AtomicUsize,
@@ -46,117 +45,116 @@ pub(super) struct Context<'a> {
 /// One call's answer, spoken.
 pub(super) struct Spoken {
     pub(super) body: Pieces,
+    /// The same compressed, its end included, where it stands alone and the caller takes it so.
+    pub(super) coded: Option<(Coding, [Bytes; 3])>,
     /// Where the answer came from; refusals of ours have no such place.
     pub(super) status: Option<CacheStatus>,
     pub(super) refusal: Option<Error>,
     pub(super) ended: Ended,
 }
 
-/// A request's response, and what its access line says of it.
+/// A request's reply, and what its access line says of it.
 struct Done {
-    response: Response<Body>,
+    reply: Reply,
     calls: Calls,
     /// Why it was refused as a whole.
     reason: Option<&'static str>,
     bytes: usize,
 }
 
-/// Serves one POST to the hot route; `key` is the raw path segment, `id` the request's.
+/// Serves one POST to the hot route; `key` is the raw path segment, `started` when the request came.
 pub(super) async fn serve(
     front: &Arc<Front>,
-    peer: IpAddr,
+    caller: &Caller,
     key: &str,
-    id: &RequestId,
-    request: Request<Incoming>,
-) -> Response<Body> {
-    let started = Instant::now();
-    let (head, body) = request.into_parts();
-    if !is_json(&head.headers) {
-        let refusal = text(StatusCode::UNSUPPORTED_MEDIA_TYPE, WRONG_MEDIA_TYPE);
-        return body::pass_over(front, body, refusal).await;
+    body: Bytes,
+    started: Instant,
+) -> Reply {
+    if let Some(refusal) = body::refusal(&body) {
+        return refusal;
     }
-    let body = match body::read(front, body).await {
-        Ok(body) => body,
-        Err(refusal) => return refusal,
-    };
-    let client = client_ip::client_ip(peer, &head.headers, &front.config.server.trusted_proxies);
-    let origin = head.headers.get(ORIGIN).and_then(|origin| origin.to_str().ok());
-    let trace = trace_headers::caller(&head.headers);
-    let principal = match front.gateway.authenticate(key, client, origin, started) {
+    let id = &caller.id;
+    let principal = match front.gateway.authenticate(key, caller.client, caller.origin.as_deref(), started) {
         Ok(principal) => principal,
-        Err(refusal) => return refuse_whole(front, id, &trace, started, &body, &refusal),
+        Err(refusal) => return refuse_whole(front, caller, started, &body, &refusal),
     };
     // Only from here on: whoever has no key, or trickles a body, takes no place from those who call.
     let Some(place) = Place::take(front, &principal) else {
-        return refuse_whole(front, id, &trace, started, &body, &Error::Overloaded);
+        return refuse_whole(front, caller, started, &body, &Error::Overloaded);
     };
-    let bypass = principal.bypass_cache() && asks_no_cache(&head.headers);
-    let (trace, span) = front.tracer.begin(trace, started);
+    let bypass = principal.bypass_cache() && caller.no_cache;
+    let (trace, span) = front.tracer.begin(caller.trace.clone(), started);
     let answered = AtomicUsize::new(0);
-    let context = Context { front, principal, request: id, trace, bypass, started, answered };
-    let Done { mut response, calls, reason, bytes } = match envelope::parse(&body) {
+    let accepts = caller.accepts;
+    let context = Context { front, principal, request: id, trace, bypass, accepts, started, answered };
+    let Done { mut reply, calls, reason, bytes } = match envelope::parse(&body) {
         envelope::Request::ParseError => context.alone(context.refused(&Id::Null, Error::Parse)),
         envelope::Request::One(Element::Notification) => Done::nothing(),
         envelope::Request::One(element) => {
-            let spoken =
-                context.element(element).await.unwrap_or_else(|| context.refused(&Id::Null, Error::Parse));
-            context.alone(spoken)
+            let spoken = context.element(element, context.accepts).await;
+            context.alone(spoken.unwrap_or_else(|| context.refused(&Id::Null, Error::Parse)))
         }
-        envelope::Request::Batch(elements) => context.batch(elements).await,
+        // Boxed: a connection has room for one call, which most requests are.
+        envelope::Request::Batch(elements) => Box::pin(context.batch(elements)).await,
     };
     let line = Line {
         request: id,
         trace: &context.trace,
         key: context.principal.id(),
         reason,
-        status: response.status(),
+        status: reply.status,
         calls,
         bytes,
         started,
     };
     line.write(&front.access, span);
-    response.extensions_mut().insert(Arc::new(place));
-    response
+    encoding::encode(caller.accepts, &mut reply).await;
+    reply.place = Some(place);
+    reply
 }
 
 impl Done {
-    /// The response to notifications only: there is nothing to say.
+    /// The reply to notifications only: there is nothing to say.
     fn nothing() -> Self {
-        let response = respond(StatusCode::OK, Pieces::default());
-        Self { response, calls: Calls::NONE, reason: None, bytes: 0 }
+        let reply = Reply::json(StatusCode::OK, Pieces::default());
+        Self { reply, calls: Calls::NONE, reason: None, bytes: 0 }
     }
 }
 
 impl Context<'_> {
-    /// The response to a call that stands alone: its own HTTP status.
+    /// The reply to a call that stands alone: its own HTTP status.
     fn alone(&self, spoken: Spoken) -> Done {
         let wire = spoken.refusal.as_ref().map(Error::wire);
         let status =
             wire.as_ref().and_then(|wire| StatusCode::from_u16(wire.status).ok()).unwrap_or_default();
         let mut body = spoken.body;
-        body.push(Bytes::from_static(b"\n"));
+        body.push(Bytes::from_static(END));
         let bytes = body.len();
-        let mut response = respond(status, body);
-        let headers = response.headers_mut();
-        if let Some(seconds) = wire.as_ref().and_then(|wire| wire.retry_after_s) {
-            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        let mut reply = self.reply(status, body);
+        if let Some((coding, pieces)) = spoken.coded {
+            reply.body = pieces.into_iter().collect();
+            (reply.varies, reply.coding) = (true, Some(coding));
         }
-        if let Some(status) = spoken.status {
-            headers.insert(CACHE_STATUS, written(&status));
-        }
-        self.principal.rate_headers(headers, Instant::now());
+        reply.retry_after = wire.as_ref().and_then(|wire| wire.retry_after_s);
+        reply.cache = spoken.status;
         let reason = wire.map(|wire| wire.reason);
-        Done { response, calls: Calls::NONE.and(spoken.ended), reason, bytes }
+        Done { reply, calls: Calls::NONE.and(spoken.ended), reason, bytes }
     }
 
-    /// The response to a batch: 200, each element with its own outcome, in order; notifications have none.
+    fn reply(&self, status: StatusCode, body: Pieces) -> Reply {
+        let mut reply = Reply::json(status, body);
+        reply.limits = Some((Arc::clone(&self.principal), Instant::now()));
+        reply
+    }
+
+    /// The reply to a batch: 200, each element with its own outcome, in order; notifications have none.
     async fn batch(&self, elements: Vec<Element>) -> Done {
         let limit = self.front.config.server.max_batch.min(self.principal.max_batch());
         if elements.len() > limit {
             let error = Error::BatchTooLarge { calls: elements.len(), limit };
             return self.alone(self.refused(&Id::Null, error));
         }
-        let spoken: Vec<Spoken> = join_all(elements.into_iter().map(|element| self.element(element)))
+        let spoken: Vec<Spoken> = join_all(elements.into_iter().map(|element| self.element(element, None)))
             .await
             .into_iter()
             .flatten()
@@ -173,27 +171,25 @@ impl Context<'_> {
         }
         body.push(Bytes::from_static(b"]\n"));
         let bytes = body.len();
-        let mut response = respond(StatusCode::OK, body);
+        let mut reply = self.reply(StatusCode::OK, body);
         if !answers.is_empty() {
             let hits = answers.iter().filter(|status| status.is_hit()).count();
-            let status = CacheStatus::Batch { hits, of: answers.len() };
-            response.headers_mut().insert(CACHE_STATUS, written(&status));
+            reply.cache = Some(CacheStatus::Batch { hits, of: answers.len() });
         }
-        self.principal.rate_headers(response.headers_mut(), Instant::now());
-        Done { response, calls, reason: None, bytes }
+        Done { reply, calls, reason: None, bytes }
     }
 
-    /// One element's answer; a notification has none.
-    async fn element(&self, element: Element) -> Option<Spoken> {
+    /// One element's answer, in `coding` if it is there so; a notification has none.
+    async fn element(&self, element: Element, coding: Option<Coding>) -> Option<Spoken> {
         match element {
             Element::Notification => None,
             Element::Refused { id, error } => Some(self.refused(&id, error)),
-            Element::Call(call) => Some(self.call(call).await),
+            Element::Call(call) => Some(self.call(call, coding).await),
         }
     }
 
     /// One call, down through the rooms and back up.
-    async fn call(&self, call: Call) -> Spoken {
+    async fn call(&self, call: Call, coding: Option<Coding>) -> Spoken {
         let Call { id, method, params } = call;
         let Some(method) = str::from_utf8(&method).ok().and_then(Method::from_name) else {
             // Boxed, so that a call of one of the eight does not carry this around.
@@ -205,7 +201,17 @@ impl Context<'_> {
         };
         let commitment = query.commitment();
         match self.answer(&query).await {
-            Ok(answer) => self.answered(&id, &query, &answer),
+            Ok(answer) => {
+                let mut spoken = self.answered(&id, &query, &answer);
+                // Boxed: most answers are too short to come here.
+                if let (Some(coding), Some(source)) = (coding, &answer.source)
+                    && encoding::is_worth(spoken.body.len())
+                    && self.front.config.profile == Profile::Node
+                {
+                    spoken.coded = Box::pin(self.coded(&id, &query, &answer, source, coding)).await;
+                }
+                spoken
+            }
             Err(error) => self.count_refused(&id, Some(method), commitment, error),
         }
     }
@@ -224,6 +230,21 @@ impl Context<'_> {
         }
         self.principal.charge(query, answer.outcome.is_hit());
         Ok(answer)
+    }
+
+    /// The answer in `coding`, with what is around its text.
+    async fn coded(
+        &self,
+        id: &Id,
+        query: &Query,
+        answer: &Answer,
+        source: &Arc<Entry>,
+        coding: Coding,
+    ) -> Option<(Coding, [Bytes; 3])> {
+        let (head, tail) = reply::head_and_tail(id);
+        let tail = [&tail[..], END].concat();
+        let between = |coded: &Coded| coded.between(&head, &tail);
+        Some((coding, self.front.cache.coded(query, source, coding, &answer.payload, between).await?))
     }
 
     fn answered(&self, id: &Id, query: &Query, answer: &Answer) -> Spoken {
@@ -251,7 +272,7 @@ impl Context<'_> {
         }
         let ended = Ended { method: Some(method), commitment: query.commitment(), outcome: answer.outcome };
         self.count(ended, body.len());
-        Spoken { body, status: Some(answer.status), refusal: None, ended }
+        Spoken { body, coded: None, status: Some(answer.status), refusal: None, ended }
     }
 
     /// Whether an answer of so many bytes still fits beside those that were there before it: together they may be as
@@ -284,7 +305,7 @@ impl Context<'_> {
         self.count(ended, text.len());
         let mut body = Pieces::default();
         body.push(text.into());
-        Spoken { body, status: None, refusal: Some(error), ended }
+        Spoken { body, coded: None, status: None, refusal: Some(error), ended }
     }
 
     pub(super) fn count(&self, ended: Ended, bytes: usize) {
@@ -330,14 +351,7 @@ fn outcome(error: &Error) -> Outcome {
 }
 
 /// A refusal of the whole request, before there is a principal, with the caller's id where one can be read.
-fn refuse_whole(
-    front: &Front,
-    request: &RequestId,
-    trace: &Trace,
-    started: Instant,
-    body: &Bytes,
-    error: &Error,
-) -> Response<Body> {
+fn refuse_whole(front: &Front, caller: &Caller, started: Instant, body: &Bytes, error: &Error) -> Reply {
     let id = match envelope::parse(body) {
         envelope::Request::One(Element::Call(Call { id, .. }) | Element::Refused { id, .. }) => id,
         _ => Id::Null,
@@ -350,41 +364,10 @@ fn refuse_whole(
     let status = StatusCode::from_u16(wire.status).unwrap_or_default();
     let calls = Calls::NONE.and(Ended { method: None, commitment: None, outcome: outcome(error) });
     let (reason, bytes) = (Some(wire.reason), text.len());
+    let (request, trace) = (&caller.id, &caller.trace);
     let line = Line { request, trace, key: "none", reason, status, calls, bytes, started };
     line.write(&front.access, RequestSpan::default());
-    let mut response = Response::new(Body::from(text));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, JSON);
-    if let Some(seconds) = wire.retry_after_s {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    response
-}
-
-fn respond(status: StatusCode, body: Pieces) -> Response<Body> {
-    let mut response = Response::new(body.into_body());
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, JSON);
-    response
-}
-
-fn written(status: &CacheStatus) -> HeaderValue {
-    HeaderValue::try_from(status.to_string()).unwrap_or_else(|_| HeaderValue::from_static("slotfront"))
-}
-
-/// The three content types that a node takes, whole and in any case.
-fn is_json(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| {
-        ["application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"]
-            .iter()
-            .any(|accepted| value.as_bytes().eq_ignore_ascii_case(accepted.as_bytes()))
-    })
-}
-
-/// Whether the caller wants to go past the cache (RFC 9111, 5.2.1.4).
-fn asks_no_cache(headers: &HeaderMap) -> bool {
-    let directives = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
-    directives
-        .flat_map(|value| value.split(','))
-        .any(|directive| directive.trim().eq_ignore_ascii_case("no-cache"))
+    let mut reply = Reply::json(status, Pieces::from(Bytes::from(text)));
+    reply.retry_after = wire.retry_after_s;
+    reply
 }

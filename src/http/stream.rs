@@ -32,17 +32,17 @@ pub(super) struct Stream<S> {
     head_clock: Pin<Box<Sleep>>,
     /// Set while the client takes nothing.
     write_clock: Option<Pin<Box<Sleep>>>,
-    /// What was read to find out what is spoken.
+    /// What was read before, to find out what is spoken.
     read_ahead: Bytes,
 }
 
 impl<S> Stream<S> {
     /// A new connection, whose first head counts from now: nobody connects to say nothing.
-    pub(super) fn new(socket: S, exchange: Arc<Exchange>, head_timeout: Duration) -> Self {
+    pub(super) fn new(socket: S, exchange: Arc<Exchange>, head_timeout: Duration, read_ahead: Bytes) -> Self {
         let deadline = Instant::now() + head_timeout;
         let head_clock = Box::pin(tokio::time::sleep_until(deadline));
         let head = (0, deadline);
-        Self { socket, exchange, head_timeout, head, head_clock, write_clock: None, read_ahead: Bytes::new() }
+        Self { socket, exchange, head_timeout, head, head_clock, write_clock: None, read_ahead }
     }
 
     /// `written`, or an error where nothing was for too long.
@@ -73,15 +73,18 @@ impl<S> Stream<S> {
 impl<S: AsyncRead + Unpin> Stream<S> {
     /// Whether the client speaks HTTP/2 from the first byte on. What is read for that is read again later.
     pub(super) async fn opens_with_http2(&mut self) -> io::Result<bool> {
-        let mut read = BytesMut::with_capacity(FIRST_READ_BYTES);
+        let mut read = BytesMut::from(std::mem::take(&mut self.read_ahead));
         let preface = loop {
-            let ended = self.read_buf(&mut read).await? == 0;
             let known = read.len().min(PREFACE.len());
-            if read[..known] != PREFACE[..known] || ended {
+            if read[..known] != PREFACE[..known] {
                 break false;
             }
             if known == PREFACE.len() {
                 break true;
+            }
+            read.reserve(FIRST_READ_BYTES);
+            if self.read_buf(&mut read).await? == 0 {
+                break false;
             }
         };
         self.read_ahead = read.freeze();
@@ -163,7 +166,7 @@ mod tests {
     fn pair() -> (DuplexStream, Stream<DuplexStream>, Arc<Exchange>) {
         let (client, socket) = tokio::io::duplex(16);
         let exchange = Arc::new(Exchange::default());
-        (client, Stream::new(socket, Arc::clone(&exchange), HEAD), exchange)
+        (client, Stream::new(socket, Arc::clone(&exchange), HEAD, Bytes::new()), exchange)
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::scan::Scan;
 use super::{Call, Id, Params};
 use crate::error::Error;
 
@@ -45,7 +46,38 @@ pub enum Element {
 /// A call with several faults gets the answer of the first in this order: [`Request::ParseError`],
 /// [`Error::InvalidRequest`], silence for a missing id, [`Error::UnsupportedVersion`].
 pub fn parse(body: &Bytes) -> Request {
+    if let Some(call) = plain(body) {
+        return Request::One(Element::Call(call));
+    }
     split(body).unwrap_or(Request::ParseError)
+}
+
+/// The call of a body that is nothing but a plain one, each member there once: most are. `None` says nothing.
+fn plain(body: &Bytes) -> Option<Call> {
+    let mut scan = Scan::new(body);
+    let (mut jsonrpc, mut id, mut method, mut params) = (None, None, None, None);
+    scan.members(|scan, name| {
+        let fault = match name {
+            b"jsonrpc" => jsonrpc.replace((scan.string()? == b"2.0").then_some(())?).is_some(),
+            b"method" => method.replace(scan.string()?).is_some(),
+            b"id" if scan.peek()? == b'"' => {
+                let start = scan.position();
+                scan.string()?;
+                id.replace(Id::Text(body.slice(start..scan.position()))).is_some()
+            }
+            b"id" => id.replace(Id::Number(scan.number()?)).is_some(),
+            b"params" if scan.peek()? == b'[' => {
+                let start = scan.position();
+                scan.skip()?;
+                params.replace(start..scan.position()).is_some()
+            }
+            _ => true,
+        };
+        (!fault).then_some(())
+    })?;
+    let (Some(()), Some(id), Some(method), true) = (jsonrpc, id, method, scan.is_done()) else { return None };
+    let params = params.map_or(Params::None, |place| Params::Array(body.slice(place)));
+    Some(Call { id, method: body.slice_ref(method), params })
 }
 
 /// The whole body is lost.

@@ -43,6 +43,11 @@ impl AccountEncoding {
             Self::JsonParsed => "jsonParsed",
         }
     }
+
+    /// Reads the exact wire name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|encoding| encoding.as_str() == name)
+    }
 }
 
 /// A part of an account's data, in bytes. Both members may be up to 2^64 − 1: a node clips, it never refuses.

@@ -8,6 +8,7 @@ use super::params::{self, ParamError};
 use super::pubkey::Address;
 use super::{AccountEncoding, AccountForm, Commitment, DataSlice, Pubkey, Slot, commitment, openrpc};
 use crate::jsonrpc::Params;
+use crate::jsonrpc::scan::Scan;
 
 /// getAccountInfo: one account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,10 +25,29 @@ pub struct AccountQuery {
 
 impl AccountQuery {
     pub(super) fn parse(params: &Params) -> Result<Self, ParamError> {
+        if let Params::Array(text) = params
+            && let Some(query) = Self::plain(text)
+        {
+            return Ok(query);
+        }
         let (address, config) = params::one_or_two::<Address, RpcAccountInfoConfig>(params)?;
         let config = config.unwrap_or_default();
         Ok(Self {
             pubkey: address.judge()?,
+            form: config.form(AccountEncoding::Binary),
+            commitment: config.commitment,
+            min_context_slot: config.min_context_slot,
+        })
+    }
+
+    /// Params as nearly all callers write them; `None` says nothing.
+    fn plain(text: &[u8]) -> Option<Self> {
+        let mut scan = Scan::new(text);
+        scan.expect(b'[')?;
+        let pubkey = Pubkey::parse(scan.text()?).ok()?;
+        let config = RpcAccountInfoConfig::plain_last(&mut scan)?;
+        Some(Self {
+            pubkey,
             form: config.form(AccountEncoding::Binary),
             commitment: config.commitment,
             min_context_slot: config.min_context_slot,
@@ -57,6 +77,27 @@ struct UiDataSliceConfig {
 }
 
 impl RpcAccountInfoConfig {
+    /// The config as the last of an array's elements, or the default where there is none; `None` where it is not plain.
+    pub(super) fn plain_last(scan: &mut Scan<'_>) -> Option<Self> {
+        let mut config = Self::default();
+        if scan.takes(b',') {
+            let (mut commitment, mut encoding, mut slot) = (None, None, None);
+            scan.members(|scan, name| {
+                let twice = match name {
+                    b"commitment" => commitment.replace(Commitment::from_name(scan.text()?)?).is_some(),
+                    b"encoding" => encoding.replace(AccountEncoding::from_name(scan.text()?)?).is_some(),
+                    b"minContextSlot" => slot.replace(scan.number()?).is_some(),
+                    _ => true,
+                };
+                (!twice).then_some(())
+            })?;
+            config.commitment = commitment.unwrap_or_default();
+            (config.encoding, config.min_context_slot) = (encoding, slot);
+        }
+        scan.expect(b']')?;
+        scan.is_done().then_some(config)
+    }
+
     /// The form asked for; the default encoding differs from method to method.
     pub(super) fn form(&self, default: AccountEncoding) -> AccountForm {
         AccountForm {

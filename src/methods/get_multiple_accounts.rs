@@ -11,6 +11,7 @@ use super::params::{self, ParamError};
 use super::pubkey::Address;
 use super::{AccountEncoding, AccountForm, Commitment, Pubkey, Slot};
 use crate::jsonrpc::Params;
+use crate::jsonrpc::scan::Scan;
 
 /// Most keys in one call: a node's default (`--rpc-max-multiple-accounts`).
 pub const MAX_KEYS: usize = 100;
@@ -30,6 +31,11 @@ pub struct AccountsQuery {
 
 impl AccountsQuery {
     pub(super) fn parse(params: &Params) -> Result<Self, ParamError> {
+        if let Params::Array(text) = params
+            && let Some(query) = Self::plain(text)
+        {
+            return Ok(query);
+        }
         let (addresses, config) = params::one_or_two::<Vec<Address>, RpcAccountInfoConfig>(params)?;
         let config = config.unwrap_or_default();
         if addresses.len() > MAX_KEYS {
@@ -37,6 +43,24 @@ impl AccountsQuery {
         }
         Ok(Self {
             pubkeys: addresses.into_iter().map(Address::judge).collect::<Result<_, _>>()?,
+            form: config.form(AccountEncoding::Base64),
+            commitment: config.commitment,
+            min_context_slot: config.min_context_slot,
+        })
+    }
+
+    /// Params as nearly all callers write them; `None` says nothing.
+    fn plain(text: &[u8]) -> Option<Self> {
+        let mut scan = Scan::new(text);
+        scan.expect(b'[')?;
+        let mut pubkeys = Vec::new();
+        scan.elements(|scan| {
+            pubkeys.push(Pubkey::parse(scan.text()?).ok()?);
+            (pubkeys.len() <= MAX_KEYS).then_some(())
+        })?;
+        let config = RpcAccountInfoConfig::plain_last(&mut scan)?;
+        Some(Self {
+            pubkeys: pubkeys.into(),
             form: config.form(AccountEncoding::Base64),
             commitment: config.commitment,
             min_context_slot: config.min_context_slot,

@@ -122,6 +122,47 @@ async fn a_long_answer_is_compressed_when_asked_for_and_is_the_same_answer() {
 }
 
 #[tokio::test]
+async fn a_compressed_form_is_kept_with_its_entry_and_fits_every_callers_id() {
+    let stage = Stage::of(1, |_| {}).await;
+    let plain = reqwest::Client::builder().no_proxy().no_gzip().no_zstd().build().unwrap();
+    let examples = stage.cluster.examples();
+    let wallets: Vec<_> = examples.wallets.iter().cycle().take(60).map(ToString::to_string).collect();
+    for (method, params) in [
+        ("getBlock", json!([examples.block_with_v0, {"maxSupportedTransactionVersion": 0}])),
+        ("getMultipleAccounts", json!([wallets, {"encoding": "base64"}])),
+    ] {
+        let body = |id: &serde_json::Value| {
+            json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+        };
+        for coding in ["gzip", "zstd"] {
+            stage
+                .send(plain.post(&stage.url).header("content-type", "application/json").body(body(&json!(0))))
+                .await;
+            let mut held = stage.front().cache.usage().0;
+            for (id, adds) in [(json!(1), true), (json!("another id"), false), (json!(u64::MAX), false)] {
+                let request =
+                    || plain.post(&stage.url).header("content-type", "application/json").body(body(&id));
+                let expected = stage.send(request()).await.text;
+                let response = request().header("accept-encoding", coding).send().await.unwrap();
+                assert_eq!(response.headers()["content-encoding"], coding, "{method} {id}");
+                let sent = response.bytes().await.unwrap();
+                let mut text = String::new();
+                if coding == "gzip" {
+                    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&sent[..]), &mut text)
+                        .unwrap();
+                } else {
+                    text = String::from_utf8(zstd::stream::decode_all(&sent[..]).unwrap()).unwrap();
+                }
+                assert_eq!(text, expected, "{method} {coding} {id}");
+                let now = stage.front().cache.usage().0;
+                assert!(adds == (now > held) && now >= held, "{method} {coding} {id}: {held} then {now}");
+                held = now;
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_operator_with_the_token_empties_the_cache_and_drains_a_node() {
     let token = "an-admin-token";
     let stage = Stage::of(2, |config| config.auth.admin_token = Some(Secret::new(token))).await;
@@ -229,7 +270,7 @@ async fn the_admin_listener_shows_how_things_stand() {
 }
 
 /// A connection without a client's own ideas about it.
-async fn connect(stage: &Stage) -> TcpStream {
+pub(crate) async fn connect(stage: &Stage) -> TcpStream {
     let address = stage.url.trim_start_matches("http://").trim_end_matches("/v3/dev");
     TcpStream::connect(address).await.unwrap()
 }

@@ -9,6 +9,7 @@ mod cache;
 mod contract;
 mod dashboards;
 mod derive;
+mod fast_path;
 mod faults;
 mod floors;
 mod further;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::super::entry::{Body, Entry, Kept, Place};
+use super::super::entry::{Body, CodedForms, Entry, Kept, Place};
 use super::account::{Unmade, Value};
 use crate::methods::{AccountEncoding, AccountForm};
 use crate::node::Contextual;
@@ -102,7 +102,14 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     });
     let values = values.collect::<Option<Arc<[_]>>>()?;
     let kept = Kept::Accounts { context, values, asked: None };
-    Some(Entry { kept, slot: lowest.slot, sent_at, class: lowest.class, derived: true })
+    Some(Entry {
+        kept,
+        slot: lowest.slot,
+        sent_at,
+        class: lowest.class,
+        derived: true,
+        coded: CodedForms::default(),
+    })
 }
 
 /// A single answer in `form`, and whether it differs from what is kept.

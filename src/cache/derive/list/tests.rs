@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use super::super::super::entry::CodedForms;
 use super::super::super::freshness::Class;
 use super::super::super::sizes::sources;
 use super::super::account::Kind;
@@ -17,7 +18,14 @@ const LIST: &str = r#"{"context":{"apiVersion":"4.0.0","slot":9},"value":[{"data
 fn entry(single: Single, slot: u64) -> Arc<Entry> {
     let kept = single.kept(None);
     let class = Class::Account(Commitment::Finalized);
-    Arc::new(Entry { kept, slot, sent_at: Instant::now(), class, derived: false })
+    Arc::new(Entry {
+        kept,
+        slot,
+        sent_at: Instant::now(),
+        class,
+        derived: false,
+        coded: CodedForms::default(),
+    })
 }
 
 fn text(list: &Entry) -> String {

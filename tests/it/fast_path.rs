@@ -1,0 +1,238 @@
+//! Plain requests are read and answered on the socket, all others by hyper: no client can tell which.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::harness::Stage;
+use crate::http::{connect, is_whole, post, read_until};
+
+/// Makes a plain request hyper's, and changes nothing about it.
+const NOT_PLAIN: &str = "connection: keep-alive, x-nothing\r\n";
+
+fn call(method: &str, params: &serde_json::Value) -> String {
+    json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
+}
+
+/// What came back: status, header fields but the date, body.
+async fn exchange(socket: &mut TcpStream, request: &[u8]) -> (String, BTreeSet<String>, Vec<u8>) {
+    socket.write_all(request).await.unwrap();
+    let (mut read, deadline) = (Vec::new(), Duration::from_secs(20));
+    let end = loop {
+        let more = tokio::time::timeout(deadline, socket.read_buf(&mut read)).await;
+        assert!(matches!(more, Ok(Ok(n)) if n > 0), "{more:?} after {:?}", String::from_utf8_lossy(&read));
+        let Some(end) = read.windows(4).position(|end| end == b"\r\n\r\n") else { continue };
+        let head = String::from_utf8_lossy(&read[..end]);
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        if read.len() >= end + 4 + length.map_or(0, |length| length.parse().unwrap()) {
+            break end;
+        }
+    };
+    let head = String::from_utf8_lossy(&read[..end]).into_owned();
+    let mut lines = head.lines().map(str::to_owned);
+    let status = lines.next().unwrap();
+    let fields: BTreeSet<_> = lines.filter(|line| !line.starts_with("date: ")).collect();
+    assert_eq!(head.matches("\r\ndate: ").count(), 1, "{head}");
+    (status, fields, read.split_off(end + 4))
+}
+
+#[tokio::test]
+async fn both_ways_answer_alike() {
+    let stage = Stage::of(1, |config| {
+        config.plans.get_mut("dev").expect("the dev plan").bypass_cache = true;
+    })
+    .await;
+    let examples = stage.cluster.examples();
+    let account = json!([examples.wallets[0].to_string(), {"encoding": "base64", "commitment": "finalized"}]);
+    let block = json!([examples.block_with_v0, {"maxSupportedTransactionVersion": 0}]);
+    let (account, block) = (call("getAccountInfo", &account), call("getBlock", &block));
+    let two = format!("[{account},{block}]");
+    let with = |fields| post("/v3/dev", fields, &account);
+    let plain = |body| post("/v3/dev", "", body);
+    let mut no_text = plain("....").into_bytes();
+    let last = no_text.len() - 1;
+    no_text[last] = 0xff;
+    for (name, request) in [
+        ("a hit", with("")),
+        ("in capitals", with("").replace("content-", "CONTENT-").replace("host", "Host")),
+        ("with a blank less", with("").replace(": ", ":")),
+        ("past the cache", with("cache-control: max-age=0, no-cache\r\n")),
+        ("with a trace", with("traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n")),
+        ("an empty body", plain("")),
+        ("no JSON", plain("{")),
+        ("no method of ours", plain(&call("getSlot", &json!([])))),
+        ("wrong params", plain(&call("getAccountInfo", &json!(["x"])))),
+        ("a notification", plain(r#"{"jsonrpc":"2.0","method":"getClusterNodes"}"#)),
+        ("no call", plain("[]")),
+        ("a batch", plain(&two)),
+        ("a wrong key", post("/v3/other", "", &account)),
+        ("no key", post("/v3/", "", &account)),
+        ("a long answer", plain(&block)),
+        ("a long answer, gzip", post("/v3/dev", "accept-encoding: gzip\r\n", &block)),
+        ("a long answer, zstd", post("/v3/dev", "accept-encoding: gzip, zstd\r\n", &block)),
+        ("a short answer, gzip", with("accept-encoding: gzip\r\n")),
+        ("another media type", with("").replace("application/json", "text/plain")),
+        ("another media type, twice", with("content-type: text/plain\r\n")),
+    ]
+    .map(|(name, request)| (name, request.into_bytes()))
+    .into_iter()
+    .chain([("no text", no_text)])
+    {
+        let id = b"\r\nx-request-id: mine\r\n";
+        let inserted = |more: &str| {
+            let at = request.windows(2).position(|end| end == b"\r\n").unwrap();
+            [&request[..at], id, more.as_bytes(), &request[at + 2..]].concat()
+        };
+        // Once for the cache: what is kept then has the same age to both.
+        exchange(&mut connect(&stage).await, &inserted("")).await;
+        let mut answers = Vec::new();
+        for more in ["", NOT_PLAIN] {
+            let mut socket = connect(&stage).await;
+            let first = exchange(&mut socket, &inserted(more)).await;
+            // And once more on the same connection, where it stays.
+            if !first.1.contains("connection: close") {
+                let again = exchange(&mut socket, &inserted(more)).await;
+                assert_eq!(again, first, "{name}");
+            }
+            answers.push(first);
+        }
+        assert_eq!(answers[0], answers[1], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_may_come_in_pieces_and_several_at_once() {
+    let stage = Stage::of(1, |_| {}).await;
+    let request = post("/v3/dev", "", &call("getClusterNodes", &json!([])));
+    let whole = exchange(&mut connect(&stage).await, request.as_bytes()).await;
+    let mut socket = connect(&stage).await;
+    socket.set_nodelay(true).unwrap();
+    for cut in 1..request.len() {
+        let (begin, end) = request.as_bytes().split_at(cut);
+        socket.write_all(begin).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(exchange(&mut socket, end).await.2, whole.2, "cut at {cut}");
+    }
+    let many = request.repeat(100);
+    socket.write_all(many.as_bytes()).await.unwrap();
+    let answers = read_until(&mut socket, |seen| seen.matches("\"id\":1}\n").count() == 100).await;
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 100);
+}
+
+#[tokio::test]
+async fn a_connection_goes_over_to_hyper_in_the_middle_and_nothing_is_lost() {
+    let stage = Stage::of(1, |_| {}).await;
+    let body = |id: u8| json!({"jsonrpc": "2.0", "id": id, "method": "getClusterNodes"}).to_string();
+    let plain = |id| post("/v3/dev", "", &body(id));
+    let chunked = {
+        let (one, other) = (body(2), format!("{:x}", body(2).len()));
+        format!(
+            "POST /v3/dev HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{other}\r\n{one}\r\n0\r\n\r\n"
+        )
+    };
+    let get = "GET /health HTTP/1.1\r\nhost: x\r\n\r\n".to_owned();
+    let all = [plain(1), chunked, plain(3), get, plain(4)];
+    for at_once in [true, false] {
+        let mut socket = connect(&stage).await;
+        let mut seen = String::new();
+        let pieces = if at_once { vec![all.concat()] } else { all.to_vec() };
+        for (i, piece) in pieces.iter().enumerate() {
+            socket.write_all(piece.as_bytes()).await.unwrap();
+            let wanted = if at_once { all.len() } else { i + 1 };
+            let before = seen.matches("HTTP/1.1 200 OK").count();
+            let more = read_until(&mut socket, |more| {
+                before + more.matches("HTTP/1.1 200 OK").count() == wanted && is_whole_last(more)
+            });
+            seen += &more.await;
+        }
+        let ids: Vec<_> = [1, 2, 3, 4].map(|id| seen.find(&format!("\"id\":{id}}}"))).into();
+        assert!(ids.is_sorted() && ids.iter().all(Option::is_some), "{ids:?} {seen}");
+        assert!(seen.contains("\r\n\r\nok"), "{seen}");
+    }
+}
+
+/// Whether the last of several answers has come whole.
+fn is_whole_last(seen: &str) -> bool {
+    seen.rfind("HTTP/1.1 ").is_some_and(|last| is_whole(&seen[last..]))
+}
+
+#[tokio::test]
+async fn a_client_that_goes_gives_its_place_back_and_one_that_waits_keeps_it() {
+    let stage = Stage::of(1, |_| {}).await;
+    let in_flight = || stage.front().in_flight.load(Ordering::Relaxed);
+    let hold = stage.cluster.node(0).hold("getVoteAccounts");
+    let request = post("/v3/dev", "", &call("getVoteAccounts", &json!([])));
+    let (mut goes, mut waits) = (connect(&stage).await, connect(&stage).await);
+    for socket in [&mut goes, &mut waits] {
+        socket.write_all(request.as_bytes()).await.unwrap();
+    }
+    hold.arrived(1).await;
+    stage.until("both are served", || in_flight() == 2).await;
+    drop(goes);
+    stage.until("one has gone", || in_flight() == 1).await;
+    // What it sends ahead is no end.
+    waits.write_all(request.as_bytes()).await.unwrap();
+    drop(hold);
+    let answers = read_until(&mut waits, |seen| seen.matches("HTTP/1.1 200 OK").count() == 2).await;
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 2, "{answers}");
+    stage.until("all is written", || in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn a_long_answer_is_in_flight_until_it_is_taken() {
+    let stage = Stage::of(1, |_| {}).await;
+    let in_flight = || stage.front().in_flight.load(Ordering::Relaxed);
+    let slot = stage.cluster.examples().block_with_v0;
+    let block = call("getBlock", &json!([slot, {"maxSupportedTransactionVersion": 0}]));
+    // Far more than the kernel's buffers of both sides take, as one answer after the other.
+    let request = post("/v3/dev", "", &format!("[{}]", vec![block; 20].join(",")));
+    let mut socket = connect(&stage).await;
+    let one = exchange(&mut socket, request.as_bytes()).await.2.len();
+    assert!(one > 16 << 10, "its pieces are written as they are: {one}");
+    let count = (64 << 20) / one;
+    let (mut reading, mut writing) = socket.into_split();
+    let writes = async {
+        for _ in 0..count {
+            writing.write_all(request.as_bytes()).await.unwrap();
+        }
+    };
+    let reads = async {
+        stage.until("the client's turn", || in_flight() == 1).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(in_flight(), 1);
+        let (mut read, mut buffer) = (0, vec![0; 1 << 20]);
+        while read < count * one {
+            read += reading.read(&mut buffer).await.unwrap();
+        }
+    };
+    tokio::join!(writes, reads);
+    stage.until("all is taken", || in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn the_last_answer_says_so() {
+    let stage = Stage::of(1, |_| {}).await;
+    let hold = stage.cluster.node(0).hold("getVoteAccounts");
+    let (mut idles, mut served) = (connect(&stage).await, connect(&stage).await);
+    let nodes = post("/v3/dev", "", &call("getClusterNodes", &json!([])));
+    exchange(&mut idles, nodes.as_bytes()).await;
+    let request = post("/v3/dev", "", &call("getVoteAccounts", &json!([])));
+    served.write_all(request.as_bytes()).await.unwrap();
+    hold.arrived(1).await;
+    let app = stage.app.as_ref().expect("running");
+    let idle_ends = async {
+        assert_eq!(idles.read(&mut [0; 8]).await.unwrap(), 0, "an idle connection just ends");
+        hold.release();
+    };
+    let answered = async {
+        let answer = read_until(&mut served, is_whole).await;
+        (answer, served.read(&mut [0; 8]).await)
+    };
+    let ((), (), (head, ended)) = tokio::join!(app.stop(), idle_ends, answered);
+    assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("\r\nconnection: close\r\n"), "{head}");
+    assert!(matches!(ended, Ok(0)), "{ended:?}");
+}
