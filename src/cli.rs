@@ -6,8 +6,10 @@
 mod check;
 mod completions;
 mod dev;
+mod health;
 mod keys;
 mod openrpc;
+mod replay;
 mod serve;
 mod sim;
 mod table;
@@ -28,7 +30,7 @@ use crate::config::{self, Config};
 #[derive(Debug, Parser)]
 #[command(
     name = "slotfront",
-    version,
+    version = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SLOTFRONT_REVISION"), ")"),
     max_term_width = 100,
     about = "A caching JSON-RPC proxy in front of Solana nodes",
     long_about = "A caching JSON-RPC proxy in front of Solana nodes: many readers cost a node what one reader cost.\n\
@@ -49,6 +51,8 @@ enum Command {
     Dev(dev::Args),
     Serve(serve::Args),
     Check(check::Args),
+    Health(health::Args),
+    Replay(replay::Args),
     Keys(keys::Args),
     Sim(sim::Args),
     Openrpc(openrpc::Args),
@@ -131,6 +135,8 @@ fn run(command: Command, world: &mut World<'_>) -> Result<(), Failure> {
         Command::Dev(args) => in_runtime(dev::run(args, world)),
         Command::Serve(args) => in_runtime(serve::run(args, world)),
         Command::Check(args) => in_runtime(check::run(args, world)),
+        Command::Health(args) => in_runtime(health::run(args, world)),
+        Command::Replay(args) => in_runtime(replay::run(args, world)),
         Command::Keys(args) => keys::run(args, world, jiff::Timestamp::now()),
         Command::Sim(args) => in_runtime(sim::run(args, world)),
         Command::Openrpc(args) => openrpc::run(&args, world),

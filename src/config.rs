@@ -24,12 +24,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::methods::{Commitment, Method, PerCommitment, Profile};
+use crate::methods::{AnyMethod, Commitment, Further, PerCommitment, Profile};
 
 pub use load::load;
 pub use problem::{Origin, Problem, Problems};
 pub use secret::Secret;
 pub use sections::is_name;
+pub use upstreams::url_fault;
 
 /// Every setting, valid.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +51,8 @@ pub struct Config {
     pub pool: Pool,
     /// `[cache]`
     pub cache: Cache,
+    /// `passthrough.methods`: further read methods that are forwarded, without a cache.
+    pub passthrough: Vec<Further>,
     /// `[verify]`
     pub verify: Verify,
     /// `[telemetry]`
@@ -139,7 +142,7 @@ pub struct Plan {
     /// Units a UTC month.
     pub monthly_units: Option<u64>,
     /// Methods allowed; `None` is all.
-    pub methods: Option<Vec<Method>>,
+    pub methods: Option<Vec<AnyMethod>>,
     /// Commitments allowed; `None` is all.
     pub commitments: Option<Vec<Commitment>>,
     /// Most calls in a batch, where lower than the server's.
@@ -155,8 +158,10 @@ pub struct Plan {
 /// `[units]`: one call's cost, and a full list's of accounts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Units {
-    /// Cost by [`Method::index`].
+    /// Cost by [`Method::index`](crate::methods::Method::index).
     pub by_method: [u64; 8],
+    /// Cost by [`Further::index`].
+    pub by_further: [u64; Further::COUNT],
     /// What a hit costs, as a factor.
     pub hit_factor: f64,
 }
@@ -209,8 +214,10 @@ pub struct Pool {
     pub max_slot_lag: u64,
     /// To connect.
     pub connect_timeout: Duration,
-    /// One attempt, by [`Method::index`].
+    /// One attempt, by [`Method::index`](crate::methods::Method::index).
     pub attempt_timeout: [Duration; 8],
+    /// One attempt of a forwarded method: `attempt_timeout.default`.
+    pub forward_timeout: Duration,
     /// Further attempts on other nodes.
     pub retries: usize,
     /// Retries as a share of calls.

@@ -40,8 +40,10 @@ pub enum Error {
     InvalidRequest,
     /// `jsonrpc` is missing or null. Answered without a `jsonrpc` member, as a node does.
     UnsupportedVersion,
-    /// None of the eight methods.
+    /// None of the eight methods, nor one that is forwarded.
     MethodNotFound,
+    /// A method that writes, by name.
+    Write(&'static str),
     /// Params that every node version refuses.
     Params(ParamError),
     /// Unknown, expired or revoked key: one answer, no hint which.
@@ -122,6 +124,14 @@ impl Error {
                 wire(200, code::INVALID_REQUEST, "Unsupported JSON-RPC protocol version", "version")
             }
             Self::MethodNotFound => wire(200, code::METHOD_NOT_FOUND, "Method not found", "unknown_method"),
+            Self::Write(method) => wire(
+                200,
+                code::METHOD_NOT_FOUND,
+                &format!(
+                    "Method not found: {method} writes, and this endpoint only reads; send it to an RPC node directly"
+                ),
+                "write_method",
+            ),
             Self::Params(e) => Wire {
                 data: e.data.as_ref().map(|d| serde_json::Value::from(d.as_str()).to_string()),
                 ..wire(200, e.code, &e.message, "params")
@@ -188,6 +198,7 @@ mod tests {
             Error::InvalidRequest,
             Error::UnsupportedVersion,
             Error::MethodNotFound,
+            Error::Write("sendTransaction"),
             Error::Params(ParamError {
                 code: -32602,
                 message: "Invalid params".to_owned(),
@@ -219,6 +230,7 @@ mod tests {
         200 -32600 not_a_call: Invalid request
         200 -32600 version: Unsupported JSON-RPC protocol version
         200 -32601 unknown_method: Method not found
+        200 -32601 write_method: Method not found: sendTransaction writes, and this endpoint only reads; send it to an RPC node directly
         200 -32602 params: Invalid params "why"
         401 -32090 unauthorized: Unauthorized: unknown, expired or revoked API key
         403 -32091 forbidden: Forbidden: getBlock is not allowed for this API key

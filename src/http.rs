@@ -13,6 +13,7 @@ pub mod encoding;
 mod exchange;
 mod fast_path;
 pub mod fields;
+mod further;
 pub mod listener;
 mod proxy_protocol;
 pub mod reply;

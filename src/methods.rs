@@ -10,6 +10,7 @@ pub mod openrpc;
 pub mod pubkey;
 
 mod compat;
+mod further;
 mod get_account_info;
 mod get_block;
 mod get_cluster_nodes;
@@ -29,6 +30,7 @@ pub use commitment::{Commitment, PerCommitment, Slot};
 pub use compat::{absent_block, shape_result};
 pub use encoding::{AccountEncoding, AccountForm, BlockDetails, BlockEncoding, DataSlice};
 pub use encoding::{BASE58_MAX, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE};
+pub use further::{AnyMethod, Forwarded, Further, write_method};
 pub use get_account_info::AccountQuery;
 pub use get_block::BlockQuery;
 pub use get_fee_for_message::FeeQuery;

@@ -19,7 +19,7 @@ use crate::config::defaults;
 use crate::gateway::keys::file::{ChangeError, KeyFile, Made, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
 use crate::gateway::keys::{Key, MAX_NAME, is_name};
-use crate::methods::Method;
+use crate::methods::AnyMethod;
 
 /// How long a replaced key holds, unless the call says.
 const GRACE: &str = "24h";
@@ -57,7 +57,7 @@ impl Shown {
             old_until: old.map(|until| until.to_string()).collect(),
             origins: key.scope.origins,
             addresses: key.scope.addresses.map(|list| list.iter().map(ToString::to_string).collect()),
-            methods: key.scope.methods.map(|list| list.into_iter().map(Method::as_str).collect()),
+            methods: key.scope.methods.map(|list| list.into_iter().map(AnyMethod::as_str).collect()),
             id: key.id,
             name: key.name,
             plan: key.plan,

@@ -37,6 +37,8 @@ pub enum CacheStatus {
         /// Whether the answer is kept.
         stored: bool,
     },
+    /// From a node, of a method that is never kept.
+    Bypassed,
     /// From a node, by another caller's call.
     Collapsed,
     /// A batch: how many of its answers came from what is kept.
@@ -88,6 +90,7 @@ impl fmt::Display for CacheStatus {
                 };
                 write!(f, "fwd={why}{}", if stored { "; stored" } else { "" })
             }
+            Self::Bypassed => f.write_str("fwd=bypass"),
             Self::Collapsed => f.write_str("fwd=miss; collapsed"),
             Self::Batch { hits, of } if hits == of => f.write_str("hit"),
             Self::Batch { hits, of } => write!(f, "fwd=miss; detail=\"hits {hits}/{of}\""),
@@ -114,6 +117,7 @@ mod tests {
             (CacheStatus::forwarded(Why::Miss, false), "slotfront; fwd=miss"),
             (CacheStatus::forwarded(Why::Stale, true), "slotfront; fwd=stale; stored"),
             (CacheStatus::forwarded(Why::Request, true), "slotfront; fwd=request; stored"),
+            (CacheStatus::Bypassed, "slotfront; fwd=bypass"),
             (CacheStatus::Collapsed, "slotfront; fwd=miss; collapsed"),
             (CacheStatus::Batch { hits: 5, of: 5 }, "slotfront; hit"),
             (CacheStatus::Batch { hits: 3, of: 5 }, "slotfront; fwd=miss; detail=\"hits 3/5\""),

@@ -1,4 +1,7 @@
-//! `slotfront check`: whether a configuration is valid, and who its upstreams are.
+//! `slotfront check`: whether a configuration is valid, and with `--probe` what is wrong around it.
+
+mod doctor;
+mod examine;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,28 +14,31 @@ use crate::config::{AuthMode, Config, Upstream};
 use crate::gateway::Gateway;
 use crate::http::tls::Tls;
 use crate::methods::Commitment;
-use crate::node::{BufferBudget, Client, Fault};
-use crate::pool::probe::{self, Identity, Pulse};
+use crate::node::{BufferBudget, Client};
+use doctor::Probed;
 
-/// Check a configuration, and with --probe ask every upstream who it is
+/// Check a configuration, and with --probe what is wrong around it
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Check a configuration and the files that it names. All that is wrong is told at once.\n\
-                  With --probe every upstream is asked for its version, cluster, slots and health.",
+                  With --probe it is a doctor: it asks every upstream for its version, cluster, slots, health, history and\n\
+                  clock, times it, sends thirty small calls at once to meet its rate limit, and looks at the permissions of\n\
+                  files and the limit of open files. Each finding says what to do.",
     after_help = "Example:\n    slotfront check --config slotfront.toml --probe\n\n\
-                  Exit codes: 0 valid, 1 an upstream is not usable, 2 not valid."
+                  Exit codes: 0 valid (warnings or none), 1 a fault was found, 2 not valid."
 )]
 pub(super) struct Args {
     /// The configuration; without it, `SLOTFRONT_CONFIG` names it, or the environment is all of it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Ask every upstream who it is
+    /// Ask every upstream who it is and how it stands, and look at files and limits
     #[arg(long)]
     probe: bool,
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
-    let config = world.config(args.config)?;
+    let file = world.config_file(args.config);
+    let config = world.config(file.clone())?;
     Gateway::new(&config).map_err(Failure::usage)?;
     Tls::of(&config).map_err(Failure::usage)?;
     let budget = Arc::new(BufferBudget::new(config.pool.max_buffered));
@@ -43,10 +49,24 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     if !args.probe {
         return Ok(());
     }
-    let probed = join_all(clients.iter().map(ask)).await;
-    writeln!(world.out, "\n{}", findings(&config.upstreams, &probed))?;
-    let faults = faults(&config, &probed);
-    if faults.is_empty() { Ok(()) } else { Err(Failure::Runtime(faults.join("\n"))) }
+    let examined = clients.iter().zip(&config.upstreams);
+    let probed = join_all(examined.map(|(client, upstream)| examine::examine(client, upstream.rps))).await;
+    writeln!(world.out, "\n{}", table(&config.upstreams, &probed))?;
+    let mut findings = doctor::of_upstreams(&config, &probed);
+    findings.extend(doctor::of_files(&doctor::files(&config, file.as_deref())));
+    findings.extend(doctor::of_open_files(&config, doctor::open_files()));
+    let (faults, warnings): (Vec<_>, Vec<_>) = findings.into_iter().partition(|finding| finding.fault);
+    if faults.is_empty() && warnings.is_empty() {
+        writeln!(world.out, "\nnothing to mend")?;
+    }
+    for finding in faults.iter().chain(&warnings) {
+        writeln!(world.out, "\n{finding}")?;
+    }
+    match faults.len() {
+        0 => Ok(()),
+        1 => Err(Failure::runtime("1 fault, above")),
+        n => Err(Failure::Runtime(format!("{n} faults, above"))),
+    }
 }
 
 /// What the configuration comes to, in a few lines.
@@ -72,16 +92,8 @@ fn summary(config: &Config) -> String {
     )
 }
 
-/// What an upstream said, or why it said nothing.
-type Probed = Result<(Identity, Pulse), String>;
-
-async fn ask(client: &Client) -> Probed {
-    let (identity, pulse) = tokio::join!(probe::identity(client), probe::pulse(client));
-    let reason = |fault: Fault| fault.to_string();
-    Ok((identity.map_err(reason)?, pulse.map_err(reason)?))
-}
-
-fn findings(upstreams: &[Upstream], probed: &[Probed]) -> String {
+/// The upstreams as they stand.
+fn table(upstreams: &[Upstream], probed: &[Probed]) -> String {
     let mut table = Table::new([
         "upstream",
         "tier",
@@ -92,53 +104,33 @@ fn findings(upstreams: &[Upstream], probed: &[Probed]) -> String {
         "confirmed",
         "finalized",
         "first block",
+        "getSlot",
     ]);
     for (upstream, probed) in upstreams.iter().zip(probed) {
         let (name, tier) = (upstream.name.clone(), upstream.tier.to_string());
         let unknown = || "?".to_owned();
         table.row(match probed {
-            Err(reason) => {
-                let mut row = vec![unknown(); 9];
-                (row[0], row[1], row[2]) = (name, tier, reason.clone());
+            Err(fault) => {
+                let mut row = vec![unknown(); 10];
+                (row[0], row[1], row[2]) = (name, tier, fault.to_string());
                 row
             }
-            Ok((identity, pulse)) => {
-                let slot = |c| pulse.slots.get(c).map_or_else(unknown, |slot: u64| slot.to_string());
+            Ok(one) => {
+                let slot = |c| one.slot(c).map_or_else(unknown, |slot| slot.to_string());
                 vec![
                     name,
                     tier,
-                    pulse.health.clone().err().unwrap_or_else(|| "ok".to_owned()),
-                    identity.version.clone().unwrap_or_else(unknown),
-                    identity.genesis.clone().unwrap_or_else(unknown),
+                    one.pulse.health.clone().err().unwrap_or_else(|| "ok".to_owned()),
+                    one.identity.version.clone().unwrap_or_else(unknown),
+                    one.identity.genesis.clone().unwrap_or_else(unknown),
                     slot(Commitment::Processed),
                     slot(Commitment::Confirmed),
                     slot(Commitment::Finalized),
-                    identity.first_available.map_or_else(unknown, |slot| slot.to_string()),
+                    one.identity.first_available.map_or_else(unknown, |slot| slot.to_string()),
+                    format!("{:.1} ms", one.latency.as_secs_f64() * 1000.0),
                 ]
             }
         });
     }
     table.to_string()
-}
-
-/// Why upstreams would not be used, each by name.
-fn faults(config: &Config, probed: &[Probed]) -> Vec<String> {
-    let genesis = |probed: &Probed| probed.as_ref().ok().and_then(|(identity, _)| identity.genesis.clone());
-    let cluster = config.pool.genesis_hash.clone().or_else(|| probed.iter().find_map(genesis));
-    let mut faults = Vec::new();
-    for (upstream, probed) in config.upstreams.iter().zip(probed) {
-        let name = &upstream.name;
-        match probed {
-            Err(reason) => faults.push(format!("upstream {name} does not answer: {reason}")),
-            Ok((_, Pulse { health: Err(words), .. })) => {
-                faults.push(format!("upstream {name} is not healthy: {words}"));
-            }
-            Ok((Identity { genesis: Some(own), .. }, _)) if Some(own) != cluster.as_ref() => {
-                let cluster = cluster.as_deref().unwrap_or_default();
-                faults.push(format!("upstream {name} is of another cluster: {own}, not {cluster}"));
-            }
-            Ok(_) => {}
-        }
-    }
-    faults
 }

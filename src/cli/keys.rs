@@ -13,7 +13,7 @@ use crate::config::{defaults, is_name};
 use crate::gateway::keys::file::{ChangeError, KeyFile, Made, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
 use crate::gateway::keys::{self, Key, MAX_NAME};
-use crate::methods::Method;
+use crate::methods::AnyMethod;
 
 /// Make, list, revoke and rotate API keys
 #[derive(Debug, Parser)]
@@ -103,7 +103,7 @@ struct Narrowed {
     addresses: Vec<IpNet>,
     /// A method that it may call, within its plan's; repeat for more [default: all]
     #[arg(long = "method", value_name = "METHOD", value_parser = scope::method)]
-    methods: Vec<Method>,
+    methods: Vec<AnyMethod>,
 }
 
 impl Narrowed {

@@ -36,7 +36,9 @@ fn help_teaches() {
     Commands:
       dev          A simulated cluster and the gateway in front of it, with nothing to set up
       serve        Run the gateway in front of your own nodes
-      check        Check a configuration, and with --probe ask every upstream who it is
+      check        Check a configuration, and with --probe what is wrong around it
+      health       Ask a running gateway whether it is ready
+      replay       Send recorded calls to slotfront and to a node, and compare the answers
       keys         Make, list, revoke and rotate API keys
       sim          Only the simulated cluster: node i listens on the port + i
       openrpc      Print the OpenRPC document of the eight methods
@@ -68,7 +70,10 @@ fn help_teaches() {
 #[test]
 fn help_and_version_succeed_and_nonsense_is_wrong_use() {
     let version = typed(&["--version"]).1.unwrap_err();
-    assert_eq!(version, (0, format!("slotfront {}\n", env!("CARGO_PKG_VERSION"))));
+    assert_eq!(
+        version,
+        (0, format!("slotfront {} ({})\n", env!("CARGO_PKG_VERSION"), env!("SLOTFRONT_REVISION")))
+    );
     for (args, code) in [
         (&["--help"][..], 0),
         (&["help", "keys"], 0),
@@ -79,6 +84,8 @@ fn help_and_version_succeed_and_nonsense_is_wrong_use() {
         (&["sim", "--slot-time", "soon"], 2),
         (&["keys", "create"], 2),
         (&["serve"], 2),
+        (&["replay", "--requests", "/nowhere/calls.jsonl", "--against", "http://127.0.0.1:1"], 2),
+        (&["replay", "--requests", "x", "--against", "node.example"], 2),
         (&["check", "--config", "/nowhere/slotfront.toml"], 2),
     ] {
         assert_eq!(typed(args).1.unwrap_err().0, code, "{args:?}");

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::methods::Method;
+use crate::methods::{AnyMethod, Method};
 
 use super::problem::Problem;
 use super::reader::Found;
@@ -213,7 +213,8 @@ fn plan(name: &str, plan: &Plan, config: &Config, rules: &mut Rules<'_>) {
         }
     }
     for (key, quota) in [("daily_units", plan.daily_units), ("monthly_units", plan.monthly_units)] {
-        let allowed = |m: &Method| plan.methods.as_ref().is_none_or(|list| list.contains(m));
+        let allowed =
+            |m: &Method| plan.methods.as_ref().is_none_or(|list| list.contains(&AnyMethod::Own(*m)));
         let dearest =
             Method::ALL.into_iter().filter(allowed).max_by_key(|m| config.units.by_method[m.index()]);
         let Some((quota, method)) = quota.zip(dearest) else { continue };

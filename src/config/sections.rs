@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::methods::{Method, PerCommitment};
+use crate::methods::{Further, Method, PerCommitment};
 
 use super::raw::Raw;
 use super::reader::Reader;
@@ -38,6 +38,7 @@ pub(super) fn read(root: &Reader<'_>) -> Config {
         upstreams: upstreams::read(root),
         pool: pool(&root.table("pool")),
         cache: cache(&root.table("cache")),
+        passthrough: root.table("passthrough").list("methods").unwrap_or_default(),
         verify: Verify { sample: root.table("verify").within("sample", defaults::VERIFY_SAMPLE, SHARE) },
         telemetry: telemetry(&root.table("telemetry")),
     }
@@ -49,7 +50,6 @@ fn later(root: &Reader<'_>) {
     shared.later("url", None);
     shared.later("namespace", Some(&Raw::Text("slotfront".to_owned())));
     shared.later("timeout", Some(&Raw::Text("20ms".to_owned())));
-    root.table("passthrough").later("methods", Some(&Raw::List(Vec::new())));
 }
 
 /// Whether `name` may name a plan or an upstream: it will stand in metrics, logs and errors.
@@ -161,8 +161,10 @@ fn plan(r: &Reader<'_>) -> Plan {
     }
 }
 
+/// A price in units.
+const COST: RangeInclusive<u64> = 0..=1_000_000;
+
 fn units(r: &Reader<'_>) -> Units {
-    const COST: RangeInclusive<u64> = 0..=1_000_000;
     let default = r.within("default", defaults::UNITS, COST);
     Units {
         by_method: Method::ALL.map(|method| {
@@ -170,8 +172,17 @@ fn units(r: &Reader<'_>) -> Units {
             let own = defaults::units(method);
             r.within(method.as_str(), if own == defaults::UNITS { default } else { own }, COST)
         }),
+        by_further: further_units(r, default),
         hit_factor: r.within("hit_factor", defaults::HIT_FACTOR, SHARE),
     }
+}
+
+fn further_units(r: &Reader<'_>, default: u64) -> [u64; Further::COUNT] {
+    let mut prices = [default; Further::COUNT];
+    for method in Further::all() {
+        prices[method.index()] = r.within(method.as_str(), default, COST);
+    }
+    prices
 }
 
 fn pool(r: &Reader<'_>) -> Pool {
@@ -196,6 +207,7 @@ fn pool(r: &Reader<'_>) -> Pool {
         max_slot_lag: r.within("max_slot_lag", defaults::MAX_SLOT_LAG, 0..=432_000),
         connect_timeout: r.within("connect_timeout", defaults::CONNECT_TIMEOUT, TIMEOUT),
         attempt_timeout: Method::ALL.map(attempt),
+        forward_timeout: default,
         merge: r.get("merge", defaults::MERGE),
         retries: r.within("retries", defaults::RETRIES, 0..=10),
         retry_budget: r.within("retry_budget", defaults::RETRY_BUDGET, SHARE),

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::reader::Found;
 use super::*;
+use crate::methods::Method;
 
 const EXAMPLE: &str = include_str!("../../config/example.toml");
 const ONE: &str = "[[upstream]]\nurl = \"http://node.example\"\n";
@@ -72,7 +73,8 @@ fn the_example_lists_every_setting_and_no_other() {
     let (_, found) = parse(EXAMPLE, &[]).unwrap_or_else(|_| panic!("valid"));
     let words: std::collections::BTreeSet<_> =
         EXAMPLE.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty()).collect();
-    let methods = Method::ALL.map(Method::as_str);
+    let methods: Vec<_> =
+        Method::ALL.map(Method::as_str).into_iter().chain(Further::all().map(Further::as_str)).collect();
     for path in &found.known {
         let name = path.rsplit('.').next().unwrap_or(path).split('[').next().unwrap_or_default();
         assert!(words.contains(name) || methods.contains(&name), "{path} is missing from the example");
@@ -232,7 +234,13 @@ fn rules_between_settings() {
         (with("[plans.a]\ndaily_units = 9\nmethods = [\"getAccountInfo\"]"), ""),
         (
             with("[plans.a]\nmethods = [\"getblock\"]"),
-            "plans.a.methods: expected one of the eight methods, spelt as in a call as element 0",
+            "plans.a.methods: expected one of the eight methods, or one that passthrough.methods may name, spelt as in a call as element 0",
+        ),
+        (with("[plans.a]\nmethods = [\"getSlot\", \"getBlock\"]"), ""),
+        (with("[passthrough]\nmethods = [\"getSlot\", \"simulateTransaction\"]"), ""),
+        (
+            with("[passthrough]\nmethods = [\"getSlot\", \"sendTransaction\"]"),
+            "passthrough.methods: expected a read method of nodes beyond the eight, spelt as in a call (none that writes is forwarded) as element 1",
         ),
         (
             with("[plans.a]\nmax_batch = 101"),

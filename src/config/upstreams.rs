@@ -126,7 +126,7 @@ fn default_name(i: usize) -> String {
 }
 
 /// What is wrong with an upstream's url, without showing it. An empty one has been named before.
-pub(super) fn url_fault(url: &Secret) -> Option<&'static str> {
+pub fn url_fault(url: &Secret) -> Option<&'static str> {
     if url.expose().is_empty() {
         return None;
     }

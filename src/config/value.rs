@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::methods::{Commitment, Method, Profile};
+use crate::methods::{AnyMethod, Commitment, Further, Profile};
 
 use super::raw::Raw;
 use super::{Assemble, AuthMode, LogFormat};
@@ -132,9 +132,20 @@ impl Setting for IpNet {
     }
 }
 
-impl Setting for Method {
-    const EXPECTED: &'static str = "one of the eight methods, spelt as in a call";
+impl Setting for AnyMethod {
+    const EXPECTED: &'static str =
+        "one of the eight methods, or one that passthrough.methods may name, spelt as in a call";
     const EXAMPLE: &'static str = r#""getBlock""#;
+
+    fn read(raw: &Raw) -> Option<Self> {
+        Self::from_name(raw.text()?.trim())
+    }
+}
+
+impl Setting for Further {
+    const EXPECTED: &'static str =
+        "a read method of nodes beyond the eight, spelt as in a call (none that writes is forwarded)";
+    const EXAMPLE: &'static str = r#""getSlot""#;
 
     fn read(raw: &Raw) -> Option<Self> {
         Self::from_name(raw.text()?.trim())

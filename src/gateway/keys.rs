@@ -316,7 +316,10 @@ mod tests {
         let keys = parse(&text, |plan| plan == "standard").unwrap();
         assert_eq!((keys[0].hash, keys[0].previous[0].0), (hash, KeyHash::of("two")));
         let scope = &keys[0].scope;
-        assert_eq!(scope.methods, Some(vec![crate::methods::Method::GetBlock]));
+        assert_eq!(
+            scope.methods,
+            crate::methods::AnyMethod::from_name("getBlock").map(|method| vec![method])
+        );
         assert_eq!(scope.addresses.as_ref().map(Vec::len), Some(2));
         assert_eq!(scope.origins.as_deref(), Some(&["https://a.example".to_owned()][..]));
         assert_eq!(parse("", |_| true), Ok(vec![]));
@@ -340,7 +343,7 @@ mod tests {
     key a: id: there is another key with it; ids are unique
     key a: plan: there is no plan "gold"; add it to the configuration, or name another
     key a: created: expected a time like "2027-01-31T12:00:00Z"
-    key a: methods: expected one of the eight methods, spelt as in a call
+    key a: methods: expected one of the eight methods, or one that passthrough.methods may name, spelt as in a call
     key number 3: id: expected 1 to 64 letters, digits, '-', '_' or '.'
     key number 3: plan: there is no plan "gold"; add it to the configuration, or name another
     key number 3: sha256: expected 64 hexadecimal digits; `slotfront keys create` writes them

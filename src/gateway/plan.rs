@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::{Config, Plan, Units};
 use crate::error::Error;
-use crate::methods::{Method, Query};
+use crate::methods::{AnyMethod, Commitment, Forwarded, Query};
 
 /// The most accounts that a node takes in one list.
 const FULL_LIST: u64 = 100;
@@ -41,17 +41,8 @@ fn policy(plan: &Plan) -> String {
 }
 
 /// Whether `plan` allows the call; `methods` is the key's own list, which narrows the plan's.
-pub(crate) fn admit(plan: &Plan, methods: Option<&[Method]>, query: &Query) -> Result<(), Error> {
-    let method = query.method();
-    let allows = |list: Option<&[Method]>| list.is_none_or(|list| list.contains(&method));
-    if !allows(plan.methods.as_deref()) || !allows(methods) {
-        return Err(Error::Forbidden(method.as_str().to_owned()));
-    }
-    if let (Some(allowed), Some(commitment)) = (&plan.commitments, query.commitment())
-        && !allowed.contains(&commitment)
-    {
-        return Err(Error::Forbidden(format!("commitment {commitment}")));
-    }
+pub(crate) fn admit(plan: &Plan, methods: Option<&[AnyMethod]>, query: &Query) -> Result<(), Error> {
+    admit_by_name(plan, methods, AnyMethod::Own(query.method()), query.commitment())?;
     if let (Some(limit), Query::Accounts(accounts)) = (plan.max_accounts, query)
         && accounts.pubkeys.len() > limit
     {
@@ -59,6 +50,38 @@ pub(crate) fn admit(plan: &Plan, methods: Option<&[Method]>, query: &Query) -> R
         return Err(Error::Forbidden(format!("a list of {n} accounts (the limit is {limit})")));
     }
     Ok(())
+}
+
+/// Whether `plan` and the key's own list allow a call that is forwarded.
+pub(crate) fn admit_forwarded(
+    plan: &Plan,
+    methods: Option<&[AnyMethod]>,
+    call: &Forwarded,
+) -> Result<(), Error> {
+    admit_by_name(plan, methods, AnyMethod::Further(call.method), call.commitment)
+}
+
+fn admit_by_name(
+    plan: &Plan,
+    methods: Option<&[AnyMethod]>,
+    method: AnyMethod,
+    commitment: Option<Commitment>,
+) -> Result<(), Error> {
+    let allows = |list: Option<&[AnyMethod]>| list.is_none_or(|list| list.contains(&method));
+    if !allows(plan.methods.as_deref()) || !allows(methods) {
+        return Err(Error::Forbidden(method.as_str().to_owned()));
+    }
+    if let (Some(allowed), Some(commitment)) = (&plan.commitments, commitment)
+        && !allowed.contains(&commitment)
+    {
+        return Err(Error::Forbidden(format!("commitment {commitment}")));
+    }
+    Ok(())
+}
+
+/// What a forwarded call costs, in units.
+pub(crate) fn forwarded_units(units: &Units, call: &Forwarded) -> f64 {
+    f64::from(u32::try_from(units.by_further[call.method.index()]).unwrap_or(u32::MAX))
 }
 
 /// What one call costs, in units; a fraction where a hit costs a fraction.
@@ -79,7 +102,9 @@ pub(crate) fn units(units: &Units, query: &Query, hit: bool) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::methods::{AccountEncoding, AccountForm, AccountsQuery, Commitment, Pubkey, SamplesQuery};
+    use crate::methods::{
+        AccountEncoding, AccountForm, AccountsQuery, Further, Method, Pubkey, SamplesQuery,
+    };
 
     fn accounts(n: usize, commitment: Commitment) -> Query {
         let form = AccountForm { encoding: AccountEncoding::Base64, slice: None };
@@ -94,12 +119,14 @@ mod tests {
         let any = "127.0.0.1:0".parse().unwrap();
         let all = crate::config::Config::dev(any, any, vec![]).plans["dev"].clone();
         let narrow = Plan {
-            methods: Some(vec![Method::GetMultipleAccounts, Method::GetRecentPerformanceSamples]),
+            methods: Some(
+                [Method::GetMultipleAccounts, Method::GetRecentPerformanceSamples].map(AnyMethod::Own).into(),
+            ),
             commitments: Some(vec![Commitment::Finalized]),
             max_accounts: Some(2),
             ..all.clone()
         };
-        let own: &[Method] = &[Method::GetRecentPerformanceSamples];
+        let own: &[AnyMethod] = &[AnyMethod::Own(Method::GetRecentPerformanceSamples)];
         let rows = [
             (&all, None, accounts(100, Commitment::Processed), None),
             (&narrow, None, Query::ClusterNodes, Some("getClusterNodes")),
@@ -123,7 +150,8 @@ mod tests {
 
     #[test]
     fn a_hit_may_cost_less() {
-        let prices = Units { by_method: [10, 5, 1, 5, 1, 1, 1, 1], hit_factor: 0.25 };
+        let prices =
+            Units { by_method: [10, 5, 1, 5, 1, 1, 1, 1], by_further: [1; Further::COUNT], hit_factor: 0.25 };
         let query = accounts(100, Commitment::Finalized);
         let costs = [units(&prices, &query, false), units(&prices, &query, true)];
         assert!((costs[0] - 5.0).abs() < f64::EPSILON && (costs[1] - 1.25).abs() < f64::EPSILON, "{costs:?}");
@@ -143,7 +171,7 @@ mod tests {
             (0, 100, 0.0),
         ];
         for (price, n, expected) in rows {
-            let prices = Units { by_method: [price; 8], hit_factor: 1.0 };
+            let prices = Units { by_method: [price; 8], by_further: [1; Further::COUNT], hit_factor: 1.0 };
             let cost = units(&prices, &accounts(n, Commitment::Finalized), false);
             assert!((cost - expected).abs() < f64::EPSILON, "{n} accounts at {price} cost {cost}");
         }

@@ -16,7 +16,7 @@ use super::seen::{Seen, Shown};
 use super::share::{Held, Share};
 use crate::config::Units;
 use crate::error::Error;
-use crate::methods::Query;
+use crate::methods::{Forwarded, Query};
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
 
 /// The id of whoever calls in open mode.
@@ -156,6 +156,16 @@ impl Principal {
         plan::admit(&bounds.terms.plan, methods, query)
     }
 
+    /// Whether the plan and the key allow this call that is forwarded.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`], naming the method or commitment.
+    pub fn admit_forwarded(&self, call: &Forwarded) -> Result<(), Error> {
+        let Some(bounds) = &self.bounds else { return Ok(()) };
+        let methods = self.pass.scope.as_ref().and_then(|scope| scope.methods.as_deref());
+        plan::admit_forwarded(&bounds.terms.plan, methods, call)
+    }
+
     /// Takes one call of the rate, and sees whether there are units left; they are booked afterwards.
     ///
     /// # Errors
@@ -189,6 +199,11 @@ impl Principal {
     /// Books what the call cost.
     pub fn charge(&self, query: &Query, hit: bool) {
         self.book(plan::units(&self.units, query, hit));
+    }
+
+    /// Books what a forwarded call cost.
+    pub fn charge_forwarded(&self, call: &Forwarded) {
+        self.book(plan::forwarded_units(&self.units, call));
     }
 
     /// Books units.

@@ -29,28 +29,28 @@ use crate::telemetry::{NodeCode, Outcome, Trace};
 const END: &[u8] = b"\n";
 
 /// Everything that one request shares among its calls.
-struct Context<'a> {
-    front: &'a Arc<Front>,
-    principal: Arc<Principal>,
+pub(super) struct Context<'a> {
+    pub(super) front: &'a Arc<Front>,
+    pub(super) principal: Arc<Principal>,
     request: &'a RequestId,
-    trace: Trace,
+    pub(super) trace: Trace,
     bypass: bool,
     /// The content coding that the caller takes.
     accepts: Option<Coding>,
-    started: Instant,
+    pub(super) started: Instant,
     /// Bytes of a batch's answers so far.
     answered: AtomicUsize,
 }
 
 /// One call's answer, spoken.
-struct Spoken {
-    body: Pieces,
+pub(super) struct Spoken {
+    pub(super) body: Pieces,
     /// The same compressed, its end included, where it stands alone and the caller takes it so.
-    coded: Option<(Coding, [Bytes; 3])>,
+    pub(super) coded: Option<(Coding, [Bytes; 3])>,
     /// Where the answer came from; refusals of ours have no such place.
-    status: Option<CacheStatus>,
-    refusal: Option<Error>,
-    ended: Ended,
+    pub(super) status: Option<CacheStatus>,
+    pub(super) refusal: Option<Error>,
+    pub(super) ended: Ended,
 }
 
 /// A request's reply, and what its access line says of it.
@@ -192,7 +192,8 @@ impl Context<'_> {
     async fn call(&self, call: Call, coding: Option<Coding>) -> Spoken {
         let Call { id, method, params } = call;
         let Some(method) = str::from_utf8(&method).ok().and_then(Method::from_name) else {
-            return self.refused(&id, Error::MethodNotFound);
+            // Boxed, so that a call of one of the eight does not carry this around.
+            return Box::pin(self.other(&id, str::from_utf8(&method).unwrap_or_default(), params)).await;
         };
         let query = match Query::parse(method, &params, self.front.config.profile) {
             Ok(query) => query,
@@ -276,7 +277,7 @@ impl Context<'_> {
 
     /// Whether an answer of so many bytes still fits beside those that were there before it: together they may be as
     /// long as a single one may be, or 100 small calls would hold 100 times that. The first always fits.
-    fn fits(&self, bytes: usize) -> bool {
+    pub(super) fn fits(&self, bytes: usize) -> bool {
         let limit = self.front.config.pool.max_response;
         let before = self.answered.load(Ordering::Relaxed);
         let fits = before == 0 || before.saturating_add(bytes) <= limit;
@@ -287,11 +288,11 @@ impl Context<'_> {
         fits
     }
 
-    fn refused(&self, id: &Id, error: Error) -> Spoken {
+    pub(super) fn refused(&self, id: &Id, error: Error) -> Spoken {
         self.count_refused(id, None, None, error)
     }
 
-    fn count_refused(
+    pub(super) fn count_refused(
         &self,
         id: &Id,
         method: Option<Method>,
@@ -307,7 +308,7 @@ impl Context<'_> {
         Spoken { body, coded: None, status: None, refusal: Some(error), ended }
     }
 
-    fn count(&self, ended: Ended, bytes: usize) {
+    pub(super) fn count(&self, ended: Ended, bytes: usize) {
         let Ended { method, commitment, outcome } = ended;
         self.front.metrics.call(method, commitment, outcome, self.started.elapsed(), bytes);
         self.principal.count(&self.front.metrics, outcome);
@@ -324,7 +325,7 @@ impl Context<'_> {
 }
 
 /// A kept result between the envelope and the caller's id.
-fn splice(body: &mut Pieces, id: &Id, result: impl IntoIterator<Item = Bytes>) {
+pub(super) fn splice(body: &mut Pieces, id: &Id, result: impl IntoIterator<Item = Bytes>) {
     let (head, tail) = reply::head_and_tail(id);
     body.push(head);
     result.into_iter().for_each(|piece| body.push(piece));
@@ -339,6 +340,7 @@ fn outcome(error: &Error) -> Outcome {
         | Error::InvalidRequest
         | Error::UnsupportedVersion
         | Error::MethodNotFound
+        | Error::Write(_)
         | Error::Params(_)
         | Error::BatchTooLarge { .. }
         | Error::AnswersTooLarge { .. } => Outcome::Invalid,

@@ -195,21 +195,54 @@ impl Client {
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
+    /// Sends one call by hand, outside the pool, and reads one header of the answer beside its body.
+    ///
+    /// # Errors
+    /// As for [`Client::post`].
+    pub async fn post_for_header(
+        &self,
+        body: Bytes,
+        timeout: Duration,
+        header: &str,
+    ) -> Result<(Bytes, Option<String>), Fault> {
+        let exchange = async {
+            let mut response = Self::sent(self.http.post(self.url.expose()).body(body)).await?;
+            let header =
+                response.headers().get(header).and_then(|value| value.to_str().ok()).map(str::to_owned);
+            Ok((Self::read(&mut response, self.max_response, &self.budget).await?, header))
+        };
+        tokio::time::timeout(timeout, exchange).await.unwrap_or(Err(Fault::Timeout))
+    }
+
     async fn exchange(
         request: reqwest::RequestBuilder,
         limit: usize,
         budget: &BufferBudget,
         heard: &AtomicBool,
     ) -> Result<Bytes, Fault> {
+        let mut response = Self::sent(request).await?;
+        heard.store(true, Ordering::Relaxed);
+        Self::read(&mut response, limit, budget).await
+    }
+
+    /// The head of a 2xx answer.
+    async fn sent(request: reqwest::RequestBuilder) -> Result<reqwest::Response, Fault> {
         let sent = request.send().await;
-        let mut response = sent.map_err(|e| if e.is_timeout() { Fault::Timeout } else { Fault::Connect })?;
+        let response = sent.map_err(|e| if e.is_timeout() { Fault::Timeout } else { Fault::Connect })?;
         // The status is read before the body: a non-2xx body is never a node's JSON-RPC error.
         match response.status().as_u16() {
-            200..=299 => {}
-            429 => return Err(Fault::TooManyRequests(retry_after(response.headers()))),
-            status => return Err(Fault::Status(status)),
+            200..=299 => Ok(response),
+            429 => Err(Fault::TooManyRequests(retry_after(response.headers()))),
+            status => Err(Fault::Status(status)),
         }
-        heard.store(true, Ordering::Relaxed);
+    }
+
+    /// The whole body, inside the limits.
+    async fn read(
+        response: &mut reqwest::Response,
+        limit: usize,
+        budget: &BufferBudget,
+    ) -> Result<Bytes, Fault> {
         let mut buffered = Buffered { budget, bytes: 0 };
         // Counted after decompression, so a small body cannot grow without bound.
         let mut body = Gather::new(limit);

@@ -61,7 +61,7 @@ impl Pool {
             (members.settings.attempt_timeout[method.index()], self.slow_after(method, &members.settings))
         };
         let timeout = patience.min(ask.deadline.saturating_duration_since(sent_at));
-        let mut place = member.start(method, sent_at);
+        let mut place = member.start(Some(method), sent_at);
         // Without a context the answer's slot is the node's own, as known before the call was sent.
         let slot_before = slot_before(member, ask);
         let id = self.next_id();
@@ -70,7 +70,7 @@ impl Pool {
             Floor::Withheld => Cow::Borrowed(&ask.query),
         };
         let body = call_body(id, &query);
-        let span = ask.trace.attempt(&member.name, method);
+        let span = ask.trace.attempt(&member.name, method.as_str());
         let outcome = {
             let exchange = async {
                 let body = member.client.post(body, timeout, heard, &span).await?;

@@ -213,7 +213,7 @@ impl Pool {
 }
 
 /// What a fault means for the next calls to this node, and a word of it: the log folds what it has said before.
-fn after_fault(member: &Member, fault: Fault) {
+pub(super) fn after_fault(member: &Member, fault: Fault) {
     let reason = fault.result().as_str();
     if fault.counts_against_node() {
         tracing::warn!(upstream.name = member.name, reason, "an attempt on an upstream failed");

@@ -16,7 +16,7 @@ use super::peak_ewma::PeakEwma;
 use super::select::Unusable;
 use crate::config;
 use crate::frontier::{Frontier, Shown};
-use crate::methods::{Commitment, Method, Slot};
+use crate::methods::{Commitment, Further, Method, Slot};
 use crate::node::{Client, Fault};
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
 
@@ -79,6 +79,8 @@ struct Standing {
     health: ArcSwap<Health>,
     /// A bit per [`Method::index`] that the node does not serve.
     incapable: AtomicU8,
+    /// The same, a bit per [`Further::index`].
+    lacks_further: AtomicU64,
     first_available: AtomicU64,
     quiet_until: Mutex<Option<Instant>>,
     drained: AtomicBool,
@@ -128,6 +130,7 @@ impl Member {
             breaker: Mutex::new(Breaker::new(known.breaker)),
             health: ArcSwap::from_pointee(Health::Unprobed),
             incapable: AtomicU8::new(0),
+            lacks_further: AtomicU64::new(0),
             first_available: AtomicU64::new(0),
             quiet_until: Mutex::new(None),
             drained: AtomicBool::new(false),
@@ -220,6 +223,16 @@ impl Member {
         self.standing.incapable.load(Ordering::Relaxed) & bit(method) != 0
     }
 
+    /// Whether it is known not to serve `method`.
+    pub(super) fn lacks_further(&self, method: Further) -> bool {
+        self.standing.lacks_further.load(Ordering::Relaxed) & (1 << method.index()) != 0
+    }
+
+    /// Remembers that it does not serve `method`.
+    pub(super) fn set_lacks_further(&self, method: Further) {
+        self.standing.lacks_further.fetch_or(1 << method.index(), Ordering::Relaxed);
+    }
+
     /// Whether an operator has taken it out.
     pub fn is_drained(&self) -> bool {
         self.standing.drained.load(Ordering::Relaxed)
@@ -262,7 +275,7 @@ impl Member {
     }
 
     /// Takes one call's place at this node.
-    pub(super) fn start(&self, method: Method, now: Instant) -> InFlight<'_> {
+    pub(super) fn start(&self, method: Option<Method>, now: Instant) -> InFlight<'_> {
         self.standing.in_flight.fetch_add(1, Ordering::Relaxed);
         self.standing.requests.fetch_add(1, Ordering::Relaxed);
         let trial = self.standing.breaker(|breaker| breaker.started(now));
@@ -339,6 +352,7 @@ impl Member {
     /// Forgets what it could not serve: it may have been restarted with another configuration.
     pub(super) fn forget_incapable(&self) {
         self.standing.incapable.store(0, Ordering::Relaxed);
+        self.standing.lacks_further.store(0, Ordering::Relaxed);
     }
 
     /// Takes it out by an operator's wish, or back in.
@@ -371,7 +385,8 @@ impl Member {
 /// health.
 pub(super) struct InFlight<'a> {
     member: &'a Member,
-    method: Method,
+    /// `None` for one that is forwarded.
+    method: Option<Method>,
     /// It is the half-open breaker's probe.
     trial: bool,
     /// The breaker knows how it went.
@@ -434,7 +449,7 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.member.standing.in_flight.fetch_sub(1, Ordering::Relaxed);
         if !self.ended {
-            self.member.metrics.requests.at((Some(self.method), AttemptResult::Cancelled)).inc();
+            self.member.metrics.requests.at((self.method, AttemptResult::Cancelled)).inc();
         }
         if !self.settled {
             self.member.standing.breaker(Breaker::released);

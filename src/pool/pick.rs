@@ -132,7 +132,7 @@ pub(super) fn is_sticky(query: &Query) -> bool {
 }
 
 /// Why nobody could even be asked.
-fn reasons(members: &Members, candidates: &[Candidate]) -> Vec<Attempt> {
+pub(super) fn reasons(members: &Members, candidates: &[Candidate]) -> Vec<Attempt> {
     candidates
         .iter()
         .map(|c| Attempt {

@@ -98,11 +98,30 @@ async fn pulse_without(client: &Client, known: impl Fn(Commitment) -> bool) -> R
     })
 }
 
+/// One question, as probes ask: the node's answer, whatever it is.
+///
+/// # Errors
+/// There was no JSON-RPC answer.
+pub async fn question(client: &Client, method: &str, params: &Value) -> Result<NodeReply, Fault> {
+    NodeReply::parse(&client.probe(body(method, params), TIMEOUT).await?, 0)
+}
+
+/// The node's clock, as the head of an answer tells it.
+///
+/// # Errors
+/// There was no answer.
+pub async fn date(client: &Client) -> Result<Option<String>, Fault> {
+    let (_, date) = client.post_for_header(body("getHealth", &json!([])), TIMEOUT, "date").await?;
+    Ok(date)
+}
+
+fn body(method: &str, params: &Value) -> Bytes {
+    json!({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}).to_string().into()
+}
+
 /// One question: the result, or the node's own error message.
 async fn ask(client: &Client, method: &str, params: Value) -> Result<Result<Value, String>, Fault> {
-    let body = json!({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}).to_string();
-    let answer = client.probe(Bytes::from(body), TIMEOUT).await?;
-    match NodeReply::parse(&answer, 0)? {
+    match question(client, method, &params).await? {
         NodeReply::Result(result) => Ok(Ok(serde_json::from_slice(&result).map_err(|_| Fault::BadJson)?)),
         NodeReply::Error { code, body } => {
             let message = serde_json::from_slice::<Value>(&body).ok();

@@ -3,7 +3,7 @@
 //! One vocabulary for code, logs, metrics and headers: a value that is in no set here cannot become a label, so the
 //! number of series is bounded by construction. Keys and upstreams are labelled elsewhere, by registries of their own.
 
-use crate::methods::{Commitment, Method};
+use crate::methods::{Commitment, Further, Method};
 
 /// A label with a closed set of values, each at a position.
 pub trait Label: Copy {
@@ -28,6 +28,19 @@ impl Label for Option<Method> {
     /// `other` is a method that is not ours, or a probe of ours.
     fn text(position: usize) -> &'static str {
         Method::ALL.get(position).map_or("other", |method| method.as_str())
+    }
+}
+
+impl Label for Further {
+    const NAME: &'static str = "method";
+    const COUNT: usize = Further::COUNT;
+
+    fn position(self) -> usize {
+        self.index()
+    }
+
+    fn text(position: usize) -> &'static str {
+        Further::all().nth(position).map_or("other", Further::as_str)
     }
 }
 

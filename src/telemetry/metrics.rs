@@ -18,7 +18,7 @@ use super::labels::{
     RetryReason,
 };
 use super::labels::{SpanResult, StaleCause, UncacheableReason, VerifyResult};
-use crate::methods::{Commitment, Method};
+use crate::methods::{Commitment, Further, Method};
 
 /// What all names begin with.
 const PREFIX: &str = "slotfront";
@@ -80,6 +80,10 @@ metrics! {
         request_duration: HotHistograms<(Option<Method>, Outcome)> = "request_duration_seconds" [LATENCY],
         /// Errors of a node's own that were passed on, by JSON-RPC code.
         node_errors: Counters<(Option<Method>, NodeCode)> = "node_errors_total",
+        /// Calls of methods that `[passthrough]` forwards; `requests_total` has them as method `other`.
+        passthrough_requests: Counters<(Further, Outcome)> = "passthrough_requests_total",
+        /// From the first byte of the request's head to the last of its answer's head, per forwarded call.
+        passthrough_duration: Histograms<Further> = "passthrough_request_duration_seconds" [LATENCY],
         /// HTTP requests being served.
         requests_in_flight: IntGauge = "requests_in_flight",
         /// Open connections on the public listener.
@@ -328,7 +332,7 @@ impl Register for BuildInfo {
     fn register(registry: &Registry, name: &str, help: &str, _: &[f64]) -> prometheus::Result<Self> {
         let opts = prometheus::Opts::new(name, help)
             .const_label("version", env!("CARGO_PKG_VERSION"))
-            .const_label("revision", option_env!("SLOTFRONT_REVISION").unwrap_or("unknown"));
+            .const_label("revision", env!("SLOTFRONT_REVISION"));
         let gauge = IntGauge::with_opts(opts)?;
         gauge.set(1);
         registry.register(Box::new(gauge))?;

@@ -13,7 +13,6 @@ use super::AttemptResult;
 #[cfg(feature = "otlp")]
 use super::otlp::{Exporter, Kind, Open};
 use super::trace_context::{PARENT_LEN, TraceContext, TraceId, trace_state};
-use crate::methods::Method;
 
 /// The header of a place in a trace.
 pub const TRACEPARENT: &str = "traceparent";
@@ -58,15 +57,15 @@ impl Trace {
     }
 
     /// An attempt at the node `upstream`, from now on.
-    pub fn attempt(&self, upstream: &str, method: Method) -> Attempt<'_> {
+    pub fn attempt(&self, upstream: &str, method: &'static str) -> Attempt<'_> {
         let place = self.0.as_deref();
         #[cfg(feature = "otlp")]
         let span = place.and_then(|place| {
             let exporter = place.recorded.as_ref()?;
             let mut span = exporter.open(place.context, place.state.as_deref(), Kind::Client, Instant::now());
-            span.name(method.as_str());
+            span.name(method);
             span.text("rpc.system", "jsonrpc");
-            span.text("rpc.method", method.as_str());
+            span.text("rpc.method", method);
             span.text("upstream.name", upstream.to_owned());
             Some(span)
         });
@@ -250,7 +249,7 @@ mod tests {
             (&[PARENT, PARENT], &["a=1"], None),
         ] {
             let (trace, _) = Tracer::default().begin(of(parents, states), Instant::now());
-            let attempt = trace.attempt("a", Method::GetBlock);
+            let attempt = trace.attempt("a", "getBlock");
             let sent = attempt.headers();
             assert_eq!(
                 sent.as_ref().map(|(parent, state)| (parent.as_str(), *state)),

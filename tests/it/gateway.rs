@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 use slotfront::config::AuthMode;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
-use slotfront::methods::{Commitment, Method};
+use slotfront::methods::{AnyMethod, Commitment, Method};
 use slotfront::sim::Settings;
 
 use crate::harness::{Reply, Stage};
@@ -32,8 +32,11 @@ async fn an_unknown_key_is_401_with_the_callers_id() {
 async fn a_plan_says_what_a_key_may_do() {
     let stage = Stage::of(1, |config| {
         let plan = config.plans.get_mut("dev").expect("the dev plan");
-        plan.methods =
-            Some(vec![Method::GetClusterNodes, Method::GetAccountInfo, Method::GetMultipleAccounts]);
+        plan.methods = Some(
+            [Method::GetClusterNodes, Method::GetAccountInfo, Method::GetMultipleAccounts]
+                .map(AnyMethod::Own)
+                .into(),
+        );
         plan.commitments = Some(vec![Commitment::Finalized]);
         plan.max_accounts = Some(2);
         plan.max_batch = Some(3);
@@ -61,7 +64,7 @@ async fn a_reload_changes_a_plan_at_once_and_says_what_waits() {
     let stage = Stage::of(1, |_| {}).await;
     let app = stage.app.as_ref().expect("running");
     let mut new = (*app.front().config).clone();
-    new.plans.get_mut("dev").expect("the dev plan").methods = Some(vec![Method::GetBlock]);
+    new.plans.get_mut("dev").expect("the dev plan").methods = Some(vec![AnyMethod::Own(Method::GetBlock)]);
     new.cache.max_entry += 1;
     let changes = app.reload(&new).expect("a good configuration");
     assert_eq!((changes.at_once, changes.after_restart), (vec!["plans"], vec!["cache"]));

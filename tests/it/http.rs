@@ -507,3 +507,28 @@ async fn a_stop_without_clients_is_at_once() {
     stage.app.as_ref().expect("running").stop().await;
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
 }
+
+#[tokio::test]
+async fn no_answer_names_the_software_or_its_version() {
+    let stage = Stage::of(1, |_| {}).await;
+    let public = stage.url.replace("/v3/dev", "");
+    let other = |path: &str| stage.client.get(format!("{public}{path}"));
+    let replies = [
+        stage.call("getClusterNodes", json!([])).await,
+        stage.post("nonsense").await,
+        stage.call_as("nobody", "getClusterNodes", json!([])).await,
+        stage.send(other("/health")).await,
+        stage.send(other("/nothing")).await,
+    ];
+    for reply in replies {
+        for name in ["server", "x-powered-by", "via"] {
+            assert_eq!(reply.header(name), "", "{reply:?}");
+        }
+        let values: String = reply.headers.values().filter_map(|value| value.to_str().ok()).collect();
+        assert!(!values.contains(env!("CARGO_PKG_VERSION")), "{values}");
+    }
+    // Who runs it knows: the admin listener is theirs.
+    let metrics = stage.admin("/metrics").await.text;
+    let info = metrics.lines().find(|line| line.starts_with("slotfront_build_info{")).expect("a line");
+    assert!(info.contains(env!("CARGO_PKG_VERSION")) && info.contains("revision="), "{info}");
+}

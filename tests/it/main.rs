@@ -12,6 +12,7 @@ mod derive;
 mod fast_path;
 mod faults;
 mod floors;
+mod further;
 mod gateway;
 mod harness;
 mod hedge;

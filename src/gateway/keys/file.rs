@@ -276,7 +276,7 @@ fn written(time: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::methods::Method;
+    use crate::methods::{AnyMethod, Method};
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -331,7 +331,7 @@ mod tests {
         let scope = Scope {
             origins: Some(vec!["https://a.example".to_owned()]),
             addresses: Some(vec!["10.0.0.0/8".parse().unwrap(), "2001:db8::1/128".parse().unwrap()]),
-            methods: Some(vec![Method::GetBlock, Method::GetAccountInfo]),
+            methods: Some([Method::GetBlock, Method::GetAccountInfo].map(AnyMethod::Own).into()),
         };
         let made = file.create(&NewKey { scope: scope.clone(), ..new("narrow") }, now).unwrap();
         file.create(&new("wide"), now).unwrap();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use url::Url;
 
-use crate::methods::Method;
+use crate::methods::AnyMethod;
 
 /// What narrows a key. `None` is any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Scope {
     /// Client addresses that it may be used from.
     pub addresses: Option<Vec<IpNet>>,
     /// Methods that it may call, within its plan's.
-    pub methods: Option<Vec<Method>>,
+    pub methods: Option<Vec<AnyMethod>>,
 }
 
 impl Scope {
@@ -54,8 +54,10 @@ pub fn address(text: &str) -> Result<IpNet, &'static str> {
 ///
 /// # Errors
 /// What was expected.
-pub fn method(text: &str) -> Result<Method, &'static str> {
-    Method::from_name(text).ok_or("expected one of the eight methods, spelt as in a call")
+pub fn method(text: &str) -> Result<AnyMethod, &'static str> {
+    AnyMethod::from_name(text).ok_or(
+        "expected one of the eight methods, or one that passthrough.methods may name, spelt as in a call",
+    )
 }
 
 #[cfg(test)]

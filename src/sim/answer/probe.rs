@@ -36,6 +36,7 @@ pub(super) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Val
         "getVersion" => Ok(json!({ "feature-set": FEATURE_SET, "solana-core": VERSION })),
         "getGenesisHash" => Ok(genesis_hash(view.chain.genesis.seed).into()),
         "getFirstAvailableBlock" | "minimumLedgerSlot" => Ok(view.first_available().into()),
+        "getBalance" => balance(view, &params),
         "getEpochInfo" => Ok(epoch_info(view, config(view, params.first())?)),
         "getLatestBlockhash" => Ok(latest_blockhash(view, config(view, params.first())?)),
         "isBlockhashValid" => is_blockhash_valid(view, &params),
@@ -100,6 +101,14 @@ fn latest_blockhash(view: &View<'_>, slot: Slot) -> Value {
         "lastValidBlockHeight": block.height + BLOCKHASH_AGE,
     });
     contextual(slot, &value)
+}
+
+fn balance(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
+    let key = params.first().and_then(Value::as_str).and_then(|text| Pubkey::parse(text).ok());
+    let key = key.ok_or_else(|| Refusal::param("Invalid param: WrongSize"))?;
+    let slot = config(view, params.get(1))?;
+    let lamports = view.chain.account(&key, slot).map_or(0, |account| account.lamports);
+    Ok(contextual(slot, &lamports.into()))
 }
 
 fn is_blockhash_valid(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {

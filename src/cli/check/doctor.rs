@@ -1,0 +1,427 @@
+//! What is wrong, or soon will be, and what to do about it. Pure, but for what it is told of files and limits.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+use super::examine::Examined;
+use crate::config::Config;
+use crate::methods::Commitment;
+use crate::node::Fault;
+
+/// Every miss pays it; a slot takes 400 ms.
+const SLOW: Duration = Duration::from_millis(100);
+/// Of a node's clock: the header tells whole seconds, and NTP keeps machines far closer.
+const SKEW: SignedDuration = SignedDuration::from_secs(3);
+/// About an hour of slots.
+const SHORT_HISTORY: u64 = 9_000;
+/// Files beside sockets: logs, listeners, the key file, what the runtime opens.
+const OTHER_FILES: u64 = 64;
+
+/// Something that somebody should know of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// Whether the gateway would do without an upstream, or be open to strangers, because of it.
+    pub(super) fault: bool,
+    what: String,
+    fix: String,
+}
+
+impl Finding {
+    fn fault(what: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { fault: true, what: what.into(), fix: fix.into() }
+    }
+
+    fn warning(what: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { fault: false, what: what.into(), fix: fix.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fault, what, fix } = self;
+        write!(f, "{}  {what}\n         fix: {fix}", if *fault { "fault  " } else { "warning" })
+    }
+}
+
+/// What an upstream said, or why it said nothing.
+pub(super) type Probed = Result<Examined, Fault>;
+
+/// What is to be said of the upstreams, each and together.
+pub(super) fn of_upstreams(config: &Config, probed: &[Probed]) -> Vec<Finding> {
+    let said = || probed.iter().flatten();
+    let genesis = |one: &Examined| one.identity.genesis.clone();
+    let cluster = config.pool.genesis_hash.clone().or_else(|| said().find_map(genesis));
+    let newest = said().filter_map(|one| one.slot(Commitment::Processed)).max();
+    let mut findings = Vec::new();
+    for (upstream, probed) in config.upstreams.iter().zip(probed) {
+        let name = format!("upstream {}", upstream.name);
+        let one = match probed {
+            Err(fault) => {
+                findings
+                    .push(Finding::fault(format!("{name} does not answer: {fault}"), unreachable(*fault)));
+                continue;
+            }
+            Ok(one) => one,
+        };
+        let foreign = one.identity.genesis.as_ref().filter(|own| Some(*own) != cluster.as_ref());
+        if let Some(own) = foreign {
+            findings.push(Finding::fault(
+                format!("{name} is of another cluster: {own}, not {}", cluster.as_deref().unwrap_or("?")),
+                "remove it, or write the genesis hash that you mean into pool.genesis_hash",
+            ));
+            continue;
+        }
+        if let Err(words) = &one.pulse.health {
+            findings.push(Finding::fault(
+                format!("{name} is not healthy: {words}"),
+                "wait until it has caught up (solana catchup --our-localhost); calls go to others meanwhile",
+            ));
+        }
+        findings.extend(lag(config, &name, newest, one));
+        findings.extend(history(&name, one));
+        findings.extend(service(&name, upstream.rps, one));
+    }
+    findings.extend(together(probed));
+    findings
+}
+
+fn unreachable(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Connect => {
+            "start it, or check its url, its --rpc-bind-address and the firewall between; for https also ca_file"
+        }
+        Fault::Timeout | Fault::GivenUp => "check the network between, and whether the node is overloaded",
+        Fault::Status(401 | 403) => {
+            "give it what it asks for: a key in its url, or a header in upstream.headers"
+        }
+        Fault::Status(404) => "check the path of its url",
+        Fault::Status(_) => "look into the log of what stands before the node",
+        Fault::TooManyRequests(_) => "ask less: set upstream.rps to what its provider allows, or raise that",
+        Fault::Unhealthy => "wait until it has caught up",
+        Fault::Truncated
+        | Fault::BadJson
+        | Fault::WrongId
+        | Fault::UnknownCode
+        | Fault::TooLarge
+        | Fault::BuffersFull => "check that its url is a node's RPC address: this is no JSON-RPC answer",
+    }
+}
+
+fn lag(config: &Config, name: &str, newest: Option<u64>, one: &Examined) -> Option<Finding> {
+    let lag = newest?.saturating_sub(one.slot(Commitment::Processed)?);
+    let most = config.pool.max_slot_lag;
+    let what = format!("{name} is {lag} slots behind the others");
+    if lag > most {
+        let fix = format!(
+            "let it catch up; past pool.max_slot_lag ({most}) it is asked only where no other is left"
+        );
+        return Some(Finding::fault(what, fix));
+    }
+    // Nodes were not asked at the same instant: a few slots say nothing.
+    (lag > most / 2 && lag > 4)
+        .then(|| Finding::warning(what, format!("watch it: past pool.max_slot_lag ({most}) it is not asked")))
+}
+
+fn history(name: &str, one: &Examined) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match one.no_block {
+        Some(-32601) => findings.push(Finding::warning(
+            format!("{name} does not serve the full API"),
+            "start the node with --full-rpc-api; until then only getVoteAccounts goes to it",
+        )),
+        Some(-32011) => findings.push(Finding::warning(
+            format!("{name} keeps no transaction history, so getBlock goes to others"),
+            "start the node with --enable-rpc-transaction-history",
+        )),
+        _ => {}
+    }
+    let (first, last) = (one.identity.first_available, one.slot(Commitment::Finalized));
+    if let (Some(first), Some(last), None) = (first, last, one.no_block)
+        && first > 0
+        && last.saturating_sub(first) < SHORT_HISTORY
+    {
+        findings.push(Finding::warning(
+            format!("{name} holds blocks of the last {} slots only", last.saturating_sub(first)),
+            "raise --limit-ledger-size, or have another upstream for older blocks",
+        ));
+    }
+    findings
+}
+
+fn service(name: &str, rps: Option<u32>, one: &Examined) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if one.latency > SLOW {
+        findings.push(Finding::warning(
+            format!("{name} takes {} ms for a getSlot", one.latency.as_millis()),
+            "run slotfront nearer to it, or give it a higher tier, so that it is asked last",
+        ));
+    }
+    let Examined { sent, refused, .. } = one;
+    if *refused > 0 {
+        let wait = one.retry_after.map(|wait| format!(", for {} s", wait.as_secs())).unwrap_or_default();
+        let fix = match rps {
+            None => "set upstream.rps to what it allows, so that others are asked before it refuses",
+            Some(_) => "lower upstream.rps: the node allows less than that",
+        };
+        findings.push(Finding::warning(
+            format!("{name} refused {refused} of {sent} calls at once with 429{wait}"),
+            fix,
+        ));
+    }
+    match one.skew {
+        Some(skew) if skew.abs() > SKEW => {
+            let (seconds, way) =
+                (skew.abs().as_secs(), if skew.is_negative() { "behind" } else { "ahead of" });
+            findings.push(Finding::warning(
+                format!("the clock of {name} is {seconds} s {way} this machine's"),
+                "set up NTP on the one that is wrong (chronyc tracking): quotas, expiries and certificates go by this machine's",
+            ));
+        }
+        _ => {}
+    }
+    if one.identity.version.is_none() {
+        findings.push(Finding::warning(
+            format!("{name} does not say its version"),
+            "nothing, if a provider hides it; else check that its url is a node's",
+        ));
+    }
+    findings
+}
+
+/// What no upstream is to blame for alone.
+fn together(probed: &[Probed]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let series = |version: &str| version.split('.').take(2).collect::<Vec<_>>().join(".");
+    let versions = probed.iter().flatten().filter_map(|one| one.identity.version.as_deref()).map(series);
+    let versions: std::collections::BTreeSet<_> = versions.collect();
+    if versions.len() > 1 {
+        let list = versions.into_iter().collect::<Vec<_>>().join(", ");
+        findings.push(Finding::warning(
+            format!("the upstreams are of different versions: {list}"),
+            "bring them to one: callers would see the words of errors change from call to call",
+        ));
+    }
+    let has_blocks = |one: &Examined| !matches!(one.no_block, Some(-32601 | -32011));
+    if probed.iter().flatten().next().is_some() && !probed.iter().flatten().any(has_blocks) {
+        findings.push(Finding::fault(
+            "no upstream serves getBlock",
+            "start one with --full-rpc-api and --enable-rpc-transaction-history",
+        ));
+    }
+    findings
+}
+
+/// A file, and its permissions as `ls` would count them.
+pub(super) struct File {
+    pub(super) what: &'static str,
+    pub(super) path: PathBuf,
+    pub(super) mode: u32,
+    pub(super) secret: bool,
+}
+
+/// The files that decide who may call, as they are on disk; what is not there says nothing.
+pub(super) fn files(config: &Config, file: Option<&Path>) -> Vec<File> {
+    let tls = config.server.tls.as_ref();
+    [
+        ("the configuration", file, false),
+        ("auth.keys_file", config.auth.keys_file.as_deref(), true),
+        ("auth.usage_file", config.auth.usage_file.as_deref(), false),
+        ("server.tls.key", tls.map(|tls| tls.key.as_path()), true),
+    ]
+    .into_iter()
+    .filter_map(|(what, path, secret)| {
+        let path = path?.to_owned();
+        Some(File { what, mode: mode(&path)?, path, secret })
+    })
+    .collect()
+}
+
+#[cfg(unix)]
+fn mode(path: &Path) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    Some(std::fs::metadata(path).ok()?.mode() & 0o777)
+}
+
+#[cfg(not(unix))]
+fn mode(_: &Path) -> Option<u32> {
+    None
+}
+
+/// Whom files are open to.
+pub(super) fn of_files(files: &[File]) -> Vec<Finding> {
+    let finding = |file: &File| {
+        let File { what, path, mode, secret } = file;
+        let (path, shown) = (path.display(), format!("{mode:03o}"));
+        if mode & 0o022 != 0 {
+            let fix = format!("chmod go-w {path}");
+            return Some(Finding::fault(format!("{what} ({path}, {shown}) can be changed by others"), fix));
+        }
+        (*secret && mode & 0o004 != 0).then(|| {
+            let fix = format!("chmod o-r {path}");
+            Finding::warning(format!("{what} ({path}, {shown}) can be read by everybody"), fix)
+        })
+    };
+    files.iter().filter_map(finding).collect()
+}
+
+/// Whether `open_files`, the soft limit of this process, holds the sockets that the settings allow.
+pub(super) fn of_open_files(config: &Config, open_files: Option<u64>) -> Option<Finding> {
+    let upstream: usize = config.upstreams.iter().map(|upstream| upstream.max_in_flight).sum();
+    let most = config.server.max_connections + upstream.min(config.server.max_in_flight);
+    let needed = most as u64 + OTHER_FILES;
+    let limit = open_files.filter(|limit| *limit < needed)?;
+    Some(Finding::warning(
+        format!("{limit} open files are allowed here, and the settings allow for {needed}"),
+        "raise it where slotfront runs (LimitNOFILE= of a unit, ulimits of a container, ulimit -n), \
+         or lower server.max_connections",
+    ))
+}
+
+/// The soft limit of this process, where the system says it.
+pub(super) fn open_files() -> Option<u64> {
+    soft_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
+}
+
+fn soft_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Secret, Upstream};
+    use crate::methods::PerCommitment;
+    use crate::pool::probe::{Identity, Pulse};
+
+    fn config(upstreams: usize) -> Config {
+        let any = ([127, 0, 0, 1], 0).into();
+        let upstream = |i| Upstream::plain(format!("n{i}"), Secret::new("http://n.example"));
+        Config::dev(any, any, (0..upstreams).map(upstream).collect())
+    }
+
+    fn well() -> Examined {
+        Examined {
+            identity: Identity {
+                version: Some("4.0.0".to_owned()),
+                genesis: Some("G".to_owned()),
+                first_available: Some(0),
+            },
+            pulse: Pulse { health: Ok(()), slots: PerCommitment::uniform(Some(1_000_000)) },
+            latency: Duration::from_millis(3),
+            sent: 30,
+            refused: 0,
+            retry_after: None,
+            skew: Some(SignedDuration::from_millis(400)),
+            no_block: None,
+        }
+    }
+
+    /// A node that is well but for one thing, beside one that is well.
+    fn found(change: impl FnOnce(&mut Examined)) -> String {
+        let mut one = well();
+        change(&mut one);
+        let findings = of_upstreams(&config(2), &[Ok(well()), Ok(one)]);
+        findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn every_ill_has_a_word_and_a_cure() {
+        let table = [
+            found(|_| {}),
+            found(|one| one.pulse.health = Err("Node is behind by 200 slots (-32005)".to_owned())),
+            found(|one| one.identity.genesis = Some("H".to_owned())),
+            found(|one| one.pulse.slots.processed = Some(1_000_000 - 21)),
+            found(|one| one.pulse.slots.processed = Some(1_000_000 - 11)),
+            found(|one| one.pulse.slots.processed = Some(1_000_000 - 4)),
+            found(|one| one.no_block = Some(-32601)),
+            found(|one| one.no_block = Some(-32011)),
+            found(|one| one.identity.first_available = Some(999_000)),
+            found(|one| one.latency = Duration::from_millis(180)),
+            found(|one| (one.refused, one.retry_after) = (7, Some(Duration::from_secs(5)))),
+            found(|one| one.skew = Some(SignedDuration::from_secs(-90))),
+            found(|one| one.skew = None),
+            found(|one| one.identity.version = Some("3.1.4".to_owned())),
+            found(|one| one.identity.version = None),
+        ];
+        insta::assert_snapshot!(table.join("\n"), @r#"
+
+        fault    upstream n1 is not healthy: Node is behind by 200 slots (-32005)
+                 fix: wait until it has caught up (solana catchup --our-localhost); calls go to others meanwhile
+        fault    upstream n1 is of another cluster: H, not G
+                 fix: remove it, or write the genesis hash that you mean into pool.genesis_hash
+        fault    upstream n1 is 21 slots behind the others
+                 fix: let it catch up; past pool.max_slot_lag (20) it is asked only where no other is left
+        warning  upstream n1 is 11 slots behind the others
+                 fix: watch it: past pool.max_slot_lag (20) it is not asked
+
+        warning  upstream n1 does not serve the full API
+                 fix: start the node with --full-rpc-api; until then only getVoteAccounts goes to it
+        warning  upstream n1 keeps no transaction history, so getBlock goes to others
+                 fix: start the node with --enable-rpc-transaction-history
+        warning  upstream n1 holds blocks of the last 1000 slots only
+                 fix: raise --limit-ledger-size, or have another upstream for older blocks
+        warning  upstream n1 takes 180 ms for a getSlot
+                 fix: run slotfront nearer to it, or give it a higher tier, so that it is asked last
+        warning  upstream n1 refused 7 of 30 calls at once with 429, for 5 s
+                 fix: set upstream.rps to what it allows, so that others are asked before it refuses
+        warning  the clock of upstream n1 is 90 s behind this machine's
+                 fix: set up NTP on the one that is wrong (chronyc tracking): quotas, expiries and certificates go by this machine's
+
+        warning  the upstreams are of different versions: 3.1, 4.0
+                 fix: bring them to one: callers would see the words of errors change from call to call
+        warning  upstream n1 does not say its version
+                 fix: nothing, if a provider hides it; else check that its url is a node's
+        "#);
+    }
+
+    #[test]
+    fn whoever_does_not_answer_is_told_apart() {
+        let config = config(1);
+        for (fault, cure) in [
+            (Fault::Connect, "--rpc-bind-address"),
+            (Fault::Timeout, "network"),
+            (Fault::Status(401), "upstream.headers"),
+            (Fault::TooManyRequests(None), "upstream.rps"),
+            (Fault::BadJson, "no JSON-RPC answer"),
+        ] {
+            let findings = of_upstreams(&config, &[Err(fault)]);
+            assert!(findings[0].fault && findings[0].fix.contains(cure), "{findings:?}");
+            assert_eq!(findings.len(), 1, "nothing is said of what nobody told");
+        }
+    }
+
+    #[test]
+    fn files_that_others_may_change_or_read_are_named() {
+        let file = |mode, secret| File { what: "auth.keys_file", path: "k.toml".into(), mode, secret };
+        for (mode, secret, expected) in [
+            (0o600, true, None),
+            (0o640, true, None),
+            (0o644, false, None),
+            (0o644, true, Some((false, "chmod o-r k.toml"))),
+            (0o620, false, Some((true, "chmod go-w k.toml"))),
+            (0o666, true, Some((true, "chmod go-w k.toml"))),
+        ] {
+            let findings = of_files(&[file(mode, secret)]);
+            let found = findings.first().map(|finding| (finding.fault, finding.fix.as_str()));
+            assert_eq!(found, expected, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn the_open_file_limit_is_held_against_the_settings() {
+        let mut config = config(2);
+        config.server.max_connections = 1_000;
+        assert!(of_open_files(&config, Some(1_024)).is_some_and(|finding| finding.what.contains("2088")));
+        assert_eq!(of_open_files(&config, Some(2_088)), None);
+        assert_eq!(of_open_files(&config, None), None);
+        let text = "Limit   Soft Limit  Hard Limit  Units\nMax open files            1024                 524288               files\n";
+        assert_eq!((soft_limit(text), soft_limit("")), (Some(1_024), None));
+    }
+}

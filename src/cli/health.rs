@@ -1,0 +1,57 @@
+//! `slotfront health`: whether a gateway on this machine is ready, for a container's health check.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::dev::reachable;
+use super::{Failure, World};
+
+/// A container's own patience is longer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// More than the head and the reasons of any readiness.
+const MAX_ANSWER_BYTES: u64 = 64 * 1024;
+
+/// Ask a running gateway whether it is ready
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Ask the admin listener of a running gateway on this machine for /readyz, and print the answer.\n\
+                  Degraded is ready: stale answers are better than none.",
+    after_help = "Examples:\n    slotfront health --config slotfront.toml\n    slotfront health --admin 127.0.0.1:9899\n\n\
+                  Exit codes: 0 ready, 1 not ready or not there, 2 wrong use or configuration."
+)]
+pub(super) struct Args {
+    /// The configuration that it was started with; without it, `SLOTFRONT_CONFIG` names it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Its admin listener, instead of the configuration's
+    #[arg(long, value_name = "ADDR", conflicts_with = "config")]
+    admin: Option<SocketAddr>,
+}
+
+pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
+    let admin = match args.admin {
+        Some(admin) => admin,
+        None => world.config(args.config)?.server.admin_listen,
+    };
+    let admin = reachable(admin);
+    let asked = tokio::time::timeout(TIMEOUT, ask(admin)).await;
+    let answer = asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
+    let answer = answer.map_err(|e| Failure::Runtime(format!("{admin} does not answer: {e}")))?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    writeln!(world.out, "{}", body.trim())?;
+    let status = head.split(' ').nth(1).unwrap_or("no HTTP");
+    if status == "200" { Ok(()) } else { Err(Failure::Runtime(format!("not ready ({status})"))) }
+}
+
+async fn ask(admin: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(admin).await?;
+    // HTTP/1.0: the answer ends with the connection.
+    stream.write_all(format!("GET /readyz HTTP/1.0\r\nHost: {admin}\r\n\r\n").as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}

