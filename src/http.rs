@@ -11,6 +11,7 @@ pub mod cors;
 pub mod encoding;
 mod exchange;
 pub mod listener;
+mod places;
 mod proxy_protocol;
 pub mod reply;
 mod request_id;

@@ -229,7 +229,7 @@ async fn the_admin_listener_shows_how_things_stand() {
 }
 
 /// A connection without a client's own ideas about it.
-async fn connect(stage: &Stage) -> TcpStream {
+pub(crate) async fn connect(stage: &Stage) -> TcpStream {
     let address = stage.url.trim_start_matches("http://").trim_end_matches("/v3/dev");
     TcpStream::connect(address).await.unwrap()
 }

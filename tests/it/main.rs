@@ -4,6 +4,7 @@
 
 mod admin;
 mod amiss;
+mod attacks;
 mod backwards;
 mod cache;
 mod contract;
