@@ -322,3 +322,6 @@ fn worth_another_try(landing: &Landing) -> bool {
         Ok(_) => false,
     }
 }
+
+#[cfg(test)]
+mod model;
