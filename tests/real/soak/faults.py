@@ -98,7 +98,7 @@ class Director:
 
     def __init__(self, rng, proxies, laggard, gateway, keys):
         self.rng, self.proxies, self.laggard, self.gateway, self.keys = rng, proxies, laggard, gateway, keys
-        self.counted = {}
+        self.counted, self.leaving = {}, False
 
     async def direct(self, until):
         loop = asyncio.get_running_loop()
@@ -139,15 +139,22 @@ class Director:
         self.laggard.send_signal(signal.SIGCONT)
 
     async def good_reload(self):
-        self.gateway.configure(rps=self.rng.randrange(50_000, 100_000), retries=self.rng.choice([2, 3]))
+        self.gateway.configure(rps=self.rng.randrange(50_000, 100_000), retries=self.rng.choice([3, 4]))
         if self.rng.random() < 0.5:
             self.gateway.signal(signal.SIGHUP)
 
     async def a_node_leaves_and_comes_back(self):
         # Never one of the three that are counted on to be well.
+        if self.leaving:
+            return
+        self.leaving = True
         self.gateway.configure(laggard=False)
         await asyncio.sleep(self.rng.uniform(1, 3))
         self.gateway.configure()
+        self.gateway.signal(signal.SIGHUP)
+        # It is known again once that is read.
+        await asyncio.sleep(2)
+        self.leaving = False
 
     async def bad_reload(self):
         self.gateway.config.write_text(self.rng.choice(["no configuration", "[server]\nlisten = 7\n", ""]))
@@ -168,10 +175,14 @@ class Director:
         await self.keys.until(secret, 401)
 
     async def drain_and_restore(self):
-        name = f"node-{self.rng.randrange(3)}"
-        await self.gateway.admin(f"/api/upstreams/{name}/drain")
+        """The laggard, for one of the three must stay that is well."""
+        if self.leaving:
+            return
+        await self.gateway.admin("/api/upstreams/node-3/drain")
+        self.leaving = True
         await asyncio.sleep(self.rng.uniform(0.2, 1))
-        await self.gateway.admin(f"/api/upstreams/{name}/restore")
+        await self.gateway.admin("/api/upstreams/node-3/restore")
+        self.leaving = False
 
     EVENTS = [(node_fault, 10), (laggard_stands_still, 2), (good_reload, 2), (a_node_leaves_and_comes_back, 1),
               (bad_reload, 1), (key_change, 2), (drain_and_restore, 1)]

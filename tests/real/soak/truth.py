@@ -1,4 +1,4 @@
-"""What the chain says, slot by slot, asked of a node directly and past all faults."""
+"""What the chain says, slot by slot, asked of the nodes directly and past all faults."""
 
 import asyncio
 import base64
@@ -17,16 +17,16 @@ NOT_YET = -32004
 class Truth:
     """Every account, the vote accounts and a fee at each slot that was seen; the samples; the tips and when they were."""
 
-    def __init__(self, port):
-        self.node, self.accounts, self.message = Connection("127.0.0.1", port), [], None
-        self.at, self.fees, self.votes, self.samples, self.blocks = {}, {}, {}, {}, {}
+    def __init__(self, ports):
+        self.nodes, self.accounts, self.message = [Connection("127.0.0.1", port) for port in ports], [], None
+        self.at, self.fees, self.votes, self.samples, self.blocks = {}, {}, {}, set(), {}
         # The newest slot at each commitment, with the moment before it was asked for; newest last.
         self.tips, self.asking = [], asyncio.Lock()
 
-    async def ask(self, method, params):
+    async def ask(self, method, params, node=0):
         async with self.asking:
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-            _, _, text = await self.node.post("/", body)
+            _, _, text = await self.nodes[node].post("/", body)
         return json.loads(text)
 
     async def find_what_there_is(self):
@@ -59,8 +59,10 @@ class Truth:
             self.fees[fee["context"]["slot"]] = fee["value"]
             votes = (await self.ask("getVoteAccounts", [processed]))["result"]
             self.votes[last_vote(votes)] = by_key(votes)
-            for sample in (await self.ask("getRecentPerformanceSamples", [30]))["result"]:
-                self.samples[sample["slot"]] = sample
+            # Each node has minutes of its own.
+            for node in range(len(self.nodes)):
+                for sample in (await self.ask("getRecentPerformanceSamples", [30], node))["result"]:
+                    self.samples.add(json.dumps(sample))
             self.forget()
             await asyncio.sleep(0.1)
 
