@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use crate::methods::{AnyMethod, Commitment, Further, PerCommitment, Profile};
 
-pub use load::load;
+pub use load::{from_text, load};
 pub use problem::{Origin, Problem, Problems};
 pub use secret::Secret;
 pub use sections::is_name;

@@ -45,10 +45,12 @@ use quota::{Ledger, Used};
 use rules::{Door, Rules, read_keys, rules};
 use table::Ground;
 
+pub(crate) use address::PerAddress;
 pub use principal::Principal;
 pub use quota::UsageError;
 pub use seen::Shown;
 pub use share::Held;
+pub(crate) use share::Share;
 pub use usage::Usage;
 
 /// How often files are looked at and written, and clocks compared.

@@ -15,6 +15,7 @@ mod fast_path;
 pub mod fields;
 mod further;
 pub mod listener;
+mod places;
 mod proxy_protocol;
 pub mod reply;
 mod request_id;

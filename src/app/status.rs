@@ -138,6 +138,9 @@ pub(super) fn feed_metrics(front: &Arc<Front>) {
 fn set_gauges(front: &Front, metrics: &Metrics) {
     let now = Instant::now();
     let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        metrics.tasks.set(gauge(runtime.metrics().num_alive_tasks() as u64));
+    }
     let (bytes, entries) = front.cache.usage();
     metrics.requests_in_flight.set(gauge(front.in_flight.load(Ordering::Relaxed) as u64));
     metrics.cache_bytes.set(gauge(bytes));

@@ -332,3 +332,6 @@ fn worth_another_try(landing: &Landing) -> bool {
         Ok(_) => false,
     }
 }
+
+#[cfg(test)]
+mod model;

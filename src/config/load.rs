@@ -29,6 +29,14 @@ pub fn load(file: Option<&Path>, env: &BTreeMap<String, String>) -> Result<Confi
     parse(&text, env, base).map(|(config, _)| config).map_err(|list| Problems::new(file, list))
 }
 
+/// [`load`] from text, in which paths are relative to `base`.
+///
+/// # Errors
+/// As [`load`].
+pub fn from_text(text: &str, env: &BTreeMap<String, String>, base: &Path) -> Result<Config, Problems> {
+    parse(text, env, base).map(|(config, _)| config).map_err(|list| Problems::new(None, list))
+}
+
 /// [`load`] from text; also what the reading found, which lists every known name.
 pub(super) fn parse(
     text: &str,

@@ -19,12 +19,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::exchange::{Deserves, Exchange};
 use super::fast_path::{self, After};
+use super::places::{Place, Places, TooMany};
 use super::signal::{Given, Signal};
 use super::stream::{Stream, WRITE_STALL};
 use super::tls::{self, Tls};
@@ -65,6 +65,7 @@ struct Door {
     front: Arc<Front>,
     rest: axum::Router,
     tls: Option<Arc<Tls>>,
+    places: Places,
     http1: http1::Builder,
     http2: http2::Builder<Calls>,
     ends: Ends,
@@ -101,7 +102,7 @@ pub async fn run(
     tasks: TaskTracker,
     ends: Ends,
 ) {
-    let places = Arc::new(Semaphore::new(front.config.server.max_connections));
+    let places = Places::new(front.config.server.max_connections);
     let mut http1 = http1::Builder::new();
     http1
         .timer(TokioTimer::new())
@@ -119,11 +120,11 @@ pub async fn run(
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
     let rest = rest::router(Arc::clone(&front));
-    let door = Arc::new(Door { front, rest, tls, http1, http2, ends });
+    let door = Arc::new(Door { front, rest, tls, places, http1, http2, ends });
     loop {
         let accepted = tokio::select! {
             () = door.ends.stop.given() => return,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listener, &door.places) => accepted,
         };
         let (socket, peer, place) = match accepted {
             Ok(accepted) => accepted,
@@ -169,6 +170,16 @@ impl Door {
                 .inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "connection refused"))?
                 .unwrap_or(peer);
         }
+        // A proxy in front of us stands for all its clients.
+        let shared = server.trusted_proxies.iter().any(|network| network.contains(&client.to_canonical()));
+        let _held = if shared {
+            None
+        } else {
+            let held = self.places.hold(client).ok_or(TooMany);
+            Some(held.inspect_err(
+                |error| tracing::warn!(client.address = %client, %error, "connection refused"),
+            )?)
+        };
         // Boxed, here and below: a connection is as large as its own kind, not as the largest.
         let Some(tls) = &self.tls else { return Box::pin(self.spoken(socket, client, None)).await };
         let socket = Box::pin(self.begins(deadline, tls.acceptor().accept(socket))).await??;
@@ -294,11 +305,8 @@ impl Drop for Open {
 }
 
 /// The next connection, once there is a place for one: those above the limit wait in the kernel's queue.
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+async fn accept(listener: &TcpListener, places: &Places) -> io::Result<(TcpStream, SocketAddr, Place)> {
+    let place = places.free().await?;
     let (stream, peer) = listener.accept().await?;
     Ok((stream, peer, place))
 }

@@ -80,10 +80,12 @@ impl SoFar {
             Err(fault) => {
                 self.failed(member, fault.result());
                 after_fault(member, fault);
-                if self.doubtful.is_some() || ask.alone || !fault.may_retry() {
+                if ask.alone || !fault.may_retry() {
                     return Step::Enough;
                 }
-                self.reconnect = fault == Fault::Connect && self.attempts.len() == 1;
+                // A second voice that breaks is none: the next one that is usable may have the block.
+                self.reconnect =
+                    fault == Fault::Connect && self.attempts.len() == 1 && self.doubtful.is_none();
                 Step::Next(Next::Retry(Some(fault.result())))
             }
         }

@@ -88,6 +88,8 @@ metrics! {
         requests_in_flight: IntGauge = "requests_in_flight",
         /// Open connections on the public listener.
         connections: IntGauge = "connections",
+        /// Tasks of the async runtime that have not ended.
+        tasks: IntGauge = "tasks",
         /// Bytes of answers before compression.
         response_bytes: HotCounters<Option<Method>> = "response_bytes_total",
 

@@ -4,6 +4,7 @@
 
 mod admin;
 mod amiss;
+mod attacks;
 mod backwards;
 mod cache;
 mod contract;
@@ -13,6 +14,7 @@ mod fast_path;
 mod faults;
 mod floors;
 mod further;
+mod fuzz;
 mod gateway;
 mod harness;
 mod hedge;
@@ -22,6 +24,7 @@ mod merge;
 mod methods;
 mod pool;
 mod probes;
+mod promises;
 mod reload;
 mod spy;
 mod standing;

@@ -5,72 +5,17 @@ import json
 import re
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 import unittest
 import urllib.error
 import urllib.request
-from pathlib import Path
 
-from dev_test import BINARY, PATIENCE_S, Running, call, free_port
+import gateway
+from gateway import TOKEN
+from running import BINARY, PATIENCE_S, call
 
-TOKEN = "an-admin-token"
-
-
-class Gateway(unittest.TestCase):
-    """A simulated node, and a folder with a configuration and keys."""
-
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.config, self.keys_file = Path(self.folder.name, "slotfront.toml"), Path(self.folder.name, "keys.toml")
-        self.nodes = [free_port()]
-        sim = Running("sim", "--listen", f"127.0.0.1:{self.nodes[0]}", "--nodes", "1")
-        sim.__enter__()
-        self.addCleanup(sim.__exit__)
-        sim.wait_for(r"127\.0\.0\.1:\d+")
-
-    def configuration(self, upstreams, rps=100000, burst=100000):
-        text = ('[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n'
-                f'[auth]\nadmin_token = "{TOKEN}"\n'
-                f'[plans.standard]\nrps = {rps}\nburst = {burst}\n')
-        for i, port in enumerate(upstreams):
-            text += f'[[upstream]]\nname = "node-{i}"\nurl = "http://127.0.0.1:{port}"\n'
-        beside = self.config.with_suffix(".new")
-        beside.write_text(text)
-        beside.rename(self.config)
-
-    def keys(self, *arguments):
-        made = subprocess.run([BINARY, "keys", *arguments, "--file", self.keys_file],
-                              capture_output=True, text=True, check=True)
-        return made.stdout.strip()
-
-    def serve(self):
-        serve = Running("serve", "--config", str(self.config))
-        serve.__enter__()
-        self.addCleanup(serve.__exit__)
-        self.public = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)").group(1)
-        self.admin = serve.wait_for(r"server\.admin_listen\W+(127\.0\.0\.1:\d+)").group(1)
-        return serve
-
-    def metric(self, line):
-        with urllib.request.urlopen(f"http://{self.admin}/metrics", timeout=PATIENCE_S) as page:
-            found = re.search(f"^slotfront_{re.escape(line)} (\\S+)$", page.read().decode(), re.M)
-        return float(found.group(1)) if found else 0.0
-
-    def counted(self, line, count):
-        deadline = time.monotonic() + PATIENCE_S
-        while self.metric(line) != count:
-            self.assertLess(time.monotonic(), deadline, f"{line} never became {count}")
-            time.sleep(0.05)
-
-    def used(self, key):
-        with urllib.request.urlopen(f"http://{self.public}/v3/{key}/usage", timeout=PATIENCE_S) as usage:
-            return json.load(usage)["month"]["used"]
-
-
-class Reload(Gateway):
+class Reload(gateway.Gateway):
     def test_callers_on_kept_connections_notice_no_reload_good_or_bad(self):
         key = self.keys("create", "--name", "a")
         self.configuration(self.nodes)
@@ -144,7 +89,7 @@ class Reload(Gateway):
         self.assertEqual(serve.stop(), 0)
 
 
-class Audit(Gateway):
+class Audit(gateway.Gateway):
     def test_everything_that_an_admin_call_does_leaves_a_line(self):
         self.configuration(self.nodes)
         serve = self.serve()
@@ -174,7 +119,7 @@ class Audit(Gateway):
         serve.wait_for(r"audit\.action\W+key\.create")
 
 
-class Killed(Gateway):
+class Killed(gateway.Gateway):
     def test_a_kill_loses_at_most_a_second_of_use(self):
         key = self.keys("create", "--name", "a")
         self.configuration(self.nodes)
@@ -205,8 +150,6 @@ class Killed(Gateway):
         self.serve()
         self.assertEqual(self.used(key), 7.0)
 
-
-del Gateway  # It has no tests of its own.
 
 if __name__ == "__main__":
     unittest.main()

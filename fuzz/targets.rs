@@ -1,0 +1,252 @@
+//! What is fuzzed: each function takes any bytes and panics where something is not as it must be.
+//!
+//! They are run by `cargo fuzz` (`fuzz/run`), and on seeds and their mutations by the integration tests.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use slotfront::cache::derive::{block, list, samples, votes};
+use slotfront::cache::entry::Body;
+use slotfront::cache::key::Plan;
+use slotfront::cache::sizes::Sizes;
+use slotfront::error::Error;
+use slotfront::frontier::Frontier;
+use slotfront::jsonrpc::envelope::{self, Element, Request};
+use slotfront::jsonrpc::{Call, Params, reply};
+use slotfront::methods::{
+    AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Commitment, DataSlice, Method, Profile,
+    Pubkey, Query, Slot,
+};
+use slotfront::node::{Contextual, NodeReply, answer};
+use tokio::time::Instant;
+
+/// The longest input that says something new.
+const MOST: usize = 64 * 1024;
+
+fn json(text: &[u8]) -> Value {
+    serde_json::from_slice(text).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(text)))
+}
+
+/// A request body → its calls → an answer to each.
+pub(crate) fn envelope(data: &[u8]) {
+    let body = Bytes::copy_from_slice(&data[..data.len().min(MOST)]);
+    let elements = match envelope::parse(&body) {
+        Request::ParseError => return,
+        Request::One(element) => vec![element],
+        Request::Batch(elements) => elements,
+    };
+    // What is taken for calls is JSON of a depth that a node reads.
+    let _: Box<RawValue> = serde_json::from_slice(&body).expect("JSON");
+    for element in elements {
+        let (id, error) = match element {
+            Element::Notification => continue,
+            Element::Refused { id, error } => (id, error),
+            Element::Call(Call { id, method, params }) => {
+                if let Params::Array(text) | Params::Object(text) = &params {
+                    json(text);
+                }
+                if let Some(method) = str::from_utf8(&method).ok().and_then(Method::from_name) {
+                    let _ = Query::parse(method, &params, Profile::Node);
+                }
+                (id, Error::MethodNotFound)
+            }
+        };
+        let mut answers = [Vec::new(), Vec::new(), Vec::new()];
+        reply::refusal(&mut answers[0], &id, &error);
+        reply::result(&mut answers[1], &id, b"[1]");
+        reply::node_error(&mut answers[2], &id, br#"{"code":1,"message":""}"#);
+        let ids = answers.each_ref().map(|answer| json(answer)["id"].clone());
+        assert!(ids.iter().all(|one| *one == ids[0]), "{ids:?}");
+        // An answer stands on one line, whatever its id says.
+        assert!(answers.iter().all(|answer| !answer.contains(&b'\n') && !answer.contains(&b'\r')));
+    }
+}
+
+/// Params → a query → its canonical params → the same query; and a plan, wherever the frontier stands.
+pub(crate) fn params(data: &[u8]) {
+    let [which, profile, far @ 1..=255, text @ ..] = data else { return };
+    let methods = Method::ALL;
+    let method = methods[usize::from(*which) % methods.len()];
+    let profile = if profile % 2 == 0 { Profile::Node } else { Profile::Spec };
+    let mut body =
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}","params":"#, method.as_str()).into_bytes();
+    body.extend_from_slice(&text[..text.len().min(MOST)]);
+    body.push(b'}');
+    let Request::One(Element::Call(call)) = envelope::parse(&body.into()) else { return };
+    match Query::parse(method, &call.params, profile) {
+        Ok(query) => {
+            let canonical = query.params_json();
+            json(canonical.as_bytes());
+            let again = Query::parse(method, &Params::Array(canonical.clone().into()), Profile::Node);
+            assert_eq!(again.as_ref(), Ok(&query), "{canonical}");
+            let frontier = Frontier::new(1);
+            let now = Instant::now();
+            for commitment in Commitment::ALL {
+                let slot: Slot = u64::MAX / u64::from(*far);
+                frontier.probed(0, commitment, slot, now);
+            }
+            for frontier in [&frontier, &Frontier::new(1)] {
+                let plan = Plan::new(&query, frontier, &Sizes::default());
+                assert_eq!(plan.upstream.min_context_slot(), None, "one caller's condition is nobody else's");
+                json(plan.upstream.params_json().as_bytes());
+            }
+        }
+        Err(error) => {
+            let mut text = Vec::new();
+            reply::refusal(&mut text, &call.id, &Error::Params(error));
+            assert!(
+                json(&text)["error"]["code"].as_i64().is_some_and(|code| code == -32602 || code == -32600)
+            );
+        }
+    }
+}
+
+/// A node's body → its parts → everything that is made of them.
+pub(crate) fn answer(data: &[u8]) {
+    let [shape, rest @ ..] = data else { return };
+    let body = Bytes::copy_from_slice(&rest[..rest.len().min(MOST)]);
+    let result = match NodeReply::parse(&body, 1) {
+        Err(_) => return,
+        Ok(NodeReply::Error { body, .. }) => {
+            json(&body);
+            let _ = (answer::error_context_slot(&body), answer::first_available_block(&body));
+            return;
+        }
+        Ok(NodeReply::Result(result)) => result,
+    };
+    let deep = serde_json::from_slice::<Value>(&result).is_err();
+    // What a node may not write, as more than 127 levels, is passed on as it is; what is made of it must be JSON.
+    let check = |made: &[u8]| {
+        if !deep {
+            json(made);
+        }
+    };
+    if let Some(parts) = Contextual::split(&result) {
+        check(&parts.context);
+        check(&parts.value);
+        for element in answer::elements(&parts.value).unwrap_or_default() {
+            check(&element);
+        }
+    }
+    let count = usize::from(*shape % 5);
+    for kept in forms(DataSlice { offset: 1, length: 9 }) {
+        if let Some(single) = list::read_single(&result, kept) {
+            for asked in forms(DataSlice { offset: 2, length: 3 }) {
+                if let Ok((body, _)) = list::write_single(&result, &single.value, asked) {
+                    check(&body.whole());
+                }
+            }
+        }
+        if let Some((context, singles)) = list::read_list(&result, kept, count) {
+            assert_eq!(singles.len(), count);
+            let values: Vec<_> = singles.into_iter().map(|single| single.value).collect();
+            for asked in forms(DataSlice { offset: 2, length: 3 }) {
+                if let Ok((body, _)) = list::write_list(&context, &values, asked) {
+                    check(&body.whole());
+                }
+            }
+        }
+    }
+    if let Some(head) = samples::head(&result, u16::from(*shape)) {
+        check(&head);
+    }
+    if let Some(only) = votes::only(&result, &Pubkey([*shape; 32])) {
+        check(&only);
+    }
+    for kept in shapes() {
+        for asked in shapes().into_iter().filter(|asked| block::derivable(kept, *asked)) {
+            if let Some(made) = block::reshape(&result, kept, asked) {
+                check(&made);
+            }
+        }
+    }
+}
+
+/// An account's bytes → what a node writes of them → every form, which must say the same bytes.
+pub(crate) fn account(data: &[u8]) {
+    let [offset, length, long, bytes @ ..] = data else { return };
+    let bytes = &bytes[..bytes.len().min(MOST)];
+    let scale = if long % 2 == 0 { 1 } else { 200 };
+    let slice = DataSlice { offset: u64::from(*offset) * scale, length: u64::from(*length) * scale };
+    let text = Bytes::from(format!(
+        r#"{{"context":{{"slot":5}},"value":{{"data":["{}","base64"],"executable":false,"lamports":1,"owner":"{}","rentEpoch":0,"space":{}}}}}"#,
+        BASE64.encode(bytes),
+        Pubkey([1; 32]),
+        bytes.len()
+    ));
+    let whole = AccountForm { encoding: AccountEncoding::Base64, slice: None };
+    let single = list::read_single(&text, whole).expect("as a node writes it");
+    for asked in forms(slice) {
+        let part = match asked.slice {
+            None => bytes,
+            Some(DataSlice { offset, length }) => {
+                let within = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+                &bytes[within(offset)..within(offset.saturating_add(length))]
+            }
+        };
+        let made = list::write_single(&text, &single.value, asked);
+        let base58 = matches!(asked.encoding, AccountEncoding::Base58 | AccountEncoding::Binary);
+        let body: Body = match made {
+            Ok((body, _)) => body,
+            Err(_) => {
+                let parsed = asked.encoding == AccountEncoding::JsonParsed;
+                assert!(parsed || (base58 && part.len() > 128), "{asked:?} of {} bytes", part.len());
+                continue;
+            }
+        };
+        let data = json(&body.whole())["value"]["data"].clone();
+        let (said, encoding) = match &data {
+            Value::String(said) => (said.clone(), "binary".to_owned()),
+            list => (list[0].as_str().unwrap().to_owned(), list[1].as_str().unwrap().to_owned()),
+        };
+        let read = match encoding.as_str() {
+            "base64" => BASE64.decode(said).unwrap(),
+            "base64+zstd" => zstd::decode_all(&BASE64.decode(said).unwrap()[..]).unwrap(),
+            _ => bs58::decode(said).into_vec().unwrap(),
+        };
+        assert_eq!(read, part, "{asked:?}");
+    }
+}
+
+/// A configuration: taken or refused with words, and twice the same.
+pub(crate) fn config(data: &[u8]) {
+    let Ok(text) = str::from_utf8(&data[..data.len().min(MOST)]) else { return };
+    let read = || slotfront::config::from_text(text, &BTreeMap::new(), std::path::Path::new("/nowhere"));
+    match (read(), read()) {
+        (Ok(one), Ok(other)) => assert_eq!(format!("{one:?}"), format!("{other:?}")),
+        (Err(one), Err(other)) => {
+            assert_eq!(one.to_string(), other.to_string());
+            assert!(!one.to_string().is_empty());
+        }
+        _ => panic!("once taken and once refused"),
+    }
+}
+
+fn forms(slice: DataSlice) -> Vec<AccountForm> {
+    use AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
+    let encodings = [Base58, Base64, Base64Zstd, Binary, JsonParsed];
+    let form = |encoding| [None, Some(slice)].map(|slice| AccountForm { encoding, slice });
+    encodings.into_iter().flat_map(form).collect()
+}
+
+fn shapes() -> Vec<block::Shape> {
+    use BlockDetails::{Accounts, Full, None, Signatures};
+    use BlockEncoding::{Base64, Json, JsonParsed};
+    let shape = |(details, encoding)| {
+        let version = move |(rewards, max_version)| block::Shape { details, encoding, rewards, max_version };
+        [(true, Some(0)), (true, Option::None), (false, Some(0))].map(version)
+    };
+    let forms = [
+        (Full, JsonParsed),
+        (Full, Json),
+        (Full, Base64),
+        (Accounts, Json),
+        (Signatures, Json),
+        (None, Json),
+    ];
+    forms.into_iter().flat_map(shape).collect()
+}

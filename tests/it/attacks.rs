@@ -1,0 +1,393 @@
+//! What somebody who means harm sends to the public listener and to the admin one, over bare sockets.
+//!
+//! SECURITY.md has the table of all attacks; some rows are tests that stood elsewhere before.
+
+use serde_json::{Value, json};
+use slotfront::methods::Pubkey;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::harness::Stage;
+use crate::http::{connect, is_whole, post, read_until};
+
+mod upstream;
+
+const CALL: &str = r#"{"jsonrpc":"2.0","id":7,"method":"getClusterNodes"}"#;
+/// What only an answer of a node's has.
+const ANSWERED: &str = r#""result""#;
+
+/// Everything that one connection brings until the gateway closes it: the client itself never does, for a gateway may well
+/// drop what is left when its client has gone.
+async fn all(stage: &Stage, sent: &[u8]) -> String {
+    let mut socket = connect(stage).await;
+    let _ = socket.write_all(sent).await;
+    read_until(&mut socket, |_| false).await
+}
+
+/// How many answers there are in what came.
+fn answers(seen: &str) -> usize {
+    seen.matches("HTTP/1.1 ").count()
+}
+
+async fn from(stage: &Stage, address: [u8; 4]) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((address, 0).into()).unwrap();
+    socket.connect(stage.app.as_ref().unwrap().public).await.unwrap()
+}
+
+/// Whether the connection is served.
+async fn is_served(socket: &mut TcpStream) -> bool {
+    let _ = socket.write_all(post("/v3/dev", "", CALL).as_bytes()).await;
+    read_until(socket, is_whole).await.contains(ANSWERED)
+}
+
+#[tokio::test]
+async fn one_address_that_wants_every_connection_leaves_some_for_the_others() {
+    let stage = Stage::of(1, |config| config.server.max_connections = 18).await;
+    // One of the eighteen is the harness' own, and counts for the attacker's address.
+    let mut hog = Vec::new();
+    for _ in 0..30 {
+        hog.push(from(&stage, [127, 0, 0, 1]).await);
+    }
+    let mut served = 0;
+    for socket in &mut hog {
+        served += usize::from(is_served(socket).await);
+    }
+    assert!((14..=16).contains(&served), "{served} of 18");
+    let mut other = from(&stage, [127, 0, 0, 2]).await;
+    assert!(is_served(&mut other).await, "somebody else finds a place");
+    drop(hog);
+    let open = || stage.front().metrics.connections.get();
+    stage.until("the places are given back", || open() <= 2).await;
+    assert!(is_served(&mut from(&stage, [127, 0, 0, 1]).await).await, "no address is shut out for good");
+}
+
+#[tokio::test]
+async fn the_connections_of_a_trusted_proxy_are_those_of_all_its_clients() {
+    let stage = Stage::of(1, |config| {
+        config.server.max_connections = 18;
+        config.server.trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
+    })
+    .await;
+    let mut sockets = Vec::new();
+    for _ in 0..17 {
+        let mut socket = from(&stage, [127, 0, 0, 1]).await;
+        assert!(is_served(&mut socket).await, "connection {}", sockets.len());
+        sockets.push(socket);
+    }
+}
+
+#[tokio::test]
+async fn ten_megabytes_are_not_read() {
+    let stage = Stage::of(1, |_| {}).await;
+    let string = format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"getClusterNodes"}}"#, "x".repeat(10 << 20));
+    let chunk = format!("{:x}\r\n{string}\r\n0\r\n\r\n", string.len());
+    let head = "POST /v3/dev HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    for request in [post("/v3/dev", "", &string), format!("{head}transfer-encoding: chunked\r\n\r\n{chunk}")]
+    {
+        let mut socket = connect(&stage).await;
+        let (mut read, mut write) = socket.split();
+        let mut seen = Vec::new();
+        // Written while it is answered: who waits for the end of it has read it.
+        let written = tokio::join!(write.write_all(request.as_bytes()), read.read_to_end(&mut seen)).0;
+        let seen = String::from_utf8_lossy(&seen);
+        let refused = seen.starts_with("HTTP/1.1 413 ") && seen.contains("connection: close");
+        assert!(refused || (seen.is_empty() && written.is_err()), "{seen:?}");
+        assert!(!seen.contains(ANSWERED));
+    }
+    assert_eq!(stage.post(CALL).await.status, 200);
+}
+
+#[tokio::test]
+async fn no_depth_of_nesting_costs_more_than_a_refusal() {
+    let stage = Stage::of(1, |_| {}).await;
+    let deep = |open: &str, close: &str| {
+        let n = (48 << 10) / (open.len() + close.len());
+        format!("{}1{}", open.repeat(n), close.repeat(n))
+    };
+    let call = |id: &str, params: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"getAccountInfo","params":{params}}}"#)
+    };
+    let (list, object) = (deep("[", "]"), deep(r#"{"a":"#, "}"));
+    for body in [
+        "[".repeat(50 << 10),
+        r#"{"a":"#.repeat(10 << 10),
+        list.clone(),
+        object.clone(),
+        call("1", &list),
+        call("1", &format!("[\"x\",{object}]")),
+        call(&list, "[]"),
+        format!("[{}]", call("1", &list)),
+    ] {
+        let reply = stage.post(body).await;
+        assert_eq!((reply.status, reply.code()), (200, -32700), "{}", reply.text);
+    }
+    assert_eq!(stage.post(CALL).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_hundred_blocks_in_one_batch_take_one_place_and_cost_a_hundred_blocks() {
+    let stage = Stage::of(1, |config| {
+        let plan = config.plans.get_mut("dev").unwrap();
+        (plan.max_batch, plan.daily_units) = (None, Some(1000));
+    })
+    .await;
+    let newest = stage.cluster.examples().block_with_v0;
+    let block = |i: u64| json!({"jsonrpc": "2.0", "id": i, "method": "getBlock", "params": [newest - i, {"maxSupportedTransactionVersion": 0}]});
+    let batch: Value = (0..100).map(block).collect();
+    let gate = stage.cluster.node(0).hold("getBlock");
+    let in_flight = || stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed);
+    let (reply, ()) = tokio::join!(stage.post(batch.to_string()), async {
+        gate.arrived(50).await;
+        assert_eq!(in_flight(), 1);
+        gate.release();
+    });
+    let answers = reply.json();
+    let ids: Vec<u64> = answers.as_array().unwrap().iter().map(|a| a["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids, (0..100).collect::<Vec<_>>(), "each has its own, in order");
+    let again = stage.call("getClusterNodes", json!([])).await;
+    assert_eq!((again.status, again.code()), (429, -32092), "a day's units are gone: {}", again.text);
+}
+
+#[tokio::test]
+async fn requests_whose_end_two_servers_may_see_differently_are_refused_or_the_last() {
+    let stage = Stage::of(1, |_| {}).await;
+    let chunked = format!("{:x}\r\n{CALL}\r\n0\r\n\r\n", CALL.len());
+    let long = CALL.len();
+    let smuggled = post("/v3/dev", "", CALL);
+    let last = post("/v3/dev", "connection: close\r\n", CALL);
+    let two = all(&stage, (smuggled.clone() + &last).as_bytes()).await;
+    assert_eq!(two.matches(ANSWERED).count(), 2, "what follows a request whose end is clear is one: {two:?}");
+    let head = |more: &str| {
+        format!("POST /v3/dev HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{more}\r\n")
+    };
+    // Answered as chunked, and the connection ends: what follows is never taken for a request.
+    for lengths in [
+        format!("content-length: {}\r\ntransfer-encoding: chunked\r\n", chunked.len() + smuggled.len()),
+        format!("transfer-encoding: chunked\r\ncontent-length: {}\r\n", chunked.len() + smuggled.len()),
+        "content-length: 0\r\ntransfer-encoding: gzip, chunked\r\n".to_owned(),
+    ] {
+        let seen = all(&stage, (head(&lengths) + &chunked + &smuggled).as_bytes()).await;
+        assert_eq!(answers(&seen), 1, "{lengths}: {seen:?}");
+        assert!(seen.contains("connection: close"), "{lengths}: {seen:?}");
+    }
+    // Not answered as a call at all.
+    for lengths in [
+        format!("content-length: {long}\r\ncontent-length: 3\r\n"),
+        format!("content-length: {long}, {long}1\r\n"),
+        format!("content-length: +{long}\r\n"),
+        format!("content-length: -{long}\r\n"),
+        format!("content-length: {long}\0\r\n"),
+        "content-length: 0x10\r\n".to_owned(),
+        "content-length: 18446744073709551616\r\n".to_owned(),
+        "content-length:\r\n".to_owned(),
+        format!("content-length : {long}\r\n"),
+        format!("content-length\r\n : {long}\r\n"),
+        "transfer-encoding: identity\r\n".to_owned(),
+        "transfer-encoding: chunked, identity\r\n".to_owned(),
+        "transfer-encoding: xchunked\r\n".to_owned(),
+        "transfer-encoding : chunked\r\n".to_owned(),
+        "transfer-encoding:\x0bchunked\r\n".to_owned(),
+        "transfer-encoding: \"chunked\"\r\n".to_owned(),
+    ] {
+        for body in [CALL, &chunked] {
+            let seen = all(&stage, (head(&lengths) + body + &smuggled).as_bytes()).await;
+            assert!(answers(&seen) <= 1 && !seen.contains(ANSWERED), "{lengths:?}: {seen:?}");
+        }
+    }
+    // Chunks whose length is none.
+    for chunk in ["-1", "+34", "0x34", "fffffffffffffffff", "34 1", "", "g", "\n34"] {
+        let body = format!("{chunk}\r\n{CALL}\r\n0\r\n\r\n{smuggled}");
+        let seen = all(&stage, (head("transfer-encoding: chunked\r\n") + &body).as_bytes()).await;
+        assert!(answers(&seen) <= 1 && !seen.contains(ANSWERED), "{chunk:?}: {seen:?}");
+    }
+    // HTTP/1.0 has no chunks.
+    let old = head("transfer-encoding: chunked\r\n").replace("HTTP/1.1", "HTTP/1.0") + &chunked + &smuggled;
+    assert!(!all(&stage, old.as_bytes()).await.contains(ANSWERED));
+    // A body that nobody wants is no request either: 401, 404, 405 and 415 read it, or end.
+    let wrapped = post("/v3/nokey", "", &smuggled) + &post("/nowhere", "", &smuggled);
+    let wrapped = wrapped + &post("/v3/dev", "", &smuggled).replacen("application/json", "text/plain", 1);
+    let ends = post("/v3/dev", "connection: close\r\n", &smuggled).replacen("POST", "GET", 1);
+    let seen = all(&stage, (wrapped + &ends).as_bytes()).await;
+    assert!(!seen.contains(ANSWERED) && answers(&seen) == 4, "{seen:?}");
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_path_is_another_path() {
+    let stage = Stage::of(1, |_| {}).await;
+    for (path, statuses) in [
+        // The key is one raw segment, whatever it says.
+        ("/v3/dev%2f", &[401][..]),
+        ("/v3/%2fdev", &[401]),
+        ("/v3/%2e%2e", &[401]),
+        ("/v3/..", &[401]),
+        ("/v3/.", &[401]),
+        ("/v3/dev%00", &[401]),
+        ("/v3/dev%3f", &[401]),
+        ("/v3/dev;a=b", &[401]),
+        ("/v3/DEV", &[401]),
+        ("/v3/dev%20", &[401]),
+        ("/v3/..%2f..%2fmetrics", &[401]),
+        // Dots and empty segments are not folded away.
+        ("/v3/dev/", &[404]),
+        ("/v3//dev", &[404]),
+        ("//v3/dev", &[404]),
+        ("/v3/./dev", &[404]),
+        ("/v3/x/../dev", &[404]),
+        ("/v3/dev/..", &[404]),
+        ("/./v3/dev", &[404]),
+        ("/%763/dev", &[404]),
+        ("/v3%2fdev", &[404]),
+        ("/v3\\dev", &[400, 404]),
+        ("v3/dev", &[400, 404]),
+        ("/metrics", &[404]),
+        ("/api/keys", &[404]),
+        ("/v3/../metrics", &[404]),
+        ("/v3/dev/../../metrics", &[404]),
+        ("/v3/dev/usage/", &[404]),
+        ("/v3/dev/usage/x", &[404]),
+        ("http://evil.example/v3/nokey", &[401]),
+        ("*", &[400, 404]),
+        // A query is not a part of it, and an absolute form is the same path.
+        ("/v3/dev?x=/v3/nokey", &[200]),
+        ("http://evil.example/v3/dev", &[200]),
+    ] {
+        let seen = all(&stage, post(path, "connection: close\r\n", CALL).as_bytes()).await;
+        let status = seen.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        assert!(statuses.contains(&status), "{path}: {seen:?}");
+        assert_eq!(seen.contains(ANSWERED), status == 200, "{path}: {seen:?}");
+    }
+    for path in
+        ["/v3/dev/../dev/usage", "/v3//usage", "/v3/dev%2fusage", "/v3/%64ev/usage", "/v3/x%2f..%2fdev/usage"]
+    {
+        let seen =
+            all(&stage, format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())
+                .await;
+        assert!(!seen.contains("HTTP/1.1 200"), "{path}: {seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_that_a_caller_names_becomes_a_header() {
+    let stage = Stage::of(1, |_| {}).await;
+    let id = r#""a\r\nx-evil: 1\r\n\r\nHTTP/1.1 200 OK\u000d\u000ax-evil: 1""#;
+    let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"getClusterNodes"}}"#);
+    let reply = stage.post(body.clone()).await;
+    assert!(reply.headers.get("x-evil").is_none() && !reply.text.trim_end().contains(['\r', '\n']));
+    assert_eq!(
+        reply.json()["id"],
+        serde_json::from_str::<Value>(id).unwrap(),
+        "it is still the caller's own"
+    );
+    // As text it would be no JSON.
+    let bare = stage.post(body.replace(r"\r\n", "\r\n")).await;
+    assert_eq!((bare.code(), bare.headers.get("x-evil")), (-32700, None));
+    for line in [
+        "x-request-id: a\rx-evil: 1",
+        "x-request-id: a\n\nx-evil: 1",
+        "x-request-id: a\0x-evil: 1",
+        "x-request-id: a\r\n x-evil: 1",
+        "x-request-id: %0d%0ax-evil: 1",
+        "origin: https://a.example\rx-evil: 1",
+        "access-control-request-headers: a\rx-evil: 1",
+        "traceparent: 00-a\rx-evil: 1",
+        "cache-control: no-cache\rx-evil: 1",
+    ] {
+        for path in ["/v3/dev", "/v3/nokey", "/nowhere", "/v3/x%0d%0ax-evil:1"] {
+            let headers = format!("connection: close\r\n{line}\r\n");
+            let seen = all(&stage, post(path, &headers, CALL).as_bytes()).await;
+            let head = seen.split("\r\n\r\n").next().unwrap_or_default().to_ascii_lowercase();
+            assert!(!head.contains("\nx-evil") && !head.contains("\rx-evil"), "{line:?}: {seen:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_calls_itself_this_host_reads_nothing_of_the_admin_listener() {
+    let stage = Stage::of(1, |_| {}).await;
+    let admin = stage.app.as_ref().unwrap().admin;
+    let ask = async |request: String| {
+        let mut socket = TcpStream::connect(admin).await.unwrap();
+        socket.write_all(request.as_bytes()).await.unwrap();
+        read_until(&mut socket, is_whole).await
+    };
+    for path in ["/", "/metrics", "/api/status", "/api/events", "/api/upstreams", "/api/keys"] {
+        for host in ["evil.example", &format!("evil.example:{}", admin.port()), "127.0.0.1.evil.example", ""]
+        {
+            let seen = ask(format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n")).await;
+            assert!(seen.starts_with("HTTP/1.1 403 "), "{path} of {host}: {seen:?}");
+        }
+    }
+    let seen =
+        ask(format!("GET /livez HTTP/1.1\r\nhost: {admin}\r\norigin: https://evil.example\r\n\r\n")).await;
+    assert!(seen.starts_with("HTTP/1.1 200 "), "{seen:?}");
+    assert!(!seen.to_ascii_lowercase().contains("access-control-"), "no other origin may read it: {seen:?}");
+}
+
+#[tokio::test]
+async fn addresses_that_differ_in_few_bytes_are_kept_like_any_others() {
+    let stage = Stage::of(1, |_| {}).await;
+    // What somebody would make who knows how a fixed hash folds its words: the low halves cancel out.
+    let crafted = (0..2000_u64).map(|i| {
+        let (i, mut key) = (i.to_be_bytes(), [0; 32]);
+        key[16..24].copy_from_slice(&i);
+        key[24..].copy_from_slice(&i);
+        Pubkey(key).to_string()
+    });
+    let bodies: Vec<String> = crafted
+        .collect::<Vec<_>>()
+        .chunks(100)
+        .map(|keys| {
+            let call = |key| json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": [key]});
+            keys.iter().map(call).collect::<Value>().to_string()
+        })
+        .collect();
+    for body in &bodies {
+        assert_eq!(stage.post(body.clone()).await.status, 200);
+    }
+    let calls = stage.upstream_calls();
+    for body in &bodies {
+        assert_eq!(stage.post(body.clone()).await.cache(), "hit");
+    }
+    assert_eq!(stage.upstream_calls(), calls);
+}
+
+#[tokio::test]
+async fn a_key_that_asks_for_ever_new_things_does_not_push_out_what_others_read() {
+    let stage = Stage::of(1, |config| {
+        // Some nine hundred small entries.
+        config.cache.capacity = 512 << 10;
+        config.cache.max_entry = 64 << 10;
+    })
+    .await;
+    let there = stage.cluster.examples();
+    let batch = |keys: &[String]| -> String {
+        let call = |key| json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": [key]});
+        keys.iter().map(call).collect::<Value>().to_string()
+    };
+    let hot: Vec<String> = there.wallets.iter().take(50).map(ToString::to_string).collect();
+    let hot = batch(&hot);
+    for _ in 0..5 {
+        stage.post(hot.clone()).await;
+    }
+    let (mut hits, mut asked) = (0.0, 0.0);
+    for round in 0..40_u64 {
+        let never_again: Vec<String> = (0..100)
+            .map(|i| {
+                let mut key = [7; 32];
+                key[..8].copy_from_slice(&(round * 100 + i).to_be_bytes());
+                Pubkey(key).to_string()
+            })
+            .collect();
+        stage.post(batch(&never_again)).await;
+        let before = stage.upstream_calls();
+        let answers = stage.post(hot.clone()).await.json().as_array().unwrap().len();
+        #[expect(clippy::cast_precision_loss, reason = "a share of some thousands")]
+        {
+            asked += answers as f64;
+            hits += answers as f64 - (stage.upstream_calls() - before) as f64;
+        }
+    }
+    assert!(hits / asked > 0.95, "{hits} of {asked} were hits");
+    assert!(stage.front().cache.usage().0 <= 600 << 10, "{:?}", stage.front().cache.usage());
+}

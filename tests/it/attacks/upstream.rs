@@ -1,0 +1,108 @@
+//! What a node, or whoever stands in its place, may try.
+
+use std::io::Write;
+
+use serde_json::json;
+use slotfront::config::Secret;
+use tokio::net::TcpListener;
+
+use crate::harness::Stage;
+use crate::spy::Spy;
+
+/// Two nodes, of which the first is asked first, and calls of `method` are answered by `answer` in its place.
+async fn stage(nodes: usize, method: &'static str, answer: Vec<u8>) -> (Stage, Spy) {
+    let spy = Spy::start().await;
+    spy.instead.set((method, answer)).unwrap();
+    let stage = Stage::of(nodes, |config| {
+        let url = std::mem::replace(&mut config.upstreams[0].url, Secret::new(spy.url.clone()));
+        spy.node.set(url.expose().to_owned()).unwrap();
+        config.upstreams.iter_mut().skip(1).for_each(|upstream| upstream.tier = 1);
+        config.pool.max_response = 1 << 20;
+    });
+    (stage.await, spy)
+}
+
+fn answer(head: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "HTTP/1.1 {head}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// 16 GiB of zeros and more, in 16 MiB and less: who unpacks them all is not done in the time that an attempt has.
+fn bomb(encoding: &str) -> Vec<u8> {
+    if encoding == "zstd" {
+        // RFC 8878: the magic number, a window of 128 KiB, and then blocks of one byte repeated 128 Ki times.
+        let head = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 7 << 3];
+        return [&head[..], &[0x02, 0x00, 0x10, b'0'].repeat(128 << 10)].concat();
+    }
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    let mut ends = [0; 2];
+    for end in &mut ends {
+        packed.write_all(&vec![b'0'; 1 << 20]).unwrap();
+        packed.flush().unwrap();
+        *end = packed.get_ref().len();
+    }
+    // The second mebibyte says no more than that it is like the first, and so do all that follow.
+    let again = packed.get_ref()[ends[0]..ends[1]].to_vec();
+    [packed.get_ref()[..ends[1]].to_vec(), again.repeat(16 << 10)].concat()
+}
+
+#[tokio::test]
+async fn a_compression_bomb_is_cut_off_at_the_limit_for_answers() {
+    for encoding in ["gzip", "zstd"] {
+        let packed = bomb(encoding);
+        assert!(packed.len() <= 32 << 20, "{}", packed.len());
+        let head = format!("200 OK\r\ncontent-encoding: {encoding}");
+        let (stage, _spy) = stage(1, "getVoteAccounts", answer(&head, &packed)).await;
+        let reply = stage.call("getVoteAccounts", json!([])).await;
+        assert_eq!((reply.status, reply.code()), (502, -32095), "{encoding}");
+        assert!(reply.text.contains("too_large"), "{encoding}: {}", reply.text);
+        assert_eq!(
+            stage.call("getClusterNodes", json!([])).await.status,
+            200,
+            "it is no mark against the node"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed_anywhere() {
+    let inside = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = inside.local_addr().unwrap();
+    for status in [
+        "301 Moved Permanently",
+        "302 Found",
+        "303 See Other",
+        "307 Temporary Redirect",
+        "308 Permanent Redirect",
+    ] {
+        let location = format!("{status}\r\nlocation: http://{address}/latest/meta-data/");
+        let (stage, spy) = stage(2, "getVoteAccounts", answer(&location, b"{}")).await;
+        let reply = stage.call("getVoteAccounts", json!([])).await;
+        assert_eq!(reply.status, 200, "another node answers: {}", reply.text);
+        assert_eq!(spy.seen("getVoteAccounts").len(), 1, "{status}");
+        assert!(!reply.text.contains("meta-data") && !format!("{:?}", reply.headers).contains("meta-data"));
+    }
+    let visited = tokio::time::timeout(std::time::Duration::from_millis(100), inside.accept()).await;
+    assert!(visited.is_err(), "somebody went there");
+}
+
+#[tokio::test]
+async fn an_answer_with_two_lengths_is_not_passed_on() {
+    let whole = br#"{"jsonrpc":"2.0","result":{"current":[],"delinquent":[]},"id":1}"#;
+    for head in [
+        format!("content-length: {}\r\ncontent-length: 5\r\n\r\n", whole.len()),
+        "content-length: -5\r\n\r\n".to_owned(),
+        "transfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n".to_owned(),
+        "content-encoding: gzip\r\ncontent-length: 66\r\n\r\n".to_owned(),
+        "x: a\0b\r\ncontent-length: 66\r\n\r\n".to_owned(),
+    ] {
+        let raw = [b"HTTP/1.1 200 OK\r\n", head.as_bytes(), whole].concat();
+        let (stage, _spy) = stage(2, "getVoteAccounts", raw).await;
+        let reply = stage.call("getVoteAccounts", json!([])).await;
+        assert_eq!(reply.status, 200, "{head:?}: {}", reply.text);
+        assert_ne!(reply.result()["current"], json!([]), "{head:?}: the other node answers");
+    }
+}

@@ -1,0 +1,71 @@
+//! What README and SECURITY.md say that a test holds, a test does hold: every one that they name is there.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The files that name tests.
+const PAGES: [&str; 2] = ["README.md", "SECURITY.md"];
+
+/// Every function that Rust or Python declares, in the folders that have tests.
+fn declared() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for folder in ["src", "tests", "fuzz"] {
+        collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut names);
+    }
+    names
+}
+
+fn collect(folder: &Path, names: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let ends = |end| path.extension().is_some_and(|extension| extension == end);
+        if path.is_dir() {
+            if !path.ends_with("target") && !path.ends_with("corpus") {
+                collect(&path, names);
+            }
+        } else if ends("rs") || ends("py") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let words = ["fn ", "def "].into_iter().flat_map(|word| text.split(word).skip(1));
+            names.extend(words.map(|rest| {
+                rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default().to_owned()
+            }));
+        }
+    }
+}
+
+/// The names of tests on a page: code of four words and more, joined by underscores.
+fn named(page: &str) -> Vec<String> {
+    let code = page.split('`').skip(1).step_by(2);
+    let is_name = |code: &&str| {
+        let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        // Metrics are written alike.
+        code.split('_').count() >= 4 && code.chars().all(word) && !code.starts_with("slotfront_")
+    };
+    code.filter(is_name).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_test_that_a_page_names_is_there() {
+    let declared = declared();
+    for page in PAGES {
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
+        let named = named(&text);
+        assert!(named.len() >= 15, "{page} names {}", named.len());
+        let gone: Vec<_> = named.iter().filter(|name| !declared.contains(*name)).collect();
+        assert!(gone.is_empty(), "{page}: {gone:?}");
+    }
+}
+
+#[test]
+fn every_promise_and_every_attack_names_its_test() {
+    for (page, heading) in [("README.md", "## What slotfront promises"), ("SECURITY.md", "## Attacks")] {
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
+        let (_, rest) = text.split_once(heading).unwrap_or_else(|| panic!("{page} lacks {heading}"));
+        let section = rest.split("\n## ").next().unwrap_or_default();
+        let rows: Vec<_> = section.lines().filter(|line| line.starts_with("| ")).skip(2).collect();
+        assert!(rows.len() >= 12, "{page}: {} rows", rows.len());
+        for row in rows {
+            assert!(!named(row).is_empty() || row.contains("`tests/real/"), "{page}: no test: {row}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+"""The built `slotfront` where it starts and ends: under load behind a balancer, in a hurry, without a node, and killed."""
+
+import http.client
+import itertools
+import json
+import select
+import signal
+import socket
+import threading
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import gateway
+from gateway import TOKEN
+from running import PATIENCE_S, Running, call, free_port, get, ready
+
+BODIES = [json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) for method, params in [
+    ("getClusterNodes", []),
+    ("getVoteAccounts", []),
+    ("getAccountInfo", ["11111111111111111111111111111111"]),
+    ("getRecentPerformanceSamples", [5]),
+]]
+
+
+class Balancer:
+    """What stands in front of two instances: it asks each four times a second whether it is ready, sends requests in turn
+    to those that are, over connections that it keeps, and never sends one a second time."""
+
+    def __init__(self, instances):
+        self.instances, self.ready, self.over = instances, [], threading.Event()
+        self.turn, self.watcher = itertools.count(), threading.Thread(target=self.watch)
+        self.watcher.start()
+
+    def watch(self):
+        while not self.over.wait(0.25):
+            self.ready = [public for public, admin in self.instances if self.is_ready(admin)]
+
+    @staticmethod
+    def is_ready(admin):
+        try:
+            return get(f"http://{admin}/readyz")[0] == 200
+        except OSError:
+            return False
+
+    def post(self, kept, path, body):
+        """The status and the text of the answer; `kept` holds the caller's open connections."""
+        public = self.ready[next(self.turn) % len(self.ready)]
+        connection = kept.pop(public, None)
+        # One that was closed meanwhile is seen to be so.
+        if connection and select.select([connection.sock], [], [], 0)[0]:
+            connection.close()
+            connection = None
+        connection = connection or http.client.HTTPConnection(public, timeout=PATIENCE_S)
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.will_close:
+            connection.close()
+        else:
+            kept[public] = connection
+        return answer.status, text
+
+    def end(self):
+        self.over.set()
+        self.watcher.join()
+
+
+class Starting:
+    """Gateways whose addresses outlive a restart."""
+
+    def configure(self, name, upstreams, server=""):
+        public, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        config = self.config.with_name(f"{name}.toml")
+        text = (f'[server]\nlisten = "{public}"\nadmin_listen = "{admin}"\n{server}\n'
+                f'[auth]\nusage_file = "{name}-usage.json"\nadmin_token = "{TOKEN}"\n'
+                '[plans.standard]\nrps = 100000\nburst = 100000\n')
+        for i, port in enumerate(upstreams):
+            text += f'[[upstream]]\nname = "node-{i}"\nurl = "http://127.0.0.1:{port}"\n'
+        config.write_text(text)
+        return config, public, admin
+
+    def start(self, config):
+        serve = Running("serve", "--config", str(config))
+        serve.__enter__()
+        self.addCleanup(serve.__exit__)
+        serve.wait_for("slotfront is running")
+        return serve
+
+
+class Restarts(Starting, gateway.Gateway):
+    def test_a_rolling_restart_behind_a_balancer_fails_no_call(self):
+        key = self.keys("create", "--name", "a")
+        # A tenth of it is the balancer's to notice; it looks four times a second.
+        made = [self.configure(name, self.nodes, 'drain_timeout = "40s"') for name in ("one", "two")]
+        running = [self.start(config) for config, _, _ in made]
+        for _, _, admin in made:
+            ready(f"http://{admin}/")
+        balancer, over = Balancer([(public, admin) for _, public, admin in made]), threading.Event()
+        self.addCleanup(balancer.end)
+        self.until(lambda: len(balancer.ready) == 2, "both are ready")
+        calls, failed = [0] * 8, []
+
+        def caller(i):
+            kept = {}
+            while not over.is_set():
+                try:
+                    status, text = balancer.post(kept, f"/v3/{key}", BODIES[calls[i] % len(BODIES)])
+                    if status != 200 or b'"result"' not in text:
+                        failed.append((status, text[:200]))
+                except Exception as error:
+                    failed.append(repr(error))
+                calls[i] += 1
+            for connection in kept.values():
+                connection.close()
+
+        callers = [threading.Thread(target=caller, args=(i,)) for i in range(len(calls))]
+        for thread in callers:
+            thread.start()
+        try:
+            for i, (config, public, _) in enumerate(made):
+                self.assertEqual(running[i].stop(), 0, running[i].printed())
+                running[i] = self.start(config)
+                self.until(lambda: public in balancer.ready, "it is back")
+                enough = sum(calls) + 100
+                self.until(lambda: sum(calls) > enough, "calls go on")
+        finally:
+            over.set()
+            for thread in callers:
+                thread.join()
+        self.assertEqual(failed, [])
+        self.assertTrue(all(calls), calls)
+
+    def until(self, holds, what):
+        deadline = time.monotonic() + 2 * PATIENCE_S
+        while not holds():
+            self.assertLess(time.monotonic(), deadline, f"waited in vain until {what}")
+            time.sleep(0.05)
+
+    def test_a_second_signal_ends_at_once(self):
+        # A node that takes calls and says nothing.
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            key = self.keys("create", "--name", "a")
+            config, public, _ = self.configure("one", [mute.getsockname()[1]], 'drain_timeout = "10m"\nrequest_timeout = "10m"')
+            serve = self.start(config)
+            with socket.create_connection(public.split(":")) as caller:
+                body = BODIES[0]
+                caller.sendall(f"POST /v3/{key} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                               f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+                time.sleep(0.5)
+                serve.process.send_signal(signal.SIGTERM)
+                serve.wait_for("requests in flight finish first")
+                time.sleep(1)
+                self.assertIsNone(serve.process.poll(), "one signal waits for the call")
+                self.assertEqual(serve.stop(), 0)
+                self.assertIn("second signal", serve.printed())
+
+    def test_without_a_node_it_is_up_and_not_ready_and_says_why_until_one_comes(self):
+        port, key = free_port(), self.keys("create", "--name", "a")
+        config, public, admin = self.configure("one", [port])
+        serve = self.start(config)
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            get(f"http://{admin}/readyz")
+        readiness = json.load(refused.exception)
+        self.assertEqual((refused.exception.code, readiness["state"]), (503, "unready"))
+        self.assertIn("node-0", readiness["reasons"][0])
+        self.assertEqual(get(f"http://{admin}/livez")[0], 200)
+        status, _, body = call(f"http://{public}/v3/{key}", "getClusterNodes", [])
+        self.assertEqual((status, body["error"]["code"]), (502, -32095))
+        self.assertEqual(body["error"]["data"]["attempts"][0]["upstream"], "node-0")
+        with Running("sim", "--listen", f"127.0.0.1:{port}", "--nodes", "1") as sim:
+            sim.wait_for(r"127\.0\.0\.1:\d+")
+            ready(f"http://{admin}/")
+            self.assertEqual(call(f"http://{public}/v3/{key}", "getClusterNodes", [])[0], 200)
+        self.assertEqual(serve.stop(), 0)
+
+
+class Killed(Starting, gateway.Gateway):
+    def test_a_kill_loses_no_key_that_was_answered(self):
+        config, public, admin = self.configure("one", self.nodes)
+        config.write_text(config.read_text().replace("[auth]", '[auth]\nkeys_file = "keys.toml"'))
+        for round in range(3):
+            serve, made = self.start(config), []
+
+            def create():
+                for i in itertools.count():
+                    body = json.dumps({"name": f"k{round}-{i}", "plan": "standard"}).encode()
+                    request = urllib.request.Request(f"http://{admin}/api/keys", body, {"Authorization": f"Bearer {TOKEN}"})
+                    try:
+                        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                            made.append(json.load(answer)["key"])
+                    except (OSError, http.client.HTTPException, ValueError):
+                        return  # It was killed.
+
+            creating = threading.Thread(target=create)
+            creating.start()
+            deadline = time.monotonic() + PATIENCE_S
+            while len(made) < 5 + round:
+                self.assertLess(time.monotonic(), deadline, serve.printed())
+                time.sleep(0.003)
+            serve.stop(signal.SIGKILL)
+            creating.join()
+            serve = self.start(config)
+            ready(f"http://{admin}/")
+            for key in made:
+                self.assertEqual(call(f"http://{public}/v3/{key}", "getClusterNodes", [])[0], 200)
+            self.assertEqual(serve.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
