@@ -76,6 +76,7 @@ impl Changes {
                 ("auth.usage_file", old.auth.usage_file != new.auth.usage_file),
                 ("auth.admin_token", old.auth.admin_token != new.auth.admin_token),
                 ("cache", old.cache != new.cache),
+                ("shared", old.shared != new.shared),
                 ("verify", old.verify != new.verify),
                 ("telemetry.format", old.telemetry.format != new.telemetry.format),
                 ("telemetry.otlp", old.telemetry.otlp != new.telemetry.otlp),

@@ -11,11 +11,11 @@ use super::reader::Reader;
 use super::value::{OrForever, OrOff, Size};
 use super::{
     Auth, Breaker, Cache, Config, Hedge, Plan, Pool, Secret, Server, StaleIfError, Telemetry, Tls, Ttl,
-    Units, Verify, defaults, upstreams,
+    Units, Verify, defaults, shared, upstreams,
 };
 
 /// Timeouts: a millisecond is the least that a timer tells apart, and an hour is for ever to a client.
-const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
+pub(super) const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
 /// Times to live: past ten years nothing is meant.
 const TTL: RangeInclusive<OrOff> = OrOff(Duration::ZERO)..=OrOff(Duration::from_hours(87600));
 /// Counts that are a resource each: none would be a closed door, and a million is past one machine.
@@ -38,6 +38,7 @@ pub(super) fn read(root: &Reader<'_>) -> Config {
         upstreams: upstreams::read(root),
         pool: pool(&root.table("pool")),
         cache: cache(&root.table("cache")),
+        shared: shared::read(&root.table("shared")),
         verify: Verify { sample: root.table("verify").within("sample", defaults::VERIFY_SAMPLE, SHARE) },
         telemetry: telemetry(&root.table("telemetry")),
     }
@@ -45,10 +46,6 @@ pub(super) fn read(root: &Reader<'_>) -> Config {
 
 /// Sections that are planned: known by name, refused when they ask for something.
 fn later(root: &Reader<'_>) {
-    let shared = root.table("shared");
-    shared.later("url", None);
-    shared.later("namespace", Some(&Raw::Text("slotfront".to_owned())));
-    shared.later("timeout", Some(&Raw::Text("20ms".to_owned())));
     root.table("passthrough").later("methods", Some(&Raw::List(Vec::new())));
 }
 
