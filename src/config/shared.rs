@@ -5,7 +5,8 @@ use super::sections::{TIMEOUT, is_name};
 use super::upstreams::ca_file;
 use super::{Secret, Shared, defaults};
 
-const FIX: &str = "write it like \"redis://user:password@10.0.0.5:6379\", rediss:// with TLS, or env:NAME, file:PATH";
+const FIX: &str =
+    "write it like \"redis://user:password@10.0.0.5:6379\", rediss:// with TLS, or env:NAME, file:PATH";
 
 /// Reads the section, whole even where it asks for nothing.
 pub(super) fn read(r: &Reader<'_>) -> Option<Shared> {
