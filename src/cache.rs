@@ -279,6 +279,11 @@ impl Cache {
         self.store.usage()
     }
 
+    /// Whether there is a shared store, and it answers.
+    pub fn shares(&self) -> bool {
+        self.second.as_ref().is_some_and(Second::is_there)
+    }
+
     /// Forgets everything, and does not keep what nodes are being asked just now.
     pub fn clear(&self) {
         self.empties();

@@ -90,6 +90,10 @@ impl Second {
         Self { store, seal, queue, waiting, max_text, not_before: Mutex::default(), metrics, tasks }
     }
 
+    pub(super) fn is_there(&self) -> bool {
+        self.store.is_there()
+    }
+
     /// Takes nothing any more that was asked for before `now`.
     pub(super) fn nothing_before(&self, now: Instant) {
         *self.not_before.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);

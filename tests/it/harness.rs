@@ -110,6 +110,17 @@ impl Stage {
         Self::start(Arc::clone(&self.cluster), config, CancellationToken::new()).await
     }
 
+    /// A gateway before `cluster`, which has taken the place of `before`'s.
+    pub(crate) async fn behind(
+        cluster: Arc<Cluster>,
+        before: &Self,
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
+        let mut config = (*before.front().config).clone();
+        change(&mut config);
+        Self::start(cluster, config, CancellationToken::new()).await
+    }
+
     async fn start(cluster: Arc<Cluster>, config: Config, stop: CancellationToken) -> Self {
         let gateway = Gateway::new(&config).expect("a gateway");
         let listeners = Listeners::bind(&config).await.expect("free ports");
