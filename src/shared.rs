@@ -10,6 +10,8 @@
 //! same clock when it read. What is not known (the way of a message) makes an answer older, never younger.
 
 mod link;
+mod lookout;
+mod parts;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,28 +19,23 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use futures_util::future::join_all;
 use redis::{ErrorKind, FromRedisValue, RedisError, Script, ScriptInvocation, ServerErrorKind, Value};
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config;
 use crate::pool::breaker::Breaker;
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 use link::{Dial, Link, Wire};
+use parts::{part_of, trial};
 
-/// Parts of a cluster that fail by themselves. Its nodes hold ranges of slots, and so does each part.
+/// Parts of a cluster that fail by themselves.
 const PARTS: usize = 64;
-/// Slots of a cluster.
-const SLOTS: usize = 16_384;
 /// In a row, and the store is left alone.
 const FAILURES: u32 = 3;
 /// Between two looks whether the store is there, and how long it is left alone.
 const LOOK: Duration = Duration::from_secs(1);
-/// A cluster of which a part is gone for so long may have another shape.
-const RESHAPED: Duration = Duration::from_secs(3);
 /// What a store's clock showed longer ago says nothing: two clocks differ by less than a millisecond in this time.
 const CLOCK_HOLDS: Duration = Duration::from_secs(10);
 /// What two steady clocks may differ by meanwhile.
@@ -109,15 +106,6 @@ pub struct Put {
 /// Why an operation came to nothing; counted already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failed(pub SharedResult);
-
-/// What the look-out remembers.
-#[derive(Default)]
-struct Seen {
-    /// How the last attempt to connect ended, which is not said again.
-    said: Option<SharedResult>,
-    /// Since when a part of a cluster is gone.
-    gone: Option<Instant>,
-}
 
 impl Store {
     /// The store that `settings` name; nothing is asked before [`Store::watch`] runs.
@@ -319,7 +307,7 @@ impl Store {
             ErrorKind::Server(kind) => {
                 match kind {
                     ServerErrorKind::ReadOnly if !self.cluster => {
-                        self.lose("it does not take writes any more")
+                        self.lose("it does not take writes any more");
                     }
                     ServerErrorKind::BusyLoading
                     | ServerErrorKind::MasterDown
@@ -395,128 +383,12 @@ impl Store {
     fn ms_now(&self) -> u64 {
         millis(self.started.elapsed())
     }
-
-    /// Connects, keeps the connection and the knowledge of the store's clock, until `stop`.
-    pub fn watch(self: &Arc<Self>, stop: &CancellationToken) {
-        let (store, stop) = (Arc::clone(self), stop.clone());
-        self.tasks.spawn(async move {
-            let mut seen = Seen::default();
-            let looking = async {
-                loop {
-                    store.look(&mut seen).await;
-                    let _ = tokio::time::timeout(LOOK, store.lost.notified()).await;
-                }
-            };
-            stop.run_until_cancelled(looking).await;
-        });
-    }
-
-    /// One look: a heartbeat where there is a connection, else, or where the cluster may have another shape, a new one.
-    async fn look(&self, seen: &mut Seen) {
-        let (operation, now) = (SharedOperation::Connect, Instant::now());
-        let open = |part: &usize| !lock(&self.breakers[*part]).is_closed();
-        let gone: Vec<_> = (0..self.breakers.len()).filter(open).collect();
-        let since = *seen.gone.get_or_insert(now);
-        if gone.is_empty() {
-            seen.gone = None;
-        }
-        if self.is_there() && (gone.is_empty() || now.duration_since(since) < RESHAPED) {
-            self.beat().await;
-            let tried = gone.iter().map(|part| self.found(*part, std::slice::from_ref(&self.trials[*part])));
-            for found in join_all(tried).await.into_iter().flatten() {
-                self.count(SharedOperation::Get, SharedResult::Ok, found.asked_at.elapsed());
-            }
-            return;
-        }
-        seen.gone = None;
-        let connected = async {
-            let mut link = self.dial.connect().await?;
-            let asked = redis::cmd("TIME").query_async::<Vec<Value>>(&mut link.reads).await?;
-            Ok::<_, RedisError>((link, asked))
-        };
-        let result = match tokio::time::timeout(LOOK * 3, connected).await {
-            Ok(Ok((link, shown))) => {
-                let mut shown = shown.into_iter();
-                if let Some(time) = time(shown.next(), shown.next()) {
-                    self.heard(time);
-                }
-                if !self.cluster {
-                    lock(&self.breakers[0]).succeeded();
-                }
-                if self.link.swap(Some(Arc::new(link))).is_none() {
-                    tracing::info!("the shared store is there");
-                }
-                SharedResult::Ok
-            }
-            Ok(Err(error)) => match error.kind() {
-                ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
-                    SharedResult::Refused
-                }
-                _ if error.is_timeout() => SharedResult::Timeout,
-                _ => SharedResult::Unreachable,
-            },
-            Err(_) => SharedResult::Timeout,
-        };
-        self.count(operation, result, now.elapsed());
-        if seen.said != Some(result) && result != SharedResult::Ok {
-            let hint = match result {
-                SharedResult::Refused => "it refuses us: see shared.url's user, password and permissions",
-                SharedResult::Timeout => "it does not answer",
-                _ => "it cannot be connected to",
-            };
-            tracing::warn!(why = hint, "no shared store: this gateway goes on alone");
-        }
-        seen.said = Some(result);
-    }
-
-    /// What the store's clock shows, of a store that nobody may be asking.
-    async fn beat(&self) {
-        let Some(mut wire) = self.link.load().as_deref().map(|link| link.reads.clone()) else { return };
-        let (operation, asked_at) = (SharedOperation::Connect, Instant::now());
-        let command = redis::cmd("TIME");
-        let asked = command.query_async::<Vec<Value>>(&mut wire);
-        let result = match tokio::time::timeout(self.timeout, asked).await {
-            Ok(Ok(shown)) => {
-                let mut shown = shown.into_iter();
-                if let Some(time) = time(shown.next(), shown.next()) {
-                    self.heard(time);
-                }
-                if !self.cluster {
-                    lock(&self.breakers[0]).succeeded();
-                }
-                SharedResult::Ok
-            }
-            // In a cluster, whichever node it was: its parts know by themselves.
-            _ if self.cluster => SharedResult::Timeout,
-            Ok(Err(error)) => self.judge(SharedOperation::Get, 0, &error),
-            Err(_) => {
-                self.part_failed(0);
-                SharedResult::Timeout
-            }
-        };
-        self.count(operation, result, asked_at.elapsed());
-    }
-}
-
-/// The part of `parts` that holds `key`: a cluster goes by what stands in braces.
-fn part_of(key: &str, parts: usize) -> usize {
-    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(key, |(tag, _)| tag);
-    let slot = usize::from(crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes())) % SLOTS;
-    slot * parts / SLOTS
-}
-
-/// A key in this part, for trials.
-fn trial(namespace: &str, part: usize, parts: usize) -> String {
-    let keys = (0_u32..).map(|n| format!("{namespace}:trial:{{{n}}}"));
-    let mut keys = keys.filter(|key| part_of(key, parts) == part);
-    // Infallible: numbers fall into every part.
-    keys.next().unwrap_or_default()
 }
 
 /// Seconds and microseconds, as the store writes them.
 fn time(seconds: Option<Value>, micros: Option<Value>) -> Option<StoreTime> {
     let number = |value| u64::from_redis_value(value).ok();
-    Some(number(seconds?)?.checked_mul(1_000_000)?.checked_add(number(micros?)?)?)
+    number(seconds?)?.checked_mul(1_000_000)?.checked_add(number(micros?)?)
 }
 
 fn millis(duration: Duration) -> u64 {

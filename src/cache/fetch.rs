@@ -79,7 +79,7 @@ impl Cache {
                 {
                     return Ok(Landed::Found(entry));
                 }
-                if let Some(entry) = cache.from_shared(&plan, demand).await {
+                if let Some(entry) = cache.second_level(&plan, demand).await {
                     return Ok(Landed::Found(entry));
                 }
                 cache.fetch(&plan, demand, deadline, trace).await

@@ -119,7 +119,7 @@ struct Candidate {
 
 impl Cache {
     /// What another gateway has kept for `plan`, taken in as a node's answer is; `None` where a node is to be asked.
-    pub(super) async fn from_shared(&self, plan: &Plan, demand: Demand) -> Option<Arc<Entry>> {
+    pub(super) async fn second_level(&self, plan: &Plan, demand: Demand) -> Option<Arc<Entry>> {
         let second = self.second.as_ref()?;
         let floor = match demand {
             Demand::Any => None,

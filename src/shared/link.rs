@@ -31,9 +31,9 @@ pub(super) struct Link {
 /// How connections are made.
 pub(super) enum Dial {
     /// To the first of these that takes writes.
-    Servers(Vec<Client>, AsyncConnectionConfig),
+    Servers(Vec<Client>, Box<AsyncConnectionConfig>),
     /// To a cluster.
-    Cluster(ClusterClient),
+    Cluster(Box<ClusterClient>),
 }
 
 impl Dial {
@@ -57,7 +57,7 @@ impl Dial {
             if settings.ca_file.is_some() {
                 builder = builder.certs(certificates()?);
             }
-            return Ok(Self::Cluster(builder.build().map_err(wrong)?));
+            return Ok(Self::Cluster(Box::new(builder.build().map_err(wrong)?)));
         }
         let client = |url: &str| match &settings.ca_file {
             Some(_) => Client::build_with_tls(url, certificates()?).map_err(wrong),
@@ -68,7 +68,7 @@ impl Dial {
         let settings = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(CONNECT));
-        Ok(Self::Servers(clients, settings))
+        Ok(Self::Servers(clients, Box::new(settings)))
     }
 
     /// Both connections, made and let in.
