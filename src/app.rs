@@ -165,6 +165,9 @@ impl App {
         pool.probe(&tasks, stop);
         empty_on_another_cluster(&front, &tasks, stop);
         gateway.watch(&tasks, stop);
+        if let Some(shared) = &shared {
+            gateway.share(shared, &tasks, stop);
+        }
         if let Some(tls) = &tls {
             tls.watch(&tasks, stop);
         }

@@ -9,6 +9,7 @@
 //! down when it asked by the clock of the store, of which it knows what it shows at least, and a reader is told by the
 //! same clock when it read. What is not known (the way of a message) makes an answer older, never younger.
 
+pub mod limits;
 mod link;
 mod lookout;
 mod parts;
@@ -77,6 +78,8 @@ pub struct Store {
 struct Scripts {
     get: Script,
     put: Script,
+    lease: Script,
+    book: Script,
 }
 
 /// What was found under some keys.
@@ -137,6 +140,8 @@ impl Store {
             scripts: Scripts {
                 get: Script::new(include_str!("shared/get.lua")),
                 put: Script::new(include_str!("shared/put.lua")),
+                lease: Script::new(include_str!("shared/lease.lua")),
+                book: Script::new(include_str!("shared/book.lua")),
             },
             metrics,
             tasks,

@@ -2,10 +2,11 @@
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Connection;
 use slotfront::config::{Secret, Shared};
+use tokio::time::Instant;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -39,10 +40,10 @@ impl Redis {
 
     /// The settings with which a gateway uses it; nothing here is in a hurry, and the machine may be.
     pub(crate) fn settings(&self) -> Shared {
-        self.settings_with(&self.url())
+        Self::settings_at(&self.url())
     }
 
-    pub(crate) fn settings_with(&self, url: &str) -> Shared {
+    pub(crate) fn settings_at(url: &str) -> Shared {
         Shared {
             urls: vec![Secret::new(url)],
             cluster: false,

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use slotfront::config::{Config, Secret, Shared};
 use slotfront::methods::{Commitment, PerCommitment};
 use slotfront::telemetry::{SharedOperation, SharedResult};
+use tokio::time::Instant;
 
 use crate::harness::{Reply, Stage};
 use crate::redis_server::{Redis, RedisCluster};
@@ -306,7 +307,7 @@ async fn misses(stage: &Stage, calls: usize) -> Duration {
     for i in 0..calls {
         let (account, from) = (&there.wallets[i % there.wallets.len()], i);
         let form = json!({"encoding": "base64", "dataSlice": {"offset": from, "length": 1}});
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let reply = stage.call("getAccountInfo", json!([account.to_string(), form])).await;
         longest = longest.max(started.elapsed());
         assert_eq!(reply.status, 200, "{}", reply.text);
@@ -399,12 +400,12 @@ async fn wrong_credentials_cost_nobody_anything_and_right_ones_need_little() {
     () = redis::cmd("ACL").arg(&user).arg(&rights).query(&mut admin).unwrap();
     let url = |user: &str| format!("redis://{user}@127.0.0.1:{}", store.port());
     for wrong in ["", "slotfront:hunter2", "nobody:x"] {
-        let a = Stage::of(1, with(store.settings_with(&url(wrong)))).await;
+        let a = Stage::of(1, with(Redis::settings_at(&url(wrong)))).await;
         a.until("it is refused", || counted(&a, SharedOperation::Connect, SharedResult::Refused) > 0).await;
         misses(&a, 3).await;
         assert!(!a.front().cache.shares());
     }
-    let shared = store.settings_with(&url("slotfront:p%40ss%2Cword"));
+    let shared = Redis::settings_at(&url("slotfront:p%40ss%2Cword"));
     what_one_fetched_the_other_answers(shared).await;
 }
 
@@ -433,7 +434,7 @@ async fn over_tls_the_stores_certificate_is_looked_at() {
     ]);
     let shared = |ca_file: &std::path::PathBuf| Shared {
         ca_file: Some(ca_file.clone()),
-        ..store.settings_with(&format!("rediss://localhost:{port}"))
+        ..Redis::settings_at(&format!("rediss://localhost:{port}"))
     };
     let distrusts = Stage::of(1, with(shared(&another))).await;
     let refused = || counted(&distrusts, SharedOperation::Connect, SharedResult::Unreachable) > 0;
@@ -460,9 +461,9 @@ async fn of_several_servers_the_one_that_takes_writes_is_used() {
     a.front().cache.clear();
     let puts = || counted(&a, SharedOperation::Put, SharedResult::Ok);
     let before = puts();
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while puts() == before {
-        assert!(std::time::Instant::now() < deadline, "the new one is never found");
+        assert!(Instant::now() < deadline, "the new one is never found");
         misses(&a, 3).await;
         a.front().cache.clear();
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -490,7 +491,7 @@ async fn a_cluster_without_one_of_its_nodes_goes_on_with_the_others() {
     misses(&a, 30).await;
     a.until("the others are used", || of(SharedOperation::Put, SharedResult::Ok) > kept).await;
     cluster.0[1].resume();
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         a.front().cache.clear();
         let skipped = of(SharedOperation::Get, SharedResult::Skipped);
@@ -498,7 +499,7 @@ async fn a_cluster_without_one_of_its_nodes_goes_on_with_the_others() {
         if of(SharedOperation::Get, SharedResult::Skipped) == skipped {
             break;
         }
-        assert!(std::time::Instant::now() < deadline, "its part is never taken up again");
+        assert!(Instant::now() < deadline, "its part is never taken up again");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     cluster.0[2].kill();
@@ -509,11 +510,155 @@ async fn a_cluster_without_one_of_its_nodes_goes_on_with_the_others() {
     misses(&a, 60).await;
     cluster.0.iter_mut().for_each(Redis::restart);
     let kept = of(SharedOperation::Put, SharedResult::Ok);
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while of(SharedOperation::Put, SharedResult::Ok) == kept {
-        assert!(std::time::Instant::now() < deadline, "the cluster is never found again");
+        assert!(Instant::now() < deadline, "the cluster is never found again");
         a.front().cache.clear();
         misses(&a, 30).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// Settings of a gateway that shares limits on this plan.
+fn limited(shared: Shared, rps: u32, burst: u32, monthly_units: Option<u64>) -> impl FnOnce(&mut Config) {
+    move |config| {
+        config.shared = Some(shared);
+        let plan = config.plans.get_mut("dev").unwrap();
+        (plan.rps, plan.burst, plan.monthly_units) = (rps, burst, monthly_units);
+    }
+}
+
+/// Calls at each of `stages` from several callers without a pause; how many passed, and how long it took.
+async fn flood(stages: &[Stage], callers: usize, time: Duration) -> (u64, Duration) {
+    let started = Instant::now();
+    let all = stages.iter().flat_map(|stage| std::iter::repeat_n(stage, callers)).map(|stage| async move {
+        let mut passed = 0_u64;
+        while started.elapsed() < time {
+            let reply = stage.call("getClusterNodes", json!([])).await;
+            assert!(matches!(reply.status, 200 | 429), "{}", reply.text);
+            passed += u64::from(reply.status == 200);
+        }
+        passed
+    });
+    let passed = futures_util::future::join_all(all).await.into_iter().sum();
+    (passed, started.elapsed())
+}
+
+/// So many gateways with one store and one plan.
+async fn gateways(n: usize, change: impl FnOnce(&mut Config)) -> Vec<Stage> {
+    let mut stages = vec![connected(Stage::of(1, change).await).await];
+    while stages.len() < n {
+        stages.push(connected(stages[0].beside(|_| ()).await).await);
+    }
+    stages
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_plan_of_a_hundred_a_second_is_that_at_four_gateways_together() {
+    let store = Redis::start(&[]);
+    let stages = gateways(4, limited(store.settings(), 100, 100, None)).await;
+    let (passed, took) = flood(&stages, 2, Duration::from_secs(4)).await;
+    let allowed = 100.0 + 100.0 * took.as_secs_f64();
+    println!("{passed} passed, {allowed:.0} allowed");
+    // However slow the machine is, the store's time is the time that counts.
+    assert!((passed as f64) <= allowed * 1.05, "{passed} of {allowed}");
+    assert!((passed as f64) >= allowed * 0.7, "{passed} of {allowed}: nobody goes short");
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn one_caller_alone_has_its_whole_burst_at_once_and_what_is_not_used_is_given_back() {
+    let store = Redis::start(&[]);
+    let stages = gateways(2, limited(store.settings(), 1, 100, None)).await;
+    let batch = |calls: usize| {
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes", "params": []});
+        Value::from(vec![call; calls]).to_string()
+    };
+    let passed = |reply: &Reply| {
+        let json = reply.json();
+        json.as_array().unwrap().iter().filter(|element| element.get("result").is_some()).count()
+    };
+    // Ninety at once, out of nothing: no one waits for the store.
+    assert_eq!(passed(&stages[0].post(batch(90)).await), 90);
+    let told = || counted(&stages[0], SharedOperation::Limit, SharedResult::Ok) > 0;
+    stages[0].until("the store has heard of them", told).await;
+    // What the first one leased ahead comes back; the second one has what is left, and a few that time brings.
+    let key = store.keys("test:limit").remove(0);
+    let owed = || {
+        let rest: f64 = redis::cmd("GET").arg(&key).query(&mut store.connection()).unwrap();
+        let time: (f64, f64) = redis::cmd("TIME").query(&mut store.connection()).unwrap();
+        (rest - time.0 * 1e6 - time.1) / 1e6
+    };
+    stages[0].until("what was leased is given back", || owed() < 91.0).await;
+    let second = passed(&stages[1].post(batch(100)).await);
+    let told = || counted(&stages[1], SharedOperation::Limit, SharedResult::Ok) > 0;
+    stages[1].until("the store has heard of them, too", told).await;
+    println!("{second} more at the second");
+    // The second one could not know, and let them pass once; now both know that nothing is left.
+    let after = stages[1].post(batch(50)).await;
+    assert_eq!(passed(&after), 0, "{}", after.text);
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn units_count_for_all_gateways_and_outlive_the_store() {
+    let mut store = Redis::start(&[]);
+    let stages = gateways(2, limited(store.settings(), 1000, 1000, Some(40))).await;
+    let used = |stage: &Stage| {
+        let gateway = &stage.front().gateway;
+        let who = gateway.authenticate("dev", [127, 0, 0, 1].into(), None, Instant::now()).unwrap();
+        who.usage(Instant::now()).unwrap().month.used
+    };
+    for _ in 0..15 {
+        stages[0].call("getClusterNodes", json!([])).await;
+    }
+    stages[1].until("the other knows", || used(&stages[1]) > 14.9).await;
+    store.flush();
+    for _ in 0..5 {
+        stages[1].call("getClusterNodes", json!([])).await;
+    }
+    stages[0].until("nothing is forgotten", || used(&stages[0]) > 19.9).await;
+    // Without a store each counts for itself, and tells afterwards.
+    store.kill();
+    stages[0].until("it is lost", || !stages[0].front().cache.shares()).await;
+    stages[1].until("it is lost", || !stages[1].front().cache.shares()).await;
+    for stage in &stages {
+        for _ in 0..5 {
+            assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
+        }
+    }
+    store.restart();
+    for stage in &stages {
+        stage.until("all is told", || used(stage) > 29.9).await;
+        assert!(used(stage) < 30.1, "and told once: {}", used(stage));
+    }
+    while stages[0].call("getClusterNodes", json!([])).await.status == 200 {}
+    stages[1].until("the quota is used up here, too", || used(&stages[1]) > 39.9).await;
+    assert_eq!(stages[1].call("getClusterNodes", json!([])).await.status, 429);
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn without_the_store_each_gateway_goes_by_its_own_limit_and_with_it_by_one() {
+    let mut store = Redis::start(&[]);
+    let stages = gateways(2, limited(store.settings(), 10, 10, None)).await;
+    store.kill();
+    for stage in &stages {
+        stage.until("it is lost", || !stage.front().cache.shares()).await;
+    }
+    let (passed, took) = flood(&stages, 1, Duration::from_secs(2)).await;
+    let one = 10.0 + 10.0 * took.as_secs_f64();
+    assert!(
+        (passed as f64) > one * 1.3 && (passed as f64) <= one * 2.0 + 2.0,
+        "{passed} where one has {one}"
+    );
+    store.restart();
+    for stage in &stages {
+        stage.until("it is there", || stage.front().cache.shares()).await;
+    }
+    flood(&stages, 1, Duration::from_secs(2)).await;
+    let (passed, took) = flood(&stages, 1, Duration::from_secs(3)).await;
+    let one = 10.0 * took.as_secs_f64();
+    assert!((passed as f64) <= one * 1.05 + 10.0, "{passed} where {one} are allowed");
 }
