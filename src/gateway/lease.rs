@@ -128,9 +128,10 @@ impl Lease {
         Arc::new(Self { of, lessor: Arc::downgrade(lessor), state: Mutex::default() })
     }
 
-    /// Lets a call pass, or says how long until one may; always passes while the store is lost.
-    pub(crate) fn take(self: &Arc<Self>, rate: Rate, now: Duration) -> Result<(), Duration> {
-        let Some(lessor) = self.lessor.upgrade().filter(|lessor| lessor.is_on()) else { return Ok(()) };
+    /// Lets a call pass, or says how long until one may; says whether it counts here, which it does not while the store
+    /// is lost: then all pass.
+    pub(crate) fn take(self: &Arc<Self>, rate: Rate, now: Duration) -> Result<bool, Duration> {
+        let Some(lessor) = self.lessor.upgrade().filter(|lessor| lessor.is_on()) else { return Ok(false) };
         let mut state = self.lock();
         state.rate = Some(rate);
         let taken = state.take(rate, now);
@@ -141,10 +142,10 @@ impl Lease {
                 self.lock().asking = false;
             }
         }
-        taken
+        taken.map(|()| true)
     }
 
-    /// A call that was let pass did not after all.
+    /// A call that counts here did not pass after all.
     pub(crate) fn give_back(&self) {
         let mut state = self.lock();
         state.held = state.held.saturating_add(1);

@@ -126,8 +126,12 @@ impl Bounds {
     /// holds in any case. What the one gives and the other does not is given back.
     fn take(&self, steady: Duration) -> Result<(), Duration> {
         let Some(lease) = &self.lease else { return self.rate.take(steady) };
-        lease.take(self.rate.as_rate(), steady)?;
-        self.rate.take(steady).inspect_err(|_| lease.give_back())
+        let counts = lease.take(self.rate.as_rate(), steady)?;
+        self.rate.take(steady).inspect_err(|_| {
+            if counts {
+                lease.give_back();
+            }
+        })
     }
 
     /// What is left of the rate.
