@@ -4,23 +4,27 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use tokio_util::task::TaskTracker;
 
 use super::table::Table;
 use super::{Failure, World};
-use crate::config::{AuthMode, Config, Upstream};
+use crate::config::{self, AuthMode, Config, Upstream};
 use crate::gateway::Gateway;
 use crate::http::tls::Tls;
 use crate::methods::Commitment;
 use crate::node::{BufferBudget, Client, Fault};
 use crate::pool::probe::{self, Identity, Pulse};
+use crate::shared::Store;
+use crate::telemetry::Metrics;
 
 /// Check a configuration, and with --probe ask every upstream who it is
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Check a configuration and the files that it names. All that is wrong is told at once.\n\
-                  With --probe every upstream is asked for its version, cluster, slots and health.",
+                  With --probe every upstream is asked for its version, cluster, slots and health, and the shared\n\
+                  store whether it lets us read and write.",
     after_help = "Example:\n    slotfront check --config slotfront.toml --probe\n\n\
-                  Exit codes: 0 valid, 1 an upstream is not usable, 2 not valid."
+                  Exit codes: 0 valid, 1 an upstream or the shared store is not usable, 2 not valid."
 )]
 pub(super) struct Args {
     /// The configuration; without it, `SLOTFRONT_CONFIG` names it, or the environment is all of it
@@ -39,13 +43,20 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let client = |upstream| Client::new(upstream, &config.pool, Arc::clone(&budget));
     let clients =
         config.upstreams.iter().map(client).collect::<Result<Vec<_>, _>>().map_err(Failure::usage)?;
+    let store = |settings| Store::new(settings, Metrics::new(), TaskTracker::new());
+    let store = config.shared.as_ref().map(store).transpose().map_err(Failure::usage)?;
     writeln!(world.out, "{}", summary(&config))?;
     if !args.probe {
         return Ok(());
     }
     let probed = join_all(clients.iter().map(ask)).await;
     writeln!(world.out, "\n{}", findings(&config.upstreams, &probed))?;
-    let faults = faults(&config, &probed);
+    let mut faults = faults(&config, &probed);
+    if let Some(store) = store {
+        let found = store.probe().await;
+        writeln!(world.out, "\nshared store: {}", found.err().unwrap_or("ok"))?;
+        faults.extend(found.err().map(|why| format!("the shared store is not usable: {why}")));
+    }
     if faults.is_empty() { Ok(()) } else { Err(Failure::Runtime(faults.join("\n"))) }
 }
 
@@ -62,8 +73,13 @@ fn summary(config: &Config) -> String {
         (AuthMode::Keys, _, Some(file)) => format!("keys of {}", file.display()),
         (AuthMode::Keys, _, None) => "nobody".to_owned(),
     };
+    let shared = match &config.shared {
+        None => "",
+        Some(config::Shared { cluster: true, .. }) => "\n  shared     with a store, a cluster",
+        Some(_) => "\n  shared     with a store",
+    };
     format!(
-        "valid\n  listen     {}{} (admin {})\n  upstreams  {}\n  plans      {}\n  callers    {who}",
+        "valid\n  listen     {}{} (admin {})\n  upstreams  {}\n  plans      {}\n  callers    {who}{shared}",
         config.server.listen,
         if config.server.tls.is_some() { " with TLS" } else { "" },
         config.server.admin_listen,

@@ -8,6 +8,7 @@ use redis::{ErrorKind, RedisError, Value};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::limits::Ask;
 use super::{LOOK, Store, lock, time};
 use crate::telemetry::{SharedOperation, SharedResult};
 
@@ -24,6 +25,24 @@ struct Seen {
 }
 
 impl Store {
+    /// Whether the store is there, and lets us read and write: `Err` is why not, without an address.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub async fn probe(&self) -> Result<(), &'static str> {
+        let mut seen = Seen::default();
+        self.look(&mut seen).await;
+        if !self.is_there() {
+            return Err(seen.said.map_or("it cannot be connected to", hint));
+        }
+        let ask = Ask { used: 0, want: 0, cell: LOOK, burst: 1 };
+        let written = self.lease("probe", ask).await;
+        if self.get(std::slice::from_ref(&self.trials[0])).await.is_err() || written.is_err() {
+            return Err("it does not let us read and write: see deploy/shared.md for what is needed");
+        }
+        Ok(())
+    }
+
     /// Connects, keeps the connection and the knowledge of the store's clock, until `stop`.
     pub fn watch(self: &Arc<Self>, stop: &CancellationToken) {
         let (store, stop) = (Arc::clone(self), stop.clone());
@@ -87,12 +106,7 @@ impl Store {
         };
         self.count(operation, result, now.elapsed());
         if seen.said != Some(result) && result != SharedResult::Ok {
-            let hint = match result {
-                SharedResult::Refused => "it refuses us: see shared.url's user, password and permissions",
-                SharedResult::Timeout => "it does not answer",
-                _ => "it cannot be connected to",
-            };
-            tracing::warn!(why = hint, "no shared store: this gateway goes on alone");
+            tracing::warn!(why = hint(result), "no shared store: this gateway goes on alone");
         }
         seen.said = Some(result);
     }
@@ -123,5 +137,14 @@ impl Store {
             }
         };
         self.count(operation, result, asked_at.elapsed());
+    }
+}
+
+/// Why there is no connection, for people.
+fn hint(result: SharedResult) -> &'static str {
+    match result {
+        SharedResult::Refused => "it refuses us: see shared.url's user, password and permissions",
+        SharedResult::Timeout => "it does not answer",
+        _ => "it cannot be connected to",
     }
 }
