@@ -64,7 +64,7 @@ async fn site() -> Site {
     let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).expect("a pool");
     let gateway = Gateway::new(&config).expect("a gateway");
     gateway.report_to(&metrics);
-    let cache = Cache::new(&config, frontier, Arc::new(pool), Arc::clone(&metrics), TaskTracker::new());
+    let cache = Cache::new(&config, frontier, Arc::new(pool), Arc::clone(&metrics), TaskTracker::new(), None);
     let wallets = &cluster.examples().wallets;
     let body = |wallet: &slotfront::methods::Pubkey| {
         let params = json!([wallet.to_string(), {"encoding": "base64", "commitment": "confirmed"}]);

@@ -37,7 +37,7 @@ async fn cache() -> (Arc<Cache>, Arc<Cluster>) {
     Arc::clone(&cluster).serve(vec![listener], &TaskTracker::new(), CancellationToken::new()).await;
     let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
     let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).expect("a pool");
-    (Cache::new(&config, frontier, Arc::new(pool), metrics, TaskTracker::new()), cluster)
+    (Cache::new(&config, frontier, Arc::new(pool), metrics, TaskTracker::new(), None), cluster)
 }
 
 fn call(body: &Bytes) -> slotfront::jsonrpc::Call {

@@ -169,6 +169,15 @@ CACHE = dashboard(
             stack("Hits compared with a node", "cps", "What a node said afterwards of sampled hits: equal, moved on, or a "
                   "mismatch that cannot be true of both.",
                   ("{{result}}", f"sum by (result) (rate({of('slotfront_verify_total', METHOD)}[~]))"))),
+        row("Shared store",
+            stack("Shared store", "ops", "Operations on the store that several gateways share, by what became of them; nothing "
+                  "without one.",
+                  ("{{operation}} {{result}}",
+                   "sum by (operation, result) (rate(slotfront_shared_requests_total{@}[~]))")),
+            lines("Shared store, time", "s", "Median and 99th percentile of the time from asking the shared store to its whole "
+                  "answer.",
+                  *[(f"{{{{operation}}}} p{p}", "histogram_quantile(" + str(p / 100) + ", sum by (le, operation) "
+                     "(rate(slotfront_shared_request_duration_seconds_bucket{@}[~])))") for p in (50, 99)])),
     ],
     choice("method", "Method", 'label_values(slotfront_requests_total{instance=~"$instance"}, method)'))
 

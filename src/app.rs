@@ -29,6 +29,7 @@ use crate::http::listener::{self, Ends};
 use crate::http::tls::{Tls, TlsError};
 use crate::node::client::ClientError;
 use crate::pool::Pool;
+use crate::shared::{SharedError, Store};
 use crate::telemetry::{self, Metrics, ReloadResult, Tracer};
 use signals::{Hangup, Signals};
 
@@ -132,12 +133,19 @@ impl App {
         let metrics = Metrics::new();
         let frontier = Arc::new(Frontier::new(config.upstreams.len()));
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics))?);
+        let shared = config.shared.as_ref();
+        let shared =
+            shared.map(|settings| Store::new(settings, Arc::clone(&metrics), tasks.clone())).transpose()?;
+        if let Some(shared) = &shared {
+            shared.watch(stop);
+        }
         let cache = Cache::new(
             &config,
             Arc::clone(&frontier),
             Arc::clone(&pool),
             Arc::clone(&metrics),
             tasks.clone(),
+            shared.as_ref(),
         );
         let gateway = Arc::new(gateway);
         let tracer = tracer(&config, &metrics, &tasks, stop)?;
@@ -158,6 +166,9 @@ impl App {
         pool.probe(&tasks, stop);
         empty_on_another_cluster(&front, &tasks, stop);
         gateway.watch(&tasks, stop);
+        if let Some(shared) = &shared {
+            gateway.share(shared, &tasks, stop);
+        }
         if let Some(tls) = &tls {
             tls.watch(&tasks, stop);
         }
@@ -306,6 +317,9 @@ pub enum StartError {
     /// The listener's certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The shared store's address or certificate.
+    #[error(transparent)]
+    Shared(#[from] SharedError),
     /// The way to the trace collector.
     #[cfg(feature = "otlp")]
     #[error(transparent)]

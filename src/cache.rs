@@ -14,6 +14,7 @@ pub mod key;
 mod merge;
 pub mod purge;
 mod serve;
+mod shared;
 pub mod sizes;
 pub mod status;
 pub mod store;
@@ -36,6 +37,7 @@ use flight::Flights;
 use freshness::{Class, Freshness, Rules};
 use key::{Key, Plan};
 use merge::Merger;
+use shared::Second;
 use sizes::Sizes;
 pub use status::{CacheStatus, Why};
 use store::Store;
@@ -46,6 +48,7 @@ use crate::error::Error;
 use crate::frontier::Frontier;
 use crate::methods::{AccountForm, Commitment, Query, Slot};
 use crate::pool::Pool;
+use crate::shared as shared_store;
 use crate::telemetry::{AttemptResult, Metrics, Outcome, StaleCause, Trace};
 
 /// A minContextSlot this little above the frontier is waited for: a slot takes about 400 ms.
@@ -89,6 +92,8 @@ pub struct Cache {
     makers: Arc<Semaphore>,
     merger: Arc<Merger>,
     flights: Arc<Flights<FlightKey, Landing>>,
+    /// The level that other gateways share, if there is one.
+    second: Option<Second>,
     rules: Rules,
     frontier: Arc<Frontier>,
     pool: Arc<Pool>,
@@ -129,8 +134,11 @@ impl Cache {
         pool: Arc<Pool>,
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
+        shared: Option<&Arc<shared_store::Store>>,
     ) -> Arc<Self> {
+        let second = shared.map(|store| Second::new(config, Arc::clone(store), &metrics, &tasks));
         Arc::new(Self {
+            second,
             store: Store::new(config.cache.capacity, config.cache.max_entry, Arc::clone(&metrics)),
             sizes: Sizes::default(),
             generation: AtomicU64::new(0),
@@ -277,21 +285,34 @@ impl Cache {
         self.store.usage()
     }
 
+    /// Whether there is a shared store, and it answers.
+    pub fn shares(&self) -> bool {
+        self.second.as_ref().is_some_and(Second::is_there)
+    }
+
     /// Forgets everything, and does not keep what nodes are being asked just now.
     pub fn clear(&self) {
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.empties();
         self.store.clear();
     }
 
     /// Forgets what `filter` takes, and says how many entries that were; no work for an async worker.
     pub fn purge(&self, filter: &purge::Filter) -> u64 {
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.empties();
         if !filter.is_everything() {
             return self.store.purge(|key| filter.takes(key));
         }
         let (_, entries) = self.store.usage();
         self.store.clear();
         entries
+    }
+
+    /// What was asked for until now is not kept any more, and not taken from the shared store either.
+    fn empties(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        if let Some(second) = &self.second {
+            second.nothing_before(Instant::now());
+        }
     }
 
     fn generation(&self) -> u64 {

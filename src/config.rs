@@ -13,6 +13,7 @@ mod reader;
 pub mod reload;
 mod secret;
 mod sections;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod upstreams;
@@ -53,6 +54,8 @@ pub struct Config {
     pub cache: Cache,
     /// `passthrough.methods`: further read methods that are forwarded, without a cache.
     pub passthrough: Vec<Further>,
+    /// `[shared]`; `None` is one machine alone.
+    pub shared: Option<Shared>,
     /// `[verify]`
     pub verify: Verify,
     /// `[telemetry]`
@@ -280,7 +283,7 @@ pub struct Cache {
 pub enum Assemble {
     /// Only from entries of one slot.
     SameSlot,
-    /// Missing keys are fetched alone; the lowest slot is the answer's. (arrives later)
+    /// Missing keys are fetched alone; the lowest slot is the answer's.
     WithinBound,
     /// Never.
     Off,
@@ -320,6 +323,24 @@ pub struct Ttl {
     pub performance_samples: Duration,
     /// Cluster nodes.
     pub cluster_nodes: Duration,
+}
+
+/// `[shared]`: the store that several gateways have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shared {
+    /// Where it is, each with a user and a password where it wants them: one server; several of which one takes writes;
+    /// or some nodes of a cluster.
+    pub urls: Vec<Secret>,
+    /// Whether it is a cluster.
+    pub cluster: bool,
+    /// What all keys there begin with.
+    pub namespace: String,
+    /// How long one operation may take.
+    pub timeout: Duration,
+    /// A certificate authority of its own, PEM.
+    pub ca_file: Option<PathBuf>,
+    /// What kept answers are signed with.
+    pub secret: Option<Secret>,
 }
 
 /// `[verify]`: proof in production.

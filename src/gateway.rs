@@ -7,6 +7,7 @@
 mod address;
 mod clock;
 pub mod keys;
+mod lease;
 mod limit;
 mod plan;
 mod principal;
@@ -14,6 +15,7 @@ mod quota;
 mod rules;
 mod seen;
 mod share;
+mod shared;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,7 @@ use crate::aside::aside;
 use crate::config::Config;
 use crate::config::watch::Watched;
 use crate::error::Error;
+use crate::shared::Store;
 use crate::telemetry::{AuthFailure, Metrics, ReloadResult};
 use clock::Clock;
 use keys::file::KeyFile;
@@ -43,6 +46,7 @@ use limit::{Limit, State};
 use principal::Bounds;
 use quota::{Ledger, Used};
 use rules::{Door, Rules, read_keys, rules};
+use shared::{Asked, Lessor};
 use table::Ground;
 
 pub(crate) use address::PerAddress;
@@ -82,6 +86,8 @@ pub struct Gateway {
     keys_file: Mutex<Option<Watched>>,
     /// Whether the usage file could not be written the last time.
     unsaved: AtomicBool,
+    /// Who asks the shared store, and what it is asked for, until it is started.
+    lessor: Mutex<Option<(Arc<Lessor>, Asked)>>,
 }
 
 impl Gateway {
@@ -93,23 +99,34 @@ impl Gateway {
         let clock = Arc::new(Clock::new(Timestamp::now()));
         let ledger = Arc::new(Ledger::open(config.auth.usage_file.as_deref())?);
         let registry = Arc::default();
+        let lessor = config.shared.as_ref().map(|_| Lessor::new(&clock));
         let ground = Ground {
             clock: Arc::clone(&clock),
             ledger: Arc::clone(&ledger),
             registry: Arc::clone(&registry),
             max_batch: config.server.max_batch,
             units: Arc::new(config.units.clone()),
+            lessor: lessor.as_ref().map(|(lessor, _)| Arc::clone(lessor)),
         };
         let (rules, watched) = rules(config, ground, None)?;
         let (rules, keys_file) = (ArcSwap::from_pointee(rules), Mutex::new(watched));
         let (retired, unsaved) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Self { rules, retired, clock, ledger, registry, keys_file, unsaved })
+        let lessor = Mutex::new(lessor);
+        Ok(Self { rules, retired, clock, ledger, registry, keys_file, unsaved, lessor })
     }
 
     /// Says where the gateway counts.
     pub fn report_to(&self, metrics: &Arc<Metrics>) {
         // Told twice, the first holds.
         let _ = self.registry.set(Arc::clone(metrics));
+    }
+
+    /// Counts rates and units together with all who have `store`, as one of `tasks`, until `stop`.
+    pub fn share(&self, store: &Arc<Store>, tasks: &TaskTracker, stop: &CancellationToken) {
+        let lessor = self.lessor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((lessor, asked)) = lessor {
+            lessor.start(Arc::clone(store), asked, Arc::clone(&self.ledger), tasks, stop);
+        }
     }
 
     /// Puts another configuration in force, all of it or nothing. Limits and quotas go on; the usage file stays the
@@ -204,7 +221,8 @@ impl Gateway {
         let table = match &rules.door {
             Door::Open(everybody) => return Ok(Arc::clone(everybody)),
             Door::OpenPlan(terms, clients) => {
-                let bounds = || Bounds::new(Arc::clone(terms), None, Arc::new(Used::new()));
+                let lease = || rules.ground.lease(&format!("address {}", address::network(client)));
+                let bounds = || Bounds::new(Arc::clone(terms), None, Arc::new(Used::new()), lease);
                 return Ok(clients.get(client, || rules.ground.anonymous(Some(bounds()))));
             }
             Door::Keys(table) => table,

@@ -15,6 +15,7 @@ pub mod methods;
 
 pub mod cache;
 pub mod pool;
+pub mod shared;
 
 pub mod frontier;
 pub mod node;

@@ -31,7 +31,7 @@ pub use attempt::Reply;
 use budget::{Budget, KEPT, RETRIES_PER_SECOND};
 use choices::{Choice, Choices};
 pub use forward::Forward;
-use member::Member;
+use member::{Health, Member};
 pub use members::{Members, Prepared};
 use peak_ewma::Quantiles;
 use select::Unusable;
@@ -129,6 +129,17 @@ impl Pool {
     /// The name of the node with this number, for people to read; empty if it is no longer one of them.
     pub fn name_of(&self, node: usize) -> String {
         self.members().of(node).map(|member| member.name.clone()).unwrap_or_default()
+    }
+
+    /// The cluster's genesis hash, once a node has said it, or the settings have.
+    pub fn genesis(&self) -> Option<String> {
+        lock(&self.genesis).clone()
+    }
+
+    /// Whether the node with this number is known to be of the pool's cluster.
+    pub fn vouches_for(&self, node: usize) -> bool {
+        let known = |member: &Arc<Member>| matches!(*member.health(), Health::Healthy | Health::Unhealthy(_));
+        self.members.load().of(node).is_some_and(known)
     }
 
     /// Changes whenever the cluster behind the pool has become another one: what was kept is of no use then.

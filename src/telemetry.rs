@@ -29,7 +29,9 @@ use tracing_subscriber::{EnvFilter, reload};
 pub use labels::{
     AttemptResult, AuthFailure, EvictionCause, HedgeResult, LimitReason, NodeCode, Outcome, ReloadResult,
 };
-pub use labels::{RetryReason, SpanResult, StaleCause, UncacheableReason, VerifyResult};
+pub use labels::{
+    RetryReason, SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult,
+};
 pub use metrics::{KeyMetrics, Metrics, UpstreamMetrics};
 pub use trace::{Trace, Tracer};
 

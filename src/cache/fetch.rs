@@ -42,6 +42,15 @@ impl Landed {
     }
 }
 
+/// Where an answer that is taken in comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// From a node: others may want it, too.
+    Node,
+    /// From the shared store.
+    Shared,
+}
+
 /// What callers who share a flight have in common: the place, and the slot that they want beyond what is held.
 pub(super) type FlightKey = (Key, Demand);
 
@@ -68,6 +77,9 @@ impl Cache {
                 if demand == Demand::Any
                     && let Some(entry) = cache.without_a_node(&plan).await
                 {
+                    return Ok(Landed::Found(entry));
+                }
+                if let Some(entry) = cache.second_level(&plan, demand).await {
                     return Ok(Landed::Found(entry));
                 }
                 cache.fetch(&plan, demand, deadline, trace).await
@@ -149,11 +161,17 @@ impl Cache {
             }
             _ => self.pool.call(&ask).await?,
         };
-        self.take_in(plan, &reply, generation).await
+        self.take_in(plan, &reply, generation, Origin::Node).await
     }
 
     /// Judges an answer: keeps it where it may be kept, and never lets it move a held one backwards.
-    async fn take_in(&self, plan: &Plan, reply: &Reply, generation: u64) -> Landing {
+    pub(super) async fn take_in(
+        &self,
+        plan: &Plan,
+        reply: &Reply,
+        generation: u64,
+        origin: Origin,
+    ) -> Landing {
         let not_kept = |reason| {
             self.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
         };
@@ -190,7 +208,10 @@ impl Cache {
                 return Ok(Landed::Fetched(entry, false));
             }
         };
-        let placed = self.keep(key, &entry);
+        let placed = self.keep(key.clone(), &entry);
+        if origin == Origin::Node && matches!(placed, Placed::Stored | Placed::FloorFell) {
+            self.offer(&key, reply, class);
+        }
         if !matches!(placed, Placed::Behind(_)) {
             for (key, kept) in singles {
                 self.keep(

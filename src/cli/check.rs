@@ -7,14 +7,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use tokio_util::task::TaskTracker;
 
 use super::table::Table;
 use super::{Failure, World};
-use crate::config::{AuthMode, Config, Upstream};
+use crate::config::{self, AuthMode, Config, Upstream};
 use crate::gateway::Gateway;
 use crate::http::tls::Tls;
 use crate::methods::Commitment;
 use crate::node::{BufferBudget, Client};
+use crate::shared::Store;
+use crate::telemetry::Metrics;
 use doctor::Probed;
 
 /// Check a configuration, and with --probe what is wrong around it
@@ -22,8 +25,9 @@ use doctor::Probed;
 #[command(
     long_about = "Check a configuration and the files that it names. All that is wrong is told at once.\n\
                   With --probe it is a doctor: it asks every upstream for its version, cluster, slots, health, history and\n\
-                  clock, times it, sends thirty small calls at once to meet its rate limit, and looks at the permissions of\n\
-                  files and the limit of open files. Each finding says what to do.",
+                  clock, times it, sends thirty small calls at once to meet its rate limit, asks the shared store whether it\n\
+                  lets us read and write, and looks at the permissions of files and the limit of open files. Each finding\n\
+                  says what to do.",
     after_help = "Example:\n    slotfront check --config slotfront.toml --probe\n\n\
                   Exit codes: 0 valid (warnings or none), 1 a fault was found, 2 not valid."
 )]
@@ -45,6 +49,8 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let client = |upstream| Client::new(upstream, &config.pool, Arc::clone(&budget));
     let clients =
         config.upstreams.iter().map(client).collect::<Result<Vec<_>, _>>().map_err(Failure::usage)?;
+    let store = |settings| Store::new(settings, Metrics::new(), TaskTracker::new());
+    let store = config.shared.as_ref().map(store).transpose().map_err(Failure::usage)?;
     writeln!(world.out, "{}", summary(&config))?;
     if !args.probe {
         return Ok(());
@@ -55,6 +61,11 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let mut findings = doctor::of_upstreams(&config, &probed);
     findings.extend(doctor::of_files(&doctor::files(&config, file.as_deref())));
     findings.extend(doctor::of_open_files(&config, doctor::open_files()));
+    if let Some(store) = store {
+        let found = store.probe().await;
+        writeln!(world.out, "\nshared store: {}", found.err().unwrap_or("ok"))?;
+        findings.extend(found.err().map(doctor::of_shared_store));
+    }
     let (faults, warnings): (Vec<_>, Vec<_>) = findings.into_iter().partition(|finding| finding.fault);
     if faults.is_empty() && warnings.is_empty() {
         writeln!(world.out, "\nnothing to mend")?;
@@ -82,8 +93,13 @@ fn summary(config: &Config) -> String {
         (AuthMode::Keys, _, Some(file)) => format!("keys of {}", file.display()),
         (AuthMode::Keys, _, None) => "nobody".to_owned(),
     };
+    let shared = match &config.shared {
+        None => "",
+        Some(config::Shared { cluster: true, .. }) => "\n  shared     with a store, a cluster",
+        Some(_) => "\n  shared     with a store",
+    };
     format!(
-        "valid\n  listen     {}{} (admin {})\n  upstreams  {}\n  plans      {}\n  callers    {who}",
+        "valid\n  listen     {}{} (admin {})\n  upstreams  {}\n  plans      {}\n  callers    {who}{shared}",
         config.server.listen,
         if config.server.tls.is_some() { " with TLS" } else { "" },
         config.server.admin_listen,

@@ -151,6 +151,13 @@ pub const TTL_PERFORMANCE_SAMPLES: Duration = Duration::from_secs(15);
 /// Gossip membership changes by the hour.
 pub const TTL_CLUSTER_NODES: Duration = Duration::from_mins(1);
 
+/// Told apart from what else may be kept in the same store.
+pub const SHARED_NAMESPACE: &str = "slotfront";
+/// Many times what a store in the same place takes, and less than most nodes do.
+pub const SHARED_TIMEOUT: Duration = Duration::from_millis(20);
+/// One server is where everybody begins.
+pub const SHARED_CLUSTER: bool = false;
+
 /// Each comparison costs a node a call that nobody waits for, so it is given on purpose.
 pub const VERIFY_SAMPLE: f64 = 0.0;
 

@@ -300,22 +300,4 @@ impl<'a> Reader<'a> {
     pub(super) fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.table.into_iter().flat_map(|table| table.keys().map(String::as_str))
     }
-
-    /// A setting whose time has not come: known, but refused when it is anything but `default`.
-    pub(super) fn later(&self, key: &str, default: Option<&Raw>) {
-        let Some(written) = self.written(key) else { return };
-        let same = default.is_some_and(|default| match &written.raw {
-            Raw::Word(word) => *word == default.show().trim_matches('"'),
-            raw => raw == default,
-        });
-        if !same {
-            self.arrives_later(key);
-        }
-    }
-
-    /// Refuses `key` for now; what was written may be a secret, and is not shown.
-    pub(super) fn arrives_later(&self, key: &str) {
-        let rule = "is planned, and not in this version: it arrives with slotfront 0.2";
-        self.problem(key, None, rule, "remove it");
-    }
 }

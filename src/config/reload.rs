@@ -77,6 +77,7 @@ impl Changes {
                 ("auth.admin_token", old.auth.admin_token != new.auth.admin_token),
                 ("cache", old.cache != new.cache),
                 ("passthrough", old.passthrough != new.passthrough),
+                ("shared", old.shared != new.shared),
                 ("verify", old.verify != new.verify),
                 ("telemetry.format", old.telemetry.format != new.telemetry.format),
                 ("telemetry.otlp", old.telemetry.otlp != new.telemetry.otlp),

@@ -11,11 +11,11 @@ use super::reader::Reader;
 use super::value::{OrForever, OrOff, Size};
 use super::{
     Auth, Breaker, Cache, Config, Hedge, Plan, Pool, Secret, Server, StaleIfError, Telemetry, Tls, Ttl,
-    Units, Verify, defaults, upstreams,
+    Units, Verify, defaults, shared, upstreams,
 };
 
 /// Timeouts: a millisecond is the least that a timer tells apart, and an hour is for ever to a client.
-const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
+pub(super) const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
 /// Times to live: past ten years nothing is meant.
 const TTL: RangeInclusive<OrOff> = OrOff(Duration::ZERO)..=OrOff(Duration::from_hours(87600));
 /// Counts that are a resource each: none would be a closed door, and a million is past one machine.
@@ -28,7 +28,6 @@ const MAX_NAME: usize = 64;
 /// Reads every section. The result is a valid [`Config`] only if no problem was noted.
 pub(super) fn read(root: &Reader<'_>) -> Config {
     let compat = root.table("compat");
-    later(root);
     Config {
         profile: compat.get("profile", defaults::PROFILE),
         server: server(&root.table("server")),
@@ -39,17 +38,10 @@ pub(super) fn read(root: &Reader<'_>) -> Config {
         pool: pool(&root.table("pool")),
         cache: cache(&root.table("cache")),
         passthrough: root.table("passthrough").list("methods").unwrap_or_default(),
+        shared: shared::read(&root.table("shared")),
         verify: Verify { sample: root.table("verify").within("sample", defaults::VERIFY_SAMPLE, SHARE) },
         telemetry: telemetry(&root.table("telemetry")),
     }
-}
-
-/// Sections that are planned: known by name, refused when they ask for something.
-fn later(root: &Reader<'_>) {
-    let shared = root.table("shared");
-    shared.later("url", None);
-    shared.later("namespace", Some(&Raw::Text("slotfront".to_owned())));
-    shared.later("timeout", Some(&Raw::Text("20ms".to_owned())));
 }
 
 /// Whether `name` may name a plan or an upstream: it will stand in metrics, logs and errors.

@@ -1,6 +1,7 @@
 //! `[[upstream]]` in the file, or `SLOTFRONT_UPSTREAMS=name=url,…` in the environment, which replaces the file's.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use hyper::header::{HeaderName, HeaderValue};
 
@@ -53,6 +54,20 @@ fn one(r: &Reader<'_>, i: usize) -> Upstream {
         let rule = "expected letters, digits, '-', '_' and '.', at most 64 of them";
         r.problem("name", None, rule, "write it like \"validator-1\"");
     }
+    Upstream {
+        name,
+        url,
+        tier: r.get("tier", defaults::TIER),
+        headers: headers(&r.table("headers")),
+        rps: r.optional_within("rps", 1..=1_000_000),
+        max_in_flight: r.within("max_in_flight", defaults::UPSTREAM_MAX_IN_FLIGHT, 1..=1_000_000),
+        ca_file: ca_file(r),
+        http2: r.get("http2", defaults::HTTP2),
+    }
+}
+
+/// A certificate authority of its own, if one is named.
+pub(super) fn ca_file(r: &Reader<'_>) -> Option<PathBuf> {
     let ca_file = r.file("ca_file");
     let ca_fault = ca_file.as_ref().and_then(|path| match std::fs::read_to_string(path) {
         Err(e) => Some(format!("cannot be read: {}", e.kind())),
@@ -62,16 +77,7 @@ fn one(r: &Reader<'_>, i: usize) -> Upstream {
     if let Some(rule) = ca_fault {
         r.problem("ca_file", None, rule, "name a readable file with certificates in PEM");
     }
-    Upstream {
-        name,
-        url,
-        tier: r.get("tier", defaults::TIER),
-        headers: headers(&r.table("headers")),
-        rps: r.optional_within("rps", 1..=1_000_000),
-        max_in_flight: r.within("max_in_flight", defaults::UPSTREAM_MAX_IN_FLIGHT, 1..=1_000_000),
-        ca_file,
-        http2: r.get("http2", defaults::HTTP2),
-    }
+    ca_file
 }
 
 fn headers(r: &Reader<'_>) -> BTreeMap<String, Secret> {

@@ -17,6 +17,8 @@ use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 
+use super::lease::Rate;
+
 /// What a limiter remembers: the time at which it will be at rest again. One word.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State(Arc<InMemoryState>);
@@ -94,6 +96,11 @@ impl Limit {
     /// Reads what a check reads of the limit itself, which may lie in several lines of memory; see `Held::warm`.
     pub(crate) fn warm(&self) {
         black_box((self.burst, self.cell, Arc::as_ptr(&self.state.0)));
+    }
+
+    /// What it lets through, for who counts elsewhere.
+    pub(crate) fn as_rate(&self) -> Rate {
+        Rate { cell: self.cell, burst: self.burst }
     }
 
     /// What outlives a reload.

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::keys::scope::Scope;
-use super::limit::{Limit, State};
+use super::lease::Lease;
+use super::limit::{Left, Limit, State};
 use super::plan::{self, Terms};
 use super::quota::{Period, Used};
 use super::seen::{Seen, Shown};
@@ -53,6 +54,8 @@ pub(crate) struct Bounds {
     /// Of the places in flight.
     pub(crate) share: Share,
     pub(crate) used: Arc<Used>,
+    /// The same rate over all gateways, where they have a store in common.
+    pub(crate) lease: Option<Arc<Lease>>,
 }
 
 /// When and from where a key holds, and for what.
@@ -100,12 +103,37 @@ impl Pass {
 
 impl Bounds {
     /// What `terms` allow, of which `used` is used; going on where `before` is, if there is such.
-    pub(crate) fn new(terms: Arc<Terms>, before: Option<&Self>, used: Arc<Used>) -> Self {
+    pub(crate) fn new(
+        terms: Arc<Terms>,
+        before: Option<&Self>,
+        used: Arc<Used>,
+        lease: impl FnOnce() -> Option<Arc<Lease>>,
+    ) -> Self {
         let state = before.map_or_else(State::default, |before| before.rate.state());
         let rate = Limit::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst, state);
         let seen = before.map_or_else(Seen::default, |before| before.seen.clone());
         let share = before.map_or_else(Share::default, |before| before.share.clone());
-        Self { terms, rate, seen, share, used }
+        let lease = before.and_then(|before| before.lease.clone()).or_else(lease);
+        Self { terms, rate, seen, share, used, lease }
+    }
+
+    /// Takes one call of the rate: of that over all gateways, where there is such, and of this gateway's own, which
+    /// holds in any case. What the one gives and the other does not is given back.
+    fn take(&self, steady: Duration) -> Result<(), Duration> {
+        let Some(lease) = &self.lease else { return self.rate.take(steady) };
+        let counts = lease.take(self.rate.as_rate(), steady)?;
+        self.rate.take(steady).inspect_err(|_| {
+            if counts {
+                lease.give_back();
+            }
+        })
+    }
+
+    /// What is left of the rate.
+    pub(crate) fn left(&self, steady: Duration) -> Left {
+        let own = self.rate.left(steady);
+        let shared = self.lease.as_ref().and_then(|lease| lease.left(self.rate.as_rate(), steady));
+        Left { calls: shared.map_or(own.calls, |shared| shared.min(own.calls)), ..own }
     }
 
     /// The quota that is used up, if one is, and how long until its window ends. The longer wait is named.
@@ -177,7 +205,6 @@ impl Principal {
         }
         let per_second = bounds.terms.plan.rps;
         bounds
-            .rate
             .take(self.clock.steady(now))
             .map_err(|wait| self.limited(LimitReason::Rate, format!("{per_second} calls a second"), wait))
     }
@@ -242,7 +269,7 @@ impl Principal {
             out.extend_from_slice(b";t=");
             out.extend_from_slice(itoa::Buffer::new().format(seconds(until)).as_bytes());
         };
-        let rate = bounds.rate.left(self.clock.steady(now));
+        let rate = bounds.left(self.clock.steady(now));
         write("\"rate\";r=", rate.calls.into(), rate.full_in);
         let (daily, monthly) = (bounds.terms.plan.daily_units, bounds.terms.plan.monthly_units);
         if daily.is_none() && monthly.is_none() {

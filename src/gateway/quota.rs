@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,6 +15,7 @@ use jiff::tz::Offset;
 use serde::{Deserialize, Serialize};
 
 use super::write;
+use crate::shared::limits::{Booked, Booking};
 
 /// Units are counted in thousandths, since a hit may cost a fraction.
 const THOUSANDTHS: f64 = 1000.0;
@@ -78,6 +79,16 @@ impl Window {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
+    /// Raises window `number` to `used`, if it is lower.
+    fn at_least(&self, number: Number, used: u64) {
+        let raise = |word| {
+            let (number, known) = Self::seen(word, number);
+            Some(u64::from(number) << 48 | known.max(used).min(USED))
+        };
+        // Infallible: the closure always gives a value.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
+    }
+
     /// The window that `word` stands for when it is `number` by the clock. A clock that went back by one window does
     /// not give a quota away a second time; one that is further off was wrong before, and is believed now.
     fn seen(word: u64, number: Number) -> (Number, u64) {
@@ -91,6 +102,31 @@ impl Window {
     }
 }
 
+/// What of a key's use the shared store has still to hear of.
+#[derive(Debug, Default)]
+struct Unshared {
+    /// Thousandths of units that wait.
+    waiting: AtomicU64,
+    /// The booking under way.
+    attempt: Mutex<Attempt>,
+    /// Whether somebody wants to know what others have booked.
+    wanted: AtomicBool,
+}
+
+/// A booking: the same until the store has answered, so that it counts once however often it is sent.
+#[derive(Debug, Default)]
+struct Attempt {
+    open: bool,
+    number: u64,
+    units: u64,
+}
+
+impl Unshared {
+    fn attempt(&self) -> MutexGuard<'_, Attempt> {
+        self.attempt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// What one key has used.
 #[derive(Debug)]
 pub(crate) struct Used {
@@ -98,12 +134,19 @@ pub(crate) struct Used {
     month: Window,
     /// Set by every booking; shared by all keys of a ledger.
     dirty: Arc<AtomicBool>,
+    /// What the shared store does not know yet, where there is one.
+    unshared: OnceLock<Arc<Unshared>>,
 }
 
 impl Used {
     /// Nothing used, in a ledger of its own: of an address, which is not kept.
     pub(crate) fn new() -> Self {
-        Self { day: Window::default(), month: Window::default(), dirty: Arc::default() }
+        Self {
+            day: Window::default(),
+            month: Window::default(),
+            dirty: Arc::default(),
+            unshared: OnceLock::new(),
+        }
     }
 
     /// Adds to both windows.
@@ -111,8 +154,64 @@ impl Used {
         let thousandths = thousandths(units);
         self.day.add(period.day, thousandths);
         self.month.add(period.month, thousandths);
+        if let Some(unshared) = self.unshared.get() {
+            unshared.waiting.fetch_add(thousandths, Ordering::AcqRel);
+        }
         if !self.dirty.load(Ordering::Relaxed) {
             self.dirty.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// What is to be booked in the shared store: what an earlier attempt may or may not have, else all that waits.
+    pub(crate) fn booking(&self, period: Period, who: u64) -> Booking {
+        let mut booking =
+            Booking { windows: [period.day, period.month], units: 0, known: [0; 2], who, number: 0 };
+        let Some(unshared) = self.unshared.get() else { return booking };
+        let mut attempt = unshared.attempt();
+        if !attempt.open {
+            *attempt = Attempt {
+                open: true,
+                number: attempt.number + 1,
+                units: unshared.waiting.swap(0, Ordering::AcqRel),
+            };
+        }
+        (booking.units, booking.number) = (attempt.units, attempt.number);
+        // What the store has been told: it may have forgotten it.
+        let (day, month) = (self.day.used(period.day), self.month.used(period.month));
+        let untold = attempt.units + unshared.waiting.load(Ordering::Acquire);
+        booking.known = [day.saturating_sub(untold), month.saturating_sub(untold)];
+        booking
+    }
+
+    /// It is booked: what others have booked counts here, too.
+    pub(crate) fn booked(&self, booking: &Booking, booked: &Booked) {
+        let Some(unshared) = self.unshared.get() else { return };
+        let mut attempt = unshared.attempt();
+        attempt.open = false;
+        let waiting = unshared.waiting.load(Ordering::Acquire);
+        for (at, window) in [&self.day, &self.month].into_iter().enumerate() {
+            if booked.windows[at] == booking.windows[at] {
+                window.at_least(booked.windows[at], booked.units[at].saturating_add(waiting));
+            }
+        }
+        if booking.units > 0 {
+            self.dirty.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the store is to hear of it, or it of the store.
+    fn is_untold(&self) -> bool {
+        self.unshared.get().is_some_and(|unshared| {
+            unshared.wanted.swap(false, Ordering::Relaxed)
+                || unshared.waiting.load(Ordering::Relaxed) > 0
+                || unshared.attempt().open
+        })
+    }
+
+    /// Somebody looks: the next look should see what others have booked meanwhile.
+    pub(crate) fn wanted(&self) {
+        if let Some(unshared) = self.unshared.get() {
+            unshared.wanted.store(true, Ordering::Relaxed);
         }
     }
 
@@ -142,6 +241,8 @@ pub(crate) struct Ledger {
     file: Option<PathBuf>,
     used: Mutex<HashMap<Arc<str>, Arc<Used>>>,
     dirty: Arc<AtomicBool>,
+    /// Whether the use is booked in a shared store, too.
+    shared: AtomicBool,
 }
 
 /// The file: the day and month that its numbers belong to, and the numbers.
@@ -185,14 +286,38 @@ impl Ledger {
     pub(crate) fn open(file: Option<&Path>) -> Result<Self, UsageError> {
         let dirty = Arc::default();
         let used = file.map_or_else(|| Ok(HashMap::new()), |path| read(path, &dirty))?;
-        Ok(Self { file: file.map(Path::to_path_buf), used: Mutex::new(used), dirty })
+        Ok(Self {
+            file: file.map(Path::to_path_buf),
+            used: Mutex::new(used),
+            dirty,
+            shared: AtomicBool::new(false),
+        })
     }
 
     /// What the key `id` has used.
     pub(crate) fn of(&self, id: &Arc<str>) -> Arc<Used> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = || Arc::new(Used { dirty: Arc::clone(&self.dirty), ..Used::new() });
-        Arc::clone(used.entry(Arc::clone(id)).or_insert_with(fresh))
+        let used = used.entry(Arc::clone(id)).or_insert_with(fresh);
+        if self.shared.load(Ordering::Relaxed) {
+            used.unshared.get_or_init(Arc::default);
+        }
+        Arc::clone(used)
+    }
+
+    /// From now on the use is booked in a shared store, too.
+    pub(crate) fn share(&self) {
+        self.shared.store(true, Ordering::Relaxed);
+        for used in self.used.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            used.unshared.get_or_init(Arc::default);
+        }
+    }
+
+    /// The keys of which the shared store has something to hear, or somebody wants to hear.
+    pub(crate) fn unshared(&self) -> Vec<(Arc<str>, Arc<Used>)> {
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let untold = used.iter().filter(|(_, used)| used.is_untold());
+        untold.map(|(id, used)| (Arc::clone(id), Arc::clone(used))).collect()
     }
 
     /// Writes the file, if anything was booked since the last time.
@@ -233,6 +358,7 @@ fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<HashMap<Arc<str>, Arc<Us
         day: Window::at(period.day, thousandths(key.day_units)),
         month: Window::at(period.month, thousandths(key.month_units)),
         dirty: Arc::clone(dirty),
+        unshared: OnceLock::new(),
     };
     Ok(kept.keys.iter().map(|(id, key)| (Arc::from(id.as_str()), Arc::new(used(key)))).collect())
 }

@@ -8,10 +8,12 @@ use jiff::Timestamp;
 
 use super::clock::Clock;
 use super::keys::{BuildUniform, Key, KeyHash};
+use super::lease::Lease;
 use super::limit::State;
 use super::plan::{Plans, Terms};
 use super::principal::{Bounds, Pass, Principal};
 use super::quota::Ledger;
+use super::shared::Lessor;
 use crate::config::Units;
 use crate::telemetry::Metrics;
 
@@ -51,6 +53,8 @@ pub(crate) struct Ground {
     pub(crate) max_batch: usize,
     /// What calls cost.
     pub(crate) units: Arc<Units>,
+    /// Who asks the shared store, if there is one.
+    pub(crate) lessor: Option<Arc<Lessor>>,
 }
 
 impl Table {
@@ -86,7 +90,7 @@ impl Table {
     ) {
         let id: Arc<str> = Arc::from(id);
         let known = old.by_id.get(&id).and_then(|principal| principal.bounds.as_ref());
-        let bounds = Bounds::new(Arc::clone(terms), known, ground.ledger.of(&id));
+        let bounds = Bounds::new(Arc::clone(terms), known, ground.ledger.of(&id), || ground.lease(&id));
         let rate = bounds.rate.state();
         let principal = Arc::new(ground.principal(Arc::clone(&id), Some(bounds), pass));
         let mut hold = |hash, until| {
@@ -120,6 +124,11 @@ impl Table {
 }
 
 impl Ground {
+    /// The rate of `who` over all gateways, where they have a store in common.
+    pub(crate) fn lease(&self, who: &str) -> Option<Arc<Lease>> {
+        self.lessor.as_ref().map(|lessor| Lease::new(who.to_owned(), lessor))
+    }
+
     pub(crate) fn principal(&self, id: Arc<str>, bounds: Option<Bounds>, pass: Pass) -> Principal {
         let own = bounds.as_ref().and_then(|bounds| bounds.terms.plan.max_batch);
         Principal {

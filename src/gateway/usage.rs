@@ -53,6 +53,7 @@ impl Principal {
     pub fn usage(&self, now: Instant) -> Option<Usage> {
         let bounds = self.bounds.as_ref()?;
         let plan = &bounds.terms.plan;
+        bounds.used.wanted();
         let wall = self.clock.wall(now);
         let (day, month) = bounds.used.units(Period::of(wall));
         let (day_ends, month_ends) = Period::ends_in(wall);
@@ -68,7 +69,7 @@ impl Principal {
             rate: Rate {
                 per_second: plan.rps,
                 burst: plan.burst,
-                left: bounds.rate.left(self.clock.steady(now)).calls,
+                left: bounds.left(self.clock.steady(now)).calls,
             },
             day: units(day, plan.daily_units, day_ends),
             month: units(month, plan.monthly_units, month_ends),

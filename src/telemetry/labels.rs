@@ -295,6 +295,48 @@ label! {
 }
 
 label! {
+    /// What the shared store is asked for.
+    SharedOperation is "operation" {
+        /// A connection, or its heartbeat.
+        Connect = "connect",
+        /// A kept answer, in its places.
+        Get = "get",
+        /// An answer to be kept.
+        Put = "put",
+        /// Calls of a rate, leased ahead.
+        Limit = "limit",
+        /// Units booked, and what others have booked.
+        Quota = "quota",
+    }
+}
+
+label! {
+    /// What became of an operation on the shared store.
+    SharedResult is "result" {
+        /// Done.
+        Ok = "ok",
+        /// An answer that serves.
+        Hit = "hit",
+        /// None, or one that does not serve any more.
+        Miss = "miss",
+        /// A value that is not what was kept there: foreign, truncated, corrupted, of another version. A miss.
+        Foreign = "foreign",
+        /// Not kept, since what is held there is newer, or its time is over.
+        Older = "older",
+        /// No answer in `shared.timeout`.
+        Timeout = "timeout",
+        /// No connection.
+        Unreachable = "unreachable",
+        /// The store refused it: full, a replica, no permission.
+        Refused = "refused",
+        /// Not kept, since the queue was full.
+        Dropped = "dropped",
+        /// Not asked: the breaker is open.
+        Skipped = "skipped",
+    }
+}
+
+label! {
     /// What became of a recorded span.
     SpanResult is "result" {
         /// The collector took it.

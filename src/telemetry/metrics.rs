@@ -1,8 +1,7 @@
 //! Every metric as a documented field; the first lines of a field's doc comment are its help text in `/metrics`.
 //!
 //! Keeps no time and decides nothing: callers say what happened. Upstreams and keys have a registry each, labelled
-//! as a whole, so that a series' owner can go and take its series with it. What no part of slotfront feeds yet
-//! (`shared_*`) is not here; it comes with its feature.
+//! as a whole, so that a series' owner can go and take its series with it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
@@ -17,7 +16,7 @@ use super::labels::{
     AttemptResult, AuthFailure, EvictionCause, HedgeResult, LimitReason, NodeCode, Outcome, ReloadResult,
     RetryReason,
 };
-use super::labels::{SpanResult, StaleCause, UncacheableReason, VerifyResult};
+use super::labels::{SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult};
 use crate::methods::{Commitment, Further, Method};
 
 /// What all names begin with.
@@ -111,6 +110,11 @@ metrics! {
         cache_floor_resets: Counters<()> = "cache_floor_resets_total",
         /// Hits compared with a node afterwards, by what came of it; any mismatch is a wrong answer of somebody's.
         verify: Counters<(Option<Method>, VerifyResult)> = "verify_total",
+
+        /// Operations on the shared store, by what became of them.
+        shared_requests: Counters<(SharedOperation, SharedResult)> = "shared_requests_total",
+        /// From asking the shared store to its whole answer.
+        shared_request_duration: Histograms<(SharedOperation, SharedResult)> = "shared_request_duration_seconds" [LATENCY],
 
         /// Newest slot that a usable node reports.
         frontier_slot: Gauges<Commitment> = "frontier_slot",

@@ -100,6 +100,28 @@ impl Stage {
         config.cache.ttl.no_block_not_yet = hour;
         change(&mut config);
         Arc::clone(&cluster).serve(listeners, &TaskTracker::new(), stop.clone()).await;
+        Self::start(cluster, config, stop).await
+    }
+
+    /// Another gateway before the same cluster, settings as `change` makes them of the first one's.
+    pub(crate) async fn beside(&self, change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = (*self.front().config).clone();
+        change(&mut config);
+        Self::start(Arc::clone(&self.cluster), config, CancellationToken::new()).await
+    }
+
+    /// A gateway before `cluster`, which has taken the place of `before`'s.
+    pub(crate) async fn behind(
+        cluster: Arc<Cluster>,
+        before: &Self,
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
+        let mut config = (*before.front().config).clone();
+        change(&mut config);
+        Self::start(cluster, config, CancellationToken::new()).await
+    }
+
+    async fn start(cluster: Arc<Cluster>, config: Config, stop: CancellationToken) -> Self {
         let gateway = Gateway::new(&config).expect("a gateway");
         let listeners = Listeners::bind(&config).await.expect("free ports");
         let app = App::start(config, gateway, listeners).expect("an app");

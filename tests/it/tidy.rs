@@ -135,6 +135,11 @@ fn nothing_above_node_knows_reqwest() {
 }
 
 #[test]
+fn nothing_but_shared_knows_the_store() {
+    only_crate("redis", &["shared"]);
+}
+
+#[test]
 fn codes_of_ours_are_born_in_one_place() {
     for code in -32096..=-32090 {
         only(&code.to_string(), &["error.rs"]);
@@ -143,7 +148,7 @@ fn codes_of_ours_are_born_in_one_place() {
 
 #[test]
 fn rooms_call_downwards_only() {
-    let rooms = ["http", "gateway", "jsonrpc", "methods", "cache", "pool", "node", "frontier"];
+    let rooms = ["http", "gateway", "jsonrpc", "methods", "cache", "shared", "pool", "node", "frontier"];
     for (above, room) in rooms.iter().enumerate() {
         for stranger in &rooms[..above] {
             // The vocabulary of `methods` and the usable words of `jsonrpc` are handed down as values.

@@ -161,7 +161,7 @@ impl Real {
         let config = Config::dev(any, any, Vec::new());
         let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap());
-        let cache = Cache::new(&config, Arc::clone(&frontier), pool, metrics, TaskTracker::new());
+        let cache = Cache::new(&config, Arc::clone(&frontier), pool, metrics, TaskTracker::new(), None);
         Self { cache, frontier }
     }
 
@@ -174,7 +174,8 @@ impl Real {
         let call = asked(&self.cache, &query);
         let body = NodeReply::Result(truth(q, c, slot).into());
         let reply = Reply { node: 0, body, sent_at, slot, confirmed: true };
-        let landed = self.cache.take_in(&call.plan, &reply, self.cache.generation()).await.unwrap();
+        let landed =
+            self.cache.take_in(&call.plan, &reply, self.cache.generation(), Origin::Node).await.unwrap();
         told(&self.cache.land(&call, &landed, true).await.unwrap())
     }
 

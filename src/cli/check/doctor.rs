@@ -49,6 +49,14 @@ impl fmt::Display for Finding {
 /// What an upstream said, or why it said nothing.
 pub(super) type Probed = Result<Examined, Fault>;
 
+/// What is to be said of a shared store that is not usable, and why.
+pub(super) fn of_shared_store(why: &str) -> Finding {
+    Finding::fault(
+        format!("the shared store is not usable: {why}"),
+        "see `shared` in the configuration and the store's own log; until then each replica is by itself",
+    )
+}
+
 /// What is to be said of the upstreams, each and together.
 pub(super) fn of_upstreams(config: &Config, probed: &[Probed]) -> Vec<Finding> {
     let said = || probed.iter().flatten();

@@ -1,0 +1,225 @@
+//! An answer as it lies in the shared store: under which name, and in which bytes.
+//!
+//! ```text
+//! "sfA1" slot(20 digits) sent-at(20 digits)   the rank: texts compare as numbers do
+//! mac(32)                                     HMAC-SHA-256 over the name's key, the rank and all that follows
+//! flags(1) code(4) wall-clock(8) length(4) question-length(4) question text
+//! ```
+//!
+//! Numbers are big-endian. Whatever is cut short, altered, of another version, signed with another secret, or of another
+//! question is no value. Without a secret the code is a checksum: it finds accidents, not malice.
+
+use bytes::Bytes;
+use ring::hmac;
+
+use crate::cache::key::ALL_SAMPLES;
+use crate::cache::key::{Finality, Key};
+use crate::config::Secret;
+use crate::methods::{
+    AccountQuery, AccountsQuery, BalanceQuery, BlockQuery, Commitment, FeeQuery, Query, SamplesQuery, Slot,
+};
+use crate::node::NodeReply;
+use crate::shared::StoreTime;
+
+/// The format and its version; another one has other names, too.
+const VERSION: &[u8; 4] = b"sfA1";
+/// Version, slot, moment.
+const RANK: usize = 44;
+const MAC: usize = 32;
+/// What comes between the code and the question.
+const FIXED: usize = 1 + 4 + 8 + 4 + 4;
+/// Shorter texts are not worth packing.
+const WORTH_PACKING: usize = 1024;
+/// The level of zstd: quick, and JSON packs well anyway.
+const LEVEL: i32 = 1;
+
+const PACKED: u8 = 1;
+const ERROR: u8 = 2;
+const CONFIRMED: u8 = 4;
+
+/// An answer, and what has to be known of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Value {
+    pub(super) slot: Slot,
+    /// When it was asked for, by the store's clock.
+    pub(super) sent_at: StoreTime,
+    /// The same by the writer's own clock, in microseconds since 1970.
+    pub(super) wall_us: u64,
+    /// Whether a second node said so, too; see [`Reply::confirmed`](crate::pool::Reply).
+    pub(super) confirmed: bool,
+    pub(super) body: NodeReply,
+}
+
+impl Value {
+    pub(super) fn text(&self) -> &Bytes {
+        match &self.body {
+            NodeReply::Result(text) | NodeReply::Error { body: text, .. } => text,
+        }
+    }
+}
+
+/// Where an answer lies.
+#[derive(Debug, Clone)]
+pub(super) struct Name {
+    key: String,
+    question: String,
+}
+
+impl Name {
+    /// The key in the store.
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+}
+
+/// What names and values are signed with.
+pub(super) struct Seal(hmac::Key);
+
+impl Seal {
+    pub(super) fn new(secret: Option<&Secret>) -> Self {
+        let secret = secret.map_or("", Secret::expose);
+        Self(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))
+    }
+
+    /// Where the answer under `key` lies, in the cluster of this genesis hash; `None` where it is never shared. What may
+    /// be the answer to one plan lies together, which is what the braces are for.
+    pub(super) fn name(&self, namespace: &str, genesis: &str, key: &Key) -> Option<Name> {
+        let (question, together) = question(key)?;
+        let (tag, hash) = (self.digest(&[together.as_bytes()]), self.digest(&[question.as_bytes()]));
+        let key = format!("{namespace}:cache1:{genesis}:{{{}}}:{}", hex(&tag[..8]), hex(&hash[..16]));
+        Some(Name { key, question })
+    }
+
+    /// The value's bytes.
+    pub(super) fn close(&self, name: &Name, value: &Value) -> Vec<u8> {
+        let (code, text, mut flags) = match &value.body {
+            NodeReply::Result(text) => (0, text, 0),
+            NodeReply::Error { code, body } => (*code, body, ERROR),
+        };
+        if value.confirmed {
+            flags |= CONFIRMED;
+        }
+        let packed = (text.len() >= WORTH_PACKING).then(|| zstd::bulk::compress(text, LEVEL).ok()).flatten();
+        let packed = packed.filter(|packed| packed.len() < text.len());
+        if packed.is_some() {
+            flags |= PACKED;
+        }
+        let question = name.question.as_bytes();
+        let mut rest =
+            Vec::with_capacity(FIXED + question.len() + packed.as_ref().map_or(text.len(), Vec::len));
+        rest.push(flags);
+        rest.extend(code.to_be_bytes());
+        rest.extend(value.wall_us.to_be_bytes());
+        // Texts end far below 4 GiB, at `cache.max_entry` and what fits a node's answer.
+        rest.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
+        rest.extend(u32::try_from(question.len()).unwrap_or(u32::MAX).to_be_bytes());
+        rest.extend(question);
+        rest.extend(packed.as_deref().unwrap_or(text));
+        let rank = format!("{}{:020}{:020}", String::from_utf8_lossy(VERSION), value.slot, value.sent_at);
+        let mac = self.digest(&[name.key.as_bytes(), rank.as_bytes(), &rest]);
+        [rank.as_bytes(), &mac, &rest].concat()
+    }
+
+    /// What the bytes under this name say, if they were closed for it; a text of `max_text` bytes at most.
+    pub(super) fn open(&self, name: &Name, bytes: &Bytes, max_text: usize) -> Option<Value> {
+        let (rank, signed) = bytes.split_at_checked(RANK)?;
+        let (mac, rest) = signed.split_at_checked(MAC)?;
+        if self.digest(&[name.key.as_bytes(), rank, rest]) != mac {
+            return None;
+        }
+        let digits = rank.strip_prefix(VERSION)?;
+        let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse::<u64>().ok();
+        let (slot, sent_at) = (number(&digits[..20])?, number(&digits[20..])?);
+        let (flags, rest) = rest.split_first()?;
+        let (code, rest) = rest.split_first_chunk()?;
+        let (wall_us, rest) = rest.split_first_chunk()?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (question_length, rest) = rest.split_first_chunk()?;
+        let question_length = usize::try_from(u32::from_be_bytes(*question_length)).ok()?;
+        let (question, packed) = rest.split_at_checked(question_length)?;
+        let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+        if question != name.question.as_bytes() || length > max_text {
+            return None;
+        }
+        let text = if flags & PACKED == 0 {
+            bytes.slice_ref(packed)
+        } else {
+            zstd::bulk::decompress(packed, length).ok()?.into()
+        };
+        if text.len() != length {
+            return None;
+        }
+        let body = if flags & ERROR == 0 {
+            NodeReply::Result(text)
+        } else {
+            NodeReply::Error { code: i32::from_be_bytes(*code), body: text }
+        };
+        let confirmed = flags & CONFIRMED != 0;
+        Some(Value { slot, sent_at, wall_us: u64::from_be_bytes(*wall_us), confirmed, body })
+    }
+
+    /// One digest over all parts, of which each is set apart by its length.
+    fn digest(&self, parts: &[&[u8]]) -> [u8; MAC] {
+        let mut context = hmac::Context::with_key(&self.0);
+        for part in parts {
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part);
+        }
+        let mut digest = [0; MAC];
+        digest.copy_from_slice(context.sign().as_ref());
+        digest
+    }
+}
+
+/// The question that `key` stands for, in words that do not change from one build to the next, and what lies together
+/// with it.
+fn question(key: &Key) -> Option<(String, String)> {
+    let min_context_slot = None;
+    let query = match key.clone() {
+        Key::Account(pubkey, form, commitment) => {
+            Query::Account(AccountQuery { pubkey, form, commitment, min_context_slot })
+        }
+        Key::Accounts(pubkeys, form, commitment) => {
+            Query::Accounts(AccountsQuery { pubkeys, form, commitment, min_context_slot })
+        }
+        Key::Balance(pubkey, commitment) => Query::Balance(BalanceQuery { pubkey, commitment }),
+        Key::Fee(message, commitment) => Query::Fee(FeeQuery { message, commitment, min_context_slot }),
+        Key::Votes(query) => Query::Votes(query),
+        Key::Samples => Query::Samples(SamplesQuery { limit: ALL_SAMPLES }),
+        Key::ClusterNodes => Query::ClusterNodes,
+        Key::Block(slot, shape, finality) => {
+            let commitment = match finality {
+                Finality::Final => Commitment::Finalized,
+                Finality::Confirmed => Commitment::Confirmed,
+            };
+            let (details, encoding) = (shape.details, shape.encoding);
+            let (rewards, max_version) = (shape.rewards, shape.max_version);
+            Query::Block(BlockQuery { slot, details, encoding, rewards, max_version, commitment })
+        }
+        Key::NoBlock(slot) => return Some((format!("no block {slot}"), format!("block {slot}"))),
+        // Over in less time than is worth sharing.
+        Key::NotYet(..) => return None,
+    };
+    let text = format!("{} {}", query.method().as_str(), query.params_json());
+    let together = match key {
+        Key::Account(pubkey, ..) => format!("account {pubkey}"),
+        Key::Accounts(pubkeys, ..) => {
+            format!("accounts {}", pubkeys.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+        }
+        Key::Block(slot, ..) => format!("block {slot}"),
+        _ => text.clone(),
+    };
+    Some((text, together))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // A String takes every write.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! `[shared]`: the store that several gateways have in common; without a `url` there is none.
+
+use super::reader::Reader;
+use super::sections::{TIMEOUT, is_name};
+use super::upstreams::ca_file;
+use super::{Secret, Shared, defaults};
+
+const FIX: &str =
+    "write it like \"redis://user:password@10.0.0.5:6379\", rediss:// with TLS, or env:NAME, file:PATH";
+
+/// Reads the section, whole even where it asks for nothing.
+pub(super) fn read(r: &Reader<'_>) -> Option<Shared> {
+    let url = r.secret("url");
+    let urls = url.as_ref().map(|url| addresses(r, url)).unwrap_or_default();
+    let namespace = r.get("namespace", defaults::SHARED_NAMESPACE.to_owned());
+    if !is_name(&namespace) {
+        let rule = "expected letters, digits, '-', '_' and '.', at most 64 of them";
+        r.problem("namespace", Some(format!("{namespace:?}")), rule, "write it like \"slotfront\"");
+    }
+    let shared = Shared {
+        urls,
+        cluster: r.get("cluster", defaults::SHARED_CLUSTER),
+        namespace,
+        timeout: r.within("timeout", defaults::SHARED_TIMEOUT, TIMEOUT),
+        ca_file: ca_file(r),
+        secret: r.secret("secret"),
+    };
+    url.is_some().then_some(shared)
+}
+
+/// The addresses in a list that is separated by commas, each a secret: it may hold a password.
+fn addresses(r: &Reader<'_>, list: &Secret) -> Vec<Secret> {
+    let urls: Vec<_> = list.expose().split(',').map(|url| Secret::new(url.trim())).collect();
+    if let Some(rule) = urls.iter().find_map(fault) {
+        r.problem("url", Some("***".to_owned()), rule, FIX);
+    } else if urls.iter().any(|url| scheme(url) != scheme(&urls[0])) {
+        let rule = "has addresses with TLS and without";
+        r.problem("url", Some("***".to_owned()), rule, "write either redis:// or rediss:// in front of all");
+    }
+    urls
+}
+
+fn scheme(url: &Secret) -> Option<String> {
+    url::Url::parse(url.expose()).ok().map(|url| url.scheme().to_owned())
+}
+
+/// What is wrong with an address, without showing it.
+fn fault(url: &Secret) -> Option<&'static str> {
+    match url::Url::parse(url.expose()) {
+        Ok(url) if matches!(url.scheme(), "redis" | "rediss") && url.has_host() => {
+            let database = url.path().trim_start_matches('/');
+            if url.fragment().is_some() || url.query().is_some() {
+                Some("has a query or a fragment, which say nothing here")
+            } else if !database.is_empty() && database.parse::<u16>().is_err() {
+                Some("has a path that is no number of a database")
+            } else {
+                None
+            }
+        }
+        _ => Some("expected addresses with redis:// or rediss:// and a host, separated by commas"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_judged_without_being_shown() {
+        for (url, fine) in [
+            ("redis://127.0.0.1:6379", true),
+            ("redis://user:p%40ss@store.example", true),
+            ("rediss://[::1]:6380/3", true),
+            ("http://127.0.0.1:6379", false),
+            ("redis://", false),
+            ("127.0.0.1:6379", false),
+            ("rediss://a/x", false),
+            ("rediss://a/#insecure", false),
+            ("unix:/run/redis.sock", false),
+        ] {
+            assert_eq!(fault(&Secret::new(url)).is_none(), fine, "{url}");
+        }
+    }
+}

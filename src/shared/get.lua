@@ -1,0 +1,9 @@
+-- The values of KEYS, and the time at which they were read. What is no string is no value of ours: "".
+local t = redis.call('TIME')
+local found = {t[1], t[2]}
+for i, key in ipairs(KEYS) do
+  local value = redis.pcall('GET', key)
+  if type(value) == 'table' then value = '' end
+  found[i + 2] = value
+end
+return found

@@ -1,0 +1,25 @@
+-- GCRA over all who ask: books what was used already, whatever is left, and leases calls ahead out of what is left.
+-- KEYS[1] holds when the limit will be at rest again (µs of this clock).
+-- ARGV: calls used, or given back (negative), calls wanted, µs that a call takes to be forgotten, calls at once.
+-- Answers: calls leased, calls left (negative where more was used than there was), µs until one is left.
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local used, want, cell, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local rest = tonumber(redis.call('GET', KEYS[1]) or 0) or 0
+-- A clock that was ahead must lock nobody out for long.
+rest = math.min(rest, now + 16 * burst * cell)
+rest = math.max(math.max(rest, now) + used * cell, now)
+local left = math.floor((now + burst * cell - rest) / cell)
+local leased = 0
+-- At most half: others ask, too.
+if left > 0 then leased = math.min(want, math.max(1, math.ceil(left / 2))) end
+rest = rest + leased * cell
+if rest > now then
+  redis.call('SET', KEYS[1], string.format('%.0f', rest), 'PX', math.ceil((rest - now) / 1000) + 1000)
+else
+  redis.call('DEL', KEYS[1])
+end
+left = left - leased
+local wait = 0
+if left + leased < 1 then wait = math.ceil(rest + cell - burst * cell - now) end
+return {leased, left, wait}

@@ -1,0 +1,33 @@
+//! The parts of a store that fail by themselves: nodes of a cluster hold ranges of slots, and so does each part.
+
+/// Slots of a cluster.
+const SLOTS: usize = 16_384;
+
+/// The part of `parts` that holds `key`: a cluster goes by what stands in braces.
+pub(super) fn part_of(key: &str, parts: usize) -> usize {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(key, |(tag, _)| tag);
+    let slot = usize::from(crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes())) % SLOTS;
+    slot * parts / SLOTS
+}
+
+/// A key in this part, for trials.
+pub(super) fn trial(namespace: &str, part: usize, parts: usize) -> String {
+    let keys = (0_u32..).map(|n| format!("{namespace}:trial:{{{n}}}"));
+    let mut keys = keys.filter(|key| part_of(key, parts) == part);
+    // Infallible: numbers fall into every part.
+    keys.next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_with_one_tag_lie_in_one_part_and_every_part_has_a_trial() {
+        assert_eq!(part_of("a:{x}:1", 64), part_of("b:{x}:2", 64));
+        // The slot of `foo` is 12,182, as a cluster says.
+        assert_eq!(part_of("foo", SLOTS), 12_182);
+        assert!((0..64).all(|part| part_of(&trial("ns", part, 64), 64) == part));
+        assert!((0..9).all(|key| part_of(&key.to_string(), 1) == 0));
+    }
+}

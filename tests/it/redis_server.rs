@@ -1,0 +1,180 @@
+//! A real redis-server, or several as a cluster, that a test stops, kills and fills as it likes.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use redis::Connection;
+use slotfront::config::{Secret, Shared};
+use tokio::time::Instant;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server, killed when dropped.
+pub(crate) struct Redis {
+    port: u16,
+    arguments: Vec<String>,
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+/// A port that is free now.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Redis {
+    /// A server that keeps nothing on disk, with these arguments more.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::on(free_port(), arguments)
+    }
+
+    pub(crate) fn on(port: u16, arguments: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let child = spawn(port, &arguments, dir.path());
+        let redis = Self { port, arguments, child, dir };
+        redis.wait();
+        redis
+    }
+
+    /// The settings with which a gateway uses it; nothing here is in a hurry, and the machine may be.
+    pub(crate) fn settings(&self) -> Shared {
+        Self::settings_at(&self.url())
+    }
+
+    pub(crate) fn settings_at(url: &str) -> Shared {
+        Shared {
+            urls: vec![Secret::new(url)],
+            cluster: false,
+            namespace: "test".to_owned(),
+            timeout: Duration::from_secs(2),
+            ca_file: None,
+            secret: None,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn connection(&self) -> Connection {
+        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+    }
+
+    /// The keys that begin so.
+    pub(crate) fn keys(&self, beginning: &str) -> Vec<String> {
+        redis::cmd("KEYS").arg(format!("{beginning}*")).query(&mut self.connection()).unwrap()
+    }
+
+    pub(crate) fn flush(&self) {
+        redis::cmd("FLUSHALL").exec(&mut self.connection()).unwrap();
+    }
+
+    /// It answers nobody, and is still there.
+    pub(crate) fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// The same server again, with nothing in it.
+    pub(crate) fn restart(&mut self) {
+        self.child = spawn(self.port, &self.arguments, self.dir.path());
+        self.wait();
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(
+            Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success()
+        );
+    }
+
+    fn wait(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(Instant::now() < deadline, "redis-server does not listen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn spawn(port: u16, arguments: &[String], dir: &std::path::Path) -> Child {
+    let started = Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .arg("--dir")
+        .arg(dir)
+        .args(arguments)
+        .stdout(Stdio::null())
+        .spawn();
+    started.expect("redis-server is installed, as tests/run does (Debian: redis-server)")
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Three servers as one cluster.
+pub(crate) struct RedisCluster(pub(crate) Vec<Redis>);
+
+impl RedisCluster {
+    pub(crate) fn start() -> Self {
+        let nodes: Vec<_> = (0..3).map(|_| Self::node()).collect();
+        let addresses: Vec<_> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+        let made = Command::new("redis-cli")
+            .args(["--cluster", "create"])
+            .args(&addresses)
+            .args(["--cluster-yes"])
+            .output()
+            .expect("redis-cli is installed, as tests/run does (Debian: redis-tools)");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
+        let cluster = Self(nodes);
+        cluster.wait();
+        cluster
+    }
+
+    /// Its bus listens ten thousand ports above, which must be a port, too; cut off nodes go on with their part.
+    fn node() -> Redis {
+        let port = std::iter::repeat_with(free_port).find(|port| *port < 55_000).unwrap();
+        let arguments = [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            "60000",
+            "--cluster-require-full-coverage",
+            "no",
+        ];
+        Redis::on(port, &arguments)
+    }
+
+    pub(crate) fn settings(&self) -> Shared {
+        let urls = self.0.iter().map(|node| Secret::new(node.url())).collect();
+        Shared { urls, cluster: true, ..self.0[0].settings() }
+    }
+
+    fn wait(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        let is_whole = |node: &Redis| {
+            let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut node.connection()).unwrap();
+            info.contains("cluster_state:ok")
+        };
+        while !self.0.iter().all(is_whole) {
+            assert!(Instant::now() < deadline, "no cluster");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! A store that stops, breaks, fills, moves or refuses us: no caller fails, and it is taken up again.
+
+use std::time::Duration;
+
+use serde_json::json;
+use slotfront::config::{Secret, Shared};
+use slotfront::telemetry::{SharedOperation, SharedResult};
+use tokio::time::Instant;
+
+use super::{connected, counted, put, what_one_fetched_the_other_answers, with};
+use crate::harness::Stage;
+use crate::redis_server::{Redis, RedisCluster};
+
+/// Settings as a gateway has them, for a store that does not answer.
+fn hasty(store: &Redis) -> Shared {
+    Shared { timeout: Duration::from_millis(20), ..store.settings() }
+}
+
+/// Calls that are misses, one after the other; how long the longest took.
+async fn misses(stage: &Stage, calls: usize) -> Duration {
+    let there = stage.cluster.examples();
+    let mut longest = Duration::ZERO;
+    for i in 0..calls {
+        let (account, from) = (&there.wallets[i % there.wallets.len()], i);
+        let form = json!({"encoding": "base64", "dataSlice": {"offset": from, "length": 1}});
+        let started = Instant::now();
+        let reply = stage.call("getAccountInfo", json!([account.to_string(), form])).await;
+        longest = longest.max(started.elapsed());
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert!(reply.json().get("result").is_some(), "{}", reply.text);
+    }
+    longest
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_store_that_stops_is_left_alone_and_taken_up_again() {
+    let store = Redis::start(&[]);
+    let a = connected(Stage::with(with(hasty(&store))).await).await;
+    misses(&a, 5).await;
+    put(&a, 1).await;
+    store.pause();
+    a.until("it is left alone", || {
+        counted(&a, SharedOperation::Connect, SharedResult::Timeout) >= 1 && !a.front().cache.shares()
+    })
+    .await;
+    let asked = || {
+        let of = |result| counted(&a, SharedOperation::Get, result);
+        SharedResult::ALL.into_iter().map(of).sum::<u64>() - of(SharedResult::Skipped)
+    };
+    let before = asked();
+    misses(&a, 200).await;
+    assert_eq!(asked(), before, "nothing is asked of it");
+    assert!(counted(&a, SharedOperation::Get, SharedResult::Skipped) >= 1);
+    store.resume();
+    a.until("it is taken up again", || a.front().cache.shares()).await;
+    // What was sent before it stopped is not taken for something new.
+    a.front().cache.purge(&slotfront::cache::purge::Filter::default());
+    let hits = asked();
+    misses(&a, 5).await;
+    assert!(asked() > hits);
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn under_load_no_caller_fails_whatever_becomes_of_the_store() {
+    let mut store = Redis::start(&["--maxmemory-policy", "noeviction"]);
+    let a = connected(Stage::with(with(hasty(&store))).await).await;
+    let b = connected(a.beside(|_| ()).await).await;
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let load = async {
+        while !over.load(std::sync::atomic::Ordering::Relaxed) {
+            tokio::join!(misses(&a, 20), misses(&b, 20));
+            for stage in [&a, &b] {
+                stage.front().cache.clear();
+            }
+        }
+    };
+    let faults = async {
+        let moment = || tokio::time::sleep(Duration::from_millis(400));
+        let back =
+            |what: &'static str| a.until(what, || a.front().cache.shares() && b.front().cache.shares());
+        moment().await;
+        store.pause();
+        moment().await;
+        store.resume();
+        back("after a pause").await;
+        store.kill();
+        moment().await;
+        store.restart();
+        back("after a restart").await;
+        moment().await;
+        assert!(!store.keys("test:cache").is_empty(), "it is used again");
+        store.flush();
+        moment().await;
+        assert!(!store.keys("test:cache").is_empty(), "and again");
+        () = redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).query(&mut store.connection()).unwrap();
+        let refused = |stage| counted(stage, SharedOperation::Put, SharedResult::Refused) > 0;
+        a.until("it is full", || refused(&a) && refused(&b)).await;
+        assert!(a.front().cache.shares(), "and can still be read");
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    };
+    tokio::join!(load, faults);
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn wrong_credentials_cost_nobody_anything_and_right_ones_need_little() {
+    let store = Redis::start(&["--requirepass", "hunter2"]);
+    let mut admin = redis::Client::open(format!("redis://:hunter2@127.0.0.1:{}", store.port()))
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    // As deploy/shared.md gives them.
+    let rights = "~test:* +get +set +getrange +del +hmget +hset +pexpire +time +evalsha +script|load";
+    let rights: Vec<_> = rights.split(' ').collect();
+    let user = ["SETUSER", "slotfront", "on", ">p@ss,word"];
+    () = redis::cmd("ACL").arg(&user).arg(&rights).query(&mut admin).unwrap();
+    let url = |user: &str| format!("redis://{user}@127.0.0.1:{}", store.port());
+    for wrong in ["", "slotfront:hunter2", "nobody:x"] {
+        let a = Stage::of(1, with(Redis::settings_at(&url(wrong)))).await;
+        a.until("it is refused", || counted(&a, SharedOperation::Connect, SharedResult::Refused) > 0).await;
+        misses(&a, 3).await;
+        assert!(!a.front().cache.shares());
+    }
+    let shared = Redis::settings_at(&url("slotfront:p%40ss%2Cword"));
+    what_one_fetched_the_other_answers(shared).await;
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn over_tls_the_stores_certificate_is_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let issued = |name: &str| {
+        let issued = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let (cert, key) = (dir.path().join(format!("{name}.pem")), dir.path().join(format!("{name}.key")));
+        std::fs::write(&cert, issued.cert.pem()).unwrap();
+        std::fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
+        (cert, key)
+    };
+    let ((cert, key), (another, _)) = (issued("store"), issued("another"));
+    let port = crate::redis_server::free_port().to_string();
+    let _store = Redis::start(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        cert.to_str().unwrap(),
+        "--tls-key-file",
+        key.to_str().unwrap(),
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let shared = |ca_file: &std::path::PathBuf| Shared {
+        ca_file: Some(ca_file.clone()),
+        ..Redis::settings_at(&format!("rediss://localhost:{port}"))
+    };
+    let distrusts = Stage::of(1, with(shared(&another))).await;
+    let refused = || counted(&distrusts, SharedOperation::Connect, SharedResult::Unreachable) > 0;
+    distrusts.until("the certificate is not believed", refused).await;
+    what_one_fetched_the_other_answers(shared(&cert)).await;
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn of_several_servers_the_one_that_takes_writes_is_used() {
+    let first = Redis::start(&[]);
+    let follows = first.port().to_string();
+    let second = Redis::start(&["--replicaof", "127.0.0.1", &follows]);
+    let both = Shared { urls: vec![Secret::new(second.url()), Secret::new(first.url())], ..first.settings() };
+    let a = connected(Stage::with(with(both)).await).await;
+    misses(&a, 3).await;
+    put(&a, 3).await;
+    // They change places: the first one refuses writes from now on.
+    let tell = |server: &Redis, words: [&str; 2]| {
+        redis::cmd("REPLICAOF").arg(&words).exec(&mut server.connection()).unwrap();
+    };
+    tell(&second, ["NO", "ONE"]);
+    tell(&first, ["127.0.0.1", &second.port().to_string()]);
+    a.front().cache.clear();
+    let puts = || counted(&a, SharedOperation::Put, SharedResult::Ok);
+    let before = puts();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while puts() == before {
+        assert!(Instant::now() < deadline, "the new one is never found");
+        misses(&a, 3).await;
+        a.front().cache.clear();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_cluster_without_one_of_its_nodes_goes_on_with_the_others() {
+    let mut cluster = RedisCluster::start();
+    let shared = Shared { timeout: Duration::from_millis(20), ..cluster.settings() };
+    let a = connected(Stage::with(with(shared)).await).await;
+    misses(&a, 30).await;
+    let of = |operation, result| counted(&a, operation, result);
+    a.until("it is used", || of(SharedOperation::Put, SharedResult::Ok) > 20).await;
+    cluster.0[1].pause();
+    for _ in 0..10 {
+        a.front().cache.clear();
+        misses(&a, 30).await;
+    }
+    let skipped = of(SharedOperation::Get, SharedResult::Skipped);
+    assert!(skipped > 0, "its part is left alone");
+    let kept = of(SharedOperation::Put, SharedResult::Ok);
+    a.front().cache.clear();
+    misses(&a, 30).await;
+    a.until("the others are used", || of(SharedOperation::Put, SharedResult::Ok) > kept).await;
+    cluster.0[1].resume();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        a.front().cache.clear();
+        let skipped = of(SharedOperation::Get, SharedResult::Skipped);
+        misses(&a, 30).await;
+        if of(SharedOperation::Get, SharedResult::Skipped) == skipped {
+            break;
+        }
+        assert!(Instant::now() < deadline, "its part is never taken up again");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    cluster.0[2].kill();
+    a.front().cache.clear();
+    misses(&a, 60).await;
+    cluster.0[0].kill();
+    cluster.0[1].kill();
+    misses(&a, 60).await;
+    cluster.0.iter_mut().for_each(Redis::restart);
+    let kept = of(SharedOperation::Put, SharedResult::Ok);
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while of(SharedOperation::Put, SharedResult::Ok) == kept {
+        assert!(Instant::now() < deadline, "the cluster is never found again");
+        a.front().cache.clear();
+        misses(&a, 30).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

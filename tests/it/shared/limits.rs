@@ -1,0 +1,154 @@
+//! Rates and quotas that count for all gateways of a store together.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use slotfront::config::{Config, Shared};
+use slotfront::telemetry::SharedOperation;
+use slotfront::telemetry::SharedResult;
+use tokio::time::Instant;
+
+use super::{connected, counted};
+use crate::harness::{Reply, Stage};
+use crate::redis_server::Redis;
+
+/// Settings of a gateway that shares limits on this plan.
+fn limited(shared: Shared, rps: u32, burst: u32, monthly_units: Option<u64>) -> impl FnOnce(&mut Config) {
+    move |config| {
+        config.shared = Some(shared);
+        let plan = config.plans.get_mut("dev").unwrap();
+        (plan.rps, plan.burst, plan.monthly_units) = (rps, burst, monthly_units);
+    }
+}
+
+/// Calls at each of `stages` from several callers without a pause; how many passed, and how long it took.
+async fn flood(stages: &[Stage], callers: usize, time: Duration) -> (u32, Duration) {
+    let started = Instant::now();
+    let all = stages.iter().flat_map(|stage| std::iter::repeat_n(stage, callers)).map(|stage| async move {
+        let mut passed = 0_u32;
+        while started.elapsed() < time {
+            let reply = stage.call("getClusterNodes", json!([])).await;
+            assert!(matches!(reply.status, 200 | 429), "{}", reply.text);
+            passed += u32::from(reply.status == 200);
+        }
+        passed
+    });
+    let passed = futures_util::future::join_all(all).await.into_iter().sum();
+    (passed, started.elapsed())
+}
+
+/// So many gateways with one store and one plan.
+async fn gateways(n: usize, change: impl FnOnce(&mut Config)) -> Vec<Stage> {
+    let mut stages = vec![connected(Stage::of(1, change).await).await];
+    while stages.len() < n {
+        stages.push(connected(stages[0].beside(|_| ()).await).await);
+    }
+    stages
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_plan_of_a_hundred_a_second_is_that_at_four_gateways_together() {
+    let store = Redis::start(&[]);
+    let stages = gateways(4, limited(store.settings(), 100, 100, None)).await;
+    let (passed, took) = flood(&stages, 2, Duration::from_secs(4)).await;
+    let allowed = 100.0 + 100.0 * took.as_secs_f64();
+    println!("{passed} passed, {allowed:.0} allowed");
+    // However slow the machine is, the store's time is the time that counts.
+    assert!(f64::from(passed) <= allowed * 1.05, "{passed} of {allowed}");
+    assert!(f64::from(passed) >= allowed * 0.7, "{passed} of {allowed}: nobody goes short");
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn one_caller_alone_has_its_whole_burst_at_once_and_what_is_not_used_is_given_back() {
+    let store = Redis::start(&[]);
+    let stages = gateways(2, limited(store.settings(), 1, 100, None)).await;
+    let batch = |calls: usize| {
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes", "params": []});
+        Value::from(vec![call; calls]).to_string()
+    };
+    let passed = |reply: &Reply| {
+        let json = reply.json();
+        json.as_array().unwrap().iter().filter(|element| element.get("result").is_some()).count()
+    };
+    // Ninety at once, out of nothing: no one waits for the store.
+    assert_eq!(passed(&stages[0].post(batch(90)).await), 90);
+    let told = || counted(&stages[0], SharedOperation::Limit, SharedResult::Ok) > 0;
+    stages[0].until("the store has heard of them", told).await;
+    // What the first one leased ahead comes back; the second one has what is left, and a few that time brings.
+    let key = store.keys("test:limit").remove(0);
+    let owed = || {
+        let rest: f64 = redis::cmd("GET").arg(&key).query(&mut store.connection()).unwrap();
+        let time: (f64, f64) = redis::cmd("TIME").query(&mut store.connection()).unwrap();
+        (rest - time.0 * 1e6 - time.1) / 1e6
+    };
+    stages[0].until("what was leased is given back", || owed() < 91.0).await;
+    let second = passed(&stages[1].post(batch(100)).await);
+    let told = || counted(&stages[1], SharedOperation::Limit, SharedResult::Ok) > 0;
+    stages[1].until("the store has heard of them, too", told).await;
+    println!("{second} more at the second");
+    // The second one could not know, and let them pass once; now both know that nothing is left.
+    let after = stages[1].post(batch(50)).await;
+    assert_eq!(passed(&after), 0, "{}", after.text);
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn units_count_for_all_gateways_and_outlive_the_store() {
+    let mut store = Redis::start(&[]);
+    let stages = gateways(2, limited(store.settings(), 1000, 1000, Some(40))).await;
+    let used = |stage: &Stage| {
+        let gateway = &stage.front().gateway;
+        let who = gateway.authenticate("dev", [127, 0, 0, 1].into(), None, Instant::now()).unwrap();
+        who.usage(Instant::now()).unwrap().month.used
+    };
+    for _ in 0..15 {
+        stages[0].call("getClusterNodes", json!([])).await;
+    }
+    stages[1].until("the other knows", || used(&stages[1]) > 14.9).await;
+    store.flush();
+    for _ in 0..5 {
+        stages[1].call("getClusterNodes", json!([])).await;
+    }
+    stages[0].until("nothing is forgotten", || used(&stages[0]) > 19.9).await;
+    // Without a store each counts for itself, and tells afterwards.
+    store.kill();
+    stages[0].until("it is lost", || !stages[0].front().cache.shares()).await;
+    stages[1].until("it is lost", || !stages[1].front().cache.shares()).await;
+    for stage in &stages {
+        for _ in 0..5 {
+            assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
+        }
+    }
+    store.restart();
+    for stage in &stages {
+        stage.until("all is told", || used(stage) > 29.9).await;
+        assert!(used(stage) < 30.1, "and told once: {}", used(stage));
+    }
+    while stages[0].call("getClusterNodes", json!([])).await.status == 200 {}
+    stages[1].until("the quota is used up here, too", || used(&stages[1]) > 39.9).await;
+    assert_eq!(stages[1].call("getClusterNodes", json!([])).await.status, 429);
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn without_the_store_each_gateway_goes_by_its_own_limit_and_with_it_by_one() {
+    let mut store = Redis::start(&[]);
+    let stages = gateways(2, limited(store.settings(), 10, 10, None)).await;
+    store.kill();
+    for stage in &stages {
+        stage.until("it is lost", || !stage.front().cache.shares()).await;
+    }
+    let (passed, took) = flood(&stages, 1, Duration::from_secs(2)).await;
+    let one = 10.0 + 10.0 * took.as_secs_f64();
+    assert!(f64::from(passed) <= one * 2.0 + 2.0, "{passed} where one has {one}");
+    store.restart();
+    for stage in &stages {
+        stage.until("it is there", || stage.front().cache.shares()).await;
+    }
+    flood(&stages, 1, Duration::from_secs(2)).await;
+    let (passed, took) = flood(&stages, 1, Duration::from_secs(3)).await;
+    let one = 10.0 * took.as_secs_f64();
+    assert!(f64::from(passed) <= one * 1.05 + 10.0, "{passed} where {one} are allowed");
+}
