@@ -86,7 +86,10 @@ fn names_differ_by_cluster_and_question_and_lie_together_where_one_plan_asks_for
     assert!(tag(&none) != tag(&name(&seal, &Key::NoBlock(8))));
     assert!(seal.name("ns", "g", &Key::NotYet(7, Commitment::Confirmed)).is_none());
     insta::assert_snapshot!(none.key, @"ns:cache1:genesis:{302206d48639e446}:6e2450d99d00cb524254151e26f5314e");
-    insta::assert_snapshot!(name(&seal, &key(1)).question, @"");
+    insta::assert_snapshot!(
+        name(&seal, &key(1)).question,
+        @r#"getAccountInfo ["4vJ9JU1bJJE96FWSJKvHsmmFADCg4gpZQff4P3bkLKi",{"commitment":"finalized","encoding":"base64"}]"#
+    );
 }
 
 proptest! {
