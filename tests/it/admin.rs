@@ -204,7 +204,7 @@ async fn what_is_wrong_with_an_admin_call_is_named_with_what_was_expected() {
         (
             "POST",
             "/api/keys",
-            json!({"name": "a", "methods": ["getHealth"]}),
+            json!({"name": "a", "methods": ["sendTransaction"]}),
             400,
             "methods[0]: expected one of the eight methods",
         ),
