@@ -52,9 +52,7 @@ pub(crate) fn seeds(root: &Path) -> Vec<(&'static str, Vec<u8>)> {
         let account: Vec<u8> = (0..bytes).map(|i: u32| (i * 7).to_le_bytes()[0]).collect();
         seeds.push(("account", [&[offset, length, 0][..], &account].concat()));
     }
-    for path in ["config/example.toml"] {
-        seeds.push(("config", read(path).into_bytes()));
-    }
+    seeds.push(("config", read("config/example.toml").into_bytes()));
     seeds.push(("config", b"[[upstream]]\nname = \"a\"\nurl = \"http://10.0.0.1:8899\"\n".to_vec()));
     seeds
 }

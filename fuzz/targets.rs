@@ -190,13 +190,10 @@ pub(crate) fn account(data: &[u8]) {
         };
         let made = list::write_single(&text, &single.value, asked);
         let base58 = matches!(asked.encoding, AccountEncoding::Base58 | AccountEncoding::Binary);
-        let body: Body = match made {
-            Ok((body, _)) => body,
-            Err(_) => {
-                let parsed = asked.encoding == AccountEncoding::JsonParsed;
-                assert!(parsed || (base58 && part.len() > 128), "{asked:?} of {} bytes", part.len());
-                continue;
-            }
+        let Ok((body, _)): Result<(Body, bool), _> = made else {
+            let parsed = asked.encoding == AccountEncoding::JsonParsed;
+            assert!(parsed || (base58 && part.len() > 128), "{asked:?} of {} bytes", part.len());
+            continue;
         };
         let data = json(&body.whole())["value"]["data"].clone();
         let (said, encoding) = match &data {

@@ -56,11 +56,10 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         shard.insert(key.clone(), landing.clone());
         drop(shard);
         // Removed however the task ends, also when it panics or is dropped: no one must wait for it again.
-        let entry = Departed { flights: Arc::clone(self), key: key.clone() };
+        let mut entry = Departed { flights: Arc::clone(self), key: Some(key.clone()) };
         self.tasks.spawn(async move {
             let mut landed = fetch().await;
-            // The flight's own table holds one receiver; any further one is somebody who still waits.
-            if failed(&landed) && land.receiver_count() > 1 {
+            if failed(&landed) && !entry.leaves_alone(&land) {
                 let again = fetch().await;
                 // Of two failures the first says more: the second may have found nobody left to ask.
                 if !failed(&again) {
@@ -90,12 +89,32 @@ impl<T: Clone> Seat<T> {
 /// Takes a flight off the table when it ends.
 struct Departed<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> {
     flights: Arc<Flights<K, T>>,
-    key: K,
+    /// `None` once it is off the table.
+    key: Option<K>,
+}
+
+impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Departed<K, T> {
+    /// Takes the flight off the table if nobody waits for it. In one step: whoever comes a moment later would be given a
+    /// failure that nobody tried again.
+    fn leaves_alone(&mut self, land: &watch::Sender<Option<T>>) -> bool {
+        let Some(key) = &self.key else { return true };
+        let mut shard = self.flights.shard(key);
+        // The table holds one receiver; any further one is somebody who still waits.
+        if land.receiver_count() > 1 {
+            return false;
+        }
+        shard.remove(key);
+        drop(shard);
+        self.key = None;
+        true
+    }
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Drop for Departed<K, T> {
     fn drop(&mut self) {
-        self.flights.shard(&self.key).remove(&self.key);
+        if let Some(key) = &self.key {
+            self.flights.shard(key).remove(key);
+        }
     }
 }
 

@@ -134,15 +134,13 @@ impl Model {
         let kept = (q == Votes || slot <= frontier + 64) && !(q == Fee && slot.is_multiple_of(3));
         let places = if q == List { vec![List, Account(0), Account(1)] } else { vec![q] };
         for place in places {
-            match self.may(place, c, frontier, now) {
-                Some((held, _, serves)) if held > slot && serves => {
-                    // At processed, what would not be kept is not held to what is.
-                    if place == q && (kept || c != Commitment::Processed) {
-                        return held;
-                    }
-                }
-                _ if kept => drop(self.held.insert((place, c), (slot, sent))),
-                _ => {}
+            let ahead = self.may(place, c, frontier, now).filter(|(held, _, serves)| *held > slot && *serves);
+            // At processed, what would not be kept is not held to what is.
+            if let Some((held, ..)) = ahead.filter(|_| place == q && (kept || c != Commitment::Processed)) {
+                return held;
+            }
+            if ahead.is_none() && kept {
+                self.held.insert((place, c), (slot, sent));
             }
         }
         slot

@@ -65,8 +65,8 @@ class Gateway:
         public, admin = self.ports
         text = (f'[server]\nlisten = "127.0.0.1:{public}"\nadmin_listen = "127.0.0.1:{admin}"\n'
                 f'[auth]\nadmin_token = "{TOKEN}"\n[plans.standard]\nrps = {rps}\nburst = {rps}\n'
-                # A hang is found out within a second; one node is well, and all others may be asked before; the cache is full soon.
-                f'[pool]\nretries = {retries}\nattempt_timeout = {{ default = "1s" }}\n[cache]\ncapacity = "8MiB"\nmax_entry = "1MiB"\n')
+                # A hang is found out within three seconds; one node is well, and all others may be asked before; the cache is full soon.
+                f'[pool]\nretries = {retries}\nattempt_timeout = {{ default = "3s" }}\n[cache]\ncapacity = "8MiB"\nmax_entry = "1MiB"\n')
         upstreams = [*enumerate(self.nodes), *([(len(self.nodes), self.laggard)] if laggard else [])]
         for i, port in upstreams:
             text += f'[[upstream]]\nname = "node-{i}"\nurl = "http://127.0.0.1:{port}"\n'
@@ -113,6 +113,7 @@ async def soak(options, folder):
             gateway.process.wait_for("slotfront is running")
             await asyncio.to_thread(ready, f"http://127.0.0.1:{gateway.ports[1]}/")
             following = asyncio.create_task(chain.follow())
+            beating = asyncio.create_task(tally.beat())
             # As it stands with nothing to do.
             await asyncio.sleep(5)
             idle = {"descriptors": gateway.held()[0], "tasks": await gateway.metric("tasks")}
@@ -129,15 +130,16 @@ async def soak(options, folder):
                 if task.done():
                     task.result()
             print(f"seed {options.seed}: {tally.calls} calls, {tally.hits} hits, {tally.checked} held to the truth, "
-                  f"{tally.gone} clients went away; {director.counted}")
+                  f"{tally.gone} clients went away, {tally.late} calls timed out while the machine stood still; {director.counted}")
             may = {name: int(count) + KEPT_CONNECTIONS for name, count in idle.items()}
             left = await settle(gateway, may)
             following.cancel()
+            beating.cancel()
             problems = table(tally, may, left, early, gateway.held()[1])
             stopped = gateway.process.stop()
             printed = gateway.process.printed()
     panics = [line for line in printed.splitlines() if "panicked" in line]
-    if stopped != 0 or panics or tally.checked < tally.calls / 2:
+    if stopped != 0 or panics or tally.checked < tally.calls / 4:
         problems.append(f"exit code {stopped}, {len(panics)} panics, {tally.checked} of {tally.calls} checked: {panics[:3]}")
     return problems
 

@@ -37,12 +37,12 @@ class Proxy:
 
     async def serve(self, reader, writer):
         node = Connection("127.0.0.1", self.node)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while message := await read_message(reader):
                 if not await self.answer(node, message[1].decode(), writer):
                     break
         await node.close()
-        with contextlib.suppress(OSError, asyncio.CancelledError):
+        with contextlib.suppress(OSError):
             writer.close()
 
     async def answer(self, node, body, writer):

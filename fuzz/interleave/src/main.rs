@@ -1,0 +1,159 @@
+//! The single-flight and the floors of keys under thousands of schedules, drawn by shuttle.
+//!
+//! What runs is the text of `src/cache/flight.rs` and `src/gateway/seen.rs`, with the scheduler's primitives in place of
+//! the real ones: every lock, atomic and wait is a place where another task may go on.
+
+mod watch;
+
+use std::sync::Arc;
+
+use shuttle::future::{block_on, spawn, yield_now};
+use shuttle::sync::Mutex;
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+
+#[allow(dead_code)]
+mod flight {
+    include!(concat!(env!("OUT_DIR"), "/flight.rs"));
+}
+#[allow(dead_code)]
+mod seen {
+    include!(concat!(env!("OUT_DIR"), "/seen.rs"));
+}
+
+/// Schedules for each scene.
+const SCHEDULES: usize = 2_000;
+
+#[derive(Debug, Clone, Default)]
+pub struct TaskTracker;
+
+impl TaskTracker {
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(spawn(task));
+    }
+}
+
+/// As `arc_swap` has it, as far as it is used.
+#[derive(Debug, Default)]
+pub struct ArcSwap<T>(Mutex<Arc<T>>);
+
+impl<T> ArcSwap<T> {
+    pub fn load_full(&self) -> Arc<T> {
+        Arc::clone(&self.0.lock().unwrap())
+    }
+
+    pub fn store(&self, value: Arc<T>) {
+        *self.0.lock().unwrap() = value;
+    }
+}
+
+pub mod methods {
+    pub type Slot = u64;
+    #[derive(Debug, Clone, Copy)]
+    pub struct Commitment;
+    #[derive(Debug, Default)]
+    pub struct PerCommitment<T>(T);
+    impl<T> PerCommitment<T> {
+        pub fn get(&self, _: Commitment) -> &T {
+            &self.0
+        }
+    }
+}
+
+/// Three callers of one key, each twice: never two fetches at once, and nobody gets what landed before it asked.
+fn one_flight_at_a_time() {
+    let flights = flight::Flights::<u8, usize>::new(TaskTracker);
+    let (begun, landed, under_way) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let callers: Vec<_> = (0..3)
+        .map(|_| {
+            let (flights, begun, landed, under_way) = (flights.clone(), begun.clone(), landed.clone(), under_way.clone());
+            spawn(async move {
+                for _ in 0..2 {
+                    let before = landed.load(Ordering::SeqCst);
+                    let (begun, done, under_way) = (begun.clone(), landed.clone(), under_way.clone());
+                    let fetch = move || {
+                        let (begun, done, under_way) = (begun.clone(), done.clone(), under_way.clone());
+                        async move {
+                            assert_eq!(under_way.fetch_add(1, Ordering::SeqCst), 0, "two fetches at once");
+                            let number = begun.fetch_add(1, Ordering::SeqCst) + 1;
+                            yield_now().await;
+                            under_way.fetch_sub(1, Ordering::SeqCst);
+                            done.store(number, Ordering::SeqCst);
+                            number
+                        }
+                    };
+                    let got = flights.join(&1, fetch, |_| false).landed().await;
+                    // The one that was landing as this one asked is the oldest that it may be given.
+                    assert!(got.is_some_and(|number| number >= before), "{got:?} after {before}");
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        block_on(caller).unwrap();
+    }
+}
+
+/// A first try that fails is tried once more for those who wait, and whoever waits is told.
+fn a_failure_is_tried_once_more() {
+    let flights = flight::Flights::<u8, usize>::new(TaskTracker);
+    let tries = Arc::<AtomicUsize>::default();
+    let callers: Vec<_> = (0..3)
+        .map(|caller| {
+            let (flights, tries) = (flights.clone(), tries.clone());
+            spawn(async move {
+                let fetch = move || {
+                    let tries = tries.clone();
+                    async move {
+                        yield_now().await;
+                        tries.fetch_add(1, Ordering::SeqCst) + 1
+                    }
+                };
+                let seat = flights.join(&1, fetch, |number| number % 2 == 1);
+                if caller == 0 {
+                    return;
+                }
+                let got = seat.landed().await.expect("a flight lands");
+                assert!(got % 2 == 0, "a second try succeeds for whoever waits, and this one got {got}");
+            })
+        })
+        .collect();
+    for caller in callers {
+        block_on(caller).unwrap();
+    }
+}
+
+/// A key's floor is the highest slot that it was shown, whoever shows it at once.
+fn a_floor_only_rises() {
+    let seen = seen::Seen::default();
+    let callers: Vec<_> = [[3, 9], [7, 4], [5, 8]]
+        .into_iter()
+        .map(|slots| {
+            let seen = seen.clone();
+            spawn(async move {
+                let mut last = 0;
+                for slot in slots {
+                    seen.at(methods::Commitment).show(slot);
+                    let now = seen.at(methods::Commitment).slot().unwrap_or(0);
+                    assert!(now >= slot && now >= last, "{now} after {slot} and {last}");
+                    last = now;
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        block_on(caller).unwrap();
+    }
+    assert_eq!(seen.at(methods::Commitment).slot(), Some(9));
+}
+
+fn main() {
+    for (name, scene) in [
+        ("one_flight_at_a_time", one_flight_at_a_time as fn()),
+        ("a_failure_is_tried_once_more", a_failure_is_tried_once_more),
+        ("a_floor_only_rises", a_floor_only_rises),
+    ] {
+        shuttle::check_random(scene, SCHEDULES);
+        shuttle::check_pct(scene, SCHEDULES, 3);
+        println!("{name}: {} schedules", 2 * SCHEDULES);
+    }
+}
