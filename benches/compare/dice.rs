@@ -29,4 +29,10 @@ impl Dice {
     pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
+
+    /// A part of one, in `0.0..1.0`.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are what such a number holds")]
+    pub(crate) fn part(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
 }

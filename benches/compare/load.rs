@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::Parser;
 use tokio::time::Instant;
 
+#[expect(dead_code, reason = "popularity is for a replay")]
 mod dice;
 #[expect(dead_code, reason = "a node reads addresses; a load writes them")]
 mod sized;
@@ -104,6 +105,7 @@ struct Done {
     next: AtomicU64,
     calls: AtomicU64,
     bytes: AtomicU64,
+    timed_out: AtomicU64,
 }
 
 impl Done {
@@ -113,7 +115,8 @@ impl Done {
     }
 }
 
-/// Asks on one connection until `call` has no more to ask.
+/// Asks on one connection until `call` has no more to ask. A time-out is counted and no more: a machine may stand still
+/// for longer than slotfront's deadline.
 async fn ask(
     target: Target,
     done: Arc<Done>,
@@ -127,6 +130,10 @@ async fn ask(
         }
         asked += 1;
         let answer = connection.post(&body).await?;
+        if answer.status == 504 {
+            done.timed_out.fetch_add(1, Ordering::Relaxed);
+            continue;
+        }
         if answer.status != 200 || !answer.body.starts_with(br#"{"jsonrpc":"2.0","result""#) {
             let text = String::from_utf8_lossy(&answer.body[..answer.body.len().min(300)]).into_owned();
             return Err(format!("{} to {body}: {text}", answer.status).into());
@@ -172,6 +179,7 @@ async fn main() -> Result<(), Fault> {
     }
     println!("calls {}", done.calls.load(Ordering::Relaxed));
     println!("bytes {}", done.bytes.load(Ordering::Relaxed));
+    println!("timed_out {}", done.timed_out.load(Ordering::Relaxed));
     println!("next {}", done.next.load(Ordering::Relaxed));
     println!("seconds {:.1}", begun.elapsed().as_secs_f64());
     Ok(())

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longer than slotfront's own deadline.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Far longer than slotfront's own deadline: a machine may stand still for minutes, and that is no fault.
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What went wrong, in words.
 pub(crate) type Fault = Box<dyn std::error::Error + Send + Sync>;
