@@ -225,10 +225,12 @@ impl Mix {
                 let _ = write!(first, "\"{message}\"");
             }
             "getBlock" => {
-                let newest = self.twin.slot(Commitment::from_name(commitment).unwrap_or(Commitment::Finalized));
+                let newest =
+                    self.twin.slot(Commitment::from_name(commitment).unwrap_or(Commitment::Finalized));
                 let _ = write!(first, "{}", newest - self.recent.draw(dice) as u64);
                 let details = choose(dice, &DETAILS);
-                config.push(format!(r#""transactionDetails":"{details}","maxSupportedTransactionVersion":0"#));
+                config
+                    .push(format!(r#""transactionDetails":"{details}","maxSupportedTransactionVersion":0"#));
                 if dice.below(2) == 0 {
                     config.push(r#""rewards":false"#.to_owned());
                 }

@@ -16,6 +16,7 @@ use clap::Parser;
 use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 mod dice;
 mod mix;
@@ -63,13 +64,16 @@ impl Newest {
     async fn watch(&self, node: Target) -> Result<(), Fault> {
         let mut connection = Connection::open(&node).await?;
         let calls = COMMITMENTS.map(|commitment| {
-            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"getSlot","params":[{{"commitment":"{commitment}"}}]}}"#)
+            format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"getSlot","params":[{{"commitment":"{commitment}"}}]}}"#
+            )
         });
         let body = format!("[{}]", calls.join(","));
         loop {
             let answers: Vec<Value> = serde_json::from_slice(&connection.post(&body).await?.body)?;
             for (newest, answer) in self.0.iter().zip(&answers) {
-                newest.fetch_max(answer["result"].as_u64().ok_or("a node without a slot")?, Ordering::Relaxed);
+                newest
+                    .fetch_max(answer["result"].as_u64().ok_or("a node without a slot")?, Ordering::Relaxed);
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -119,7 +123,8 @@ impl Run {
         let line = match asked {
             Ok(answer) => {
                 let outcome = outcome(&answer, method);
-                let behind = self.behind(&answer, commitment).map_or("-".to_owned(), |slots| slots.to_string());
+                let behind =
+                    self.behind(&answer, commitment).map_or("-".to_owned(), |slots| slots.to_string());
                 format!("{method} {commitment} {outcome} {micros} {behind}")
             }
             Err(_) => format!("{method} {commitment} failed {micros} -"),
@@ -175,8 +180,9 @@ async fn main() -> Result<(), Fault> {
         lines,
     });
     let watching = Arc::clone(&run);
-    let mut watch = tokio::spawn(async move { watching.newest.watch(options.node).await });
-    let writer = tokio::spawn(async move {
+    let tasks = TaskTracker::new();
+    let mut watch = tasks.spawn(async move { watching.newest.watch(options.node).await });
+    let writer = tasks.spawn(async move {
         while let Some(line) = written.recv().await {
             writeln!(out, "{line}")?;
         }

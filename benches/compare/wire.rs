@@ -71,7 +71,8 @@ impl Connection {
                     found.and_then(|header| std::str::from_utf8(header.value).ok()).unwrap_or("")
                 };
                 let (status, cache_status) = (head.code.unwrap_or(0), field("cache-status").to_owned());
-                let length: usize = field("content-length").parse().map_err(|_| "an answer without a length")?;
+                let length: usize =
+                    field("content-length").parse().map_err(|_| "an answer without a length")?;
                 let end = start + length;
                 self.read.reserve(end.saturating_sub(self.read.len()));
                 while self.read.len() < end {
