@@ -146,7 +146,7 @@ fn rest(c: &mut Criterion, cluster: &Cluster) {
     c.bench_function("derive: one vote account", |b| b.iter(|| black_box(votes::only(&all, &one).is_some())));
     let all = result(cluster, "getRecentPerformanceSamples", &json!([720]));
     c.bench_function("derive: 4 performance samples", |b| {
-        b.iter(|| black_box(samples::head(&all, 4).is_some()))
+        b.iter(|| black_box(samples::head(&all, 4).is_some()));
     });
 }
 

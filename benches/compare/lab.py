@@ -49,6 +49,12 @@ def free_port():
         return any_port.getsockname()[1]
 
 
+def make_key(slotfront, file):
+    """A key, of the plan `standard`, in a new key file."""
+    command = [slotfront, "keys", "create", "--file", file, "--name", "measure"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 class Servers:
     """What runs, each pinned to a core, until `stop`; what they write goes to one log."""
 
@@ -107,11 +113,7 @@ log = "warn"
 {config}
 """)
         if keys is None:
-            made = subprocess.run(
-                [target / "slotfront", "keys", "create", "--file", folder / "keys.toml", "--name", "measure"],
-                check=True, capture_output=True, text=True,
-            )
-            self.key = made.stdout.strip()
+            self.key = make_key(target / "slotfront", folder / "keys.toml")
         else:
             (folder / "keys.toml").write_text(keys)
             self.key = "KEY"
