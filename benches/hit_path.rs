@@ -81,6 +81,9 @@ fn hit_path(c: &mut Criterion) {
             black_box(out)
         });
     });
+    c.bench_function("reply: head and tail of a long result", |b| {
+        b.iter(|| black_box(reply::head_and_tail(black_box(&Id::Number(7)))));
+    });
     c.bench_function("whole: body to reply", |b| {
         b.iter(|| {
             let call = call(&body);

@@ -1,8 +1,9 @@
 //! What slotfront is compared with, beside nginx: servers that do less, and the node behind all of them.
 //!
 //! `constant` reads a body and answers the same to all; `floor` parses, limits, looks up in moka and splices, without
-//! keys, methods, freshness or metrics; `node` answers as a node whose chain stands still, and account data is `LENGTH`
-//! bytes long. Each takes its port as the last argument and says when it listens.
+//! keys, methods, freshness or metrics; `node` answers as a node whose chain stands still, and account data is as long
+//! as the account's address says ([`sized::address`]), else `LENGTH` bytes. Each takes its port as the last argument and
+//! says when it listens.
 
 #![expect(clippy::print_stdout, reason = "its output is how its caller knows that it listens")]
 
@@ -19,8 +20,12 @@ use axum::routing::post;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use moka::sync::Cache;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::net::TcpListener;
+
+#[expect(dead_code, reason = "a node reads addresses; a load writes them")]
+mod sized;
 
 /// Bytes of account data that make an answer of 247 bytes.
 const LENGTH: usize = 3;
@@ -40,12 +45,26 @@ fn json(body: impl Into<Body>) -> Response {
     ([(CONTENT_TYPE, "application/json; charset=utf-8")], body.into()).into_response()
 }
 
-fn account() -> String {
+/// An account with so many bytes of data.
+fn value(length: usize) -> String {
     use base64::Engine as _;
-    let data = base64::engine::general_purpose::STANDARD.encode([7; LENGTH]);
+    let data = base64::engine::general_purpose::STANDARD.encode(vec![7; length]);
     format!(
-        r#"{{"context":{{"apiVersion":"4.0.0","slot":{SLOT}}},"value":{{"data":["{data}","base64"],"executable":false,"lamports":100000000,"owner":"11111111111111111111111111111111","rentEpoch":18446744073709551615,"space":{LENGTH}}}}}"#
+        r#"{{"data":["{data}","base64"],"executable":false,"lamports":100000000,"owner":"11111111111111111111111111111111","rentEpoch":18446744073709551615,"space":{length}}}"#
     )
+}
+
+fn contextual(value: &str) -> String {
+    format!(r#"{{"context":{{"apiVersion":"4.0.0","slot":{SLOT}}},"value":{value}}}"#)
+}
+
+fn account() -> String {
+    contextual(&value(LENGTH))
+}
+
+/// The account of an address.
+fn value_of(address: &Value) -> String {
+    value(address.as_str().and_then(sized::size).unwrap_or(LENGTH))
 }
 
 fn enveloped(result: &str, id: &str) -> String {
@@ -55,6 +74,8 @@ fn enveloped(result: &str, id: &str) -> String {
 /// Answers as a node that stands still; a block is as long as the number that its slot is.
 async fn node(body: Bytes) -> Response {
     let Ok(call) = serde_json::from_slice::<Call<'_>>(&body) else { return json("not JSON") };
+    let params = call.params.and_then(|params| serde_json::from_str::<Vec<Value>>(params.get()).ok());
+    let first = params.and_then(|params| params.into_iter().next()).unwrap_or_default();
     let result = match call.method {
         "getHealth" => r#""ok""#.to_owned(),
         "getSlot" => SLOT.to_string(),
@@ -62,17 +83,17 @@ async fn node(body: Bytes) -> Response {
         "getGenesisHash" => r#""11111111111111111111111111111111""#.to_owned(),
         "getVersion" => r#"{"solana-core":"4.0.0","feature-set":1}"#.to_owned(),
         "getBlock" => {
-            let params: (usize,) = call
-                .params
-                .and_then(|params| serde_json::from_str::<Vec<serde_json::Value>>(params.get()).ok())
-                .and_then(|params| Some((usize::try_from(params.first()?.as_u64()?).ok()?,)))
-                .unwrap_or_default();
+            let length = first.as_u64().and_then(|slot| usize::try_from(slot).ok()).unwrap_or(0);
             format!(
                 r#"{{"blockHeight":1,"blockTime":1,"blockhash":"11111111111111111111111111111111","parentSlot":1,"previousBlockhash":"{}","transactions":[]}}"#,
-                "1".repeat(params.0)
+                "1".repeat(length)
             )
         }
-        _ => account(),
+        "getMultipleAccounts" => {
+            let values: Vec<String> = first.as_array().into_iter().flatten().map(value_of).collect();
+            contextual(&format!("[{}]", values.join(",")))
+        }
+        _ => contextual(&value_of(&first)),
     };
     json(enveloped(&result, call.id.get()))
 }

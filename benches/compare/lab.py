@@ -1,0 +1,178 @@
+"""What the measurements beside this file share: servers on cores of their own, loads, and what /proc and /metrics say."""
+
+import os
+import pathlib
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SERVER_CORE, LOAD_CORE = 0, 1
+
+
+def need(command, package):
+    if not shutil.which(command):
+        root = [] if os.geteuid() == 0 else ["sudo"]
+        subprocess.run([*root, "apt-get", "update", "-q"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*root, "apt-get", "install", "-y", "-q", package], check=True, stdout=subprocess.DEVNULL)
+
+
+def need_two_cores():
+    if (os.cpu_count() or 1) < 2:
+        sys.exit("two cores are needed: one for the servers, one for the load")
+
+
+def programs(target, *examples):
+    """The folder with the built programs: the given one, else they are built for production."""
+    if target:
+        return target.resolve()
+    names = [word for name in examples for word in ("--example", name)]
+    build = ["cargo", "build", "--locked", "--profile", "dist", "--bin", "slotfront", *names]
+    subprocess.run(build, cwd=ROOT, check=True)
+    return ROOT / "target" / "dist"
+
+
+def machine():
+    model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return f"{model.group(1) if model else platform.machine()}, {os.cpu_count()} cores, commit {commit.stdout.strip()}"
+
+
+def free_port():
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        return any_port.getsockname()[1]
+
+
+def make_key(slotfront, file):
+    """A key, of the plan `standard`, in a new key file."""
+    command = [slotfront, "keys", "create", "--file", file, "--name", "measure"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+class Servers:
+    """What runs, each pinned to a core, until `stop`; what they write goes to one log."""
+
+    def __init__(self, folder):
+        self.folder, self.running = pathlib.Path(folder), []
+
+    def start(self, core, command, env=None):
+        with open(self.folder / "servers.log", "ab") as log:
+            process = subprocess.Popen(
+                ["taskset", "-c", str(core), *map(str, command)],
+                stdout=log, stderr=log, cwd=self.folder, env={**os.environ, **(env or {})},
+            )
+        self.running.append(process)
+        return process
+
+    def stop(self):
+        for process in self.running:
+            process.terminate()
+        for process in self.running:
+            process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def node(self, target, core=LOAD_CORE):
+        """A yardstick node; returns its port."""
+        port = free_port()
+        self.start(core, [target / "examples" / "yardsticks", "node", port])
+        await_port(port)
+        return port
+
+
+class Gateway:
+    """A slotfront in a folder of its own, in front of nodes, with one key or those of a key file of the caller's."""
+
+    def __init__(self, servers, target, name, nodes, config="", cache="", keys=None, env=None, core=SERVER_CORE):
+        folder = servers.folder / name
+        folder.mkdir()
+        self.port, self.admin, self.nodes = free_port(), free_port(), [int(node) for node in nodes]
+        upstreams = "".join(f'[[upstream]]\nurl = "http://127.0.0.1:{node}"\n' for node in nodes)
+        (folder / "slotfront.toml").write_text(f"""
+[server]
+listen = "127.0.0.1:{self.port}"
+admin_listen = "127.0.0.1:{self.admin}"
+[plans.standard]
+rps = 1000000
+burst = 1000000
+{upstreams}
+[telemetry]
+log = "warn"
+[cache]
+{cache}
+{config}
+""")
+        if keys is None:
+            self.key = make_key(target / "slotfront", folder / "keys.toml")
+        else:
+            (folder / "keys.toml").write_text(keys)
+            self.key = "KEY"
+        command = [target / "slotfront", "serve", "--config", folder / "slotfront.toml"]
+        self.process = servers.start(core, command, env)
+        self.url = f"http://127.0.0.1:{self.port}/v3/{self.key}"
+        await_port(self.port, self.process)
+
+    def metrics(self):
+        """Every sample, by its name with its labels."""
+        text = urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics").read().decode()
+        lines = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
+        return {name: float(value) for name, value in lines}
+
+    def resident(self):
+        """Resident memory, and the most that it was, in bytes."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return [int(re.search(rf"{field}:\s*(\d+) kB", status).group(1)) * 1024 for field in ("VmRSS", "VmHWM")]
+
+    def descriptors(self):
+        """Open files and sockets, without the connections to nodes, which wait a while for the next call."""
+        waiting = set()
+        for line in pathlib.Path(f"/proc/{self.process.pid}/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if int(fields[2].split(":")[1], 16) in self.nodes:
+                waiting.add(f"socket:[{fields[9]}]")
+        folder = f"/proc/{self.process.pid}/fd"
+        return sum(os.readlink(f"{folder}/{name}") not in waiting for name in os.listdir(folder))
+
+    def threads(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+
+def await_port(port, process=None):
+    for _ in range(600):
+        if process and process.poll() is not None:
+            sys.exit(f"slotfront ended with {process.returncode}; its log is servers.log")
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    sys.exit(f"nothing listens on port {port}")
+
+
+def load_command(target, url, connections, *arguments):
+    """The load example, on the load's core."""
+    program = target / "examples" / "load"
+    return ["taskset", "-c", LOAD_CORE, program, url, "--connections", connections, *arguments]
+
+
+def load(target, url, connections, *arguments):
+    """Runs the load example to its end; what it did, by name."""
+    command = [str(word) for word in load_command(target, url, connections, *arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"the load failed: {done.stderr[:1000]}")
+    return read_load(done.stdout)
+
+
+def read_load(text):
+    return {name: float(value) for name, value in (line.split() for line in text.splitlines())}

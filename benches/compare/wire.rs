@@ -1,0 +1,95 @@
+//! A client that does as little as one can: a connection, a POST at a time, the whole answer.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Far longer than slotfront's own deadline: a machine may stand still for minutes, and that is no fault.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// What went wrong, in words.
+pub(crate) type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+/// `http://host:port/path`, taken apart.
+#[derive(Clone)]
+pub(crate) struct Target {
+    host: String,
+    path: String,
+}
+
+impl std::str::FromStr for Target {
+    type Err = String;
+
+    fn from_str(url: &str) -> Result<Self, String> {
+        let rest = url.strip_prefix("http://").ok_or("a URL that begins with http://")?;
+        let (host, path) = rest.split_once('/').ok_or("a URL with a path")?;
+        Ok(Self { host: host.to_owned(), path: format!("/{path}") })
+    }
+}
+
+/// An answer.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// The `Cache-Status` header.
+    pub(crate) cache_status: String,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A connection that is kept alive.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    target: Target,
+    /// What has been read and not yet been used.
+    read: Vec<u8>,
+}
+
+impl Connection {
+    pub(crate) async fn open(target: &Target) -> Result<Self, Fault> {
+        let stream = TcpStream::connect(&target.host).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, target: target.clone(), read: Vec::with_capacity(16 * 1024) })
+    }
+
+    /// Posts a body and reads the whole answer.
+    pub(crate) async fn post(&mut self, body: &str) -> Result<Answer, Fault> {
+        tokio::time::timeout(PATIENCE, self.exchange(body)).await?
+    }
+
+    async fn exchange(&mut self, body: &str) -> Result<Answer, Fault> {
+        let (host, path, length) = (&self.target.host, &self.target.path, body.len());
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        self.stream.write_all(request.as_bytes()).await?;
+        loop {
+            let mut headers = [httparse::EMPTY_HEADER; 32];
+            let mut head = httparse::Response::new(&mut headers);
+            if let httparse::Status::Complete(start) = head.parse(&self.read)? {
+                let field = |name: &str| {
+                    let found = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+                    found.and_then(|header| std::str::from_utf8(header.value).ok()).unwrap_or("")
+                };
+                let (status, cache_status) = (head.code.unwrap_or(0), field("cache-status").to_owned());
+                let length: usize =
+                    field("content-length").parse().map_err(|_| "an answer without a length")?;
+                let end = start + length;
+                self.read.reserve(end.saturating_sub(self.read.len()));
+                while self.read.len() < end {
+                    self.more().await?;
+                }
+                let body = self.read[start..end].to_vec();
+                self.read.drain(..end);
+                return Ok(Answer { status, cache_status, body });
+            }
+            self.more().await?;
+        }
+    }
+
+    async fn more(&mut self) -> Result<(), Fault> {
+        if self.stream.read_buf(&mut self.read).await? == 0 {
+            return Err("the connection ended inside an answer".into());
+        }
+        Ok(())
+    }
+}

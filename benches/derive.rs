@@ -1,0 +1,162 @@
+//! What it costs to make an answer from one that is kept in another form: accounts, lists, blocks, votes, samples.
+//!
+//! `cargo bench --bench derive`. The kept answers are a simulated node's own; the large account and the long block are
+//! theirs, drawn out.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use slotfront::cache::derive::block::{Shape, reshape};
+use slotfront::cache::derive::list::{
+    Single, joined, parts, read_list, read_single, write_list, write_single,
+};
+use slotfront::cache::derive::{samples, votes};
+use slotfront::cache::entry::Entry;
+use slotfront::cache::freshness::Class;
+use slotfront::methods::{
+    AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Commitment, DataSlice, Pubkey,
+};
+use slotfront::sim::{Cluster, Settings};
+use tokio::time::Instant;
+
+const WHOLE: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
+/// Accounts of a list.
+const LIST: usize = 100;
+/// Bytes of the large account, and transactions of the long block.
+const LARGE: usize = 60_000;
+const TRANSACTIONS: usize = 1_500;
+
+/// What a node answers, without the envelope.
+fn result(cluster: &Cluster, method: &str, params: &Value) -> Bytes {
+    #[derive(serde::Deserialize)]
+    struct Answer<'a> {
+        #[serde(borrow)]
+        result: &'a RawValue,
+    }
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+    let answer = cluster.node(0).answer(body.as_bytes());
+    let answer: Answer<'_> = serde_json::from_slice(&answer).expect("a result");
+    Bytes::copy_from_slice(answer.result.get().as_bytes())
+}
+
+fn single(text: &Bytes) -> Single {
+    read_single(text, WHOLE).expect("as a node writes it")
+}
+
+fn accounts(c: &mut Criterion, cluster: &Cluster) {
+    let token = cluster.examples().token_accounts[0].to_string();
+    let small = result(cluster, "getAccountInfo", &json!([token, {"encoding": "base64"}]));
+    let mut large: Value = serde_json::from_slice(&small).expect("JSON");
+    let data: Vec<u8> = (0..LARGE).map(|at| u8::try_from(at % 251).unwrap_or(0)).collect();
+    large["value"]["data"][0] = base64::engine::general_purpose::STANDARD.encode(data).into();
+    large["value"]["space"] = LARGE.into();
+    let large = Bytes::from(large.to_string());
+
+    let form = |encoding, length: Option<u64>| AccountForm {
+        encoding,
+        slice: length.map(|length| DataSlice { offset: 0, length }),
+    };
+    for (name, text, form) in [
+        ("165 bytes, as kept", &small, WHOLE),
+        ("165 bytes, a slice of 32", &small, form(AccountEncoding::Base64, Some(32))),
+        ("165 bytes, 32 of them in base58", &small, form(AccountEncoding::Base58, Some(32))),
+        ("165 bytes, base64+zstd", &small, form(AccountEncoding::Base64Zstd, None)),
+        ("60 KB, a slice of 32", &large, form(AccountEncoding::Base64, Some(32))),
+        ("60 KB, base64+zstd", &large, form(AccountEncoding::Base64Zstd, None)),
+    ] {
+        let kept = single(text);
+        c.bench_function(&format!("derive: account of {name}"), |b| {
+            b.iter(|| black_box(write_single(&kept.result, &kept.value, black_box(form)).is_ok()));
+        });
+    }
+    c.bench_function("derive: read an account of 165 bytes", |b| b.iter(|| black_box(single(&small).space)));
+}
+
+fn lists(c: &mut Criterion, cluster: &Cluster) {
+    let examples = cluster.examples();
+    let keys: Vec<String> = examples
+        .wallets
+        .iter()
+        .chain(&examples.token_accounts)
+        .cycle()
+        .take(LIST)
+        .map(Pubkey::to_string)
+        .collect();
+    let list = result(cluster, "getMultipleAccounts", &json!([keys, {"encoding": "base64"}]));
+    let singles: Vec<_> = parts(&list).expect("a list").iter().map(single).collect();
+    let class = Class::Account(Commitment::Finalized);
+    let entry = |single: Single| {
+        let kept = single.kept(Some(AccountEncoding::Base64));
+        Arc::new(Entry { kept, slot: 1, sent_at: Instant::now(), class, derived: false })
+    };
+    let entries: Vec<_> = singles.into_iter().map(entry).collect();
+    let (context, read) = read_list(&list, WHOLE, LIST).expect("a list");
+    let values: Vec<_> = read.into_iter().map(|single| single.value).collect();
+    let slice = AccountForm { slice: Some(DataSlice { offset: 0, length: 32 }), ..WHOLE };
+
+    c.bench_function("derive: list of 100, taken apart", |b| {
+        b.iter(|| black_box(read_list(&list, WHOLE, LIST).is_some()));
+    });
+    c.bench_function("derive: list of 100, put together", |b| {
+        b.iter(|| black_box(joined(black_box(&entries)).is_some()));
+    });
+    for (name, form) in [("as kept", WHOLE), ("in slices of 32", slice)] {
+        c.bench_function(&format!("derive: list of 100, written {name}"), |b| {
+            b.iter(|| black_box(write_list(&context, &values, black_box(form)).is_ok()));
+        });
+    }
+}
+
+fn blocks(c: &mut Criterion, cluster: &Cluster) {
+    let slot = cluster.examples().block_with_v0;
+    let block = |encoding| {
+        let config = json!({"encoding": encoding, "maxSupportedTransactionVersion": 0, "rewards": true});
+        let mut block: Value =
+            serde_json::from_slice(&result(cluster, "getBlock", &json!([slot, config]))).expect("JSON");
+        let transactions = block["transactions"].as_array().expect("transactions").clone();
+        block["transactions"] = transactions.into_iter().cycle().take(TRANSACTIONS).collect();
+        Bytes::from(block.to_string())
+    };
+    let full =
+        |encoding| Shape { details: BlockDetails::Full, encoding, rewards: true, max_version: Some(0) };
+    let lesser =
+        |details, max_version| Shape { details, encoding: BlockEncoding::Json, rewards: true, max_version };
+    let (json, parsed) = (block("json"), block("jsonParsed"));
+    let mut group = c.benchmark_group("derive: block of 1,500 transactions");
+    group.sample_size(20);
+    for (name, text, kept, asked) in [
+        ("signatures", &json, full(BlockEncoding::Json), lesser(BlockDetails::Signatures, None)),
+        ("none", &json, full(BlockEncoding::Json), lesser(BlockDetails::None, None)),
+        ("accounts", &parsed, full(BlockEncoding::JsonParsed), lesser(BlockDetails::Accounts, Some(0))),
+    ] {
+        assert!(reshape(text, kept, asked).is_some(), "{name} can be made");
+        group.throughput(Throughput::Bytes(text.len() as u64));
+        group.bench_function(name, |b| b.iter(|| black_box(reshape(text, kept, asked).is_some())));
+    }
+}
+
+fn rest(c: &mut Criterion, cluster: &Cluster) {
+    let all = result(cluster, "getVoteAccounts", &json!([]));
+    let one = cluster.examples().vote_accounts[0];
+    c.bench_function("derive: one vote account", |b| b.iter(|| black_box(votes::only(&all, &one).is_some())));
+    let all = result(cluster, "getRecentPerformanceSamples", &json!([720]));
+    c.bench_function("derive: 4 performance samples", |b| {
+        b.iter(|| black_box(samples::head(&all, 4).is_some()));
+    });
+}
+
+fn derive(c: &mut Criterion) {
+    let cluster = Cluster::new(Settings { nodes: 1, slot_time: None, ..Settings::default() });
+    accounts(c, &cluster);
+    lists(c, &cluster);
+    blocks(c, &cluster);
+    rest(c, &cluster);
+}
+
+criterion_group!(benches, derive);
+criterion_main!(benches);

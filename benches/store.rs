@@ -1,0 +1,59 @@
+//! What it costs to look an entry up, and to keep one, in a store of a thousand entries and of a million.
+//!
+//! `cargo bench --bench store`. Entries are asked for in an order that visits all of them, so that a large store is as
+//! far from the processor as it is in production. Needs about 500 MB of memory.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use criterion::{Criterion, criterion_group, criterion_main};
+use slotfront::cache::entry::{Body, Entry, Kept, Payload};
+use slotfront::cache::freshness::Class;
+use slotfront::cache::key::Key;
+use slotfront::cache::store::Store;
+use slotfront::methods::{AccountEncoding, AccountForm, Commitment, Pubkey};
+use slotfront::telemetry::Metrics;
+use tokio::time::Instant;
+
+/// Shares no factor with the numbers of entries.
+const STEP: u64 = 7_919;
+
+fn key(number: u64) -> Key {
+    let form = AccountForm { encoding: AccountEncoding::Base64, slice: None };
+    let mut pubkey = [0; 32];
+    for (i, part) in pubkey.chunks_mut(8).enumerate() {
+        part.copy_from_slice(&(number ^ (i as u64) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    }
+    Key::Account(Pubkey(pubkey), form, Commitment::Confirmed)
+}
+
+fn entry(slot: u64) -> Arc<Entry> {
+    let kept = Kept::Said(Payload::Result(Body::One(Bytes::from_static(b"null"))));
+    let class = Class::Account(Commitment::Confirmed);
+    Arc::new(Entry { kept, slot, sent_at: Instant::now(), class, derived: false })
+}
+
+fn store(c: &mut Criterion) {
+    for (name, entries) in [("1,000", 1_000), ("1,000,000", 1_000_000)] {
+        let store = Store::new(u64::MAX, u64::MAX, Metrics::new());
+        for number in 0..entries {
+            store.keep(key(number), &entry(1), |_| true);
+        }
+        assert_eq!(store.usage().1, entries);
+        let mut numbers = (0..entries).map(|at| at * STEP % entries).cycle();
+        c.bench_function(&format!("store: look up, {name} entries"), |b| {
+            b.iter(|| black_box(store.get(&key(numbers.next().expect("endless"))).is_some()));
+        });
+        c.bench_function(&format!("store: look up what is not there, {name} entries"), |b| {
+            b.iter(|| black_box(store.get(&key(entries + numbers.next().expect("endless"))).is_none()));
+        });
+        let newer = entry(2);
+        c.bench_function(&format!("store: replace, {name} entries"), |b| {
+            b.iter(|| black_box(store.keep(key(numbers.next().expect("endless")), &newer, |_| true)));
+        });
+    }
+}
+
+criterion_group!(benches, store);
+criterion_main!(benches);
