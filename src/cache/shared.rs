@@ -127,6 +127,11 @@ impl Cache {
             // A caller's own number, past what the pool has reached: a node's word on it is wanted.
             Demand::Own(_) => return None,
         };
+        // Before anything is made for it: a store that does not answer costs a miss nothing.
+        if !second.store.is_there() {
+            second.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
+            return None;
+        }
         let places = self.places(plan, second);
         if places.is_empty() {
             return None;
