@@ -269,3 +269,26 @@ async fn an_expired_answer_is_counted_once_and_an_empty_parsed_list_is_kept() {
     stage.call("getMultipleAccounts", empty.clone()).await;
     assert!(stage.call("getMultipleAccounts", empty).await.cache().starts_with("hit"));
 }
+
+#[tokio::test]
+async fn how_far_behind_an_answer_is_is_told_where_it_is_bounded_in_slots_and_nowhere_else() {
+    let stage = Stage::of(1, |_| {}).await;
+    let lags = || {
+        let lags = &stage.front().metrics.cache_served_lag;
+        lags.used().map(|(_, lag)| lag.counts().sum::<u64>()).sum::<u64>()
+    };
+    let wallet = stage.cluster.examples().wallets[0].to_string();
+    for (method, params, told) in [
+        // Vote accounts have no context: what stands for their slot is the node's own, and no bound.
+        ("getVoteAccounts", json!([]), 0),
+        ("getClusterNodes", json!([]), 0),
+        ("getAccountInfo", json!([wallet, {"encoding": "base64"}]), 1),
+        ("getTokenAccountBalance", json!([stage.cluster.examples().token_accounts[0].to_string()]), 1),
+    ] {
+        let before = lags();
+        stage.call(method, params.clone()).await;
+        assert_eq!(lags(), before, "{method}: a miss is not behind");
+        assert!(stage.call(method, params).await.cache().contains("hit"), "{method}");
+        assert_eq!(lags() - before, told, "{method}");
+    }
+}
