@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use slotfront::cache::entry::{Body, Entry, Kept, Payload};
+use slotfront::cache::entry::{Body, CodedForms, Entry, Kept, Payload};
 use slotfront::cache::freshness::Class;
 use slotfront::cache::key::Key;
 use slotfront::cache::store::Store;
@@ -31,7 +31,14 @@ fn key(number: u64) -> Key {
 fn entry(slot: u64) -> Arc<Entry> {
     let kept = Kept::Said(Payload::Result(Body::One(Bytes::from_static(b"null"))));
     let class = Class::Account(Commitment::Confirmed);
-    Arc::new(Entry { kept, slot, sent_at: Instant::now(), class, derived: false })
+    Arc::new(Entry {
+        kept,
+        slot,
+        sent_at: Instant::now(),
+        class,
+        derived: false,
+        coded: CodedForms::default(),
+    })
 }
 
 fn store(c: &mut Criterion) {
