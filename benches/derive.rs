@@ -16,7 +16,7 @@ use slotfront::cache::derive::list::{
     Single, joined, parts, read_list, read_single, write_list, write_single,
 };
 use slotfront::cache::derive::{samples, votes};
-use slotfront::cache::entry::Entry;
+use slotfront::cache::entry::{CodedForms, Entry};
 use slotfront::cache::freshness::Class;
 use slotfront::methods::{
     AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Commitment, DataSlice, Pubkey,
@@ -92,7 +92,14 @@ fn lists(c: &mut Criterion, cluster: &Cluster) {
     let class = Class::Account(Commitment::Finalized);
     let entry = |single: Single| {
         let kept = single.kept(Some(AccountEncoding::Base64));
-        Arc::new(Entry { kept, slot: 1, sent_at: Instant::now(), class, derived: false })
+        Arc::new(Entry {
+            kept,
+            slot: 1,
+            sent_at: Instant::now(),
+            class,
+            derived: false,
+            coded: CodedForms::default(),
+        })
     };
     let entries: Vec<_> = singles.into_iter().map(entry).collect();
     let (context, read) = read_list(&list, WHOLE, LIST).expect("a list");
