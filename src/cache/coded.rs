@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Cache;
 use super::entry::{Entry, Payload};
-use super::key::Plan;
+use super::key::{Finality, Key, Plan};
 use super::serve::is_as_kept;
 use crate::coding::{Coded, Coding};
 use crate::methods::Query;
@@ -41,16 +41,27 @@ impl Cache {
             if body.len() <= OFF_WORKER_BYTES {
                 return Coded::new(coding, &body.whole()).ok_or(());
             }
-            let (makers, body) = (Arc::clone(&self.makers), body.clone());
-            let _place = makers.acquire().await;
-            let made = tokio::task::spawn_blocking(move || Coded::new(coding, &body.whole())).await;
+            let (body, place) = (body.clone(), Arc::clone(&self.makers).acquire_owned().await);
+            let made = tokio::task::spawn_blocking(move || {
+                // Held to the end of the work, which goes on where nobody waits for it any more.
+                let _place = place;
+                Coded::new(coding, &body.whole())
+            });
+            let made = made.await;
             made.ok().flatten().ok_or(())
         });
         let coded = made.await.ok()?;
         if is_first {
             // Where it is kept by now is where it was found, unless it was let go meanwhile.
             let Plan { key, other, .. } = Plan::new(query, &self.frontier, &self.sizes);
-            for key in [Some(key), other].into_iter().flatten() {
+            // A block may have become final meanwhile.
+            let before = match &key {
+                Key::Block(slot, shape, Finality::Final) => {
+                    Some(Key::Block(*slot, *shape, Finality::Confirmed))
+                }
+                _ => None,
+            };
+            for key in [Some(key), other, before].into_iter().flatten() {
                 self.store.weigh(key, entry);
             }
         }

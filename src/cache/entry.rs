@@ -1,6 +1,6 @@
 //! What the cache keeps: an answer's bytes with its slot and the moment it was asked for.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use tokio::sync::OnceCell;
@@ -170,19 +170,21 @@ pub struct Entry {
     pub coded: CodedForms,
 }
 
-/// The compressed forms of one text, each made once and shared by all who hold it.
+/// The compressed forms of one text, each made once and shared by all who hold it. Most texts have none, and little room
+/// for them.
 #[derive(Debug, Clone, Default)]
-pub struct CodedForms(Arc<[OnceCell<Coded>; 2]>);
+pub struct CodedForms(OnceLock<Arc<[OnceCell<Coded>; 2]>>);
 
 impl CodedForms {
     /// The form in `coding`, once it is made.
     pub fn of(&self, coding: Coding) -> &OnceCell<Coded> {
-        &self.0[coding as usize]
+        &self.0.get_or_init(Arc::default)[coding as usize]
     }
 
     /// What they hold in memory, in bytes.
     pub fn weight(&self) -> usize {
-        self.0.iter().filter_map(OnceCell::get).map(Coded::len).sum()
+        let forms = self.0.get().into_iter().flat_map(|forms| forms.iter());
+        forms.filter_map(OnceCell::get).map(Coded::len).sum()
     }
 }
 

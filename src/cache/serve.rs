@@ -93,8 +93,13 @@ impl Cache {
         }
         let written = if is_long_work(query, entry) {
             let (query, entry) = (query.clone(), Arc::clone(entry));
-            let _place = self.makers.acquire().await;
-            tokio::task::spawn_blocking(move || written(&query, &entry)).await.unwrap_or(Err(Unmade::Broken))
+            let place = Arc::clone(&self.makers).acquire_owned().await;
+            let work = tokio::task::spawn_blocking(move || {
+                // Held to the end of the work, which goes on where nobody waits for it any more.
+                let _place = place;
+                written(&query, &entry)
+            });
+            work.await.unwrap_or(Err(Unmade::Broken))
         } else {
             written(query, entry)
         };

@@ -79,9 +79,10 @@ struct Plain {
 struct Connection<'a, S> {
     socket: &'a mut S,
     read: BytesMut,
+    /// The client has said that it sends no more, while calls of its were waiting.
+    ended: bool,
     written: Vec<u8>,
     stop: Given,
-    stopping: &'a Signal,
     /// When waiting for more to read ends.
     due: Instant,
     /// Fires at `due` or before, and is then set anew.
@@ -113,9 +114,9 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let mut connection = Connection {
         socket,
         read: BytesMut::with_capacity(READ_BYTES),
+        ended: false,
         written: Vec::with_capacity(1024),
         stop: stop.given(),
-        stopping: stop,
         due,
         clock: Box::pin(tokio::time::sleep_until(due)),
         registered: false,
@@ -143,7 +144,8 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             while connection.read.len() < plain.body.end {
                 match connection.more(false).await {
                     Ok(More::Read) => {}
-                    Ok(More::End) => return Ok(After::Ended),
+                    // hyper meets the same end, and has an answer to it.
+                    Ok(More::End) => return Ok(After::Hyper { read: connection.read.freeze(), first }),
                     Err(error) if error.kind() == ErrorKind::TimedOut => {
                         connection.write(&mut body::late(), &plain.caller.id).await?;
                         return Ok(After::Ended);
@@ -152,6 +154,8 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
                 }
             }
         }
+        // Room that one request needed is not kept by a connection that may idle.
+        let large = plain.body.end > 4 * READ_BYTES;
         let request = connection.read.split_to(plain.body.end).freeze();
         let key = str::from_utf8(&request[plain.key]).unwrap_or_default();
         let body = request.slice(plain.body);
@@ -160,15 +164,20 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         else {
             return Ok(After::Ended);
         };
-        let last = reply.last || stop.is_given();
+        reply.last |= stop.is_given();
         connection.write(&mut reply, &plain.caller.id).await?;
+        // A stop that came meanwhile has woken the writing; nobody else would hear of it.
+        let last = reply.last || stop.is_given();
         // The place in flight was held until the kernel had the answer.
         drop(reply);
         if last {
             return Ok(After::Ended);
         }
+        if connection.read.is_empty() && large {
+            connection.read = BytesMut::new();
+        }
         (first, begun) = (false, false);
-        connection.due = started + IDLE_TIMEOUT;
+        connection.due = Instant::now() + IDLE_TIMEOUT;
     }
 }
 
@@ -256,32 +265,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// # Errors
     /// The socket's; [`ErrorKind::TimedOut`] where something had begun to come.
     async fn more(&mut self, first: bool) -> io::Result<More> {
-        let mut woken = false;
-        let mut stopped = false;
+        let (mut woken, mut due, mut moment) = (false, self.due, None);
         std::future::poll_fn(|cx| {
             if let Poll::Ready(read) = self.poll_read(cx)? {
                 return Poll::Ready(Ok(if read == 0 { More::End } else { More::Read }));
             }
             // Without a wake there is nothing new to see; a clock that fires too early is set anew.
-            let clock_runs = self.clock.deadline() <= self.due && !self.clock.is_elapsed();
+            let clock_runs = self.clock.deadline() <= due && !self.clock.is_elapsed();
             if self.registered && !woken && clock_runs {
                 woken = true;
                 return Poll::Pending;
             }
             (woken, self.registered) = (true, true);
-            if Pin::new(&mut self.stop).poll(cx).is_ready() && self.read.is_empty() && !stopped {
+            if Pin::new(&mut self.stop).poll(cx).is_ready() && self.read.is_empty() {
                 if !first {
                     return Poll::Ready(Ok(More::End));
                 }
-                stopped = true;
-                self.due = self.due.min(Instant::now() + LAST_MOMENT);
+                // Once: from then on it is the earlier of the two.
+                due = due.min(*moment.get_or_insert_with(|| Instant::now() + LAST_MOMENT));
             }
             loop {
-                if self.clock.deadline() > self.due || self.clock.is_elapsed() {
-                    self.clock.as_mut().reset(self.due);
+                if self.clock.deadline() > due || self.clock.is_elapsed() {
+                    self.clock.as_mut().reset(due);
                 }
-                ready!(self.clock.as_mut().poll(cx));
-                if Instant::now() >= self.due {
+                // Out of tokio's budget for a task, the clock would say "not yet" without taking the waker.
+                let clock = tokio::task::coop::unconstrained(self.clock.as_mut());
+                ready!(pin!(clock).poll(cx));
+                if Instant::now() >= due {
                     break;
                 }
             }
@@ -308,8 +318,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 return Poll::Ready(Some(served));
             }
             // What comes ahead of time is kept, up to a bound.
-            while self.read.len() < MAX_BODY {
+            while !self.ended && self.read.len() < MAX_BODY {
                 match ready!(self.poll_read(cx)) {
+                    // Who has sent more, and then no more, still waits for its answers.
+                    Ok(0) if !self.read.is_empty() => self.ended = true,
                     Ok(0) | Err(_) => return Poll::Ready(None),
                     Ok(_) => {}
                 }
@@ -323,7 +335,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     async fn write(&mut self, reply: &mut Reply, id: &RequestId) -> io::Result<()> {
         let Self { socket, written, .. } = self;
         let is_long = reply.body.len() > JOINED_BYTES;
-        write_head(written, reply, id, reply.last || self.stopping.is_given());
+        write_head(written, reply, id);
         if !is_long {
             reply.body.iter().for_each(|piece| written.extend_from_slice(piece));
         }
@@ -364,8 +376,8 @@ async fn unstalled(mut write: impl FnMut(&mut Context<'_>) -> Poll<io::Result<us
     .await
 }
 
-/// Writes the answer's head at the end of `out`; `last` says that the connection ends with it.
-fn write_head(out: &mut Vec<u8>, reply: &Reply, id: &RequestId, last: bool) {
+/// Writes the answer's head at the end of `out`.
+fn write_head(out: &mut Vec<u8>, reply: &Reply, id: &RequestId) {
     if reply.status == StatusCode::OK {
         out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
     } else {
@@ -380,7 +392,7 @@ fn write_head(out: &mut Vec<u8>, reply: &Reply, id: &RequestId, last: bool) {
     };
     reply.fields().for_each(|(name, value)| field(name, value));
     field(request_id::NAME, Value::Text(id.as_str()));
-    if last {
+    if reply.last {
         field("connection", Value::Text("close"));
     }
     field("content-length", Value::Number(reply.body.len() as u64));

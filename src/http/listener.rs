@@ -17,7 +17,7 @@ use hyper::service::service_fn;
 use hyper::{Request, rt};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -197,7 +197,11 @@ impl Door {
         let (mut read, server) = (Bytes::new(), &self.front.config.server);
         if http2 != Some(true) {
             match fast_path::serve(&self.front, &mut socket, client, &self.ends.stop).await? {
-                After::Ended => return Ok(()),
+                After::Ended => {
+                    // TLS says that it ends, or its client would have to think that something was cut off.
+                    let _ = tokio::time::timeout(LAST_MOMENT, socket.shutdown()).await;
+                    return Ok(());
+                }
                 After::Hyper { read: ahead, first } => {
                     read = ahead;
                     http2 = http2.or((!first).then_some(false));

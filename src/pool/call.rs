@@ -64,8 +64,9 @@ impl SoFar {
                     self.doubtful = Some(reply);
                     Step::Next(Next::SecondVoice)
                 }
-                // That a block is cleaned up says nothing of the other nodes: those of deeper history are asked.
-                Some(first) if code(&reply) == Some(-32001) => {
+                // That a block is cleaned up, or not there yet though the frontier has passed it, says nothing of the other
+                // nodes: those of deeper history, or further on, are asked.
+                Some(first) if matches!(code(&reply), Some(-32001 | -32004)) => {
                     self.doubtful = Some(first);
                     Step::Next(Next::Retry(None))
                 }

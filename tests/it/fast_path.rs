@@ -236,3 +236,55 @@ async fn the_last_answer_says_so() {
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("\r\nconnection: close\r\n"), "{head}");
     assert!(matches!(ended, Ok(0)), "{ended:?}");
 }
+
+#[tokio::test]
+async fn a_stop_that_comes_while_an_answer_is_written_ends_the_connection_after_it() {
+    let stage = Stage::of(1, |config| config.server.drain_timeout = Duration::from_secs(25)).await;
+    let slot = stage.cluster.examples().block_with_v0;
+    let block = call("getBlock", &json!([slot, {"maxSupportedTransactionVersion": 0}]));
+    let request = post("/v3/dev", "", &format!("[{}]", vec![block; 20].join(",")));
+    // So many that the kernel's buffers are full while the client takes nothing.
+    let mut socket = connect(&stage).await;
+    let app = stage.app.as_ref().expect("running");
+    socket.write_all(request.repeat(60).as_bytes()).await.unwrap();
+    stage.until("it waits for the client", || stage.front().in_flight.load(Ordering::Relaxed) == 1).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let taken = async {
+        while TcpStream::connect(app.public).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let mut all = Vec::new();
+        tokio::time::timeout(Duration::from_secs(15), socket.read_to_end(&mut all)).await
+    };
+    let ((), ended) = tokio::join!(app.stop(), taken);
+    // What was not served any more may be told by a reset.
+    assert!(ended.is_ok(), "the connection ends with the answer, not with the drain");
+}
+
+#[tokio::test]
+async fn who_sends_several_calls_and_then_no_more_gets_all_answers() {
+    let stage = Stage::of(1, |_| {}).await;
+    let hold = stage.cluster.node(0).hold("getVoteAccounts");
+    let (votes, nodes) = ("getVoteAccounts", "getClusterNodes");
+    let request = |method| post("/v3/dev", "", &call(method, &json!([])));
+    let mut socket = connect(&stage).await;
+    socket.write_all((request(votes) + &request(nodes)).as_bytes()).await.unwrap();
+    socket.shutdown().await.unwrap();
+    hold.arrived(1).await;
+    hold.release();
+    let answers = read_until(&mut socket, |_| false).await;
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 2, "{answers}");
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_answered_as_by_hyper() {
+    let stage = Stage::of(1, |_| {}).await;
+    for more in ["", NOT_PLAIN] {
+        let request = post("/v3/dev", more, &call("getClusterNodes", &json!([])));
+        let mut socket = connect(&stage).await;
+        socket.write_all(&request.as_bytes()[..request.len() - 5]).await.unwrap();
+        socket.shutdown().await.unwrap();
+        let answer = read_until(&mut socket, |_| false).await;
+        assert!(answer.starts_with("HTTP/1.1 400") || answer.is_empty(), "{more}: {answer}");
+    }
+}

@@ -131,3 +131,15 @@ fn changed_seeds_break_no_target() {
             .unwrap_or_else(|e| panic!("{name}: {e}"));
     }
 }
+
+/// What `fuzz/run` begins with, a file each.
+#[test]
+#[ignore = "writes fuzz/corpus, as fuzz/run asks it to"]
+fn seeds_are_written() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (number, (target, seed)) in seeds::seeds(root).into_iter().enumerate() {
+        let folder = root.join("fuzz/corpus").join(target);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(format!("seed-{number:04}")), seed).unwrap();
+    }
+}
