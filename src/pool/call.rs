@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::attempt::{Floor, Reply};
 use super::member::Member;
 use super::select::Unusable;
-use super::verdict::{LastResort, Verdict, agreed, code};
+use super::verdict::{LastResort, Verdict, agreed, code, lacks};
 use super::{Ask, Pool};
 use crate::error::{Attempt, Error};
 use crate::node::Fault;
@@ -66,7 +66,7 @@ impl SoFar {
                 }
                 // That a block is cleaned up, or not there yet though the frontier has passed it, says nothing of the other
                 // nodes: those of deeper history, or further on, are asked.
-                Some(first) if matches!(code(&reply), Some(-32001 | -32004)) => {
+                Some(first) if code(&reply).is_some_and(lacks) => {
                     self.doubtful = Some(first);
                     Step::Next(Next::Retry(None))
                 }
@@ -174,9 +174,11 @@ impl Pool {
 
     /// Who is asked after what was heard `so_far`.
     fn pick_next(&self, ask: &Ask, so_far: &mut SoFar, next: Next) -> Option<Arc<Member>> {
+        // Who lacks a block proves nothing; who has it does, however it stands: a breaker may be open for a fault that is over.
+        let lacking = so_far.doubtful.as_ref().and_then(code).is_some_and(lacks);
         let worst = match next {
             // A second voice must be a usable one: a doubtful node's agreement proves nothing.
-            _ if so_far.doubtful.is_some() => None,
+            _ if so_far.doubtful.is_some() && !lacking => None,
             // Waiting for a node that is in worse standing costs more than an answer that is a little behind.
             Next::Retry(Some(AttemptResult::Behind)) => Some(Unusable::BelowFloor),
             Next::Retry(_) | Next::SecondVoice => Some(Unusable::Unreachable),

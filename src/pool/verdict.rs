@@ -89,11 +89,18 @@ pub(super) fn code(reply: &Reply) -> Option<i32> {
     }
 }
 
+/// Whether an error with this code says of a block only that the node does not have it, not or no more; another may.
+pub(super) fn lacks(code: i32) -> bool {
+    matches!(code, -32001 | -32004)
+}
+
 /// Two voices on an answer that was in doubt: a block from any node wins, then an error that names a reason, then
 /// null; an absence that both name is confirmed.
 pub(super) fn agreed(first: Reply, second: Reply) -> Reply {
     let is_null = |reply: &Reply| reply.body == NodeReply::Result(Bytes::from_static(b"null"));
     match (code(&first), code(&second)) {
+        // Who is further on knows that there is none.
+        (Some(a), Some(b)) if lacks(a) && !lacks(b) => Reply { confirmed: false, ..second },
         (Some(a), Some(b)) => Reply { confirmed: a == b, ..first },
         (None, Some(_)) if is_null(&first) => Reply { confirmed: false, ..second },
         (None, _) if !is_null(&first) && first.slot >= second.slot => Reply { confirmed: false, ..first },

@@ -130,7 +130,7 @@ async def soak(options, folder):
                 if task.done():
                     task.result()
             print(f"seed {options.seed}: {tally.calls} calls, {tally.hits} hits, {tally.checked} held to the truth, "
-                  f"{tally.gone} clients went away, {tally.late} calls timed out while the machine stood still; {director.counted}")
+                  f"{tally.gone} clients went away, {tally.not_yet} blocks were not there yet, {tally.late} calls timed out while the machine stood still; {director.counted}")
             may = {name: int(count) + KEPT_CONNECTIONS for name, count in idle.items()}
             left = await settle(gateway, may)
             following.cancel()
@@ -139,6 +139,8 @@ async def soak(options, folder):
             stopped = gateway.process.stop()
             printed = gateway.process.printed()
     panics = [line for line in printed.splitlines() if "panicked" in line]
+    if tally.not_yet > tally.calls / 2000:
+        problems.append(f"{tally.not_yet} blocks were called not there yet")
     if stopped != 0 or panics or tally.checked < tally.calls / 4:
         problems.append(f"exit code {stopped}, {len(panics)} panics, {tally.checked} of {tally.calls} checked: {panics[:3]}")
     return problems

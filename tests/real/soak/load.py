@@ -12,6 +12,8 @@ from wire import Connection
 # Seconds and slots that an answer may be old by at most: the stretched bounds, how far a node may be behind, and what
 # is learnt late from a probe; more only where the answer says that no node gives anything newer.
 LAG_SLOTS = {"processed": 1 + 20 + 8, "confirmed": 3 + 20 + 8, "finalized": 18 + 20 + 8}
+# The laggard falls further behind each time that it stands still.
+STANDS_STILL = 20
 COMMITMENTS = ["processed", "confirmed", "finalized"]
 SHAPES = [{"transactionDetails": "none"}, {"transactionDetails": "signatures"}, {"transactionDetails": "none", "rewards": False},
           {"maxSupportedTransactionVersion": 0, "encoding": "base64"}]
@@ -25,6 +27,7 @@ class Tally:
     def __init__(self):
         self.calls = self.hits = self.gone = self.checked = self.late = 0
         self.failed, self.wrong = [], []
+        self.not_yet = 0
         self.stood_still = 0.0
 
     async def beat(self):
@@ -133,7 +136,12 @@ class Caller:
             code = answer.get("error", {}).get("code")
             if answer.get("result", code) == right:
                 return
-            what += f", not {json.dumps(right)[:200]}"
+            tip = self.chain.tip(commitment, sent)
+            if code == truth.NOT_YET and params[0] > tip - LAG_SLOTS[commitment] - STANDS_STILL:
+                # What was left to ask within the retries and their budget was the laggard: its word, which callers ask again.
+                tally.not_yet += 1
+                return
+            what += f" at tip {tip}, not {json.dumps(right)[:200]}"
             if "error" in answer:
                 tally.refused({-32095: 502, -32096: 504}.get(code, 0), json.dumps(answer).encode(), sent, what)
             else:
