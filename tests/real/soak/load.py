@@ -137,6 +137,10 @@ class Caller:
             if answer.get("result", code) == right:
                 return
             tip = self.chain.tip(commitment, sent)
+            # Of a slot without a block a node says "not yet" until it is final, and then "skipped": one is a moment before
+            # the other.
+            if code == truth.SKIPPED and right == truth.NOT_YET:
+                return
             if code == truth.NOT_YET and params[0] > tip - LAG_SLOTS[commitment] - STANDS_STILL:
                 # What was left to ask within the retries and their budget was the laggard: its word, which callers ask again.
                 tally.not_yet += 1

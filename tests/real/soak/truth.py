@@ -12,6 +12,8 @@ BLOCKS = 12
 ACCOUNTS = 60
 # The code for a block that is not there yet.
 NOT_YET = -32004
+# The code for a slot that is final and holds none.
+SKIPPED = -32007
 
 
 class Truth:
