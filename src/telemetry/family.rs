@@ -8,9 +8,7 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use prometheus::core::Collector;
-use prometheus::{
-    Counter, CounterVec, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
-};
+use prometheus::{Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec};
 use prometheus::{Histogram, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::labels::Label;
@@ -128,7 +126,6 @@ macro_rules! series {
 
 series! {
     IntCounter, IntCounterVec, true, opts _buckets => opts;
-    Counter, CounterVec, true, opts _buckets => opts;
     IntGauge, IntGaugeVec, false, opts _buckets => opts;
     Gauge, GaugeVec, false, opts _buckets => opts;
     Histogram, HistogramVec, false, opts buckets => HistogramOpts { common_opts: opts, buckets: buckets.to_vec() };
@@ -143,15 +140,13 @@ pub struct Family<S: Series, L> {
 
 /// Whole numbers that only grow.
 pub type Counters<L> = Family<IntCounter, L>;
-/// Numbers that only grow.
-pub type FloatCounters<L> = Family<Counter, L>;
 /// Whole numbers that come and go; not exported before they are first set.
 pub type Gauges<L> = Family<IntGauge, L>;
 /// Numbers that come and go; not exported before they are first set.
 pub type FloatGauges<L> = Family<Gauge, L>;
 /// As [`Counters`], for what every call counts.
 pub type HotCounters<L> = Family<ShardedCounter, L>;
-/// As [`FloatCounters`], for what every call counts.
+/// Numbers that only grow, for what every call counts.
 pub type HotFloatCounters<L> = Family<ShardedFloatCounter, L>;
 /// As [`Histograms`], for what every call counts.
 pub type HotHistograms<L> = Family<ShardedHistogram, L>;
