@@ -242,7 +242,7 @@ async fn a_stop_that_comes_while_an_answer_is_written_ends_the_connection_after_
     let stage = Stage::of(1, |config| {
         config.server.drain_timeout = Duration::from_secs(25);
         // No clock wakes the connection before the drain's end.
-        config.server.header_timeout = Duration::from_secs(60);
+        config.server.header_timeout = Duration::from_mins(1);
         (config.server.max_batch, config.server.max_body) = (500, 64 << 10);
         config.plans.get_mut("dev").expect("the dev plan").max_batch = None;
     })
