@@ -103,6 +103,11 @@ fn query(question: Question, commitment: Commitment) -> Query {
     Query::parse(method, &Params::Array(Bytes::from(params)), Profile::Node).unwrap()
 }
 
+/// Where an answer to the question is kept: a list's also as each of its accounts'.
+fn places(question: Question) -> Vec<Question> {
+    if question == List { vec![List, Account(0), Account(1)] } else { vec![question] }
+}
+
 /// The model: what is held, and the README's table.
 struct Model {
     held: BTreeMap<(Question, Commitment), (Slot, Instant)>,
@@ -132,8 +137,7 @@ impl Model {
         now: Instant,
     ) -> Slot {
         let kept = (q == Votes || slot <= frontier + 64) && !(q == Fee && slot.is_multiple_of(3));
-        let places = if q == List { vec![List, Account(0), Account(1)] } else { vec![q] };
-        for place in places {
+        for place in places(q) {
             let ahead = self.may(place, c, frontier, now).filter(|(held, _, serves)| *held > slot && *serves);
             // At processed, what would not be kept is not held to what is.
             if let Some((held, ..)) = ahead.filter(|_| place == q && (kept || c != Commitment::Processed)) {
@@ -259,6 +263,12 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
             .filter(|held| held.0 == slot)
             .map_or(now - Duration::from_mins(2), |held| held.1);
         shown.insert((q, c), (slot, sent));
+        // A higher slot of an earlier call takes the place of what was shown, and may be served less long.
+        for place in places(q) {
+            if let (Some((_, at)), Some(held)) = (shown.get_mut(&(place, c)), model.held.get(&(place, c))) {
+                *at = held.1.min(*at);
+            }
+        }
     }
     Ok(())
 }
