@@ -1,5 +1,6 @@
 """What the measurements beside this file share: servers on cores of their own, loads, and what /proc and /metrics say."""
 
+import json
 import os
 import pathlib
 import platform
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -147,6 +149,12 @@ log = "warn"
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
 
 
+def processor_time(pid):
+    """Seconds that a process's threads have computed, to the nanosecond."""
+    threads = pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+
+
 def await_port(port, process=None):
     for _ in range(600):
         if process and process.poll() is not None:
@@ -176,3 +184,73 @@ def load(target, url, connections, *arguments):
 
 def read_load(text):
     return {name: float(value) for name, value in (line.split() for line in text.splitlines())}
+
+
+# The account keys are valid addresses: 32 bytes, written in base58.
+ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+
+
+def address(i):
+    number, text = int.from_bytes((0x40000000 + i).to_bytes(4, "big") * 8, "big"), ""
+    while number:
+        number, digit = divmod(number, 58)
+        text = ALPHABET[digit] + text
+    return text
+
+
+def call(i):
+    params = [address(i), {"encoding": "base64", "commitment": "finalized"}]
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": params})
+
+
+def fill(name, url, accounts):
+    """Asks each call once, waiting for the server to come first; what it says must be an answer."""
+    for i in range(accounts):
+        request = urllib.request.Request(
+            url, call(i).encode(), {"content-type": "application/json"}
+        )
+        for attempt in range(100):
+            try:
+                body = urllib.request.urlopen(request).read()
+                break
+            except urllib.error.HTTPError as refused:
+                # Until the node listens, those in front of it say so.
+                if refused.code < 500 or attempt == 99:
+                    sys.exit(f"{name} answers {refused.code}: {refused.read(300)!r}")
+            except OSError:
+                if attempt == 99:
+                    raise
+            time.sleep(0.1)
+        if len(body) != 247:
+            sys.exit(f"{name} answers {len(body)} bytes: {body[:300]!r}")
+
+
+def hits(folder, url, seconds, connections, accounts, cores=LOAD_CORE, threads=1):
+    """Requests a second, and the p99 in microseconds, of the calls that `fill` has asked."""
+    script = folder / "calls.lua"
+    if not script.exists():
+        bodies = ",\n".join(f"'{call(i)}'" for i in range(accounts))
+        script.write_text(f"""
+local bodies = {{ {bodies} }}
+local requests, turn = {{}}, 0
+function init()
+  for i, body in ipairs(bodies) do
+    requests[i] = wrk.format("POST", nil, {{ ["content-type"] = "application/json" }}, body)
+  end
+end
+function request()
+  turn = turn % #requests + 1
+  return requests[turn]
+end
+function done(summary, latency)
+  local errors = summary.errors
+  local failed = errors.connect + errors.read + errors.write + errors.status + errors.timeout
+  print(string.format("RESULT %f %f %d", summary.requests / summary.duration * 1e6, latency:percentile(99), failed))
+end
+""")
+    command = ["taskset", "-c", str(cores), "wrk", f"-t{threads}", f"-c{connections}", f"-d{seconds}s", "-s", script, url]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    rate, p99, failed = re.search(r"RESULT (\S+) (\S+) (\d+)", output).groups()
+    if int(failed):
+        sys.exit(f"{failed} of the calls to {url.split('/v3/')[0]} failed:\n{output}")
+    return float(rate), float(p99)
