@@ -5,28 +5,25 @@
 
 #![expect(clippy::print_stdout, reason = "its output is what it is for")]
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::json;
 use slotfront::cache::entry::Payload;
 use slotfront::cache::{Cache, Terms};
-use slotfront::config::{Config, Secret, Upstream};
-use slotfront::frontier::Frontier;
 use slotfront::gateway::Gateway;
 use slotfront::jsonrpc::envelope::{self, Element, Request};
 use slotfront::jsonrpc::reply;
-use slotfront::methods::{Method, PerCommitment, Profile, Query};
-use slotfront::pool::Pool;
-use slotfront::sim::{Cluster, Settings};
+use slotfront::methods::{Method, Profile, Query};
+use slotfront::sim::Cluster;
 use slotfront::telemetry::{Metrics, Outcome, Trace};
-use tokio::net::TcpListener;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+
+mod scene;
+
+use scene::Scene;
 
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(500);
@@ -42,12 +39,7 @@ struct Site {
 }
 
 async fn site() -> Site {
-    let cluster = Cluster::new(Settings { nodes: 1, slot_time: None, ..Settings::default() });
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let mut config = Config::dev(any, any, vec![Upstream::plain("node", Secret::new(url))]);
-    config.cache.ttl.account = PerCommitment::uniform(Duration::from_hours(1));
+    let Scene { cluster, mut config, cache, metrics } = Scene::new().await;
     let folder = tempfile::tempdir().expect("a folder");
     let keys: Vec<String> = (0..2).map(|i| format!("sf_{i:0>43}")).collect();
     let file = keys.iter().enumerate().map(|(i, key)| {
@@ -59,20 +51,9 @@ async fn site() -> Site {
     std::fs::write(folder.path().join("keys.toml"), file).expect("a key file");
     let plan = config.plans.get_mut("dev").expect("the dev plan");
     (plan.rps, plan.burst) = (1_000_000_000, 1_000_000_000);
-    Arc::clone(&cluster).serve(vec![listener], &TaskTracker::new(), CancellationToken::new()).await;
-    let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
-    let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).expect("a pool");
     let gateway = Gateway::new(&config).expect("a gateway");
     gateway.report_to(&metrics);
-    let cache = Cache::new(&config, frontier, Arc::new(pool), Arc::clone(&metrics), TaskTracker::new(), None);
-    let wallets = &cluster.examples().wallets;
-    let body = |wallet: &slotfront::methods::Pubkey| {
-        let params = json!([wallet.to_string(), {"encoding": "base64", "commitment": "confirmed"}]);
-        Bytes::from(
-            json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": params}).to_string(),
-        )
-    };
-    let bodies = wallets.iter().map(body).collect();
+    let bodies = cluster.examples().wallets.iter().map(scene::body).collect();
     Site { cache, gateway, metrics, keys, bodies, _cluster: cluster }
 }
 

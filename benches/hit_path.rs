@@ -3,42 +3,24 @@
 //! `cargo bench --bench hit_path`. One simulated node answers the first call; every further one is a hit.
 
 use std::hint::black_box;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use serde_json::json;
+use slotfront::cache::Terms;
 use slotfront::cache::key::Plan;
 use slotfront::cache::sizes::Sizes;
-use slotfront::cache::{Cache, Terms};
-use slotfront::config::{Config, Secret, Upstream};
 use slotfront::frontier::Frontier;
 use slotfront::jsonrpc::envelope::{self, Element, Request};
 use slotfront::jsonrpc::{Id, reply};
-use slotfront::methods::{Method, PerCommitment, Profile, Query};
-use slotfront::pool::Pool;
-use slotfront::sim::{Cluster, Settings};
-use slotfront::telemetry::{Metrics, Trace};
-use tokio::net::TcpListener;
+use slotfront::methods::{Method, Profile, Query};
+use slotfront::telemetry::Trace;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-/// A cache over one simulated node that stands still, so that a kept answer stays fresh.
-async fn cache() -> (Arc<Cache>, Arc<Cluster>) {
-    let cluster = Cluster::new(Settings { nodes: 1, slot_time: None, ..Settings::default() });
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let mut config = Config::dev(any, any, vec![Upstream::plain("node", Secret::new(url))]);
-    config.cache.ttl.account = PerCommitment::uniform(Duration::from_hours(1));
-    Arc::clone(&cluster).serve(vec![listener], &TaskTracker::new(), CancellationToken::new()).await;
-    let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
-    let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).expect("a pool");
-    (Cache::new(&config, frontier, Arc::new(pool), metrics, TaskTracker::new(), None), cluster)
-}
+#[expect(dead_code, reason = "keys and counts are for another")]
+mod scene;
+
+use scene::Scene;
 
 fn call(body: &Bytes) -> slotfront::jsonrpc::Call {
     match envelope::parse(body) {
@@ -49,11 +31,8 @@ fn call(body: &Bytes) -> slotfront::jsonrpc::Call {
 
 fn hit_path(c: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let (cache, cluster) = runtime.block_on(cache());
-    let wallet = cluster.examples().wallets[0].to_string();
-    let params = json!([wallet, {"encoding": "base64", "commitment": "confirmed"}]);
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": params}).to_string();
-    let body = Bytes::from(body);
+    let Scene { cache, cluster, .. } = runtime.block_on(Scene::new());
+    let body = scene::body(&cluster.examples().wallets[0]);
     let query = |call: &slotfront::jsonrpc::Call| {
         Query::parse(Method::GetAccountInfo, &call.params, Profile::Node).expect("params of a call")
     };

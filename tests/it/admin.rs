@@ -7,6 +7,7 @@ use slotfront::config::Secret;
 use slotfront::config::reload::Source;
 use slotfront::gateway::Gateway;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
+use slotfront::methods::Commitment;
 
 use crate::harness::{Reply, Stage};
 
@@ -296,4 +297,111 @@ async fn an_admin_call_reloads_a_good_configuration_and_is_told_what_is_wrong_wi
         ended = running => panic!("{:?}", ended.err()),
         () = calls => {}
     }
+}
+
+#[tokio::test]
+async fn an_operator_with_the_token_empties_the_cache_and_drains_a_node() {
+    let token = "an-admin-token";
+    let stage = Stage::of(2, |config| config.auth.admin_token = Some(Secret::new(token))).await;
+    let post = |path: &str, header: &str| {
+        let request =
+            stage.client.post(format!("{}{path}", stage.admin)).header("authorization", header.to_owned());
+        stage.send(request)
+    };
+    let bearer = format!("Bearer {token}");
+    stage.call("getClusterNodes", json!([])).await;
+    for header in ["", "Bearer", "Bearer no", "Basic an-admin-token", token] {
+        assert_eq!(post("/api/cache/purge", header).await.status, 401, "{header}");
+    }
+    assert!(stage.call("getClusterNodes", json!([])).await.cache().starts_with("hit"));
+    let purged = post("/api/cache/purge", &bearer).await;
+    assert_eq!((purged.status, purged.text.as_str()), (200, r#"{"done":true,"entries":1}"#));
+    assert_eq!(stage.call("getClusterNodes", json!([])).await.cache(), "fwd=miss; stored");
+
+    assert_eq!(post("/api/upstreams/nobody/drain", &bearer).await.status, 404);
+    assert_eq!(post("/api/upstreams/node-0/drain", &bearer).await.status, 200);
+    let before = stage.cluster.node(0).calls_without_probes();
+    for wallet in stage.cluster.examples().wallets.iter().take(10) {
+        stage.call("getAccountInfo", json!([wallet.to_string()])).await;
+    }
+    assert_eq!(stage.cluster.node(0).calls_without_probes(), before);
+    assert_eq!(post("/api/upstreams/node-0/restore", &bearer).await.status, 200);
+    assert_eq!(post("/api/upstreams/node-1/drain", &bearer).await.status, 200);
+    let wallet = stage.cluster.examples().wallets[10].to_string();
+    assert_eq!(stage.call("getAccountInfo", json!([wallet])).await.status, 200);
+    assert_eq!(stage.cluster.node(0).calls_without_probes(), before + 1);
+
+    let closed = Stage::of(1, |_| {}).await;
+    let request =
+        closed.client.post(format!("{}/api/cache/purge", closed.admin)).header("authorization", bearer);
+    assert_eq!(closed.send(request).await.status, 403, "off without a token");
+}
+
+#[tokio::test]
+async fn a_purge_takes_a_method_an_account_or_a_slot_and_leaves_the_rest() {
+    let stage = Stage::of(2, |config| config.auth.admin_token = Some(Secret::new("token"))).await;
+    let there = stage.cluster.examples();
+    let [a, b, c] = [0, 1, 2].map(|i| there.wallets[i].to_string());
+    let (token, slot) = (there.token_accounts[0].to_string(), stage.cluster.slot(Commitment::Finalized));
+    let shape = json!({"transactionDetails": "none"});
+    let skipped = there.skipped_slot.expect("some slot is skipped");
+    let calls = [
+        ("a", "getAccountInfo", json!([a])),
+        ("b", "getAccountInfo", json!([b])),
+        ("a and c", "getMultipleAccounts", json!([[a, c], {"encoding": "jsonParsed"}])),
+        ("token", "getAccountInfo", json!([token])),
+        ("balance", "getTokenAccountBalance", json!([token])),
+        ("block", "getBlock", json!([slot, shape])),
+        ("skipped", "getBlock", json!([skipped])),
+        ("nodes", "getClusterNodes", json!([])),
+    ];
+    let purge = |query: &str| {
+        let request = stage.client.post(format!("{}/api/cache/purge?{query}", stage.admin));
+        stage.send(request.header("authorization", "Bearer token"))
+    };
+    // A list is kept as such and as its two accounts, here in a form that nothing else shares.
+    for (query, entries, gone) in [
+        (format!("account={a}"), 3, &["a", "a and c"][..]),
+        (format!("account={token}"), 2, &["token", "balance"]),
+        (format!("account={token}&method=getTokenAccountBalance"), 1, &["balance"]),
+        ("method=getMultipleAccounts".to_owned(), 6, &["a", "b", "a and c", "token"]),
+        ("method=getBlock".to_owned(), 2, &["block", "skipped"]),
+        (format!("slot={slot}"), 1, &["block"]),
+        (format!("slot={skipped}&method=getBlock"), 1, &["skipped"]),
+        (format!("slot={slot}&method=getClusterNodes"), 0, &[]),
+    ] {
+        for (_, method, params) in &calls {
+            stage.call(method, params.clone()).await;
+        }
+        let purged = purge(&query).await;
+        assert_eq!(purged.json(), json!({"done": true, "entries": entries}), "{query}");
+        for (name, method, params) in &calls {
+            let hit = stage.call(method, params.clone()).await.cache().starts_with("hit");
+            assert_eq!(hit, !gone.contains(name), "{name} after {query}");
+        }
+    }
+    for (query, expected) in [("methods=getBlock", "expected method, account or slot"), ("slot=x", "found")] {
+        let refused = purge(query).await;
+        assert_eq!((refused.status, refused.text.contains(expected)), (400, true), "{}", refused.text);
+    }
+    assert!(stage.call("getClusterNodes", json!([])).await.cache().starts_with("hit"), "refused whole");
+}
+
+#[tokio::test]
+async fn the_admin_listener_shows_how_things_stand() {
+    let stage = Stage::new().await;
+    stage.call("getClusterNodes", json!([])).await;
+    let status = stage.admin("/api/status").await.json();
+    assert_eq!(status["status"]["upstreams"].as_array().map(Vec::len), Some(3));
+    assert_eq!(status["status"]["upstreams"][0]["usable"], true);
+    let metrics = stage.admin("/metrics").await.text;
+    for expected in [
+        r#"slotfront_requests_total{commitment="none",method="getClusterNodes",outcome="miss"} 1"#,
+        r#"slotfront_upstream_up{upstream="node-0"} 1"#,
+        "slotfront_cache_entries 1",
+    ] {
+        assert!(metrics.contains(expected), "{expected} is not in\n{metrics}");
+    }
+    let page = stage.admin("/").await;
+    assert!(page.header("content-type").starts_with("text/html") && page.text.contains("slotfront"));
 }

@@ -30,6 +30,7 @@ mod reload;
 mod shared;
 mod spy;
 mod standing;
+mod stop;
 mod tidy;
 mod tls;
 mod traces;
