@@ -26,12 +26,15 @@ class Proxy:
 
     def __init__(self, node):
         self.node, self.mode, self.well, self.server, self.port = node, None, True, None, None
+        self.serving = set()
 
     async def start(self):
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", self.port or 0, limit=1 << 26)
         self.port = self.server.sockets[0].getsockname()[1]
 
     async def serve(self, reader, writer):
+        # asyncio holds it no longer than the gateway's end is open.
+        self.serving.add(asyncio.current_task())
         node = Connection("127.0.0.1", self.node)
         # Cancelled once all is over.
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -41,6 +44,7 @@ class Proxy:
         await node.close()
         with contextlib.suppress(OSError):
             writer.close()
+        self.serving.discard(asyncio.current_task())
 
     async def answer(self, node, body, writer):
         """Whether the connection goes on."""
