@@ -354,16 +354,25 @@ impl Store {
     fn part_failed(&self, part: usize) {
         let opened = lock(&self.breakers[part]).failed(Instant::now());
         if opened && !self.cluster {
-            self.lose("it does not answer in time");
+            // Whoever is slow is as slow a moment later: it is looked at again when its time comes.
+            self.part_with("it does not answer in time");
         }
     }
 
-    /// The connection is of no use: nobody asks until there is another.
+    /// The connection is of no use: another is looked for at once.
     fn lose(&self, why: &'static str) {
-        if self.link.swap(None).is_some() {
-            tracing::warn!(why, "the shared store is lost: each gateway goes on alone");
+        if self.part_with(why) {
             self.lost.notify_one();
         }
+    }
+
+    /// Nobody asks any more until the look-out has another connection. Returns whether there was one.
+    fn part_with(&self, why: &'static str) -> bool {
+        let was_there = self.link.swap(None).is_some();
+        if was_there {
+            tracing::warn!(why, "the shared store is lost: each gateway goes on alone");
+        }
+        was_there
     }
 
     fn admits(&self, part: usize) -> bool {

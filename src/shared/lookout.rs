@@ -78,7 +78,10 @@ impl Store {
         seen.gone = None;
         let connected = async {
             let mut link = self.dial.connect().await?;
-            let asked = redis::cmd("TIME").query_async::<Vec<Value>>(&mut link.reads).await?;
+            // One that takes longer than a request waits is not there for requests.
+            let command = redis::cmd("TIME");
+            let asked = command.query_async::<Vec<Value>>(&mut link.reads);
+            let asked = tokio::time::timeout(self.timeout, asked).await.map_err(std::io::Error::from)??;
             Ok::<_, RedisError>((link, asked))
         };
         let result = match tokio::time::timeout(LOOK * 3, connected).await {

@@ -1,10 +1,14 @@
 //! A store that stops, breaks, fills, moves or refuses us: no caller fails, and it is taken up again.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 use slotfront::config::{Secret, Shared};
 use slotfront::telemetry::{SharedOperation, SharedResult};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use super::{connected, counted, put, what_one_fetched_the_other_answers, with};
@@ -61,15 +65,62 @@ async fn a_store_that_stops_is_left_alone_and_taken_up_again() {
     assert!(asked() > hits);
 }
 
+/// A way to the store on which, once that is switched on, requests that hold these bytes take longer than anybody waits.
+async fn slow_way(store: &Redis, slow: &'static [u8], on: &Arc<AtomicBool>) -> String {
+    let (listener, to, on) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), store.port(), Arc::clone(on));
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let (server, on) = (TcpStream::connect(("127.0.0.1", to)).await.unwrap(), Arc::clone(&on));
+            let ((mut asks, mut told), (mut tells, mut asked)) = (client.into_split(), server.into_split());
+            tokio::spawn(async move { tokio::io::copy(&mut tells, &mut told).await });
+            tokio::spawn(async move {
+                let mut piece = [0; 4096];
+                while let Ok(length @ 1..) = asks.read(&mut piece).await {
+                    let piece = &piece[..length];
+                    if on.load(Ordering::Relaxed) && piece.windows(slow.len()).any(|part| part == slow) {
+                        tokio::time::sleep(Duration::from_millis(60)).await;
+                    }
+                    if asked.write_all(piece).await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    format!("redis://{address}")
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_store_that_answers_too_late_costs_three_requests_and_each_look_three_at_most() {
+    for (slow, at_first, at_each_look) in [("*", 3, 0), ("EVALSHA", 3, 3)] {
+        let (store, on) = (Redis::start(&[]), Arc::default());
+        let url = slow_way(&store, slow.as_bytes(), &on).await;
+        let a = connected(Stage::with(with(Shared { urls: vec![Secret::new(&url)], ..hasty(&store) })).await)
+            .await;
+        misses(&a, 5).await;
+        on.store(true, Ordering::Relaxed);
+        let late = || counted(&a, SharedOperation::Get, SharedResult::Timeout);
+        let (before, started) = (late(), Instant::now());
+        while started.elapsed() < Duration::from_secs(3) {
+            misses(&a, 20).await;
+            a.front().cache.clear();
+        }
+        let (most, late) = (at_first + at_each_look * (started.elapsed().as_secs() + 1), late() - before);
+        assert!(late <= most, "{slow}: {late} waited in vain");
+    }
+}
+
 #[tokio::test]
 #[ignore = "needs redis-server"]
 async fn under_load_no_caller_fails_whatever_becomes_of_the_store() {
     let mut store = Redis::start(&["--maxmemory-policy", "noeviction"]);
     let a = connected(Stage::with(with(hasty(&store))).await).await;
     let b = connected(a.beside(|_| ()).await).await;
-    let over = std::sync::atomic::AtomicBool::new(false);
+    let over = AtomicBool::new(false);
     let load = async {
-        while !over.load(std::sync::atomic::Ordering::Relaxed) {
+        while !over.load(Ordering::Relaxed) {
             tokio::join!(misses(&a, 20), misses(&b, 20));
             for stage in [&a, &b] {
                 stage.front().cache.clear();
@@ -98,7 +149,7 @@ async fn under_load_no_caller_fails_whatever_becomes_of_the_store() {
         let refused = |stage| counted(stage, SharedOperation::Put, SharedResult::Refused) > 0;
         a.until("it is full", || refused(&a) && refused(&b)).await;
         assert!(a.front().cache.shares(), "and can still be read");
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        over.store(true, Ordering::Relaxed);
     };
     tokio::join!(load, faults);
 }

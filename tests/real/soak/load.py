@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import time
+from datetime import datetime, timezone
 
 import truth
 from wire import Connection
@@ -12,8 +13,6 @@ from wire import Connection
 # Seconds and slots that an answer may be old by at most: the stretched bounds, how far a node may be behind, and what
 # is learnt late from a probe; more only where the answer says that no node gives anything newer.
 LAG_SLOTS = {"processed": 1 + 20 + 8, "confirmed": 3 + 20 + 8, "finalized": 18 + 20 + 8}
-# The laggard falls further behind each time that it stands still.
-STANDS_STILL = 20
 COMMITMENTS = ["processed", "confirmed", "finalized"]
 SHAPES = [{"transactionDetails": "none"}, {"transactionDetails": "signatures"}, {"transactionDetails": "none", "rewards": False},
           {"maxSupportedTransactionVersion": 0, "encoding": "base64"}]
@@ -21,20 +20,25 @@ SHAPES = [{"transactionDetails": "none"}, {"transactionDetails": "signatures"}, 
 
 # A machine on which a sleep of a tenth of a second takes so much longer serves nobody in time.
 STOOD_STILL_S = 0.7
+# A probe's patience, the pause to the next one, and that one's patience.
+PROBES_S = 2 + 1 + 2
 
 
 class Tally:
-    def __init__(self):
+    def __init__(self, trouble):
+        # What goes wrong just now, by name.
+        self.trouble = trouble
         self.calls = self.hits = self.gone = self.checked = self.late = 0
         self.failed, self.wrong = [], []
-        self.not_yet = 0
-        self.stood_still = 0.0
+        self.not_yet = []
+        self.stood_still, self.beats = 0.0, 0
 
     async def beat(self):
-        """Notes when the machine last stood still. Never ends."""
+        """Counts tenths of a second in which the machine did not stand still, and notes when it last did. Never ends."""
         while True:
             slept = time.monotonic()
             await asyncio.sleep(0.1)
+            self.beats += 1
             if time.monotonic() - slept > STOOD_STILL_S:
                 self.stood_still = time.monotonic()
 
@@ -46,16 +50,28 @@ class Tally:
         else:
             self.fail(what)
 
+    def behind(self, sent, what):
+        """A probe that timed out while nobody was served leaves a node out that is well, until the next has come back."""
+        if self.stood_still > sent - PROBES_S:
+            self.late += 1
+        else:
+            self.err(what)
+
     def fail(self, what):
-        self.failed.append(what)
+        self.failed.append(self.amid(what))
 
     def err(self, what):
-        self.wrong.append(what)
+        self.wrong.append(self.amid(what))
+
+    def amid(self, what):
+        """With the time, as the gateways' logs have it, and what goes wrong meanwhile."""
+        return f"{datetime.now(timezone.utc):%H:%M:%S.%f} amid {', '.join(self.trouble()) or 'nothing'}: {what}"
 
 
 class Caller:
-    def __init__(self, rng, chain, port, keys, tally):
-        self.rng, self.chain, self.port, self.keys, self.tally = rng, chain, port, keys, tally
+    def __init__(self, rng, chain, keys, tally):
+        self.rng, self.chain, self.keys, self.tally = rng, chain, keys, tally
+        # The newest slot that each gateway has answered each question with.
         self.shown = {}
 
     def draw(self):
@@ -72,7 +88,7 @@ class Caller:
         if kind == "list":
             return "getMultipleAccounts", [[account() for _ in range(rng.randrange(1, 8))], config], commitment
         if kind == "fee":
-            return "getFeeForMessage", [chain.message, {"commitment": commitment}], commitment
+            return "getFeeForMessage", [rng.choice(chain.messages), {"commitment": commitment}], commitment
         if kind == "votes":
             return "getVoteAccounts", [{"commitment": commitment}], commitment
         if kind == "samples":
@@ -84,9 +100,10 @@ class Caller:
         tip = chain.tip(commitment, time.monotonic() - 4)
         return "getBlock", [tip - min(int(rng.expovariate(0.05)), 100), dict(rng.choice(SHAPES), commitment=commitment)], commitment
 
-    async def call(self, until):
-        loop, connection = asyncio.get_running_loop(), Connection("127.0.0.1", self.port)
-        while loop.time() < until:
+    async def call(self, over):
+        connections = [Connection("127.0.0.1", port) for port in self.keys.ports]
+        while not over():
+            connection = self.rng.choice(connections)
             calls = [self.draw() for _ in range(1 if self.rng.random() < 0.95 else self.rng.randrange(2, 7))]
             bodies = [{"jsonrpc": "2.0", "id": i, "method": method, "params": params} for i, (method, params, _) in enumerate(calls)]
             body = json.dumps(bodies[0] if len(bodies) == 1 else bodies)
@@ -99,7 +116,8 @@ class Caller:
                 status, headers, text = await asyncio.wait_for(connection.post(path, body), 60)
                 answers = json.loads(text)
             except (OSError, ValueError, asyncio.TimeoutError, asyncio.IncompleteReadError) as error:
-                self.tally.fail(f"{type(error).__name__} {error}: {body[:200]}")
+                late = 504 if isinstance(error, asyncio.TimeoutError) else 0
+                self.tally.refused(late, b"", sent, f"{type(error).__name__} {error}: {body[:200]}")
                 await connection.close()
                 continue
             if status != 200:
@@ -110,9 +128,10 @@ class Caller:
                 self.tally.err(f"ids {text[:200]!r}: {body[:200]}")
                 continue
             for asked, answer in zip(calls, answers):
-                await self.judge(asked, answer, headers.get("cache-status", ""), sent)
+                await self.judge(asked, answer, headers.get("cache-status", ""), sent, connection.port)
             await asyncio.sleep(self.rng.uniform(0, 0.03))
-        await connection.close()
+        for connection in connections:
+            await connection.close()
 
     async def go_away(self, connection, path, body):
         """A client that disconnects within its request, or before the answer."""
@@ -125,7 +144,7 @@ class Caller:
                 connection.writer.transport.abort()
         await connection.close()
 
-    async def judge(self, asked, answer, cache, sent):
+    async def judge(self, asked, answer, cache, sent, port):
         (method, params, commitment), tally = asked, self.tally
         tally.calls += 1
         tally.hits += cache.startswith("slotfront; hit")
@@ -136,14 +155,16 @@ class Caller:
             code = answer.get("error", {}).get("code")
             if answer.get("result", code) == right:
                 return
-            tip = self.chain.tip(commitment, sent)
             # Of a slot without a block a node says "not yet" until it is final, and then "skipped": one is a moment before
             # the other.
             if code == truth.SKIPPED and right == truth.NOT_YET:
                 return
-            if code == truth.NOT_YET and params[0] > tip - LAG_SLOTS[commitment] - STANDS_STILL:
+            told_at = "finalized" if right == truth.SKIPPED else commitment
+            tip = self.chain.tip(told_at, sent)
+            if code == truth.NOT_YET and params[0] > tip - LAG_SLOTS[told_at]:
                 # What was left to ask within the retries and their budget was the laggard: its word, which callers ask again.
-                tally.not_yet += 1
+                if right != truth.SKIPPED or params[0] <= tip:
+                    tally.not_yet.append(tally.amid(what))
                 return
             what += f" at tip {tip}, not {json.dumps(right)[:200]}"
             if "error" in answer:
@@ -168,7 +189,7 @@ class Caller:
         elif method == "getVoteAccounts":
             self.compare(self.chain.votes.get(truth.last_vote(result)), truth.by_key(result), what)
         else:
-            self.judge_at_its_slot(asked, result, what, "stale-if-error" in cache, sent)
+            self.judge_at_its_slot(asked, result, what, "stale-if-error" in cache, sent, port)
 
     def compare(self, right, said, what):
         """`right` is `None` where that slot was missed."""
@@ -176,20 +197,20 @@ class Caller:
         if right is not None and right != said:
             self.tally.err(f"{what}, not {json.dumps(right)[:300]}")
 
-    def judge_at_its_slot(self, asked, result, what, in_fault, sent):
+    def judge_at_its_slot(self, asked, result, what, in_fault, sent, port):
         method, params, commitment = asked
         slot, value = result["context"]["slot"], result["value"]
-        if commitment != "processed":
-            question = json.dumps([method, params])
+        # A fee of null is kept by nobody.
+        if commitment != "processed" and (value is not None or method != "getFeeForMessage"):
+            question = json.dumps([port, method, params])
             if slot < self.shown.get(question, 0):
                 self.tally.err(f"back from {self.shown[question]}: {what}")
             self.shown[question] = slot
         tip = self.chain.tip(commitment, sent)
         if not in_fault and slot < tip - LAG_SLOTS[commitment]:
-            self.tally.err(f"{tip - slot} slots behind: {what}")
+            self.tally.behind(sent, f"{tip - slot} slots behind: {what}")
         if method == "getFeeForMessage":
-            if slot in self.chain.fees:
-                self.compare([self.chain.fees[slot]], [value], what)
+            self.compare(self.chain.fees.get(slot, {}).get(params[0]), [value], what)
             return
         right = self.chain.at.get(slot)
         keys, values = (params[0], value) if method == "getMultipleAccounts" else ([params[0]], [value])

@@ -10,6 +10,8 @@ from wire import Connection
 # A transaction's keys are taken from so many blocks.
 BLOCKS = 12
 ACCOUNTS = 60
+# Fees of so old messages are still told.
+RENEWED_S = 20
 # The code for a block that is not there yet.
 NOT_YET = -32004
 # The code for a slot that is final and holds none.
@@ -20,8 +22,9 @@ class Truth:
     """Every account, the vote accounts and a fee at each slot that was seen; the samples; the tips and when they were."""
 
     def __init__(self, ports):
-        self.nodes, self.accounts, self.message = [Connection("127.0.0.1", port) for port in ports], [], None
+        self.nodes, self.accounts, self.messages = [Connection("127.0.0.1", port) for port in ports], [], []
         self.at, self.fees, self.votes, self.samples, self.blocks = {}, {}, {}, set(), {}
+        self.renewed = 0.0
         # The newest slot at each commitment, with the moment before it was asked for; newest last.
         self.tips, self.asking = [], asyncio.Lock()
 
@@ -36,29 +39,38 @@ class Truth:
         newest = (await self.ask("getSlot", [{"commitment": "finalized"}]))["result"]
         found = {}
         for slot in range(newest - BLOCKS, newest + 1):
-            block = await self.ask("getBlock", [slot, {"encoding": "base64", "maxSupportedTransactionVersion": 0}])
-            for transaction in block.get("result", {}).get("transactions", []):
-                raw = base64.b64decode(transaction["transaction"][0])
-                # One signature of 64 bytes each, after a byte that counts them.
-                self.message = base64.b64encode(raw[1 + 64 * raw[0]:]).decode()
+            await self.find_a_message(slot)
             block = await self.ask("getBlock", [slot, {"transactionDetails": "accounts", "maxSupportedTransactionVersion": 0}])
             for transaction in block.get("result", {}).get("transactions", []):
                 for key in transaction["transaction"]["accountKeys"]:
                     found[key["pubkey"]] = found.get(key["pubkey"], 0) + key["writable"]
         self.accounts = sorted(found, key=found.get, reverse=True)[:ACCOUNTS]
 
+    async def find_a_message(self, slot):
+        """One of a block, if there is one: nobody tells its fee any more when 150 blocks have followed."""
+        block = await self.ask("getBlock", [slot, {"encoding": "base64", "maxSupportedTransactionVersion": 0}])
+        for transaction in block.get("result", {}).get("transactions", [])[-1:]:
+            raw = base64.b64decode(transaction["transaction"][0])
+            # One signature of 64 bytes each, after a byte that counts them.
+            message = base64.b64encode(raw[1 + 64 * raw[0]:]).decode()
+            self.messages = [*self.messages[-1:], message]
+            self.renewed = time.monotonic()
+
     async def follow(self):
         """Never ends."""
         while True:
             asked = time.monotonic()
             tips = [(await self.ask("getSlot", [{"commitment": c}]))["result"] for c in ("finalized", "confirmed", "processed")]
+            if asked > self.renewed + RENEWED_S:
+                await self.find_a_message(tips[0])
             self.tips.append((asked, dict(zip(("finalized", "confirmed", "processed"), tips))))
             processed = {"commitment": "processed"}
             # Two readings that name one slot are that slot's.
             answer = (await self.ask("getMultipleAccounts", [self.accounts, {"encoding": "base64", **processed}]))["result"]
             self.at[answer["context"]["slot"]] = dict(zip(self.accounts, answer["value"]))
-            fee = (await self.ask("getFeeForMessage", [self.message, processed]))["result"]
-            self.fees[fee["context"]["slot"]] = fee["value"]
+            for message in self.messages:
+                fee = (await self.ask("getFeeForMessage", [message, processed]))["result"]
+                self.fees.setdefault(fee["context"]["slot"], {})[message] = [fee["value"]]
             votes = (await self.ask("getVoteAccounts", [processed]))["result"]
             self.votes[last_vote(votes)] = by_key(votes)
             # Each node has minutes of its own.
