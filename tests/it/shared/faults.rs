@@ -94,7 +94,7 @@ async fn slow_way(store: &Redis, slow: &'static [u8], on: &Arc<AtomicBool>) -> S
 #[tokio::test]
 #[ignore = "needs redis-server"]
 async fn a_store_that_answers_too_late_costs_three_requests_and_each_look_three_at_most() {
-    for (slow, at_first, at_each_look) in [("*", 3, 0), ("EVALSHA", 3, 3)] {
+    for slow in ["*", "EVALSHA"] {
         let (store, on) = (Redis::start(&[]), Arc::default());
         let url = slow_way(&store, slow.as_bytes(), &on).await;
         let a = connected(Stage::with(with(Shared { urls: vec![Secret::new(&url)], ..hasty(&store) })).await)
@@ -107,7 +107,8 @@ async fn a_store_that_answers_too_late_costs_three_requests_and_each_look_three_
             misses(&a, 20).await;
             a.front().cache.clear();
         }
-        let (most, late) = (at_first + at_each_look * (started.elapsed().as_secs() + 1), late() - before);
+        // The first three, and three for each look that finds it well; one looks each second.
+        let (most, late) = (3 * (started.elapsed().as_secs() + 2), late() - before);
         assert!(late <= most, "{slow}: {late} waited in vain");
     }
 }
