@@ -136,7 +136,7 @@ impl Cache {
         if places.is_empty() {
             return None;
         }
-        let generation = self.generation();
+        let generation = self.generation.number();
         let keys: Vec<_> = places.iter().map(|place| place.name.key().to_owned()).collect();
         let found = second.store.get(&keys).await.ok()?;
         let took = found.asked_at.elapsed();

@@ -3,6 +3,9 @@
 //! What no node is asked for is the model's whole: which answer may serve, which one takes another's place, and what a
 //! caller reads. Each answer's text is made of its question, its commitment and its slot, so that a mix-up is seen.
 
+mod accounts;
+mod scene;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,6 +15,7 @@ use proptest::prelude::*;
 use tokio::time::{Duration, Instant, advance};
 use tokio_util::task::TaskTracker;
 
+use self::scene::on_a_stepped_clock;
 use super::*;
 use crate::cache::{Terms, Why};
 use crate::config::Config;
@@ -159,8 +163,7 @@ struct Real {
 
 impl Real {
     fn new() -> Self {
-        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = Config::dev(any, any, Vec::new());
+        let config = scene::CONFIG.clone();
         let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap());
         let cache = Cache::new(&config, Arc::clone(&frontier), pool, metrics, TaskTracker::new(), None);
@@ -176,8 +179,11 @@ impl Real {
         let call = asked(&self.cache, &query);
         let body = NodeReply::Result(truth(q, c, slot).into());
         let reply = Reply { node: 0, body, sent_at, slot, confirmed: true };
-        let landed =
-            self.cache.take_in(&call.plan, &reply, self.cache.generation(), Origin::Node).await.unwrap();
+        let landed = self
+            .cache
+            .take_in(&call.plan, &reply, self.cache.generation.number(), Origin::Node)
+            .await
+            .unwrap();
         told(&self.cache.land(&call, &landed, true).await.unwrap())
     }
 
@@ -273,16 +279,17 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// 512 cases, and so many more as `PROPTEST_CASES` is above 256.
+fn twice_as_many_as_usual() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases * 2, ..usual }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+    #![proptest_config(twice_as_many_as_usual())]
 
     #[test]
     fn the_cache_does_what_its_model_does(steps in steps()) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        // Far enough from the clock's beginning for answers that were asked for before.
-        runtime.block_on(async {
-            advance(Duration::from_mins(10)).await;
-            play(steps).await
-        })?;
+        on_a_stepped_clock(play(steps))?;
     }
 }
