@@ -4,6 +4,7 @@
 //! caller reads. Each answer's text is made of its question, its commitment and its slot, so that a mix-up is seen.
 
 mod accounts;
+mod blocks;
 mod scene;
 
 use std::collections::BTreeMap;

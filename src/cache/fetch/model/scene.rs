@@ -126,8 +126,10 @@ impl<W> Scene<W> {
             call.said = Some(Said { body: body.clone(), slot, keepable });
             Reply { node: 0, body, sent_at: call.sent_at, slot, confirmed }
         });
-        // The caller of a call that goes past the cache may have given up.
-        let _ = way_back.send(answer.ok_or_else(|| Error::NoUpstream(Vec::new())));
+        // A call that goes past the cache is its caller's, who may have given up.
+        if way_back.send(answer.ok_or_else(|| Error::NoUpstream(Vec::new()))).is_err() {
+            call.said = None;
+        }
     }
 
     /// Lets everything happen that needs neither time nor a node; whoever has an answer then.
