@@ -252,12 +252,11 @@ impl Play {
     fn lands(&mut self, n: usize, behind: Option<i64>) {
         let under_way = self.scene.under_way();
         let Some(number) = under_way.get(n % under_way.len().max(1)) else { return };
-        match behind {
-            Some(behind) => self.answers(*number, behind),
-            None => {
-                self.failed = true;
-                self.scene.lands(*number, None, true);
-            }
+        if let Some(behind) = behind {
+            self.answers(*number, behind);
+        } else {
+            self.failed = true;
+            self.scene.lands(*number, None, true);
         }
     }
 

@@ -332,12 +332,11 @@ impl Play {
 
     /// What has landed since the last clearing and may be kept of a slot that was final all the time.
     fn kept(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&Landed, BlockQuery)> {
-        let kept = self.landed.iter().filter_map(move |landed| {
+        self.landed.iter().filter_map(move |landed| {
             let call = &self.scene.calls[landed.number];
             let keepable = call.era == self.scene.era && call.said.as_ref().is_some_and(|said| said.keepable);
             (keepable && slot <= FINAL && asked(call).slot == slot).then(|| (landed, asked(call)))
-        });
-        kept
+        })
     }
 
     fn age(&self, landed: &Landed) -> Duration {
