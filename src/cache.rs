@@ -9,6 +9,7 @@ pub mod entry;
 mod fetch;
 pub mod flight;
 pub mod freshness;
+mod generation;
 mod judge;
 pub mod key;
 mod merge;
@@ -22,7 +23,6 @@ pub mod verify;
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -35,6 +35,7 @@ use entry::{Entry, Payload};
 use fetch::{Demand, FlightKey, Landing};
 use flight::Flights;
 use freshness::{Class, Freshness, Rules};
+use generation::Generation;
 use key::{Key, Plan};
 use merge::Merger;
 use shared::Second;
@@ -87,7 +88,7 @@ pub struct Cache {
     store: Store,
     sizes: Sizes,
     /// How often the cache was emptied.
-    generation: AtomicU64,
+    generation: Generation,
     /// Bounds the work on long texts that runs beside the async workers.
     makers: Arc<Semaphore>,
     merger: Arc<Merger>,
@@ -141,7 +142,7 @@ impl Cache {
             second,
             store: Store::new(config.cache.capacity, config.cache.max_entry, Arc::clone(&metrics)),
             sizes: Sizes::default(),
-            generation: AtomicU64::new(0),
+            generation: Generation::default(),
             merger: Arc::default(),
             makers: Arc::new(Semaphore::new(
                 std::thread::available_parallelism().map_or(1, NonZero::get) * 2,
@@ -290,7 +291,7 @@ impl Cache {
         self.second.as_ref().is_some_and(Second::is_there)
     }
 
-    /// Forgets everything, and does not keep what nodes are being asked just now.
+    /// Forgets everything, and does not keep what nodes are being asked just now, nor give it to whoever asks from now on.
     pub fn clear(&self) {
         self.empties();
         self.store.clear();
@@ -309,14 +310,10 @@ impl Cache {
 
     /// What was asked for until now is not kept any more, and not taken from the shared store either.
     fn empties(&self) {
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.generation.ends();
         if let Some(second) = &self.second {
             second.nothing_before(Instant::now());
         }
-    }
-
-    fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
     }
 
     /// What is kept for `plan`, as far as it reaches the slot that the caller wants.

@@ -82,7 +82,16 @@ pub struct Pool {
     clusters: watch::Sender<u64>,
     next_id: AtomicU64,
     draws: AtomicU64,
+    /// Where calls go in place of nodes, in tests of what stands above.
+    #[cfg(test)]
+    pub(crate) stand_in: std::sync::OnceLock<StandIn>,
 }
+
+/// Takes each call, with the way back for its answer.
+#[cfg(test)]
+pub(crate) type StandIn = tokio::sync::mpsc::UnboundedSender<(Ask, WayBack)>;
+#[cfg(test)]
+pub(crate) type WayBack = tokio::sync::oneshot::Sender<Result<Reply, crate::error::Error>>;
 
 impl Pool {
     /// A pool over the configured upstreams, which `frontier` numbers from 0; nothing is asked before [`Pool::probe`]
@@ -113,6 +122,8 @@ impl Pool {
             next_id: AtomicU64::new(1),
             // Other draws than those of a gateway that was started at the same time.
             draws: AtomicU64::new(getrandom::u64().unwrap_or(1)),
+            #[cfg(test)]
+            stand_in: std::sync::OnceLock::new(),
         })
     }
 

@@ -2,17 +2,25 @@
 
 use std::path::Path;
 
-const STAND_INS: [(&str, &str); 5] = [
+const STAND_INS: [(&str, &str); 6] = [
     ("std::sync::atomic", "shuttle::sync::atomic"),
     ("std::sync::{Arc, Mutex}", "{std::sync::Arc, shuttle::sync::Mutex}"),
     ("std::sync::MutexGuard", "shuttle::sync::MutexGuard"),
+    (
+        "std::sync::{PoisonError, RwLock, RwLockReadGuard}",
+        "{std::sync::PoisonError, shuttle::sync::RwLock, shuttle::sync::RwLockReadGuard}",
+    ),
     ("tokio::sync::watch", "crate::watch"),
     ("tokio_util::task::TaskTracker", "crate::TaskTracker"),
 ];
 
 fn main() {
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
-    for (name, source) in [("flight", "../../src/cache/flight.rs"), ("seen", "../../src/gateway/seen.rs")] {
+    for (name, source) in [
+        ("flight", "../../src/cache/flight.rs"),
+        ("generation", "../../src/cache/generation.rs"),
+        ("seen", "../../src/gateway/seen.rs"),
+    ] {
         println!("cargo::rerun-if-changed={source}");
         let text = std::fs::read_to_string(source).expect("the source is there");
         let text = text.split("#[cfg(test)]").next().unwrap_or_default();

@@ -42,7 +42,7 @@ pub(super) enum Use {
 impl Cache {
     /// An answer to `plan` made from a kept one of another shape, and kept from now on.
     pub(super) async fn derive_kept(&self, plan: &Plan, usage: Use) -> Option<Arc<Entry>> {
-        let (now, generation) = (Instant::now(), self.generation());
+        let (now, generation) = (Instant::now(), self.generation.number());
         let (source, make) = match &plan.key {
             Key::Votes(query @ VotesQuery { vote_pubkey: Some(pubkey), .. }) => {
                 let all = Key::Votes(VotesQuery { vote_pubkey: None, ..*query });
@@ -71,8 +71,9 @@ impl Cache {
         let entry =
             Arc::new(Entry { kept, derived: true, coded: CodedForms::default(), ..Entry::clone(&source) });
         // What is held may be newer than the source: then a node is asked, under its floor.
-        let kept = self.generation() == generation
-            && !matches!(self.keep(plan.key.clone(), &entry), Placed::Behind(_));
+        let held = self.generation.hold();
+        let kept =
+            held.number() == generation && !matches!(self.keep(plan.key.clone(), &entry), Placed::Behind(_));
         (kept || usage == Use::InFault).then_some(entry)
     }
 
@@ -82,6 +83,8 @@ impl Cache {
         if mode == Assemble::Off {
             return None;
         }
+        // Or what was read before the cache was emptied could be kept after.
+        let _held = self.generation.hold();
         let singles = self.singles(query, usage, call.wanted());
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
         let one_slot = singles.iter().all(|single| single.slot == singles[0].slot);
@@ -108,8 +111,11 @@ impl Cache {
         let plan = Plan::new(&rest, &self.frontier, &self.sizes);
         let rest = Asked { query: &rest, plan, why: call.why, terms: call.terms.clone() };
         let fetched = Box::pin(self.from_node(&rest)).await.ok()?;
-        let singles = self.singles(query, Use::Fresh, call.wanted());
-        let list = self.keep_list(query, list::joined(&singles.into_iter().collect::<Option<Vec<_>>>()?)?)?;
+        let list = {
+            let _held = self.generation.hold();
+            let singles = self.singles(query, Use::Fresh, call.wanted());
+            self.keep_list(query, list::joined(&singles.into_iter().collect::<Option<Vec<_>>>()?)?)?
+        };
         let (status, outcome) = match fetched.outcome {
             Outcome::Collapsed => (CacheStatus::Collapsed, Outcome::Collapsed),
             _ => (CacheStatus::forwarded(call.why, true), Outcome::Miss),

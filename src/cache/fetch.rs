@@ -51,8 +51,9 @@ pub(super) enum Origin {
     Shared,
 }
 
-/// What callers who share a flight have in common: the place, and the slot that they want beyond what is held.
-pub(super) type FlightKey = (Key, Demand);
+/// What callers who share a flight have in common: the place, the slot that they want beyond what is held, and the
+/// generation, since what was asked for before the cache was emptied is no answer to whoever asks after.
+pub(super) type FlightKey = (Key, Demand, u64);
 
 /// Which answer a caller wants, as far as its slot goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,7 +86,7 @@ impl Cache {
                 cache.fetch(&plan, demand, deadline, trace).await
             }
         };
-        self.flights.join(&(plan.key.clone(), demand), fly, worth_another_try)
+        self.flights.join(&(plan.key.clone(), demand, self.generation.number()), fly, worth_another_try)
     }
 
     /// What needs no node: an earlier flight may have landed between the caller's look-up and its boarding, and an
@@ -112,13 +113,22 @@ impl Cache {
         if meets { self.land(call, &landed, leads).await.map(Some) } else { Ok(None) }
     }
 
-    /// Waits for a flight, and takes what lands.
+    /// Waits for a flight, and takes what lands; what another's brings too late, once more.
     pub(super) async fn last_flight(
         self: &Arc<Self>,
         call: &Asked<'_>,
         demand: Demand,
     ) -> Result<Answer, Error> {
-        let (landed, leads) = self.flown(call, demand).await?;
+        let since = Instant::now();
+        // The next flight begins after the first has landed, and so is in time.
+        let too_old = |entry: &Entry| {
+            entry.sent_at < since
+                && self.rules.judge(entry, &self.frontier, Instant::now()) != Freshness::Fresh
+        };
+        let (mut landed, mut leads) = self.flown(call, demand).await?;
+        if matches!(&landed, Landed::Fetched(entry, _) if !leads && too_old(entry)) {
+            (landed, leads) = self.flown(call, demand).await?;
+        }
         self.land(call, &landed, leads).await
     }
 
@@ -152,7 +162,7 @@ impl Cache {
         // A wish above what the pool has reached goes to one node alone, which says so itself.
         let alone = own.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(own);
-        let generation = self.generation();
+        let generation = self.generation.number();
         let ask = Ask { query, floor: held.max(floor), prefer, alone, deadline, trace };
         let reply = match &plan.upstream {
             Query::Account(account) if demand == Demand::Any && self.pool.merges() => {
@@ -196,8 +206,9 @@ impl Cache {
         };
         let entry = Arc::new(entry);
         let believed = |c| !plan.upstream.has_context() || self.frontier.believes(c, reply.slot);
+        let held = self.generation.hold();
         let place = match place {
-            Ok(_) if self.generation() != generation => Err(UncacheableReason::Purged),
+            Ok(_) if held.number() != generation => Err(UncacheableReason::Purged),
             Ok(_) if !plan.upstream.commitment().is_none_or(believed) => Err(UncacheableReason::Unbelieved),
             place => place,
         };

@@ -136,7 +136,7 @@ impl Cache {
         if places.is_empty() {
             return None;
         }
-        let generation = self.generation();
+        let generation = self.generation.number();
         let keys: Vec<_> = places.iter().map(|place| place.name.key().to_owned()).collect();
         let found = second.store.get(&keys).await.ok()?;
         let took = found.asked_at.elapsed();
@@ -217,7 +217,7 @@ impl Cache {
 
     /// Whether an answer from the shared store would be fresh here, and is not behind what was shown, nor further ahead
     /// than is believed.
-    fn takes(&self, plan: &Plan, reply: &Reply, floor: Option<Slot>) -> bool {
+    pub(super) fn takes(&self, plan: &Plan, reply: &Reply, floor: Option<Slot>) -> bool {
         let held = self.candidates(plan).into_iter().flatten().map(|held| held.slot).max();
         if held.max(floor).is_some_and(|floor| reply.slot < floor) {
             return false;

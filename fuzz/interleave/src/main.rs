@@ -1,7 +1,7 @@
-//! The single-flight and the floors of keys under thousands of schedules, drawn by shuttle.
+//! The single-flight, the generations of the cache and the floors of keys under thousands of schedules, drawn by shuttle.
 //!
-//! What runs is the text of `src/cache/flight.rs` and `src/gateway/seen.rs`, with the scheduler's primitives in place of
-//! the real ones: every lock, atomic and wait is a place where another task may go on.
+//! What runs is the text of `src/cache/flight.rs`, `src/cache/generation.rs` and `src/gateway/seen.rs`, with the
+//! scheduler's primitives in place of the real ones: every lock, atomic and wait is a place where another task may go on.
 
 mod watch;
 
@@ -14,6 +14,10 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering};
 #[allow(dead_code)]
 mod flight {
     include!(concat!(env!("OUT_DIR"), "/flight.rs"));
+}
+#[allow(dead_code)]
+mod generation {
+    include!(concat!(env!("OUT_DIR"), "/generation.rs"));
 }
 #[allow(dead_code)]
 mod seen {
@@ -122,6 +126,56 @@ fn a_failure_is_tried_once_more() {
     }
 }
 
+/// The cache is emptied in the middle of what callers fetch, keep and wait for: what was asked for before is not there
+/// after, and is not given to whoever asks after.
+fn nothing_outlives_a_clearing() {
+    let flights = flight::Flights::<(u8, u64), usize>::new(TaskTracker);
+    let generation = Arc::<generation::Generation>::default();
+    // Clearings that have begun, and that are done; what is kept is the number of those that had begun as it was asked for.
+    let (begun, done) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let kept = Arc::<Mutex<Option<usize>>>::default();
+    let callers = (0..3).map(|_| {
+        let (flights, generation, kept) = (flights.clone(), generation.clone(), kept.clone());
+        let (begun, done) = (begun.clone(), done.clone());
+        spawn(async move {
+            for _ in 0..2 {
+                let cleared = done.load(Ordering::SeqCst);
+                let found = *kept.lock().unwrap();
+                assert!(found.is_none_or(|asked| asked >= cleared), "{found:?} is kept after clearing {cleared}");
+                let (of, begun, kept) = (generation.clone(), begun.clone(), kept.clone());
+                let fetch = move || {
+                    let (of, begun, kept) = (of.clone(), begun.clone(), kept.clone());
+                    async move {
+                        let number = of.number();
+                        let asked = begun.load(Ordering::SeqCst);
+                        yield_now().await;
+                        let held = of.hold();
+                        if held.number() == number {
+                            *kept.lock().unwrap() = Some(asked);
+                        }
+                        asked
+                    }
+                };
+                let got = flights.join(&(1, generation.number()), fetch, |_| false).landed().await;
+                assert!(got.is_some_and(|asked| asked >= cleared), "{got:?} after clearing {cleared}");
+            }
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    let clears = spawn(async move {
+        for _ in 0..2 {
+            begun.fetch_add(1, Ordering::SeqCst);
+            generation.ends();
+            *kept.lock().unwrap() = None;
+            done.fetch_add(1, Ordering::SeqCst);
+            yield_now().await;
+        }
+    });
+    for task in callers.into_iter().chain([clears]) {
+        block_on(task).unwrap();
+    }
+}
+
 /// A key's floor is the highest slot that it was shown, whoever shows it at once.
 fn a_floor_only_rises() {
     let seen = seen::Seen::default();
@@ -150,6 +204,7 @@ fn main() {
     for (name, scene) in [
         ("one_flight_at_a_time", one_flight_at_a_time as fn()),
         ("a_failure_is_tried_once_more", a_failure_is_tried_once_more),
+        ("nothing_outlives_a_clearing", nothing_outlives_a_clearing),
         ("a_floor_only_rises", a_floor_only_rises),
     ] {
         shuttle::check_random(scene, SCHEDULES);

@@ -1,0 +1,503 @@
+//! Accounts in every form, alone and in lists, with any number of callers and calls at once.
+//!
+//! No model says which answer a caller gets here; what is held is what every answer promises: it is made of what nodes
+//! said of these accounts at this commitment, is no older than its status says, not from before a clearing, and not
+//! behind what was shown. And that what is kept, fresh and holds the form is served without a node.
+
+use super::scene::{Caller, Scene, on_a_stepped_clock, terms};
+use super::*;
+use crate::cache::CacheStatus;
+use crate::config::Assemble;
+use crate::error::Error;
+use crate::methods::{AccountEncoding, AccountQuery, AccountsQuery, DataSlice};
+
+/// The nonce account of 40 bytes, which is parsed; one without data; one that is at times larger than what is fetched
+/// whole; and one that does not exist.
+const ACCOUNTS: u8 = 4;
+const PARSED: u8 = 0;
+const LARGE: u8 = 2;
+const NONE: u8 = 3;
+
+const LISTS: [&[u8]; 7] = [&[0, 1], &[1, 0], &[0, 0], &[0, 2], &[2, 3], &[0, 1, 2, 3], &[]];
+
+/// What somebody asks for.
+#[derive(Debug, Clone, PartialEq)]
+struct Wish {
+    accounts: Vec<u8>,
+    /// Whether as a list, or the one account alone.
+    list: bool,
+    form: AccountForm,
+    commitment: Commitment,
+}
+
+/// Conditions of one caller: a minContextSlot and a floor so far behind the frontier, and going past the cache.
+#[derive(Debug, Clone, Default)]
+struct Conditions {
+    min: Option<i64>,
+    floor: Option<i64>,
+    bypass: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Wait(u64),
+    Frontier(Commitment, Slot),
+    Ask(Wish, Conditions),
+    /// One of the calls under way lands, so far behind the frontier; or fails.
+    Lands(usize, Option<i64>),
+    Clear,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    assemble: Assemble,
+    merge: bool,
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let assemble = prop_oneof![3 => Just(Assemble::SameSlot), 2 => Just(Assemble::WithinBound), 1 => Just(Assemble::Off)];
+    (assemble, proptest::bool::weighted(0.2)).prop_map(|(assemble, merge)| Settings { assemble, merge })
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let commitment = || proptest::sample::select(Commitment::ALL.to_vec());
+    let slice = |offset, length| DataSlice { offset, length };
+    let slices = vec![slice(1, 3), slice(0, 200), slice(150, u64::MAX)];
+    let form = (
+        proptest::sample::select(AccountEncoding::ALL.to_vec()),
+        proptest::option::weighted(0.4, proptest::sample::select(slices)),
+    );
+    let form = form.prop_map(|(encoding, slice)| AccountForm { encoding, slice });
+    let accounts = prop_oneof![
+        3 => (0..ACCOUNTS).prop_map(|n| (vec![n], false)),
+        2 => proptest::sample::select(LISTS.to_vec()).prop_map(|list| (list.to_vec(), true)),
+    ];
+    let wish = (accounts, form, commitment()).prop_map(|((accounts, list), form, commitment)| Wish {
+        accounts,
+        list,
+        form,
+        commitment,
+    });
+    let slot = |from: i64| proptest::option::weighted(0.1, from..16);
+    // A key was shown its floor, so the frontier has been there.
+    let conditions = (slot(-6), slot(0), proptest::bool::weighted(0.05))
+        .prop_map(|(min, floor, bypass)| Conditions { min, floor, bypass });
+    let behind = prop_oneof![12 => -2..6_i64, 2 => 6..40_i64, 1 => -80..-60_i64];
+    let step = prop_oneof![
+        2 => prop_oneof![0..300_u64, 0..3_000_u64, 0..70_000_u64].prop_map(Step::Wait),
+        2 => (commitment(), 0..4_u64).prop_map(|(c, slots)| Step::Frontier(c, slots)),
+        8 => (wish, conditions).prop_map(|(wish, conditions)| Step::Ask(wish, conditions)),
+        7 => (any::<usize>(), proptest::option::weighted(0.9, behind)).prop_map(|(n, slot)| Step::Lands(n, slot)),
+        1 => Just(Step::Clear),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+fn pubkey(n: u8) -> Pubkey {
+    Pubkey([n + 1; 32])
+}
+
+fn data(n: u8, mark: usize) -> Vec<u8> {
+    let bytes = [40, 0, 200, 0][usize::from(n)];
+    (0..bytes).map(|at| u8::try_from((mark * 7 + at) % 251).unwrap()).collect()
+}
+
+fn part(all: &[u8], slice: Option<DataSlice>) -> &[u8] {
+    let Some(DataSlice { offset, length }) = slice else { return all };
+    let end = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(all.len());
+    &all[end(offset)..end(offset.saturating_add(length))]
+}
+
+fn space(n: u8, mark: usize) -> usize {
+    if n == LARGE && mark.is_multiple_of(2) { 70_000 } else { data(n, mark).len() }
+}
+
+/// An account as the node writes it that was asked by the call of this number; `None` where it refuses.
+fn value(n: u8, form: AccountForm, mark: usize) -> Option<String> {
+    use AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
+    if n == NONE {
+        return Some("null".to_owned());
+    }
+    let all = data(n, mark);
+    let bytes = part(&all, form.slice);
+    let data = match form.encoding {
+        JsonParsed if n == PARSED => {
+            format!(r#"{{"parsed":{{"mark":{mark}}},"program":"nonce","space":40}}"#)
+        }
+        Base58 | Binary if bytes.len() > 128 => return None,
+        Base64 | JsonParsed => format!(r#"["{}","base64"]"#, BASE64.encode(bytes)),
+        Base58 => format!(r#"["{}","base58"]"#, bs58::encode(bytes).into_string()),
+        Binary => format!(r#""{}""#, bs58::encode(bytes).into_string()),
+        Base64Zstd => {
+            let packed = zstd::stream::encode_all(bytes, 0).unwrap();
+            format!(r#"["{}","base64+zstd"]"#, BASE64.encode(packed))
+        }
+    };
+    let (owner, space) = (Pubkey([0; 32]), space(n, mark));
+    Some(format!(
+        r#"{{"data":{data},"executable":false,"lamports":{mark},"owner":"{owner}","rentEpoch":0,"space":{space}}}"#
+    ))
+}
+
+/// An answer of whose accounts each is what the call of its number brought; `None` where a node refuses.
+fn text(wish: &Wish, context: usize, slot: Slot, marks: &[usize]) -> Option<String> {
+    let values = wish.accounts.iter().zip(marks).map(|(n, mark)| value(*n, wish.form, *mark));
+    let values = values.collect::<Option<Vec<_>>>()?.join(",");
+    let values = if wish.list { format!("[{values}]") } else { values };
+    Some(format!(r#"{{"context":{{"apiVersion":"4.0.{context}","slot":{slot}}},"value":{values}}}"#))
+}
+
+/// The numbers in an answer: of its context, and of each account that exists.
+fn marks(wish: &Wish, text: &str) -> (usize, Vec<usize>) {
+    let text: serde_json::Value = serde_json::from_str(text).unwrap();
+    let context =
+        text["context"]["apiVersion"].as_str().unwrap().rsplit_once('.').unwrap().1.parse().unwrap();
+    let values =
+        if wish.list { text["value"].as_array().unwrap().clone() } else { vec![text["value"].clone()] };
+    let mark = |value: &serde_json::Value| {
+        value["lamports"].as_u64().map_or(context, |mark| usize::try_from(mark).unwrap())
+    };
+    (context, values.iter().map(mark).collect())
+}
+
+/// What a query that goes up asks for.
+fn wish_of(query: &Query) -> Wish {
+    let n = |pubkey: &Pubkey| pubkey.0[0] - 1;
+    match query {
+        Query::Account(q) => {
+            Wish { accounts: vec![n(&q.pubkey)], list: false, form: q.form, commitment: q.commitment }
+        }
+        Query::Accounts(q) => {
+            let accounts = q.pubkeys.iter().map(n).collect();
+            Wish { accounts, list: true, form: q.form, commitment: q.commitment }
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn query(wish: &Wish, min_context_slot: Option<Slot>) -> Query {
+    let &Wish { form, commitment, .. } = wish;
+    if wish.list {
+        let pubkeys = wish.accounts.iter().map(|n| pubkey(*n)).collect();
+        Query::Accounts(AccountsQuery { pubkeys, form, commitment, min_context_slot })
+    } else {
+        Query::Account(AccountQuery { pubkey: pubkey(wish.accounts[0]), form, commitment, min_context_slot })
+    }
+}
+
+/// An answer that somebody was shown.
+struct Shown {
+    wish: Wish,
+    slot: Slot,
+    step: usize,
+    era: u32,
+}
+
+struct Play {
+    scene: Scene<Wish>,
+    settings: Settings,
+    shown: Vec<Shown>,
+    /// Whether anybody asked under conditions, for whom further calls of the same may be under way.
+    conditions: bool,
+    failed: bool,
+}
+
+impl Play {
+    fn new(settings: Settings) -> Self {
+        let scene = Scene::new(|config| {
+            config.cache.assemble = settings.assemble;
+            config.pool.merge = settings.merge;
+        });
+        Self { scene, settings, shown: Vec::new(), conditions: false, failed: false }
+    }
+
+    async fn plays(mut self, steps: Vec<Step>) -> Result<(), TestCaseError> {
+        for step in steps {
+            let mut at_hand = None;
+            match step {
+                Step::Wait(ms) => advance(Duration::from_millis(ms)).await,
+                Step::Frontier(c, slots) => self.scene.moves_on(c, slots),
+                Step::Ask(wish, conditions) => at_hand = self.asks(wish, &conditions),
+                Step::Lands(n, behind) => self.lands(n, behind),
+                Step::Clear => self.scene.clears(),
+            }
+            self.goes_on(at_hand).await?;
+        }
+        // Whoever still waits is answered as soon as nodes do, and a moment after that.
+        for _ in 0..40 {
+            for number in self.scene.under_way() {
+                self.answers(number, 0);
+            }
+            self.goes_on(None).await?;
+            if !self.scene.anybody_waits() {
+                break;
+            }
+            advance(Duration::from_millis(100)).await;
+        }
+        prop_assert!(!self.scene.anybody_waits(), "somebody waits for ever");
+        Ok(())
+    }
+
+    /// Somebody asks; what is told, if the answer is at hand.
+    fn asks(&mut self, wish: Wish, conditions: &Conditions) -> Option<Wish> {
+        let at = |behind: Option<i64>| behind.map(|behind| self.scene.at(wish.commitment, behind));
+        let (min, floor) = (at(conditions.min), at(conditions.floor));
+        self.conditions |= min.is_some() || floor.is_some() || conditions.bypass;
+        let at_hand = !conditions.bypass && self.is_at_hand(&wish, min.max(floor));
+        let query = query(&wish, min);
+        self.scene.ask(wish.clone(), query, terms(conditions.bypass, floor));
+        at_hand.then_some(wish)
+    }
+
+    fn lands(&mut self, n: usize, behind: Option<i64>) {
+        let under_way = self.scene.under_way();
+        let Some(number) = under_way.get(n % under_way.len().max(1)) else { return };
+        if let Some(behind) = behind {
+            self.answers(*number, behind);
+        } else {
+            self.failed = true;
+            self.scene.lands(*number, None, true);
+        }
+    }
+
+    /// The node's word on a call, at a slot so far behind the frontier.
+    fn answers(&mut self, number: usize, behind: i64) {
+        let query = &self.scene.calls[number].ask.query;
+        let wish = wish_of(query);
+        let slot = self.scene.at(wish.commitment, behind);
+        let body = if query.min_context_slot().is_some_and(|own| slot < own) {
+            let body =
+                format!(r#"{{"code":-32016,"message":"not reached","data":{{"contextSlot":{slot}}}}}"#);
+            NodeReply::Error { code: -32016, body: body.into() }
+        } else {
+            let marks = vec![number; wish.accounts.len()];
+            NodeReply::Result(text(&wish, number, slot, &marks).expect("base58 is not asked for").into())
+        };
+        self.scene.lands(number, Some((body, slot)), true);
+    }
+
+    async fn goes_on(&mut self, at_hand: Option<Wish>) -> Result<(), TestCaseError> {
+        let asked = self.scene.step;
+        let answered = self.scene.settles().await;
+        if let Some(wish) = at_hand {
+            let hit = |(caller, answer): &(Caller<Wish>, Result<Answer, Error>)| {
+                let hit = matches!(answer, Ok(answer) if matches!(answer.status, CacheStatus::Hit { stale: false, .. }));
+                caller.asked_in == asked && hit
+            };
+            prop_assert!(
+                answered.iter().any(hit),
+                "a node was asked for {:?}, which is kept and fresh",
+                wish
+            );
+        }
+        for (caller, answer) in &answered {
+            match answer {
+                Ok(answer) => self.holds(caller, answer)?,
+                Err(error) => self.may_fail(caller, error)?,
+            }
+        }
+        self.one_call_each()
+    }
+
+    /// What an answer promises.
+    fn holds(&mut self, caller: &Caller<Wish>, answer: &Answer) -> Result<(), TestCaseError> {
+        let Wish { accounts, list, commitment, .. } = &caller.wish;
+        let told = || format!("{:?} wanted {:?}: {answer:?}", caller.wish, caller.wanted);
+        let body = match &answer.payload {
+            Payload::Result(body) => String::from_utf8(body.whole().to_vec()).unwrap(),
+            Payload::Error { code: -32016, body } => {
+                let reached = crate::node::answer::error_context_slot(body).unwrap();
+                prop_assert!(caller.min.is_some_and(|min| min > reached), "another's condition: {}", told());
+                return Ok(());
+            }
+            Payload::Error { .. } => return self.is_refused_rightly(caller, answer),
+        };
+        let (context, marks) = marks(&caller.wish, &body);
+        let expected = text(&caller.wish, context, answer.slot, &marks);
+        prop_assert_eq!(Some(&body), expected.as_ref(), "not what a node writes");
+        prop_assert_eq!(self.scene.calls[context].said.as_ref().map(|said| said.slot), Some(answer.slot));
+        for (n, mark) in accounts.iter().zip(&marks).chain([(&NONE, &context)]) {
+            let call = &self.scene.calls[*mark];
+            let asked = wish_of(&call.ask.query);
+            let (said, slot) = (asked.commitment, call.said.as_ref().unwrap().slot);
+            prop_assert!(said == *commitment, "of another commitment, {}: {}", said, told());
+            // What does not exist has no number but the context's.
+            prop_assert!(*n == NONE || asked.accounts.contains(n), "of another account: {}", told());
+            prop_assert!(call.era >= caller.era, "from before a clearing: {}", told());
+            let mixes = *list && self.settings.assemble == Assemble::WithinBound;
+            prop_assert!(slot == answer.slot || (mixes && slot > answer.slot), "of another slot: {}", told());
+            self.is_not_too_old(caller, answer.status, *mark)?;
+        }
+        prop_assert!(self.wanted_is_met(caller, answer), "below what was wanted: {}", told());
+        self.is_not_behind(caller, answer)?;
+        let kept = marks.iter().all(|mark| self.scene.calls[*mark].said.as_ref().unwrap().keepable);
+        if kept && !marks.is_empty() {
+            let (step, era) = (self.scene.step, self.scene.era);
+            self.shown.push(Shown { wish: caller.wish.clone(), slot: answer.slot, step, era });
+        }
+        Ok(())
+    }
+
+    /// README's table.
+    fn is_fresh(&self, mark: usize, c: Commitment, halves: u32) -> bool {
+        let call = &self.scene.calls[mark];
+        let slot = call.said.as_ref().unwrap().slot;
+        let behind = self.scene.frontier.slot(c).saturating_sub(slot);
+        let (ms, slots) = [(400, 1), (800, 2), (5_000, 12)][c.index()];
+        // Both bounds stretch by half at confirmed and finalized, and not at processed.
+        let halves = if c == Commitment::Processed { 0 } else { halves };
+        let stretched = |bound: u64| bound + bound * u64::from(halves) / 2;
+        call.sent_at.elapsed() <= Duration::from_millis(stretched(ms)) && behind <= stretched(slots)
+    }
+
+    /// How long what is held may stand in where no node answers, and so is its own floor.
+    fn is_held(&self, mark: usize, c: Commitment) -> bool {
+        let held = Duration::from_secs([0, 10, 60][c.index()]);
+        c != Commitment::Processed && self.scene.calls[mark].sent_at.elapsed() <= held
+    }
+
+    fn is_not_too_old(
+        &self,
+        caller: &Caller<Wish>,
+        status: CacheStatus,
+        mark: usize,
+    ) -> Result<(), TestCaseError> {
+        let (c, call) = (caller.wish.commitment, &self.scene.calls[mark]);
+        let own = call.sent_at >= caller.asked_at;
+        let fresh = |halves| self.is_fresh(mark, c, halves);
+        let completed = caller.wish.list && self.settings.assemble == Assemble::WithinBound;
+        let may = match status {
+            CacheStatus::Hit { stale, .. } => fresh(u32::from(stale)),
+            CacheStatus::StaleIfError { .. } => self.is_held(mark, c),
+            CacheStatus::Collapsed => own || fresh(0),
+            CacheStatus::Forwarded { .. } => own || (completed && fresh(0)),
+            CacheStatus::Bypassed | CacheStatus::Batch { .. } => false,
+        };
+        prop_assert!(may, "{:?} after {:?}: {}", caller.wish, call.sent_at.elapsed(), status);
+        Ok(())
+    }
+
+    /// A node says itself where it has not reached a minContextSlot; a floor is only a wish, but no hit is below it.
+    fn wanted_is_met(&self, caller: &Caller<Wish>, answer: &Answer) -> bool {
+        let at_once =
+            matches!(answer.status, CacheStatus::Hit { .. }) && caller.asked_in + 1 == self.scene.step;
+        let floor = caller.wanted.filter(|_| at_once);
+        caller.min.max(floor).is_none_or(|wanted| answer.slot >= wanted)
+    }
+
+    /// What was shown to whoever asked the same before, while that may be held.
+    fn floor(&self, caller: &Caller<Wish>) -> Option<Slot> {
+        let Wish { commitment: c, .. } = caller.wish;
+        let before = self.shown.iter().filter(|shown| {
+            shown.wish == caller.wish && shown.step <= caller.asked_in && shown.era == self.scene.era
+        });
+        // What takes its place is of the same or a higher slot, but may have been asked for earlier.
+        let held = before.filter(|shown| {
+            self.of_accounts(&shown.wish).all(|(mark, slot)| slot < shown.slot || self.is_held(mark, c))
+        });
+        held.map(|shown| shown.slot).max()
+    }
+
+    fn is_not_behind(&self, caller: &Caller<Wish>, answer: &Answer) -> Result<(), TestCaseError> {
+        let floor = self.floor(caller);
+        prop_assert!(floor.is_none_or(|floor| answer.slot >= floor), "{:?} back from {:?}", answer, floor);
+        Ok(())
+    }
+
+    /// All that was said of any of these accounts at this commitment since the last clearing, and may be kept.
+    fn of_accounts(&self, wish: &Wish) -> impl Iterator<Item = (usize, Slot)> {
+        self.scene.calls.iter().enumerate().filter_map(|(mark, call)| {
+            let (asked, said) = (wish_of(&call.ask.query), call.said.as_ref()?);
+            let same = asked.commitment == wish.commitment
+                && asked.accounts.iter().any(|n| wish.accounts.contains(n));
+            let kept = said.keepable && matches!(said.body, NodeReply::Result(_));
+            (same && kept && call.era == self.scene.era).then_some((mark, said.slot))
+        })
+    }
+
+    /// More than 128 bytes in base58 is refused, here as by a node.
+    fn is_refused_rightly(&self, caller: &Caller<Wish>, answer: &Answer) -> Result<(), TestCaseError> {
+        let refuses = caller.wish.accounts.iter().any(|n| value(*n, caller.wish.form, 0).is_none());
+        prop_assert!(refuses, "{:?}: {:?}", caller.wish, answer);
+        // There is no number in it: some call has brought what it may be made of.
+        let mut calls = self.scene.calls.iter().enumerate();
+        let made_of_one = calls.any(|(mark, call)| {
+            let (asked, said) = (wish_of(&call.ask.query), call.said.as_ref());
+            asked.commitment == caller.wish.commitment
+                && asked.accounts.iter().any(|n| caller.wish.accounts.contains(n))
+                && call.era >= caller.era
+                && said.is_some_and(|said| said.slot >= answer.slot)
+                && self.is_not_too_old(caller, answer.status, mark).is_ok()
+        });
+        prop_assert!(made_of_one, "{:?}: {:?}", caller.wish, answer);
+        self.is_not_behind(caller, answer)
+    }
+
+    /// Nobody is told of a fault where what was shown may stand in.
+    fn may_fail(&self, caller: &Caller<Wish>, error: &Error) -> Result<(), TestCaseError> {
+        prop_assert!(self.failed || matches!(error, Error::TimedOut(_)), "{:?}: {:?}", caller.wish, error);
+        let stands_in = self.floor(caller).filter(|slot| caller.min.is_none_or(|min| *slot >= min));
+        prop_assert!(stands_in.is_none(), "{:?}: {:?} where {:?} is held", caller.wish, error, stands_in);
+        Ok(())
+    }
+
+    /// Whether what is known is kept, fresh and holds the form: for each account what was said last.
+    fn is_at_hand(&self, wish: &Wish, wanted: Option<Slot>) -> bool {
+        let newest = |n: u8| {
+            let of = Wish { accounts: vec![n], ..wish.clone() };
+            let parsed = |form: AccountForm| form.encoding == AccountEncoding::JsonParsed;
+            let form = |mark: usize| wish_of(&self.scene.calls[mark].ask.query).form;
+            let said: Vec<_> =
+                self.of_accounts(&of).filter(|(mark, _)| parsed(form(*mark)) == parsed(wish.form)).collect();
+            let newest = said.iter().map(|(_, slot)| *slot).max()?;
+            let mut last = said.iter().filter(|(_, slot)| *slot == newest);
+            let serves = |mark: usize| {
+                self.is_fresh(mark, wish.commitment, 0) && holds(n, form(mark), mark, wish.form)
+            };
+            last.all(|(mark, _)| serves(*mark)).then_some(newest)
+        };
+        let slots: Option<Vec<_>> = wish.accounts.iter().map(|n| newest(*n)).collect();
+        let Some(slots) = slots.filter(|slots| !slots.is_empty()) else { return false };
+        let one_slot = slots.iter().all(|slot| *slot == slots[0]);
+        let possible = !wish.list || (one_slot && self.settings.assemble != Assemble::Off);
+        possible && slots.iter().all(|slot| wanted.is_none_or(|wanted| *slot >= wanted))
+    }
+
+    /// However many ask the same at once, one call goes up.
+    fn one_call_each(&self) -> Result<(), TestCaseError> {
+        // Where a call of before a clearing is tried again after, another's may be under way already.
+        let tried_again = self.failed && self.scene.era > 0;
+        if self.conditions || self.settings.merge || tried_again {
+            return Ok(());
+        }
+        let under_way: Vec<_> = self.scene.under_way().iter().map(|at| &self.scene.calls[*at]).collect();
+        for (at, call) in under_way.iter().enumerate() {
+            let again = under_way[..at]
+                .iter()
+                .any(|other| other.era == call.era && other.ask.query == call.ask.query);
+            prop_assert!(!again, "two calls at once: {:?}", call.ask.query);
+        }
+        Ok(())
+    }
+}
+
+/// README's table of what serves what, for an account as it was fetched.
+fn holds(n: u8, kept: AccountForm, mark: usize, asked: AccountForm) -> bool {
+    if kept == asked {
+        return true;
+    }
+    if kept.encoding == AccountEncoding::JsonParsed {
+        return kept.slice.is_none();
+    }
+    let everything = part(&data(n, mark), kept.slice).len() == space(n, mark) || kept.slice.is_none();
+    n == NONE || (kept.encoding == AccountEncoding::Base64 && everything)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::default())]
+
+    #[test]
+    fn accounts_are_what_nodes_said_of_them_whoever_asks_at_once(settings in settings(), steps in steps()) {
+        on_a_stepped_clock(async { Play::new(settings).plays(steps).await })?;
+    }
+}

@@ -1,0 +1,379 @@
+//! Blocks and their absence in every level of detail, with any number of callers and calls at once.
+//!
+//! What nodes say contradicts itself here from call to call, as chains do not: what is held is not which word counts,
+//! but from where it may come, how old it may be, and that what is settled and kept is given without a node.
+
+use super::scene::{Call, Caller, Scene, on_a_stepped_clock, terms};
+use super::*;
+use crate::cache::CacheStatus;
+use crate::error::Error;
+use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
+
+/// The finalized frontier at the beginning.
+const FINAL: Slot = FIRST - 32;
+/// Asked for are slots from so far under it to as many above.
+const AROUND: i64 = 4;
+
+const SKIPPED: i32 = -32007;
+const NOT_IN_STORAGE: i32 = -32009;
+const NOT_YET: i32 = -32004;
+const VERSION: i32 = -32015;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Wait(u64),
+    Frontier(Commitment, Slot),
+    Ask(BlockQuery, bool),
+    /// One of the calls under way lands: a block, or what there is in its place, as one voice or two say.
+    Lands(usize, Word, bool),
+    Clear,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Word {
+    Block,
+    Null,
+    Error(i32),
+    Fault,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
+    use BlockEncoding::{Base64, Json, JsonParsed};
+    let shapes = vec![
+        (Full, Json, Some(0)),
+        (Full, Json, None),
+        (Full, JsonParsed, Some(0)),
+        (Full, Base64, Some(0)),
+        (Accounts, Json, Some(0)),
+        (Signatures, Json, None),
+        (Nothing, Json, None),
+    ];
+    let commitment = || prop_oneof![Just(Commitment::Confirmed), Just(Commitment::Finalized)];
+    let query = (-AROUND..AROUND, proptest::sample::select(shapes), any::<bool>(), commitment());
+    let query =
+        query.prop_map(|(offset, (details, encoding, max_version), rewards, commitment)| BlockQuery {
+            slot: FINAL.saturating_add_signed(offset),
+            details,
+            encoding,
+            rewards,
+            max_version,
+            commitment,
+        });
+    let errors = vec![-32001, NOT_YET, SKIPPED, NOT_IN_STORAGE, -32014, VERSION];
+    let word = prop_oneof![
+        6 => Just(Word::Block),
+        4 => proptest::sample::select(errors).prop_map(Word::Error),
+        1 => Just(Word::Null),
+        1 => Just(Word::Fault),
+    ];
+    let wait = prop_oneof![3 => 0..400_u64, 3 => 0..12_000_u64, 1 => 0..70_000_u64, 1 => 0..90_000_000_u64];
+    let step = prop_oneof![
+        2 => wait.prop_map(Step::Wait),
+        2 => (commitment(), 0..4_u64).prop_map(|(c, slots)| Step::Frontier(c, slots)),
+        8 => (query, proptest::bool::weighted(0.03)).prop_map(|(query, bypass)| Step::Ask(query, bypass)),
+        7 => (any::<usize>(), word, any::<bool>()).prop_map(|(n, word, two)| Step::Lands(n, word, two)),
+        1 => Just(Step::Clear),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+/// A block of one legacy transaction, as the node writes it that was asked by the call of this number.
+fn block(query: &BlockQuery, mark: usize) -> String {
+    let (slot, hash) = (query.slot, Pubkey([7; 32]));
+    let head = format!(r#""blockHeight":{mark},"blockTime":{slot},"blockhash":"{hash}""#);
+    let rewards =
+        if query.rewards { format!(r#","rewards":[{{"lamports":{mark}}}]"#) } else { String::new() };
+    // Its wire form: one signature, of which each byte tells of the call.
+    let signature = [u8::try_from(mark % 251).unwrap() + 1; 64];
+    let wire = BASE64.encode([&[1][..], &signature, &[1, 0, 0]].concat());
+    let signature = bs58::encode(signature).into_string();
+    let of_meta = if query.rewards { "[]" } else { "null" };
+    let short = r#""err":null,"fee":5,"postBalances":[1],"postTokenBalances":[],"preBalances":[6],"preTokenBalances":[]"#;
+    let meta = match query.details {
+        BlockDetails::Accounts if query.rewards => {
+            format!(r#"{{{short},"rewards":[],"status":{{"Ok":null}}}}"#)
+        }
+        BlockDetails::Accounts => format!(r#"{{{short},"status":{{"Ok":null}}}}"#),
+        _ => format!(r#"{{{short},"logMessages":[],"rewards":{of_meta},"status":{{"Ok":null}}}}"#),
+    };
+    let transaction = match (query.details, query.encoding) {
+        (BlockDetails::Accounts, _) => format!(r#"{{"accountKeys":[{mark}],"signatures":["{signature}"]}}"#),
+        (_, BlockEncoding::Base64) => format!(r#"["{wire}","base64"]"#),
+        (_, encoding) => format!(
+            r#"{{"message":{{"accountKeys":[{mark}],"as":"{}"}},"signatures":["{signature}"]}}"#,
+            encoding.as_str()
+        ),
+    };
+    let version = if query.max_version.is_some() { r#","version":"legacy""# } else { "" };
+    let body = match query.details {
+        BlockDetails::None => String::new(),
+        BlockDetails::Signatures => format!(r#","signatures":["{signature}"]"#),
+        _ => format!(r#","transactions":[{{"meta":{meta},"transaction":{transaction}{version}}}]"#),
+    };
+    format!("{{{head}{rewards}{body}}}")
+}
+
+/// README's table of what serves what.
+fn serves(kept: &BlockQuery, asked: &BlockQuery) -> bool {
+    use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
+    let form = |query: &BlockQuery| (query.details, query.encoding, query.max_version);
+    let details = match (kept.details, asked.details) {
+        _ if form(kept) == form(asked) => true,
+        (Full, Nothing | Signatures) => true,
+        (Full, Accounts) => {
+            kept.encoding == BlockEncoding::JsonParsed && kept.max_version == asked.max_version
+        }
+        // The blocks here hold legacy transactions only.
+        (Full, Full) => kept.encoding == asked.encoding && asked.max_version.is_none(),
+        _ => false,
+    };
+    details && (kept.rewards || !asked.rewards)
+}
+
+fn asked(call: &Call) -> BlockQuery {
+    let Query::Block(query) = call.ask.query else { panic!("{:?}", call.ask) };
+    query
+}
+
+/// What somebody asks for, and whether the slot was final by then.
+#[derive(Debug)]
+struct Wish {
+    query: BlockQuery,
+    was_final: bool,
+}
+
+/// A word that has landed.
+struct Landed {
+    number: usize,
+    word: Word,
+    /// Whether a second node said so, too.
+    two: bool,
+    /// Whether the slot was above the frontier at the commitment that was asked for.
+    not_yet: bool,
+    step: usize,
+}
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const DAY: Duration = Duration::from_hours(24);
+const FOR_EVER: Duration = Duration::MAX;
+
+struct Play {
+    scene: Scene<Wish>,
+    /// In the order in which they landed.
+    landed: Vec<Landed>,
+}
+
+impl Play {
+    async fn plays(mut self, steps: Vec<Step>) -> Result<(), TestCaseError> {
+        for step in steps {
+            let mut at_hand = None;
+            match step {
+                Step::Wait(ms) => advance(Duration::from_millis(ms)).await,
+                Step::Frontier(c, slots) => self.scene.moves_on(c, slots),
+                Step::Ask(query, bypass) => {
+                    // A flight that is under way is joined, though what it needs may have come meanwhile.
+                    let joins = self
+                        .scene
+                        .under_way()
+                        .iter()
+                        .any(|at| asked(&self.scene.calls[*at]).slot == query.slot);
+                    at_hand = (!bypass && !joins && self.is_at_hand(&query)).then_some(query);
+                    let was_final = query.slot <= self.scene.frontier.slot(Commitment::Finalized);
+                    self.scene.ask(Wish { query, was_final }, Query::Block(query), terms(bypass, None));
+                }
+                Step::Lands(n, word, two) => {
+                    let under_way = self.scene.under_way();
+                    if let Some(number) = under_way.get(n % under_way.len().max(1)) {
+                        self.lands(*number, word, two);
+                    }
+                }
+                Step::Clear => self.scene.clears(),
+            }
+            self.goes_on(at_hand).await?;
+        }
+        for _ in 0..8 {
+            for number in self.scene.under_way() {
+                self.lands(number, Word::Block, true);
+            }
+            self.goes_on(None).await?;
+        }
+        prop_assert!(!self.scene.anybody_waits(), "somebody waits for ever");
+        Ok(())
+    }
+
+    fn lands(&mut self, number: usize, word: Word, two: bool) {
+        let query = asked(&self.scene.calls[number]);
+        let body = match word {
+            Word::Block => Some(NodeReply::Result(block(&query, number).into())),
+            Word::Null => Some(NodeReply::Result(Bytes::from_static(b"null"))),
+            Word::Error(code) => {
+                let body = format!(r#"{{"code":{code},"message":"{number}"}}"#).into();
+                Some(NodeReply::Error { code, body })
+            }
+            Word::Fault => None,
+        };
+        let not_yet = query.slot > self.scene.frontier.slot(query.commitment);
+        self.landed.push(Landed { number, word, two, not_yet, step: self.scene.step });
+        self.scene.lands(number, body.map(|body| (body, FIRST)), two);
+    }
+
+    async fn goes_on(&mut self, at_hand: Option<BlockQuery>) -> Result<(), TestCaseError> {
+        let step = self.scene.step;
+        let answered = self.scene.settles().await;
+        if let Some(query) = at_hand {
+            let hit = |(caller, answer): &(Caller<Wish>, Result<Answer, Error>)| {
+                caller.asked_in == step && matches!(answer, Ok(answer) if answer.status.is_hit())
+            };
+            prop_assert!(answered.iter().any(hit), "a node was asked for {:?}, which is kept", query);
+        }
+        for (caller, answer) in &answered {
+            match answer {
+                Ok(answer) => self.holds(caller, answer)?,
+                Err(error) => self.may_fail(caller, error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// How long a word that landed may be served, and when no node answers; `None` where it is never kept.
+    fn life(&self, landed: &Landed) -> Option<(Duration, Duration)> {
+        let query = asked(&self.scene.calls[landed.number]);
+        match landed.word {
+            Word::Block | Word::Error(VERSION) if query.commitment == Commitment::Finalized => {
+                Some((DAY, FOR_EVER))
+            }
+            Word::Block | Word::Error(VERSION) => Some((MS(2_000), MS(10_000))),
+            // All slots here are near the frontier, where long-term storage may not be filled yet.
+            Word::Error(SKIPPED) if landed.two && !landed.not_yet => Some((DAY, FOR_EVER)),
+            Word::Error(SKIPPED | NOT_IN_STORAGE) if !landed.not_yet => Some((MS(60_000), Duration::ZERO)),
+            Word::Error(NOT_YET) if landed.not_yet => {
+                let reached = self.scene.frontier.slot(query.commitment) >= query.slot;
+                Some((if reached { Duration::ZERO } else { MS(200) }, Duration::ZERO))
+            }
+            _ => None,
+        }
+    }
+
+    /// What an answer promises.
+    fn holds(&self, caller: &Caller<Wish>, answer: &Answer) -> Result<(), TestCaseError> {
+        let told = || format!("{:?} {answer:?}", caller.wish);
+        let Some(landed) = self.source(answer) else {
+            // Null says nothing, and is an answer to none but those who waited for it.
+            let waited = matches!(
+                answer.status,
+                CacheStatus::Forwarded { stored: false, .. } | CacheStatus::Collapsed
+            );
+            prop_assert!(waited, "{}", told());
+            return Ok(());
+        };
+        let Wish { query: wish, was_final } = &caller.wish;
+        let call = &self.scene.calls[landed.number];
+        let said_of = asked(call);
+        prop_assert!(said_of.slot == wish.slot, "of another slot: {}", told());
+        prop_assert!(call.era >= caller.era, "from before a clearing: {}", told());
+        match &answer.payload {
+            Payload::Result(body) => {
+                let expected = block(wish, landed.number);
+                prop_assert_eq!(&body.whole()[..], expected.as_bytes(), "not what a node writes");
+            }
+            Payload::Error { code: VERSION, .. } => {
+                let same = BlockQuery { commitment: wish.commitment, ..said_of };
+                prop_assert!(same == *wish, "of another shape: {}", told());
+            }
+            Payload::Error { .. } => {}
+        }
+        // What is final by construction was asked for at finalized. The rest is for callers at confirmed, and only as long
+        // as the slot was not final as they asked.
+        let settled = said_of.commitment == Commitment::Finalized;
+        let unsettled = wish.commitment == Commitment::Confirmed && !was_final;
+        let right =
+            if landed.word == Word::Error(NOT_YET) { settled != unsettled } else { settled || unsettled };
+        prop_assert!(right, "of another commitment: {}", told());
+        let (age, life) = (call.sent_at.elapsed(), self.life(landed));
+        let own = call.sent_at >= caller.asked_at;
+        let may = match answer.status {
+            CacheStatus::Hit { stale, .. } => !stale && life.is_some_and(|(fresh, _)| age <= fresh),
+            CacheStatus::StaleIfError { .. } => life.is_some_and(|(_, in_fault)| age <= in_fault),
+            // What was asked for before the slot was final says nothing for long, and so is never kept.
+            CacheStatus::Collapsed => own || wish.slot > FINAL || life.is_none_or(|(fresh, _)| age <= fresh),
+            CacheStatus::Forwarded { stored, .. } => own && (!stored || life.is_some()),
+            CacheStatus::Bypassed | CacheStatus::Batch { .. } => false,
+        };
+        prop_assert!(may, "after {:?} of {:?}: {}", age, life, told());
+        let exactly = |block: &BlockQuery| BlockQuery { commitment: wish.commitment, ..*block } == *wish;
+        let hidden = answer.status.is_hit()
+            && landed.word != Word::Block
+            && self.block_held(wish.slot, DAY, caller.asked_in, exactly);
+        prop_assert!(!hidden, "a block comes before its absence: {}", told());
+        Ok(())
+    }
+
+    /// The word that an answer is made of; `None` for null, in which nothing can be written.
+    fn source(&self, answer: &Answer) -> Option<&Landed> {
+        let text = match &answer.payload {
+            Payload::Result(body) => body.whole(),
+            Payload::Error { body, .. } => body.clone(),
+        };
+        let text: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let number = text["blockHeight"].as_u64().or_else(|| text["message"].as_str()?.parse().ok())?;
+        self.landed.iter().find(|landed| landed.number as u64 == number)
+    }
+
+    /// Nobody is told of a fault where a block is held: a final one stands in for ever.
+    fn may_fail(&self, caller: &Caller<Wish>, error: &Error) -> Result<(), TestCaseError> {
+        let failed = self.landed.iter().any(|landed| landed.word == Word::Fault);
+        prop_assert!(failed || matches!(error, Error::TimedOut(_)), "{:?}: {:?}", caller.wish, error);
+        let wish = &caller.wish.query;
+        let held = self.block_held(wish.slot, FOR_EVER, caller.asked_in, |block| serves(block, wish));
+        prop_assert!(!held, "{:?}: {:?} where it is held", caller.wish, error);
+        Ok(())
+    }
+
+    /// What has landed since the last clearing and may be kept of a slot that was final all the time.
+    fn kept(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&Landed, BlockQuery)> {
+        self.landed.iter().filter_map(move |landed| {
+            let call = &self.scene.calls[landed.number];
+            let keepable = call.era == self.scene.era && call.said.as_ref().is_some_and(|said| said.keepable);
+            (keepable && slot <= FINAL && asked(call).slot == slot).then(|| (landed, asked(call)))
+        })
+    }
+
+    fn age(&self, landed: &Landed) -> Duration {
+        self.scene.calls[landed.number].sent_at.elapsed()
+    }
+
+    /// Whether a final block of such a shape is held, asked for so long ago at most, since before this step.
+    fn block_held(
+        &self,
+        slot: Slot,
+        age: Duration,
+        step: usize,
+        shape: impl Fn(&BlockQuery) -> bool,
+    ) -> bool {
+        // A word on versions takes a block's place.
+        let versions = self.kept(slot).any(|(landed, _)| landed.word == Word::Error(VERSION));
+        let mut blocks =
+            self.kept(slot).filter(|(landed, _)| landed.word == Word::Block && landed.step < step);
+        !versions && blocks.any(|(landed, block)| self.age(landed) <= age && shape(&block))
+    }
+
+    /// Whether it is settled by what is kept and lives, so that no node is asked.
+    fn is_at_hand(&self, wish: &BlockQuery) -> bool {
+        let absence = |word| matches!(word, Word::Error(SKIPPED | NOT_IN_STORAGE));
+        let absence = self.kept(wish.slot).rfind(|(landed, _)| absence(landed.word));
+        let absent =
+            absence.is_some_and(|(landed, _)| self.age(landed) <= self.life(landed).unwrap_or_default().0);
+        absent || self.block_held(wish.slot, DAY, self.scene.step, |block| serves(block, wish))
+    }
+}
+
+proptest! {
+    #[test]
+    fn blocks_and_their_absence_are_what_nodes_said_of_them_whoever_asks_at_once(steps in steps()) {
+        on_a_stepped_clock(async {
+            let scene = Scene::new(|_| ());
+            Play { scene, landed: Vec::new() }.plays(steps).await
+        })?;
+    }
+}
