@@ -10,6 +10,7 @@ use slotfront::telemetry::{SharedOperation, SharedResult};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use super::{connected, counted, put, what_one_fetched_the_other_answers, with};
 use crate::harness::Stage;
@@ -69,12 +70,13 @@ async fn a_store_that_stops_is_left_alone_and_taken_up_again() {
 async fn slow_way(store: &Redis, slow: &'static [u8], on: &Arc<AtomicBool>) -> String {
     let (listener, to, on) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), store.port(), Arc::clone(on));
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
+    let tasks = TaskTracker::new();
+    tasks.clone().spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
             let (server, on) = (TcpStream::connect(("127.0.0.1", to)).await.unwrap(), Arc::clone(&on));
             let ((mut asks, mut told), (mut tells, mut asked)) = (client.into_split(), server.into_split());
-            tokio::spawn(async move { tokio::io::copy(&mut tells, &mut told).await });
-            tokio::spawn(async move {
+            tasks.spawn(async move { tokio::io::copy(&mut tells, &mut told).await });
+            tasks.spawn(async move {
                 let mut piece = [0; 4096];
                 while let Ok(length @ 1..) = asks.read(&mut piece).await {
                     let piece = &piece[..length];
