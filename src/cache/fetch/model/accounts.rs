@@ -4,31 +4,17 @@
 //! said of these accounts at this commitment, is no older than its status says, not from before a clearing, and not
 //! behind what was shown. And that what is kept, fresh and holds the form is served without a node.
 
+mod written;
+
 use super::scene::{Caller, Scene, on_a_stepped_clock, terms};
 use super::*;
 use crate::cache::CacheStatus;
 use crate::config::Assemble;
 use crate::error::Error;
-use crate::methods::{AccountEncoding, AccountQuery, AccountsQuery, DataSlice};
-
-/// The nonce account of 40 bytes, which is parsed; one without data; one that is at times larger than what is fetched
-/// whole; and one that does not exist.
-const ACCOUNTS: u8 = 4;
-const PARSED: u8 = 0;
-const LARGE: u8 = 2;
-const NONE: u8 = 3;
+use crate::methods::{AccountEncoding, DataSlice};
+use written::{ACCOUNTS, NONE, Wish, holds, marks, query, text, value, wish_of};
 
 const LISTS: [&[u8]; 7] = [&[0, 1], &[1, 0], &[0, 0], &[0, 2], &[2, 3], &[0, 1, 2, 3], &[]];
-
-/// What somebody asks for.
-#[derive(Debug, Clone, PartialEq)]
-struct Wish {
-    accounts: Vec<u8>,
-    /// Whether as a list, or the one account alone.
-    list: bool,
-    form: AccountForm,
-    commitment: Commitment,
-}
 
 /// Conditions of one caller: a minContextSlot and a floor so far behind the frontier, and going past the cache.
 #[derive(Debug, Clone, Default)]
@@ -91,98 +77,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Clear),
     ];
     proptest::collection::vec(step, 1..60)
-}
-
-fn pubkey(n: u8) -> Pubkey {
-    Pubkey([n + 1; 32])
-}
-
-fn data(n: u8, mark: usize) -> Vec<u8> {
-    let bytes = [40, 0, 200, 0][usize::from(n)];
-    (0..bytes).map(|at| u8::try_from((mark * 7 + at) % 251).unwrap()).collect()
-}
-
-fn part(all: &[u8], slice: Option<DataSlice>) -> &[u8] {
-    let Some(DataSlice { offset, length }) = slice else { return all };
-    let end = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(all.len());
-    &all[end(offset)..end(offset.saturating_add(length))]
-}
-
-fn space(n: u8, mark: usize) -> usize {
-    if n == LARGE && mark.is_multiple_of(2) { 70_000 } else { data(n, mark).len() }
-}
-
-/// An account as the node writes it that was asked by the call of this number; `None` where it refuses.
-fn value(n: u8, form: AccountForm, mark: usize) -> Option<String> {
-    use AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
-    if n == NONE {
-        return Some("null".to_owned());
-    }
-    let all = data(n, mark);
-    let bytes = part(&all, form.slice);
-    let data = match form.encoding {
-        JsonParsed if n == PARSED => {
-            format!(r#"{{"parsed":{{"mark":{mark}}},"program":"nonce","space":40}}"#)
-        }
-        Base58 | Binary if bytes.len() > 128 => return None,
-        Base64 | JsonParsed => format!(r#"["{}","base64"]"#, BASE64.encode(bytes)),
-        Base58 => format!(r#"["{}","base58"]"#, bs58::encode(bytes).into_string()),
-        Binary => format!(r#""{}""#, bs58::encode(bytes).into_string()),
-        Base64Zstd => {
-            let packed = zstd::stream::encode_all(bytes, 0).unwrap();
-            format!(r#"["{}","base64+zstd"]"#, BASE64.encode(packed))
-        }
-    };
-    let (owner, space) = (Pubkey([0; 32]), space(n, mark));
-    Some(format!(
-        r#"{{"data":{data},"executable":false,"lamports":{mark},"owner":"{owner}","rentEpoch":0,"space":{space}}}"#
-    ))
-}
-
-/// An answer of whose accounts each is what the call of its number brought; `None` where a node refuses.
-fn text(wish: &Wish, context: usize, slot: Slot, marks: &[usize]) -> Option<String> {
-    let values = wish.accounts.iter().zip(marks).map(|(n, mark)| value(*n, wish.form, *mark));
-    let values = values.collect::<Option<Vec<_>>>()?.join(",");
-    let values = if wish.list { format!("[{values}]") } else { values };
-    Some(format!(r#"{{"context":{{"apiVersion":"4.0.{context}","slot":{slot}}},"value":{values}}}"#))
-}
-
-/// The numbers in an answer: of its context, and of each account that exists.
-fn marks(wish: &Wish, text: &str) -> (usize, Vec<usize>) {
-    let text: serde_json::Value = serde_json::from_str(text).unwrap();
-    let context =
-        text["context"]["apiVersion"].as_str().unwrap().rsplit_once('.').unwrap().1.parse().unwrap();
-    let values =
-        if wish.list { text["value"].as_array().unwrap().clone() } else { vec![text["value"].clone()] };
-    let mark = |value: &serde_json::Value| {
-        value["lamports"].as_u64().map_or(context, |mark| usize::try_from(mark).unwrap())
-    };
-    (context, values.iter().map(mark).collect())
-}
-
-/// What a query that goes up asks for.
-fn wish_of(query: &Query) -> Wish {
-    let n = |pubkey: &Pubkey| pubkey.0[0] - 1;
-    match query {
-        Query::Account(q) => {
-            Wish { accounts: vec![n(&q.pubkey)], list: false, form: q.form, commitment: q.commitment }
-        }
-        Query::Accounts(q) => {
-            let accounts = q.pubkeys.iter().map(n).collect();
-            Wish { accounts, list: true, form: q.form, commitment: q.commitment }
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-fn query(wish: &Wish, min_context_slot: Option<Slot>) -> Query {
-    let &Wish { form, commitment, .. } = wish;
-    if wish.list {
-        let pubkeys = wish.accounts.iter().map(|n| pubkey(*n)).collect();
-        Query::Accounts(AccountsQuery { pubkeys, form, commitment, min_context_slot })
-    } else {
-        Query::Account(AccountQuery { pubkey: pubkey(wish.accounts[0]), form, commitment, min_context_slot })
-    }
 }
 
 /// An answer that somebody was shown.
@@ -481,23 +375,65 @@ impl Play {
     }
 }
 
-/// README's table of what serves what, for an account as it was fetched.
-fn holds(n: u8, kept: AccountForm, mark: usize, asked: AccountForm) -> bool {
-    if kept == asked {
-        return true;
-    }
-    if kept.encoding == AccountEncoding::JsonParsed {
-        return kept.slice.is_none();
-    }
-    let everything = part(&data(n, mark), kept.slice).len() == space(n, mark) || kept.slice.is_none();
-    n == NONE || (kept.encoding == AccountEncoding::Base64 && everything)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::default())]
 
     #[test]
     fn accounts_are_what_nodes_said_of_them_whoever_asks_at_once(settings in settings(), steps in steps()) {
         on_a_stepped_clock(async { Play::new(settings).plays(steps).await })?;
+    }
+}
+
+/// Cases that were drawn, and showed a fault.
+mod drawn {
+    use super::*;
+
+    const ONE_SLOT: Settings = Settings { assemble: Assemble::SameSlot, merge: false };
+
+    fn plays(steps: Vec<Step>) {
+        on_a_stepped_clock(Play::new(ONE_SLOT).plays(steps)).unwrap();
+    }
+
+    fn ask(n: u8, encoding: AccountEncoding, slice: Option<DataSlice>, conditions: Conditions) -> Step {
+        let form = AccountForm { encoding, slice };
+        Step::Ask(
+            Wish { accounts: vec![n], list: false, form, commitment: Commitment::Finalized },
+            conditions,
+        )
+    }
+
+    #[test]
+    fn whoever_asks_after_the_cache_was_emptied_joins_no_call_of_before() {
+        let asks = || ask(1, AccountEncoding::Base64, None, Conditions::default());
+        plays(vec![asks(), Step::Clear, asks(), Step::Lands(0, Some(0)), Step::Lands(0, Some(0))]);
+    }
+
+    #[test]
+    fn what_another_waits_for_is_taken_in_time_only_also_by_whoever_was_told_less_before() {
+        let asks =
+            |min, floor| ask(1, AccountEncoding::Base64, None, Conditions { min, floor, bypass: false });
+        plays(vec![
+            asks(Some(0), None),
+            // Too little, so one of the frontier's slot is asked for; and long after somebody else wants that, too.
+            Step::Lands(0, Some(1)),
+            Step::Wait(5_001),
+            asks(None, Some(0)),
+            Step::Lands(1, Some(1)),
+            Step::Lands(0, Some(0)),
+        ]);
+    }
+
+    #[test]
+    fn an_account_that_has_shrunk_is_found_where_it_was_kept() {
+        let slice = Some(DataSlice { offset: 1, length: 3 });
+        let asks = || ask(2, AccountEncoding::JsonParsed, slice, Conditions::default());
+        plays(vec![
+            asks(),
+            Step::Lands(0, Some(0)),
+            Step::Wait(8_000),
+            asks(),
+            Step::Lands(0, Some(0)),
+            asks(),
+        ]);
     }
 }
