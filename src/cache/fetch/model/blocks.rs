@@ -260,7 +260,7 @@ impl Play {
             Word::Error(SKIPPED | NOT_IN_STORAGE) if !landed.not_yet => Some((MS(60_000), Duration::ZERO)),
             Word::Error(NOT_YET) if landed.not_yet => {
                 let reached = self.scene.frontier.slot(query.commitment) >= query.slot;
-                Some((if reached { Duration::ZERO } else { MS(200) }, Duration::ZERO))
+                (!reached).then_some((MS(200), Duration::ZERO))
             }
             _ => None,
         }
@@ -382,12 +382,27 @@ impl Play {
     }
 }
 
+fn plays(steps: Vec<Step>) -> Result<(), TestCaseError> {
+    on_a_stepped_clock(async {
+        let scene = Scene::new(|_| ());
+        Play { scene, landed: Vec::new() }.plays(steps).await
+    })
+}
+
 proptest! {
     #[test]
     fn blocks_and_their_absence_are_what_nodes_said_of_them_whoever_asks_at_once(steps in steps()) {
-        on_a_stepped_clock(async {
-            let scene = Scene::new(|_| ());
-            Play { scene, landed: Vec::new() }.plays(steps).await
-        })?;
+        plays(steps)?;
     }
+}
+
+#[test]
+fn a_block_that_was_not_there_is_asked_for_again_once_the_frontier_has_reached_it() {
+    let (slot, commitment) = (CONFIRMED + 1, Commitment::Confirmed);
+    let (details, encoding) = (BlockDetails::Full, BlockEncoding::Json);
+    let asks = || {
+        Step::Ask(BlockQuery { slot, details, encoding, rewards: true, max_version: None, commitment }, false)
+    };
+    let not_yet = Step::Lands(0, Word::Error(NOT_YET), false);
+    plays(vec![asks(), not_yet, asks(), Step::Frontier(commitment, 1), asks()]).unwrap();
 }

@@ -1,0 +1,71 @@
+//! Cases by name: those that were drawn and showed a fault, and some that are drawn too seldom.
+
+use super::*;
+
+const ONE_SLOT: Settings = Settings { assemble: Assemble::SameSlot, merge: false };
+
+fn plays(steps: Vec<Step>) {
+    on_a_stepped_clock(Play::new(ONE_SLOT).plays(steps)).unwrap();
+}
+
+fn ask(n: u8, encoding: AccountEncoding, slice: Option<DataSlice>, conditions: Conditions) -> Step {
+    let form = AccountForm { encoding, slice };
+    Step::Ask(Wish { accounts: vec![n], list: false, form, commitment: Commitment::Finalized }, conditions)
+}
+
+fn ask_list(encoding: AccountEncoding) -> Step {
+    let (form, commitment) = (AccountForm { encoding, slice: None }, Commitment::Finalized);
+    Step::Ask(Wish { accounts: vec![0, 1], list: true, form, commitment }, Conditions::default())
+}
+
+#[test]
+fn whoever_asks_after_the_cache_was_emptied_joins_no_call_of_before() {
+    let asks = || ask(1, AccountEncoding::Base64, None, Conditions::default());
+    plays(vec![asks(), Step::Clear, asks(), Step::Lands(0, Some(0)), Step::Lands(0, Some(0))]);
+}
+
+#[test]
+fn what_another_waits_for_is_taken_in_time_only_also_by_whoever_was_told_less_before() {
+    let asks = |min, floor| ask(1, AccountEncoding::Base64, None, Conditions { min, floor, bypass: false });
+    plays(vec![
+        asks(Some(0), None),
+        // Too little, so one of the frontier's slot is asked for; and long after somebody else wants that, too.
+        Step::Lands(0, Some(1)),
+        Step::Wait(5_001),
+        asks(None, Some(0)),
+        Step::Lands(1, Some(1)),
+        Step::Lands(0, Some(0)),
+    ]);
+}
+
+#[test]
+fn an_account_that_has_shrunk_is_found_where_it_was_kept() {
+    let slice = Some(DataSlice { offset: 1, length: 3 });
+    let asks = || ask(2, AccountEncoding::JsonParsed, slice, Conditions::default());
+    plays(vec![
+        asks(),
+        Step::Lands(0, Some(0)),
+        Step::Wait(8_000),
+        Step::Frontier(Commitment::Finalized, 1),
+        asks(),
+        Step::Lands(0, Some(0)),
+        asks(),
+    ]);
+}
+
+#[test]
+fn a_list_is_as_old_as_its_oldest_account() {
+    let asks = |n| ask(n, AccountEncoding::Base64, None, Conditions::default());
+    let list = || ask_list(AccountEncoding::Base64);
+    let lands = || Step::Lands(0, Some(0));
+    plays(vec![asks(0), lands(), Step::Wait(3_000), asks(1), lands(), list(), Step::Wait(2_500), list()]);
+}
+
+#[test]
+fn a_list_is_not_put_together_behind_one_that_was_shown() {
+    let asks = |n| ask(n, AccountEncoding::Base64, None, Conditions::default());
+    let list = || ask_list(AccountEncoding::Base64Zstd);
+    let lands = |behind| Step::Lands(0, Some(behind));
+    // The list is fetched as it is asked for, since no sizes are known; then each account whole.
+    plays(vec![list(), lands(-1), Step::Wait(8_000), asks(0), lands(0), asks(1), lands(0), list()]);
+}
