@@ -4,7 +4,7 @@
 //! said of these accounts at this commitment, is no older than its status says, not from before a clearing, and not
 //! behind what was shown. And that what is kept, fresh and holds the form is served without a node.
 
-mod drawn;
+mod named;
 mod written;
 
 use super::scene::{Caller, Scene, on_a_stepped_clock, terms};
@@ -46,8 +46,8 @@ fn settings() -> impl Strategy<Value = Settings> {
     (assemble, proptest::bool::weighted(0.2)).prop_map(|(assemble, merge)| Settings { assemble, merge })
 }
 
+/// A case is about some forms and commitments only, so that what is asked has to do with what is kept.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let commitment = || proptest::sample::select(Commitment::ALL.to_vec());
     let slice = |offset, length| DataSlice { offset, length };
     let slices = vec![slice(1, 3), slice(0, 200), slice(150, u64::MAX)];
     let form = (
@@ -55,6 +55,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         proptest::option::weighted(0.4, proptest::sample::select(slices)),
     );
     let form = form.prop_map(|(encoding, slice)| AccountForm { encoding, slice });
+    let commitment = proptest::sample::select(Commitment::ALL.to_vec());
+    let about = (proptest::collection::vec(form, 1..4), proptest::collection::vec(commitment, 1..3));
+    about.prop_flat_map(|(forms, commitments)| steps_about(&forms, &commitments))
+}
+
+fn steps_about(
+    forms: &[AccountForm],
+    commitments: &[Commitment],
+) -> impl Strategy<Value = Vec<Step>> + use<> {
+    let (form, commitments) = (proptest::sample::select(forms.to_vec()), commitments.to_vec());
+    let commitment = || proptest::sample::select(commitments.clone());
     let accounts = prop_oneof![
         3 => (0..ACCOUNTS).prop_map(|n| (vec![n], false)),
         2 => proptest::sample::select(LISTS.to_vec()).prop_map(|list| (list.to_vec(), true)),
@@ -71,10 +82,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         .prop_map(|(min, floor, bypass)| Conditions { min, floor, bypass });
     let behind = prop_oneof![12 => -2..6_i64, 2 => 6..40_i64, 1 => -80..-60_i64];
     let step = prop_oneof![
-        2 => prop_oneof![0..300_u64, 0..3_000_u64, 0..70_000_u64].prop_map(Step::Wait),
+        3 => prop_oneof![0..300_u64, 0..1_000_u64, 0..6_000_u64, 0..70_000_u64].prop_map(Step::Wait),
         2 => (commitment(), 0..4_u64).prop_map(|(c, slots)| Step::Frontier(c, slots)),
         8 => (wish, conditions).prop_map(|(wish, conditions)| Step::Ask(wish, conditions)),
-        7 => (any::<usize>(), proptest::option::weighted(0.9, behind)).prop_map(|(n, slot)| Step::Lands(n, slot)),
+        7 => (any::<usize>(), proptest::option::weighted(0.85, behind)).prop_map(|(n, slot)| Step::Lands(n, slot)),
         1 => Just(Step::Clear),
     ];
     proptest::collection::vec(step, 1..60)
@@ -108,7 +119,7 @@ impl Play {
 
     async fn plays(mut self, steps: Vec<Step>) -> Result<(), TestCaseError> {
         for step in steps {
-            let mut at_hand = None;
+            let (mut at_hand, down) = (None, matches!(step, Step::Lands(_, None)));
             match step {
                 Step::Wait(ms) => advance(Duration::from_millis(ms)).await,
                 Step::Frontier(c, slots) => self.scene.moves_on(c, slots),
@@ -116,14 +127,14 @@ impl Play {
                 Step::Lands(n, behind) => self.lands(n, behind),
                 Step::Clear => self.scene.clears(),
             }
-            self.goes_on(at_hand).await?;
+            self.goes_on(at_hand, down).await?;
         }
         // Whoever still waits is answered as soon as nodes do, and a moment after that.
         for _ in 0..40 {
             for number in self.scene.under_way() {
                 self.answers(number, 0);
             }
-            self.goes_on(None).await?;
+            self.goes_on(None, false).await?;
             if !self.scene.anybody_waits() {
                 break;
             }
@@ -171,9 +182,14 @@ impl Play {
         self.scene.lands(number, Some((body, slot)), true);
     }
 
-    async fn goes_on(&mut self, at_hand: Option<Wish>) -> Result<(), TestCaseError> {
+    /// Lets happen what does, and judges what callers are told. A node that is `down` fails what is tried again, too.
+    async fn goes_on(&mut self, at_hand: Option<Wish>, down: bool) -> Result<(), TestCaseError> {
         let asked = self.scene.step;
-        let answered = self.scene.settles().await;
+        let mut answered = self.scene.settles().await;
+        if down {
+            self.scene.just_sent().into_iter().for_each(|number| self.scene.lands(number, None, true));
+            answered.extend(self.scene.settles().await);
+        }
         if let Some(wish) = at_hand {
             let hit = |(caller, answer): &(Caller<Wish>, Result<Answer, Error>)| {
                 let hit = matches!(answer, Ok(answer) if matches!(answer.status, CacheStatus::Hit { stale: false, .. }));

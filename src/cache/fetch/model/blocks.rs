@@ -11,7 +11,9 @@ use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
 
 /// The finalized frontier at the beginning.
 const FINAL: Slot = FIRST - 32;
-/// Asked for are slots from so far under it to as many above.
+/// The confirmed one.
+const CONFIRMED: Slot = FIRST - 2;
+/// Asked for are slots from so far under one of them to as many above.
 const AROUND: i64 = 4;
 
 const SKIPPED: i32 = -32007;
@@ -50,22 +52,24 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (Nothing, Json, None),
     ];
     let commitment = || prop_oneof![Just(Commitment::Confirmed), Just(Commitment::Finalized)];
-    let query = (-AROUND..AROUND, proptest::sample::select(shapes), any::<bool>(), commitment());
-    let query =
-        query.prop_map(|(offset, (details, encoding, max_version), rewards, commitment)| BlockQuery {
-            slot: FINAL.saturating_add_signed(offset),
+    let around = prop_oneof![3 => Just(FINAL), 1 => Just(CONFIRMED)];
+    let query = (around, -AROUND..AROUND, proptest::sample::select(shapes), any::<bool>(), commitment());
+    let query = query.prop_map(|(around, offset, (details, encoding, max_version), rewards, commitment)| {
+        BlockQuery {
+            slot: around.saturating_add_signed(offset),
             details,
             encoding,
             rewards,
             max_version,
             commitment,
-        });
+        }
+    });
     let errors = vec![-32001, NOT_YET, SKIPPED, NOT_IN_STORAGE, -32014, VERSION];
     let word = prop_oneof![
         6 => Just(Word::Block),
         4 => proptest::sample::select(errors).prop_map(Word::Error),
         1 => Just(Word::Null),
-        1 => Just(Word::Fault),
+        2 => Just(Word::Fault),
     ];
     let wait = prop_oneof![3 => 0..400_u64, 3 => 0..12_000_u64, 1 => 0..70_000_u64, 1 => 0..90_000_000_u64];
     let step = prop_oneof![
@@ -167,7 +171,7 @@ struct Play {
 impl Play {
     async fn plays(mut self, steps: Vec<Step>) -> Result<(), TestCaseError> {
         for step in steps {
-            let mut at_hand = None;
+            let (mut at_hand, down) = (None, matches!(step, Step::Lands(_, Word::Fault, _)));
             match step {
                 Step::Wait(ms) => advance(Duration::from_millis(ms)).await,
                 Step::Frontier(c, slots) => self.scene.moves_on(c, slots),
@@ -190,13 +194,13 @@ impl Play {
                 }
                 Step::Clear => self.scene.clears(),
             }
-            self.goes_on(at_hand).await?;
+            self.goes_on(at_hand, down).await?;
         }
         for _ in 0..8 {
             for number in self.scene.under_way() {
                 self.lands(number, Word::Block, true);
             }
-            self.goes_on(None).await?;
+            self.goes_on(None, false).await?;
         }
         prop_assert!(!self.scene.anybody_waits(), "somebody waits for ever");
         Ok(())
@@ -218,9 +222,16 @@ impl Play {
         self.scene.lands(number, body.map(|body| (body, FIRST)), two);
     }
 
-    async fn goes_on(&mut self, at_hand: Option<BlockQuery>) -> Result<(), TestCaseError> {
+    /// Lets happen what does, and judges what callers are told. A node that is `down` fails what is tried again, too.
+    async fn goes_on(&mut self, at_hand: Option<BlockQuery>, down: bool) -> Result<(), TestCaseError> {
         let step = self.scene.step;
-        let answered = self.scene.settles().await;
+        let mut answered = self.scene.settles().await;
+        if down {
+            for number in self.scene.just_sent() {
+                self.lands(number, Word::Fault, false);
+            }
+            answered.extend(self.scene.settles().await);
+        }
         if let Some(query) = at_hand {
             let hit = |(caller, answer): &(Caller<Wish>, Result<Answer, Error>)| {
                 caller.asked_in == step && matches!(answer, Ok(answer) if answer.status.is_hit())
@@ -249,7 +260,7 @@ impl Play {
             Word::Error(SKIPPED | NOT_IN_STORAGE) if !landed.not_yet => Some((MS(60_000), Duration::ZERO)),
             Word::Error(NOT_YET) if landed.not_yet => {
                 let reached = self.scene.frontier.slot(query.commitment) >= query.slot;
-                Some((if reached { Duration::ZERO } else { MS(200) }, Duration::ZERO))
+                (!reached).then_some((MS(200), Duration::ZERO))
             }
             _ => None,
         }
@@ -295,8 +306,11 @@ impl Play {
         let may = match answer.status {
             CacheStatus::Hit { stale, .. } => !stale && life.is_some_and(|(fresh, _)| age <= fresh),
             CacheStatus::StaleIfError { .. } => life.is_some_and(|(_, in_fault)| age <= in_fault),
-            // What was asked for before the slot was final says nothing for long, and so is never kept.
-            CacheStatus::Collapsed => own || wish.slot > FINAL || life.is_none_or(|(fresh, _)| age <= fresh),
+            // An absence that was asked for before the slot was final says nothing for long, and so is never kept.
+            CacheStatus::Collapsed => {
+                let early = landed.word != Word::Block && wish.slot > FINAL;
+                own || early || life.is_none_or(|(fresh, _)| age <= fresh)
+            }
             CacheStatus::Forwarded { stored, .. } => own && (!stored || life.is_some()),
             CacheStatus::Bypassed | CacheStatus::Batch { .. } => false,
         };
@@ -368,12 +382,27 @@ impl Play {
     }
 }
 
+fn plays(steps: Vec<Step>) -> Result<(), TestCaseError> {
+    on_a_stepped_clock(async {
+        let scene = Scene::new(|_| ());
+        Play { scene, landed: Vec::new() }.plays(steps).await
+    })
+}
+
 proptest! {
     #[test]
     fn blocks_and_their_absence_are_what_nodes_said_of_them_whoever_asks_at_once(steps in steps()) {
-        on_a_stepped_clock(async {
-            let scene = Scene::new(|_| ());
-            Play { scene, landed: Vec::new() }.plays(steps).await
-        })?;
+        plays(steps)?;
     }
+}
+
+#[test]
+fn a_block_that_was_not_there_is_asked_for_again_once_the_frontier_has_reached_it() {
+    let (slot, commitment) = (CONFIRMED + 1, Commitment::Confirmed);
+    let (details, encoding) = (BlockDetails::Full, BlockEncoding::Json);
+    let asks = || {
+        Step::Ask(BlockQuery { slot, details, encoding, rewards: true, max_version: None, commitment }, false)
+    };
+    let not_yet = Step::Lands(0, Word::Error(NOT_YET), false);
+    plays(vec![asks(), not_yet, asks(), Step::Frontier(commitment, 1), asks()]).unwrap();
 }

@@ -115,6 +115,12 @@ impl<W> Scene<W> {
         (0..self.calls.len()).filter(|at| self.calls[*at].way_back.is_some()).collect()
     }
 
+    /// Those of them that have just gone up.
+    pub(super) fn just_sent(&self) -> Vec<usize> {
+        let now = Instant::now();
+        self.under_way().into_iter().filter(|at| self.calls[*at].sent_at == now).collect()
+    }
+
     /// The answer to the call of this number lands; `None` where the node failed.
     pub(super) fn lands(&mut self, number: usize, word: Option<(NodeReply, Slot)>, confirmed: bool) {
         let call = &mut self.calls[number];

@@ -1,4 +1,4 @@
-//! Cases that were drawn, and showed a fault.
+//! Cases by name: those that were drawn and showed a fault, and some that are drawn too seldom.
 
 use super::*;
 
@@ -11,6 +11,11 @@ fn plays(steps: Vec<Step>) {
 fn ask(n: u8, encoding: AccountEncoding, slice: Option<DataSlice>, conditions: Conditions) -> Step {
     let form = AccountForm { encoding, slice };
     Step::Ask(Wish { accounts: vec![n], list: false, form, commitment: Commitment::Finalized }, conditions)
+}
+
+fn ask_list(encoding: AccountEncoding) -> Step {
+    let (form, commitment) = (AccountForm { encoding, slice: None }, Commitment::Finalized);
+    Step::Ask(Wish { accounts: vec![0, 1], list: true, form, commitment }, Conditions::default())
 }
 
 #[test]
@@ -37,5 +42,30 @@ fn what_another_waits_for_is_taken_in_time_only_also_by_whoever_was_told_less_be
 fn an_account_that_has_shrunk_is_found_where_it_was_kept() {
     let slice = Some(DataSlice { offset: 1, length: 3 });
     let asks = || ask(2, AccountEncoding::JsonParsed, slice, Conditions::default());
-    plays(vec![asks(), Step::Lands(0, Some(0)), Step::Wait(8_000), asks(), Step::Lands(0, Some(0)), asks()]);
+    plays(vec![
+        asks(),
+        Step::Lands(0, Some(0)),
+        Step::Wait(8_000),
+        Step::Frontier(Commitment::Finalized, 1),
+        asks(),
+        Step::Lands(0, Some(0)),
+        asks(),
+    ]);
+}
+
+#[test]
+fn a_list_is_as_old_as_its_oldest_account() {
+    let asks = |n| ask(n, AccountEncoding::Base64, None, Conditions::default());
+    let list = || ask_list(AccountEncoding::Base64);
+    let lands = || Step::Lands(0, Some(0));
+    plays(vec![asks(0), lands(), Step::Wait(3_000), asks(1), lands(), list(), Step::Wait(2_500), list()]);
+}
+
+#[test]
+fn a_list_is_not_put_together_behind_one_that_was_shown() {
+    let asks = |n| ask(n, AccountEncoding::Base64, None, Conditions::default());
+    let list = || ask_list(AccountEncoding::Base64Zstd);
+    let lands = |behind| Step::Lands(0, Some(behind));
+    // The list is fetched as it is asked for, since no sizes are known; then each account whole.
+    plays(vec![list(), lands(-1), Step::Wait(8_000), asks(0), lands(0), asks(1), lands(0), list()]);
 }
