@@ -61,6 +61,15 @@ impl Body {
     }
 }
 
+/// Up to this length a text is copied for whoever it is handed to: counting those who hold it would fetch one more line of
+/// memory, which in a large cache comes from far away.
+pub const COPIED_BYTES: usize = 1024;
+
+/// `text` for one more holder.
+pub fn handed_out(text: &Bytes) -> Bytes {
+    if text.len() <= COPIED_BYTES { Bytes::copy_from_slice(text) } else { text.clone() }
+}
+
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
         Self::One(bytes)
@@ -93,6 +102,14 @@ impl Payload {
     /// Whether there is no byte in it; never so for what a node said.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The same for one more holder.
+    pub fn handed_out(&self) -> Self {
+        match self {
+            Self::Result(Body::One(text)) => Self::Result(Body::One(handed_out(text))),
+            other => other.clone(),
+        }
     }
 
     /// All that it holds in memory, in bytes.

@@ -139,7 +139,7 @@ fn written(query: &Query, entry: &Entry) -> Result<(Payload, bool), Unmade> {
             let head = samples::head(all, q.limit).ok_or(Unmade::Broken)?;
             return Ok((Payload::Result(head.into()), true));
         }
-        (Kept::Said(payload), _) => return Ok((payload.clone(), entry.derived)),
+        (Kept::Said(payload), _) => return Ok((payload.handed_out(), entry.derived)),
         _ => return Err(Unmade::Broken),
     };
     // For the caller's own form it was fetched, whatever form served.

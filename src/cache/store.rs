@@ -1,23 +1,34 @@
-//! The kept entries: moka bounds their weight, and an entry is replaced only by one of the same or a higher slot.
+//! The kept entries: read from a table of our own, bounded by moka, and replaced only by one of the same or a higher slot.
 //!
-//! moka has no `Expiry` and no ttl here: freshness is the entry's own, and moka's clock is not ours.
+//! moka knows the entries' weights and how they are asked for, and says what is to go. It holds none itself: a read
+//! through it touches several times as many lines of memory, which in a large cache all come from far away.
+//! It has no `Expiry` and no ttl here: freshness is the entry's own, and moka's clock is not ours.
 
+mod table;
+
+use std::cell::Cell;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use moka::notification::RemovalCause;
-use moka::ops::compute::{CompResult, Op};
 use moka::sync::SegmentedCache;
 
 use super::entry::Entry;
 use super::key::Key;
 use crate::telemetry::{EvictionCause, Metrics};
+use table::Table;
 
 /// What an entry weighs beyond its answer's bytes, as measured (`cargo bench --bench memory`): moka's part of it is
 /// about half, the key, the entry and what the allocator adds to each piece the other.
-const OVERHEAD_BYTES: usize = 600;
+const OVERHEAD_BYTES: usize = 740;
 /// An entry that nobody asks for in this long makes room, however much there is.
 const IDLE: Duration = Duration::from_hours(24);
+
+/// Of so many reads one is told to moka as long as half of the room is left: all that follows from them by then is what
+/// goes as idle, and in which order what is held was asked for.
+const SAMPLED: u64 = 8;
 
 /// More make it no more likely that two reads do not meet.
 const MAX_SEGMENTS: u64 = 64;
@@ -27,8 +38,21 @@ const LARGEST_IN_SEGMENT: u64 = 4;
 /// The kept entries.
 #[derive(Debug)]
 pub struct Store {
-    entries: SegmentedCache<Key, Arc<Entry>>,
+    table: Arc<Table>,
+    /// What moka is told: for the hash of a key the last placing under it.
+    weights: SegmentedCache<u64, Weighed, BuildHasherDefault<AsItIs>>,
+    placings: AtomicU64,
+    /// What all that is placed weighs. moka's own sum is behind, and a little off once something was taken out by hand.
+    bytes: Arc<AtomicU64>,
+    capacity: u64,
     max_entry: u64,
+}
+
+/// An entry as moka knows it: by the number of its placing, and what it weighs.
+#[derive(Debug, Clone, Copy)]
+struct Weighed {
+    number: u64,
+    bytes: u32,
 }
 
 /// What became of an answer that was to be kept.
@@ -47,23 +71,36 @@ pub enum Placed {
 impl Store {
     /// An empty store of `capacity` bytes, single entries up to `max_entry` bytes.
     pub fn new(capacity: u64, max_entry: u64, metrics: Arc<Metrics>) -> Self {
-        let entries = SegmentedCache::builder(segments(capacity, max_entry))
+        let table = Arc::new(Table::default());
+        let bytes = Arc::<AtomicU64>::default();
+        let (read, left) = (Arc::clone(&table), Arc::clone(&bytes));
+        let weights = SegmentedCache::builder(segments(capacity, max_entry))
             .max_capacity(capacity)
-            .weigher(|key, entry: &Arc<Entry>| u32::try_from(weight(key, entry)).unwrap_or(u32::MAX))
+            .weigher(|_, weighed: &Weighed| weighed.bytes)
             .time_to_idle(IDLE)
-            .eviction_listener(move |_, _, cause| match cause {
-                RemovalCause::Size => metrics.cache_evictions.at(EvictionCause::Size).inc(),
-                RemovalCause::Expired => metrics.cache_evictions.at(EvictionCause::Idle).inc(),
-                RemovalCause::Explicit => metrics.cache_evictions.at(EvictionCause::Purged).inc(),
-                RemovalCause::Replaced => {}
+            .eviction_listener(move |hash, weighed, cause| {
+                read.remove_placing(*hash, weighed.number);
+                left.fetch_sub(weighed.bytes.into(), Ordering::Relaxed);
+                match cause {
+                    RemovalCause::Size => metrics.cache_evictions.at(EvictionCause::Size).inc(),
+                    RemovalCause::Expired => metrics.cache_evictions.at(EvictionCause::Idle).inc(),
+                    RemovalCause::Explicit => metrics.cache_evictions.at(EvictionCause::Purged).inc(),
+                    RemovalCause::Replaced => {}
+                }
             })
-            .build();
-        Self { entries, max_entry }
+            .build_with_hasher(BuildHasherDefault::default());
+        // moka keeps nothing, and says nothing of it, where it has no room at all.
+        let max_entry = max_entry.min(capacity);
+        Self { table, weights, placings: AtomicU64::new(0), bytes, capacity, max_entry }
     }
 
     /// The entry held for `key`, fresh or not.
     pub fn get(&self, key: &Key) -> Option<Arc<Entry>> {
-        self.entries.get(key)
+        let hash = self.table.hash(key);
+        if self.is_filling() || is_sampled() {
+            self.weights.get(&hash);
+        }
+        self.table.get(hash, key)
     }
 
     /// Keeps `entry`, unless what is held stands for a higher slot and may still be served, as `serves` says; compared
@@ -72,49 +109,100 @@ impl Store {
         if weight(&key, entry) > self.max_entry {
             return Placed::TooLarge;
         }
-        let mut fallen = false;
-        let result = self.entries.entry(key).and_compute_with(|held| match held {
-            Some(held) if held.value().slot > entry.slot => {
-                fallen = !serves(held.value());
-                if fallen { Op::Put(Arc::clone(entry)) } else { Op::Nop }
+        let (hash, mut placed) = (self.table.hash(&key), Placed::Stored);
+        let _alone = self.table.alone(hash);
+        if let Some(held) = self.table.get(hash, &key).filter(|held| held.slot > entry.slot) {
+            if serves(&held) {
+                return Placed::Behind(held);
             }
-            _ => Op::Put(Arc::clone(entry)),
-        });
-        match result {
-            CompResult::Unchanged(held) => Placed::Behind(held.into_value()),
-            _ if fallen => Placed::FloorFell,
-            _ => Placed::Stored,
+            placed = Placed::FloorFell;
         }
+        self.place(hash, key, entry);
+        placed
     }
 
     /// Weighs `entry` anew, if it is what is held for `key`.
     pub fn weigh(&self, key: Key, entry: &Arc<Entry>) {
-        let _ = self.entries.entry(key).and_compute_with(|held| match held {
-            Some(held) if Arc::ptr_eq(held.value(), entry) => Op::Put(Arc::clone(entry)),
-            _ => Op::Nop,
-        });
+        let hash = self.table.hash(&key);
+        let _alone = self.table.alone(hash);
+        if self.table.get(hash, &key).is_some_and(|held| Arc::ptr_eq(&held, entry)) {
+            self.place(hash, key, entry);
+        }
     }
 
     /// Forgets everything.
     pub fn clear(&self) {
-        self.entries.invalidate_all();
+        self.table.clear();
+        self.weights.invalidate_all();
     }
 
     /// Forgets what is kept under keys that `takes`, and says how many entries that were. Walks over all of them, so
     /// it is no work for an async worker.
     pub fn purge(&self, takes: impl Fn(&Key) -> bool) -> u64 {
-        let keys = self.entries.iter().map(|(key, _)| key).filter(|key| takes(key));
-        keys.map(|key| u64::from(self.entries.remove(&*key).is_some())).sum()
+        let forget = |key: Key| {
+            let hash = self.table.hash(&key);
+            let _alone = self.table.alone(hash);
+            let was_there = self.table.remove(hash, &key);
+            if was_there {
+                self.weights.invalidate(&hash);
+            }
+            u64::from(was_there)
+        };
+        self.table.keys(takes).map(forget).sum()
     }
 
-    /// Bytes held, and entries; both as of moka's last housekeeping.
+    /// Bytes held, and entries, once moka has let go what is over the capacity.
     pub fn usage(&self) -> (u64, u64) {
-        self.entries.run_pending_tasks();
-        (self.entries.weighted_size(), self.entries.entry_count())
+        self.weights.run_pending_tasks();
+        (self.bytes.load(Ordering::Relaxed), self.weights.entry_count())
+    }
+
+    /// Puts `entry` where it is read, and then tells moka, which may let it go at once.
+    fn place(&self, hash: u64, key: Key, entry: &Arc<Entry>) {
+        let number = self.placings.fetch_add(1, Ordering::Relaxed);
+        let bytes = u32::try_from(weight(&key, entry)).unwrap_or(u32::MAX);
+        self.table.put(hash, key, Arc::clone(entry), number);
+        self.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
+        self.weights.insert(hash, Weighed { number, bytes });
+    }
+
+    /// Whether moka counts how often what is asked for, to know what to let go: it does from the half on.
+    fn is_filling(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) >= self.capacity / 2
     }
 }
 
-/// How many parts the entries are kept in. moka notes each read in a queue, which all cores would wait for: with several,
+/// Whether moka is told of this read although there is room enough for all: of one in [`SAMPLED`], found or not, in no
+/// rhythm that callers could fall into. Each thread counts in steps of 2^64 over the golden ratio, so that of every nth
+/// read as large a part is told.
+fn is_sampled() -> bool {
+    thread_local!(static READS: Cell<u64> = const { Cell::new(0) });
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    READS.with(|reads| {
+        reads.set(reads.get().wrapping_add(STEP));
+        reads.get() <= u64::MAX / SAMPLED
+    })
+}
+
+/// Hashes are not hashed again.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0 << 8 ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// How many parts moka's books are kept in. It notes reads in a queue, which all cores would wait for: with several,
 /// two that read at once seldom meet. Each part has its share of the capacity, and must hold some of the largest entries.
 fn segments(capacity: u64, max_entry: u64) -> usize {
     let fit = (capacity / max_entry.max(1) / LARGEST_IN_SEGMENT).clamp(1, MAX_SEGMENTS);
@@ -127,113 +215,4 @@ fn weight(key: &Key, entry: &Entry) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use tokio::time::Instant;
-
-    use super::super::entry::{Body, CodedForms, Kept, Payload};
-    use super::super::freshness::Class;
-    use super::*;
-
-    fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
-        let kept = Kept::Said(Payload::Result(Body::One(Bytes::from(vec![b'1'; bytes]))));
-        Arc::new(Entry {
-            kept,
-            slot,
-            sent_at: Instant::now(),
-            class: Class::Samples,
-            derived: false,
-            coded: CodedForms::default(),
-        })
-    }
-
-    fn store(capacity: u64, max_entry: u64) -> Store {
-        Store::new(capacity, max_entry, Metrics::new())
-    }
-
-    #[tokio::test]
-    async fn an_entry_is_replaced_by_the_same_or_a_higher_slot_only() {
-        let store = store(1 << 20, 1 << 20);
-        let held = || store.get(&Key::Samples).map(|e| (e.slot, e.kept.weight()));
-        assert!(matches!(store.keep(Key::Samples, &entry(10, 1), |_| true), Placed::Stored));
-        assert!(
-            matches!(store.keep(Key::Samples, &entry(9, 2), |_| true), Placed::Behind(held) if held.slot == 10)
-        );
-        assert_eq!(held(), Some((10, 1)));
-        assert!(matches!(store.keep(Key::Samples, &entry(10, 3), |_| true), Placed::Stored));
-        assert_eq!(held(), Some((10, 3)));
-        assert!(matches!(store.keep(Key::Samples, &entry(11, 4), |_| true), Placed::Stored));
-        assert_eq!(held(), Some((11, 4)));
-        assert!(matches!(store.keep(Key::Samples, &entry(7, 5), |held| held.slot != 11), Placed::FloorFell));
-        assert_eq!(held(), Some((7, 5)));
-    }
-
-    #[tokio::test]
-    async fn a_purge_takes_what_it_names_and_counts_it() {
-        let metrics = Metrics::new();
-        let store = Store::new(1 << 30, 1 << 20, Arc::clone(&metrics));
-        for slot in 0..1000 {
-            store.keep(Key::NoBlock(slot), &entry(slot, 10), |_| true);
-        }
-        let even = |key: &Key| key.block_slot().is_some_and(|slot| slot % 2 == 0);
-        assert_eq!((store.purge(even), store.purge(even)), (500, 0));
-        assert!(store.get(&Key::NoBlock(4)).is_none() && store.get(&Key::NoBlock(5)).is_some());
-        assert_eq!(store.usage().1, 500);
-        assert_eq!(metrics.cache_evictions.at(EvictionCause::Purged).get(), 500);
-    }
-
-    #[tokio::test]
-    async fn the_store_is_bounded_in_bytes() {
-        let store = store(100_000, 20_000);
-        assert!(matches!(store.keep(Key::Samples, &entry(1, 20_000), |_| true), Placed::TooLarge));
-        for slot in 0..1000 {
-            store.keep(Key::NoBlock(slot), &entry(slot, 1000), |_| true);
-        }
-        let (bytes, entries) = store.usage();
-        assert!(bytes <= 100_000 && entries > 40, "{bytes} bytes in {entries} entries");
-    }
-
-    #[tokio::test]
-    async fn a_hot_small_set_outlives_a_scan_of_large_blocks_that_nobody_asks_for_again() {
-        // 1,000 accounts of 300 bytes that are asked for all the time, in a store of 16 MiB; then 400 blocks of 2 MiB.
-        let store = store(16 << 20, 4 << 20);
-        let hot: Vec<Key> = (0..1000).map(Key::NoBlock).collect();
-        for key in &hot {
-            store.keep(key.clone(), &entry(1, 300), |_| true);
-        }
-        let asked = |round: usize| {
-            hot.iter().skip(round % 4).step_by(4).filter(|key| store.get(key).is_some()).count()
-        };
-        for round in 0..20 {
-            asked(round);
-        }
-        store.usage();
-        let (mut found, mut of) = (0, 0);
-        for scanned in 0..400 {
-            let slot = 1_000_000 + u64::try_from(scanned).unwrap();
-            assert!(store.get(&Key::NoBlock(slot)).is_none());
-            store.keep(Key::NoBlock(slot), &entry(1, 2 << 20), |_| true);
-            found += asked(scanned);
-            of += 250;
-        }
-        let (bytes, _) = store.usage();
-        assert!(bytes <= 16 << 20, "{bytes} bytes");
-        assert!(found * 100 >= of * 99, "{found} of {of} asked for during the scan were there");
-    }
-
-    #[tokio::test]
-    async fn a_kept_answer_is_handed_out_without_a_copy() {
-        let store = store(16 << 20, 8 << 20);
-        let block = entry(1, 5 << 20);
-        store.keep(Key::NoBlock(1), &block, |_| true);
-        let held = store.get(&Key::NoBlock(1)).unwrap();
-        let address = |entry: &Entry| match &entry.kept {
-            Kept::Said(Payload::Result(Body::One(text))) => text.as_ptr(),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(address(&held), address(&block));
-        let Kept::Said(payload) = &held.kept else { panic!("no text") };
-        let Payload::Result(delivered) = payload.clone() else { panic!("an error") };
-        assert_eq!(delivered.pieces()[0].as_ptr(), address(&block));
-    }
-}
+mod tests;

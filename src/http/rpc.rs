@@ -14,7 +14,7 @@ use super::exchange::Place;
 use super::reply::{Pieces, Reply};
 use super::request_id::RequestId;
 use super::{Front, body, encoding};
-use crate::cache::entry::{Entry, Payload};
+use crate::cache::entry::{Body, COPIED_BYTES, Entry, Payload};
 use crate::cache::{Answer, CacheStatus, Terms};
 use crate::coding::{Coded, Coding};
 use crate::error::Error;
@@ -263,6 +263,11 @@ impl Context<'_> {
             }
             Payload::Result(result) if profile == Profile::Spec => {
                 splice(&mut body, id, [methods::shape_result(profile, query, result.whole())]);
+            }
+            Payload::Result(Body::One(result)) if result.len() <= COPIED_BYTES => {
+                let mut text = Vec::with_capacity(result.len() + 64);
+                reply::result(&mut text, id, result);
+                body.push(text.into());
             }
             Payload::Result(result) => splice(&mut body, id, result.pieces().iter().cloned()),
         }

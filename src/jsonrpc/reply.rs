@@ -50,7 +50,7 @@ fn write_tail(out: &mut Vec<u8>, id: &Id) {
     out.extend_from_slice(br#","id":"#);
     match id {
         Id::Null => out.extend_from_slice(b"null"),
-        Id::Number(number) => out.extend_from_slice(number.to_string().as_bytes()),
+        Id::Number(number) => out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes()),
         Id::Text(text) => out.extend_from_slice(text),
     }
     out.push(b'}');

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::super::entry::{Body, CodedForms, Entry, Kept, Place};
+use super::super::entry::{Body, CodedForms, Entry, Kept, Place, handed_out};
 use super::account::{Unmade, Value};
 use crate::methods::{AccountEncoding, AccountForm};
 use crate::node::Contextual;
@@ -118,7 +118,7 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
 /// As for [`Value::write`].
 pub fn write_single(result: &Bytes, value: &Value, form: AccountForm) -> Result<(Body, bool), Unmade> {
     if value.is_kept_in(form) {
-        return Ok((Body::One(result.clone()), false));
+        return Ok((Body::One(handed_out(result)), false));
     }
     let from = value.text().as_ptr() as usize - result.as_ptr() as usize;
     let mut pieces = vec![result.slice(..from)];

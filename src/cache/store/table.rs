@@ -1,0 +1,193 @@
+//! The entries by their keys, as they are read: few lines of memory away, in shards that each have a lock of their own.
+//!
+//! What is in here is what moka has been told of, or is about to be: each placing has a number, and the one that moka lets
+//! go is the one that leaves.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry as Place;
+
+use super::super::entry::Entry;
+use super::super::key::Key;
+
+/// So many that two who read at once seldom meet, and that one of them is moved quickly when it grows: with 5 million
+/// entries it has 5,000.
+const SHARDS: usize = 1024;
+
+/// The entries by their keys.
+#[derive(Debug)]
+pub(super) struct Table {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+}
+
+/// A line of the processor's cache to itself: its lock is written by each who reads.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Shard {
+    placings: RwLock<HashTable<Placing>>,
+    alone: Mutex<()>,
+}
+
+/// An entry in its place; the key stands beside it, not behind a pointer.
+#[derive(Debug)]
+struct Placing {
+    key: Key,
+    entry: Arc<Entry>,
+    number: u64,
+}
+
+impl Default for Table {
+    /// No entries.
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Shard::default()).collect(), hasher: RandomState::new() }
+    }
+}
+
+impl Table {
+    /// What stands for `key` here, and in moka.
+    pub(super) fn hash(&self, key: &Key) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// Holds back everybody else who would change what has this hash, here and in moka, but moka itself: what the two are
+    /// told stays in one order.
+    pub(super) fn alone(&self, hash: u64) -> MutexGuard<'_, ()> {
+        self.shard(hash).alone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The entry in the place of `key`, whose hash is `hash`.
+    pub(super) fn get(&self, hash: u64, key: &Key) -> Option<Arc<Entry>> {
+        let shard = self.shard(hash).read();
+        shard.find(hash, |placing| placing.key == *key).map(|placing| Arc::clone(&placing.entry))
+    }
+
+    /// Puts `entry` into the place of `key`, by this number.
+    pub(super) fn put(&self, hash: u64, key: Key, entry: Arc<Entry>, number: u64) {
+        let mut shard = self.shard(hash).write();
+        let placing = Placing { key, entry, number };
+        let before = match shard.entry(hash, |held| held.key == placing.key, |held| self.hash(&held.key)) {
+            Place::Occupied(mut held) => Some(std::mem::replace(held.get_mut(), placing)),
+            Place::Vacant(free) => {
+                free.insert(placing);
+                None
+            }
+        };
+        // Freeing a long answer is no work under the lock.
+        drop(shard);
+        drop(before);
+    }
+
+    /// Empties the place of `key`; whether there was anything.
+    pub(super) fn remove(&self, hash: u64, key: &Key) -> bool {
+        self.remove_where(hash, |placing| placing.key == *key)
+    }
+
+    /// Empties the place that was filled by this number, unless something else is there by now.
+    pub(super) fn remove_placing(&self, hash: u64, number: u64) {
+        self.remove_where(hash, |placing| placing.number == number);
+    }
+
+    /// Empties all places.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let all = std::mem::take(&mut *shard.write());
+            drop(all);
+        }
+    }
+
+    /// The keys that `takes`, shard by shard: no lock is held while one is looked at.
+    pub(super) fn keys(&self, takes: impl Fn(&Key) -> bool) -> impl Iterator<Item = Key> {
+        self.shards.iter().flat_map(move |shard| {
+            let shard = shard.read();
+            shard.iter().map(|placing| &placing.key).filter(|key| takes(key)).cloned().collect::<Vec<_>>()
+        })
+    }
+
+    fn remove_where(&self, hash: u64, is_it: impl FnMut(&Placing) -> bool) -> bool {
+        let mut shard = self.shard(hash).write();
+        let removed = shard.find_entry(hash, is_it).ok().map(|found| found.remove().0);
+        if shard.len() < shard.capacity() / 8 {
+            // Room that many entries needed is not kept when they are gone.
+            shard.shrink_to(0, |held| self.hash(&held.key));
+        }
+        drop(shard);
+        removed.is_some()
+    }
+
+    fn shard(&self, hash: u64) -> &Shard {
+        // The lowest bits say where in its shard an entry is, the highest are compared first.
+        #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
+        let bits = (hash >> 32) as usize;
+        &self.shards[bits % SHARDS]
+    }
+}
+
+impl Shard {
+    fn read(&self) -> RwLockReadGuard<'_, HashTable<Placing>> {
+        self.placings.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HashTable<Placing>> {
+        self.placings.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::super::super::entry::{CodedForms, Kept, Payload};
+    use super::super::super::freshness::Class;
+    use super::*;
+
+    fn entry(slot: u64) -> Arc<Entry> {
+        let kept = Kept::Said(Payload::Result(bytes::Bytes::from_static(b"null").into()));
+        let (sent_at, class) = (Instant::now(), Class::Samples);
+        Arc::new(Entry { kept, slot, sent_at, class, derived: false, coded: CodedForms::default() })
+    }
+
+    #[test]
+    fn keys_of_one_hash_keep_apart() {
+        let (table, hash) = (Table::default(), 7);
+        let slot = |key: u64| table.get(hash, &Key::NoBlock(key)).map(|held| held.slot);
+        for key in 0..3 {
+            table.put(hash, Key::NoBlock(key), entry(10 + key), key);
+        }
+        assert_eq!([slot(0), slot(1), slot(2), slot(3)], [Some(10), Some(11), Some(12), None]);
+        table.remove_placing(hash, 1);
+        assert!(table.remove(hash, &Key::NoBlock(2)) && !table.remove(hash, &Key::NoBlock(2)));
+        assert_eq!([slot(0), slot(1), slot(2)], [Some(10), None, None]);
+    }
+
+    #[test]
+    fn what_took_a_place_later_is_not_taken_for_what_leaves() {
+        let (table, key) = (Table::default(), Key::NoBlock(1));
+        let hash = table.hash(&key);
+        table.put(hash, key.clone(), entry(10), 1);
+        table.put(hash, key.clone(), entry(11), 2);
+        table.remove_placing(hash, 1);
+        assert_eq!(table.get(hash, &key).map(|held| held.slot), Some(11));
+        table.remove_placing(hash, 2);
+        assert!(table.get(hash, &key).is_none());
+    }
+
+    #[test]
+    fn room_that_many_needed_is_not_kept_for_few() {
+        let table = Table::default();
+        let room = || table.shards.iter().map(|shard| shard.read().capacity()).sum::<usize>();
+        let keys: Vec<Key> = (0..100_000).map(Key::NoBlock).collect();
+        for (number, key) in (0..).zip(&keys) {
+            table.put(table.hash(key), key.clone(), entry(1), number);
+        }
+        let full = room();
+        assert!(full >= keys.len());
+        keys.iter().skip(1_000).for_each(|key| assert!(table.remove(table.hash(key), key)));
+        assert!(room() < full / 4, "room for {} of {full}", room());
+        assert_eq!(table.keys(|_| true).count(), 1_000);
+        table.clear();
+        assert_eq!((room(), table.keys(|_| true).count()), (0, 0));
+    }
+}
