@@ -105,6 +105,7 @@ impl Payload {
     }
 
     /// The same for one more holder.
+    #[must_use]
     pub fn handed_out(&self) -> Self {
         match self {
             Self::Result(Body::One(text)) => Self::Result(Body::One(handed_out(text))),

@@ -9,7 +9,7 @@ mod table;
 use std::cell::Cell;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use moka::notification::RemovalCause;
@@ -17,18 +17,23 @@ use moka::sync::SegmentedCache;
 
 use super::entry::Entry;
 use super::key::Key;
+use crate::aside;
 use crate::telemetry::{EvictionCause, Metrics};
 use table::Table;
 
 /// What an entry weighs beyond its answer's bytes, as measured (`cargo bench --bench memory`): moka's part of it is
 /// about half, the key, the entry and what the allocator adds to each piece the other.
 const OVERHEAD_BYTES: usize = 740;
-/// An entry that nobody asks for in this long makes room, however much there is.
+/// An entry that nobody asks for in this long makes room, however much there is; one that is seldom asked for may, too, as
+/// long as not every read is told.
 const IDLE: Duration = Duration::from_hours(24);
 
 /// Of so many reads one is told to moka as long as half of the room is left: all that follows from them by then is what
 /// goes as idle, and in which order what is held was asked for.
 const SAMPLED: u64 = 8;
+
+/// Of more entries the freeing would hold up a worker.
+const FREED_AT_ONCE: usize = 1000;
 
 /// More make it no more likely that two reads do not meet.
 const MAX_SEGMENTS: u64 = 64;
@@ -42,10 +47,18 @@ pub struct Store {
     /// What moka is told: for the hash of a key the last placing under it.
     weights: SegmentedCache<u64, Weighed, BuildHasherDefault<AsItIs>>,
     placings: AtomicU64,
-    /// What all that is placed weighs. moka's own sum is behind, and a little off once something was taken out by hand.
-    bytes: Arc<AtomicU64>,
+    held: Arc<Held>,
     capacity: u64,
     max_entry: u64,
+}
+
+/// What is held, as it is known here.
+#[derive(Debug, Default)]
+struct Held {
+    /// What all that is placed weighs. moka's own sum is behind, and a little off once something was taken out by hand.
+    bytes: AtomicU64,
+    /// Whether something had to make room; one of moka's parts may be full before the half of all is.
+    evicts: AtomicBool,
 }
 
 /// An entry as moka knows it: by the number of its placing, and what it weighs.
@@ -72,17 +85,21 @@ impl Store {
     /// An empty store of `capacity` bytes, single entries up to `max_entry` bytes.
     pub fn new(capacity: u64, max_entry: u64, metrics: Arc<Metrics>) -> Self {
         let table = Arc::new(Table::default());
-        let bytes = Arc::<AtomicU64>::default();
-        let (read, left) = (Arc::clone(&table), Arc::clone(&bytes));
+        let held = Arc::<Held>::default();
+        let (read, left) = (Arc::clone(&table), Arc::clone(&held));
         let weights = SegmentedCache::builder(segments(capacity, max_entry))
             .max_capacity(capacity)
             .weigher(|_, weighed: &Weighed| weighed.bytes)
             .time_to_idle(IDLE)
+            // It must not panic: moka would never call it again.
             .eviction_listener(move |hash, weighed, cause| {
                 read.remove_placing(*hash, weighed.number);
-                left.fetch_sub(weighed.bytes.into(), Ordering::Relaxed);
+                left.bytes.fetch_sub(weighed.bytes.into(), Ordering::Relaxed);
                 match cause {
-                    RemovalCause::Size => metrics.cache_evictions.at(EvictionCause::Size).inc(),
+                    RemovalCause::Size => {
+                        left.evicts.store(true, Ordering::Relaxed);
+                        metrics.cache_evictions.at(EvictionCause::Size).inc();
+                    }
                     RemovalCause::Expired => metrics.cache_evictions.at(EvictionCause::Idle).inc(),
                     RemovalCause::Explicit => metrics.cache_evictions.at(EvictionCause::Purged).inc(),
                     RemovalCause::Replaced => {}
@@ -91,7 +108,7 @@ impl Store {
             .build_with_hasher(BuildHasherDefault::default());
         // moka keeps nothing, and says nothing of it, where it has no room at all.
         let max_entry = max_entry.min(capacity);
-        Self { table, weights, placings: AtomicU64::new(0), bytes, capacity, max_entry }
+        Self { table, weights, placings: AtomicU64::new(0), held, capacity, max_entry }
     }
 
     /// The entry held for `key`, fresh or not.
@@ -130,10 +147,18 @@ impl Store {
         }
     }
 
-    /// Forgets everything.
+    /// Forgets everything at once; much of it is freed aside.
     pub fn clear(&self) {
-        self.table.clear();
-        self.weights.invalidate_all();
+        let all = self.table.emptied(|| self.weights.invalidate_all());
+        self.held.evicts.store(false, Ordering::Relaxed);
+        if all.len() > FREED_AT_ONCE {
+            let free = || {
+                aside::give_way();
+                drop(all);
+            };
+            // Where no thread can be had, it is freed here after all.
+            drop(std::thread::Builder::new().name("aside".to_owned()).spawn(free));
+        }
     }
 
     /// Forgets what is kept under keys that `takes`, and says how many entries that were. Walks over all of them, so
@@ -154,7 +179,7 @@ impl Store {
     /// Bytes held, and entries, once moka has let go what is over the capacity.
     pub fn usage(&self) -> (u64, u64) {
         self.weights.run_pending_tasks();
-        (self.bytes.load(Ordering::Relaxed), self.weights.entry_count())
+        (self.held.bytes.load(Ordering::Relaxed), self.weights.entry_count())
     }
 
     /// Puts `entry` where it is read, and then tells moka, which may let it go at once.
@@ -162,13 +187,14 @@ impl Store {
         let number = self.placings.fetch_add(1, Ordering::Relaxed);
         let bytes = u32::try_from(weight(&key, entry)).unwrap_or(u32::MAX);
         self.table.put(hash, key, Arc::clone(entry), number);
-        self.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
+        self.held.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
         self.weights.insert(hash, Weighed { number, bytes });
     }
 
     /// Whether moka counts how often what is asked for, to know what to let go: it does from the half on.
     fn is_filling(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) >= self.capacity / 2
+        self.held.bytes.load(Ordering::Relaxed) >= self.capacity / 2
+            || self.held.evicts.load(Ordering::Relaxed)
     }
 }
 
@@ -190,7 +216,7 @@ struct AsItIs(u64);
 
 impl Hasher for AsItIs {
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = self.0 << 8 ^ u64::from(*byte));
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash << 8 ^ u64::from(*byte));
     }
 
     fn write_u64(&mut self, hash: u64) {

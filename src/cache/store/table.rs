@@ -39,6 +39,16 @@ struct Placing {
     number: u64,
 }
 
+/// What was taken out; millions of entries take seconds to free.
+pub(super) struct Emptied(Vec<HashTable<Placing>>);
+
+impl Emptied {
+    /// How many entries there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(HashTable::len).sum()
+    }
+}
+
 impl Default for Table {
     /// No entries.
     fn default() -> Self {
@@ -55,7 +65,7 @@ impl Table {
     /// Holds back everybody else who would change what has this hash, here and in moka, but moka itself: what the two are
     /// told stays in one order.
     pub(super) fn alone(&self, hash: u64) -> MutexGuard<'_, ()> {
-        self.shard(hash).alone.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shard(hash).alone()
     }
 
     /// The entry in the place of `key`, whose hash is `hash`.
@@ -90,15 +100,16 @@ impl Table {
         self.remove_where(hash, |placing| placing.number == number);
     }
 
-    /// Empties all places.
-    pub(super) fn clear(&self) {
-        for shard in &self.shards {
-            let all = std::mem::take(&mut *shard.write());
-            drop(all);
-        }
+    /// Takes everything out at once, and does `then` before anybody places something again.
+    pub(super) fn emptied(&self, then: impl FnOnce()) -> Emptied {
+        // Everybody else holds one of them at most.
+        let _alone: Vec<_> = self.shards.iter().map(Shard::alone).collect();
+        let all = self.shards.iter().map(|shard| std::mem::take(&mut *shard.write())).collect();
+        then();
+        Emptied(all)
     }
 
-    /// The keys that `takes`, shard by shard: no lock is held while one is looked at.
+    /// The keys that `takes`, shard by shard: what is done with one is done while no lock is held.
     pub(super) fn keys(&self, takes: impl Fn(&Key) -> bool) -> impl Iterator<Item = Key> {
         self.shards.iter().flat_map(move |shard| {
             let shard = shard.read();
@@ -119,13 +130,16 @@ impl Table {
 
     fn shard(&self, hash: u64) -> &Shard {
         // The lowest bits say where in its shard an entry is, the highest are compared first.
-        #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
         let bits = (hash >> 32) as usize;
         &self.shards[bits % SHARDS]
     }
 }
 
 impl Shard {
+    fn alone(&self) -> MutexGuard<'_, ()> {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, HashTable<Placing>> {
         self.placings.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -187,7 +201,7 @@ mod tests {
         keys.iter().skip(1_000).for_each(|key| assert!(table.remove(table.hash(key), key)));
         assert!(room() < full / 4, "room for {} of {full}", room());
         assert_eq!(table.keys(|_| true).count(), 1_000);
-        table.clear();
+        assert_eq!(table.emptied(|| assert_eq!(room(), 0)).len(), 1_000);
         assert_eq!((room(), table.keys(|_| true).count()), (0, 0));
     }
 }

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use tokio::time::Instant;
 
-use super::super::entry::{Body, CodedForms, Kept, Payload};
+use super::super::entry::{Body, COPIED_BYTES, CodedForms, Kept, Payload};
 use super::super::freshness::Class;
 use super::*;
 use crate::coding::{Coded, Coding};
@@ -93,19 +93,22 @@ async fn a_hot_small_set_outlives_a_scan_of_large_blocks_that_nobody_asks_for_ag
 }
 
 #[tokio::test]
-async fn a_kept_answer_is_handed_out_without_a_copy() {
-    let store = store(16 << 20, 8 << 20);
-    let block = entry(1, 5 << 20);
-    store.keep(Key::NoBlock(1), &block, |_| true);
-    let held = store.get(&Key::NoBlock(1)).unwrap();
-    let address = |entry: &Entry| match &entry.kept {
-        Kept::Said(Payload::Result(Body::One(text))) => text.as_ptr(),
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(address(&held), address(&block));
-    let Kept::Said(payload) = &held.kept else { panic!("no text") };
-    let Payload::Result(delivered) = payload.clone() else { panic!("an error") };
-    assert_eq!(delivered.pieces()[0].as_ptr(), address(&block));
+async fn a_kept_answer_is_handed_out_without_a_copy_if_it_is_long() {
+    for (bytes, is_long) in [(5 << 20, true), (COPIED_BYTES + 1, true), (COPIED_BYTES, false)] {
+        let store = store(16 << 20, 8 << 20);
+        let block = entry(1, bytes);
+        store.keep(Key::NoBlock(1), &block, |_| true);
+        let held = store.get(&Key::NoBlock(1)).unwrap();
+        let address = |entry: &Entry| match &entry.kept {
+            Kept::Said(Payload::Result(Body::One(text))) => text.as_ptr(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(address(&held), address(&block));
+        let Kept::Said(payload) = &held.kept else { panic!("no text") };
+        let Payload::Result(delivered) = payload.handed_out() else { panic!("an error") };
+        assert_eq!(delivered.whole().len(), bytes);
+        assert_eq!(delivered.pieces()[0].as_ptr() == address(&block), is_long, "{bytes}");
+    }
 }
 
 /// What is done to a store, by keys of a few.
@@ -177,7 +180,9 @@ proptest! {
     #[test]
     fn what_can_be_read_is_what_moka_has_in_its_books(deeds in prop::collection::vec(deed(), 1..300)) {
         let store = store(CAPACITY, 8_000);
-        deeds.iter().for_each(|deed| does(&store, deed));
+        for deed in &deeds {
+            does(&store, deed);
+        }
         assert_books_are_right(&store);
     }
 
@@ -187,11 +192,43 @@ proptest! {
     ) {
         let store = store(CAPACITY, 8_000);
         std::thread::scope(|scope| {
+            let store = &store;
             for deeds in &deeds {
-                scope.spawn(|| deeds.iter().for_each(|deed| does(&store, deed)));
+                // Not in here: who has read an entry of before the emptying makes moka think that its successor is of before,
+                // too, and it leaves a little early.
+                let deeds = deeds.iter().filter(|deed| !matches!(deed, Deed::Clear));
+                scope.spawn(move || {
+                    for deed in deeds {
+                        does(store, deed);
+                    }
+                });
             }
         });
         assert_books_are_right(&store);
+    }
+}
+
+#[test]
+fn what_was_emptied_does_not_come_back_while_it_is_weighed() {
+    let store = store(16 << 20, 1 << 20);
+    let keys: Vec<Key> = (0..64).map(Key::NoBlock).collect();
+    for _ in 0..300 {
+        let held = entry(1, 100);
+        for key in &keys {
+            store.keep(key.clone(), &held, |_| true);
+        }
+        std::thread::scope(|scope| {
+            let weighing = scope.spawn(|| {
+                for key in keys.iter().cycle().take(640) {
+                    store.weigh(key.clone(), &held);
+                }
+            });
+            std::thread::yield_now();
+            store.clear();
+            assert!(keys.iter().all(|key| store.get(key).is_none()));
+            weighing.join().unwrap();
+            assert!(keys.iter().all(|key| store.get(key).is_none()));
+        });
     }
 }
 
