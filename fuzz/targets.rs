@@ -21,7 +21,8 @@ use slotfront::methods::{
     AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Commitment, DataSlice, Method, Profile,
     Pubkey, Query, Slot,
 };
-use slotfront::node::{Contextual, NodeReply, answer};
+use slotfront::node::check::Check;
+use slotfront::node::{Arrived, Contextual, NodeReply, answer};
 use tokio::time::Instant;
 
 /// The longest input that says something new.
@@ -109,7 +110,15 @@ pub(crate) fn params(data: &[u8]) {
 pub(crate) fn answer(data: &[u8]) {
     let [shape, rest @ ..] = data else { return };
     let body = Bytes::copy_from_slice(&rest[..rest.len().min(MOST)]);
-    let result = match NodeReply::parse(&body, 1) {
+    let reply = NodeReply::parse(&body, 1);
+    // In pieces of one byte, of some, and as one.
+    for piece in [1, usize::from(*shape) + 2, MOST] {
+        let mut check = Check::default();
+        (0..body.len()).step_by(piece).for_each(|end| check.read(&body[..end]));
+        let arrived = Arrived::new(body.clone(), Some(check));
+        assert_eq!(arrived.reply(1), reply, "in pieces of {piece}");
+    }
+    let result = match reply {
         Err(_) => return,
         Ok(NodeReply::Error { body, .. }) => {
             json(&body);

@@ -20,15 +20,37 @@ impl Gather {
         Self { limit, first: Bytes::new(), rest: Vec::new() }
     }
 
+    /// How many bytes have come.
+    pub fn len(&self) -> usize {
+        self.first.len() + self.rest.len()
+    }
+
+    /// Whether none has.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All that has come.
+    pub fn gathered(&self) -> &[u8] {
+        if self.rest.is_empty() { &self.first } else { &self.rest }
+    }
+
+    /// Gathers in `room`, which is empty, from here on.
+    pub fn move_into(&mut self, mut room: Vec<u8>) {
+        room.extend_from_slice(&std::mem::take(&mut self.first));
+        room.extend_from_slice(&self.rest);
+        self.rest = room;
+    }
+
     /// Takes the next chunk.
     ///
     /// # Errors
     /// [`OverLimit`] where the body would be longer than the limit.
     pub fn push(&mut self, chunk: Bytes) -> Result<(), OverLimit> {
-        if self.first.len() + self.rest.len() + chunk.len() > self.limit {
+        if self.len() + chunk.len() > self.limit {
             return Err(OverLimit);
         }
-        if self.first.is_empty() && self.rest.is_empty() {
+        if self.is_empty() && self.rest.capacity() == 0 {
             self.first = chunk;
             return Ok(());
         }
@@ -85,5 +107,22 @@ mod tests {
         let kept = gather.finish_to_keep();
         drop(buffer);
         assert_eq!(kept.try_into_mut().map(|kept| kept.capacity()), Ok(9));
+    }
+
+    #[test]
+    fn what_is_gathered_elsewhere_is_the_same_and_kept_as_tightly() {
+        for moved_after in 0..3 {
+            let mut gather = Gather::new(99);
+            for (i, chunk) in ["ab", "cd", "e"].into_iter().enumerate() {
+                if i == moved_after {
+                    gather.move_into(Vec::with_capacity(4096));
+                }
+                assert_eq!(gather.push(Bytes::from(chunk)), Ok(()));
+            }
+            assert_eq!((gather.gathered(), gather.len()), (&b"abcde"[..], 5));
+            let kept = gather.finish_to_keep();
+            assert_eq!(kept, "abcde");
+            assert_eq!(kept.try_into_mut().map(|kept| kept.capacity()), Ok(5));
+        }
     }
 }

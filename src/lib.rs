@@ -25,5 +25,6 @@ pub mod chunks;
 pub mod coding;
 pub mod config;
 pub mod error;
+pub mod prefault;
 pub mod sim;
 pub mod telemetry;

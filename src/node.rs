@@ -4,11 +4,12 @@
 //! goes wrong here is named by a [`Fault`], which never holds an address: an upstream's URL may be a secret.
 
 pub mod answer;
+pub mod check;
 pub mod client;
 
 use std::time::Duration;
 
-pub use answer::{Contextual, NodeReply};
+pub use answer::{Arrived, Contextual, NodeReply};
 pub use client::{BufferBudget, Client};
 
 use crate::telemetry::AttemptResult;

@@ -2,7 +2,8 @@
 //!
 //! `constant` reads a body and answers the same to all; `floor` parses, limits, looks up in moka and splices, without
 //! keys, methods, freshness or metrics; `node` answers as a node whose chain stands still, and account data is as long
-//! as the account's address says ([`sized::address`]), else `LENGTH` bytes. Each takes its port as the last argument and
+//! as the account's address says ([`sized::address`]), else `LENGTH` bytes; a block is about as long as its slot's number,
+//! one long string, or transactions for who asks for `jsonParsed`. Each takes its port as the last argument and
 //! says when it listens.
 
 #![expect(clippy::print_stdout, reason = "its output is how its caller knows that it listens")]
@@ -24,6 +25,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::net::TcpListener;
 
+mod block;
+#[expect(dead_code, reason = "blocks need less of it than loads")]
+mod dice;
 #[expect(dead_code, reason = "a node reads addresses; a load writes them")]
 mod sized;
 
@@ -71,24 +75,31 @@ fn enveloped(result: &str, id: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"result\":{result},\"id\":{id}}}\n")
 }
 
-/// Answers as a node that stands still; a block is as long as the number that its slot is.
+/// A block about as long as `slot` says.
+fn block(slot: &Value, config: &Value) -> String {
+    let length = slot.as_u64().and_then(|slot| usize::try_from(slot).ok()).unwrap_or(0);
+    let (hash, transactions) = match config["encoding"].as_str() {
+        Some("jsonParsed") => ("1".repeat(32), block::transactions(length)),
+        _ => ("1".repeat(length), String::new()),
+    };
+    format!(
+        r#"{{"blockHeight":1,"blockTime":1,"blockhash":"11111111111111111111111111111111","parentSlot":1,"previousBlockhash":"{hash}","transactions":[{transactions}]}}"#
+    )
+}
+
+/// Answers as a node that stands still.
 async fn node(body: Bytes) -> Response {
     let Ok(call) = serde_json::from_slice::<Call<'_>>(&body) else { return json("not JSON") };
     let params = call.params.and_then(|params| serde_json::from_str::<Vec<Value>>(params.get()).ok());
-    let first = params.and_then(|params| params.into_iter().next()).unwrap_or_default();
+    let mut params = params.into_iter().flatten();
+    let (first, config) = (params.next().unwrap_or_default(), params.next().unwrap_or_default());
     let result = match call.method {
         "getHealth" => r#""ok""#.to_owned(),
         "getSlot" => SLOT.to_string(),
         "getFirstAvailableBlock" => "0".to_owned(),
         "getGenesisHash" => r#""11111111111111111111111111111111""#.to_owned(),
         "getVersion" => r#"{"solana-core":"4.0.0","feature-set":1}"#.to_owned(),
-        "getBlock" => {
-            let length = first.as_u64().and_then(|slot| usize::try_from(slot).ok()).unwrap_or(0);
-            format!(
-                r#"{{"blockHeight":1,"blockTime":1,"blockhash":"11111111111111111111111111111111","parentSlot":1,"previousBlockhash":"{}","transactions":[]}}"#,
-                "1".repeat(length)
-            )
-        }
+        "getBlock" => block(&first, &config),
         "getMultipleAccounts" => {
             let values: Vec<String> = first.as_array().into_iter().flatten().map(value_of).collect();
             contextual(&format!("[{}]", values.join(",")))

@@ -6,8 +6,55 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Fault;
+use super::check::{Check, Parts};
+use super::{Fault, OFF_WORKER_BYTES};
 use crate::methods::{AccountEncoding, Query, Slot};
+
+/// A whole body, and what is known of it already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrived {
+    /// The body.
+    pub body: Bytes,
+    /// Where its parts stand, if it was checked while it came.
+    parts: Option<Parts>,
+}
+
+impl Arrived {
+    /// A body, with what was read of it while it came.
+    pub fn new(body: Bytes, check: Option<Check>) -> Self {
+        let parts = check.and_then(|check| check.finish(&body));
+        // Else there is a long copy to be made.
+        let parts = parts.filter(|parts| body.len() - parts.result.len() <= ENVELOPE_BYTES);
+        Self { body, parts }
+    }
+
+    /// Takes it apart.
+    ///
+    /// # Errors
+    /// As for [`NodeReply::parse`].
+    pub fn reply(&self, id: u64) -> Result<NodeReply, Fault> {
+        let Some(Parts { result, id: of }) = &self.parts else { return NodeReply::parse(&self.body, id) };
+        if !is_number(&self.body[of.clone()], id) {
+            return Err(Fault::WrongId);
+        }
+        Ok(NodeReply::Result(part(&self.body, &self.body[result.clone()])))
+    }
+
+    /// Whether taking it apart is long work.
+    pub fn is_long(&self) -> bool {
+        self.body.len() > OFF_WORKER_BYTES && self.parts.is_none()
+    }
+}
+
+/// Whether `text` is the number of the call that was sent.
+fn is_number(text: &[u8], id: u64) -> bool {
+    str::from_utf8(text).is_ok_and(|text| text.parse() == Ok(id))
+}
+
+/// What is kept holds on to the whole body: one that is much longer than what is wanted of it is let go.
+fn part(body: &Bytes, part: &[u8]) -> Bytes {
+    if body.len() - part.len() > ENVELOPE_BYTES { Bytes::copy_from_slice(part) } else { body.slice_ref(part) }
+}
 
 /// What a node said: exactly one of the two members that a JSON-RPC response has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,14 +101,10 @@ impl NodeReply {
         if envelope.jsonrpc != "2.0" {
             return Err(Fault::BadJson);
         }
-        if envelope.id.get().parse() != Ok(id) {
+        if !is_number(envelope.id.get().as_bytes(), id) {
             return Err(Fault::WrongId);
         }
-        // What is kept holds on to the whole body: one that is much longer than what is wanted of it is let go.
-        let slice = |raw: &RawValue| match raw.get().as_bytes() {
-            part if body.len() - part.len() > ENVELOPE_BYTES => Bytes::copy_from_slice(part),
-            part => body.slice_ref(part),
-        };
+        let slice = |raw: &RawValue| part(body, raw.get().as_bytes());
         match (envelope.result, envelope.error) {
             (Some(result), None) => Ok(Self::Result(slice(result))),
             (None, Some(error)) => {

@@ -10,9 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::Fault;
+use super::check::Check;
+use super::{Arrived, Fault, OFF_WORKER_BYTES};
 use crate::chunks::{Gather, OverLimit};
 use crate::config::{Pool, Secret, Upstream};
+use crate::prefault::{self, Prefault};
 use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
 /// Idle connections are dropped before most servers drop theirs (a node's own keep-alive has no limit).
@@ -25,6 +27,8 @@ const MAX_PROBE_BYTES: usize = 64 * 1024;
 pub struct BufferBudget {
     used: AtomicUsize,
     limit: AtomicUsize,
+    /// Beside the budget: room for long bodies to come.
+    room: Prefault,
 }
 
 /// A part of the budget, given back on drop.
@@ -37,7 +41,7 @@ struct Buffered<'a> {
 impl BufferBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { used: AtomicUsize::new(0), limit: AtomicUsize::new(limit) }
+        Self { used: AtomicUsize::new(0), limit: AtomicUsize::new(limit), room: Prefault::default() }
     }
 
     /// Another limit, for bytes to come.
@@ -47,6 +51,16 @@ impl BufferBudget {
 }
 
 impl Buffered<'_> {
+    /// Room for `length` bytes, where there is some: it counts as a whole, since it is memory already.
+    fn room(&mut self, length: usize) -> Option<Vec<u8>> {
+        self.budget.room.take(length).filter(|room| self.cover(room.capacity()))
+    }
+
+    /// Takes as much as makes `bytes` in all; `false` where that would pass the limit.
+    fn cover(&mut self, bytes: usize) -> bool {
+        self.grow(bytes.saturating_sub(self.bytes))
+    }
+
     /// Takes `bytes` more; `false` where they would pass the limit.
     fn grow(&mut self, bytes: usize) -> bool {
         let budget = self.budget;
@@ -164,14 +178,14 @@ impl Client {
     /// `heard` is set once the answer is arriving.
     ///
     /// # Errors
-    /// Everything but a 2xx with a whole body inside the limits; nothing here has looked into the body.
+    /// Everything but a 2xx with a whole body inside the limits; what is in the body is no error here.
     pub async fn post(
         &self,
         body: Bytes,
         timeout: Duration,
         heard: &AtomicBool,
         span: &Attempt<'_>,
-    ) -> Result<Bytes, Fault> {
+    ) -> Result<Arrived, Fault> {
         let mut request = self.http.post(self.url.expose());
         if let Some((parent, state)) = span.headers() {
             request = request.header(TRACEPARENT, parent);
@@ -192,7 +206,8 @@ impl Client {
         let (budget, heard) = (BufferBudget::new(usize::MAX), AtomicBool::new(false));
         let request = self.http.post(self.url.expose()).body(body);
         let read = Self::exchange(request, MAX_PROBE_BYTES, &budget, &heard);
-        tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
+        let arrived = tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))?;
+        Ok(arrived.body)
     }
 
     /// Sends one call by hand, outside the pool, and reads one header of the answer beside its body.
@@ -209,7 +224,7 @@ impl Client {
             let mut response = Self::sent(self.http.post(self.url.expose()).body(body)).await?;
             let header =
                 response.headers().get(header).and_then(|value| value.to_str().ok()).map(str::to_owned);
-            Ok((Self::read(&mut response, self.max_response, &self.budget).await?, header))
+            Ok((Self::read(&mut response, self.max_response, &self.budget).await?.body, header))
         };
         tokio::time::timeout(timeout, exchange).await.unwrap_or(Err(Fault::Timeout))
     }
@@ -219,7 +234,7 @@ impl Client {
         limit: usize,
         budget: &BufferBudget,
         heard: &AtomicBool,
-    ) -> Result<Bytes, Fault> {
+    ) -> Result<Arrived, Fault> {
         let mut response = Self::sent(request).await?;
         heard.store(true, Ordering::Relaxed);
         Self::read(&mut response, limit, budget).await
@@ -242,17 +257,36 @@ impl Client {
         response: &mut reqwest::Response,
         limit: usize,
         budget: &BufferBudget,
-    ) -> Result<Bytes, Fault> {
+    ) -> Result<Arrived, Fault> {
         let mut buffered = Buffered { budget, bytes: 0 };
-        // Counted after decompression, so a small body cannot grow without bound.
         let mut body = Gather::new(limit);
+        let length = response.content_length().and_then(|length| usize::try_from(length).ok());
+        let is_long =
+            |length: &usize| (prefault::LONG_BYTES..=prefault::MOST_BYTES.min(limit)).contains(length);
+        let length = length.filter(is_long);
+        // What is only reserved is no memory until it is written to.
+        let room = length.map(|length| buffered.room(length).unwrap_or_else(|| Vec::with_capacity(length)));
+        let mut has_room = room.is_some();
+        body.move_into(room.unwrap_or_default());
+        let mut check = None;
+        // Counted after decompression, so a small body cannot grow without bound.
         while let Some(chunk) = response.chunk().await.map_err(|_| Fault::Truncated)? {
-            if !buffered.grow(chunk.len()) {
+            if !buffered.cover(body.len() + chunk.len()) {
                 return Err(Fault::BuffersFull);
             }
             body.push(chunk).map_err(|OverLimit| Fault::TooLarge)?;
+            if !has_room && let Some(room) = buffered.room(body.len()) {
+                body.move_into(room);
+                has_room = true;
+            }
+            // A long answer is checked while it comes; one chunk at a time is no long work.
+            if body.len() > OFF_WORKER_BYTES {
+                check.get_or_insert_with(Check::default).read(body.gathered());
+            }
         }
-        Ok(body.finish_to_keep())
+        let body = body.finish_to_keep();
+        budget.room.came(body.len());
+        Ok(Arrived::new(body, check))
     }
 }
 

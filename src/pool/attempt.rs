@@ -14,7 +14,7 @@ use super::{Ask, Pool};
 use crate::config;
 use crate::methods::{Commitment, Method, Query, Slot};
 use crate::node::answer::{error_context_slot, first_available_block, fits};
-use crate::node::{Contextual, Fault, NodeReply, OFF_WORKER_BYTES};
+use crate::node::{Arrived, Contextual, Fault, NodeReply, OFF_WORKER_BYTES};
 use crate::telemetry::AttemptResult;
 
 /// Calls shorter than this never count as hanging, however fast the method usually is.
@@ -73,8 +73,8 @@ impl Pool {
         let span = ask.trace.attempt(&member.name, method.as_str());
         let outcome = {
             let exchange = async {
-                let body = member.client.post(body, timeout, heard, &span).await?;
-                take_apart(body, id, ask.query.clone()).await
+                let arrived = member.client.post(body, timeout, heard, &span).await?;
+                take_apart(arrived, id, ask.query.clone()).await
             };
             tokio::pin!(exchange);
             if let Some(slow) = slow {
@@ -210,10 +210,11 @@ fn call_body(id: u64, query: &Query) -> Bytes {
 }
 
 /// The parts of a body that answers `query`, and its context slot where the method's results have one.
-async fn take_apart(body: Bytes, id: u64, query: Query) -> Result<(NodeReply, Option<Slot>), Fault> {
-    let long = body.len() > OFF_WORKER_BYTES;
+async fn take_apart(arrived: Arrived, id: u64, query: Query) -> Result<(NodeReply, Option<Slot>), Fault> {
+    // A result with a context is read once more, for that.
+    let long = arrived.is_long() || (arrived.body.len() > OFF_WORKER_BYTES && query.has_context());
     let parse = move || {
-        let reply = NodeReply::parse(&body, id)?;
+        let reply = arrived.reply(id)?;
         let context = match &reply {
             NodeReply::Result(result) if !fits(&query, result) => return Err(Fault::BadJson),
             NodeReply::Result(result) if query.has_context() => {
@@ -245,7 +246,8 @@ mod tests {
         ] {
             let body = Bytes::from(format!(r#"{{"jsonrpc":"2.0","result":{result},"id":3}}"#));
             let query = if contextual { balance.clone() } else { Query::ClusterNodes };
-            assert_eq!(take_apart(body, 3, query).await.unwrap().1, expected, "{result}");
+            let arrived = Arrived::new(body, None);
+            assert_eq!(take_apart(arrived, 3, query).await.unwrap().1, expected, "{result}");
         }
     }
 }

@@ -15,7 +15,7 @@ use super::select::{self, Candidate, Unusable};
 use super::{Members, Pool};
 use crate::error::{Attempt, Error};
 use crate::methods::{Commitment, Forwarded};
-use crate::node::{Fault, NodeReply, OFF_WORKER_BYTES};
+use crate::node::{Fault, NodeReply};
 use crate::telemetry::{AttemptResult, RetryReason, Trace};
 
 /// A call to be forwarded.
@@ -144,11 +144,11 @@ impl Pool {
         let span = ask.trace.attempt(&member.name, ask.call.method.as_str());
         let unheard = AtomicBool::new(false);
         let outcome = match member.client.post(ask.call.body(id), timeout, &unheard, &span).await {
-            Ok(body) if body.len() > OFF_WORKER_BYTES => {
-                let parse = move || NodeReply::parse(&body, id);
+            Ok(arrived) if arrived.is_long() => {
+                let parse = move || arrived.reply(id);
                 tokio::task::spawn_blocking(parse).await.unwrap_or(Err(Fault::BadJson))
             }
-            Ok(body) => NodeReply::parse(&body, id),
+            Ok(arrived) => arrived.reply(id),
             Err(Fault::Timeout) if timeout < patience => Err(Fault::GivenUp),
             Err(fault) => Err(fault),
         };

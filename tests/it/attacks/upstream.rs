@@ -1,9 +1,11 @@
 //! What a node, or whoever stands in its place, may try.
 
 use std::io::Write;
+use std::time::Duration;
 
 use serde_json::json;
-use slotfront::config::Secret;
+use slotfront::config::{Config, Secret};
+use slotfront::sim::Fault;
 use tokio::net::TcpListener;
 
 use crate::harness::Stage;
@@ -11,6 +13,15 @@ use crate::spy::Spy;
 
 /// Two nodes, of which the first is asked first, and calls of `method` are answered by `answer` in its place.
 async fn stage(nodes: usize, method: &'static str, answer: Vec<u8>) -> (Stage, Spy) {
+    stage_with(nodes, method, answer, |_| ()).await
+}
+
+async fn stage_with(
+    nodes: usize,
+    method: &'static str,
+    answer: Vec<u8>,
+    configure: fn(&mut Config),
+) -> (Stage, Spy) {
     let spy = Spy::start().await;
     spy.instead.set((method, answer)).unwrap();
     let stage = Stage::of(nodes, |config| {
@@ -18,6 +29,7 @@ async fn stage(nodes: usize, method: &'static str, answer: Vec<u8>) -> (Stage, S
         spy.node.set(url.expose().to_owned()).unwrap();
         config.upstreams.iter_mut().skip(1).for_each(|upstream| upstream.tier = 1);
         config.pool.max_response = 1 << 20;
+        configure(config);
     });
     (stage.await, spy)
 }
@@ -85,7 +97,7 @@ async fn a_redirect_is_not_followed_anywhere() {
         assert_eq!(spy.seen("getVoteAccounts").len(), 1, "{status}");
         assert!(!reply.text.contains("meta-data") && !format!("{:?}", reply.headers).contains("meta-data"));
     }
-    let visited = tokio::time::timeout(std::time::Duration::from_millis(100), inside.accept()).await;
+    let visited = tokio::time::timeout(Duration::from_millis(100), inside.accept()).await;
     assert!(visited.is_err(), "somebody went there");
 }
 
@@ -105,4 +117,59 @@ async fn an_answer_with_two_lengths_is_not_passed_on() {
         assert_eq!(reply.status, 200, "{head:?}: {}", reply.text);
         assert_ne!(reply.result()["current"], json!([]), "{head:?}: the other node answers");
     }
+}
+
+/// Long answers take their time on a machine that does much else.
+fn patiently(config: &mut Config) {
+    let patience = Duration::from_mins(5);
+    config.pool.attempt_timeout = [patience; 8];
+    config.server.request_timeout = patience;
+}
+
+/// A long answer is checked while it comes, in whatever pieces that is.
+#[tokio::test]
+async fn a_long_answer_is_passed_on_only_if_all_of_it_is_json() {
+    let vote = r#"{"votePubkey":"Vote111111111111111111111111111111111111111","note":"\"\u00e9\" é","credits":[[1,-2.5e3,0]]}"#;
+    let votes = vec![vote; 3_000].join(",");
+    let whole = format!(r#"{{"jsonrpc":"2.0","result":{{"current":[{votes}],"delinquent":[]}},"id":""}}"#);
+    assert!(whole.len() > 256 << 10, "{}", whole.len());
+    let with = |from: &str, to: &[u8]| {
+        let at = whole.rfind(from).unwrap();
+        [&whole.as_bytes()[..at], to, &whole.as_bytes()[at + from.len()..]].concat()
+    };
+    let nested = |levels: usize| with("[]", ("[".repeat(levels) + &"]".repeat(levels)).as_bytes());
+    // What is JSON of a response has been read to its end: the id is another call's.
+    for (i, (name, body, reason)) in [
+        ("as nodes write it", whole.clone().into_bytes(), "wrong_id"),
+        ("a member more", with("\"id\"", b"\"x\":1,\"id\""), "wrong_id"),
+        ("nested deeper than any answer", nested(1000), "wrong_id"),
+        ("two results", with("\"id\"", b"\"result\":1,\"id\""), "bad_json"),
+        ("a control character", with("é", b"\n"), "bad_json"),
+        ("half a character", with("é", &[0xc3]), "bad_json"),
+        ("something behind it", with("\"\"}", b"\"\"}1"), "bad_json"),
+        ("half of it", whole.as_bytes()[..whole.len() / 2].to_vec(), "bad_json"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let pieces = body
+            .chunks(99_999)
+            .map(|piece| [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
+        let chunked = [
+            &b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"[..],
+            &pieces.collect::<Vec<_>>().concat(),
+            b"0\r\n\r\n",
+        ]
+        .concat();
+        let raw = if i % 2 == 0 { chunked } else { answer("200 OK", &body) };
+        let (stage, _spy) = stage_with(1, "getVoteAccounts", raw, patiently).await;
+        let reply = stage.call("getVoteAccounts", json!([])).await;
+        assert_eq!((reply.status, reply.code()), (502, -32095), "{name}");
+        assert_eq!(reply.json()["error"]["data"]["attempts"][0]["reason"], reason, "{name}");
+    }
+    let (stage, _spy) = stage_with(1, "getBlock", Vec::new(), patiently).await;
+    let result: serde_json::Value = serde_json::from_str(&whole).unwrap();
+    stage.cluster.node(0).fault_on("getVoteAccounts", Fault::Result(result["result"].clone()), None);
+    let reply = stage.call("getVoteAccounts", json!([])).await;
+    assert_eq!((reply.status, &reply.result()), (200, &result["result"]));
 }
