@@ -112,6 +112,13 @@ enum Found {
     Expired,
 }
 
+/// A call whose answer is not at hand: how it is planned, and what was found.
+pub struct Left {
+    plan: Plan,
+    terms: Terms,
+    found: Found,
+}
+
 /// One caller's call, planned.
 struct Asked<'a> {
     query: &'a Query,
@@ -168,6 +175,18 @@ impl Cache {
     /// [`Error::NoUpstream`] where no node answers, [`Error::TimedOut`] where none does in time, and nothing kept may
     /// stand in.
     pub async fn answer(self: &Arc<Self>, query: &Query, terms: Terms) -> Result<Answer, Error> {
+        match self.at_hand(query, terms) {
+            Ok(answer) => Ok(answer),
+            Err(left) => self.go_on(query, left).await,
+        }
+    }
+
+    /// The first half of [`Self::answer`]: the answer where it is kept and takes no work. Most answers are, and then no
+    /// future is made.
+    ///
+    /// # Errors
+    /// No error of the call's: what [`Self::go_on`] goes on from.
+    pub fn at_hand(&self, query: &Query, terms: Terms) -> Result<Answer, Box<Left>> {
         let plan = Plan::new(query, &self.frontier, &self.sizes);
         let call = Asked { query, plan, why: Why::Miss, terms };
         let found = if call.terms.bypass { Found::Nothing } else { self.look_up(&call.plan, call.wanted()) };
@@ -176,8 +195,17 @@ impl Cache {
         {
             return Ok(answer);
         }
-        // Boxed, so that a hit does not carry around all that a fetch may need.
-        Box::pin(self.answer_in_time(call, found)).await
+        let Asked { plan, terms, .. } = call;
+        Err(Box::new(Left { plan, terms, found }))
+    }
+
+    /// The second half of [`Self::answer`], for the same `query`.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn go_on(self: &Arc<Self>, query: &Query, left: Box<Left>) -> Result<Answer, Error> {
+        let Left { plan, terms, found } = *left;
+        self.answer_in_time(Asked { query, plan, why: Why::Miss, terms }, found).await
     }
 
     /// The answer where it is not at hand.

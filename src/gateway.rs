@@ -16,6 +16,7 @@ mod rules;
 mod seen;
 mod share;
 mod shared;
+mod standing;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -44,7 +45,7 @@ use keys::file::KeyFile;
 use keys::{KeyFileError, KeyHash};
 use limit::{Limit, State};
 use principal::Bounds;
-use quota::{Ledger, Used};
+use quota::Ledger;
 use rules::{Door, Rules, read_keys, rules};
 use shared::{Asked, Lessor};
 use table::Ground;
@@ -222,16 +223,15 @@ impl Gateway {
             Door::Open(everybody) => return Ok(Arc::clone(everybody)),
             Door::OpenPlan(terms, clients) => {
                 let lease = || rules.ground.lease(&format!("address {}", address::network(client)));
-                let bounds = || Bounds::new(Arc::clone(terms), None, Arc::new(Used::new()), lease);
+                let bounds = || Bounds::new(Arc::clone(terms), None, Arc::default(), lease);
                 return Ok(clients.get(client, || rules.ground.anonymous(Some(bounds()))));
             }
             Door::Keys(table) => table,
         };
         let held = if key.len() > MAX_KEY { None } else { table.get(&KeyHash::of(key)) };
-        let checked = held.ok_or(AuthFailure::Unknown).and_then(|held| {
-            held.warm();
-            held.principal.pass.check(held.until, client, origin, || self.clock.wall(now))?;
-            Ok(Arc::clone(&held.principal))
+        let checked = held.ok_or(AuthFailure::Unknown).and_then(|(principal, until)| {
+            principal.pass.check(until, client, origin, || self.clock.wall(now))?;
+            Ok(Arc::clone(principal))
         });
         checked.map_err(|failure| match failure {
             AuthFailure::Origin => self.fail(failure, Error::Forbidden("this origin".to_owned())),
@@ -273,17 +273,19 @@ impl Gateway {
                 }
                 let gateway = Arc::clone(&gateway);
                 // Files block, and a large key file takes its time; a panic in there ends with this tick.
-                let _ = aside(move || gateway.tick()).await;
+                let _ = aside(move || gateway.tick(running)).await;
             }
         });
     }
 
-    fn tick(&self) {
+    /// What is done once a second; `running` until the last time.
+    fn tick(&self, running: bool) {
         let wall = Timestamp::now();
         self.clock.set(wall);
         self.follow_keys();
         self.free_retired();
-        match (self.ledger.save(wall), self.unsaved.load(Ordering::Relaxed)) {
+        let saved = if running { self.ledger.save_in_pace(wall) } else { self.ledger.save(wall) };
+        match (saved, self.unsaved.load(Ordering::Relaxed)) {
             // Told once, until it works again.
             (Err(error), false) => {
                 self.unsaved.store(true, Ordering::Relaxed);

@@ -6,6 +6,7 @@
 
 pub mod access;
 mod body;
+mod call;
 mod caller;
 pub mod client_ip;
 pub mod cors;
@@ -25,6 +26,7 @@ pub mod signal;
 mod stream;
 pub mod tls;
 mod trace_headers;
+mod written;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -114,7 +116,7 @@ async fn post(front: &Arc<Front>, caller: &Caller, key: &str, request: Request<I
         return if body::passes(front, body).await { refusal } else { refusal.last() };
     }
     match body::read(front, body).await {
-        Ok(body) => rpc::serve(front, caller, key, body, started).await,
+        Ok(body) => rpc::serve(front, caller, key, &body, started).reply().await,
         Err(refusal) => *refusal,
     }
 }

@@ -33,7 +33,7 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// The SHA-256 of a key: what is kept of it. 32 random bytes need no slow hash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyHash([u8; 32]);
 
 /// Hashes a [`KeyHash`] to eight of its own bytes: they are uniform as they are.
@@ -69,6 +69,11 @@ impl KeyHash {
     /// The hash of a key as it stands in a request's path.
     pub fn of(key: &str) -> Self {
         Self(Sha256::digest(key.as_bytes()).into())
+    }
+
+    /// Its first eight bytes, which tell nearly all keys apart.
+    pub(crate) fn start(&self) -> u64 {
+        self.0.first_chunk().map_or(0, |start| u64::from_le_bytes(*start))
     }
 
     /// Reads 64 hexadecimal digits.

@@ -14,14 +14,15 @@ use std::time::Duration;
 use governor::clock::Clock;
 use governor::middleware::NoOpMiddleware;
 use governor::nanos::Nanos;
-use governor::state::{InMemoryState, NotKeyed, StateStore};
+use governor::state::{NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 
 use super::lease::Rate;
+use super::standing::Standing;
 
-/// What a limiter remembers: the time at which it will be at rest again. One word.
+/// What a limiter remembers: the time at which it will be at rest again. One word of a [`Standing`].
 #[derive(Debug, Clone, Default)]
-pub(crate) struct State(Arc<InMemoryState>);
+pub(crate) struct State(pub(crate) Arc<Standing>);
 
 impl State {
     /// When it will be at rest again, steady; zero before its first call.
@@ -39,7 +40,7 @@ impl StateStore for State {
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        self.0.measure_and_replace(key, f)
+        self.0.rest.measure_and_replace(key, f)
     }
 }
 
@@ -103,11 +104,6 @@ impl Limit {
         Rate { cell: self.cell, burst: self.burst }
     }
 
-    /// What outlives a reload.
-    pub(crate) fn state(&self) -> State {
-        self.state.clone()
-    }
-
     /// Takes one call, or says how long until one is free.
     pub(crate) fn take(&self, now: Duration) -> Result<(), Duration> {
         NOW.set(now);
@@ -149,7 +145,7 @@ mod tests {
     fn a_successor_goes_on_where_its_predecessor_was() {
         let old = Limit::new(1, SECOND, 5, State::default());
         while old.take(SECOND).is_ok() {}
-        let new = Limit::new(1, SECOND, 10, old.state());
+        let new = Limit::new(1, SECOND, 10, old.state.clone());
         assert_eq!(new.left(SECOND).calls, 5, "the five that were taken count against the ten");
         assert!(old.take(SECOND).is_err());
     }

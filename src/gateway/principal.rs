@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::clock::Clock;
+use super::keys::KeyHash;
 use super::keys::scope::Scope;
 use super::lease::Lease;
 use super::limit::{Left, Limit, State};
@@ -15,6 +16,7 @@ use super::plan::{self, Terms};
 use super::quota::{Period, Used};
 use super::seen::{Seen, Shown};
 use super::share::{Held, Share};
+use super::standing::Standing;
 use crate::config::Units;
 use crate::error::Error;
 use crate::methods::{Forwarded, Query};
@@ -29,6 +31,8 @@ pub(crate) const ANONYMOUS: &str = "anonymous";
 /// is waited for. So what every call reads stands first and together.
 #[repr(C)]
 pub struct Principal {
+    /// Of the key that it is; nothing in open mode.
+    pub(crate) hash: KeyHash,
     pub(crate) pass: Pass,
     pub(crate) clock: Arc<Clock>,
     /// The limits; none in open mode without a plan.
@@ -53,7 +57,6 @@ pub(crate) struct Bounds {
     pub(crate) seen: Seen,
     /// Of the places in flight.
     pub(crate) share: Share,
-    pub(crate) used: Arc<Used>,
     /// The same rate over all gateways, where they have a store in common.
     pub(crate) lease: Option<Arc<Lease>>,
 }
@@ -102,19 +105,18 @@ impl Pass {
 }
 
 impl Bounds {
-    /// What `terms` allow, of which `used` is used; going on where `before` is, if there is such.
+    /// What `terms` allow, of one who stands at `standing`; going on where `before` is, if there is such.
     pub(crate) fn new(
         terms: Arc<Terms>,
         before: Option<&Self>,
-        used: Arc<Used>,
+        standing: Arc<Standing>,
         lease: impl FnOnce() -> Option<Arc<Lease>>,
     ) -> Self {
-        let state = before.map_or_else(State::default, |before| before.rate.state());
+        let state = State(Arc::clone(&standing));
         let rate = Limit::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst, state);
         let seen = before.map_or_else(Seen::default, |before| before.seen.clone());
-        let share = before.map_or_else(Share::default, |before| before.share.clone());
         let lease = before.and_then(|before| before.lease.clone()).or_else(lease);
-        Self { terms, rate, seen, share, used, lease }
+        Self { terms, rate, seen, share: Share(standing), lease }
     }
 
     /// Takes one call of the rate: of that over all gateways, where there is such, and of this gateway's own, which
@@ -127,6 +129,11 @@ impl Bounds {
                 lease.give_back();
             }
         })
+    }
+
+    /// What is used of the quotas.
+    pub(crate) fn used(&self) -> &Used {
+        &self.share.0.used
     }
 
     /// What is left of the rate.
@@ -143,7 +150,7 @@ impl Bounds {
             return None;
         }
         let wall = wall();
-        let (day, month) = self.used.units(Period::of(wall));
+        let (day, month) = self.used().units(Period::of(wall));
         let reached = |used: f64, quota: Option<u64>| quota.filter(|quota| used >= to_f64(*quota));
         if let Some(quota) = reached(month, monthly) {
             return Some((LimitReason::Month, quota, Period::ends_in(wall).1));
@@ -237,7 +244,7 @@ impl Principal {
     pub(crate) fn book(&self, units: f64) {
         let wall = self.clock.wall(Instant::now());
         if let Some(bounds) = &self.bounds {
-            bounds.used.book(Period::of(wall), units);
+            bounds.used().book(Period::of(wall), units);
         }
         if let Some(metrics) = self.metrics() {
             metrics.units.at(()).inc_by(units);
@@ -276,7 +283,7 @@ impl Principal {
             return;
         }
         let wall = self.clock.wall(now);
-        let (day, month) = bounds.used.units(Period::of(wall));
+        let (day, month) = bounds.used().units(Period::of(wall));
         let (day_ends, month_ends) = Period::ends_in(wall);
         let left = |quota: u64, used: f64| quota.saturating_sub(ceiling(used));
         if let Some(quota) = daily {

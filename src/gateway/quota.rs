@@ -3,7 +3,9 @@
 //! Booked after the answer, so a quota may be overshot by the calls in flight. A window that ended is not reset by
 //! anybody: it is seen to be another one by whoever looks next.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +15,9 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::Offset;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
+use super::standing::Standing;
 use super::write;
 use crate::shared::limits::{Booked, Booking};
 
@@ -127,8 +131,8 @@ impl Unshared {
     }
 }
 
-/// What one key has used.
-#[derive(Debug)]
+/// What one key has used; by itself in a ledger of its own, as of an address, which is not kept.
+#[derive(Debug, Default)]
 pub(crate) struct Used {
     day: Window,
     month: Window,
@@ -139,14 +143,9 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Nothing used, in a ledger of its own: of an address, which is not kept.
-    pub(crate) fn new() -> Self {
-        Self {
-            day: Window::default(),
-            month: Window::default(),
-            dirty: Arc::default(),
-            unshared: OnceLock::new(),
-        }
+    /// Reads what a call reads; see `Held::warm` of the table.
+    pub(crate) fn warm(&self) -> u64 {
+        self.month.0.load(Ordering::Relaxed)
     }
 
     /// Adds to both windows.
@@ -235,18 +234,48 @@ fn units(thousandths: u64) -> f64 {
     thousandths as f64 / THOUSANDTHS
 }
 
+/// The use of every key by its id.
+type Uses = BTreeMap<Arc<str>, Arc<Standing>>;
+
+/// Writing all use of a hundred thousand keys takes a while, on a core that calls want: it takes at most so small a part of
+/// it.
+const PART: u32 = 100;
+/// Keys that are written at a time: the table is not held any longer.
+const AT_A_TIME: usize = 1000;
+
+/// How often the file may be written.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Not before.
+    next: Option<Instant>,
+}
+
+impl Pace {
+    /// Whether it may be written at `now`.
+    fn allows(&self, now: Instant) -> bool {
+        self.next.is_none_or(|next| now >= next)
+    }
+
+    /// It was, which took from `began` to `ended`.
+    fn written(&mut self, began: Instant, ended: Instant) {
+        self.next = Some(began + ended.saturating_duration_since(began) * PART);
+    }
+}
+
 /// The use of every key by its id, and the file that keeps it.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     file: Option<PathBuf>,
-    used: Mutex<HashMap<Arc<str>, Arc<Used>>>,
+    /// In order, as in the file.
+    used: Mutex<Uses>,
     dirty: Arc<AtomicBool>,
+    pace: Mutex<Pace>,
     /// Whether the use is booked in a shared store, too.
     shared: AtomicBool,
 }
 
 /// The file: the day and month that its numbers belong to, and the numbers.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
     date: Date,
@@ -285,39 +314,55 @@ impl Ledger {
     /// The ledger in `file`; a missing file is an empty one.
     pub(crate) fn open(file: Option<&Path>) -> Result<Self, UsageError> {
         let dirty = Arc::default();
-        let used = file.map_or_else(|| Ok(HashMap::new()), |path| read(path, &dirty))?;
+        let used = file.map_or_else(|| Ok(Uses::new()), |path| read(path, &dirty))?;
         Ok(Self {
             file: file.map(Path::to_path_buf),
             used: Mutex::new(used),
             dirty,
+            pace: Mutex::default(),
             shared: AtomicBool::new(false),
         })
     }
 
     /// What the key `id` has used.
-    pub(crate) fn of(&self, id: &Arc<str>) -> Arc<Used> {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = || Arc::new(Used { dirty: Arc::clone(&self.dirty), ..Used::new() });
-        let used = used.entry(Arc::clone(id)).or_insert_with(fresh);
+    pub(crate) fn of(&self, id: &Arc<str>) -> Arc<Standing> {
+        let mut used = self.uses();
+        let fresh = || {
+            let used = Used { dirty: Arc::clone(&self.dirty), ..Used::default() };
+            Arc::new(Standing { used, ..Standing::default() })
+        };
+        let standing = used.entry(Arc::clone(id)).or_insert_with(fresh);
         if self.shared.load(Ordering::Relaxed) {
-            used.unshared.get_or_init(Arc::default);
+            standing.used.unshared.get_or_init(Arc::default);
         }
-        Arc::clone(used)
+        Arc::clone(standing)
     }
 
     /// From now on the use is booked in a shared store, too.
     pub(crate) fn share(&self) {
         self.shared.store(true, Ordering::Relaxed);
-        for used in self.used.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            used.unshared.get_or_init(Arc::default);
+        for standing in self.uses().values() {
+            standing.used.unshared.get_or_init(Arc::default);
         }
     }
 
     /// The keys of which the shared store has something to hear, or somebody wants to hear.
-    pub(crate) fn unshared(&self) -> Vec<(Arc<str>, Arc<Used>)> {
-        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let untold = used.iter().filter(|(_, used)| used.is_untold());
-        untold.map(|(id, used)| (Arc::clone(id), Arc::clone(used))).collect()
+    pub(crate) fn unshared(&self) -> Vec<(Arc<str>, Arc<Standing>)> {
+        let used = self.uses();
+        let untold = used.iter().filter(|(_, standing)| standing.used.is_untold());
+        untold.map(|(id, standing)| (Arc::clone(id), Arc::clone(standing))).collect()
+    }
+
+    /// Writes the file, if anything was booked since the last time; where it takes long, not each time.
+    pub(crate) fn save_in_pace(&self, wall: Timestamp) -> Result<(), UsageError> {
+        let began = Instant::now();
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        if !pace.allows(began) {
+            return Ok(());
+        }
+        let saved = self.save(wall);
+        pace.written(began, Instant::now());
+        saved
     }
 
     /// Writes the file, if anything was booked since the last time.
@@ -326,28 +371,54 @@ impl Ledger {
         if !self.dirty.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
-        let period = Period::of(wall);
-        let mut keys = BTreeMap::new();
-        for (id, used) in self.used.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            let (day_units, month_units) = used.units(period);
-            if month_units > 0.0 {
-                keys.insert(id.to_string(), KeptKey { day_units, month_units });
-            }
-        }
-        let written = serde_json::to_string(&Kept { date: period.date, keys })
-            .map_err(std::io::Error::from)
-            .and_then(|text| write::atomically(path, &(text + "\n")));
-        written.map_err(|cause| {
+        write::atomically_with(path, |file| self.write(file, Period::of(wall))).map_err(|cause| {
             self.dirty.store(true, Ordering::Relaxed);
             UsageError::Io { path: path.clone(), cause }
         })
     }
+
+    /// Writes what [`Kept`] reads.
+    fn write(&self, out: &mut impl Write, period: Period) -> io::Result<()> {
+        write!(out, r#"{{"date":"{}","keys":{{"#, period.date)?;
+        let (mut text, mut last, mut any) = (Vec::new(), None::<Arc<str>>, false);
+        loop {
+            text.clear();
+            {
+                let used = self.uses();
+                let after = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                let mut some = used.range::<str, _>((after, Bound::Unbounded)).take(AT_A_TIME).peekable();
+                if some.peek().is_none() {
+                    break;
+                }
+                let mut end = None;
+                for (id, standing) in some {
+                    end = Some(id);
+                    let (day_units, month_units) = standing.used.units(period);
+                    if month_units > 0.0 {
+                        if std::mem::replace(&mut any, true) {
+                            text.push(b',');
+                        }
+                        serde_json::to_writer(&mut text, &**id)?;
+                        text.push(b':');
+                        serde_json::to_writer(&mut text, &KeptKey { day_units, month_units })?;
+                    }
+                }
+                last = end.map(Arc::clone);
+            }
+            out.write_all(&text)?;
+        }
+        out.write_all(b"}}\n")
+    }
+
+    fn uses(&self) -> MutexGuard<'_, Uses> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<HashMap<Arc<str>, Arc<Used>>, UsageError> {
+fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<Uses, UsageError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(HashMap::new()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Uses::new()),
         Err(cause) => return Err(UsageError::Io { path: path.to_path_buf(), cause }),
     };
     let kept: Kept = serde_json::from_str(&text)
@@ -360,7 +431,13 @@ fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<HashMap<Arc<str>, Arc<Us
         dirty: Arc::clone(dirty),
         unshared: OnceLock::new(),
     };
-    Ok(kept.keys.iter().map(|(id, key)| (Arc::from(id.as_str()), Arc::new(used(key)))).collect())
+    Ok(kept
+        .keys
+        .iter()
+        .map(|(id, key)| {
+            (Arc::from(id.as_str()), Arc::new(Standing { used: used(key), ..Standing::default() }))
+        })
+        .collect())
 }
 
 #[cfg(test)]
@@ -379,7 +456,7 @@ mod tests {
 
     #[test]
     fn windows_roll_over_at_utc_midnight_and_month() {
-        let used = Used::new();
+        let used = Used::default();
         used.book(Period::of(at("2026-11-29T23:59:59.999Z")), 2.5);
         check(&used, "2026-11-29T00:00:00Z", 2.5, 2.5);
         check(&used, "2026-11-30T00:00:00Z", 0.0, 2.5);
@@ -392,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_jumps_gives_no_quota_twice() {
-        let used = Used::new();
+        let used = Used::default();
         used.book(Period::of(at("2026-11-30T00:00:01Z")), 5.0);
         check(&used, "2026-11-29T23:59:59Z", 5.0, 5.0);
         used.book(Period::of(at("2036-01-01T00:00:00Z")), 7.0);
@@ -414,8 +491,8 @@ mod tests {
         let wall = at("2026-11-21T12:00:00Z");
         let id = Arc::from("key-1");
         let ledger = Ledger::open(Some(&path)).unwrap();
-        ledger.of(&id).book(Period::of(at("2026-11-20T12:00:00Z")), 4.0);
-        ledger.of(&id).book(Period::of(wall), 1.5);
+        ledger.of(&id).used.book(Period::of(at("2026-11-20T12:00:00Z")), 4.0);
+        ledger.of(&id).used.book(Period::of(wall), 1.5);
         ledger.of(&Arc::from("unused"));
         ledger.save(wall).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
@@ -423,9 +500,9 @@ mod tests {
     {"date":"2026-11-21","keys":{"key-1":{"day_units":1.5,"month_units":5.5}}}
     "#);
 
-        check(&Ledger::open(Some(&path)).unwrap().of(&id), "2026-11-21T13:00:00Z", 1.5, 5.5);
-        check(&Ledger::open(Some(&path)).unwrap().of(&id), "2026-11-22T13:00:00Z", 0.0, 5.5);
-        check(&Ledger::open(Some(&path)).unwrap().of(&id), "2027-11-21T13:00:00Z", 0.0, 0.0);
+        check(&Ledger::open(Some(&path)).unwrap().of(&id).used, "2026-11-21T13:00:00Z", 1.5, 5.5);
+        check(&Ledger::open(Some(&path)).unwrap().of(&id).used, "2026-11-22T13:00:00Z", 0.0, 5.5);
+        check(&Ledger::open(Some(&path)).unwrap().of(&id).used, "2027-11-21T13:00:00Z", 0.0, 0.0);
 
         std::fs::remove_file(&path).unwrap();
         ledger.save(wall).unwrap();
@@ -434,5 +511,37 @@ mod tests {
         std::fs::write(&path, "{}").unwrap();
         let error = Ledger::open(Some(&path)).unwrap_err().to_string();
         assert!(error.ends_with("repair it, or remove it to count from zero"), "{error}");
+    }
+
+    #[test]
+    fn all_of_many_keys_are_written_in_order_and_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("usage.json");
+        let wall = at("2026-11-21T12:00:00Z");
+        let ids: Vec<Arc<str>> = (0..=2 * AT_A_TIME).map(|i| Arc::from(format!("key-{i:05}"))).collect();
+        let ledger = Ledger::open(Some(&path)).unwrap();
+        // Every third has used nothing, so that pieces begin and end with such.
+        let uses = |i: usize| if i.is_multiple_of(3) { 0.0 } else { f64::from(u32::try_from(i).unwrap()) };
+        for (i, id) in ids.iter().enumerate().rev() {
+            ledger.of(id).used.book(Period::of(wall), uses(i));
+        }
+        ledger.save(wall).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let places: Vec<_> = ids.iter().filter_map(|id| text.find(&**id)).collect();
+        assert!(places.is_sorted() && places.len() == text.matches("key-").count(), "{}", places.len());
+        let known = Ledger::open(Some(&path)).unwrap();
+        for (i, id) in ids.iter().enumerate() {
+            check(&known.of(id).used, "2026-11-21T13:00:00Z", uses(i), uses(i));
+        }
+    }
+
+    #[test]
+    fn writing_takes_a_small_part_of_the_time() {
+        let (mut pace, ms, now) = (Pace::default(), Duration::from_millis, Instant::now());
+        assert!(pace.allows(now));
+        pace.written(now, now + ms(2));
+        assert!(pace.allows(now + ms(1000)), "what is quick is written each second");
+        pace.written(now, now + ms(30));
+        assert!(!pace.allows(now + ms(2999)) && pace.allows(now + ms(3000)));
     }
 }

@@ -35,7 +35,7 @@ pub(crate) enum Door {
 
 impl Ground {
     pub(crate) fn anonymous(&self, bounds: Option<Bounds>) -> Principal {
-        self.principal(Arc::from(ANONYMOUS), bounds, Pass::default())
+        self.principal(Arc::from(ANONYMOUS), KeyHash::default(), bounds, Pass::default())
     }
 }
 

@@ -5,7 +5,9 @@
 //! others come, fewer places are free, and whoever holds more than its share gets none until it has given some back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
+
+use super::standing::Standing;
 
 /// How many times the free places a key may hold. With 8 a key that is alone has 8/9 of all places, two that want
 /// everything have 8/17 each, and one ninth to one seventeenth is there for whoever comes next.
@@ -13,12 +15,12 @@ const WEIGHT: usize = 8;
 
 /// How many places one key holds. Shared with its successor on a reload.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Share(Arc<AtomicUsize>);
+pub(crate) struct Share(pub(crate) Arc<Standing>);
 
 impl Share {
     /// One place more, if that is within the share when `free` are free before it.
     pub(crate) fn hold(&self, free: usize) -> Option<Held> {
-        let before = self.0.fetch_add(1, Ordering::Relaxed);
+        let before = self.0.held.fetch_add(1, Ordering::Relaxed);
         let held = Held(Some(Arc::clone(&self.0)));
         (before < free.saturating_mul(WEIGHT)).then_some(held)
     }
@@ -26,7 +28,7 @@ impl Share {
 
 /// A place of a key's, until it is dropped.
 #[derive(Debug)]
-pub struct Held(Option<Arc<AtomicUsize>>);
+pub struct Held(Option<Arc<Standing>>);
 
 impl Held {
     /// A place of nobody's in particular, if one is free.
@@ -37,8 +39,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(count) = &self.0 {
-            count.fetch_sub(1, Ordering::Relaxed);
+        if let Some(standing) = &self.0 {
+            standing.held.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

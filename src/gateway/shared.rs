@@ -16,7 +16,8 @@ use tokio_util::task::TaskTracker;
 
 use super::clock::Clock;
 use super::lease::Lease;
-use super::quota::{Ledger, Period, Used};
+use super::quota::{Ledger, Period};
+use super::standing::Standing;
 use crate::shared::Store;
 use crate::shared::limits::{Ask, Leased, identity};
 
@@ -125,14 +126,14 @@ impl Lessor {
     async fn book(&self, ledger: &Ledger) {
         let Some(store) = self.store.get().filter(|store| store.takes_writes()) else { return };
         let (period, places) = (Period::of(self.clock.wall(Instant::now())), Semaphore::new(AT_ONCE));
-        let book = |(id, used): (Arc<str>, Arc<Used>)| {
+        let book = |(id, standing): (Arc<str>, Arc<Standing>)| {
             let places = &places;
             async move {
                 let _place = places.acquire().await;
-                let booking = used.booking(period, self.who);
+                let booking = standing.used.booking(period, self.who);
                 // What was not booked is tried again, as the same booking.
                 if let Ok(booked) = store.book(&id, &booking).await {
-                    used.booked(&booking, &booked);
+                    standing.used.booked(&booking, &booked);
                 }
             }
         };

@@ -1,7 +1,9 @@
 //! Every key by its hash: built whole from a key file, then never changed.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hint::black_box;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
@@ -9,37 +11,42 @@ use jiff::Timestamp;
 use super::clock::Clock;
 use super::keys::{BuildUniform, Key, KeyHash};
 use super::lease::Lease;
-use super::limit::State;
 use super::plan::{Plans, Terms};
 use super::principal::{Bounds, Pass, Principal};
 use super::quota::Ledger;
 use super::shared::Lessor;
+use super::standing::Standing;
 use crate::config::Units;
 use crate::telemetry::Metrics;
 
 /// The keys in force.
 #[derive(Default)]
 pub(crate) struct Table {
-    by_hash: HashMap<KeyHash, Held, BuildUniform>,
+    /// By the beginning of the hash, which each principal has in full: so small that most of it stays in the processor's
+    /// caches.
+    by_start: HashMap<u64, Held, BuildUniform>,
+    /// By the whole hash: keys that were replaced, and those that begin like another, and until when they hold.
+    others: HashMap<KeyHash, (Held, Option<Timestamp>), BuildUniform>,
     by_id: HashMap<Arc<str>, Arc<Principal>>,
 }
 
-/// What a hash stands for, and until when: a key that was replaced ends before its successor.
+/// What a hash stands for.
+#[derive(Clone)]
 pub(crate) struct Held {
     pub(crate) principal: Arc<Principal>,
-    pub(crate) until: Option<Timestamp>,
-    /// The state of the principal's rate, also here so that [`Held::warm`] need not wait for the principal to find it.
-    rate: State,
+    /// The principal's, also here so that [`Held::warm`] need not wait for the principal to find it.
+    standing: Arc<Standing>,
 }
 
 impl Held {
     /// Touches what the limit check will read, in places of its own each: among a hundred thousand keys all of them are
     /// out of the processor's caches, and the waits overlap only where no address comes out of another place.
-    pub(crate) fn warm(&self) {
-        black_box(self.rate.at_rest());
+    fn warm(&self) {
+        black_box((self.standing.held.load(Ordering::Relaxed), self.standing.used.warm()));
         if let Some(bounds) = &self.principal.bounds {
             bounds.rate.warm();
         }
+        black_box(self.principal.max_batch);
     }
 }
 
@@ -63,7 +70,8 @@ impl Table {
     pub(crate) fn new(keys: Vec<Key>, plans: &Plans, old: &Self, ground: &Ground) -> Self {
         // With room for a few more: those that were replaced, and `dev`'s.
         let mut table = Self {
-            by_hash: HashMap::with_capacity_and_hasher(keys.len() + 1, BuildUniform::default()),
+            by_start: HashMap::with_capacity_and_hasher(keys.len() + 1, BuildUniform::default()),
+            others: HashMap::default(),
             by_id: HashMap::with_capacity(keys.len() + 1),
         };
         for key in keys {
@@ -90,21 +98,36 @@ impl Table {
     ) {
         let id: Arc<str> = Arc::from(id);
         let known = old.by_id.get(&id).and_then(|principal| principal.bounds.as_ref());
-        let bounds = Bounds::new(Arc::clone(terms), known, ground.ledger.of(&id), || ground.lease(&id));
-        let rate = bounds.rate.state();
-        let principal = Arc::new(ground.principal(Arc::clone(&id), Some(bounds), pass));
-        let mut hold = |hash, until| {
-            self.by_hash.insert(hash, Held { principal: Arc::clone(&principal), until, rate: rate.clone() });
-        };
-        hold(hash, None);
+        let standing = ground.ledger.of(&id);
+        let bounds = Bounds::new(Arc::clone(terms), known, Arc::clone(&standing), || ground.lease(&id));
+        let principal = Arc::new(ground.principal(Arc::clone(&id), hash, Some(bounds), pass));
+        let held = Held { principal: Arc::clone(&principal), standing };
         for (hash, until) in previous {
-            hold(*hash, Some(*until));
+            self.others.insert(*hash, (held.clone(), Some(*until)));
+        }
+        match self.by_start.entry(hash.start()) {
+            Entry::Vacant(place) => {
+                place.insert(held);
+            }
+            Entry::Occupied(mut place) if place.get().principal.hash == hash => {
+                place.insert(held);
+            }
+            Entry::Occupied(_) => {
+                self.others.insert(hash, (held, None));
+            }
         }
         self.by_id.insert(id, principal);
     }
 
-    pub(crate) fn get(&self, hash: &KeyHash) -> Option<&Held> {
-        self.by_hash.get(hash)
+    /// Whose hash this is, and until when it holds: a key that was replaced ends before its successor.
+    pub(crate) fn get(&self, hash: &KeyHash) -> Option<(&Arc<Principal>, Option<Timestamp>)> {
+        if let Some(held) = self.by_start.get(&hash.start()) {
+            held.warm();
+            if held.principal.hash == *hash {
+                return Some((&held.principal, None));
+            }
+        }
+        self.others.get(hash).map(|(held, until)| (&held.principal, *until))
     }
 
     /// Who has this id, revoked or not.
@@ -129,9 +152,16 @@ impl Ground {
         self.lessor.as_ref().map(|lessor| Lease::new(who.to_owned(), lessor))
     }
 
-    pub(crate) fn principal(&self, id: Arc<str>, bounds: Option<Bounds>, pass: Pass) -> Principal {
+    pub(crate) fn principal(
+        &self,
+        id: Arc<str>,
+        hash: KeyHash,
+        bounds: Option<Bounds>,
+        pass: Pass,
+    ) -> Principal {
         let own = bounds.as_ref().and_then(|bounds| bounds.terms.plan.max_batch);
         Principal {
+            hash,
             id,
             max_batch: own.map_or(self.max_batch, |own| own.min(self.max_batch)),
             bounds,

@@ -81,6 +81,27 @@ async fn unknown_expired_and_revoked_keys_get_one_answer() {
     assert!(enter(&gateway, successor.key.expose()).is_ok());
 }
 
+#[test]
+fn keys_whose_hashes_begin_alike_are_told_apart() {
+    let site = Site::new();
+    let entry = |id: &str, hash: &str| {
+        format!(
+            "[[key]]\nid = \"{id}\"\nplan = \"standard\"\ncreated = \"2026-01-01T00:00:00Z\"\nsha256 = \"{hash}\"\n"
+        )
+    };
+    let hash = |end: &str| format!("{}{end:0>48}", "ab".repeat(8));
+    let text: String = ["1", "2", "3"].map(|end| entry(&format!("key-{end}"), &hash(end))).concat();
+    std::fs::write(site.keys_file(), &text).unwrap();
+    let gateway = site.gateway();
+    let rules = gateway.rules.load();
+    let table = rules.table().unwrap();
+    for key in keys::parse(&text, |_| true).unwrap() {
+        assert_eq!(table.get(&key.hash).unwrap().0.id(), key.id);
+    }
+    let unknown = &keys::parse(&entry("key-4", &hash("4")), |_| true).unwrap()[0];
+    assert!(table.get(&unknown.hash).is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_jumps_moves_what_has_a_date_and_no_rate() {
     let mut site = Site::new();
@@ -206,7 +227,7 @@ async fn limits_and_use_outlive_reload_and_restart() {
     assert!(successor.take(Instant::now()).is_err(), "and no more");
     assert!(principal.take(Instant::now()).is_err(), "a request under way shares the state");
 
-    gateway.tick();
+    gateway.tick(true);
     let used = enter(&site.gateway(), &key).unwrap().usage(Instant::now()).unwrap().day.used;
     assert!((used - 7.0).abs() < 1e-9, "{used}");
 }
@@ -219,13 +240,13 @@ async fn replaced_rules_are_freed_beside_the_requests_and_not_by_one() {
     let retired = || gateway.retired.lock().unwrap().len();
     let reading = gateway.rules.load();
     gateway.replace(&site.config).unwrap();
-    gateway.tick();
+    gateway.tick(true);
     assert_eq!(retired(), 1, "a request reads them");
     drop(reading);
     let principal = enter(&gateway, &key).unwrap();
     assert_eq!(retired(), 1, "it did not free them");
     gateway.replace(&site.config).unwrap();
-    gateway.tick();
+    gateway.tick(true);
     assert_eq!(retired(), 0);
     assert!(principal.take(Instant::now()).is_ok(), "who was let in goes on");
 }
@@ -277,7 +298,7 @@ async fn the_key_file_is_followed_and_a_bad_one_changes_nothing() {
     let gateway = site.gateway();
     assert_eq!(enter(&gateway, "any").unwrap_err(), Error::Unauthorized, "no file yet");
     let key = site.key("standard");
-    gateway.tick();
+    gateway.tick(true);
     assert!(enter(&gateway, &key).is_ok(), "the file has come");
 
     let good = std::fs::read_to_string(site.keys_file()).unwrap();
@@ -285,21 +306,21 @@ async fn the_key_file_is_followed_and_a_bad_one_changes_nothing() {
         [good.replace("standard", "gold"), good.replace("sha256 = \"", "sha256 = \"0"), good.clone() + &good]
     {
         std::fs::write(site.keys_file(), bad).unwrap();
-        gateway.tick();
+        gateway.tick(true);
         assert!(enter(&gateway, &key).is_ok(), "refused whole");
         assert!(gateway.replace(&site.config).is_err());
         let error = Gateway::new(&site.config).err().unwrap().to_string();
         assert!(error.starts_with("auth.keys_file: ") && error.contains("key "), "{error}");
     }
     std::fs::write(site.keys_file(), "").unwrap();
-    gateway.tick();
+    gateway.tick(true);
     assert_eq!(enter(&gateway, &key).unwrap_err(), Error::Unauthorized, "an empty file is a file");
     std::fs::write(site.keys_file(), &good).unwrap();
-    gateway.tick();
+    gateway.tick(true);
     assert!(enter(&gateway, &key).is_ok());
 
     std::fs::remove_file(site.keys_file()).unwrap();
-    gateway.tick();
+    gateway.tick(true);
     assert!(gateway.replace(&site.config).is_err() && enter(&gateway, &key).is_ok(), "gone is not empty");
     std::fs::write(site.keys_file(), &good).unwrap();
 

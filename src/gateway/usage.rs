@@ -53,9 +53,9 @@ impl Principal {
     pub fn usage(&self, now: Instant) -> Option<Usage> {
         let bounds = self.bounds.as_ref()?;
         let plan = &bounds.terms.plan;
-        bounds.used.wanted();
+        bounds.used().wanted();
         let wall = self.clock.wall(now);
-        let (day, month) = bounds.used.units(Period::of(wall));
+        let (day, month) = bounds.used().units(Period::of(wall));
         let (day_ends, month_ends) = Period::ends_in(wall);
         let units = |used, quota: Option<u64>, ends| Units {
             used,

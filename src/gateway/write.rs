@@ -8,6 +8,14 @@ use std::path::{Path, PathBuf};
 /// replaced. A new file is its owner's alone; an existing one keeps its permissions, and its owner
 /// where the writer may give files away.
 pub(crate) fn atomically(path: &Path, content: &str) -> io::Result<()> {
+    atomically_with(path, |file| file.write_all(content.as_bytes()))
+}
+
+/// The same with what `write` writes, in pieces.
+pub(crate) fn atomically_with(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let beside = with_suffix(&path, ".new");
     let mut file = private(OpenOptions::new().write(true).create(true).truncate(true)).open(&beside)?;
@@ -15,7 +23,7 @@ pub(crate) fn atomically(path: &Path, content: &str) -> io::Result<()> {
         keep_owner(&file, &old);
         file.set_permissions(old.permissions())?;
     }
-    file.write_all(content.as_bytes())?;
+    write(&mut file)?;
     file.sync_all()?;
     std::fs::rename(&beside, &path)
 }

@@ -106,13 +106,14 @@ pub(super) struct Line<'a> {
     pub(super) calls: Calls,
     pub(super) bytes: usize,
     pub(super) started: Instant,
+    pub(super) ended: Instant,
 }
 
 impl Line<'_> {
     /// Writes the line, and ends the request's span.
     pub(super) fn write(&self, sampled: &Sampled, span: RequestSpan) {
         let Calls { method, commitment, outcome, count: calls, failed } = self.calls;
-        let now = Instant::now();
+        let now = self.ended;
         let took = now.duration_since(self.started);
         let failed_here = failed > 0 || self.status.is_server_error();
         let left_out = if failed_here || took >= SLOW { sampled.take(now) } else { None };

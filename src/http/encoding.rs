@@ -37,16 +37,14 @@ pub(super) fn is_worth(bytes: usize) -> bool {
     (WORTH_BYTES..=TOO_LONG_BYTES).contains(&bytes)
 }
 
-/// The reply in the coding that the client takes, if that is worth it and not done yet.
-pub(super) async fn encode(accepted: Option<Coding>, reply: &mut Reply) {
-    if reply.coding.is_some() || !is_worth(reply.body.len()) {
-        return;
-    }
-    // Said whichever coding it is: another client's may differ (RFC 9110, 12.5.5).
-    reply.varies = true;
-    let Some(coding) = accepted else { return };
-    // Boxed: most replies are too short to come here.
-    if let Some(encoded) = Box::pin(encoded(coding, reply.body.joined())).await {
+/// The coding that `reply` is still to be brought into, if that is worth it.
+pub(super) fn wanted(accepted: Option<Coding>, reply: &Reply) -> Option<Coding> {
+    accepted.filter(|_| reply.coding.is_none() && is_worth(reply.body.len()))
+}
+
+/// Brings the reply into `coding`.
+pub(super) async fn encode(coding: Coding, reply: &mut Reply) {
+    if let Some(encoded) = encoded(coding, reply.body.joined()).await {
         reply.body = encoded.into();
         reply.coding = Some(coding);
     }

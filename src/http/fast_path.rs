@@ -8,27 +8,28 @@
 //! A connection's clocks and signals cost a request nothing: they are looked at when the task is woken and there is
 //! nothing to read.
 
-use std::cell::RefCell;
-use std::io::{self, ErrorKind, IoSlice};
+use std::cell::Cell;
+use std::io::{self, ErrorKind};
+use std::mem::{self, MaybeUninit};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use hyper::StatusCode;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
 use super::caller::{self, Caller};
 use super::listener::{IDLE_TIMEOUT, LAST_MOMENT};
-use super::reply::{JOINED_BYTES, Reply, Value};
-use super::request_id::{self, RequestId};
+use super::reply::Reply;
+use super::request_id::RequestId;
+use super::rpc::{self, Served};
 use super::signal::{Given, Signal};
-use super::stream::WRITE_STALL;
-use super::{Front, body, rpc};
+use super::written::Answer;
+use super::{Front, body};
 
 /// What a plain request begins with; the blank and the slash alone say that the method ends there.
 const BEGINNING: &[u8] = b"POST /";
@@ -40,8 +41,6 @@ const MAX_HEAD: usize = 4096;
 const MAX_BODY: usize = 64 * 1024;
 /// More fields than clients and two proxies send.
 const MAX_FIELDS: usize = 32;
-/// Pieces of a long answer that are written at once.
-const VECTORS: usize = 16;
 
 /// How a connection left the fast path.
 pub(super) enum After {
@@ -75,20 +74,36 @@ struct Plain {
     caller: Caller,
 }
 
-/// One connection on the fast path.
+/// One connection on the fast path. It is small, and what it reads and writes with is the thread's: of a connection that has
+/// been idle everything has to be fetched from memory first.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Connection<'a, S> {
+    front: &'a Arc<Front>,
     socket: &'a mut S,
+    client: IpAddr,
+    /// What was read and not served; while there is nothing, it has no room of its own.
     read: BytesMut,
     /// The client has said that it sends no more, while calls of its were waiting.
     ended: bool,
-    written: Vec<u8>,
+    /// Nothing was served yet.
+    first: bool,
+    /// A head has begun.
+    begun: bool,
     stop: Given,
+    /// When more was read, or began to be waited for, whichever was later.
+    since: Instant,
     /// When waiting for more to read ends.
     due: Instant,
+    /// The same after a stop, which leaves a moment.
+    moment: Option<Instant>,
     /// Fires at `due` or before, and is then set anew.
     clock: Pin<Box<Sleep>>,
+    /// When it fires, which can be seen without a look at it.
+    clock_at: Instant,
     /// Whether the task's waker is with `clock` and `stop`.
     registered: bool,
+    /// Whether the task waits for more to read, so that it was woken for something.
+    waits: bool,
 }
 
 /// What waiting for more to read came to.
@@ -98,86 +113,62 @@ enum More {
     End,
 }
 
+/// What a connection has come to.
+enum Next {
+    After(After),
+    /// A request's body is still to be read.
+    Body(Box<Plain>),
+    /// An answer is on its way, to the request of this id.
+    Answer(Pin<Box<dyn Future<Output = Reply> + Send>>, Box<RequestId>),
+    /// An answer is still to be written.
+    Written(Box<Answer>),
+}
+
+thread_local! {
+    /// Room to read into, for whichever connection has something to read.
+    static READ: Cell<BytesMut> = Cell::default();
+}
+
 /// Serves plain requests of `client` until the connection ends or is hyper's.
 ///
 /// # Errors
 /// The socket's, and a client that takes no more of its answer.
-pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
     front: &Arc<Front>,
     socket: &mut S,
     client: IpAddr,
     stop: &Signal,
 ) -> io::Result<After> {
-    let server = &front.config.server;
     // Nobody connects to say nothing.
-    let due = Instant::now() + server.header_timeout;
+    let since = Instant::now();
+    let due = since + front.config.server.header_timeout;
     let mut connection = Connection {
+        front,
         socket,
-        read: BytesMut::with_capacity(READ_BYTES),
+        client,
+        read: BytesMut::new(),
         ended: false,
-        written: Vec::with_capacity(1024),
+        first: true,
+        begun: true,
         stop: stop.given(),
+        since,
         due,
+        moment: None,
         clock: Box::pin(tokio::time::sleep_until(due)),
+        clock_at: due,
         registered: false,
+        waits: false,
     };
-    let (mut first, mut begun) = (true, true);
     loop {
-        let plain = match head(&connection.read, front, client) {
-            Head::Plain(plain) => plain,
-            Head::Other => return Ok(After::Hyper { read: connection.read.freeze(), first }),
-            Head::Partial => {
-                // A head that has begun must end.
-                if !begun && !connection.read.is_empty() {
-                    begun = true;
-                    connection.due = Instant::now() + server.header_timeout;
-                }
-                match connection.more(first).await? {
-                    More::Read => continue,
-                    More::End => return Ok(After::Ended),
-                }
-            }
+        let next = std::future::poll_fn(|cx| connection.poll_next(cx)).await?;
+        // Boxed, so that a connection is small while it idles.
+        let after = match next {
+            Next::After(after) => Some(after),
+            next => Box::pin(connection.go_on(next)).await?,
         };
-        let started = Instant::now();
-        if connection.read.len() < plain.body.end {
-            connection.due = started + server.body_timeout;
-            while connection.read.len() < plain.body.end {
-                match connection.more(false).await {
-                    Ok(More::Read) => {}
-                    // hyper meets the same end, and has an answer to it.
-                    Ok(More::End) => return Ok(After::Hyper { read: connection.read.freeze(), first }),
-                    Err(error) if error.kind() == ErrorKind::TimedOut => {
-                        connection.write(&mut body::late(), &plain.caller.id).await?;
-                        return Ok(After::Ended);
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
+        if let Some(after) = after {
+            return Ok(after);
         }
-        // Room that one request needed is not kept by a connection that may idle.
-        let large = plain.body.end > 4 * READ_BYTES;
-        let request = connection.read.split_to(plain.body.end).freeze();
-        let key = str::from_utf8(&request[plain.key]).unwrap_or_default();
-        let body = request.slice(plain.body);
-        let Some(mut reply) =
-            connection.while_there(rpc::serve(front, &plain.caller, key, body, started)).await
-        else {
-            return Ok(After::Ended);
-        };
-        reply.last |= stop.is_given();
-        connection.write(&mut reply, &plain.caller.id).await?;
-        // A stop that came meanwhile has woken the writing; nobody else would hear of it.
-        let last = reply.last || stop.is_given();
-        // The place in flight was held until the kernel had the answer.
-        drop(reply);
-        if last {
-            return Ok(After::Ended);
-        }
-        if connection.read.is_empty() && large {
-            connection.read = BytesMut::new();
-        }
-        (first, begun) = (false, false);
-        connection.due = Instant::now() + IDLE_TIMEOUT;
     }
 }
 
@@ -187,9 +178,9 @@ fn head(read: &[u8], front: &Front, client: IpAddr) -> Head {
     if read[..known] != BEGINNING[..known] {
         return Head::Other;
     }
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let mut request = httparse::Request::new(&mut fields);
-    let length = match request.parse(read) {
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut request = httparse::Request::new(&mut []);
+    let length = match request.parse_with_uninit_headers(read, &mut fields) {
         Ok(httparse::Status::Complete(length)) => length,
         // A head that comes byte by byte is read from its start each time: a long one is hyper's, which knows better.
         Ok(httparse::Status::Partial) if read.len() < MAX_HEAD => return Head::Partial,
@@ -259,55 +250,181 @@ fn digits(value: &[u8]) -> Option<usize> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
-    /// Waits for more to read until `due`; after a stop no longer than a moment, and only where nothing was served yet:
+    /// Serves what comes as long as nothing has to be waited for but the next request.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
+        loop {
+            let plain = match head(&self.read, self.front, self.client) {
+                Head::Plain(plain) => plain,
+                Head::Other => return Poll::Ready(Ok(Next::After(self.leave()))),
+                Head::Partial => {
+                    // A head that has begun must end.
+                    if !self.begun && !self.read.is_empty() {
+                        self.begun = true;
+                        self.wait(self.front.config.server.header_timeout);
+                    }
+                    match ready!(self.poll_more(cx, self.first))? {
+                        More::Read => continue,
+                        More::End => return Poll::Ready(Ok(Next::After(After::Ended))),
+                    }
+                }
+            };
+            if self.read.len() < plain.body.end {
+                return Poll::Ready(Ok(Next::Body(Box::new(plain))));
+            }
+            let reply = match self.begin(&plain, self.since) {
+                Served::Now(reply) => reply,
+                Served::Later(reply) => {
+                    return Poll::Ready(Ok(Next::Answer(reply, Box::new(plain.caller.id))));
+                }
+            };
+            let mut answer = self.answer(reply, &plain.caller.id);
+            match answer.poll_written(self.socket, cx) {
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Ok(false)) | Poll::Pending => {
+                    return Poll::Ready(Ok(Next::Written(Box::new(answer))));
+                }
+            }
+            if self.ends_after(answer) {
+                return Poll::Ready(Ok(Next::After(After::Ended)));
+            }
+        }
+    }
+
+    /// Goes on with what has to be waited for: how the connection leaves the fast path, if it does.
+    async fn go_on(&mut self, next: Next) -> io::Result<Option<After>> {
+        let mut answer = match next {
+            Next::After(after) => return Ok(Some(after)),
+            Next::Written(answer) => *answer,
+            Next::Answer(reply, id) => {
+                let Some(reply) = self.while_there(reply).await else { return Ok(Some(After::Ended)) };
+                self.answer(reply, &id)
+            }
+            Next::Body(plain) => {
+                let started = self.since;
+                self.wait(self.front.config.server.body_timeout);
+                let reply = loop {
+                    if self.read.len() >= plain.body.end {
+                        let serving = self.begin(&plain, started).reply();
+                        let Some(reply) = self.while_there(serving).await else {
+                            return Ok(Some(After::Ended));
+                        };
+                        break reply;
+                    }
+                    match std::future::poll_fn(|cx| self.poll_more(cx, false)).await {
+                        Ok(More::Read) => {}
+                        // hyper meets the same end, and has an answer to it.
+                        Ok(More::End) => return Ok(Some(self.leave())),
+                        Err(error) if error.kind() == ErrorKind::TimedOut => break body::late(),
+                        Err(error) => return Err(error),
+                    }
+                };
+                self.answer(reply, &plain.caller.id)
+            }
+        };
+        answer.written(self.socket).await?;
+        Ok(self.ends_after(answer).then_some(After::Ended))
+    }
+
+    /// hyper goes on.
+    fn leave(&mut self) -> After {
+        After::Hyper { read: mem::take(&mut self.read).freeze(), first: self.first }
+    }
+
+    /// Serves the request whose head is `plain`, which came at `started` and was read.
+    fn begin(&mut self, plain: &Plain, started: Instant) -> Served {
+        let request = self.read.split_to(plain.body.end).freeze();
+        let key = str::from_utf8(&request[plain.key.clone()]).unwrap_or_default();
+        let body = request.slice(plain.body.clone());
+        rpc::serve(self.front, &plain.caller, key, &body, started)
+    }
+
+    /// The answer to the request `id`, to be written.
+    fn answer(&self, mut reply: Reply, id: &RequestId) -> Answer {
+        reply.last |= self.stop.is_given();
+        Answer::new(reply, id)
+    }
+
+    /// Whether the connection ends with this answer, which is written.
+    fn ends_after(&mut self, answer: Answer) -> bool {
+        // A stop that came meanwhile has woken the writing; nobody else would hear of it.
+        let last = answer.is_last() || self.stop.is_given();
+        // The place in flight was held until the kernel had the answer.
+        drop(answer);
+        (self.first, self.begun) = (false, false);
+        self.wait(IDLE_TIMEOUT);
+        last
+    }
+
+    /// From now on more is waited for, for `time`.
+    fn wait(&mut self, time: Duration) {
+        self.since = Instant::now();
+        (self.due, self.moment, self.waits) = (self.since + time, None, false);
+    }
+
+    /// More to read, waited for until `due`; after a stop no longer than a moment, and only where nothing was served yet:
     /// then a request may be on its way.
     ///
     /// # Errors
     /// The socket's; [`ErrorKind::TimedOut`] where something had begun to come.
-    async fn more(&mut self, first: bool) -> io::Result<More> {
-        let (mut woken, mut due, mut moment) = (false, self.due, None);
-        std::future::poll_fn(|cx| {
-            if let Poll::Ready(read) = self.poll_read(cx)? {
-                return Poll::Ready(Ok(if read == 0 { More::End } else { More::Read }));
-            }
-            // Without a wake there is nothing new to see; a clock that fires too early is set anew.
-            let clock_runs = self.clock.deadline() <= due && !self.clock.is_elapsed();
-            if self.registered && !woken && clock_runs {
-                woken = true;
-                return Poll::Pending;
-            }
-            (woken, self.registered) = (true, true);
-            if Pin::new(&mut self.stop).poll(cx).is_ready() && self.read.is_empty() {
-                if !first {
-                    return Poll::Ready(Ok(More::End));
-                }
-                // Once: from then on it is the earlier of the two.
-                due = due.min(*moment.get_or_insert_with(|| Instant::now() + LAST_MOMENT));
-            }
-            loop {
-                if self.clock.deadline() > due || self.clock.is_elapsed() {
-                    self.clock.as_mut().reset(due);
-                }
-                // Out of tokio's budget for a task, the clock would say "not yet" without taking the waker.
-                let clock = tokio::task::coop::unconstrained(self.clock.as_mut());
-                ready!(pin!(clock).poll(cx));
-                if Instant::now() >= due {
-                    break;
-                }
-            }
-            if self.read.is_empty() {
+    fn poll_more(&mut self, cx: &mut Context<'_>, first: bool) -> Poll<io::Result<More>> {
+        if let Poll::Ready(read) = self.poll_read(cx)? {
+            (self.since, self.waits, self.moment) = (Instant::now(), false, None);
+            return Poll::Ready(Ok(if read == 0 { More::End } else { More::Read }));
+        }
+        // Without a wake there is nothing new to see; a clock that fires too early is set anew.
+        let clock_runs = self.clock_at <= self.due && self.since < self.clock_at;
+        if self.registered && !self.waits && clock_runs {
+            self.waits = true;
+            return Poll::Pending;
+        }
+        (self.waits, self.registered) = (true, true);
+        if Pin::new(&mut self.stop).poll(cx).is_ready() && self.read.is_empty() {
+            if !first {
                 return Poll::Ready(Ok(More::End));
             }
-            Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the request took too long")))
-        })
-        .await
+            // Once: from then on it is the earlier of the two.
+            self.moment.get_or_insert_with(|| Instant::now() + LAST_MOMENT);
+        }
+        let due = self.moment.map_or(self.due, |moment| moment.min(self.due));
+        loop {
+            if self.clock.deadline() > due || self.clock.is_elapsed() {
+                self.clock.as_mut().reset(due);
+                self.clock_at = due;
+            }
+            // Out of tokio's budget for a task, the clock would say "not yet" without taking the waker.
+            let clock = tokio::task::coop::unconstrained(self.clock.as_mut());
+            ready!(pin!(clock).poll(cx));
+            if Instant::now() >= due {
+                break;
+            }
+        }
+        if self.read.is_empty() {
+            return Poll::Ready(Ok(More::End));
+        }
+        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the request took too long")))
     }
 
+    /// Reads into the thread's room, which stays with the connection only while something is in it.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.read.capacity() - self.read.len() < READ_BYTES / 4 {
+        if self.read.is_empty() {
+            if self.read.capacity() == 0 {
+                self.read = READ.take();
+            }
+            // Back to its beginning, where nobody holds a request that was there.
+            self.read.reserve(READ_BYTES);
+        } else if self.read.capacity() - self.read.len() < READ_BYTES / 4 {
             self.read.reserve(READ_BYTES);
         }
-        pin!(self.socket.read_buf(&mut self.read)).poll(cx)
+        let read = pin!(self.socket.read_buf(&mut self.read)).poll(cx);
+        if self.read.is_empty() {
+            let room = mem::take(&mut self.read);
+            // What a long request needed is not kept.
+            if room.capacity() <= 4 * READ_BYTES {
+                READ.set(room);
+            }
+        }
+        read
     }
 
     /// What `serving` gives, or nothing once the client is gone.
@@ -329,96 +446,5 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             Poll::Pending
         })
         .await
-    }
-
-    /// Writes the answer, all of it.
-    async fn write(&mut self, reply: &mut Reply, id: &RequestId) -> io::Result<()> {
-        let Self { socket, written, .. } = self;
-        let is_long = reply.body.len() > JOINED_BYTES;
-        write_head(written, reply, id);
-        if !is_long {
-            reply.body.iter().for_each(|piece| written.extend_from_slice(piece));
-        }
-        let mut left = &written[..];
-        while !left.is_empty() {
-            let bytes = unstalled(|cx| Pin::new(&mut **socket).poll_write(cx, left)).await?;
-            left = &left[bytes..];
-        }
-        while is_long && !reply.body.is_empty() {
-            let mut slices = [IoSlice::new(&[]); VECTORS];
-            let pieces = slices.iter_mut().zip(reply.body.iter());
-            let count = pieces.map(|(slice, piece)| *slice = IoSlice::new(piece)).count();
-            let slices = &slices[..count];
-            let bytes = unstalled(|cx| Pin::new(&mut **socket).poll_write_vectored(cx, slices)).await?;
-            reply.body.advance(bytes);
-        }
-        written.clear();
-        // Room that one answer needed is not kept by a connection that may idle.
-        written.shrink_to(READ_BYTES);
-        unstalled(|cx| Pin::new(&mut **socket).poll_flush(cx).map_ok(|()| 1)).await.map(drop)
-    }
-}
-
-/// What `write` comes to, or an error where the client takes nothing for too long.
-async fn unstalled(mut write: impl FnMut(&mut Context<'_>) -> Poll<io::Result<usize>>) -> io::Result<usize> {
-    let mut clock = None;
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(written) = write(cx) {
-            return Poll::Ready(match written {
-                Ok(0) => Err(ErrorKind::WriteZero.into()),
-                written => written,
-            });
-        }
-        let clock = clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_STALL)));
-        ready!(clock.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client takes no more of the answer")))
-    })
-    .await
-}
-
-/// Writes the answer's head at the end of `out`.
-fn write_head(out: &mut Vec<u8>, reply: &Reply, id: &RequestId) {
-    if reply.status == StatusCode::OK {
-        out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
-    } else {
-        let reason = reply.status.canonical_reason().unwrap_or_default();
-        out.extend_from_slice(format!("HTTP/1.1 {} {reason}\r\n", reply.status.as_str()).as_bytes());
-    }
-    let mut field = |name: &str, value: Value<'_>| {
-        out.extend_from_slice(name.as_bytes());
-        out.extend_from_slice(b": ");
-        value.write(out);
-        out.extend_from_slice(b"\r\n");
-    };
-    reply.fields().for_each(|(name, value)| field(name, value));
-    field(request_id::NAME, Value::Text(id.as_str()));
-    if reply.last {
-        field("connection", Value::Text("close"));
-    }
-    field("content-length", Value::Number(reply.body.len() as u64));
-    out.extend_from_slice(b"date: ");
-    DATE.with_borrow_mut(|date| out.extend_from_slice(date.text(Instant::now()).as_bytes()));
-    out.extend_from_slice(b"\r\n\r\n");
-}
-
-thread_local! {
-    static DATE: RefCell<Date> = const { RefCell::new(Date { text: String::new(), until: None }) };
-}
-
-/// The date as HTTP writes it (RFC 9110, 5.6.7), made once a second.
-struct Date {
-    text: String,
-    until: Option<Instant>,
-}
-
-impl Date {
-    fn text(&mut self, now: Instant) -> &str {
-        if self.until.is_none_or(|until| now >= until) {
-            let wall = SystemTime::now();
-            let begun = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().subsec_nanos();
-            self.text = httpdate::fmt_http_date(wall);
-            self.until = Some(now + Duration::from_secs(1) - Duration::from_nanos(begun.into()));
-        }
-        &self.text
     }
 }

@@ -137,7 +137,9 @@ pub async fn run(
         let (open, door) = (Open::new(&door.front), Arc::clone(&door));
         tasks.spawn(async move {
             let _held = (open, place);
-            let served = unless(door.ends.cut.given(), door.connection(socket, peer.ip())).await;
+            // Boxed, here and below: a connection is as large as what it does just now, which most of the time is to wait.
+            let work = Box::pin(door.connection(socket, peer.ip()));
+            let served = unless(door.ends.cut.given(), work).await;
             // A connection that breaks is the client's affair: nothing to say beyond the request's own log line.
             if let Some(Err(error)) = served {
                 tracing::debug!(client.address = %peer.ip(), %error, "connection ended");
@@ -180,8 +182,20 @@ impl Door {
                 |error| tracing::warn!(client.address = %client, %error, "connection refused"),
             )?)
         };
-        // Boxed, here and below: a connection is as large as its own kind, not as the largest.
-        let Some(tls) = &self.tls else { return Box::pin(self.spoken(socket, client, None)).await };
+        match &self.tls {
+            None => self.spoken(socket, client, None).await,
+            Some(tls) => Box::pin(self.secured(tls, deadline, socket, client)).await,
+        }
+    }
+
+    /// The connection of `client` over `tls`, which has until `deadline` to begin.
+    async fn secured(
+        &self,
+        tls: &Tls,
+        deadline: Instant,
+        socket: TcpStream,
+        client: IpAddr,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
         let socket = Box::pin(self.begins(deadline, tls.acceptor().accept(socket))).await??;
         let http2 = socket.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
         Box::pin(self.spoken(socket, client, Some(http2))).await
@@ -194,12 +208,12 @@ impl Door {
         client: IpAddr,
         mut http2: Option<bool>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let (mut read, server) = (Bytes::new(), &self.front.config.server);
+        let mut read = Bytes::new();
         if http2 != Some(true) {
             match fast_path::serve(&self.front, &mut socket, client, &self.ends.stop).await? {
                 After::Ended => {
                     // TLS says that it ends, or its client would have to think that something was cut off.
-                    let _ = tokio::time::timeout(LAST_MOMENT, socket.shutdown()).await;
+                    let _ = Box::pin(tokio::time::timeout(LAST_MOMENT, socket.shutdown())).await;
                     return Ok(());
                 }
                 After::Hyper { read: ahead, first } => {
@@ -208,13 +222,24 @@ impl Door {
                 }
             }
         }
-        let exchange = Arc::<Exchange>::default();
-        let mut stream = Stream::new(socket, Arc::clone(&exchange), server.header_timeout, read);
+        Box::pin(self.general(socket, client, read, http2)).await
+    }
+
+    /// The connection of `client`, of which so much was read, with all that HTTP has.
+    async fn general<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        socket: S,
+        client: IpAddr,
+        read: Bytes,
+        http2: Option<bool>,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let (exchange, timeout) = (Arc::<Exchange>::default(), self.front.config.server.header_timeout);
+        let mut stream = Stream::new(socket, Arc::clone(&exchange), timeout, read);
         let http2 = match http2 {
             Some(known) => known,
-            None => self.begins(Instant::now() + server.header_timeout, stream.opens_with_http2()).await??,
+            None => self.begins(Instant::now() + timeout, stream.opens_with_http2()).await??,
         };
-        Box::pin(self.http(stream, exchange, client, http2)).await
+        self.http(stream, exchange, client, http2).await
     }
 
     /// What a connection begins with, which must come by `deadline`; after `stop`, within a moment: then a request may be on
@@ -313,4 +338,22 @@ async fn accept(listener: &TcpListener, places: &Places) -> io::Result<(TcpStrea
     let place = places.free().await?;
     let (stream, peer) = listener.accept().await?;
     Ok((stream, peer, place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of what `make` gives, which is not called.
+    fn size<A, F: Future>(_: impl Fn(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Beside the socket's own, this and the clock are all that an idle connection has.
+    #[test]
+    fn a_connection_that_waits_is_small() {
+        let bytes =
+            size(|(door, socket, peer): (&'static Door, TcpStream, IpAddr)| door.connection(socket, peer));
+        assert!(bytes <= 1024, "{bytes} bytes");
+    }
 }

@@ -85,6 +85,11 @@ impl Reply {
         Self { media, ..Self::json(status, Pieces::from(text.into())) }
     }
 
+    /// When it was made: one reading of the clock serves all who ask for it at the end of a call.
+    pub(super) fn made(&self) -> Instant {
+        self.limits.as_ref().map_or_else(Instant::now, |(_, now)| *now)
+    }
+
     /// The same, after which the connection ends.
     pub(super) fn last(mut self) -> Self {
         self.last = true;

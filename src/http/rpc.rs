@@ -1,5 +1,6 @@
 //! The hot route: one POST body becomes calls, each call goes down through the rooms, and the answers come back up.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,16 +10,17 @@ use hyper::StatusCode;
 use tokio::time::Instant;
 
 use super::access::{Calls, Ended, Line};
+use super::call::Rest;
 use super::caller::Caller;
 use super::exchange::Place;
 use super::reply::{Pieces, Reply};
 use super::request_id::RequestId;
 use super::{Front, body, encoding};
-use crate::cache::entry::{Body, COPIED_BYTES, Entry, Payload};
-use crate::cache::{Answer, CacheStatus, Terms};
-use crate::coding::{Coded, Coding};
+use crate::cache::entry::{Body, COPIED_BYTES, Payload};
+use crate::cache::{Answer, CacheStatus};
+use crate::coding::Coding;
 use crate::error::Error;
-use crate::gateway::{Principal, Shown};
+use crate::gateway::Principal;
 use crate::jsonrpc::envelope::{self, Element};
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, Commitment, Method, Profile, Query};
@@ -26,7 +28,7 @@ use crate::telemetry::trace::RequestSpan;
 use crate::telemetry::{NodeCode, Outcome, Trace};
 
 /// What ends a body, as on a node.
-const END: &[u8] = b"\n";
+pub(super) const END: &[u8] = b"\n";
 
 /// Everything that one request shares among its calls.
 pub(super) struct Context<'a> {
@@ -34,9 +36,7 @@ pub(super) struct Context<'a> {
     pub(super) principal: Arc<Principal>,
     request: &'a RequestId,
     pub(super) trace: Trace,
-    bypass: bool,
-    /// The content coding that the caller takes.
-    accepts: Option<Coding>,
+    pub(super) bypass: bool,
     pub(super) started: Instant,
     /// Bytes of a batch's answers so far.
     answered: AtomicUsize,
@@ -62,55 +62,90 @@ struct Done {
     bytes: usize,
 }
 
+/// A reply that is there, or on its way. Most are there at once: no future is made for them, so that nothing of them lies
+/// in the memory of a connection that has been idle, which would have to be fetched for each.
+pub(super) enum Served {
+    Now(Reply),
+    Later(Pin<Box<dyn Future<Output = Reply> + Send>>),
+}
+
+impl Served {
+    /// The reply, once it is there.
+    pub(super) async fn reply(self) -> Reply {
+        match self {
+            Self::Now(reply) => reply,
+            Self::Later(reply) => reply.await,
+        }
+    }
+}
+
 /// Serves one POST to the hot route; `key` is the raw path segment, `started` when the request came.
-pub(super) async fn serve(
+pub(super) fn serve(
     front: &Arc<Front>,
     caller: &Caller,
     key: &str,
-    body: Bytes,
+    body: &Bytes,
     started: Instant,
-) -> Reply {
-    if let Some(refusal) = body::refusal(&body) {
-        return refusal;
+) -> Served {
+    if let Some(refusal) = body::refusal(body) {
+        return Served::Now(refusal);
     }
-    let id = &caller.id;
     let principal = match front.gateway.authenticate(key, caller.client, caller.origin.as_deref(), started) {
         Ok(principal) => principal,
-        Err(refusal) => return refuse_whole(front, caller, started, &body, &refusal),
+        Err(refusal) => return Served::Now(refuse_whole(front, caller, started, body, &refusal)),
     };
     // Only from here on: whoever has no key, or trickles a body, takes no place from those who call.
     let Some(place) = Place::take(front, &principal) else {
-        return refuse_whole(front, caller, started, &body, &Error::Overloaded);
+        return Served::Now(refuse_whole(front, caller, started, body, &Error::Overloaded));
     };
     let bypass = principal.bypass_cache() && caller.no_cache;
     let (trace, span) = front.tracer.begin(caller.trace.clone(), started);
     let answered = AtomicUsize::new(0);
     let accepts = caller.accepts;
-    let context = Context { front, principal, request: id, trace, bypass, accepts, started, answered };
-    let Done { mut reply, calls, reason, bytes } = match envelope::parse(&body) {
-        envelope::Request::ParseError => context.alone(context.refused(&Id::Null, Error::Parse)),
-        envelope::Request::One(Element::Notification) => Done::nothing(),
-        envelope::Request::One(element) => {
-            let spoken = context.element(element, context.accepts).await;
-            context.alone(spoken.unwrap_or_else(|| context.refused(&Id::Null, Error::Parse)))
+    let request = &caller.id;
+    let context = Context { front, principal, request, trace, bypass, started, answered };
+    let begun = match envelope::parse(body) {
+        envelope::Request::ParseError => Begun::Done(context.alone(context.refused(&Id::Null, Error::Parse))),
+        envelope::Request::One(Element::Notification) => Begun::Done(Done::nothing()),
+        envelope::Request::One(Element::Refused { id, error }) => {
+            Begun::Done(context.alone(context.refused(&id, error)))
         }
-        // Boxed: a connection has room for one call, which most requests are.
-        envelope::Request::Batch(elements) => Box::pin(context.batch(elements)).await,
+        envelope::Request::One(Element::Call(call)) => match context.begin(call, accepts) {
+            Ok(spoken) => Begun::Done(context.alone(spoken)),
+            Err(rest) => Begun::Call(rest),
+        },
+        envelope::Request::Batch(elements) => Begun::Batch(elements),
     };
-    let line = Line {
-        request: id,
-        trace: &context.trace,
-        key: context.principal.id(),
-        reason,
-        status: reply.status,
-        calls,
-        bytes,
-        started,
+    let begun = match begun {
+        Begun::Done(done) if encoding::wanted(accepts, &done.reply).is_none() => {
+            return Served::Now(context.end(done, span, place));
+        }
+        begun => begun,
     };
-    line.write(&front.access, span);
-    encoding::encode(caller.accepts, &mut reply).await;
-    reply.place = Some(place);
-    reply
+    let Context { principal, trace, answered, .. } = context;
+    let (front, request) = (Arc::clone(front), caller.id.clone());
+    Served::Later(Box::pin(async move {
+        let (front, request) = (&front, &request);
+        let context = Context { front, principal, request, trace, bypass, started, answered };
+        let done = match begun {
+            Begun::Done(done) => done,
+            Begun::Call(rest) => context.alone(context.rest(*rest).await),
+            Begun::Batch(elements) => context.batch(elements).await,
+        };
+        let mut reply = context.end(done, span, place);
+        if let Some(coding) = encoding::wanted(accepts, &reply) {
+            encoding::encode(coding, &mut reply).await;
+        }
+        reply
+    }))
+}
+
+/// How far a request has come at once.
+#[expect(clippy::large_enum_variant, reason = "the large one is usual, and stays where it is")]
+enum Begun {
+    Done(Done),
+    Call(Box<Rest>),
+    Batch(Vec<Element>),
 }
 
 impl Done {
@@ -154,7 +189,7 @@ impl Context<'_> {
             let error = Error::BatchTooLarge { calls: elements.len(), limit };
             return self.alone(self.refused(&Id::Null, error));
         }
-        let spoken: Vec<Spoken> = join_all(elements.into_iter().map(|element| self.element(element, None)))
+        let spoken: Vec<Spoken> = join_all(elements.into_iter().map(|element| self.element(element)))
             .await
             .into_iter()
             .flatten()
@@ -179,75 +214,40 @@ impl Context<'_> {
         Done { reply, calls, reason: None, bytes }
     }
 
-    /// One element's answer, in `coding` if it is there so; a notification has none.
-    async fn element(&self, element: Element, coding: Option<Coding>) -> Option<Spoken> {
+    /// The reply in its place, after its access line.
+    fn end(&self, done: Done, span: RequestSpan, place: Place) -> Reply {
+        let Done { mut reply, calls, reason, bytes } = done;
+        let line = Line {
+            request: self.request,
+            trace: &self.trace,
+            key: self.principal.id(),
+            reason,
+            status: reply.status,
+            calls,
+            bytes,
+            started: self.started,
+            ended: reply.made(),
+        };
+        line.write(&self.front.access, span);
+        // Said whichever coding it is: another client's may differ (RFC 9110, 12.5.5).
+        reply.varies |= encoding::is_worth(reply.body.len());
+        reply.place = Some(place);
+        reply
+    }
+
+    /// One element's answer; a notification has none.
+    async fn element(&self, element: Element) -> Option<Spoken> {
         match element {
             Element::Notification => None,
             Element::Refused { id, error } => Some(self.refused(&id, error)),
-            Element::Call(call) => Some(self.call(call, coding).await),
+            Element::Call(call) => Some(match self.begin(call, None) {
+                Ok(spoken) => spoken,
+                Err(rest) => Box::pin(self.rest(*rest)).await,
+            }),
         }
     }
 
-    /// One call, down through the rooms and back up.
-    async fn call(&self, call: Call, coding: Option<Coding>) -> Spoken {
-        let Call { id, method, params } = call;
-        let Some(method) = str::from_utf8(&method).ok().and_then(Method::from_name) else {
-            // Boxed, so that a call of one of the eight does not carry this around.
-            return Box::pin(self.other(&id, str::from_utf8(&method).unwrap_or_default(), params)).await;
-        };
-        let query = match Query::parse(method, &params, self.front.config.profile) {
-            Ok(query) => query,
-            Err(error) => return self.count_refused(&id, Some(method), None, Error::Params(error)),
-        };
-        let commitment = query.commitment();
-        match self.answer(&query).await {
-            Ok(answer) => {
-                let mut spoken = self.answered(&id, &query, &answer);
-                // Boxed: most answers are too short to come here.
-                if let (Some(coding), Some(source)) = (coding, &answer.source)
-                    && encoding::is_worth(spoken.body.len())
-                    && self.front.config.profile == Profile::Node
-                {
-                    spoken.coded = Box::pin(self.coded(&id, &query, &answer, source, coding)).await;
-                }
-                spoken
-            }
-            Err(error) => self.count_refused(&id, Some(method), commitment, error),
-        }
-    }
-
-    /// Admits the call, asks the cache, and books what the answer cost.
-    async fn answer(&self, query: &Query) -> Result<Answer, Error> {
-        self.principal.admit(query)?;
-        self.principal.take(Instant::now())?;
-        let deadline = self.started + self.front.config.server.request_timeout;
-        let shown = self.principal.shown(query);
-        let floor = shown.as_ref().and_then(Shown::slot);
-        let terms = Terms { bypass: self.bypass, floor, deadline, trace: self.trace.clone() };
-        let answer = self.front.cache.answer(query, terms).await?;
-        if let Some(shown) = shown {
-            shown.show(answer.slot);
-        }
-        self.principal.charge(query, answer.outcome.is_hit());
-        Ok(answer)
-    }
-
-    /// The answer in `coding`, with what is around its text.
-    async fn coded(
-        &self,
-        id: &Id,
-        query: &Query,
-        answer: &Answer,
-        source: &Arc<Entry>,
-        coding: Coding,
-    ) -> Option<(Coding, [Bytes; 3])> {
-        let (head, tail) = reply::head_and_tail(id);
-        let tail = [&tail[..], END].concat();
-        let between = |coded: &Coded| coded.between(&head, &tail);
-        Some((coding, self.front.cache.coded(query, source, coding, &answer.payload, between).await?))
-    }
-
-    fn answered(&self, id: &Id, query: &Query, answer: &Answer) -> Spoken {
+    pub(super) fn answered(&self, id: &Id, query: &Query, answer: &Answer) -> Spoken {
         let method = query.method();
         let profile = self.front.config.profile;
         let mut body = Pieces::default();
@@ -370,7 +370,8 @@ fn refuse_whole(front: &Front, caller: &Caller, started: Instant, body: &Bytes, 
     let calls = Calls::NONE.and(Ended { method: None, commitment: None, outcome: outcome(error) });
     let (reason, bytes) = (Some(wire.reason), text.len());
     let (request, trace) = (&caller.id, &caller.trace);
-    let line = Line { request, trace, key: "none", reason, status, calls, bytes, started };
+    let line =
+        Line { request, trace, key: "none", reason, status, calls, bytes, started, ended: Instant::now() };
     line.write(&front.access, RequestSpan::default());
     let mut reply = Reply::json(status, Pieces::from(Bytes::from(text)));
     reply.retry_after = wire.retry_after_s;

@@ -45,6 +45,13 @@ pub struct Given {
     waiting: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
+impl Given {
+    /// Whether it was given.
+    pub fn is_given(&self) -> bool {
+        self.signal.is_given()
+    }
+}
+
 impl Future for Given {
     type Output = ();
 

@@ -1,0 +1,164 @@
+//! An answer as it goes out on the fast path: its head, and a body of any length, written to the socket itself.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, ErrorKind, IoSlice};
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
+
+use hyper::StatusCode;
+use tokio::io::AsyncWrite;
+use tokio::time::Instant;
+
+use super::reply::{JOINED_BYTES, Reply, Value};
+use super::request_id::{self, RequestId};
+use super::stream::WRITE_STALL;
+
+/// Pieces of a long answer that are written at once.
+const VECTORS: usize = 16;
+/// Room that most answers fit in; of a longer one it is not kept.
+const HEAD_BYTES: usize = 4096;
+
+/// An answer that is being written.
+pub(super) struct Answer {
+    reply: Reply,
+    /// Its head, and its body where that is short.
+    head: Vec<u8>,
+    /// So much of it is written.
+    written: usize,
+}
+
+thread_local! {
+    /// Room for an answer's head, for whichever connection writes one: of a connection that has been idle it would have to
+    /// be fetched from memory first.
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Answer {
+    /// The answer to the request `id`.
+    pub(super) fn new(mut reply: Reply, id: &RequestId) -> Self {
+        let mut head = ROOM.take();
+        write_head(&mut head, &reply, id);
+        if reply.body.len() <= JOINED_BYTES {
+            mem::take(&mut reply.body).iter().for_each(|piece| head.extend_from_slice(piece));
+        }
+        Self { reply, head, written: 0 }
+    }
+
+    /// Whether the connection is to end with it.
+    pub(super) fn is_last(&self) -> bool {
+        self.reply.last
+    }
+
+    /// Writes all that is left.
+    ///
+    /// # Errors
+    /// The socket's, and a client that takes nothing for too long.
+    pub(super) async fn written<S: AsyncWrite + Unpin>(&mut self, socket: &mut S) -> io::Result<()> {
+        while !unstalled(|cx| self.poll_written(socket, cx)).await? {}
+        Ok(())
+    }
+
+    /// Writes some more; whether that was the last.
+    pub(super) fn poll_written<S: AsyncWrite + Unpin>(
+        &mut self,
+        socket: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<bool>> {
+        let Self { reply, head, written } = self;
+        let mut socket = Pin::new(socket);
+        let bytes = if let Some(left @ [_, ..]) = head.get(*written..) {
+            let bytes = ready!(socket.as_mut().poll_write(cx, left))?;
+            *written += bytes;
+            bytes
+        } else if !reply.body.is_empty() {
+            let mut slices = [IoSlice::new(&[]); VECTORS];
+            let pieces = slices.iter_mut().zip(reply.body.iter());
+            let count = pieces.map(|(slice, piece)| *slice = IoSlice::new(piece)).count();
+            let bytes = ready!(socket.as_mut().poll_write_vectored(cx, &slices[..count]))?;
+            reply.body.advance(bytes);
+            bytes
+        } else {
+            return socket.poll_flush(cx).map_ok(|()| true);
+        };
+        if bytes == 0 {
+            return Poll::Ready(Err(ErrorKind::WriteZero.into()));
+        }
+        if *written < head.len() || !reply.body.is_empty() {
+            return Poll::Ready(Ok(false));
+        }
+        socket.poll_flush(cx).map_ok(|()| true)
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let mut head = mem::take(&mut self.head);
+        head.clear();
+        head.shrink_to(HEAD_BYTES);
+        // A thread that ends has none left.
+        let _ = ROOM.try_with(|room| room.set(head));
+    }
+}
+
+/// What `write` comes to, or an error where the client takes nothing for too long.
+async fn unstalled<T>(mut write: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>) -> io::Result<T> {
+    let mut clock = None;
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(written) = write(cx) {
+            return Poll::Ready(written);
+        }
+        let clock = clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_STALL)));
+        ready!(clock.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client takes no more of the answer")))
+    })
+    .await
+}
+
+/// Writes the answer's head at the end of `out`.
+fn write_head(out: &mut Vec<u8>, reply: &Reply, id: &RequestId) {
+    if reply.status == StatusCode::OK {
+        out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+    } else {
+        let reason = reply.status.canonical_reason().unwrap_or_default();
+        out.extend_from_slice(format!("HTTP/1.1 {} {reason}\r\n", reply.status.as_str()).as_bytes());
+    }
+    let mut field = |name: &str, value: Value<'_>| {
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b": ");
+        value.write(out);
+        out.extend_from_slice(b"\r\n");
+    };
+    reply.fields().for_each(|(name, value)| field(name, value));
+    field(request_id::NAME, Value::Text(id.as_str()));
+    if reply.last {
+        field("connection", Value::Text("close"));
+    }
+    field("content-length", Value::Number(reply.body.len() as u64));
+    out.extend_from_slice(b"date: ");
+    DATE.with_borrow_mut(|date| out.extend_from_slice(date.text(reply.made()).as_bytes()));
+    out.extend_from_slice(b"\r\n\r\n");
+}
+
+thread_local! {
+    static DATE: RefCell<Date> = const { RefCell::new(Date { text: String::new(), until: None }) };
+}
+
+/// The date as HTTP writes it (RFC 9110, 5.6.7), made once a second.
+struct Date {
+    text: String,
+    until: Option<Instant>,
+}
+
+impl Date {
+    fn text(&mut self, now: Instant) -> &str {
+        if self.until.is_none_or(|until| now >= until) {
+            let wall = SystemTime::now();
+            let begun = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().subsec_nanos();
+            self.text = httpdate::fmt_http_date(wall);
+            self.until = Some(now + Duration::from_secs(1) - Duration::from_nanos(begun.into()));
+        }
+        &self.text
+    }
+}
