@@ -284,18 +284,18 @@ impl Gateway {
         self.clock.set(wall);
         self.follow_keys();
         self.free_retired();
-        let saved = if running { self.ledger.save_in_pace(wall) } else { self.ledger.save(wall) };
+        let saved = if running { self.ledger.save_in_pace(wall) } else { Some(self.ledger.save(wall)) };
         match (saved, self.unsaved.load(Ordering::Relaxed)) {
             // Told once, until it works again.
-            (Err(error), false) => {
+            (Some(Err(error)), false) => {
                 self.unsaved.store(true, Ordering::Relaxed);
                 tracing::error!(%error, "units used are not written, and would be lost in a crash");
             }
-            (Ok(()), true) => {
+            (Some(Ok(())), true) => {
                 self.unsaved.store(false, Ordering::Relaxed);
                 tracing::info!("units used are written again");
             }
-            (Err(_), true) | (Ok(()), false) => {}
+            (Some(Err(_)), true) | (Some(Ok(())), false) | (None, _) => {}
         }
     }
 

@@ -240,6 +240,8 @@ type Uses = BTreeMap<Arc<str>, Arc<Standing>>;
 /// Writing all use of a hundred thousand keys takes a while, on a core that calls want: it takes at most so small a part of
 /// it.
 const PART: u32 = 100;
+/// But it is not put off for longer: a crash loses what was used since.
+const MOST: Duration = Duration::from_secs(10);
 /// Keys that are written at a time: the table is not held any longer.
 const AT_A_TIME: usize = 1000;
 
@@ -264,7 +266,7 @@ impl Pace {
 
     /// It was, from `began` on, which took so much of a core.
     fn written(&mut self, began: Instant, took: Duration) {
-        self.next = Some(began + took * PART);
+        self.next = Some(began + (took * PART).min(MOST));
     }
 }
 
@@ -359,17 +361,18 @@ impl Ledger {
         untold.map(|(id, standing)| (Arc::clone(id), Arc::clone(standing))).collect()
     }
 
-    /// Writes the file, if anything was booked since the last time; where it takes long, not each time.
-    pub(crate) fn save_in_pace(&self, wall: Timestamp) -> Result<(), UsageError> {
+    /// Writes the file, if anything was booked since the last time; where it takes long, not each time: then nothing is
+    /// known of how it would go.
+    pub(crate) fn save_in_pace(&self, wall: Timestamp) -> Option<Result<(), UsageError>> {
         let began = Instant::now();
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         if !pace.allows(began) {
-            return Ok(());
+            return None;
         }
         let before = computed();
         let saved = self.save(wall);
         pace.written(began, computed().saturating_sub(before));
-        saved
+        Some(saved)
     }
 
     /// Writes the file, if anything was booked since the last time.
@@ -550,5 +553,17 @@ mod tests {
         assert!(pace.allows(now + ms(1000)), "what is quick is written each second");
         pace.written(now, ms(30));
         assert!(!pace.allows(now + ms(2999)) && pace.allows(now + ms(3000)));
+        pace.written(now, ms(3_600_000));
+        assert!(!pace.allows(now + ms(9999)) && pace.allows(now + ms(10_000)), "and no crash loses more");
+    }
+
+    #[test]
+    fn what_is_not_tried_is_no_success() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(Some(&folder.path().join("usage.json"))).unwrap();
+        let wall = "2026-11-21T12:00:00Z".parse().unwrap();
+        assert!(matches!(ledger.save_in_pace(wall), Some(Ok(()))));
+        ledger.pace.lock().unwrap().written(Instant::now(), MOST);
+        assert!(ledger.save_in_pace(wall).is_none());
     }
 }
