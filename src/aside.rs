@@ -15,20 +15,32 @@ const NICE: i32 = 10;
 pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, outcome) = oneshot::channel();
     let runtime = Handle::current();
-    let thread = std::thread::Builder::new().name("aside".to_owned()).spawn(move || {
-        give_way();
+    let thread = begin("aside", move || {
         // What is begun there, tasks and clients, belongs to the same runtime.
         let _entered = runtime.enter();
         // Whoever asked may have gone.
         let _ = done.send(work());
     });
     match thread {
-        Ok(_) => outcome.await.ok(),
+        Ok(()) => outcome.await.ok(),
         Err(error) => {
             tracing::error!(%error, "no thread for work beside the calls");
             None
         }
     }
+}
+
+/// Begins `work` on a thread of its own, of this name, that gives way to the calls; nobody waits for it.
+///
+/// # Errors
+/// No thread could be had: `work` is not done.
+pub(crate) fn begin(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    thread.spawn(move || {
+        give_way();
+        work();
+    })?;
+    Ok(())
 }
 
 /// Lowers the priority of this thread for good.

@@ -28,3 +28,4 @@ pub mod error;
 pub mod prefault;
 pub mod sim;
 pub mod telemetry;
+mod uniform;

@@ -88,10 +88,8 @@ impl Prefault {
             return;
         }
         let shared = Arc::clone(&self.0);
-        let thread =
-            std::thread::Builder::new().name("prefault".to_owned()).spawn(move || shared.make_room());
-        match thread {
-            Ok(_) => state.at_work = true,
+        match aside::begin("prefault", move || shared.make_room()) {
+            Ok(()) => state.at_work = true,
             Err(error) => tracing::warn!(%error, "no thread to make room for long answers"),
         }
     }
@@ -110,7 +108,6 @@ impl Shared {
 
     /// Makes room as it is wanted, until no long body comes any more.
     fn make_room(&self) {
-        aside::give_way();
         let mut state = self.lock();
         loop {
             let size = state.size();

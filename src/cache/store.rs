@@ -7,7 +7,6 @@
 mod table;
 
 use std::cell::Cell;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,10 +18,11 @@ use super::entry::Entry;
 use super::key::Key;
 use crate::aside;
 use crate::telemetry::{EvictionCause, Metrics};
+use crate::uniform::BuildUniform;
 use table::Table;
 
-/// What an entry weighs beyond its answer's bytes, as measured (`cargo bench --bench memory`): moka's part of it is
-/// about half, the key, the entry and what the allocator adds to each piece the other.
+/// What an entry weighs beyond its answer's bytes, as measured (`cargo bench --bench memory`): the key, the entry, its place
+/// in the table, moka's books, and what the allocator adds to each piece.
 const OVERHEAD_BYTES: usize = 740;
 /// An entry that nobody asks for in this long makes room, however much there is; one that is seldom asked for may, too, as
 /// long as not every read is told.
@@ -45,7 +45,7 @@ const LARGEST_IN_SEGMENT: u64 = 4;
 pub struct Store {
     table: Arc<Table>,
     /// What moka is told: for the hash of a key the last placing under it.
-    weights: SegmentedCache<u64, Weighed, BuildHasherDefault<AsItIs>>,
+    weights: SegmentedCache<u64, Weighed, BuildUniform>,
     placings: AtomicU64,
     held: Arc<Held>,
     capacity: u64,
@@ -105,7 +105,7 @@ impl Store {
                     RemovalCause::Replaced => {}
                 }
             })
-            .build_with_hasher(BuildHasherDefault::default());
+            .build_with_hasher(BuildUniform::default());
         // moka keeps nothing, and says nothing of it, where it has no room at all.
         let max_entry = max_entry.min(capacity);
         Self { table, weights, placings: AtomicU64::new(0), held, capacity, max_entry }
@@ -152,12 +152,8 @@ impl Store {
         let all = self.table.emptied(|| self.weights.invalidate_all());
         self.held.evicts.store(false, Ordering::Relaxed);
         if all.len() > FREED_AT_ONCE {
-            let free = || {
-                aside::give_way();
-                drop(all);
-            };
             // Where no thread can be had, it is freed here after all.
-            drop(std::thread::Builder::new().name("aside".to_owned()).spawn(free));
+            let _ = aside::begin("aside", || drop(all));
         }
     }
 
@@ -208,24 +204,6 @@ fn is_sampled() -> bool {
         reads.set(reads.get().wrapping_add(STEP));
         reads.get() <= u64::MAX / SAMPLED
     })
-}
-
-/// Hashes are not hashed again.
-#[derive(Debug, Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |hash, byte| hash << 8 ^ u64::from(*byte));
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 /// How many parts moka's books are kept in. It notes reads in a queue, which all cores would wait for: with several,

@@ -7,7 +7,7 @@ pub mod file;
 pub mod scope;
 
 use std::collections::HashSet;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -15,6 +15,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::config::Secret;
+use crate::uniform::BuildUniform;
 use scope::Scope;
 
 /// What every key begins with, so that scanners of leaked secrets can find it.
@@ -36,28 +37,8 @@ pub fn is_name(name: &str) -> bool {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyHash([u8; 32]);
 
-/// Hashes a [`KeyHash`] to eight of its own bytes: they are uniform as they are.
-///
-/// Nobody can make a table slow with it. What is in a table was chosen by who writes the key file, and a caller who
-/// looks for keys with a certain beginning only looks.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Uniform(u64);
-
-/// Builds [`Uniform`].
-pub(crate) type BuildUniform = BuildHasherDefault<Uniform>;
-
-impl Hasher for Uniform {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some(first) = bytes.first_chunk() {
-            self.0 = u64::from_le_bytes(*first);
-        }
-    }
-}
-
+/// In tables by [`BuildUniform`]. Nobody can make one slow: what is in it was chosen by who writes the key file, and a
+/// caller who looks for keys with a certain beginning only looks.
 impl Hash for KeyHash {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // Without the length that a slice's own hash would put before it.

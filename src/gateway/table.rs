@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use jiff::Timestamp;
 
 use super::clock::Clock;
-use super::keys::{BuildUniform, Key, KeyHash};
+use super::keys::{Key, KeyHash};
 use super::lease::Lease;
 use super::plan::{Plans, Terms};
 use super::principal::{Bounds, Pass, Principal};
@@ -18,6 +18,7 @@ use super::shared::Lessor;
 use super::standing::Standing;
 use crate::config::Units;
 use crate::telemetry::Metrics;
+use crate::uniform::BuildUniform;
 
 /// The keys in force.
 #[derive(Default)]

@@ -8,11 +8,12 @@
 //! A connection's clocks and signals cost a request nothing: they are looked at when the task is woken and there is
 //! nothing to read.
 
+mod head;
+
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
-use std::mem::{self, MaybeUninit};
+use std::mem;
 use std::net::IpAddr;
-use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -22,7 +23,6 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
-use super::caller::{self, Caller};
 use super::listener::{IDLE_TIMEOUT, LAST_MOMENT};
 use super::reply::Reply;
 use super::request_id::RequestId;
@@ -30,17 +30,12 @@ use super::rpc::{self, Served};
 use super::signal::{Given, Signal};
 use super::written::Answer;
 use super::{Front, body};
+use head::{Head, Plain};
 
-/// What a plain request begins with; the blank and the slash alone say that the method ends there.
-const BEGINNING: &[u8] = b"POST /";
 /// Room for a usual request, so that most come with one read.
 const READ_BYTES: usize = 4096;
-/// A longer head is no usual one.
-const MAX_HEAD: usize = 4096;
 /// A longer body is no usual one; also what is read ahead of a client that does not wait for its answers.
 const MAX_BODY: usize = 64 * 1024;
-/// More fields than clients and two proxies send.
-const MAX_FIELDS: usize = 32;
 
 /// How a connection left the fast path.
 pub(super) enum After {
@@ -53,25 +48,6 @@ pub(super) enum After {
         /// Whether nothing was served yet.
         first: bool,
     },
-}
-
-/// What has come of a request.
-enum Head {
-    /// Not enough to tell.
-    Partial,
-    /// A plain request, if its body comes.
-    Plain(Plain),
-    /// hyper's.
-    Other,
-}
-
-/// A plain request's head.
-struct Plain {
-    /// Where the API key stands.
-    key: Range<usize>,
-    /// Where the body stands.
-    body: Range<usize>,
-    caller: Caller,
 }
 
 /// One connection on the fast path. It is small, and what it reads and writes with is the thread's: of a connection that has
@@ -172,88 +148,11 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
     }
 }
 
-/// What stands at the front of `read`.
-fn head(read: &[u8], front: &Front, client: IpAddr) -> Head {
-    let known = read.len().min(BEGINNING.len());
-    if read[..known] != BEGINNING[..known] {
-        return Head::Other;
-    }
-    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
-    let mut request = httparse::Request::new(&mut []);
-    let length = match request.parse_with_uninit_headers(read, &mut fields) {
-        Ok(httparse::Status::Complete(length)) => length,
-        // A head that comes byte by byte is read from its start each time: a long one is hyper's, which knows better.
-        Ok(httparse::Status::Partial) if read.len() < MAX_HEAD => return Head::Partial,
-        Ok(httparse::Status::Partial) | Err(_) => return Head::Other,
-    };
-    let (Some(1), Some(path)) = (request.version, request.path) else { return Head::Other };
-    // Anything but plain segments might be another path to somebody else.
-    let is_plain = path.bytes().all(|byte| IN_PATHS[usize::from(byte)]);
-    let Some(key) = super::route(path, front).filter(|_| is_plain) else { return Head::Other };
-    let (mut hosts, mut media, mut size) = (0, 0, None);
-    for httparse::Header { name, value } in &*request.headers {
-        let is = |known: &str| name.eq_ignore_ascii_case(known);
-        // By length first: a field is compared with few names, most with none.
-        let plain = match name.len() {
-            4 if is("host") => {
-                hosts += 1;
-                true
-            }
-            12 if is("content-type") => {
-                media += 1;
-                caller::is_json(value)
-            }
-            14 if is("content-length") => {
-                let length = digits(value);
-                length.is_some() && size.replace(length).is_none()
-            }
-            10 if is("connection") => value.eq_ignore_ascii_case(b"keep-alive"),
-            6 => !is("origin") && !is("expect"),
-            7 => !is("upgrade"),
-            17 => !is("transfer-encoding"),
-            _ => true,
-        };
-        if !plain {
-            return Head::Other;
-        }
-    }
-    let (1, 1, Some(size)) = (hosts, media, size.flatten().filter(|size| *size <= MAX_BODY)) else {
-        return Head::Other;
-    };
-    if size > front.config.server.max_body {
-        return Head::Other;
-    }
-    // The key ends the path, which begins with the last byte of the beginning.
-    let end = BEGINNING.len() - 1 + path.len();
-    Head::Plain(Plain {
-        key: end - key.len()..end,
-        body: length..length + size,
-        caller: Caller::of(front, client, &*request.headers),
-    })
-}
-
-/// What stands in plain paths.
-const IN_PATHS: [bool; 256] = {
-    let mut plain = [false; 256];
-    let mut byte = 0_u8;
-    while byte.is_ascii() {
-        plain[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'_' | b'-');
-        byte += 1;
-    }
-    plain
-};
-
-/// A length in plain digits.
-fn digits(value: &[u8]) -> Option<usize> {
-    let plain = (1..=9).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
-    plain.then(|| value.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
-}
-
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Serves what comes as long as nothing has to be waited for but the next request.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
         loop {
-            let plain = match head(&self.read, self.front, self.client) {
+            let plain = match head::head(&self.read, self.front, self.client) {
                 Head::Plain(plain) => plain,
                 Head::Other => return Poll::Ready(Ok(Next::After(self.leave()))),
                 Head::Partial => {

@@ -151,24 +151,15 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
-    use super::super::super::entry::{CodedForms, Kept, Payload};
-    use super::super::super::freshness::Class;
+    use super::super::tests::entry;
     use super::*;
-
-    fn entry(slot: u64) -> Arc<Entry> {
-        let kept = Kept::Said(Payload::Result(bytes::Bytes::from_static(b"null").into()));
-        let (sent_at, class) = (Instant::now(), Class::Samples);
-        Arc::new(Entry { kept, slot, sent_at, class, derived: false, coded: CodedForms::default() })
-    }
 
     #[test]
     fn keys_of_one_hash_keep_apart() {
         let (table, hash) = (Table::default(), 7);
         let slot = |key: u64| table.get(hash, &Key::NoBlock(key)).map(|held| held.slot);
         for key in 0..3 {
-            table.put(hash, Key::NoBlock(key), entry(10 + key), key);
+            table.put(hash, Key::NoBlock(key), entry(10 + key, 4), key);
         }
         assert_eq!([slot(0), slot(1), slot(2), slot(3)], [Some(10), Some(11), Some(12), None]);
         table.remove_placing(hash, 1);
@@ -180,8 +171,8 @@ mod tests {
     fn what_took_a_place_later_is_not_taken_for_what_leaves() {
         let (table, key) = (Table::default(), Key::NoBlock(1));
         let hash = table.hash(&key);
-        table.put(hash, key.clone(), entry(10), 1);
-        table.put(hash, key.clone(), entry(11), 2);
+        table.put(hash, key.clone(), entry(10, 4), 1);
+        table.put(hash, key.clone(), entry(11, 4), 2);
         table.remove_placing(hash, 1);
         assert_eq!(table.get(hash, &key).map(|held| held.slot), Some(11));
         table.remove_placing(hash, 2);
@@ -194,7 +185,7 @@ mod tests {
         let room = || table.shards.iter().map(|shard| shard.read().capacity()).sum::<usize>();
         let keys: Vec<Key> = (0..100_000).map(Key::NoBlock).collect();
         for (number, key) in (0..).zip(&keys) {
-            table.put(table.hash(key), key.clone(), entry(1), number);
+            table.put(table.hash(key), key.clone(), entry(1, 4), number);
         }
         let full = room();
         assert!(full >= keys.len());

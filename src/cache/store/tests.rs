@@ -7,7 +7,7 @@ use super::super::freshness::Class;
 use super::*;
 use crate::coding::{Coded, Coding};
 
-fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
+pub(super) fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
     let kept = Kept::Said(Payload::Result(Body::One(Bytes::from(vec![b'1'; bytes]))));
     Arc::new(Entry {
         kept,
