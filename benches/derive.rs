@@ -16,7 +16,7 @@ use slotfront::cache::derive::list::{
     Single, joined, parts, read_list, read_single, write_list, write_single,
 };
 use slotfront::cache::derive::{samples, votes};
-use slotfront::cache::entry::{CodedForms, Entry};
+use slotfront::cache::entry::{CodedForms, Entry, Stamp};
 use slotfront::cache::freshness::Class;
 use slotfront::methods::{
     AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Commitment, DataSlice, Pubkey,
@@ -94,10 +94,7 @@ fn lists(c: &mut Criterion, cluster: &Cluster) {
         let kept = single.kept(Some(AccountEncoding::Base64));
         Arc::new(Entry {
             kept,
-            slot: 1,
-            sent_at: Instant::now(),
-            class,
-            derived: false,
+            stamp: Stamp { slot: 1, sent_at: Instant::now(), class, derived: false },
             coded: CodedForms::default(),
         })
     };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use bytes::Bytes;
 use slotfront::cache::derive::list::read_single;
-use slotfront::cache::entry::{CodedForms, Entry};
+use slotfront::cache::entry::{CodedForms, Entry, Stamp};
 use slotfront::cache::freshness::Class;
 use slotfront::cache::key::Key;
 use slotfront::cache::store::Store;
@@ -40,10 +40,7 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
     let class = Class::Account(Commitment::Confirmed);
     let entry = Entry {
         kept,
-        slot: 345_600_119,
-        sent_at: Instant::now(),
-        class,
-        derived: false,
+        stamp: Stamp { slot: 345_600_119, sent_at: Instant::now(), class, derived: false },
         coded: CodedForms::default(),
     };
     let mut pubkey = [0; 32];

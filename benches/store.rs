@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use slotfront::cache::entry::{Body, CodedForms, Entry, Kept, Payload};
+use slotfront::cache::entry::{Body, CodedForms, Entry, Kept, Payload, Stamp};
 use slotfront::cache::freshness::Class;
 use slotfront::cache::key::Key;
 use slotfront::cache::store::Store;
@@ -33,10 +33,7 @@ fn entry(slot: u64) -> Arc<Entry> {
     let class = Class::Account(Commitment::Confirmed);
     Arc::new(Entry {
         kept,
-        slot,
-        sent_at: Instant::now(),
-        class,
-        derived: false,
+        stamp: Stamp { slot, sent_at: Instant::now(), class, derived: false },
         coded: CodedForms::default(),
     })
 }

@@ -31,7 +31,7 @@ use tokio_util::task::TaskTracker;
 
 pub use coded::WORTH_BYTES;
 use derive::Use;
-use entry::{Entry, Payload};
+use entry::{Entry, Payload, Stamp};
 use fetch::{Demand, FlightKey, Landing};
 use flight::Flights;
 use freshness::{Class, Freshness, Rules};
@@ -41,7 +41,7 @@ use merge::Merger;
 use shared::Second;
 use sizes::Sizes;
 pub use status::{CacheStatus, Why};
-use store::Store;
+use store::{Held, Store};
 use verify::Verifier;
 
 use crate::config;
@@ -107,8 +107,8 @@ pub struct Cache {
 /// What the store has for a plan.
 enum Found {
     Nothing,
-    Fresh(Arc<Entry>),
-    Stale(Arc<Entry>),
+    Fresh(Held),
+    Stale(Held),
     Expired,
 }
 
@@ -240,14 +240,14 @@ impl Cache {
     /// An answer from what was found, or from what it can be made of at once; `None` where a node is to be asked.
     async fn from_kept(self: &Arc<Self>, call: &Asked<'_>, found: &Found) -> Option<Result<Answer, Error>> {
         if let Found::Fresh(entry) = found {
-            return Some(self.hit(call.query, entry, Outcome::Hit).await);
+            return Some(self.hit(call.query, &entry.entry(), Outcome::Hit).await);
         }
         if let Some(list) = self.assembled(call, Use::Fresh) {
             return Some(self.hit(call.query, &list, Outcome::Derived).await);
         }
         if let Found::Stale(entry) = found {
             drop(self.board(&call.plan, Demand::Any, &call.terms.trace));
-            return Some(self.hit(call.query, entry, Outcome::Stale).await);
+            return Some(self.hit(call.query, &entry.entry(), Outcome::Stale).await);
         }
         None
     }
@@ -354,11 +354,11 @@ impl Cache {
         let now = Instant::now();
         let mut found = Found::Nothing;
         for entry in self.candidates(plan).into_iter().flatten() {
-            if !entry.reaches(wanted) {
+            if !entry.stamp().reaches(wanted) {
                 not_fresh(StaleCause::Floor);
                 continue;
             }
-            match self.rules.judge(&entry, &self.frontier, now) {
+            match self.rules.judge(entry.stamp(), &self.frontier, now) {
                 Freshness::Fresh => return Found::Fresh(entry),
                 Freshness::Stale(cause) => {
                     not_fresh(cause);
@@ -377,12 +377,12 @@ impl Cache {
 
     /// What is held for `plan`. Where an account is held in two places, the higher slot is what was shown last, and
     /// the other would go back behind it; a block comes before its absence.
-    fn candidates(&self, plan: &Plan) -> [Option<Arc<Entry>>; 2] {
+    fn candidates(&self, plan: &Plan) -> [Option<Held>; 2] {
         let own = self.store.get(&plan.key);
         let other = plan.other.as_ref().and_then(|key| self.store.get(key));
         match (own, other) {
             (Some(own), Some(other)) if matches!(plan.class, Class::Account(_)) => {
-                let rank = |entry: &Entry| (entry.slot, entry.sent_at);
+                let rank = |held: &Held| (held.slot(), held.stamp().sent_at);
                 [Some(if rank(&other) > rank(&own) { other } else { own }), None]
             }
             both => [both.0, both.1],
@@ -391,12 +391,12 @@ impl Cache {
 
     /// The entry held for `key`, if it may be used so and reaches the slot that the caller wants.
     fn usable(&self, key: &Key, usage: Use, wanted: Option<Slot>, now: Instant) -> Option<Arc<Entry>> {
-        let entry = self.store.get(key)?;
+        let held = self.store.get(key)?;
         let usable = match usage {
-            Use::Fresh => self.rules.judge(&entry, &self.frontier, now) == Freshness::Fresh,
-            Use::InFault => self.serves(&entry),
+            Use::Fresh => self.rules.judge(held.stamp(), &self.frontier, now) == Freshness::Fresh,
+            Use::InFault => self.serves(held.stamp()),
         };
-        (usable && entry.reaches(wanted)).then_some(entry)
+        (usable && held.stamp().reaches(wanted)).then(|| held.entry())
     }
 
     /// Whether the frontier is at `slot`, or arrives there within a moment.
@@ -409,18 +409,19 @@ impl Cache {
         tokio::time::timeout(FRONTIER_WAIT, self.frontier.reached(commitment, slot)).await.is_ok()
     }
 
-    /// Whether `entry` may still be served, if only in a fault: as long as it may, it holds its floor.
-    fn serves(&self, entry: &Entry) -> bool {
+    /// Whether an entry may still be served, if only in a fault: as long as it may, it holds its floor.
+    fn serves(&self, stamp: &Stamp) -> bool {
         let now = Instant::now();
-        self.rules.in_fault(entry, now)
-            || !matches!(self.rules.judge(entry, &self.frontier, now), Freshness::Expired(_))
+        self.rules.in_fault(stamp, now)
+            || !matches!(self.rules.judge(stamp, &self.frontier, now), Freshness::Expired(_))
     }
 
     /// What may stand in for an answer that no node gives.
     async fn in_fault(&self, call: &Asked<'_>, error: Error) -> Result<Answer, Error> {
         let wanted = call.query.min_context_slot();
         let held = self.candidates(&call.plan).into_iter().flatten();
-        let mut stands_in = held.into_iter().find(|entry| entry.reaches(wanted) && self.serves(entry));
+        let stands_in = |held: &Held| held.stamp().reaches(wanted) && self.serves(held.stamp());
+        let mut stands_in = held.into_iter().find(stands_in).map(|held| held.entry());
         if stands_in.is_none() {
             stands_in = self.assembled(call, Use::InFault);
         }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::entry::{Body, CodedForms, Entry, Kept, Payload};
+use super::entry::{Body, CodedForms, Entry, Kept, Payload, Stamp};
 use super::fetch::list_home;
 use super::key::{Key, Plan};
 use super::sizes::{Size, source_form, sources};
@@ -68,8 +68,11 @@ impl Cache {
             make.of(&text)
         };
         let kept = Kept::Said(Payload::Result(Body::One(written?)));
-        let entry =
-            Arc::new(Entry { kept, derived: true, coded: CodedForms::default(), ..Entry::clone(&source) });
+        let entry = Arc::new(Entry {
+            kept,
+            stamp: Stamp { derived: true, ..source.stamp },
+            coded: CodedForms::default(),
+        });
         // What is held may be newer than the source: then a node is asked, under its floor.
         let held = self.generation.hold();
         let kept =
@@ -87,7 +90,7 @@ impl Cache {
         let _held = self.generation.hold();
         let singles = self.singles(query, usage, call.wanted());
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
-        let one_slot = singles.iter().all(|single| single.slot == singles[0].slot);
+        let one_slot = singles.iter().all(|single| single.stamp.slot == singles[0].stamp.slot);
         let list = (one_slot || mode == Assemble::WithinBound).then(|| list::joined(&singles))??;
         self.keep_list(query, list)
     }
@@ -131,7 +134,7 @@ impl Cache {
         let list = Arc::new(list);
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
         let newer = sources(query.form).filter_map(|form| self.store.get(&key(form)));
-        if newer.into_iter().any(|held| held.slot > list.slot && self.serves(&held)) {
+        if newer.into_iter().any(|held| held.slot() > list.stamp.slot && self.serves(held.stamp())) {
             return None;
         }
         self.keep(key(form), &list);
@@ -144,7 +147,7 @@ impl Cache {
         let single = |pubkey: &Pubkey| {
             let key = |form| Key::Account(*pubkey, form, list.commitment);
             let kept = sources(list.form).filter_map(|form| self.usable(&key(form), usage, wanted, now));
-            kept.max_by_key(|single| (single.slot, single.sent_at))
+            kept.max_by_key(|single| (single.stamp.slot, single.stamp.sent_at))
         };
         list.pubkeys.iter().map(single).collect()
     }

@@ -61,14 +61,9 @@ impl Body {
     }
 }
 
-/// Up to this length a text is copied for whoever it is handed to: counting those who hold it would fetch one more line of
-/// memory, which in a large cache comes from far away.
-pub const COPIED_BYTES: usize = 1024;
-
-/// `text` for one more holder.
-pub fn handed_out(text: &Bytes) -> Bytes {
-    if text.len() <= COPIED_BYTES { Bytes::copy_from_slice(text) } else { text.clone() }
-}
+/// Up to this length an answer is short: it is held in one piece with all that is known of it, and copied for whoever it is
+/// handed to, since each line of memory in a large cache comes from far away.
+pub const SHORT_BYTES: usize = 1024;
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
@@ -102,15 +97,6 @@ impl Payload {
     /// Whether there is no byte in it; never so for what a node said.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// The same for one more holder.
-    #[must_use]
-    pub fn handed_out(&self) -> Self {
-        match self {
-            Self::Result(Body::One(text)) => Self::Result(Body::One(handed_out(text))),
-            other => other.clone(),
-        }
     }
 
     /// All that it holds in memory, in bytes.
@@ -171,11 +157,9 @@ impl Kept {
     }
 }
 
-/// One kept answer.
-#[derive(Debug, Clone)]
-pub struct Entry {
-    /// What is kept of it.
-    pub kept: Kept,
+/// What an answer stands for, and so how long it may be served.
+#[derive(Debug, Clone, Copy)]
+pub struct Stamp {
     /// The answer's slot: its context's, else the asked node's own as known before the call was sent.
     pub slot: Slot,
     /// When the upstream call was sent: the answer's age counts from here.
@@ -184,6 +168,15 @@ pub struct Entry {
     pub class: Class,
     /// Whether it was made from an entry of another question.
     pub derived: bool,
+}
+
+/// One kept answer.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// What is kept of it.
+    pub kept: Kept,
+    /// What it stands for.
+    pub stamp: Stamp,
     /// Its text compressed, where a caller took it so.
     pub coded: CodedForms,
 }
@@ -206,7 +199,7 @@ impl CodedForms {
     }
 }
 
-impl Entry {
+impl Stamp {
     /// Whether it stands for at least `slot`.
     pub fn reaches(&self, slot: Option<Slot>) -> bool {
         slot.is_none_or(|slot| self.slot >= slot)

@@ -7,12 +7,12 @@ use tokio::time::Instant;
 
 use super::derive::account::{Kind, Value};
 use super::derive::{Use, list};
-use super::entry::{CodedForms, Entry, Kept, Payload};
+use super::entry::{CodedForms, Entry, Kept, Payload, Stamp};
 use super::flight::Seat;
 use super::freshness::{Class, Freshness};
 use super::judge::judge;
 use super::key::{Key, Plan};
-use super::store::Placed;
+use super::store::{Held, Placed};
 use super::{Answer, Asked, Cache, Found};
 use crate::error::{Attempt, Error};
 use crate::methods::{AccountEncoding, AccountForm, Commitment, Pubkey, Query, Slot};
@@ -93,7 +93,7 @@ impl Cache {
     /// answer may follow from a kept one.
     async fn without_a_node(&self, plan: &Plan) -> Option<Arc<Entry>> {
         match self.judged(plan, None, |_| ()) {
-            Found::Fresh(entry) => Some(entry),
+            Found::Fresh(held) => Some(held.entry()),
             _ => self.derive_kept(plan, Use::Fresh).await,
         }
     }
@@ -108,8 +108,8 @@ impl Cache {
         let (landed, leads) = self.flown(call, demand).await?;
         let entry = landed.entry();
         // A joiner takes what a hit of that age and slot would be; the leader's answer was asked for after it came.
-        let fresh = || self.rules.judge(entry, &self.frontier, Instant::now()) == Freshness::Fresh;
-        let meets = entry.reaches(wanted) && (leads || fresh());
+        let fresh = || self.rules.judge(&entry.stamp, &self.frontier, Instant::now()) == Freshness::Fresh;
+        let meets = entry.stamp.reaches(wanted) && (leads || fresh());
         if meets { self.land(call, &landed, leads).await.map(Some) } else { Ok(None) }
     }
 
@@ -122,8 +122,8 @@ impl Cache {
         let since = Instant::now();
         // The next flight begins after the first has landed, and so is in time.
         let too_old = |entry: &Entry| {
-            entry.sent_at < since
-                && self.rules.judge(entry, &self.frontier, Instant::now()) != Freshness::Fresh
+            entry.stamp.sent_at < since
+                && self.rules.judge(&entry.stamp, &self.frontier, Instant::now()) != Freshness::Fresh
         };
         let (mut landed, mut leads) = self.flown(call, demand).await?;
         if matches!(&landed, Landed::Fetched(entry, _) if !leads && too_old(entry)) {
@@ -148,7 +148,7 @@ impl Cache {
         trace: Trace,
     ) -> Landing {
         let commitment = plan.upstream.commitment();
-        let held = self.candidates(plan).into_iter().flatten().map(|held| held.slot).max();
+        let held = self.candidates(plan).into_iter().flatten().map(|held| held.slot()).max();
         // At processed a fork may be dropped with its slots: there what is held only orders the choice.
         let (held, prefer) = match commitment {
             Some(Commitment::Confirmed | Commitment::Finalized) => (held, None),
@@ -198,10 +198,7 @@ impl Cache {
         let Taken { kept, home, singles } = taken;
         let entry = Entry {
             kept,
-            slot: reply.slot,
-            sent_at: reply.sent_at,
-            class,
-            derived: false,
+            stamp: Stamp { slot: reply.slot, sent_at: reply.sent_at, class, derived: false },
             coded: CodedForms::default(),
         };
         let entry = Arc::new(entry);
@@ -225,10 +222,7 @@ impl Cache {
         }
         if !matches!(placed, Placed::Behind(_)) {
             for (key, kept) in singles {
-                self.keep(
-                    key,
-                    &Arc::new(Entry { kept, coded: CodedForms::default(), ..Entry::clone(&entry) }),
-                );
+                self.keep(key, &Arc::new(Entry { kept, stamp: entry.stamp, coded: CodedForms::default() }));
             }
         }
         match placed {
@@ -249,7 +243,7 @@ impl Cache {
         let placed = self.store.keep(key, entry, |held| self.serves(held));
         // At processed there is no floor to fall.
         let processed = matches!(
-            entry.class,
+            entry.stamp.class,
             Class::Account(Commitment::Processed)
                 | Class::Fee(Commitment::Processed)
                 | Class::Votes(Commitment::Processed)
@@ -273,7 +267,8 @@ impl Cache {
             return None;
         }
         let held = self.candidates(plan).into_iter().flatten();
-        held.filter(|held| held.slot > reply.slot && self.serves(held)).max_by_key(|held| held.slot)
+        let ahead = held.filter(|held| held.slot() > reply.slot && self.serves(held.stamp()));
+        ahead.max_by_key(Held::slot).map(|held| held.entry())
     }
 
     /// What is kept of an answer: of accounts, what other forms can be made of; `None` where they are not what a node

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::entry::Entry;
+use super::entry::Stamp;
 use crate::config;
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Slot};
@@ -54,14 +54,14 @@ pub enum Freshness {
 pub struct Rules(pub config::Cache);
 
 impl Rules {
-    /// Whether `entry` may be served at `now`, as the frontier stands.
-    pub fn judge(&self, entry: &Entry, frontier: &Frontier, now: Instant) -> Freshness {
-        let age = now.saturating_duration_since(entry.sent_at);
-        let (ttl, commitment) = (self.ttl(entry.class), commitment(entry.class));
-        let stretch = stretched_at(entry.class).map_or(0.0, |c| *self.0.stale_while_revalidate.get(c));
-        let lag = commitment.map_or(0, |c| frontier.slot(c).saturating_sub(entry.slot));
+    /// Whether what has this `stamp` may be served at `now`, as the frontier stands.
+    pub fn judge(&self, stamp: &Stamp, frontier: &Frontier, now: Instant) -> Freshness {
+        let age = now.saturating_duration_since(stamp.sent_at);
+        let (ttl, commitment) = (self.ttl(stamp.class), commitment(stamp.class));
+        let stretch = stretched_at(stamp.class).map_or(0.0, |c| *self.0.stale_while_revalidate.get(c));
+        let lag = commitment.map_or(0, |c| frontier.slot(c).saturating_sub(stamp.slot));
         let max_lag = commitment.map_or(u64::MAX, |c| *self.0.max_lag_slots.get(c));
-        if let Class::NotYet(slot, commitment) = entry.class
+        if let Class::NotYet(slot, commitment) = stamp.class
             && frontier.slot(commitment) >= slot
         {
             return Freshness::Expired(StaleCause::Lag);
@@ -78,11 +78,11 @@ impl Rules {
         }
     }
 
-    /// Whether `entry` may be served when no node answers.
-    pub fn in_fault(&self, entry: &Entry, now: Instant) -> bool {
-        let age = now.saturating_duration_since(entry.sent_at);
+    /// Whether it may be served when no node answers.
+    pub fn in_fault(&self, stamp: &Stamp, now: Instant) -> bool {
+        let age = now.saturating_duration_since(stamp.sent_at);
         let rules = &self.0.stale_if_error;
-        match entry.class {
+        match stamp.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => match c {
                 Commitment::Processed => false,
                 Commitment::Confirmed => age <= rules.confirmed,
@@ -96,8 +96,8 @@ impl Rules {
     }
 
     /// What is left of the time bound, in seconds rounded towards zero; negative past it.
-    pub fn ttl_left_s(&self, entry: &Entry, now: Instant) -> i64 {
-        let (age, ttl) = (now.saturating_duration_since(entry.sent_at), self.ttl(entry.class));
+    pub fn ttl_left_s(&self, stamp: &Stamp, now: Instant) -> i64 {
+        let (age, ttl) = (now.saturating_duration_since(stamp.sent_at), self.ttl(stamp.class));
         let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
         if age <= ttl { seconds(ttl.saturating_sub(age)) } else { -seconds(age.saturating_sub(ttl)) }
     }
@@ -149,9 +149,6 @@ fn stretched(slots: u64, factor: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
-    use super::super::entry::{Body, CodedForms, Kept, Payload};
     use super::*;
     use crate::config::Config;
 
@@ -161,9 +158,8 @@ mod tests {
         Rules(Config::dev(([127, 0, 0, 1], 0).into(), ([127, 0, 0, 1], 0).into(), Vec::new()).cache)
     }
 
-    fn entry(class: Class, slot: Slot, sent_at: Instant) -> Entry {
-        let kept = Kept::Said(Payload::Result(Body::One(Bytes::from_static(b"1"))));
-        Entry { kept, slot, sent_at, class, derived: false, coded: CodedForms::default() }
+    fn stamp(class: Class, slot: Slot, sent_at: Instant) -> Stamp {
+        Stamp { slot, sent_at, class, derived: false }
     }
 
     #[tokio::test]
@@ -199,19 +195,19 @@ mod tests {
             for c in Commitment::ALL {
                 frontier.probed(0, c, 1_000_000, t0);
             }
-            let entry = entry(class, 1_000_000 - lag, t0);
-            assert_eq!(rules().judge(&entry, &frontier, t0 + age), expected, "{name}");
+            let stamp = stamp(class, 1_000_000 - lag, t0);
+            assert_eq!(rules().judge(&stamp, &frontier, t0 + age), expected, "{name}");
         }
     }
 
     #[tokio::test]
     async fn not_yet_ends_when_the_frontier_reaches_the_slot() {
         let (frontier, t0) = (Frontier::new(1), Instant::now());
-        let entry = entry(Class::NotYet(101, Commitment::Confirmed), 100, t0);
+        let stamp = stamp(Class::NotYet(101, Commitment::Confirmed), 100, t0);
         frontier.probed(0, Commitment::Confirmed, 100, t0);
-        assert_eq!(rules().judge(&entry, &frontier, t0 + MS(200)), Freshness::Fresh);
+        assert_eq!(rules().judge(&stamp, &frontier, t0 + MS(200)), Freshness::Fresh);
         frontier.probed(0, Commitment::Confirmed, 101, t0);
-        assert_eq!(rules().judge(&entry, &frontier, t0 + MS(1)), Freshness::Expired(StaleCause::Lag));
+        assert_eq!(rules().judge(&stamp, &frontier, t0 + MS(1)), Freshness::Expired(StaleCause::Lag));
     }
 
     #[tokio::test]
@@ -227,16 +223,16 @@ mod tests {
             (Class::NotYet(1, Commitment::Confirmed), 0, false),
         ] {
             let now = t0 + Duration::from_secs(age_s);
-            assert_eq!(rules().in_fault(&entry(class, 1, t0), now), expected, "{class:?} after {age_s} s");
+            assert_eq!(rules().in_fault(&stamp(class, 1, t0), now), expected, "{class:?} after {age_s} s");
         }
     }
 
     #[tokio::test]
     async fn ttl_left_is_in_whole_seconds_towards_zero() {
         let t0 = Instant::now();
-        let entry = entry(Class::Account(Commitment::Finalized), 1, t0);
+        let stamp = stamp(Class::Account(Commitment::Finalized), 1, t0);
         for (age, expected) in [(0, 5), (100, 4), (4100, 0), (5900, 0), (6000, -1), (7999, -2)] {
-            assert_eq!(rules().ttl_left_s(&entry, t0 + MS(age)), expected, "{age} ms");
+            assert_eq!(rules().ttl_left_s(&stamp, t0 + MS(age)), expected, "{age} ms");
         }
     }
 }

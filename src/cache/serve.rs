@@ -8,11 +8,12 @@ use tokio::time::Instant;
 use super::coded;
 use super::derive::account::Unmade;
 use super::derive::{list, samples};
-use super::entry::{Body, Entry, Kept, Payload};
+use super::entry::{Body, Entry, Kept, Payload, Stamp};
 use super::fetch::Landed;
 use super::freshness::{Class, Freshness};
 use super::key::ALL_SAMPLES;
 use super::status::{CacheStatus, Why};
+use super::store::Held;
 use super::{Answer, Asked, Cache};
 use crate::error::Error;
 use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
@@ -38,29 +39,37 @@ impl Cache {
     /// What is held, said to be what it is: a hit, or what stands in where no node gives better.
     pub(super) async fn held(&self, query: &Query, entry: &Arc<Entry>) -> Result<Answer, Error> {
         let now = Instant::now();
-        match self.rules.judge(entry, &self.frontier, now) {
+        match self.rules.judge(&entry.stamp, &self.frontier, now) {
             Freshness::Fresh => self.hit(query, entry, Outcome::Hit).await,
             Freshness::Stale(_) => self.hit(query, entry, Outcome::Stale).await,
             Freshness::Expired(_) => {
-                let status = CacheStatus::StaleIfError { ttl_s: self.rules.ttl_left_s(entry, now).min(0) };
+                let status =
+                    CacheStatus::StaleIfError { ttl_s: self.rules.ttl_left_s(&entry.stamp, now).min(0) };
                 self.deliver(query, entry, status, Outcome::Stale).await
             }
         }
     }
 
     /// An answer from what is kept, at once; `None` where making it takes longer, or cannot be done.
-    pub(super) fn hit_at_once(&self, query: &Query, entry: &Arc<Entry>) -> Option<Answer> {
-        if is_long_work(query, entry) {
-            return None;
-        }
-        let (payload, derived) = written(query, entry).ok()?;
-        self.observe_lag(query, entry);
-        let ttl_s = self.rules.ttl_left_s(entry, Instant::now()).max(0);
+    pub(super) fn hit_at_once(&self, query: &Query, held: &Held) -> Option<Answer> {
+        let stamp = held.stamp();
+        let (payload, derived, source) = if let Some(payload) = short(query, held) {
+            (payload, stamp.derived, None)
+        } else {
+            let entry = held.entry();
+            if is_long_work(query, &entry) {
+                return None;
+            }
+            let (payload, derived) = written(query, &entry).ok()?;
+            let source = coded::source(query, &entry, &payload);
+            (payload, derived, source)
+        };
+        self.observe_lag(query, stamp);
+        let ttl_s = self.rules.ttl_left_s(stamp, Instant::now()).max(0);
         let status = CacheStatus::Hit { ttl_s, derived, stale: false };
         let outcome = if derived { Outcome::Derived } else { Outcome::Hit };
-        self.verifier.maybe(&self.pool, &self.tasks, query, entry, &payload);
-        let source = coded::source(query, entry, &payload);
-        Some(Answer { payload, slot: entry.slot, status, outcome, source })
+        self.verifier.maybe(&self.pool, &self.tasks, query, stamp, &payload);
+        Some(Answer { payload, slot: stamp.slot, status, outcome, source })
     }
 
     /// An answer from what is kept.
@@ -70,13 +79,13 @@ impl Cache {
         entry: &Arc<Entry>,
         outcome: Outcome,
     ) -> Result<Answer, Error> {
-        let left = self.rules.ttl_left_s(entry, Instant::now());
+        let left = self.rules.ttl_left_s(&entry.stamp, Instant::now());
         // Past its bound in slots alone, what is left of its time does not count.
         let stale = outcome == Outcome::Stale;
         let ttl_s = if stale { left.min(0) } else { left.max(0) };
         let answer =
             self.deliver(query, entry, CacheStatus::Hit { ttl_s, derived: false, stale }, outcome).await?;
-        self.verifier.maybe(&self.pool, &self.tasks, query, entry, &answer.payload);
+        self.verifier.maybe(&self.pool, &self.tasks, query, &entry.stamp, &answer.payload);
         Ok(answer)
     }
 
@@ -89,7 +98,7 @@ impl Cache {
         outcome: Outcome,
     ) -> Result<Answer, Error> {
         if outcome.is_hit() {
-            self.observe_lag(query, entry);
+            self.observe_lag(query, &entry.stamp);
         }
         let written = if is_long_work(query, entry) {
             let (query, entry) = (query.clone(), Arc::clone(entry));
@@ -113,16 +122,25 @@ impl Cache {
             as_it_is => as_it_is,
         };
         let source = coded::source(query, entry, &payload);
-        Ok(Answer { payload, slot: entry.slot, status, outcome, source })
+        Ok(Answer { payload, slot: entry.stamp.slot, status, outcome, source })
     }
 
     /// How far behind the frontier what is served is, where that is bounded; vote accounts are bounded in time alone.
-    fn observe_lag(&self, query: &Query, entry: &Entry) {
-        if let (Some(commitment), Class::Account(_) | Class::Fee(_)) = (query.commitment(), entry.class) {
-            let lag = self.frontier.slot(commitment).saturating_sub(entry.slot);
+    fn observe_lag(&self, query: &Query, stamp: &Stamp) {
+        if let (Some(commitment), Class::Account(_) | Class::Fee(_)) = (query.commitment(), stamp.class) {
+            let lag = self.frontier.slot(commitment).saturating_sub(stamp.slot);
             #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
             self.metrics.cache_served_lag.at(Some(commitment)).observe(lag as f64);
         }
+    }
+}
+
+/// The answer to `query` where it is a short one and is held as the caller wants it.
+fn short(query: &Query, held: &Held) -> Option<Payload> {
+    match query {
+        Query::Account(q) => held.short(Some(q.form)),
+        Query::Samples(q) if q.limit < ALL_SAMPLES => None,
+        _ => held.short(None),
     }
 }
 
@@ -139,13 +157,15 @@ fn written(query: &Query, entry: &Entry) -> Result<(Payload, bool), Unmade> {
             let head = samples::head(all, q.limit).ok_or(Unmade::Broken)?;
             return Ok((Payload::Result(head.into()), true));
         }
-        (Kept::Said(payload), _) => return Ok((payload.handed_out(), entry.derived)),
+        (Kept::Said(payload), _) => return Ok((payload.clone(), entry.stamp.derived)),
         _ => return Err(Unmade::Broken),
     };
     // For the caller's own form it was fetched, whatever form served.
     let fetched_for_it = form.slice.is_none() && asked == Some(form.encoding);
     match made {
-        Ok((body, differs)) => Ok((Payload::Result(body), entry.derived || (differs && !fetched_for_it))),
+        Ok((body, differs)) => {
+            Ok((Payload::Result(body), entry.stamp.derived || (differs && !fetched_for_it)))
+        }
         Err(Unmade::Base58TooLong) => Ok((base58_too_long(), !fetched_for_it)),
         Err(Unmade::Broken) => Err(Unmade::Broken),
     }

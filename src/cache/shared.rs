@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::Cache;
-use super::entry::{CodedForms, Entry, Kept};
+use super::entry::{Entry, Stamp};
 use super::fetch::{Demand, Origin};
 use super::freshness::{Class, Freshness};
 use super::judge::judge;
@@ -218,7 +218,7 @@ impl Cache {
     /// Whether an answer from the shared store would be fresh here, and is not behind what was shown, nor further ahead
     /// than is believed.
     pub(super) fn takes(&self, plan: &Plan, reply: &Reply, floor: Option<Slot>) -> bool {
-        let held = self.candidates(plan).into_iter().flatten().map(|held| held.slot).max();
+        let held = self.candidates(plan).into_iter().flatten().map(|held| held.slot()).max();
         if held.max(floor).is_some_and(|floor| reply.slot < floor) {
             return false;
         }
@@ -226,17 +226,9 @@ impl Cache {
         if !plan.upstream.commitment().is_none_or(known) {
             return false;
         }
-        let (said, Ok((_, class))) = judge(plan, reply, &self.frontier) else { return false };
-        let Reply { slot, sent_at, .. } = *reply;
-        let entry = Entry {
-            kept: Kept::Said(said),
-            slot,
-            sent_at,
-            class,
-            derived: false,
-            coded: CodedForms::default(),
-        };
-        self.rules.judge(&entry, &self.frontier, Instant::now()) == Freshness::Fresh
+        let (_, Ok((_, class))) = judge(plan, reply, &self.frontier) else { return false };
+        let stamp = Stamp { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
+        self.rules.judge(&stamp, &self.frontier, Instant::now()) == Freshness::Fresh
     }
 
     /// Shares what a node has said and is kept under `key`, if it lives long enough; returns at once.

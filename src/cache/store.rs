@@ -1,9 +1,12 @@
 //! The kept entries: read from a table of our own, bounded by moka, and replaced only by one of the same or a higher slot.
 //!
 //! moka knows the entries' weights and how they are asked for, and says what is to go. It holds none itself: a read
-//! through it touches several times as many lines of memory, which in a large cache all come from far away.
+//! through it touches several times as many lines of memory, which in a large cache all come from far away. Here it is
+//! one line that says where the entry is, and the entry with its answer.
 //! It has no `Expiry` and no ttl here: freshness is the entry's own, and moka's clock is not ours.
 
+mod buckets;
+mod held;
 mod table;
 
 use std::cell::Cell;
@@ -14,16 +17,19 @@ use std::time::Duration;
 use moka::notification::RemovalCause;
 use moka::sync::SegmentedCache;
 
-use super::entry::Entry;
+use super::entry::{Entry, Stamp};
 use super::key::Key;
 use crate::aside;
 use crate::telemetry::{EvictionCause, Metrics};
 use crate::uniform::BuildUniform;
+pub use held::Held;
 use table::Table;
 
-/// What an entry weighs beyond its answer's bytes, as measured (`cargo bench --bench memory`): the key, the entry, its place
-/// in the table, moka's books, and what the allocator adds to each piece.
-const OVERHEAD_BYTES: usize = 740;
+/// What an entry weighs beyond its answer's bytes, as measured (`cargo bench --bench memory`): the key, what is known of the
+/// entry, its place in the table, moka's books, and what the allocator adds to each piece.
+const OVERHEAD_BYTES: usize = 530;
+/// What one weighs further whose answer is not held in one piece with all else.
+const APART_BYTES: usize = 240;
 /// An entry that nobody asks for in this long makes room, however much there is; one that is seldom asked for may, too, as
 /// long as not every read is told.
 const IDLE: Duration = Duration::from_hours(24);
@@ -47,14 +53,14 @@ pub struct Store {
     /// What moka is told: for the hash of a key the last placing under it.
     weights: SegmentedCache<u64, Weighed, BuildUniform>,
     placings: AtomicU64,
-    held: Arc<Held>,
+    used: Arc<Used>,
     capacity: u64,
     max_entry: u64,
 }
 
 /// What is held, as it is known here.
 #[derive(Debug, Default)]
-struct Held {
+struct Used {
     /// What all that is placed weighs. moka's own sum is behind, and a little off once something was taken out by hand.
     bytes: AtomicU64,
     /// Whether something had to make room; one of moka's parts may be full before the half of all is.
@@ -85,8 +91,8 @@ impl Store {
     /// An empty store of `capacity` bytes, single entries up to `max_entry` bytes.
     pub fn new(capacity: u64, max_entry: u64, metrics: Arc<Metrics>) -> Self {
         let table = Arc::new(Table::default());
-        let held = Arc::<Held>::default();
-        let (read, left) = (Arc::clone(&table), Arc::clone(&held));
+        let used = Arc::<Used>::default();
+        let (read, left) = (Arc::clone(&table), Arc::clone(&used));
         let weights = SegmentedCache::builder(segments(capacity, max_entry))
             .max_capacity(capacity)
             .weigher(|_, weighed: &Weighed| weighed.bytes)
@@ -108,11 +114,11 @@ impl Store {
             .build_with_hasher(BuildUniform::default());
         // moka keeps nothing, and says nothing of it, where it has no room at all.
         let max_entry = max_entry.min(capacity);
-        Self { table, weights, placings: AtomicU64::new(0), held, capacity, max_entry }
+        Self { table, weights, placings: AtomicU64::new(0), used, capacity, max_entry }
     }
 
     /// The entry held for `key`, fresh or not.
-    pub fn get(&self, key: &Key) -> Option<Arc<Entry>> {
+    pub fn get(&self, key: &Key) -> Option<Held> {
         let hash = self.table.hash(key);
         if self.is_filling() || is_sampled() {
             self.weights.get(&hash);
@@ -122,15 +128,15 @@ impl Store {
 
     /// Keeps `entry`, unless what is held stands for a higher slot and may still be served, as `serves` says; compared
     /// and replaced in one step.
-    pub fn keep(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&Entry) -> bool) -> Placed {
+    pub fn keep(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&Stamp) -> bool) -> Placed {
         if weight(&key, entry) > self.max_entry {
             return Placed::TooLarge;
         }
         let (hash, mut placed) = (self.table.hash(&key), Placed::Stored);
         let _alone = self.table.alone(hash);
-        if let Some(held) = self.table.get(hash, &key).filter(|held| held.slot > entry.slot) {
-            if serves(&held) {
-                return Placed::Behind(held);
+        if let Some(held) = self.table.get(hash, &key).filter(|held| held.slot() > entry.stamp.slot) {
+            if serves(held.stamp()) {
+                return Placed::Behind(held.entry());
             }
             placed = Placed::FloorFell;
         }
@@ -142,7 +148,7 @@ impl Store {
     pub fn weigh(&self, key: Key, entry: &Arc<Entry>) {
         let hash = self.table.hash(&key);
         let _alone = self.table.alone(hash);
-        if self.table.get(hash, &key).is_some_and(|held| Arc::ptr_eq(&held, entry)) {
+        if self.table.get(hash, &key).is_some_and(|held| held.is(entry)) {
             self.place(hash, key, entry);
         }
     }
@@ -150,7 +156,7 @@ impl Store {
     /// Forgets everything at once; much of it is freed aside.
     pub fn clear(&self) {
         let all = self.table.emptied(|| self.weights.invalidate_all());
-        self.held.evicts.store(false, Ordering::Relaxed);
+        self.used.evicts.store(false, Ordering::Relaxed);
         if all.len() > FREED_AT_ONCE {
             // Where no thread can be had, it is freed here after all.
             let _ = aside::begin("aside", || drop(all));
@@ -175,22 +181,22 @@ impl Store {
     /// Bytes held, and entries, once moka has let go what is over the capacity.
     pub fn usage(&self) -> (u64, u64) {
         self.weights.run_pending_tasks();
-        (self.held.bytes.load(Ordering::Relaxed), self.weights.entry_count())
+        (self.used.bytes.load(Ordering::Relaxed), self.weights.entry_count())
     }
 
     /// Puts `entry` where it is read, and then tells moka, which may let it go at once.
     fn place(&self, hash: u64, key: Key, entry: &Arc<Entry>) {
         let number = self.placings.fetch_add(1, Ordering::Relaxed);
         let bytes = u32::try_from(weight(&key, entry)).unwrap_or(u32::MAX);
-        self.table.put(hash, key, Arc::clone(entry), number);
-        self.held.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
+        self.table.put(hash, Held::new(key, entry, number));
+        self.used.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
         self.weights.insert(hash, Weighed { number, bytes });
     }
 
     /// Whether moka counts how often what is asked for, to know what to let go: it does from the half on.
     fn is_filling(&self) -> bool {
-        self.held.bytes.load(Ordering::Relaxed) >= self.capacity / 2
-            || self.held.evicts.load(Ordering::Relaxed)
+        self.used.bytes.load(Ordering::Relaxed) >= self.capacity / 2
+            || self.used.evicts.load(Ordering::Relaxed)
     }
 }
 
@@ -215,7 +221,8 @@ fn segments(capacity: u64, max_entry: u64) -> usize {
 }
 
 fn weight(key: &Key, entry: &Entry) -> u64 {
-    (entry.kept.weight() + entry.coded.weight() + key.heap_bytes() + OVERHEAD_BYTES) as u64
+    let apart = if held::is_short(&entry.kept) { 0 } else { APART_BYTES };
+    (entry.kept.weight() + entry.coded.weight() + key.heap_bytes() + OVERHEAD_BYTES + apart) as u64
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 pub use compare::compare;
 
-use super::entry::{Entry, Payload};
+use super::entry::{Payload, Stamp};
 use super::freshness::Class;
 use crate::methods::{BlockQuery, Commitment, Query, Slot};
 use crate::pool::{Ask, Pool};
@@ -73,14 +73,15 @@ impl Verifier {
             && self.hasher.hash_one(self.draws.fetch_add(1, Ordering::Relaxed)) <= self.threshold
     }
 
-    /// Compares a hit if it is picked and there is room: `delivered` is what the caller of `query` got of `entry`.
+    /// Compares a hit if it is picked and there is room: `delivered` is what the caller of `query` got of an entry of this
+    /// `stamp`.
     /// Returns at once; the comparison is one of `tasks`.
     pub fn maybe(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
         tasks: &TaskTracker,
         query: &Query,
-        entry: &Entry,
+        stamp: &Stamp,
         delivered: &Payload,
     ) {
         if !self.picks() {
@@ -89,7 +90,7 @@ impl Verifier {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return };
         let (verifier, pool) = (Arc::clone(self), Arc::clone(pool));
         let (query, payload) = (query.clone(), delivered.clone());
-        let hit = Hit { query, class: entry.class, payload, slot: entry.slot };
+        let hit = Hit { query, class: stamp.class, payload, slot: stamp.slot };
         tasks.spawn(async move {
             verifier.verify(&pool, hit).await;
             drop(place);

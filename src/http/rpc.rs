@@ -16,7 +16,7 @@ use super::exchange::Place;
 use super::reply::{Pieces, Reply};
 use super::request_id::RequestId;
 use super::{Front, body, encoding};
-use crate::cache::entry::{Body, COPIED_BYTES, Payload};
+use crate::cache::entry::{Body, Payload, SHORT_BYTES};
 use crate::cache::{Answer, CacheStatus};
 use crate::coding::Coding;
 use crate::error::Error;
@@ -264,7 +264,7 @@ impl Context<'_> {
             Payload::Result(result) if profile == Profile::Spec => {
                 splice(&mut body, id, [methods::shape_result(profile, query, result.whole())]);
             }
-            Payload::Result(Body::One(result)) if result.len() <= COPIED_BYTES => {
+            Payload::Result(Body::One(result)) if result.len() <= SHORT_BYTES => {
                 let mut text = Vec::with_capacity(result.len() + 64);
                 reply::result(&mut text, id, result);
                 body.push(text.into());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::super::entry::{Body, CodedForms, Entry, Kept, Place, handed_out};
+use super::super::entry::{Body, CodedForms, Entry, Kept, Place, Stamp};
 use super::account::{Unmade, Value};
 use crate::methods::{AccountEncoding, AccountForm};
 use crate::node::Contextual;
@@ -92,10 +92,10 @@ fn alone(context: &[u8], value: &Value) -> Option<Single> {
 
 /// A list from single ones, whatever their slots: the lowest is the list's, and its age is the oldest's.
 pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
-    let lowest = singles.iter().min_by_key(|single| single.slot)?;
+    let lowest = singles.iter().min_by_key(|single| single.stamp.slot)?;
     let Kept::Account { result, context: (from, to), .. } = &lowest.kept else { return None };
     let context = result.slice(*from as usize..*to as usize);
-    let sent_at = singles.iter().map(|single| single.sent_at).min()?;
+    let sent_at = singles.iter().map(|single| single.stamp.sent_at).min()?;
     let values = singles.iter().map(|single| match &single.kept {
         Kept::Account { value, .. } => Some(value.clone()),
         _ => None,
@@ -104,10 +104,7 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     let kept = Kept::Accounts { context, values, asked: None };
     Some(Entry {
         kept,
-        slot: lowest.slot,
-        sent_at,
-        class: lowest.class,
-        derived: true,
+        stamp: Stamp { slot: lowest.stamp.slot, sent_at, class: lowest.stamp.class, derived: true },
         coded: CodedForms::default(),
     })
 }
@@ -118,7 +115,7 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
 /// As for [`Value::write`].
 pub fn write_single(result: &Bytes, value: &Value, form: AccountForm) -> Result<(Body, bool), Unmade> {
     if value.is_kept_in(form) {
-        return Ok((Body::One(handed_out(result)), false));
+        return Ok((Body::One(result.clone()), false));
     }
     let from = value.text().as_ptr() as usize - result.as_ptr() as usize;
     let mut pieces = vec![result.slice(..from)];

@@ -242,7 +242,7 @@ impl Real {
             Found::Stale(entry) => (entry, Outcome::Stale),
             Found::Expired | Found::Nothing => return None,
         };
-        Some(told(&self.cache.hit(&query, &entry, outcome).await.unwrap()))
+        Some(told(&self.cache.hit(&query, &entry.entry(), outcome).await.unwrap()))
     }
 }
 

@@ -1,16 +1,15 @@
-//! The entries by their keys, as they are read: few lines of memory away, in shards that each have a lock of their own.
+//! The entries by their keys, as they are read: two lines of memory away and their own, in shards that each have a lock.
 //!
 //! What is in here is what moka has been told of, or is about to be: each placing has a number, and the one that moka lets
 //! go is the one that leaves.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry as Place;
-
-use super::super::entry::Entry;
 use super::super::key::Key;
+use super::buckets::Buckets;
+use super::held::Held;
 
 /// So many that two who read at once seldom meet, and that one of them is moved quickly when it grows: with 5 million
 /// entries it has 5,000.
@@ -27,25 +26,17 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Shard {
-    placings: RwLock<HashTable<Placing>>,
+    held: RwLock<Buckets<Held>>,
     alone: Mutex<()>,
 }
 
-/// An entry in its place; the key stands beside it, not behind a pointer.
-#[derive(Debug)]
-struct Placing {
-    key: Key,
-    entry: Arc<Entry>,
-    number: u64,
-}
-
 /// What was taken out; millions of entries take seconds to free.
-pub(super) struct Emptied(Vec<HashTable<Placing>>);
+pub(super) struct Emptied(Vec<Buckets<Held>>);
 
 impl Emptied {
     /// How many entries there are.
     pub(super) fn len(&self) -> usize {
-        self.0.iter().map(HashTable::len).sum()
+        self.0.iter().map(Buckets::len).sum()
     }
 }
 
@@ -69,22 +60,15 @@ impl Table {
     }
 
     /// The entry in the place of `key`, whose hash is `hash`.
-    pub(super) fn get(&self, hash: u64, key: &Key) -> Option<Arc<Entry>> {
-        let shard = self.shard(hash).read();
-        shard.find(hash, |placing| placing.key == *key).map(|placing| Arc::clone(&placing.entry))
+    pub(super) fn get(&self, hash: u64, key: &Key) -> Option<Held> {
+        self.shard(hash).read().find(hash, |held| held.key() == key).cloned()
     }
 
-    /// Puts `entry` into the place of `key`, by this number.
-    pub(super) fn put(&self, hash: u64, key: Key, entry: Arc<Entry>, number: u64) {
+    /// Puts `entry` into the place of its key.
+    pub(super) fn put(&self, hash: u64, entry: Held) {
         let mut shard = self.shard(hash).write();
-        let placing = Placing { key, entry, number };
-        let before = match shard.entry(hash, |held| held.key == placing.key, |held| self.hash(&held.key)) {
-            Place::Occupied(mut held) => Some(std::mem::replace(held.get_mut(), placing)),
-            Place::Vacant(free) => {
-                free.insert(placing);
-                None
-            }
-        };
+        let key = entry.key().clone();
+        let before = shard.put(hash, entry, |held| *held.key() == key);
         // Freeing a long answer is no work under the lock.
         drop(shard);
         drop(before);
@@ -92,19 +76,19 @@ impl Table {
 
     /// Empties the place of `key`; whether there was anything.
     pub(super) fn remove(&self, hash: u64, key: &Key) -> bool {
-        self.remove_where(hash, |placing| placing.key == *key)
+        self.remove_where(hash, |held| held.key() == key)
     }
 
     /// Empties the place that was filled by this number, unless something else is there by now.
     pub(super) fn remove_placing(&self, hash: u64, number: u64) {
-        self.remove_where(hash, |placing| placing.number == number);
+        self.remove_where(hash, |held| held.number() == number);
     }
 
     /// Takes everything out at once, and does `then` before anybody places something again.
     pub(super) fn emptied(&self, then: impl FnOnce()) -> Emptied {
         // Everybody else holds one of them at most.
         let _alone: Vec<_> = self.shards.iter().map(Shard::alone).collect();
-        let all = self.shards.iter().map(|shard| std::mem::take(&mut *shard.write())).collect();
+        let all = self.shards.iter().map(|shard| mem::take(&mut *shard.write())).collect();
         then();
         Emptied(all)
     }
@@ -113,23 +97,19 @@ impl Table {
     pub(super) fn keys(&self, takes: impl Fn(&Key) -> bool) -> impl Iterator<Item = Key> {
         self.shards.iter().flat_map(move |shard| {
             let shard = shard.read();
-            shard.iter().map(|placing| &placing.key).filter(|key| takes(key)).cloned().collect::<Vec<_>>()
+            shard.iter().map(Held::key).filter(|key| takes(key)).cloned().collect::<Vec<_>>()
         })
     }
 
-    fn remove_where(&self, hash: u64, is_it: impl FnMut(&Placing) -> bool) -> bool {
+    fn remove_where(&self, hash: u64, is_it: impl FnMut(&Held) -> bool) -> bool {
         let mut shard = self.shard(hash).write();
-        let removed = shard.find_entry(hash, is_it).ok().map(|found| found.remove().0);
-        if shard.len() < shard.capacity() / 8 {
-            // Room that many entries needed is not kept when they are gone.
-            shard.shrink_to(0, |held| self.hash(&held.key));
-        }
+        let removed = shard.take(hash, is_it);
         drop(shard);
         removed.is_some()
     }
 
     fn shard(&self, hash: u64) -> &Shard {
-        // The lowest bits say where in its shard an entry is, the highest are compared first.
+        // The lowest bits say where in its shard an entry is, the highest stand for it there.
         let bits = (hash >> 32) as usize;
         &self.shards[bits % SHARDS]
     }
@@ -140,12 +120,12 @@ impl Shard {
         self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, HashTable<Placing>> {
-        self.placings.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, Buckets<Held>> {
+        self.held.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, HashTable<Placing>> {
-        self.placings.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> RwLockWriteGuard<'_, Buckets<Held>> {
+        self.held.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -157,9 +137,9 @@ mod tests {
     #[test]
     fn keys_of_one_hash_keep_apart() {
         let (table, hash) = (Table::default(), 7);
-        let slot = |key: u64| table.get(hash, &Key::NoBlock(key)).map(|held| held.slot);
+        let slot = |key: u64| table.get(hash, &Key::NoBlock(key)).map(|held| held.slot());
         for key in 0..3 {
-            table.put(hash, Key::NoBlock(key), entry(10 + key, 4), key);
+            table.put(hash, Held::new(Key::NoBlock(key), &entry(10 + key, 4), key));
         }
         assert_eq!([slot(0), slot(1), slot(2), slot(3)], [Some(10), Some(11), Some(12), None]);
         table.remove_placing(hash, 1);
@@ -171,10 +151,10 @@ mod tests {
     fn what_took_a_place_later_is_not_taken_for_what_leaves() {
         let (table, key) = (Table::default(), Key::NoBlock(1));
         let hash = table.hash(&key);
-        table.put(hash, key.clone(), entry(10, 4), 1);
-        table.put(hash, key.clone(), entry(11, 4), 2);
+        table.put(hash, Held::new(key.clone(), &entry(10, 4), 1));
+        table.put(hash, Held::new(key.clone(), &entry(11, 4), 2));
         table.remove_placing(hash, 1);
-        assert_eq!(table.get(hash, &key).map(|held| held.slot), Some(11));
+        assert_eq!(table.get(hash, &key).map(|held| held.slot()), Some(11));
         table.remove_placing(hash, 2);
         assert!(table.get(hash, &key).is_none());
     }
@@ -182,10 +162,10 @@ mod tests {
     #[test]
     fn room_that_many_needed_is_not_kept_for_few() {
         let table = Table::default();
-        let room = || table.shards.iter().map(|shard| shard.read().capacity()).sum::<usize>();
+        let room = || table.shards.iter().map(|shard| shard.read().room()).sum::<usize>();
         let keys: Vec<Key> = (0..100_000).map(Key::NoBlock).collect();
         for (number, key) in (0..).zip(&keys) {
-            table.put(table.hash(key), key.clone(), entry(1, 4), number);
+            table.put(table.hash(key), Held::new(key.clone(), &entry(1, 4), number));
         }
         let full = room();
         assert!(full >= keys.len());

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use tokio::time::Instant;
 
-use super::super::entry::{Body, COPIED_BYTES, CodedForms, Kept, Payload};
+use super::super::entry::{Body, CodedForms, Kept, Payload, SHORT_BYTES};
 use super::super::freshness::Class;
 use super::*;
 use crate::coding::{Coded, Coding};
@@ -11,10 +11,7 @@ pub(super) fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
     let kept = Kept::Said(Payload::Result(Body::One(Bytes::from(vec![b'1'; bytes]))));
     Arc::new(Entry {
         kept,
-        slot,
-        sent_at: Instant::now(),
-        class: Class::Samples,
-        derived: false,
+        stamp: Stamp { slot, sent_at: Instant::now(), class: Class::Samples, derived: false },
         coded: CodedForms::default(),
     })
 }
@@ -26,10 +23,10 @@ fn store(capacity: u64, max_entry: u64) -> Store {
 #[tokio::test]
 async fn an_entry_is_replaced_by_the_same_or_a_higher_slot_only() {
     let store = store(1 << 20, 1 << 20);
-    let held = || store.get(&Key::Samples).map(|e| (e.slot, e.kept.weight()));
+    let held = || store.get(&Key::Samples).map(|e| (e.slot(), e.entry().kept.weight()));
     assert!(matches!(store.keep(Key::Samples, &entry(10, 1), |_| true), Placed::Stored));
     assert!(
-        matches!(store.keep(Key::Samples, &entry(9, 2), |_| true), Placed::Behind(held) if held.slot == 10)
+        matches!(store.keep(Key::Samples, &entry(9, 2), |_| true), Placed::Behind(held) if held.stamp.slot == 10)
     );
     assert_eq!(held(), Some((10, 1)));
     assert!(matches!(store.keep(Key::Samples, &entry(10, 3), |_| true), Placed::Stored));
@@ -94,20 +91,19 @@ async fn a_hot_small_set_outlives_a_scan_of_large_blocks_that_nobody_asks_for_ag
 
 #[tokio::test]
 async fn a_kept_answer_is_handed_out_without_a_copy_if_it_is_long() {
-    for (bytes, is_long) in [(5 << 20, true), (COPIED_BYTES + 1, true), (COPIED_BYTES, false)] {
+    for (bytes, is_long) in [(5 << 20, true), (SHORT_BYTES + 1, true), (SHORT_BYTES, false)] {
         let store = store(16 << 20, 8 << 20);
         let block = entry(1, bytes);
         store.keep(Key::NoBlock(1), &block, |_| true);
         let held = store.get(&Key::NoBlock(1)).unwrap();
-        let address = |entry: &Entry| match &entry.kept {
-            Kept::Said(Payload::Result(Body::One(text))) => text.as_ptr(),
+        let text = |entry: &Entry| match &entry.kept {
+            Kept::Said(Payload::Result(Body::One(text))) => text.clone(),
             other => panic!("{other:?}"),
         };
-        assert_eq!(address(&held), address(&block));
-        let Kept::Said(payload) = &held.kept else { panic!("no text") };
-        let Payload::Result(delivered) = payload.handed_out() else { panic!("an error") };
-        assert_eq!(delivered.whole().len(), bytes);
-        assert_eq!(delivered.pieces()[0].as_ptr() == address(&block), is_long, "{bytes}");
+        assert_eq!(text(&held.entry()), text(&block));
+        assert_eq!(text(&held.entry()).as_ptr() == text(&block).as_ptr(), is_long, "{bytes}");
+        let short = held.short(None).map(|payload| payload.len());
+        assert_eq!(short, (!is_long).then_some(bytes), "{bytes}");
     }
 }
 
@@ -136,7 +132,7 @@ fn does(store: &Store, deed: &Deed) {
     match deed {
         Deed::Keep(key, bytes) => drop(store.keep(Key::NoBlock(*key), &entry(*key, *bytes), |_| true)),
         Deed::Compress(key, bytes) => {
-            if let Some(held) = store.get(&Key::NoBlock(*key)) {
+            if let Some(held) = store.get(&Key::NoBlock(*key)).map(|held| held.entry()) {
                 let text = Bytes::from(vec![b'1'; *bytes]);
                 if let Some(coded) = Coded::new(Coding::Gzip, &text) {
                     let _ = held.coded.of(Coding::Gzip).set(coded);
@@ -154,7 +150,8 @@ fn does(store: &Store, deed: &Deed) {
 
 /// What can be read: bytes and entries.
 fn readable(store: &Store) -> (u64, u64) {
-    let held = (0..40).map(Key::NoBlock).filter_map(|key| store.get(&key).map(|held| weight(&key, &held)));
+    let held =
+        (0..40).map(Key::NoBlock).filter_map(|key| store.get(&key).map(|held| weight(&key, &held.entry())));
     held.fold((0, 0), |(bytes, entries), weight| (bytes + weight, entries + 1))
 }
 

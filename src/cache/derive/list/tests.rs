@@ -20,10 +20,7 @@ fn entry(single: Single, slot: u64) -> Arc<Entry> {
     let class = Class::Account(Commitment::Finalized);
     Arc::new(Entry {
         kept,
-        slot,
-        sent_at: Instant::now(),
-        class,
-        derived: false,
+        stamp: Stamp { slot, sent_at: Instant::now(), class, derived: false },
         coded: CodedForms::default(),
     })
 }
@@ -49,12 +46,15 @@ async fn a_list_gives_its_singles_and_they_give_it_back() {
     );
     let kept: Vec<_> = singles.into_iter().map(|single| entry(single, 9)).collect();
     let list = joined(&kept).unwrap();
-    assert_eq!((text(&list).as_str(), list.slot), (LIST, 9));
+    assert_eq!((text(&list).as_str(), list.stamp.slot), (LIST, 9));
     let later = Bytes::from_static(br#"{"context":{"slot":10},"value":null}"#);
     let later = entry(read_single(&later, FORM).unwrap(), 10);
     let mixed = joined(&[later, Arc::clone(&kept[0])]).unwrap();
     let expected = r#"{"context":{"apiVersion":"4.0.0","slot":9},"value":[null,{"data":["AQ==","base64"],"owner":"x","space":1}]}"#;
-    assert_eq!((text(&mixed).as_str(), mixed.slot, mixed.sent_at), (expected, 9, kept[0].sent_at));
+    assert_eq!(
+        (text(&mixed).as_str(), mixed.stamp.slot, mixed.stamp.sent_at),
+        (expected, 9, kept[0].stamp.sent_at)
+    );
     assert!(joined(&[]).is_none(), "nothing to take a context from");
 }
 
