@@ -36,7 +36,7 @@ const IDLE: Duration = Duration::from_hours(24);
 
 /// Of so many reads one is told to moka as long as half of the room is left: all that follows from them by then is what
 /// goes as idle, and in which order what is held was asked for.
-const SAMPLED: u64 = 8;
+const SAMPLED: u64 = 16;
 
 /// Of more entries the freeing would hold up a worker.
 const FREED_AT_ONCE: usize = 1000;
