@@ -239,15 +239,15 @@ impl Cache {
 
     /// An answer from what was found, or from what it can be made of at once; `None` where a node is to be asked.
     async fn from_kept(self: &Arc<Self>, call: &Asked<'_>, found: &Found) -> Option<Result<Answer, Error>> {
-        if let Found::Fresh(entry) = found {
-            return Some(self.hit(call.query, &entry.entry(), Outcome::Hit).await);
+        if let Found::Fresh(held) = found {
+            return Some(self.hit(call.query, &held.entry(), Outcome::Hit).await);
         }
         if let Some(list) = self.assembled(call, Use::Fresh) {
             return Some(self.hit(call.query, &list, Outcome::Derived).await);
         }
-        if let Found::Stale(entry) = found {
+        if let Found::Stale(held) = found {
             drop(self.board(&call.plan, Demand::Any, &call.terms.trace));
-            return Some(self.hit(call.query, &entry.entry(), Outcome::Stale).await);
+            return Some(self.hit(call.query, &held.entry(), Outcome::Stale).await);
         }
         None
     }
@@ -390,13 +390,13 @@ impl Cache {
     }
 
     /// The entry held for `key`, if it may be used so and reaches the slot that the caller wants.
-    fn usable(&self, key: &Key, usage: Use, wanted: Option<Slot>, now: Instant) -> Option<Arc<Entry>> {
+    fn usable(&self, key: &Key, usage: Use, wanted: Option<Slot>, now: Instant) -> Option<Held> {
         let held = self.store.get(key)?;
         let usable = match usage {
             Use::Fresh => self.rules.judge(held.stamp(), &self.frontier, now) == Freshness::Fresh,
             Use::InFault => self.serves(held.stamp()),
         };
-        (usable && held.stamp().reaches(wanted)).then(|| held.entry())
+        (usable && held.stamp().reaches(wanted)).then_some(held)
     }
 
     /// Whether the frontier is at `slot`, or arrives there within a moment.

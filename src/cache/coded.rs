@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Cache;
-use super::entry::{Entry, Payload};
+use super::entry::{Entry, Payload, SHORT_BYTES};
 use super::key::{Finality, Key, Plan};
 use super::serve::is_as_kept;
 use crate::coding::{Coded, Coding};
@@ -12,6 +12,9 @@ use crate::node::OFF_WORKER_BYTES;
 
 /// Below this a compressed answer saves less than a packet and costs more than sending it.
 pub const WORTH_BYTES: usize = 4 * 1024;
+
+// What is held of a short answer has no room for other forms of its text.
+const _: () = assert!(SHORT_BYTES < WORTH_BYTES, "only long answers are compressed");
 
 /// `entry`, if `payload` is its own text and worth compressing.
 pub(super) fn source(query: &Query, entry: &Arc<Entry>, payload: &Payload) -> Option<Arc<Entry>> {

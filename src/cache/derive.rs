@@ -23,7 +23,7 @@ use super::fetch::list_home;
 use super::key::{Key, Plan};
 use super::sizes::{Size, source_form, sources};
 use super::status::CacheStatus;
-use super::store::Placed;
+use super::store::{Held, Placed};
 use super::{Answer, Asked, Cache};
 use crate::config::Assemble;
 use crate::methods::{AccountsQuery, Pubkey, Query, Slot, VotesQuery};
@@ -46,12 +46,13 @@ impl Cache {
         let (source, make) = match &plan.key {
             Key::Votes(query @ VotesQuery { vote_pubkey: Some(pubkey), .. }) => {
                 let all = Key::Votes(VotesQuery { vote_pubkey: None, ..*query });
-                (self.usable(&all, usage, None, now)?, Make::Votes(*pubkey))
+                (self.usable(&all, usage, None, now)?.entry(), Make::Votes(*pubkey))
             }
             Key::Block(slot, asked, finality) => {
                 let kept = |shape| {
-                    let entry = self.usable(&Key::Block(*slot, shape, *finality), usage, None, now);
-                    entry.filter(|entry| matches!(entry.kept, Kept::Said(Payload::Result(_))))
+                    let held = self.usable(&Key::Block(*slot, shape, *finality), usage, None, now);
+                    held.map(|held| held.entry())
+                        .filter(|entry| matches!(entry.kept, Kept::Said(Payload::Result(_))))
                 };
                 let found = block::sources(*asked).find_map(|shape| Some((kept(shape)?, shape)));
                 let (entry, shape) = found?;
@@ -90,8 +91,8 @@ impl Cache {
         let _held = self.generation.hold();
         let singles = self.singles(query, usage, call.wanted());
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
-        let one_slot = singles.iter().all(|single| single.stamp.slot == singles[0].stamp.slot);
-        let list = (one_slot || mode == Assemble::WithinBound).then(|| list::joined(&singles))??;
+        let one_slot = singles.iter().all(|single| single.slot() == singles[0].slot());
+        let list = (one_slot || mode == Assemble::WithinBound).then(|| joined(&singles))??;
         self.keep_list(query, list)
     }
 
@@ -117,7 +118,7 @@ impl Cache {
         let list = {
             let _held = self.generation.hold();
             let singles = self.singles(query, Use::Fresh, call.wanted());
-            self.keep_list(query, list::joined(&singles.into_iter().collect::<Option<Vec<_>>>()?)?)?
+            self.keep_list(query, joined(&singles.into_iter().collect::<Option<Vec<_>>>()?)?)?
         };
         let (status, outcome) = match fetched.outcome {
             Outcome::Collapsed => (CacheStatus::Collapsed, Outcome::Collapsed),
@@ -142,15 +143,20 @@ impl Cache {
     }
 
     /// For each account of `list` what is kept from which its element can be made, the newest of it.
-    fn singles(&self, list: &AccountsQuery, usage: Use, wanted: Option<Slot>) -> Vec<Option<Arc<Entry>>> {
+    fn singles(&self, list: &AccountsQuery, usage: Use, wanted: Option<Slot>) -> Vec<Option<Held>> {
         let now = Instant::now();
         let single = |pubkey: &Pubkey| {
             let key = |form| Key::Account(*pubkey, form, list.commitment);
             let kept = sources(list.form).filter_map(|form| self.usable(&key(form), usage, wanted, now));
-            kept.max_by_key(|single| (single.stamp.slot, single.stamp.sent_at))
+            kept.max_by_key(|single| (single.slot(), single.stamp().sent_at))
         };
         list.pubkeys.iter().map(single).collect()
     }
+}
+
+/// A list of what is held singly.
+fn joined(singles: &[Held]) -> Option<Entry> {
+    list::joined(&singles.iter().map(Held::entry).collect::<Vec<_>>())
 }
 
 /// What is made of a kept text.

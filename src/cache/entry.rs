@@ -130,7 +130,7 @@ pub enum Kept {
         /// In which encoding, without a slice, the caller asked for whom it was fetched.
         asked: Option<AccountEncoding>,
     },
-    /// A list of accounts, each of whose bytes are shared with its single entry.
+    /// A list of accounts, each of whose bytes are shared with its single entry where that is long.
     Accounts {
         /// The context.
         context: Bytes,

@@ -10,7 +10,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 pub(super) struct Generation(RwLock<u64>);
 
 /// Holds a generation: as long as it is there the next does not begin.
-pub(super) struct Held<'a>(RwLockReadGuard<'a, u64>);
+pub(super) struct Hold<'a>(RwLockReadGuard<'a, u64>);
 
 impl Generation {
     /// The next one begins, once nobody holds this one. What is emptied is emptied after.
@@ -24,12 +24,12 @@ impl Generation {
     }
 
     /// Holds it for as long as something of it is kept; not across an await.
-    pub(super) fn hold(&self) -> Held<'_> {
-        Held(self.0.read().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn hold(&self) -> Hold<'_> {
+        Hold(self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Held<'_> {
+impl Hold<'_> {
     /// Its number.
     pub(super) fn number(&self) -> u64 {
         *self.0

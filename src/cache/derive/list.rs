@@ -1,4 +1,4 @@
-//! Lists of accounts from single ones of one slot, and the other way round; both share each account's bytes.
+//! Lists of accounts from single ones of one slot, and the other way round; both share the bytes of a long account.
 //!
 //! Element i of a list is the `value` of the single answer in the same form at the same slot, exactly. A list made
 //! here is as consistent as a node's own: at finalized even a node's list may mix neighbouring slots.
@@ -117,10 +117,10 @@ pub fn write_single(result: &Bytes, value: &Value, form: AccountForm) -> Result<
     if value.is_kept_in(form) {
         return Ok((Body::One(result.clone()), false));
     }
-    let from = value.text().as_ptr() as usize - result.as_ptr() as usize;
-    let mut pieces = vec![result.slice(..from)];
+    let (from, to) = value.place_in(result).ok_or(Unmade::Broken)?;
+    let mut pieces = vec![result.slice(..from as usize)];
     value.write(form, &mut pieces)?;
-    pieces.push(result.slice(from + value.text().len()..));
+    pieces.push(result.slice(to as usize..));
     Ok((Body::of(pieces), true))
 }
 
