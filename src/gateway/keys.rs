@@ -37,8 +37,8 @@ pub fn is_name(name: &str) -> bool {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyHash([u8; 32]);
 
-/// In tables by [`BuildUniform`]. Nobody can make one slow: what is in it was chosen by who writes the key file, and a
-/// caller who looks for keys with a certain beginning only looks.
+/// In tables by `uniform::BuildUniform`. Nobody can make one slow: what is in it was chosen by who writes the key file,
+/// and a caller who looks for keys with a certain beginning only looks.
 impl Hash for KeyHash {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // Without the length that a slice's own hash would put before it.
