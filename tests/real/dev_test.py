@@ -191,6 +191,9 @@ class Secrets(unittest.TestCase):
         with Running("serve", "--config", str(Path(self.folder.name, "slotfront.toml"))) as serve:
             public = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)").group(1)
             admin = "http://" + serve.wait_for(r"server\.admin_listen\W+(127\.0\.0\.1:\d+)").group(1)
+            if upstream_answers:
+                # Until a probe of the simulated node has come back there is no node to ask.
+                ready(admin + "/")
             call = lambda method, params=(): json.dumps(
                 {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}).encode()
             bodies = [call("getClusterNodes"), call("getVoteAccounts"), call("nothing"), call("getBlock", [-1]), b"no json",
