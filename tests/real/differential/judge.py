@@ -47,10 +47,11 @@ def check_life(front):
         if where.startswith("fetched") and lag > 0 and not completed:
             run.found("behind", request, f"went up, but slot {slot} is under {shown.at(front.sent)}, shown before", front)
     elif request.method == "getVoteAccounts" and front.mark:
-        before = run.votes[commitment].at(front.sent - VOTES_TTL_S[commitment])
+        ttl_s = VOTES_TTL_S[commitment] * STRETCH[commitment]
+        before = run.votes[commitment].at(front.sent - ttl_s)
         run.count("votes lag", (commitment, run.votes[commitment].at(front.sent) - front.mark))
         if front.mark < before:
-            run.found("age", request, f"lastVote {front.mark}, but one ttl before the node had shown {before}", front)
+            run.found("age", request, f"lastVote {front.mark}, but {ttl_s} s before it was asked the node had shown {before}", front)
     elif request.method == "getRecentPerformanceSamples" and front.mark:
         before = run.samples.at(front.sent - SAMPLES_TTL_S)
         if front.mark < before:
