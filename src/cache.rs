@@ -353,16 +353,16 @@ impl Cache {
     fn judged(&self, plan: &Plan, wanted: Option<Slot>, mut not_fresh: impl FnMut(StaleCause)) -> Found {
         let now = Instant::now();
         let mut found = Found::Nothing;
-        for entry in self.candidates(plan).into_iter().flatten() {
-            if !entry.stamp().reaches(wanted) {
+        for held in self.candidates(plan).into_iter().flatten() {
+            if !held.stamp().reaches(wanted) {
                 not_fresh(StaleCause::Floor);
                 continue;
             }
-            match self.rules.judge(entry.stamp(), &self.frontier, now) {
-                Freshness::Fresh => return Found::Fresh(entry),
+            match self.rules.judge(held.stamp(), &self.frontier, now) {
+                Freshness::Fresh => return Found::Fresh(held),
                 Freshness::Stale(cause) => {
                     not_fresh(cause);
-                    found = Found::Stale(entry);
+                    found = Found::Stale(held);
                 }
                 Freshness::Expired(cause) => {
                     not_fresh(cause);

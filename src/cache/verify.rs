@@ -74,8 +74,7 @@ impl Verifier {
     }
 
     /// Compares a hit if it is picked and there is room: `delivered` is what the caller of `query` got of an entry of this
-    /// `stamp`.
-    /// Returns at once; the comparison is one of `tasks`.
+    /// `stamp`. Returns at once; the comparison is one of `tasks`.
     pub fn maybe(
         self: &Arc<Self>,
         pool: &Arc<Pool>,

@@ -93,8 +93,8 @@ impl Table {
         Emptied(all)
     }
 
-    /// The keys that `takes`, shard by shard: what is done with one is done while no lock is held. Each key
-    /// is fetched from memory, so a shard of thousands is held for a part of a millisecond.
+    /// The keys that `takes`, shard by shard: what is done with one is done while no lock is held. Each key is
+    /// fetched from memory, so a shard of thousands is held for longer than one read takes.
     pub(super) fn keys(&self, takes: impl Fn(&Key) -> bool) -> impl Iterator<Item = Key> {
         self.shards.iter().flat_map(move |shard| {
             let shard = shard.read();
