@@ -39,6 +39,20 @@ def programs(target, *examples):
     return ROOT / "target" / "dist"
 
 
+def add_target_options(parser):
+    """Adds the options that name built programs: the ones to measure, and an older build to measure beside them."""
+    parser.add_argument("--target", type=pathlib.Path, help="a folder with the built programs; else they are built")
+    parser.add_argument(
+        "--against", type=pathlib.Path, metavar="FOLDER",
+        help="a folder with the program `slotfront` of an older build, which takes turns with the new one",
+    )
+
+
+def builds(target, against):
+    """The builds to measure, by the name that tables give them."""
+    return {"slotfront": target} | ({"slotfront, the older build": against.resolve()} if against else {})
+
+
 def machine():
     model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
@@ -165,6 +179,12 @@ def await_port(port, process=None):
         except OSError:
             time.sleep(0.1)
     sys.exit(f"nothing listens on port {port}")
+
+
+def node_calls(port):
+    """Calls for accounts and lists that a yardstick node has answered."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}", b'{"jsonrpc":"2.0","id":1,"method":"calls"}')
+    return json.load(urllib.request.urlopen(request))["result"]
 
 
 def load_command(target, url, connections, *arguments):

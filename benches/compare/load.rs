@@ -22,7 +22,7 @@ mod wire;
 use dice::Dice;
 use wire::{Connection, Fault, Target};
 
-/// Accounts of one list, which fills the entries of all of them.
+/// The usual length of a list, which fills the entries of all its accounts.
 const LIST: u64 = 100;
 /// Calls of `churn` that ask again what was asked before, of a hundred; and how long before, at most.
 const AGAIN: u64 = 20;
@@ -40,12 +40,15 @@ struct Options {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Asks for accounts 0 to N - 1, each `size` bytes long, in lists of 100
+    /// Asks for accounts 0 to N - 1, each `size` bytes long, in lists
     Fill {
         #[arg(long)]
         entries: u64,
         #[arg(long, default_value_t = 3)]
         size: usize,
+        /// Accounts of one list; 1 asks for each alone
+        #[arg(long, default_value_t = LIST)]
+        list: u64,
     },
     /// Asks for accounts and blocks of all sizes, until there were so many bytes of answers, or so many seconds are over
     Churn {
@@ -154,10 +157,17 @@ async fn main() -> Result<(), Fault> {
     for _ in 0..options.connections {
         let (target, done) = (options.target.clone(), Arc::clone(&done));
         match options.what {
-            What::Fill { entries, size } => tasks.spawn(ask(target, done, u64::MAX, move |done| {
-                let from = done.next.fetch_add(LIST, Ordering::Relaxed);
-                (from < entries).then(|| list((from..entries.min(from + LIST)).map(|number| (size, number))))
+            What::Fill { entries, size, list: 1 } => tasks.spawn(ask(target, done, u64::MAX, move |done| {
+                let number = done.next.fetch_add(1, Ordering::Relaxed);
+                (number < entries).then(|| one(size, number))
             })),
+            What::Fill { entries, size, list: length } => {
+                tasks.spawn(ask(target, done, u64::MAX, move |done| {
+                    let from = done.next.fetch_add(length, Ordering::Relaxed);
+                    let numbers = from..entries.min(from + length);
+                    (from < entries).then(|| list(numbers.map(|number| (size, number))))
+                }))
+            }
             What::Churn { bytes, seconds, seed, reconnect, .. } => {
                 let until = seconds.map(|seconds| begun + Duration::from_secs(seconds));
                 tasks.spawn(ask(target, done, reconnect, move |done| {

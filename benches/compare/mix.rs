@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slotfront::methods::{Commitment, Pubkey};
-use slotfront::sim::{Cluster, Settings};
+use slotfront::sim::{Cluster, SLOT_TIME, Settings};
 
 use crate::dice::Dice;
 
@@ -179,7 +179,7 @@ impl Mix {
         self.number += 1;
         // Calls come by themselves: the time between two of them is distributed exponentially.
         self.at += Duration::from_secs_f64(-(1.0 - dice.part()).ln() / self.rate);
-        let slots = u32::try_from(self.at.as_millis() / 400).unwrap_or(u32::MAX);
+        let slots = u32::try_from(self.at.as_millis() / SLOT_TIME.as_millis()).unwrap_or(u32::MAX);
         while self.steps < slots {
             self.twin.step();
             self.steps += 1;

@@ -3,14 +3,15 @@
 //! `constant` reads a body and answers the same to all; `floor` parses, limits, looks up in moka and splices, without
 //! keys, methods, freshness or metrics; `node` answers as a node whose chain stands still, and account data is as long
 //! as the account's address says ([`sized::address`]), else `LENGTH` bytes; a block is about as long as its slot's number,
-//! one long string, or transactions for who asks for `jsonParsed`. Each takes its port as the last argument and
-//! says when it listens.
+//! one long string, or transactions for who asks for `jsonParsed`. Its method `calls` tells how many accounts and lists
+//! it was asked for. Each takes its port as the last argument and says when it listens.
 
 #![expect(clippy::print_stdout, reason = "its output is how its caller knows that it listens")]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -34,6 +35,8 @@ mod sized;
 /// Bytes of account data that make an answer of 247 bytes.
 const LENGTH: usize = 3;
 const SLOT: u64 = 400_000_000;
+/// The calls for accounts and lists that `node` has answered.
+static CALLS: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Deserialize)]
 struct Call<'a> {
@@ -100,11 +103,16 @@ async fn node(body: Bytes) -> Response {
         "getGenesisHash" => r#""11111111111111111111111111111111""#.to_owned(),
         "getVersion" => r#"{"solana-core":"4.0.0","feature-set":1}"#.to_owned(),
         "getBlock" => block(&first, &config),
+        "calls" => CALLS.load(Ordering::Relaxed).to_string(),
         "getMultipleAccounts" => {
+            CALLS.fetch_add(1, Ordering::Relaxed);
             let values: Vec<String> = first.as_array().into_iter().flatten().map(value_of).collect();
             contextual(&format!("[{}]", values.join(",")))
         }
-        _ => contextual(&value_of(&first)),
+        _ => {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+            contextual(&value_of(&first))
+        }
     };
     json(enveloped(&result, call.id.get()))
 }
