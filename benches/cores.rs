@@ -18,6 +18,7 @@ use slotfront::jsonrpc::Id;
 use slotfront::jsonrpc::envelope::{self, Element, Request};
 use slotfront::jsonrpc::reply;
 use slotfront::methods::{Method, Profile, Query};
+use slotfront::pool::Caller;
 use slotfront::sim::Cluster;
 use slotfront::telemetry::{Metrics, Outcome, Trace};
 use tokio::time::Instant;
@@ -28,7 +29,7 @@ use scene::Scene;
 
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(500);
-const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const CLIENT: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
 
 struct Site {
     cache: Arc<Cache>,
@@ -69,7 +70,9 @@ fn asked(body: &Bytes) -> (Id, Query) {
 }
 
 fn terms(now: Instant) -> Terms {
-    Terms { bypass: false, floor: None, deadline: now + Duration::from_secs(10), trace: Trace::default() }
+    let deadline = now + Duration::from_secs(10);
+    let (caller, trace) = (Caller::default(), Trace::default());
+    Terms { bypass: false, floor: None, deadline, coding: None, caller, trace }
 }
 
 impl Site {

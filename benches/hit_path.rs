@@ -14,6 +14,7 @@ use slotfront::frontier::Frontier;
 use slotfront::jsonrpc::envelope::{self, Element, Request};
 use slotfront::jsonrpc::{Id, reply};
 use slotfront::methods::{Method, Profile, Query};
+use slotfront::pool::Caller;
 use slotfront::telemetry::Trace;
 use tokio::time::Instant;
 
@@ -40,6 +41,8 @@ fn hit_path(c: &mut Criterion) {
         bypass: false,
         floor: None,
         deadline: Instant::now() + Duration::from_secs(10),
+        coding: None,
+        caller: Caller::default(),
         trace: Trace::default(),
     };
     let (frontier, sizes) = (Frontier::new(1), Sizes::default());

@@ -16,7 +16,7 @@ use slotfront::config::{Config, Secret, Upstream};
 use slotfront::gateway::Gateway;
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Method, Profile, Query};
-use slotfront::pool::Ask;
+use slotfront::pool::{Ask, Caller};
 use slotfront::sim::{Cluster, Fault, Settings};
 use slotfront::telemetry::Trace;
 use tokio::net::TcpListener;
@@ -110,6 +110,7 @@ fn ask(body_wallet: &str) -> Ask {
         prefer: None,
         alone: false,
         deadline,
+        caller: Caller::default(),
         trace: Trace::default(),
     }
 }

@@ -98,7 +98,7 @@ OVERVIEW = dashboard(
             lines("Slots served behind", "short", "How many slots accounts and fees from the cache were behind the frontier: median "
                   "and 99th percentile by commitment.", ("{{commitment}} p50", lag(0.5)), ("{{commitment}} p99", lag(0.99)),
                   width=8),
-            lines("Frontier", "short", "Slots a second that the frontier advances, about 2.5 on mainnet; at zero the chain, "
+            lines("Frontier", "short", "Slots a second that the frontier advances, 4 to 5 on mainnet today; at zero the chain, "
                   "or our view of it, stands still.",
                   ("{{commitment}}", "max by (commitment) (deriv(slotfront_frontier_slot{@}[2m]))"), width=8),
             lines("Age of the frontier", "s", "How long ago the frontier last moved, the oldest over the instances shown.",

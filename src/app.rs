@@ -1,8 +1,9 @@
 //! The composition root: a [`Config`] becomes running listeners and background tasks, and ends again in order.
 //!
 //! Everything is passed in: listeners are bound by the caller, so that port 0 works and a port in use is the caller's
-//! clear error. Ending goes in stages: readiness fails, the balancer is given time to see it, accepting stops, requests
-//! in flight finish, a deadline cuts the rest, and last go the background tasks and the admin listener.
+//! clear error. Ending goes in stages: readiness fails and answers tell clients to go, they are given time for it,
+//! accepting stops, requests in flight finish, a deadline cuts the rest, and last go the background tasks and the admin
+//! listener.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -19,29 +20,29 @@ use tokio_util::task::TaskTracker;
 use crate::admin::{self, Controls, Reload};
 use crate::aside::aside;
 use crate::cache::Cache;
+use crate::cache::purge::Filter;
 use crate::config::Config;
 use crate::config::reload::{Changes, Source};
 use crate::frontier::Frontier;
 use crate::gateway::{Gateway, GatewayError};
-use crate::http::Front;
 use crate::http::access::Sampled;
-use crate::http::listener::{self, Ends};
+use crate::http::listener::{self, Ends, LAST_MOMENT};
 use crate::http::tls::{Tls, TlsError};
+use crate::http::{Front, Outgoing};
 use crate::node::client::ClientError;
 use crate::pool::Pool;
 use crate::shared::{SharedError, Store};
 use crate::telemetry::{self, Metrics, ReloadResult, Tracer};
 use signals::{Hangup, Signals};
 
+mod clock;
 pub mod signals;
 mod status;
 mod upstreams;
 
-/// The part of `server.drain_timeout` that a balancer has to see that readiness fails, before connecting does: at the
-/// default 2 s, which is two looks of a usual balancer. A slower balancer wants a longer drain all the same.
+/// The part of `server.drain_timeout` in which clients are told to go before connecting fails, and a balancer sees that
+/// readiness does: at the default 2 s, two looks of a usual balancer. A slower balancer wants a longer drain all the same.
 const NOTICE_PART: u32 = 10;
-/// Between two looks whether the last connection has gone.
-const NOTICE_LOOK: Duration = Duration::from_millis(10);
 /// What still runs when the last connection has gone: the last writing of use, open status pages.
 const LAST_TASKS: Duration = Duration::from_secs(1);
 /// Between two looks at the configuration file.
@@ -112,9 +113,7 @@ pub struct App {
 /// The stages of the end, in order.
 #[derive(Default)]
 struct Ending {
-    /// Readiness fails.
-    draining: CancellationToken,
-    /// Of the public listener: accepting, and then what is still served.
+    /// Of the public listener; with its notice, readiness fails.
     public: Ends,
     /// Background tasks and the admin listener end.
     over: CancellationToken,
@@ -150,6 +149,7 @@ impl App {
         let gateway = Arc::new(gateway);
         let tracer = tracer(&config, &metrics, &tasks, stop)?;
         tasks.spawn(telemetry::report_folds(stop.clone()));
+        let outgoing = Outgoing::new(config.server.max_outgoing);
         let front = Arc::new(Front {
             config,
             gateway: Arc::clone(&gateway),
@@ -160,21 +160,25 @@ impl App {
             tracer,
             access: Sampled::default(),
             in_flight: Arc::default(),
+            tasks: tasks.clone(),
+            outgoing,
         });
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
         gateway.report_to(&metrics);
         pool.probe(&tasks, stop);
         empty_on_another_cluster(&front, &tasks, stop);
+        clock::watch(&front, &tasks, stop);
         gateway.watch(&tasks, stop);
         if let Some(shared) = &shared {
             gateway.share(shared, &tasks, stop);
+            front.cache.watch_purges(&tasks, stop);
         }
         if let Some(tls) = &tls {
             tls.watch(&tasks, stop);
         }
         status::feed_metrics(&front);
         set_loaded_now(&metrics);
-        let source = status::Source::new(Arc::clone(&front), ending.draining.clone());
+        let source = status::Source::new(Arc::clone(&front), ending.public.notice.clone());
         let (reloads, wishes) = mpsc::channel(1);
         let token = front.config.auth.admin_token.clone();
         let controls = Controls { token, gateway, reloads };
@@ -228,11 +232,18 @@ impl App {
     pub async fn stop(&self) {
         let drain = self.front.config.server.drain_timeout;
         let deadline = Instant::now() + drain;
-        self.ending.draining.cancel();
-        // Pointless where nobody is connected: then no balancer is, and whoever pressed Ctrl-C waits for nothing.
-        let _ = tokio::time::timeout(drain / NOTICE_PART, self.unconnected()).await;
-        self.ending.public.stop.give();
+        let Ends { notice, stop, silence, cut } = &self.ending.public;
+        notice.give();
+        // Pointless where nobody is connected: then no balancer is, and whoever pressed Ctrl-C waits for nothing. Those who
+        // are connected may go with their next answer and come again, so it does not end early. The accept loop is a task.
+        if self.connections.len() > 1 {
+            tokio::time::sleep(drain / NOTICE_PART).await;
+        }
+        stop.give();
         self.connections.close();
+        let moment = deadline.min(Instant::now() + LAST_MOMENT);
+        let _ = tokio::time::timeout_at(moment, self.connections.wait()).await;
+        silence.give();
         if tokio::time::timeout_at(deadline, self.connections.wait()).await.is_err() {
             tracing::warn!(
                 connections = self.connections.len(),
@@ -240,21 +251,16 @@ impl App {
                 drain_timeout_ms = drain.as_millis(),
                 "drain timeout: what is still served is cut"
             );
-            self.ending.public.cut.give();
+            cut.give();
             self.connections.wait().await;
         }
         self.ending.over.cancel();
         self.tasks.close();
         // Flights have deadlines of their own; nobody waits for them any more.
         let _ = tokio::time::timeout(LAST_TASKS, self.tasks.wait()).await;
-    }
-
-    /// Waits until no client is connected.
-    async fn unconnected(&self) {
-        // The accept loop is one of the tasks.
-        while self.connections.len() > 1 {
-            tokio::time::sleep(NOTICE_LOOK).await;
-        }
+        // Calls whose callers had gone may have landed after the last writing.
+        let gateway = Arc::clone(&self.front.gateway);
+        let _ = aside(move || gateway.save()).await;
     }
 }
 
@@ -285,13 +291,14 @@ fn tracer(
     Ok(Tracer::default())
 }
 
-/// Empties the cache when every upstream has become part of another cluster, and then forgets which slots keys were
-/// shown: in this order, or a hit of the old cluster would be remembered anew.
+/// Empties the cache when the pool is of another cluster, or when a node of another one was asked, and then forgets
+/// which slots keys were shown: in this order, or a hit of the old cluster would be remembered anew.
 fn empty_on_another_cluster(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
     tasks.spawn(async move {
         while let Some(Ok(())) = stop.run_until_cancelled(clusters.changed()).await {
-            front.cache.clear();
+            // A purge, since the shared store may have what a node of another cluster gave.
+            front.cache.purge(&Filter::default());
             front.gateway.forget_shown();
         }
     });
@@ -364,10 +371,10 @@ async fn follow(app: &Arc<App>, source: &mut Source, hangup: &mut Hangup) {
         let mut wish = None;
         tokio::select! {
             // What is read now is no change at the next look.
-            () = hangup.asked() => drop(source.changed()),
+            () = hangup.asked() => source.taken(),
             Some(asked) = wishes.recv() => {
                 wish = Some(asked);
-                let _ = source.changed();
+                source.taken();
             }
             () = tokio::time::sleep(CONFIG_LOOK) => {
                 if !source.changed() {

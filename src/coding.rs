@@ -21,6 +21,17 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// The window that level 3 uses at most, and the least that lets a block be as long as blocks may be; both as powers of 2.
 const WINDOW_LOG: std::ops::RangeInclusive<u32> = 17..=21;
 
+/// Below this a compressed answer saves less than a packet and costs more than sending it.
+pub const WORTH_BYTES: usize = 4 * 1024;
+/// Above this a body is sent as it is: it is longer than any block, so a batch of many, and compressing it would hold a
+/// copy of it and a core for a tenth of a second and more.
+pub const TOO_LONG_BYTES: usize = 16 * 1024 * 1024;
+
+/// Returns true if compressing a text of so many bytes is worth the work.
+pub fn is_worth(bytes: usize) -> bool {
+    (WORTH_BYTES..=TOO_LONG_BYTES).contains(&bytes)
+}
+
 /// A content coding of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
@@ -80,6 +91,11 @@ impl Coded {
         Some(Self { coding, blocks: blocks.into(), length: plain.len(), crc })
     }
 
+    /// The coding that it is in.
+    pub fn coding(&self) -> Coding {
+        self.coding
+    }
+
     /// Bytes that it holds.
     pub fn len(&self) -> usize {
         self.blocks.len()
@@ -89,41 +105,102 @@ impl Coded {
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
+}
 
-    /// The text between `head` and `tail`, in pieces of which only the first and the last are new. `None` where what is
-    /// around it is too long to be sent as it is.
-    pub fn between(&self, head: &[u8], tail: &[u8]) -> Option<[Bytes; 3]> {
-        if head.len() > MAX_STORED || tail.len() > MAX_STORED {
-            return None;
-        }
-        let (mut first, mut last) = (BytesMut::new(), BytesMut::new());
-        match self.coding {
-            Coding::Gzip => {
-                first.extend_from_slice(&GZIP_HEAD);
-                stored_deflate(&mut first, head, false);
-                stored_deflate(&mut last, tail, true);
-                let mut crc = Crc::new();
-                crc.update(head);
-                crc.combine(&self.crc);
-                let mut after = Crc::new();
-                after.update(tail);
-                crc.combine(&after);
-                last.put_u32_le(crc.sum());
-                // The length modulo 2^32 is what the format asks for.
-                last.put_u32_le(crc.amount());
+/// A part of a text that is put together of compressed ones and plain ones.
+#[derive(Debug, Clone)]
+pub enum Part<'a> {
+    /// Goes in as it is.
+    Plain(Bytes),
+    /// Goes in as the compressed blocks of its text.
+    Coded(&'a Coded),
+}
+
+/// The text of `parts` in `coding`, in pieces of which only the short ones are new. `None` where the format cannot hold
+/// it: zstd's blocks refer to the ones before, so a frame has room for one compressed part.
+pub fn spliced(coding: Coding, parts: &[Part<'_>]) -> Option<Vec<Bytes>> {
+    let coded =
+        || parts.iter().filter_map(|part| if let Part::Coded(coded) = part { Some(*coded) } else { None });
+    if coded().any(|coded| coded.coding != coding) || (coding == Coding::Zstd && coded().count() > 1) {
+        return None;
+    }
+    let mut out = Splice { pieces: Vec::new(), short: BytesMut::new() };
+    match coding {
+        Coding::Gzip => {
+            let mut crc = Crc::new();
+            out.short.extend_from_slice(&GZIP_HEAD);
+            for part in parts {
+                match part {
+                    Part::Plain(text) => {
+                        let mut of_text = Crc::new();
+                        of_text.update(text);
+                        crc.combine(&of_text);
+                        out.plain(text, |head, bytes| stored_deflate(head, bytes, false));
+                    }
+                    Part::Coded(coded) => {
+                        crc.combine(&coded.crc);
+                        out.piece(coded.blocks.clone());
+                    }
+                }
             }
-            Coding::Zstd => {
-                first.extend_from_slice(&ZSTD_MAGIC);
-                // No content size, no checksum, no dictionary, a window descriptor.
-                first.put_u8(0);
-                let all = (head.len() + self.length + tail.len()).max(1).next_power_of_two().ilog2();
-                first
-                    .put_u8(((all.clamp(*WINDOW_LOG.start(), *WINDOW_LOG.end()) - 10) << 3).to_le_bytes()[0]);
-                raw_zstd(&mut first, head, false);
-                raw_zstd(&mut last, tail, true);
+            stored_deflate(&mut out.short, 0, true);
+            out.short.put_u32_le(crc.sum());
+            // The length modulo 2^32 is what the format asks for.
+            out.short.put_u32_le(crc.amount());
+        }
+        Coding::Zstd => {
+            let length = |part: &Part<'_>| match part {
+                Part::Plain(text) => text.len(),
+                Part::Coded(coded) => coded.length,
+            };
+            let log = parts.iter().map(length).sum::<usize>().max(1).next_power_of_two().ilog2();
+            out.short.extend_from_slice(&ZSTD_MAGIC);
+            // No content size, no checksum, no dictionary, a window descriptor.
+            out.short.put_u8(0);
+            out.short
+                .put_u8(((log.clamp(*WINDOW_LOG.start(), *WINDOW_LOG.end()) - 10) << 3).to_le_bytes()[0]);
+            for part in parts {
+                match part {
+                    Part::Plain(text) => out.plain(text, |head, bytes| raw_zstd(head, bytes, false)),
+                    Part::Coded(coded) => out.piece(coded.blocks.clone()),
+                }
+            }
+            raw_zstd(&mut out.short, 0, true);
+        }
+    }
+    out.piece(Bytes::new());
+    Some(out.pieces)
+}
+
+/// A text that is put together.
+struct Splice {
+    pieces: Vec<Bytes>,
+    /// The end of it, which is not yet a piece.
+    short: BytesMut,
+}
+
+impl Splice {
+    /// Adds `text` in blocks that hold it as it is, behind the head that `head` writes for so many bytes.
+    fn plain(&mut self, text: &Bytes, head: impl Fn(&mut BytesMut, usize)) {
+        for from in (0..text.len()).step_by(MAX_STORED) {
+            let block = text.slice(from..text.len().min(from + MAX_STORED));
+            head(&mut self.short, block.len());
+            if block.len() < WORTH_BYTES {
+                self.short.extend_from_slice(&block);
+            } else {
+                self.piece(block);
             }
         }
-        Some([first.freeze(), self.blocks.clone(), last.freeze()])
+    }
+
+    /// Adds a piece as it is.
+    fn piece(&mut self, piece: Bytes) {
+        if !self.short.is_empty() {
+            self.pieces.push(self.short.split().freeze());
+        }
+        if !piece.is_empty() {
+            self.pieces.push(piece);
+        }
     }
 }
 
@@ -146,13 +223,12 @@ fn deflate(plain: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// A stored block; its length is one that fits.
-fn stored_deflate(out: &mut BytesMut, text: &[u8], is_last: bool) {
-    let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
+/// The head of a stored block; its length is one that fits.
+fn stored_deflate(out: &mut BytesMut, bytes: usize, is_last: bool) {
+    let length = u16::try_from(bytes).unwrap_or(u16::MAX);
     out.put_u8(u8::from(is_last));
     out.put_u16_le(length);
     out.put_u16_le(!length);
-    out.extend_from_slice(text);
 }
 
 /// `plain` as the blocks of a zstd frame, without the frame.
@@ -183,11 +259,10 @@ fn zstd_blocks(plain: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// A raw block; its length is one that fits.
-fn raw_zstd(out: &mut BytesMut, text: &[u8], is_last: bool) {
-    let size = u32::try_from(text.len()).unwrap_or(u32::MAX) << 3 | u32::from(is_last);
+/// The head of a raw block; its length is one that fits.
+fn raw_zstd(out: &mut BytesMut, bytes: usize, is_last: bool) {
+    let size = u32::try_from(bytes).unwrap_or(u32::MAX) << 3 | u32::from(is_last);
     out.extend_from_slice(&size.to_le_bytes()[..3]);
-    out.extend_from_slice(text);
 }
 
 #[cfg(test)]
@@ -210,13 +285,18 @@ mod tests {
         plain
     }
 
+    fn plain(text: &[u8]) -> Part<'static> {
+        Part::Plain(Bytes::copy_from_slice(text))
+    }
+
     #[track_caller]
     fn check(head: &[u8], text: &[u8], tail: &[u8]) {
         for coding in Coding::ALL {
             let coded = Coded::new(coding, text).unwrap();
             // Twice: it is as good for the next caller.
             for tail in [tail, b"another"] {
-                let sent = coded.between(head, tail).unwrap().concat();
+                let sent =
+                    spliced(coding, &[plain(head), Part::Coded(&coded), plain(tail)]).unwrap().concat();
                 assert!(decoded(coding, &sent) == [head, text, tail].concat(), "{coding:?} {}", text.len());
             }
             assert_eq!(decoded(coding, &coding.encode(text).unwrap()), text);
@@ -249,10 +329,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_to_stand_around_is_refused() {
+    fn texts_of_any_length_stand_around() {
+        check(&vec![0; 3 * MAX_STORED + 1], b"text", &vec![1; WORTH_BYTES]);
+    }
+
+    #[test]
+    fn gzip_holds_several_compressed_texts_and_zstd_one() {
+        let long = vec![b'2'; 100_000];
+        let texts = [&b"one one one"[..], &long, b"one one one"];
+        for coding in Coding::ALL {
+            let coded = texts.map(|text| Coded::new(coding, text).unwrap());
+            let mut parts = vec![plain(b"[")];
+            for coded in &coded {
+                parts.extend([Part::Coded(coded), plain(b",")]);
+            }
+            let sent = spliced(coding, &parts).map(|pieces| decoded(coding, &pieces.concat()));
+            let expected = [b"[", &texts.map(|text| [text, b","].concat()).concat()[..]].concat();
+            assert_eq!(sent, (coding == Coding::Gzip).then_some(expected), "{coding:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_in_one_coding_does_not_go_into_another() {
         let coded = Coded::new(Coding::Gzip, b"text").unwrap();
-        assert!(coded.between(&vec![0; MAX_STORED + 1], b"").is_none());
-        assert!(coded.between(b"", &vec![0; MAX_STORED + 1]).is_none());
+        assert!(spliced(Coding::Zstd, &[Part::Coded(&coded)]).is_none());
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod value;
 pub mod watch;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -60,6 +60,8 @@ pub struct Config {
     pub verify: Verify,
     /// `[telemetry]`
     pub telemetry: Telemetry,
+    /// What is valid, but can hardly be meant; to be told at the start.
+    pub warnings: Vec<Problem>,
 }
 
 /// `[server]`: the listeners and their bounds.
@@ -77,22 +79,45 @@ pub struct Server {
     pub max_connections: usize,
     /// Most requests in flight; past it -32094.
     pub max_in_flight: usize,
+    /// Bytes of answers that are made or on their way out; past it -32094.
+    pub max_outgoing: usize,
     /// How long a client may take to send its request head.
     pub header_timeout: Duration,
     /// How long a client may take to send its body.
     pub body_timeout: Duration,
+    /// How long a client may take nothing of its answer.
+    pub write_timeout: Duration,
     /// How long a call may take; past it -32096.
     pub request_timeout: Duration,
     /// How long calls in flight may finish after a stop signal.
     pub drain_timeout: Duration,
     /// Origins that browsers may call from; `["*"]` is every origin.
     pub cors_origins: Vec<String>,
-    /// Proxies whose X-Forwarded-For is believed.
+    /// Proxies that are believed in what they say of their clients' addresses.
     pub trusted_proxies: Vec<ipnet::IpNet>,
+    /// The header in which these proxies say it.
+    pub client_ip_header: ClientIpHeader,
     /// Whether each connection begins with a PROXY protocol v2 header, by a trusted proxy.
     pub proxy_protocol: bool,
     /// TLS on the public listener; without it, plain HTTP.
     pub tls: Option<Tls>,
+}
+
+impl Server {
+    /// Returns true for the address of a trusted proxy.
+    pub fn trusts(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.trusted_proxies.iter().any(|network| network.contains(&ip))
+    }
+}
+
+/// `server.client_ip_header`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientIpHeader {
+    /// `X-Forwarded-For`
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239)
+    Forwarded,
 }
 
 /// `server.tls`: whose certificate the public listener shows.
@@ -188,6 +213,17 @@ pub struct Upstream {
     pub ca_file: Option<PathBuf>,
     /// HTTP/2 instead of HTTP/1.1.
     pub http2: bool,
+    /// How the node's cluster is made sure of.
+    pub genesis: GenesisCheck,
+}
+
+/// `upstream.genesis`: how a node's cluster is made sure of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GenesisCheck {
+    /// By its genesis hash, which has to be the pool's where that is known.
+    Checked,
+    /// By the operator's word: the node is not asked for its genesis hash.
+    Unchecked,
 }
 
 impl Upstream {
@@ -202,6 +238,7 @@ impl Upstream {
             max_in_flight: defaults::UPSTREAM_MAX_IN_FLIGHT,
             ca_file: None,
             http2: defaults::HTTP2,
+            genesis: defaults::GENESIS,
         }
     }
 }

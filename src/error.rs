@@ -1,7 +1,7 @@
 //! Every refusal of ours, mapped once to HTTP status, JSON-RPC code, message and metric reason.
 //!
 //! Nodes use -32001 to -32022 for their own errors, which pass through byte for byte and are not born here.
-//! Ours are -32090 to -32096: inside JSON-RPC's server range, clear of every node's.
+//! Ours are -32090 to -32096: inside JSON-RPC's server range, and registered by none.
 
 use std::time::Duration;
 

@@ -5,6 +5,8 @@
 //! node confirms it, or once it has kept advancing, and stays believed as long as it goes on from there; and a frontier
 //! that no node reaches any more falls back. Nodes come and go; each has a number that is never given twice.
 
+mod pace;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,9 +15,15 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::methods::{Commitment, Slot};
+use pace::Pace;
 
-/// A report further above every other usable node than this, in slots, wants a second voice (about 26 s of chain).
-const LONELY_LEAD_SLOTS: u64 = 64;
+/// The length of a slot until it has been measured for a minute.
+pub const ASSUMED_SLOT_TIME: Duration = Duration::from_millis(400);
+
+/// A report that is further above every other usable node than the slots of this time wants a second voice.
+const LONELY_LEAD: Duration = Duration::from_millis(25_600);
+/// The least and the most slots that such a lead is, whatever was measured: those of a second, and of 100 ms.
+const LONELY_LEAD_SLOTS: (u64, u64) = (26, 256);
 /// A lonely leader that has kept advancing for this long is believed: the others are the ones that stand still.
 const LONELY_LEAD_BELIEVED_AFTER: Duration = Duration::from_secs(10);
 /// A frontier that no usable node has reached for this long falls to the highest report.
@@ -34,9 +42,9 @@ struct Report {
 
 impl Report {
     /// Whether the node's word is taken, given whether another node confirms it or there is none to ask.
-    fn decide(&mut self, slot: Slot, confirmed: bool, now: Instant) -> bool {
-        let continues =
-            self.believed.is_some_and(|believed| slot <= believed.saturating_add(LONELY_LEAD_SLOTS));
+    /// A word up to `lead` slots above the one before continues it.
+    fn decide(&mut self, slot: Slot, confirmed: bool, lead: u64, now: Instant) -> bool {
+        let continues = self.believed.is_some_and(|believed| slot <= believed.saturating_add(lead));
         let (since, from) = *self.doubted_since.get_or_insert((now, slot));
         let advancing = slot > from && now.duration_since(since) >= LONELY_LEAD_BELIEVED_AFTER;
         let believed = confirmed || continues || advancing;
@@ -124,10 +132,10 @@ impl Level {
         Self { reports, frontier: 0, founded: false, reached_at: None }
     }
 
-    /// Takes the reports as they stand; the voices say whose word counts.
-    fn decide(&mut self, voices: &[Voice], now: Instant) -> Moved {
+    /// Takes the reports as they stand; the voices say whose word counts, and `lead` how far one may be ahead alone.
+    fn decide(&mut self, voices: &[Voice], lead: u64, now: Instant) -> Moved {
         let mut reset = false;
-        if let Some(Word { slot, believed }) = self.weigh(voices, now) {
+        if let Some(Word { slot, believed }) = self.weigh(voices, lead, now) {
             let unreached = self.reached_at.is_none_or(|at| now.duration_since(at) >= UNREACHED_FALLS_AFTER);
             if slot >= self.frontier || !self.founded || unreached {
                 reset = slot < self.frontier;
@@ -140,7 +148,7 @@ impl Level {
     }
 
     /// The leader's slot if the leader is believed, else the next one's. A sole voice is all there is, believed or not.
-    fn weigh(&mut self, nodes: &[Voice], now: Instant) -> Option<Word> {
+    fn weigh(&mut self, nodes: &[Voice], lead: u64, now: Instant) -> Option<Word> {
         let mut voices: Vec<(usize, Slot)> = (0..self.reports.len())
             .filter(|&i| nodes[i].usable)
             .filter_map(|i| Some((i, self.reports[i].slot?)))
@@ -150,14 +158,14 @@ impl Level {
             report.doubted_since = None;
         }
         let pool_of_one = self.reports.len() == 1;
-        let close = |a: usize, b: usize| voices[a].1 - voices[b].1 <= LONELY_LEAD_SLOTS;
+        let close = |a: usize, b: usize| voices[a].1 - voices[b].1 <= lead;
         let words: Vec<Word> = (0..voices.len())
             .map(|at| {
                 let confirmed = pool_of_one
                     || (at > 0 && close(at - 1, at))
                     || (at + 1 < voices.len() && close(at, at + 1));
                 let (node, slot) = voices[at];
-                Word { slot, believed: self.reports[node].decide(slot, confirmed, now) }
+                Word { slot, believed: self.reports[node].decide(slot, confirmed, lead, now) }
             })
             .collect();
         match words.as_slice() {
@@ -175,6 +183,8 @@ struct Inner {
     voices: Vec<Voice>,
     /// The number of the next one to join.
     next: usize,
+    /// How fast the frontier at processed moves.
+    pace: Pace,
 }
 
 impl Inner {
@@ -184,6 +194,10 @@ impl Inner {
     }
 }
 
+/// A time between two moments at which everything was forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Era(u64);
+
 /// The pool's view of the chain's head; shared by probes, pool and cache.
 #[derive(Debug)]
 pub struct Frontier {
@@ -192,7 +206,13 @@ pub struct Frontier {
     published: [AtomicU64; 3],
     /// When each frontier last moved, in milliseconds after `started`.
     moved_ms: [AtomicU64; 3],
+    /// When a node last named each frontier, in milliseconds after `started`.
+    heard_ms: [AtomicU64; 3],
+    /// The measured length of a slot, in microseconds; 0 is unknown.
+    slot_us: AtomicU64,
     started: Instant,
+    /// How often everything was forgotten; changed under the lock.
+    era: AtomicU64,
     resets: AtomicU64,
     advanced: watch::Sender<()>,
 }
@@ -205,10 +225,14 @@ impl Frontier {
                 levels: std::array::from_fn(|_| Level::new(nodes)),
                 voices: (0..nodes).map(Voice::new).collect(),
                 next: nodes,
+                pace: Pace::default(),
             }),
             published: Default::default(),
             moved_ms: Default::default(),
+            heard_ms: Default::default(),
+            slot_us: AtomicU64::new(0),
             started: Instant::now(),
+            era: AtomicU64::new(0),
             resets: AtomicU64::new(0),
             advanced: watch::Sender::new(()),
         }
@@ -249,7 +273,28 @@ impl Frontier {
     /// Whether an answer of `slot` may be believed: not if it is further ahead than a lonely leader may be.
     pub fn believes(&self, commitment: Commitment, slot: Slot) -> bool {
         let frontier = self.slot(commitment);
-        frontier == 0 || slot <= frontier.saturating_add(LONELY_LEAD_SLOTS)
+        frontier == 0 || slot <= frontier.saturating_add(self.lonely_lead())
+    }
+
+    /// The length of a slot, as the frontier at processed moved over the last minute; [`ASSUMED_SLOT_TIME`] until a
+    /// minute is known. A frontier that stands still leaves it as it was.
+    pub fn slot_time(&self) -> Duration {
+        match self.slot_us.load(Ordering::Relaxed) {
+            0 => ASSUMED_SLOT_TIME,
+            us => Duration::from_micros(us),
+        }
+    }
+
+    /// The time that so many slots take.
+    pub fn time_of(&self, slots: u64) -> Duration {
+        self.slot_time().saturating_mul(u32::try_from(slots).unwrap_or(u32::MAX))
+    }
+
+    /// How far one node alone may be ahead of all others, in slots.
+    fn lonely_lead(&self) -> u64 {
+        let (least, most) = LONELY_LEAD_SLOTS;
+        let slots = LONELY_LEAD.as_micros() / self.slot_time().as_micros().max(1);
+        u64::try_from(slots).unwrap_or(u64::MAX).clamp(least, most)
     }
 
     /// The newest slot that `node` is known to have reached; `None` before its first report.
@@ -273,6 +318,12 @@ impl Frontier {
         now.duration_since(self.started).saturating_sub(Duration::from_millis(moved))
     }
 
+    /// How long ago a node last named the frontier, also where it stands still.
+    pub fn heard(&self, commitment: Commitment, now: Instant) -> Duration {
+        let heard = self.heard_ms[commitment.index()].load(Ordering::Relaxed);
+        now.duration_since(self.started).saturating_sub(Duration::from_millis(heard))
+    }
+
     /// How often a frontier that no node reached any more has fallen.
     pub fn resets(&self) -> u64 {
         self.resets.load(Ordering::Relaxed)
@@ -280,12 +331,28 @@ impl Frontier {
 
     /// A probe's word: it may lower a node's slot, as after a restart.
     pub fn probed(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
-        self.report(node, commitment, slot, now, false);
+        self.probed_in(self.era(), node, commitment, slot, now);
+    }
+
+    /// The era that lasts until everything is forgotten. Who asks a node notes the era first: what the node said of an
+    /// earlier cluster does not count in a later era.
+    pub fn era(&self) -> Era {
+        Era(self.era.load(Ordering::Acquire))
+    }
+
+    /// A probe's word, as [`Self::probed`], from a question of `era`.
+    pub fn probed_in(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
+        self.report(era, (node, commitment, slot), now, false);
+    }
+
+    /// An answer's context slot, as [`Self::answered`], to a question of `era`.
+    pub fn answered_in(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
+        self.report(era, (node, commitment, slot), now, true);
     }
 
     /// An answer's context slot: answers overtake each other, so it only ever raises a node's slot.
     pub fn answered(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
-        self.report(node, commitment, slot, now, true);
+        self.answered_in(self.era(), node, commitment, slot, now);
     }
 
     /// Whether an answer of the node has told its newest slot within the last `period`. One that told less than was known
@@ -309,6 +376,9 @@ impl Frontier {
     /// Forgets everything: the cluster behind the pool is another one.
     pub fn forget(&self) {
         let mut inner = self.lock();
+        self.era.fetch_add(1, Ordering::AcqRel);
+        inner.pace = Pace::default();
+        self.slot_us.store(0, Ordering::Relaxed);
         for commitment in Commitment::ALL {
             let level = &mut inner.levels[commitment.index()];
             *level = Level::new(level.reports.len());
@@ -330,8 +400,11 @@ impl Frontier {
         }
     }
 
-    fn report(&self, node: usize, c: Commitment, said: Slot, now: Instant, by_answer: bool) {
+    fn report(&self, era: Era, (node, c, said): (usize, Commitment, Slot), now: Instant, by_answer: bool) {
         let mut inner = self.lock();
+        if era != self.era() {
+            return;
+        }
         let Some(position) = inner.position(node) else { return };
         let report = &mut inner.levels[c.index()].reports[position];
         // `None` is the least.
@@ -343,17 +416,25 @@ impl Frontier {
             shown.told_ms[c.index()].store(self.ms(now), Ordering::Relaxed);
         }
         self.decide(&mut inner, c, now);
+        if said == self.slot(c) {
+            self.heard_ms[c.index()].store(self.ms(now), Ordering::Relaxed);
+        }
     }
 
     fn decide(&self, inner: &mut Inner, commitment: Commitment, now: Instant) {
-        let Inner { levels, voices, .. } = inner;
-        let Moved { frontier, reset } = levels[commitment.index()].decide(voices, now);
+        let Inner { levels, voices, pace, .. } = inner;
+        let Moved { frontier, reset } = levels[commitment.index()].decide(voices, self.lonely_lead(), now);
         if reset {
             self.resets.fetch_add(1, Ordering::Relaxed);
         }
         let published = &self.published[commitment.index()];
         if published.swap(frontier, Ordering::AcqRel) != frontier {
             self.moved_ms[commitment.index()].store(self.ms(now), Ordering::Relaxed);
+            if commitment == Commitment::Processed {
+                pace.moved(frontier, now);
+                let us = pace.slot_time().map_or(0, |time| time.as_micros());
+                self.slot_us.store(u64::try_from(us).unwrap_or(u64::MAX), Ordering::Relaxed);
+            }
             self.advanced.send_replace(());
         }
     }

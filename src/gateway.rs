@@ -23,7 +23,9 @@ mod tests;
 mod usage;
 mod write;
 
+use std::io;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -45,8 +47,8 @@ use keys::file::KeyFile;
 use keys::{KeyFileError, KeyHash};
 use limit::{Limit, State};
 use principal::Bounds;
-use quota::Ledger;
-use rules::{Door, Rules, read_keys, rules};
+use quota::{Ledger, Period};
+use rules::{Door, Rules, keys_of, rules};
 use shared::{Asked, Lessor};
 use table::Ground;
 
@@ -54,14 +56,14 @@ pub(crate) use address::PerAddress;
 pub use principal::Principal;
 pub use quota::UsageError;
 pub use seen::Shown;
-pub use share::Held;
 pub(crate) use share::Share;
+pub use share::{Held, HeldBytes};
 pub use usage::Usage;
 
 /// How often files are looked at and written, and clocks compared.
 const TICK: Duration = Duration::from_secs(1);
 /// Longer than any key: more is not worth a hash.
-const MAX_KEY: usize = 128;
+pub(crate) const MAX_KEY: usize = 128;
 const MINUTE: Duration = Duration::from_mins(1);
 
 /// Why the gateway cannot start, or not change.
@@ -109,7 +111,12 @@ impl Gateway {
             units: Arc::new(config.units.clone()),
             lessor: lessor.as_ref().map(|(lessor, _)| Arc::clone(lessor)),
         };
-        let (rules, watched) = rules(config, ground, None)?;
+        let read = |path: &Path| {
+            let mut file = Watched::new(path);
+            let text = file.look();
+            (file, text)
+        };
+        let (rules, watched) = rules(config, ground, None, read)?;
         let (rules, keys_file) = (ArcSwap::from_pointee(rules), Mutex::new(watched));
         let (retired, unsaved) = (Mutex::default(), AtomicBool::new(false));
         let lessor = Mutex::new(lessor);
@@ -131,16 +138,28 @@ impl Gateway {
     }
 
     /// Puts another configuration in force, all of it or nothing. Limits and quotas go on; the usage file stays the
-    /// one of the start.
+    /// one of the start. A key file that was just written is waited for, as long as keys are in force. May block.
     ///
     /// # Errors
     /// The key file cannot be taken, for example since a plan is gone that keys have.
     pub fn replace(&self, config: &Config) -> Result<(), GatewayError> {
+        self.replace_settled(config, || std::thread::sleep(TICK))
+    }
+
+    /// The same, with a `pause` between two looks at a key file that may be in the middle of being written.
+    fn replace_settled(&self, config: &Config, pause: impl FnMut()) -> Result<(), GatewayError> {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.rules.load();
         let (max_batch, units) = (config.server.max_batch, Arc::new(config.units.clone()));
         let ground = Ground { max_batch, units, ..old.ground.clone() };
-        let (rules, watched) = rules(config, ground, Some(&old))?;
+        let before = keys_file.as_ref();
+        let read = |path: &Path| {
+            let known = before.filter(|before| before.path() == path);
+            let mut file = known.map_or_else(|| Watched::new(path), Watched::anew);
+            let text = if old.keys_of_file() > 0 { file.settle(pause) } else { file.look() };
+            (file, text)
+        };
+        let (rules, watched) = rules(config, ground, Some(&old), read)?;
         self.put(rules);
         *keys_file = watched;
         Ok(())
@@ -149,8 +168,11 @@ impl Gateway {
     /// Puts `rules` in force. Those before are kept until no request reads them: to free a hundred thousand keys takes
     /// a while, and is no request's work.
     fn put(&self, rules: Rules) {
-        let before = self.rules.swap(Arc::new(rules));
+        let rules = Arc::new(rules);
+        let before = self.rules.swap(Arc::clone(&rules));
         self.free_retired();
+        let is_in_force = |id: &str| rules.table().is_some_and(|table| table.named(id).is_some());
+        self.ledger.forget(Period::of(self.clock.wall(Instant::now())), is_in_force);
         self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(before);
     }
 
@@ -205,7 +227,8 @@ impl Gateway {
         }
     }
 
-    /// Who is calling with this key, from this address and, in a browser, from a page of this origin.
+    /// Who is calling with this key, from this address and, in a browser, from a page of this origin. `None` is an
+    /// address that is not known: it is in no address list.
     ///
     /// # Errors
     /// [`Error::Unauthorized`] for a key that is unknown, expired or revoked, with no hint which;
@@ -214,7 +237,7 @@ impl Gateway {
     pub fn authenticate(
         &self,
         key: &str,
-        client: IpAddr,
+        client: Option<IpAddr>,
         origin: Option<&str>,
         now: Instant,
     ) -> Result<Arc<Principal>, Error> {
@@ -222,7 +245,7 @@ impl Gateway {
         let table = match &rules.door {
             Door::Open(everybody) => return Ok(Arc::clone(everybody)),
             Door::OpenPlan(terms, clients) => {
-                let lease = || rules.ground.lease(&format!("address {}", address::network(client)));
+                let lease = || rules.ground.lease(&format!("address {}", address::show(client)));
                 let bounds = || Bounds::new(Arc::clone(terms), None, Arc::default(), lease);
                 return Ok(clients.get(client, || rules.ground.anonymous(Some(bounds()))));
             }
@@ -235,7 +258,10 @@ impl Gateway {
         });
         checked.map_err(|failure| match failure {
             AuthFailure::Origin => self.fail(failure, Error::Forbidden("this origin".to_owned())),
-            AuthFailure::Address => self.fail(failure, Error::Forbidden("this address".to_owned())),
+            AuthFailure::Address => {
+                let whose = if client.is_some() { "this address" } else { "an unknown client address" };
+                self.fail(failure, Error::Forbidden(whose.to_owned()))
+            }
             AuthFailure::Unknown | AuthFailure::Expired | AuthFailure::Revoked | AuthFailure::Limited => {
                 let per_minute = rules.failed_per_minute;
                 let make = || Limit::new(per_minute, MINUTE, per_minute, State::default());
@@ -278,11 +304,18 @@ impl Gateway {
         });
     }
 
+    /// Writes the use that is not written yet. May block.
+    pub(crate) fn save(&self) {
+        if let Err(error) = self.ledger.save(Timestamp::now()) {
+            tracing::error!(%error, "units used are not written, and are lost");
+        }
+    }
+
     /// What is done once a second; `running` until the last time.
     fn tick(&self, running: bool) {
         let wall = Timestamp::now();
         self.clock.set(wall);
-        self.follow_keys();
+        self.follow_keys(Watched::look_twice);
         self.free_retired();
         let saved = if running { self.ledger.save_in_pace(wall) } else { Some(self.ledger.save(wall)) };
         match (saved, self.unsaved.load(Ordering::Relaxed)) {
@@ -299,12 +332,18 @@ impl Gateway {
         }
     }
 
-    /// Takes the key file if it is another; refuses it whole if anything is wrong with it. May block.
-    pub(crate) fn follow_keys(&self) {
+    /// Takes the key file that was changed here, as whole as it was written. May block.
+    pub(crate) fn take_keys(&self) {
+        self.follow_keys(Watched::look);
+    }
+
+    /// Takes the key file if `look` finds another; refuses it whole if anything is wrong with it. May block.
+    fn follow_keys(&self, look: impl FnOnce(&mut Watched) -> io::Result<Option<String>>) {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(watched) = keys_file.as_mut() else { return };
         let old = self.rules.load();
-        match read_keys(watched, &old.plans) {
+        let text = look(watched);
+        match keys_of(text, watched.path(), &old.plans, old.keys_of_file()) {
             Ok(None) => {}
             Ok(Some(keys)) => {
                 let rules = old.with_keys(keys);

@@ -4,11 +4,13 @@
 //! the fast path calls it for plain requests of HTTP/1.1, hyper for all others; axum's router has the rest. The surprise is the order of checks, which is a node's: verb, content type,
 //! size, UTF-8, and only then JSON-RPC, each with a node's own status and text.
 
+mod accept_encoding;
 pub mod access;
+mod batch;
 mod body;
 mod call;
 mod caller;
-pub mod client_ip;
+mod client_ip;
 pub mod cors;
 pub mod encoding;
 mod exchange;
@@ -16,31 +18,38 @@ mod fast_path;
 pub mod fields;
 mod further;
 pub mod listener;
+mod outgoing;
 mod places;
 mod proxy_protocol;
 pub mod reply;
 mod request_id;
+mod requests;
 pub mod rest;
 pub mod rpc;
 pub mod signal;
+mod socket;
 mod stream;
+mod streams;
+mod summary;
 pub mod tls;
 mod trace_headers;
 mod written;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use axum::body::Body;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
-use hyper::{Method as Verb, Request, Response, StatusCode};
+use hyper::{Response, StatusCode};
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use caller::Caller;
+pub use outgoing::Outgoing;
 use reply::Reply;
+use summary::{Summary, Wants};
 
 use crate::cache::Cache;
 use crate::config::Config;
@@ -69,49 +78,44 @@ pub struct Front {
     pub access: access::Sampled,
     /// Requests being served.
     pub in_flight: Arc<AtomicUsize>,
+    /// Where calls run that outlive their callers.
+    pub tasks: TaskTracker,
+    /// Bytes of answers that are made or on their way out.
+    pub outgoing: Arc<Outgoing>,
 }
 
-/// Serves one request from `peer` that hyper has read.
-pub async fn serve(
-    front: &Arc<Front>,
-    peer: IpAddr,
-    rest: &axum::Router,
-    request: Request<Incoming>,
-) -> Response<Body> {
-    let origin = request.headers().get(hyper::header::ORIGIN).cloned();
-    let wanted_headers = request.headers().get(hyper::header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-    let caller = Caller::of(front, peer, request.headers());
-    let mut response = match route(request.uri().path(), front) {
-        Some(key) if *request.method() == Verb::POST => {
-            let key = key.to_owned();
-            post(front, &caller, &key, request).await.into_response()
+/// Serves one request that hyper has read: what is kept of its head, and its body, which may still be on its way.
+async fn serve(front: &Arc<Front>, rest: &axum::Router, summary: Summary, body: Incoming) -> Response<Body> {
+    let Summary { caller, wanted_headers, wants } = summary;
+    let mut response = match wants {
+        Wants::Call { key, is_json } => post(front, &caller, &key, is_json, body).await.into_response(),
+        Wants::WebSocket => beside(front, &caller, body, rest::no_websocket()).await,
+        Wants::Options => beside(front, &caller, body, options()).await,
+        Wants::OtherVerb => {
+            let refusal = Reply::text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB);
+            beside(front, &caller, body, refusal.into_response()).await
         }
-        hot => {
-            let other = if request.method() == Verb::OPTIONS {
-                body::pass_over(front, request.into_body(), options()).await
-            } else if hot.is_some() {
-                let refusal = Reply::text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB).into_response();
-                body::pass_over(front, request.into_body(), refusal).await
-            } else {
-                let (head, body) = request.into_parts();
-                let mut request = Request::from_parts(head, Body::empty());
-                request.extensions_mut().insert(rest::Peer(peer));
-                let response = rest.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
-                body::pass_over(front, body, response).await
-            };
-            encoding::apply(caller.accepts, other).await
+        Wants::Other(request) => {
+            let response = rest.clone().oneshot(*request).await.unwrap_or_else(|never| match never {});
+            beside(front, &caller, body, response).await
         }
     };
     response.headers_mut().insert(request_id::NAME, caller.id.header());
+    let origin = caller.origin.as_deref().and_then(|origin| HeaderValue::from_str(origin).ok());
     cors::apply(&front.config.server.cors_origins, origin.as_ref(), wanted_headers, response.headers_mut());
     response
 }
 
+/// An answer that needs no body, in the caller's coding, once the body has passed.
+async fn beside(front: &Front, caller: &Caller, body: Incoming, response: Response<Body>) -> Response<Body> {
+    let response = body::pass_over(front, body, response).await;
+    encoding::apply(front.cache.compressor(), caller.accepts.best(), response).await
+}
+
 /// A POST to the hot route.
-async fn post(front: &Arc<Front>, caller: &Caller, key: &str, request: Request<Incoming>) -> Reply {
+async fn post(front: &Arc<Front>, caller: &Caller, key: &str, is_json: bool, body: Incoming) -> Reply {
     let started = Instant::now();
-    let (head, body) = request.into_parts();
-    if !head.headers.get(CONTENT_TYPE).is_some_and(|media| caller::is_json(media.as_bytes())) {
+    if !is_json {
         let refusal = Reply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, WRONG_MEDIA_TYPE);
         return if body::passes(front, body).await { refusal } else { refusal.last() };
     }

@@ -25,6 +25,7 @@ pub mod chunks;
 pub mod coding;
 pub mod config;
 pub mod error;
+mod fair;
 pub mod prefault;
 pub mod sim;
 pub mod telemetry;

@@ -6,6 +6,7 @@
 pub mod answer;
 pub mod check;
 pub mod client;
+pub mod shape;
 
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub enum Fault {
     BadJson,
     /// A response to another id.
     WrongId,
-    /// An error that no node has for this method, or that says nothing but that something broke.
+    /// An error that says nothing but that something broke, or that the node could not read the call.
     UnknownCode,
     /// -32005: the node says that it is not well.
     Unhealthy,
@@ -43,6 +44,8 @@ pub enum Fault {
     TooLarge,
     /// `pool.max_buffered` is used up; no mark against the node.
     BuffersFull,
+    /// When the answer came, the node was of another cluster or of none that is known; no mark against the node.
+    Foreign,
     /// The call's own deadline passed before the attempt's did; no mark against the node.
     GivenUp,
 }
@@ -63,13 +66,14 @@ impl Fault {
             Self::Unhealthy => AttemptResult::Unhealthy,
             Self::TooLarge => AttemptResult::TooLarge,
             Self::BuffersFull => AttemptResult::BuffersFull,
+            Self::Foreign => AttemptResult::Foreign,
             Self::GivenUp => AttemptResult::Cancelled,
         }
     }
 
     /// Whether the breaker counts it: what says something of the node's health.
     pub const fn counts_against_node(self) -> bool {
-        !matches!(self, Self::TooLarge | Self::BuffersFull | Self::GivenUp)
+        !matches!(self, Self::TooLarge | Self::BuffersFull | Self::Foreign | Self::GivenUp)
     }
 
     /// Whether another node may do better; the buffers are those of all nodes.

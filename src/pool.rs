@@ -8,7 +8,10 @@ mod attempt;
 pub mod breaker;
 mod budget;
 mod call;
+mod caller;
 pub mod choices;
+mod cluster;
+mod confirmed;
 mod forward;
 mod hedge;
 pub mod member;
@@ -29,9 +32,11 @@ use tokio::time::Instant;
 
 pub use attempt::Reply;
 use budget::{Budget, KEPT, RETRIES_PER_SECOND};
+pub use caller::Caller;
 use choices::{Choice, Choices};
+use confirmed::Silence;
 pub use forward::Forward;
-use member::{Health, Member};
+use member::Member;
 pub use members::{Members, Prepared};
 use peak_ewma::Quantiles;
 use select::Unusable;
@@ -59,6 +64,8 @@ pub struct Ask {
     pub alone: bool,
     /// When the caller stops waiting.
     pub deadline: Instant,
+    /// Who it is for; of several, the one who has waited longest.
+    pub caller: Caller,
     /// The caller's place in a trace, which every attempt carries on.
     pub trace: Trace,
 }
@@ -77,9 +84,12 @@ pub struct Pool {
     /// The node that cluster nodes and samples stay with, by [`Method::index`]; `usize::MAX` before the first.
     sticky: [AtomicUsize; 8],
     choices: Choices,
+    silence: Mutex<Silence>,
     genesis: Mutex<Option<String>>,
     /// How many clusters this pool has been in front of, less one.
     clusters: watch::Sender<u64>,
+    /// Changes whenever a probe has changed how a node stands.
+    standings: watch::Sender<()>,
     next_id: AtomicU64,
     draws: AtomicU64,
     /// Where calls go in place of nodes, in tests of what stands above.
@@ -117,8 +127,10 @@ impl Pool {
             latency: Default::default(),
             sticky: std::array::from_fn(|_| AtomicUsize::new(usize::MAX)),
             choices: Choices::new(),
+            silence: Mutex::default(),
             genesis: Mutex::new(config.pool.genesis_hash.clone()),
             clusters: watch::Sender::new(0),
+            standings: watch::Sender::new(()),
             next_id: AtomicU64::new(1),
             // Other draws than those of a gateway that was started at the same time.
             draws: AtomicU64::new(getrandom::u64().unwrap_or(1)),
@@ -149,8 +161,7 @@ impl Pool {
 
     /// Whether the node with this number is known to be of the pool's cluster.
     pub fn vouches_for(&self, node: usize) -> bool {
-        let known = |member: &Arc<Member>| matches!(*member.health(), Health::Healthy | Health::Unhealthy(_));
-        self.members.load().of(node).is_some_and(known)
+        self.members.load().of(node).is_some_and(|member| member.is_vouched_for())
     }
 
     /// Changes whenever the cluster behind the pool has become another one: what was kept is of no use then.
@@ -162,9 +173,9 @@ impl Pool {
     pub fn standing(&self, now: Instant) -> Vec<(Arc<Member>, Option<Unusable>)> {
         let members = self.members.load();
         let standing = |member: &Arc<Member>| {
-            // Asked as for a method that nothing but full API hides, so that only health and lag speak.
-            let unusable = member.unusable(Method::GetVoteAccounts, now);
-            (Arc::clone(member), unusable.max(self.lagging(&members, member)))
+            // Which methods a node does says nothing of how it stands.
+            let unusable = member.reasons(now).max();
+            (Arc::clone(member), unusable.max(self.lagging(&members, member)).max(self.unidentified(member)))
         };
         members.iter().map(standing).collect()
     }
@@ -177,7 +188,9 @@ impl Pool {
     /// Every reason why a node is not usable for plain calls, and how far it is behind where that is one.
     pub fn reasons(&self, member: &Member, now: Instant) -> Vec<Unusable> {
         let members = self.members.load();
-        member.reasons(now).chain(self.lagging(&members, member)).collect()
+        let mut reasons: Vec<_> = member.reasons(now).chain(self.lagging(&members, member)).collect();
+        reasons.extend(self.unidentified(member).filter(|unidentified| !reasons.contains(unidentified)));
+        reasons
     }
 
     /// How long the given share of this method's recent answers took at most; `None` while too few are known.

@@ -13,6 +13,7 @@ pub mod limits;
 mod link;
 mod lookout;
 mod parts;
+pub mod purges;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +30,8 @@ use crate::config;
 use crate::pool::breaker::Breaker;
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 use link::{Dial, Link, Wire};
-use parts::{part_of, trial};
+use parts::{key_in, part_of};
+use purges::is_patient;
 
 /// Parts of a cluster that fail by themselves.
 const PARTS: usize = 64;
@@ -68,8 +70,12 @@ pub struct Store {
     no_writes_until: AtomicU64,
     started: Instant,
     lost: Notify,
+    /// Told when there is a new connection.
+    back: Notify,
     /// A key in each part, which holds nothing.
     trials: Box<[String]>,
+    /// Where each part has its list of purges.
+    purge_lists: Box<[String]>,
     scripts: Scripts,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
@@ -78,6 +84,7 @@ pub struct Store {
 struct Scripts {
     get: Script,
     put: Script,
+    merge: Script,
     lease: Script,
     book: Script,
 }
@@ -124,7 +131,7 @@ impl Store {
         let breaker =
             config::Breaker { failures: FAILURES, failure_rate: 1.0, slow: 1000.0, open: Duration::MAX };
         let parts = if settings.cluster { PARTS } else { 1 };
-        let trials = (0..parts).map(|part| trial(&settings.namespace, part, parts)).collect();
+        let keys = |of| (0..parts).map(|part| key_in(&settings.namespace, of, part, parts)).collect();
         Ok(Arc::new(Self {
             dial: Dial::new(settings).map_err(SharedError)?,
             link: ArcSwapOption::empty(),
@@ -136,10 +143,13 @@ impl Store {
             no_writes_until: AtomicU64::new(0),
             started: Instant::now(),
             lost: Notify::new(),
-            trials,
+            back: Notify::new(),
+            trials: keys("trial"),
+            purge_lists: keys("purges1"),
             scripts: Scripts {
                 get: Script::new(include_str!("shared/get.lua")),
                 put: Script::new(include_str!("shared/put.lua")),
+                merge: Script::new(include_str!("shared/merge.lua")),
                 lease: Script::new(include_str!("shared/lease.lua")),
                 book: Script::new(include_str!("shared/book.lua")),
             },
@@ -165,20 +175,20 @@ impl Store {
     pub async fn get(&self, keys: &[String]) -> Result<Found, Failed> {
         let part = self.part(keys.first().map_or("", String::as_str));
         if self.admits(part) {
-            self.found(part, keys).await
+            self.found(SharedOperation::Get, part, keys).await
         } else {
             Err(self.failed(SharedOperation::Get, SharedResult::Skipped))
         }
     }
 
-    async fn found(&self, part: usize, keys: &[String]) -> Result<Found, Failed> {
+    async fn found(&self, operation: SharedOperation, part: usize, keys: &[String]) -> Result<Found, Failed> {
         let asked_at = Instant::now();
         let mut call = self.scripts.get.prepare_invoke();
         for key in keys {
             call.key(key);
         }
         let reads = |link: &Link| link.reads.clone();
-        let reply: Vec<Value> = self.run(SharedOperation::Get, part, self.timeout, reads, &call).await?;
+        let reply: Vec<Value> = self.run(operation, part, self.patience(operation), reads, &call).await?;
         let mut reply = reply.into_iter();
         let read_at = time(reply.next(), reply.next());
         let value = |value| match value {
@@ -188,7 +198,7 @@ impl Store {
         };
         let values: Vec<_> = reply.map(value).collect();
         let (Some(read_at), true) = (read_at, values.len() == keys.len()) else {
-            return Err(self.failed(SharedOperation::Get, SharedResult::Refused));
+            return Err(self.failed(operation, SharedResult::Refused));
         };
         self.heard(read_at);
         Ok(Found { values, read_at, asked_at })
@@ -211,23 +221,6 @@ impl Store {
         let result = if kept == "ok" { SharedResult::Ok } else { SharedResult::Older };
         self.count(operation, result, asked_at.elapsed());
         Ok(())
-    }
-
-    /// Takes away what lies under `key`. To be waited for by no request.
-    pub async fn forget(&self, key: &str) {
-        let operation = SharedOperation::Put;
-        if !self.takes_writes() {
-            return;
-        }
-        let Some(mut wire) = self.link.load().as_deref().map(|link| link.writes.clone()) else { return };
-        let (asked_at, mut command) = (Instant::now(), redis::cmd("DEL"));
-        let done = tokio::time::timeout(self.timeout, command.arg(key).exec_async(&mut wire)).await;
-        let result = match done {
-            Ok(Ok(())) => SharedResult::Ok,
-            Ok(Err(error)) => self.judge(operation, self.part(key), &error),
-            Err(_) => SharedResult::Timeout,
-        };
-        self.count(operation, result, asked_at.elapsed());
     }
 
     /// The moment `at`, by the store's clock, not later than it was; `None` while that is not known.
@@ -292,12 +285,17 @@ impl Store {
         let asked_at = Instant::now();
         let result = match tokio::time::timeout(patience, call.invoke_async(&mut wire)).await {
             Ok(Ok(value)) => {
-                lock(&self.breakers[part]).succeeded();
+                if !is_patient(operation) {
+                    lock(&self.breakers[part]).succeeded();
+                }
                 return Ok(value);
             }
+            Ok(Err(error)) if is_patient(operation) && error.is_timeout() => SharedResult::Timeout,
             Ok(Err(error)) => self.judge(operation, part, &error),
             Err(_) => {
-                self.part_failed(part);
+                if !is_patient(operation) {
+                    self.part_failed(part);
+                }
                 SharedResult::Timeout
             }
         };
@@ -379,7 +377,8 @@ impl Store {
         self.is_there() && lock(&self.breakers[part]).is_closed()
     }
 
-    fn part(&self, key: &str) -> usize {
+    /// The part that `key` lies in.
+    pub fn part(&self, key: &str) -> usize {
         part_of(key, self.breakers.len())
     }
 

@@ -23,7 +23,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::methods::{Commitment, Pubkey, Slot};
+use crate::methods::{Commitment, Further, Pubkey, Slot};
 use chain::{Chain, Genesis};
 
 pub use chain::accounts::Account;
@@ -31,10 +31,15 @@ pub use examples::Examples;
 pub use fault::{Fault, Hold};
 pub use node::{MAX_LAG, Node};
 
-/// The length of a slot on mainnet.
-const SLOT_TIME: Duration = Duration::from_millis(400);
-/// Slots in a mainnet epoch: two days.
+/// The length of a slot, about that of mainnet, where the settings name none.
+pub const SLOT_TIME: Duration = Duration::from_millis(250);
+/// Slots in a mainnet epoch.
 const SLOTS_PER_EPOCH: u64 = 432_000;
+
+/// Returns the read methods beside the eight that simulated nodes answer.
+pub fn further_methods() -> Vec<Further> {
+    answer::FURTHER.into_iter().filter_map(Further::from_name).collect()
+}
 
 /// What a cluster is made from. Clusters of equal settings are equal, apart from where they listen.
 #[derive(Debug, Clone)]
@@ -43,7 +48,9 @@ pub struct Settings {
     pub seed: u64,
     /// How many nodes answer; each is also a validator, besides some that do not answer.
     pub nodes: usize,
-    /// How long a slot lasts; `None` is stepped by hand, with a block time of 400 ms a slot.
+    /// How many of the nodes do only what a Firedancer node does: the last ones.
+    pub firedancer: usize,
+    /// How long a slot lasts; `None` is stepped by hand, with block times that are [`SLOT_TIME`] apart.
     pub slot_time: Option<Duration>,
     /// The first slot, whose block holds no transactions. History begins here.
     pub first_slot: Slot,
@@ -60,11 +67,12 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Three nodes, 400 ms a slot; epoch 800 begins within the history, so that a block with rewards is at hand.
+    /// Three nodes, slots of [`SLOT_TIME`]; epoch 800 begins within the history, so that a block with rewards is at hand.
     fn default() -> Self {
         Self {
             seed: 1,
             nodes: 3,
+            firedancer: 0,
             slot_time: Some(SLOT_TIME),
             first_slot: 800 * SLOTS_PER_EPOCH - 60,
             history_slots: 180,
@@ -123,7 +131,10 @@ impl Cluster {
         let chain = Arc::new(RwLock::new(chain));
         let addresses: Arc<[_]> = (0..settings.nodes).map(|_| OnceLock::new()).collect();
         let node = |index| Arc::new(Node::new(index, Arc::clone(&chain), Arc::clone(&addresses)));
-        let nodes = (0..settings.nodes).map(node).collect();
+        let nodes: Vec<Arc<Node>> = (0..settings.nodes).map(node).collect();
+        for node in nodes.iter().rev().take(settings.firedancer) {
+            node.set_firedancer(true);
+        }
         Arc::new(Self { chain, nodes, slot_time: settings.slot_time })
     }
 

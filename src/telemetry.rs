@@ -27,7 +27,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, reload};
 
 pub use labels::{
-    AttemptResult, AuthFailure, EvictionCause, HedgeResult, LimitReason, NodeCode, Outcome, ReloadResult,
+    AttemptResult, AuthFailure, Compression, EvictionCause, HedgeResult, LimitReason, NodeCode, Outcome,
+    ReloadResult,
 };
 pub use labels::{
     RetryReason, SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult,

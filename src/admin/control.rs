@@ -41,8 +41,9 @@ pub(super) async fn purge(Shared(state): Shared<Arc<State>>, RawQuery(query): Ra
         Err(why) => return refuse(StatusCode::BAD_REQUEST, &why),
     };
     // A million entries take their time; and what is done is told even where the caller has gone.
+    let here = Arc::clone(&state);
     let purged = tokio::task::spawn_blocking(move || {
-        let entries = state.source.purge(&filter);
+        let entries = here.source.purge(&filter);
         tracing::info!(
             audit.action = "cache.purge",
             purge.method = filter.method.map(Method::as_str),
@@ -53,10 +54,17 @@ pub(super) async fn purge(Shared(state): Shared<Arc<State>>, RawQuery(query): Ra
         );
         entries
     });
-    match purged.await {
-        Ok(entries) => json(StatusCode::OK, format!(r#"{{"done":true,"entries":{entries}}}"#)),
-        Err(_) => refuse(StatusCode::INTERNAL_SERVER_ERROR, "the purge did not come to its end"),
+    let Ok(entries) = purged.await else {
+        return refuse(StatusCode::INTERNAL_SERVER_ERROR, "the purge did not come to its end");
+    };
+    let shared = state.source.share_purges().await;
+    if shared == Some(false) {
+        tracing::warn!(
+            "a purge has not reached all of the shared store: it is tried again each second until this process ends"
+        );
     }
+    let shared = shared.map(|shared| format!(r#","shared":{shared}"#)).unwrap_or_default();
+    json(StatusCode::OK, format!(r#"{{"done":true,"entries":{entries}{shared}}}"#))
 }
 
 /// What a purge is to take, from the query string; a word that is not understood is refused, for it was to spare

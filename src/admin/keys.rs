@@ -151,7 +151,7 @@ pub(super) async fn revoke(
 ) -> Result<Response, Refusal> {
     let revoked = on_file(state, move |state, file| {
         let id = file.revoke(&wanted, Timestamp::now()).map_err(|e| refused(&e))?;
-        state.controls.gateway.follow_keys();
+        state.controls.gateway.take_keys();
         let in_force = state.controls.gateway.is_revoked(&id);
         tracing::info!(
             audit.action = "key.revoke",
@@ -220,7 +220,7 @@ pub(super) async fn usage(
 
 /// Reads the file again, and says whether the key is in force; it is not where something else in the file is wrong.
 fn taken(state: &State, made: &Made) -> bool {
-    state.controls.gateway.follow_keys();
+    state.controls.gateway.take_keys();
     state.controls.gateway.holds(made.key.expose())
 }
 

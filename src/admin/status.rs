@@ -2,6 +2,8 @@
 //!
 //! Holds no live state: a [`Source`] fills it each second. Names in JSON are the field names here.
 
+use std::pin::Pin;
+
 use serde::Serialize;
 
 use super::upstreams::Upstreams;
@@ -18,6 +20,8 @@ pub trait Source: Send + Sync + 'static {
     fn readiness(&self) -> Readiness;
     /// Forgets the kept answers that `filter` takes, and says how many entries those were. May take its time.
     fn purge(&self, filter: &Filter) -> u64;
+    /// Brings purges to the shared store, and says whether it has them all now; `None` where there is no such store.
+    fn share_purges(&self) -> Pin<Box<dyn Future<Output = Option<bool>> + Send>>;
     /// Takes an upstream out, or back in; `false` where none has this name.
     fn set_drained(&self, upstream: &str, drained: bool) -> bool;
 }
@@ -50,6 +54,8 @@ pub struct Status {
     pub uptime_s: u64,
     /// The newest slot that a usable node reports; `None` before the first report.
     pub frontier: PerCommitment<Option<Slot>>,
+    /// The length of a slot in milliseconds, measured over the last minute; 400 until a minute is known.
+    pub slot_time_ms: f64,
     /// Each configured upstream, in the order of the configuration.
     pub upstreams: Vec<Upstream>,
     /// What the cache holds.

@@ -22,6 +22,10 @@ impl Source for Fake {
         0
     }
 
+    fn share_purges(&self) -> std::pin::Pin<Box<dyn Future<Output = Option<bool>> + Send>> {
+        Box::pin(std::future::ready(None))
+    }
+
     fn set_drained(&self, _: &str, _: bool) -> bool {
         false
     }
@@ -45,7 +49,14 @@ impl Source for Fake {
             failures: 1,
         };
         let cache = Cache { bytes: 1_000, entries: 3, capacity_bytes: 4_000 };
-        Status { version: "0.0.0", uptime_s: 5, frontier: slots, upstreams: vec![upstream], cache }
+        Status {
+            version: "0.0.0",
+            uptime_s: 5,
+            frontier: slots,
+            slot_time_ms: 250.0,
+            upstreams: vec![upstream],
+            cache,
+        }
     }
 
     fn upstreams(&self) -> Upstreams {

@@ -1,15 +1,16 @@
 //! How things stand, as the admin listener and the gauges see it.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::admin::status::{self, Readiness, Status};
 use crate::admin::upstreams::Upstreams;
 use crate::cache::purge::Filter;
 use crate::http::Front;
+use crate::http::signal::Signal;
 use crate::methods::{Commitment, PerCommitment, Slot};
 use crate::pool::breaker::State;
 use crate::pool::member::{Health, Member};
@@ -19,12 +20,12 @@ use crate::telemetry::Metrics;
 /// The running gateway as a source of the status page.
 pub(super) struct Source {
     front: Arc<Front>,
-    draining: CancellationToken,
+    draining: Signal,
     started: Instant,
 }
 
 impl Source {
-    pub(super) fn new(front: Arc<Front>, draining: CancellationToken) -> Self {
+    pub(super) fn new(front: Arc<Front>, draining: Signal) -> Self {
         Self { front, draining, started: Instant::now() }
     }
 }
@@ -39,6 +40,7 @@ impl status::Source for Source {
             version: env!("CARGO_PKG_VERSION"),
             uptime_s: self.started.elapsed().as_secs(),
             frontier: per_commitment(|c| known(front.frontier.slot(c))),
+            slot_time_ms: front.frontier.slot_time().as_secs_f64() * 1000.0,
             upstreams: front
                 .pool
                 .standing(now)
@@ -57,13 +59,18 @@ impl status::Source for Source {
         self.front.cache.purge(filter)
     }
 
+    fn share_purges(&self) -> Pin<Box<dyn Future<Output = Option<bool>> + Send>> {
+        let cache = Arc::clone(&self.front.cache);
+        Box::pin(async move { cache.share_purges().await })
+    }
+
     fn set_drained(&self, upstream: &str, drained: bool) -> bool {
         let members = self.front.pool.members();
         members.named(upstream).map(|member| member.set_drained(drained)).is_some()
     }
 
     fn readiness(&self) -> Readiness {
-        if self.draining.is_cancelled() {
+        if self.draining.is_given() {
             return Readiness::Unready { reasons: vec!["draining before a stop".to_owned()] };
         }
         let standing = self.front.pool.standing(Instant::now());
@@ -75,7 +82,10 @@ impl status::Source for Source {
         };
         let reasons = standing.iter().map(reason).collect();
         let never_heard = |(_, unusable): &(Arc<Member>, Option<Unusable>)| {
-            matches!(unusable, Some(Unusable::Unprobed | Unusable::Unreachable | Unusable::Foreign))
+            matches!(
+                unusable,
+                Some(Unusable::Unprobed | Unusable::Unreachable | Unusable::Unidentified | Unusable::Foreign)
+            )
         };
         let known = self.front.frontier.slot(Commitment::Processed) > 0;
         // Before any node has answered there is nothing to give; afterwards the cache and a doubtful node still are.
@@ -143,6 +153,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
     }
     let (bytes, entries) = front.cache.usage();
     metrics.requests_in_flight.set(gauge(front.in_flight.load(Ordering::Relaxed) as u64));
+    metrics.outgoing_bytes.set(gauge(front.outgoing.used() as u64));
     metrics.cache_bytes.set(gauge(bytes));
     metrics.cache_entries.set(gauge(entries));
     metrics.cache_capacity.set(gauge(front.config.cache.capacity));
@@ -150,6 +161,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
         metrics.frontier_slot.at(commitment).set(gauge(front.frontier.slot(commitment)));
         metrics.frontier_age.at(commitment).set(front.frontier.age(commitment, now).as_secs_f64());
     }
+    metrics.slot_time.at(()).set(front.frontier.slot_time().as_secs_f64());
     metrics.tell_plans(|id| front.gateway.usage_of(id).map(|usage| usage.plan));
     let resets = metrics.frontier_resets.at(());
     resets.inc_by(front.frontier.resets().saturating_sub(resets.get()));

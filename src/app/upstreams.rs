@@ -57,10 +57,17 @@ pub(super) fn words(front: &Front, member: &Member, reason: Unusable, now: Insta
         (Unusable::Foreign, Health::Foreign { theirs, ours }) => {
             format!("of another cluster: genesis {theirs}, the pool's is {ours}")
         }
+        (Unusable::Unidentified, Health::Silent) => {
+            "does not tell its genesis hash, and the pool's is known; if it is of \
+             the pool's cluster, set genesis = \"unchecked\" for it"
+                .to_owned()
+        }
+        (Unusable::Unidentified, _) => "has not shown the pool's genesis hash yet".to_owned(),
         (Unusable::Unprobed, _) => "has not answered a probe yet".to_owned(),
         (Unusable::Lagging, _) => {
             let lag = front.frontier.lag(member.id, Commitment::Processed).unwrap_or_default();
-            format!("{lag} slots behind the frontier, more than pool.max_slot_lag")
+            let seconds = front.frontier.time_of(lag).as_secs_f64();
+            format!("{lag} slots ({seconds:.1} s) behind the frontier, more than pool.max_slot_lag")
         }
         (Unusable::BreakerOpen, _) => "its circuit breaker is open".to_owned(),
         (Unusable::Quiet, _) => {

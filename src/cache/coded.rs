@@ -1,59 +1,113 @@
-//! Long answers compressed: each kept text once in each coding, kept beside it and counted in its weight.
+//! Long answers compressed: each kept text once in each coding, kept beside it and counted in its weight; what is written
+//! for one caller alone, for that caller. All of it by one [`Compressor`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::Cache;
-use super::entry::{Entry, Payload, SHORT_BYTES};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use super::entry::{Body, Entry, Payload, SHORT_BYTES};
 use super::key::{Finality, Key, Plan};
-use super::serve::is_as_kept;
-use crate::coding::{Coded, Coding};
+use super::render::is_as_kept;
+use super::{Asked, Cache};
+use crate::aside::aside;
+use crate::coding::{self, Coded, Coding, WORTH_BYTES};
 use crate::methods::Query;
-use crate::node::OFF_WORKER_BYTES;
+use crate::telemetry::{Compression, Metrics};
 
-/// Below this a compressed answer saves less than a packet and costs more than sending it.
-pub const WORTH_BYTES: usize = 4 * 1024;
+/// A caller waits for a compressed text for so long, and then takes it plain.
+const WAITS_AT_MOST: Duration = Duration::from_secs(1);
+
+/// Work on longer texts leaves the async workers: compressing 64 KiB takes some 200 µs.
+const OFF_WORKER_BYTES: usize = 64 * 1024;
 
 // What is held of a short answer has no room for other forms of its text.
 const _: () = assert!(SHORT_BYTES < WORTH_BYTES, "only long answers are compressed");
 
-/// `entry`, if `payload` is its own text and worth compressing.
-pub(super) fn source(query: &Query, entry: &Arc<Entry>, payload: &Payload) -> Option<Arc<Entry>> {
-    let is_worth = matches!(payload, Payload::Result(body) if body.len() >= WORTH_BYTES);
-    (is_worth && is_as_kept(query, entry)).then(|| Arc::clone(entry))
+/// Compresses a few texts at a time, long ones on threads that give way to the calls.
+///
+/// Nobody waits for a place: what finds none goes out plain, which costs less than the work would.
+pub struct Compressor {
+    places: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+}
+
+impl Compressor {
+    /// A compressor of so many long texts at once.
+    pub fn new(places: usize, metrics: Arc<Metrics>) -> Self {
+        Self { places: Arc::new(Semaphore::new(places)), metrics }
+    }
+
+    /// Does `work`, which compresses so many bytes. `None` where there is no place for it, or it cannot be done.
+    pub async fn compress<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> Option<T> + Send + 'static,
+    ) -> Option<T> {
+        let count = |what| self.metrics.compressions.at(what).inc();
+        if bytes <= OFF_WORKER_BYTES {
+            count(Compression::Done);
+            return work();
+        }
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            count(Compression::Skipped);
+            return None;
+        };
+        count(Compression::Done);
+        let work = aside(move || {
+            // Held to the end of the work, which goes on where nobody waits for it any more.
+            let _place = place;
+            work()
+        });
+        work.await.flatten()
+    }
 }
 
 impl Cache {
-    /// What `encode` gives for the text of `entry` in `coding`, `plain`; compressed now if nobody took it so before, by one
-    /// caller for all who come meanwhile. `None` where it cannot be compressed.
-    pub async fn coded<T>(
+    /// `payload`, which `entry` gave, in the coding that the caller takes; `None` where it goes out plain.
+    pub(super) async fn coded(
+        self: &Arc<Self>,
+        call: &Asked<'_>,
+        entry: &Arc<Entry>,
+        payload: &Payload,
+    ) -> Option<Arc<Coded>> {
+        let (coding, Payload::Result(body)) = (call.terms.coding?, payload) else { return None };
+        if !coding::is_worth(body.len()) {
+            return None;
+        }
+        let until = call.terms.deadline.min(Instant::now() + WAITS_AT_MOST);
+        if !is_as_kept(call.query, entry) {
+            let text = body.clone();
+            let work = move || Coded::new(coding, &text.whole()).map(Arc::new);
+            return timeout_at(until, self.compressor.compress(body.len(), work)).await.ok().flatten();
+        }
+        if let Some(coded) = entry.coded.made(coding) {
+            return Some(Arc::clone(coded));
+        }
+        // A task of its own, so that it is not begun again where the caller is gone.
+        let (cache, query) = (Arc::clone(self), call.query.clone());
+        let (entry, body) = (Arc::clone(entry), body.clone());
+        let kept = self.tasks.spawn(async move { cache.keep_coded(&query, &entry, coding, body).await });
+        timeout_at(until, kept).await.ok()?.ok()?
+    }
+
+    /// The text of `entry`, which is `body`, in `coding`: made once, for all who come meanwhile, and kept.
+    async fn keep_coded(
         &self,
         query: &Query,
         entry: &Arc<Entry>,
         coding: Coding,
-        plain: &Payload,
-        encode: impl FnOnce(&Coded) -> Option<T>,
-    ) -> Option<T> {
-        let form = entry.coded.of(coding);
-        if let Some(coded) = form.get() {
-            return encode(coded);
-        }
-        let Payload::Result(body) = plain else { return None };
+        body: Body,
+    ) -> Option<Arc<Coded>> {
         let mut is_first = false;
-        let made = form.get_or_try_init(|| async {
+        let made = entry.coded.of(coding).get_or_try_init(|| async {
             is_first = true;
-            if body.len() <= OFF_WORKER_BYTES {
-                return Coded::new(coding, &body.whole()).ok_or(());
-            }
-            let (body, place) = (body.clone(), Arc::clone(&self.makers).acquire_owned().await);
-            let made = tokio::task::spawn_blocking(move || {
-                // Held to the end of the work, which goes on where nobody waits for it any more.
-                let _place = place;
-                Coded::new(coding, &body.whole())
-            });
-            let made = made.await;
-            made.ok().flatten().ok_or(())
+            let bytes = body.len();
+            let work = move || Coded::new(coding, &body.whole()).map(Arc::new);
+            self.compressor.compress(bytes, work).await.ok_or(())
         });
-        let coded = made.await.ok()?;
+        let coded = Arc::clone(made.await.ok()?);
         if is_first {
             // Where it is kept by now is where it was found, unless it was let go meanwhile.
             let Plan { key, other, .. } = Plan::new(query, &self.frontier, &self.sizes);
@@ -68,6 +122,34 @@ impl Cache {
                 self.store.weigh(key, entry);
             }
         }
-        encode(coded)
+        Some(coded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_text_without_a_place_goes_out_plain() {
+        let metrics = Metrics::new();
+        let compressor = Compressor::new(1, Arc::clone(&metrics));
+        let (go, held) = std::sync::mpsc::channel::<()>();
+        let long = OFF_WORKER_BYTES + 1;
+        let first = compressor.compress(long, move || held.recv().ok());
+        let mut first = std::pin::pin!(first);
+        assert!(futures_util::poll!(&mut first).is_pending());
+        assert_eq!(compressor.compress(long, || Some(2)).await, None);
+        assert_eq!(
+            compressor.compress(OFF_WORKER_BYTES, || Some(3)).await,
+            Some(3),
+            "short work is done at once"
+        );
+        go.send(()).unwrap();
+        assert_eq!(first.await, Some(()));
+        assert_eq!(compressor.compress(long, || Some(4)).await, Some(4));
+        let counted =
+            [Compression::Done, Compression::Skipped].map(|what| metrics.compressions.at(what).get());
+        assert_eq!(counted, [3, 1]);
     }
 }

@@ -16,16 +16,18 @@ pub mod votes;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::entry::{Body, CodedForms, Entry, Kept, Payload, Stamp};
 use super::fetch::list_home;
 use super::key::{Key, Plan};
+use super::serve::Basis;
 use super::sizes::{Size, source_form, sources};
 use super::status::CacheStatus;
 use super::store::{Held, Placed};
-use super::{Answer, Asked, Cache};
+use super::{Answer, Asked, Cache, Terms};
 use crate::config::Assemble;
+use crate::error::Error;
 use crate::methods::{AccountsQuery, Pubkey, Query, Slot, VotesQuery};
 use crate::node::OFF_WORKER_BYTES;
 use crate::telemetry::Outcome;
@@ -37,11 +39,14 @@ pub(super) enum Use {
     Fresh,
     /// Such that they may stand in where no node answers.
     InFault,
+    /// The same, also below a slot at which an account was shown.
+    LastResort,
 }
 
 impl Cache {
-    /// An answer to `plan` made from a kept one of another shape, and kept from now on.
-    pub(super) async fn derive_kept(&self, plan: &Plan, usage: Use) -> Option<Arc<Entry>> {
+    /// An answer to `plan` made from a kept one of another shape, and kept from now on; `None`, too, where its turn does not
+    /// come by the deadline.
+    pub(super) async fn derive_kept(&self, plan: &Plan, usage: Use, deadline: Instant) -> Option<Arc<Entry>> {
         let (now, generation) = (Instant::now(), self.generation.number());
         let (source, make) = match &plan.key {
             Key::Votes(query @ VotesQuery { vote_pubkey: Some(pubkey), .. }) => {
@@ -63,8 +68,15 @@ impl Cache {
         let Kept::Said(Payload::Result(Body::One(text))) = &source.kept else { return None };
         let text = text.clone();
         let written = if text.len() > OFF_WORKER_BYTES {
-            let _place = self.makers.acquire().await.ok()?;
-            tokio::task::spawn_blocking(move || make.of(&text)).await.ok().flatten()
+            let turn = timeout_at(deadline, Arc::clone(&self.makers).acquire_owned()).await.ok()?.ok()?;
+            let work = tokio::task::spawn_blocking(move || {
+                // Held to the end of the work, which goes on where nobody waits for it any more.
+                let _turn = turn;
+                make.of(&text)
+            });
+            let text = work.await.ok().flatten();
+            // It has aged meanwhile.
+            text.filter(|_| self.may_be_used(&source.stamp, usage, Instant::now()))
         } else {
             make.of(&text)
         };
@@ -78,18 +90,23 @@ impl Cache {
         let held = self.generation.hold();
         let kept =
             held.number() == generation && !matches!(self.keep(plan.key.clone(), &entry), Placed::Behind(_));
-        (kept || usage == Use::InFault).then_some(entry)
+        (kept || usage != Use::Fresh).then_some(entry)
     }
 
     /// A list made of single accounts, if all that it takes may be used; kept from now on, so that it has a floor.
-    pub(super) fn assembled(&self, call: &Asked<'_>, usage: Use) -> Option<Arc<Entry>> {
-        let (Query::Accounts(query), mode) = (call.query, self.rules.0.assemble) else { return None };
+    pub(super) fn assembled(
+        &self,
+        query: &AccountsQuery,
+        usage: Use,
+        wanted: Option<Slot>,
+    ) -> Option<Arc<Entry>> {
+        let mode = self.rules.0.assemble;
         if mode == Assemble::Off {
             return None;
         }
         // Or what was read before the cache was emptied could be kept after.
         let _held = self.generation.hold();
-        let singles = self.singles(query, usage, call.wanted());
+        let singles = self.singles(query, usage, wanted);
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
         let one_slot = singles.iter().all(|single| single.slot() == singles[0].slot());
         let list = (one_slot || mode == Assemble::WithinBound).then(|| joined(&singles))??;
@@ -98,10 +115,10 @@ impl Cache {
 
     /// A list of which some accounts are kept and fresh: the others are fetched alone, and the lowest slot is the
     /// list's. `None` where that is not the mode, or not possible.
-    pub(super) async fn completed(self: &Arc<Self>, call: &Asked<'_>) -> Option<Answer> {
-        let Query::Accounts(query) = call.query else { return None };
+    pub(super) async fn completed(self: &Arc<Self>, call: &Asked<'_>) -> Result<Option<Answer>, Error> {
+        let Query::Accounts(query) = call.query else { return Ok(None) };
         if self.rules.0.assemble != Assemble::WithinBound {
-            return None;
+            return Ok(None);
         }
         let kept = self.singles(query, Use::Fresh, call.wanted());
         let missing = query.pubkeys.iter().zip(&kept).filter(|(_, single)| single.is_none());
@@ -109,41 +126,67 @@ impl Cache {
         missing.sort_unstable();
         missing.dedup();
         if missing.is_empty() || kept.iter().all(Option::is_none) {
-            return None;
+            return Ok(None);
         }
         let rest = Query::Accounts(AccountsQuery { pubkeys: missing.into(), ..query.clone() });
         let plan = Plan::new(&rest, &self.frontier, &self.sizes);
-        let rest = Asked { query: &rest, plan, why: call.why, terms: call.terms.clone() };
-        let fetched = Box::pin(self.from_node(&rest)).await.ok()?;
+        let terms = Terms { coding: None, ..call.terms.clone() };
+        let rest = Asked { query: &rest, plan, terms, ..*call };
+        let fetched = match Box::pin(self.from_node(&rest)).await {
+            Ok(Some(fetched)) => fetched,
+            Err(Error::Overloaded) => return Err(Error::Overloaded),
+            Ok(None) | Err(_) => return Ok(None),
+        };
         let list = {
             let _held = self.generation.hold();
             let singles = self.singles(query, Use::Fresh, call.wanted());
-            self.keep_list(query, joined(&singles.into_iter().collect::<Option<Vec<_>>>()?)?)?
+            let singles: Option<Vec<_>> = singles.into_iter().collect();
+            singles.and_then(|singles| self.keep_list(query, joined(&singles)?))
         };
-        let (status, outcome) = match fetched.outcome {
-            Outcome::Collapsed => (CacheStatus::Collapsed, Outcome::Collapsed),
-            _ => (CacheStatus::forwarded(call.why, true), Outcome::Miss),
+        let Some(list) = list else { return Ok(None) };
+        let basis = match fetched.outcome {
+            Outcome::Collapsed => Basis::Joined(CacheStatus::Collapsed, Outcome::Collapsed),
+            _ => Basis::Joined(CacheStatus::forwarded(call.why, true), Outcome::Miss),
         };
-        self.deliver(call.query, &list, status, outcome).await.ok()
+        self.deliver(call, &list, basis).await
     }
 
     /// Keeps a list that was made here; `None` where a newer one is held, behind which it would go back.
     fn keep_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
+        if self.holds_newer(query, &list) {
+            return None;
+        }
+        self.place_list(query, list)
+    }
+
+    /// Returns true if a list of the same accounts is held above the slot of `list`, in whichever form serves `query`.
+    pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
+        let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
+        let mut held = sources(query.form).filter_map(|form| self.store.get(&key(form)));
+        held.any(|held| held.slot() > list.stamp.slot && self.serves(held.stamp()))
+    }
+
+    /// Places `list`; `None` where a newer one was placed since it was looked for.
+    pub(super) fn place_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
         let Kept::Accounts { values, .. } = &list.kept else { return None };
         let asked = source_form(query.form, Size::Unknown);
         let form = list_home(asked, values).unwrap_or(asked);
-        let list = Arc::new(list);
-        let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
-        let newer = sources(query.form).filter_map(|form| self.store.get(&key(form)));
-        if newer.into_iter().any(|held| held.slot() > list.stamp.slot && self.serves(held.stamp())) {
-            return None;
+        let (key, list) = (Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment), Arc::new(list));
+        let now = Instant::now();
+        if self.floors_under(&key, now).0 < list.stamp.slot {
+            // A floor has fallen, and what is held above it is shown again.
+            self.raises(&key, list.stamp.slot, now);
         }
-        self.keep(key(form), &list);
-        Some(list)
+        (!matches!(self.keep(key, &list), Placed::Behind(_))).then_some(list)
     }
 
     /// For each account of `list` what is kept from which its element can be made, the newest of it.
-    fn singles(&self, list: &AccountsQuery, usage: Use, wanted: Option<Slot>) -> Vec<Option<Held>> {
+    pub(super) fn singles(
+        &self,
+        list: &AccountsQuery,
+        usage: Use,
+        wanted: Option<Slot>,
+    ) -> Vec<Option<Held>> {
         let now = Instant::now();
         let single = |pubkey: &Pubkey| {
             let key = |form| Key::Account(*pubkey, form, list.commitment);
@@ -155,7 +198,7 @@ impl Cache {
 }
 
 /// A list of what is held singly.
-fn joined(singles: &[Held]) -> Option<Entry> {
+pub(super) fn joined(singles: &[Held]) -> Option<Entry> {
     list::joined(&singles.iter().map(Held::entry).collect::<Vec<_>>())
 }
 

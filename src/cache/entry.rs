@@ -184,18 +184,23 @@ pub struct Entry {
 /// The compressed forms of one text, each made once and shared by all who hold it. Most texts have none, and little room
 /// for them.
 #[derive(Debug, Clone, Default)]
-pub struct CodedForms(OnceLock<Arc<[OnceCell<Coded>; 2]>>);
+pub struct CodedForms(OnceLock<Arc<[OnceCell<Arc<Coded>>; 2]>>);
 
 impl CodedForms {
     /// The form in `coding`, once it is made.
-    pub fn of(&self, coding: Coding) -> &OnceCell<Coded> {
+    pub fn of(&self, coding: Coding) -> &OnceCell<Arc<Coded>> {
         &self.0.get_or_init(Arc::default)[coding as usize]
+    }
+
+    /// The form in `coding`, if it is made.
+    pub fn made(&self, coding: Coding) -> Option<&Arc<Coded>> {
+        self.0.get()?[coding as usize].get()
     }
 
     /// What they hold in memory, in bytes.
     pub fn weight(&self) -> usize {
         let forms = self.0.get().into_iter().flat_map(|forms| forms.iter());
-        forms.filter_map(OnceCell::get).map(Coded::len).sum()
+        forms.filter_map(OnceCell::get).map(|coded| coded.len()).sum()
     }
 }
 

@@ -12,13 +12,14 @@ use super::flight::Seat;
 use super::freshness::{Class, Freshness};
 use super::judge::judge;
 use super::key::{Key, Plan};
+use super::serve::Role;
 use super::store::{Held, Placed};
-use super::{Answer, Asked, Cache, Found};
+use super::{Answer, Asked, Cache, Terms};
 use crate::error::{Attempt, Error};
 use crate::methods::{AccountEncoding, AccountForm, Commitment, Pubkey, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::{Ask, Reply};
-use crate::telemetry::{AttemptResult, Trace, UncacheableReason};
+use crate::telemetry::{AttemptResult, UncacheableReason};
 
 /// What a flight brings to all who wait for it.
 pub(super) type Landing = Result<Landed, Error>;
@@ -67,35 +68,29 @@ pub(super) enum Demand {
 }
 
 impl Cache {
-    /// Joins the flight for `plan` and `demand`, or leads one, which then is part of `trace`.
-    pub(super) fn board(self: &Arc<Self>, plan: &Plan, demand: Demand, trace: &Trace) -> Seat<Landing> {
-        let (cache, lead, trace) = (Arc::clone(self), plan.clone(), trace.clone());
+    /// Joins the flight for `plan` and `demand`, or leads one, which then is the caller's whose `terms` these are.
+    pub(super) fn board(self: &Arc<Self>, plan: &Plan, demand: Demand, terms: &Terms) -> Seat<Landing> {
+        let (cache, lead, leader) = (Arc::clone(self), plan.clone(), terms.clone());
         let fly = move || {
-            let (cache, plan, trace) = (Arc::clone(&cache), lead.clone(), trace.clone());
+            let (cache, plan) = (Arc::clone(&cache), lead.clone());
             // The flight's own deadline: callers who came late may wait as long as the one who led.
             let deadline = Instant::now() + cache.request_timeout;
+            let terms = Terms { deadline, ..leader.clone() };
             async move {
                 if demand == Demand::Any
                     && let Some(entry) = cache.without_a_node(&plan).await
                 {
                     return Ok(Landed::Found(entry));
                 }
-                if let Some(entry) = cache.second_level(&plan, demand).await {
+                if let Some(entry) = cache.second_level(&plan, demand).await
+                    && cache.may_be_used(&entry.stamp, Use::Fresh, Instant::now())
+                {
                     return Ok(Landed::Found(entry));
                 }
-                cache.fetch(&plan, demand, deadline, trace).await
+                cache.fetch(&plan, demand, terms).await
             }
         };
         self.flights.join(&(plan.key.clone(), demand, self.generation.number()), fly, worth_another_try)
-    }
-
-    /// What needs no node: an earlier flight may have landed between the caller's look-up and its boarding, and an
-    /// answer may follow from a kept one.
-    async fn without_a_node(&self, plan: &Plan) -> Option<Arc<Entry>> {
-        match self.judged(plan, None, |_| ()) {
-            Found::Fresh(held) => Some(held.entry()),
-            _ => self.derive_kept(plan, Use::Fresh).await,
-        }
     }
 
     /// Waits for a flight; `None` where what landed does not meet this caller's terms: below `wanted`, or too old.
@@ -105,50 +100,72 @@ impl Cache {
         demand: Demand,
         wanted: Option<Slot>,
     ) -> Result<Option<Answer>, Error> {
+        let shown = self.shown_before(&call.plan);
         let (landed, leads) = self.flown(call, demand).await?;
         let entry = landed.entry();
         // A joiner takes what a hit of that age and slot would be; the leader's answer was asked for after it came.
         let fresh = || self.rules.judge(&entry.stamp, &self.frontier, Instant::now()) == Freshness::Fresh;
-        let meets = entry.stamp.reaches(wanted) && (leads || fresh());
-        if meets { self.land(call, &landed, leads).await.map(Some) } else { Ok(None) }
+        let meets = entry.stamp.reaches(wanted) && (leads || (entry.stamp.slot >= shown && fresh()));
+        let role = if leads { Role::Leader } else { Role::Joiner { asked_since: false } };
+        if meets { self.land(call, &landed, role).await } else { Ok(None) }
     }
 
-    /// Waits for a flight, and takes what lands; what another's brings too late, once more.
+    /// Waits for a flight, and takes what lands; what another's brings too late, once more. `None` where the answer has
+    /// passed its bounds on its way from there.
     pub(super) async fn last_flight(
         self: &Arc<Self>,
         call: &Asked<'_>,
         demand: Demand,
-    ) -> Result<Answer, Error> {
-        let since = Instant::now();
-        // The next flight begins after the first has landed, and so is in time.
+    ) -> Result<Option<Answer>, Error> {
+        let (since, shown) = (Instant::now(), self.shown_before(&call.plan));
+        // The next flight begins after the first has landed, and so is in time, and at the slot that was shown.
         let too_old = |entry: &Entry| {
             entry.stamp.sent_at < since
                 && self.rules.judge(&entry.stamp, &self.frontier, Instant::now()) != Freshness::Fresh
         };
         let (mut landed, mut leads) = self.flown(call, demand).await?;
-        if matches!(&landed, Landed::Fetched(entry, _) if !leads && too_old(entry)) {
+        let is_behind = landed.entry().stamp.slot < shown;
+        if !leads && (is_behind || matches!(&landed, Landed::Fetched(entry, _) if too_old(entry))) {
             (landed, leads) = self.flown(call, demand).await?;
         }
-        self.land(call, &landed, leads).await
+        let asked_since = landed.entry().stamp.sent_at >= since;
+        self.land(call, &landed, if leads { Role::Leader } else { Role::Joiner { asked_since } }).await
+    }
+
+    /// The slot at which accounts of the answer were shown before, behind which a call that was sent earlier may land;
+    /// 0 at processed, where that holds between held entries only.
+    fn shown_before(&self, plan: &Plan) -> Slot {
+        let floored = plan.upstream.commitment() != Some(Commitment::Processed);
+        if floored { self.floor(&plan.key, Instant::now()) } else { 0 }
     }
 
     async fn flown(self: &Arc<Self>, call: &Asked<'_>, demand: Demand) -> Result<(Landed, bool), Error> {
-        let seat = self.board(&call.plan, demand, &call.terms.trace);
+        let seat = self.board(&call.plan, demand, &call.terms);
         let leads = seat.leads;
-        let landed = seat.landed().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())))?;
-        Ok((landed, leads))
+        Ok((Self::aboard(call, seat).await?, leads))
+    }
+
+    /// Asks the pool in a flight of this caller's own, past what is kept.
+    pub(super) async fn flown_alone(self: &Arc<Self>, call: &Asked<'_>, demand: Demand) -> Landing {
+        let (cache, plan, terms) = (Arc::clone(self), call.plan.clone(), call.terms.clone());
+        let fly = async move { cache.fetch(&plan, demand, terms).await };
+        Self::aboard(call, self.flights.alone(fly)).await
+    }
+
+    /// Waits for what a flight brings. A caller who goes meanwhile owes its price.
+    async fn aboard(call: &Asked<'_>, seat: Seat<Landing>) -> Landing {
+        call.charge.boarded(&seat);
+        let landing = seat.landed().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())));
+        call.charge.landed(&landing);
+        landing
     }
 
     /// Asks the pool, judges the answer and keeps it.
-    pub(super) async fn fetch(
-        &self,
-        plan: &Plan,
-        demand: Demand,
-        deadline: Instant,
-        trace: Trace,
-    ) -> Landing {
+    pub(super) async fn fetch(&self, plan: &Plan, demand: Demand, terms: Terms) -> Landing {
         let commitment = plan.upstream.commitment();
-        let held = self.candidates(plan).into_iter().flatten().map(|held| held.slot()).max();
+        let shown = self.floor(&plan.key, Instant::now());
+        let held = self.candidates(plan).into_iter().flatten().map(|held| held.slot());
+        let held = held.chain(Some(shown).filter(|slot| *slot > 0)).max();
         // At processed a fork may be dropped with its slots: there what is held only orders the choice.
         let (held, prefer) = match commitment {
             Some(Commitment::Confirmed | Commitment::Finalized) => (held, None),
@@ -163,7 +180,8 @@ impl Cache {
         let alone = own.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(own);
         let generation = self.generation.number();
-        let ask = Ask { query, floor: held.max(floor), prefer, alone, deadline, trace };
+        let Terms { deadline, caller, trace, .. } = terms;
+        let ask = Ask { query, floor: held.max(floor), prefer, alone, deadline, caller, trace };
         let reply = match &plan.upstream {
             Query::Account(account) if demand == Demand::Any && self.pool.merges() => {
                 let space = self.sizes.space(&account.pubkey);
@@ -171,22 +189,27 @@ impl Cache {
             }
             _ => self.pool.call(&ask).await?,
         };
-        self.take_in(plan, &reply, generation, Origin::Node).await
+        let floor = if commitment == Some(Commitment::Processed) { 0 } else { shown };
+        self.take_in(plan, &reply, floor, generation, Origin::Node).await
     }
 
-    /// Judges an answer: keeps it where it may be kept, and never lets it move a held one backwards.
+    /// Judges an answer: keeps it where it may be kept, and never lets it move a held one backwards. `floor` is the slot
+    /// at which its accounts were shown before, and which nodes were asked for.
     pub(super) async fn take_in(
         &self,
         plan: &Plan,
         reply: &Reply,
+        floor: Slot,
         generation: u64,
         origin: Origin,
     ) -> Landing {
         let not_kept = |reason| {
             self.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
         };
-        if let Some(held) = self.held_ahead(plan, reply) {
+        if let Some(held) = self.held_ahead(plan, reply, floor) {
             not_kept(UncacheableReason::Older);
+            self.falls(&plan.key, floor, held.stamp.slot);
+            self.shows(plan, held.stamp.slot, self.floors_under(&plan.key, Instant::now()).0);
             return Ok(Landed::Held(held));
         }
         let (said, place) = judge(plan, reply, &self.frontier);
@@ -216,6 +239,11 @@ impl Cache {
                 return Ok(Landed::Fetched(entry, false));
             }
         };
+        if matches!(reply.body, NodeReply::Result(_)) {
+            self.falls(&plan.key, floor, reply.slot);
+        }
+        // Before anybody is told: from then on no account of it is shown lower, also where this is too large to be kept.
+        self.raises(&plan.key, reply.slot, Instant::now());
         let placed = self.keep(key.clone(), &entry);
         if origin == Origin::Node && matches!(placed, Placed::Stored | Placed::FloorFell) {
             self.offer(&key, reply, class);
@@ -254,9 +282,9 @@ impl Cache {
         placed
     }
 
-    /// What is held of a higher slot than `reply` and may still be served, in whichever of the plan's places: the
-    /// answer does not go back behind it, also where it would not be kept.
-    fn held_ahead(&self, plan: &Plan, reply: &Reply) -> Option<Arc<Entry>> {
+    /// What is held of a higher slot than `reply` and may still be served: the answer does not go back behind it, also
+    /// where it would not be kept.
+    fn held_ahead(&self, plan: &Plan, reply: &Reply, floor: Slot) -> Option<Arc<Entry>> {
         let floored = match plan.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => c != Commitment::Processed,
             _ => false,
@@ -268,7 +296,15 @@ impl Cache {
         }
         let held = self.candidates(plan).into_iter().flatten();
         let ahead = held.filter(|held| held.slot() > reply.slot && self.serves(held.stamp()));
-        ahead.max_by_key(Held::slot).map(|held| held.entry())
+        let held = ahead.max_by_key(Held::slot).map(|held| held.entry());
+        let reached = held.as_ref().map_or(reply.slot, |held| held.stamp.slot);
+        match &plan.upstream {
+            // Where neither reaches the floor, the single accounts may.
+            Query::Accounts(query) if reached < floor => {
+                self.assembled(query, Use::InFault, Some(floor)).or(held)
+            }
+            _ => held,
+        }
     }
 
     /// What is kept of an answer: of accounts, what other forms can be made of; `None` where they are not what a node

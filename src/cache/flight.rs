@@ -1,10 +1,12 @@
 //! Single-flight: however many ask the same at once, one call goes up.
 //!
 //! The fetch is a task of its own and outlives the caller that led it; a failed one is tried once more for those who
-//! still wait. Callers bring their own deadlines: a flight is only ever waited for, never cancelled.
+//! still wait. Callers bring their own deadlines: a flight is only ever waited for, never cancelled. A caller who leaves
+//! may leave a function behind that is given what lands; such a caller no longer counts as waiting.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::MutexGuard;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
@@ -21,12 +23,44 @@ pub struct Flights<K, T> {
     tasks: TaskTracker,
 }
 
-type Shard<K, T> = Mutex<HashMap<K, watch::Receiver<Option<T>>>>;
+type Table<K, T> = HashMap<K, Flight<T>>;
+type Shard<K, T> = Mutex<Table<K, T>>;
+
+/// A flight as its passengers hold it.
+#[derive(Debug)]
+struct Flight<T> {
+    landing: watch::Receiver<Option<T>>,
+    left: Arc<Left<T>>,
+}
+
+impl<T> Clone for Flight<T> {
+    fn clone(&self) -> Self {
+        Self { landing: self.landing.clone(), left: Arc::clone(&self.left) }
+    }
+}
+
+/// A function of a caller who has gone; it is given what landed.
+type OnLanding<T> = Box<dyn FnOnce(&T) + Send>;
+
+/// What callers left behind: their functions until the flight lands, from then on the landing.
+struct Left<T>(Mutex<Result<T, Vec<OnLanding<T>>>>);
+
+impl<T> Left<T> {
+    fn lock(&self) -> MutexGuard<'_, Result<T, Vec<OnLanding<T>>>> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl<T> std::fmt::Debug for Left<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Left").finish_non_exhaustive()
+    }
+}
 
 /// A place among those who wait for a flight.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Seat<T> {
-    landing: watch::Receiver<Option<T>>,
+    flight: Flight<T>,
     /// Whether this caller is the one for whom the flight started.
     pub leads: bool,
 }
@@ -49,14 +83,15 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         F: Future<Output = T> + Send + 'static,
     {
         let mut shard = self.shard(key);
-        if let Some(landing) = shard.get(key) {
-            return Seat { landing: landing.clone(), leads: false };
+        if let Some(flight) = shard.get(key) {
+            return Seat { flight: flight.clone(), leads: false };
         }
-        let (land, landing) = watch::channel(None);
-        shard.insert(key.clone(), landing.clone());
+        let (land, flight) = Flight::new();
+        shard.insert(key.clone(), flight.clone());
         drop(shard);
         // Removed however the task ends, also when it panics or is dropped: no one must wait for it again.
         let mut entry = Departed { flights: Arc::clone(self), key: Some(key.clone()) };
+        let left = Arc::clone(&flight.left);
         self.tasks.spawn(async move {
             let mut landed = fetch().await;
             if failed(&landed) && !entry.leaves_alone(&land) {
@@ -67,22 +102,64 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
                 }
             }
             drop(entry);
-            land.send_replace(Some(landed));
+            land.send_replace(Some(landed.clone()));
+            left.landed(landed);
         });
-        Seat { landing, leads: true }
+        Seat { flight, leads: true }
     }
 
-    fn shard(&self, key: &K) -> std::sync::MutexGuard<'_, HashMap<K, watch::Receiver<Option<T>>>> {
+    /// Starts a flight that nobody else can join.
+    pub fn alone(&self, fetch: impl Future<Output = T> + Send + 'static) -> Seat<T> {
+        let (land, flight) = Flight::new();
+        let left = Arc::clone(&flight.left);
+        self.tasks.spawn(async move {
+            let landed = fetch.await;
+            land.send_replace(Some(landed.clone()));
+            left.landed(landed);
+        });
+        Seat { flight, leads: true }
+    }
+
+    fn shard(&self, key: &K) -> MutexGuard<'_, Table<K, T>> {
         #[expect(clippy::cast_possible_truncation, reason = "any 64 shards will do")]
         let shard = self.hasher.hash_one(key) as usize % SHARDS;
         self.shards[shard].lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
+impl<T> Flight<T> {
+    fn new() -> (watch::Sender<Option<T>>, Self) {
+        let (land, landing) = watch::channel(None);
+        (land, Self { landing, left: Arc::new(Left(Mutex::new(Err(Vec::new())))) })
+    }
+}
+
+impl<T> Left<T> {
+    /// Gives the landing to those who left before, and keeps it for those who leave later.
+    fn landed(&self, landed: T) {
+        let mut left = self.lock();
+        if let Err(functions) = std::mem::replace(&mut *left, Ok(landed))
+            && let Ok(landed) = &*left
+        {
+            for function in functions {
+                function(landed);
+            }
+        }
+    }
+}
+
 impl<T: Clone> Seat<T> {
-    /// What the flight brought; `None` where its task died.
+    /// Waits for what the flight brings; `None` where its task died.
     pub async fn landed(mut self) -> Option<T> {
-        self.landing.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone())
+        self.flight.landing.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone())
+    }
+
+    /// Gives up the place. `function` is given what lands, at once if it has; never where the flight's task dies.
+    pub fn leave(self, function: impl FnOnce(&T) + Send + 'static) {
+        match &mut *self.flight.left.lock() {
+            Err(functions) => functions.push(Box::new(function)),
+            Ok(landed) => function(landed),
+        }
     }
 }
 

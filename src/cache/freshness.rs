@@ -95,6 +95,17 @@ impl Rules {
         }
     }
 
+    /// How long an answer that shows accounts at `commitment` may be served at most, if only in a fault.
+    pub fn longest_life(&self, commitment: Commitment) -> Duration {
+        let stretch = 1.0 + *self.0.stale_while_revalidate.get(commitment);
+        let ttl = self.ttl(Class::Account(commitment)).mul_f64(stretch);
+        match commitment {
+            Commitment::Processed => ttl,
+            Commitment::Confirmed => ttl.max(self.0.stale_if_error.confirmed),
+            Commitment::Finalized => ttl.max(self.0.stale_if_error.finalized),
+        }
+    }
+
     /// What is left of the time bound, in seconds rounded towards zero; negative past it.
     pub fn ttl_left_s(&self, stamp: &Stamp, now: Instant) -> i64 {
         let (age, ttl) = (now.saturating_duration_since(stamp.sent_at), self.ttl(stamp.class));

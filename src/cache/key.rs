@@ -87,6 +87,17 @@ impl Key {
         }
     }
 
+    /// The accounts that an answer under it shows, and at which commitment; `None` where it shows none.
+    pub fn accounts(&self) -> Option<(&[Pubkey], Commitment)> {
+        match self {
+            Self::Account(pubkey, _, commitment) | Self::Balance(pubkey, commitment) => {
+                Some((std::slice::from_ref(pubkey), *commitment))
+            }
+            Self::Accounts(pubkeys, _, commitment) => Some((pubkeys, *commitment)),
+            _ => None,
+        }
+    }
+
     /// The slot whose block it holds, or the absence of one.
     pub fn block_slot(&self) -> Option<Slot> {
         match self {

@@ -16,7 +16,7 @@ use super::sizes::TOGETHER_BYTES;
 use crate::error::Error;
 use crate::methods::{AccountForm, AccountQuery, AccountsQuery, Commitment, MAX_KEYS, Pubkey, Query, Slot};
 use crate::node::NodeReply;
-use crate::pool::{Ask, Pool, Reply};
+use crate::pool::{Ask, Caller, Pool, Reply};
 use crate::telemetry::Trace;
 
 /// With so many calls of one form and commitment under way, the pool is busy.
@@ -42,6 +42,7 @@ struct Waiting {
     floor: Option<Slot>,
     prefer: Option<Slot>,
     deadline: Instant,
+    caller: Caller,
     trace: Trace,
     /// Gets its part of the list's answer; `None` where it has to ask for itself.
     reply: oneshot::Sender<Option<Result<Reply, Error>>>,
@@ -96,9 +97,9 @@ impl Merger {
             return Turn::Alone;
         };
         let (reply, receiver) = oneshot::channel();
-        let &Ask { floor, prefer, deadline, .. } = ask;
-        let trace = ask.trace.clone();
-        line.waiting.push(Waiting { pubkey: query.pubkey, space, floor, prefer, deadline, trace, reply });
+        let &Ask { floor, prefer, deadline, caller, .. } = ask;
+        let (pubkey, trace) = (query.pubkey, ask.trace.clone());
+        line.waiting.push(Waiting { pubkey, space, floor, prefer, deadline, caller, trace, reply });
         Turn::Waits(receiver)
     }
 
@@ -182,7 +183,8 @@ async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), wa
         prefer: waiting.iter().filter_map(|waiting| waiting.prefer).max(),
         alone: false,
         deadline,
-        // One call has one place in one trace: that of whoever waited longest.
+        // One call is one caller's, and has one place in one trace: those of the one who has waited longest.
+        caller: waiting.first().map(|waiting| waiting.caller).unwrap_or_default(),
         trace: waiting.first().map(|waiting| waiting.trace.clone()).unwrap_or_default(),
     };
     let answer = pool.call(&ask).await;

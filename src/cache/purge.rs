@@ -24,6 +24,11 @@ impl Filter {
         *self == Self::default()
     }
 
+    /// The account of which it takes all there is, if it does.
+    pub fn all_of(&self) -> Option<&Pubkey> {
+        self.account.as_ref().filter(|_| self.method.is_none() && self.slot.is_none())
+    }
+
     /// Whether it takes what is kept under `key`.
     pub fn takes(&self, key: &Key) -> bool {
         self.method.is_none_or(|method| key.answers(method))

@@ -1,59 +1,85 @@
-//! From what is kept to what a caller gets: in the caller's form, with the word of where it came from.
+//! From what is kept to what a caller gets: judged when it leaves, with the word of where it came from.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
-use super::coded;
 use super::derive::account::Unmade;
-use super::derive::{list, samples};
-use super::entry::{Body, Entry, Kept, Payload, Stamp};
+use super::entry::{Entry, Stamp};
 use super::fetch::Landed;
 use super::freshness::{Class, Freshness};
-use super::key::ALL_SAMPLES;
+use super::key::Plan;
+use super::render::{is_as_kept, is_long_work, most_written, short, written};
 use super::status::{CacheStatus, Why};
 use super::store::Held;
-use super::{Answer, Asked, Cache};
+use super::{Answer, Asked, Cache, Demand};
+use crate::coding::{self, Coding};
+use crate::config::Assemble;
 use crate::error::Error;
-use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
-use crate::node::OFF_WORKER_BYTES;
+use crate::methods::{Commitment, Query};
 use crate::telemetry::Outcome;
 
-impl Cache {
-    /// What a fetch came back with, as the answer of one who led it or waited for it.
-    pub(super) async fn land(&self, call: &Asked<'_>, landed: &Landed, leads: bool) -> Result<Answer, Error> {
-        match landed {
-            Landed::Held(entry) => self.held(call.query, entry).await,
-            Landed::Found(entry) => self.hit(call.query, entry, Outcome::Hit).await,
-            Landed::Fetched(entry, _) if !leads => {
-                self.deliver(call.query, entry, CacheStatus::Collapsed, Outcome::Collapsed).await
-            }
-            Landed::Fetched(entry, stored) => {
-                let outcome = if call.why == Why::Request { Outcome::Bypass } else { Outcome::Miss };
-                self.deliver(call.query, entry, CacheStatus::forwarded(call.why, *stored), outcome).await
-            }
-        }
-    }
+/// An answer that was fetched for its caller may wait for its turn for so long, or for its time to live where that is
+/// longer.
+const WAITS_AT_MOST: Duration = Duration::from_millis(400);
 
-    /// What is held, said to be what it is: a hit, or what stands in where no node gives better.
-    pub(super) async fn held(&self, query: &Query, entry: &Arc<Entry>) -> Result<Answer, Error> {
-        let now = Instant::now();
-        match self.rules.judge(&entry.stamp, &self.frontier, now) {
-            Freshness::Fresh => self.hit(query, entry, Outcome::Hit).await,
-            Freshness::Stale(_) => self.hit(query, entry, Outcome::Stale).await,
-            Freshness::Expired(_) => {
-                let status =
-                    CacheStatus::StaleIfError { ttl_s: self.rules.ttl_left_s(&entry.stamp, now).min(0) };
-                self.deliver(query, entry, status, Outcome::Stale).await
+/// The reason why an entry may serve a call, and so the bounds that it is held to when it leaves.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Basis {
+    /// It is kept: it is fresh, or a fresh one is being fetched, and it meets what the caller wants.
+    Kept,
+    /// A flight found it kept: as above, and what the caller wants was looked at by then.
+    Found,
+    /// No node gives better: it may still stand in.
+    StandIn,
+    /// Another caller's call brought it, or a part of it was kept: it is fresh. So it is said, and so counted.
+    Joined(CacheStatus, Outcome),
+    /// A node was asked for it after the caller had come: only the time counts that it waits for its turn.
+    Own(CacheStatus, Outcome),
+}
+
+/// The part that a caller had in a flight.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Role {
+    /// The flight started for this caller.
+    Leader,
+    /// The caller joined it.
+    Joiner {
+        /// The node was asked after the caller had come.
+        asked_since: bool,
+    },
+}
+
+impl Cache {
+    /// The answer that a fetch came back with; `None` where it has passed its bounds on the way.
+    pub(super) async fn land(
+        self: &Arc<Self>,
+        call: &Asked<'_>,
+        landed: &Landed,
+        role: Role,
+    ) -> Result<Option<Answer>, Error> {
+        let basis = match (landed, role) {
+            (Landed::Held(_), _) => Basis::StandIn,
+            (Landed::Found(_), _) => Basis::Found,
+            (Landed::Fetched(..), Role::Joiner { asked_since: false }) => {
+                Basis::Joined(CacheStatus::Collapsed, Outcome::Collapsed)
             }
-        }
+            (Landed::Fetched(..), Role::Joiner { asked_since: true }) => {
+                Basis::Own(CacheStatus::Collapsed, Outcome::Collapsed)
+            }
+            (Landed::Fetched(_, stored), Role::Leader) => {
+                let outcome = if call.why == Why::Request { Outcome::Bypass } else { Outcome::Miss };
+                Basis::Own(CacheStatus::forwarded(call.why, *stored), outcome)
+            }
+        };
+        self.deliver(call, landed.entry(), basis).await
     }
 
     /// An answer from what is kept, at once; `None` where making it takes longer, or cannot be done.
-    pub(super) fn hit_at_once(&self, query: &Query, held: &Held) -> Option<Answer> {
+    pub(super) fn hit_at_once(&self, query: &Query, coding: Option<Coding>, held: &Held) -> Option<Answer> {
         let stamp = held.stamp();
-        let (payload, derived, source) = if let Some(payload) = short(query, held) {
+        let (payload, derived, coded) = if let Some(payload) = short(query, held) {
             (payload, stamp.derived, None)
         } else {
             let entry = held.entry();
@@ -61,68 +87,146 @@ impl Cache {
                 return None;
             }
             let (payload, derived) = written(query, &entry).ok()?;
-            let source = coded::source(query, &entry, &payload);
-            (payload, derived, source)
+            let coded = match coding.filter(|_| coding::is_worth(payload.len())) {
+                Some(coding) if is_as_kept(query, &entry) => Some(Arc::clone(entry.coded.made(coding)?)),
+                Some(_) => return None,
+                None => None,
+            };
+            (payload, derived, coded)
         };
         self.observe_lag(query, stamp);
         let ttl_s = self.rules.ttl_left_s(stamp, Instant::now()).max(0);
         let status = CacheStatus::Hit { ttl_s, derived, stale: false };
         let outcome = if derived { Outcome::Derived } else { Outcome::Hit };
         self.verifier.maybe(&self.pool, &self.tasks, query, stamp, &payload);
-        Some(Answer { payload, slot: stamp.slot, status, outcome, source })
+        Some(Answer { payload, stamp: *stamp, status, outcome, coded })
     }
 
-    /// An answer from what is kept.
-    pub(super) async fn hit(
-        &self,
-        query: &Query,
-        entry: &Arc<Entry>,
-        outcome: Outcome,
-    ) -> Result<Answer, Error> {
-        let left = self.rules.ttl_left_s(&entry.stamp, Instant::now());
-        // Past its bound in slots alone, what is left of its time does not count.
-        let stale = outcome == Outcome::Stale;
-        let ttl_s = if stale { left.min(0) } else { left.max(0) };
-        let answer =
-            self.deliver(query, entry, CacheStatus::Hit { ttl_s, derived: false, stale }, outcome).await?;
-        self.verifier.maybe(&self.pool, &self.tasks, query, &entry.stamp, &answer.payload);
-        Ok(answer)
-    }
-
-    /// The answer as this caller gets it.
+    /// The answer as this caller gets it. Where it takes long to make, it waits for its turn, by the caller's deadline and
+    /// with room for its bytes; `None` where the entry may not serve the call any more by then.
     pub(super) async fn deliver(
-        &self,
-        query: &Query,
+        self: &Arc<Self>,
+        call: &Asked<'_>,
         entry: &Arc<Entry>,
-        status: CacheStatus,
-        outcome: Outcome,
-    ) -> Result<Answer, Error> {
-        if outcome.is_hit() {
-            self.observe_lag(query, &entry.stamp);
-        }
-        let written = if is_long_work(query, entry) {
+        basis: Basis,
+    ) -> Result<Option<Answer>, Error> {
+        let (query, since) = (call.query, Instant::now());
+        let is_long = is_long_work(query, entry);
+        let mut room = None;
+        let written = if is_long {
+            // Before the wait: what there is no room for does not queue.
+            room = Some(call.conditions.room(most_written(query, entry)).ok_or(Error::Overloaded)?);
+            let turn = timeout_at(call.terms.deadline, Arc::clone(&self.makers).acquire_owned()).await;
+            let Ok(Ok(turn)) = turn else { return Err(Error::TimedOut(self.request_timeout)) };
+            // What is too old by now takes no work.
+            if !self.may_leave(call, &entry.stamp, basis, since) {
+                return Ok(None);
+            }
             let (query, entry) = (query.clone(), Arc::clone(entry));
-            let place = Arc::clone(&self.makers).acquire_owned().await;
+            let taken = room.take();
             let work = tokio::task::spawn_blocking(move || {
-                // Held to the end of the work, which goes on where nobody waits for it any more.
-                let _place = place;
-                written(&query, &entry)
+                // Both are held to the end of the work, which goes on where nobody waits for it any more.
+                let _turn = turn;
+                (written(&query, &entry), taken)
             });
-            work.await.unwrap_or(Err(Unmade::Broken))
+            let (written, taken) = work.await.unwrap_or((Err(Unmade::Broken), None));
+            room = taken;
+            written
         } else {
             written(query, entry)
         };
         // What a node wrote amiss is as good as no answer.
         let (payload, derived) = written.map_err(|_| Error::NoUpstream(Vec::new()))?;
+        let coded = self.coded(call, entry, &payload).await;
+        let waited = is_long || call.terms.coding.is_some();
+        let basis = match basis {
+            // However long the work takes, an answer that was asked for since the caller came is one.
+            Basis::Own(..) => basis,
+            _ if !waited || self.may_leave(call, &entry.stamp, basis, since) => basis,
+            _ if entry.stamp.sent_at >= call.came => Basis::Own(CacheStatus::Collapsed, Outcome::Collapsed),
+            _ => return Ok(None),
+        };
+        let Some((status, outcome)) = self.status(&entry.stamp, basis) else { return Ok(None) };
         let (status, outcome) = match (status, outcome) {
             (CacheStatus::Hit { ttl_s, stale, .. }, outcome) => {
+                self.verifier.maybe(&self.pool, &self.tasks, query, &entry.stamp, &payload);
                 let outcome = if derived && outcome == Outcome::Hit { Outcome::Derived } else { outcome };
                 (CacheStatus::Hit { ttl_s, derived, stale }, outcome)
             }
             as_it_is => as_it_is,
         };
-        let source = coded::source(query, entry, &payload);
-        Ok(Answer { payload, slot: entry.stamp.slot, status, outcome, source })
+        if outcome.is_hit() {
+            self.observe_lag(query, &entry.stamp);
+        }
+        if matches!((basis, outcome), (Basis::Kept | Basis::Found, Outcome::Stale)) {
+            drop(self.board(&call.plan, Demand::Any, &call.terms));
+        }
+        // Whoever gets the answer counts it from here on.
+        drop(room);
+        Ok(Some(Answer { payload, stamp: entry.stamp, status, outcome, coded }))
+    }
+
+    /// Returns true if an entry may leave that was judged before a wait: it meets what the caller wants by now, too.
+    fn may_leave(&self, call: &Asked<'_>, stamp: &Stamp, basis: Basis, since: Instant) -> bool {
+        let wanted =
+            if matches!(basis, Basis::Kept) { call.wanted().max(call.conditions.floor()) } else { None };
+        stamp.reaches(wanted) && self.still_serves_as(&call.plan, stamp, basis, since)
+    }
+
+    /// Returns true if an entry that was judged before a wait is within its bounds, and nobody was shown a newer one
+    /// meanwhile.
+    fn still_serves_as(&self, plan: &Plan, stamp: &Stamp, basis: Basis, since: Instant) -> bool {
+        let is_kept = matches!(basis, Basis::Kept | Basis::Found);
+        let has_floor = match plan.class {
+            Class::Account(c) | Class::Fee(c) | Class::Votes(c) => is_kept || c != Commitment::Processed,
+            _ => false,
+        };
+        let newer = |held: Held| held.slot() > stamp.slot && self.serves(held.stamp());
+        // An account may have been shown in another answer, too. A list of several slots has the lowest of them.
+        let is_mixed = stamp.derived && self.rules.0.assemble == Assemble::WithinBound;
+        let is_behind = || {
+            (!is_mixed && stamp.slot < self.floor(&plan.key, Instant::now()))
+                || self.candidates(plan).into_iter().flatten().any(newer)
+        };
+        let in_turn = match basis {
+            Basis::Own(..) => since.elapsed() <= self.rules.ttl(stamp.class).max(WAITS_AT_MOST),
+            _ => self.status(stamp, basis).is_some(),
+        };
+        in_turn && !(has_floor && is_behind())
+    }
+
+    /// How an entry serves now; `None` where it may not.
+    fn status(&self, stamp: &Stamp, basis: Basis) -> Option<(CacheStatus, Outcome)> {
+        let now = Instant::now();
+        let freshness = self.rules.judge(stamp, &self.frontier, now);
+        let left = self.rules.ttl_left_s(stamp, now);
+        let hit = |ttl_s, stale| CacheStatus::Hit { ttl_s, derived: false, stale };
+        match (basis, freshness) {
+            (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Fresh) => {
+                Some((hit(left.max(0), false), Outcome::Hit))
+            }
+            // Past its bound in slots alone, what is left of its time does not count.
+            (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Stale(_)) => {
+                Some((hit(left.min(0), true), Outcome::Stale))
+            }
+            (Basis::StandIn, Freshness::Expired(_)) => {
+                self.serves(stamp).then(|| (CacheStatus::StaleIfError { ttl_s: left.min(0) }, Outcome::Stale))
+            }
+            (Basis::Kept | Basis::Found, Freshness::Expired(_))
+            | (Basis::Joined(..), Freshness::Stale(_) | Freshness::Expired(_)) => None,
+            (Basis::Joined(status, outcome), Freshness::Fresh) | (Basis::Own(status, outcome), _) => {
+                Some((status, outcome))
+            }
+        }
+    }
+
+    /// Returns true if a hit, which waited for other answers of its batch, still is one: it is within its bounds, and nobody
+    /// was shown a newer one meanwhile.
+    pub fn still_serves(&self, query: &Query, stamp: &Stamp, status: CacheStatus) -> bool {
+        let basis =
+            if matches!(status, CacheStatus::StaleIfError { .. }) { Basis::StandIn } else { Basis::Found };
+        let plan = Plan::new(query, &self.frontier, &self.sizes);
+        self.still_serves_as(&plan, stamp, basis, Instant::now())
     }
 
     /// How far behind the frontier what is served is, where that is bounded; vote accounts are bounded in time alone.
@@ -132,65 +236,5 @@ impl Cache {
             #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
             self.metrics.cache_served_lag.at(Some(commitment)).observe(lag as f64);
         }
-    }
-}
-
-/// The answer to `query` where it is a short one and is held as the caller wants it.
-fn short(query: &Query, held: &Held) -> Option<Payload> {
-    match query {
-        Query::Account(q) => held.short(Some(q.form)),
-        Query::Samples(q) if q.limit < ALL_SAMPLES => None,
-        _ => held.short(None),
-    }
-}
-
-/// What `entry` says in the form of `query`, and whether it was made from another.
-fn written(query: &Query, entry: &Entry) -> Result<(Payload, bool), Unmade> {
-    let (form, asked, made) = match (&entry.kept, query) {
-        (Kept::Account { result, value, asked, .. }, Query::Account(q)) => {
-            (q.form, *asked, list::write_single(result, value, q.form))
-        }
-        (Kept::Accounts { context, values, asked }, Query::Accounts(q)) => {
-            (q.form, *asked, list::write_list(context, values, q.form))
-        }
-        (Kept::Said(Payload::Result(Body::One(all))), Query::Samples(q)) if q.limit < ALL_SAMPLES => {
-            let head = samples::head(all, q.limit).ok_or(Unmade::Broken)?;
-            return Ok((Payload::Result(head.into()), true));
-        }
-        (Kept::Said(payload), _) => return Ok((payload.clone(), entry.stamp.derived)),
-        _ => return Err(Unmade::Broken),
-    };
-    // For the caller's own form it was fetched, whatever form served.
-    let fetched_for_it = form.slice.is_none() && asked == Some(form.encoding);
-    match made {
-        Ok((body, differs)) => {
-            Ok((Payload::Result(body), entry.stamp.derived || (differs && !fetched_for_it)))
-        }
-        Err(Unmade::Base58TooLong) => Ok((base58_too_long(), !fetched_for_it)),
-        Err(Unmade::Broken) => Err(Unmade::Broken),
-    }
-}
-
-/// A node's own refusal.
-fn base58_too_long() -> Payload {
-    let body = format!(r#"{{"code":{BASE58_TOO_LONG_CODE},"message":"{BASE58_TOO_LONG}"}}"#);
-    Payload::Error { code: BASE58_TOO_LONG_CODE, body: Bytes::from(body) }
-}
-
-/// Whether making the caller's form of `entry` would keep an async worker from others.
-fn is_long_work(query: &Query, entry: &Entry) -> bool {
-    entry.kept.weight() > OFF_WORKER_BYTES && !is_as_kept(query, entry)
-}
-
-/// Whether the caller's form of `entry` is the one that is kept.
-pub(super) fn is_as_kept(query: &Query, entry: &Entry) -> bool {
-    match (&entry.kept, query) {
-        (Kept::Account { value, .. }, Query::Account(q)) => value.is_kept_in(q.form),
-        (Kept::Accounts { values, .. }, Query::Accounts(q)) => {
-            values.iter().all(|value| value.is_kept_in(q.form))
-        }
-        (Kept::Said(_), Query::Samples(q)) => q.limit == ALL_SAMPLES,
-        (Kept::Said(_), _) => true,
-        _ => false,
     }
 }

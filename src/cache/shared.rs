@@ -7,6 +7,7 @@
 //!
 //! Answers go up beside the requests, from a queue that is bounded in number and bytes; what does not fit is not shared.
 
+mod purges;
 mod value;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,12 +25,14 @@ use super::fetch::{Demand, Origin};
 use super::freshness::{Class, Freshness};
 use super::judge::judge;
 use super::key::{Key, Plan};
+use super::purge::Filter;
 use crate::config;
 use crate::methods::{Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::Reply;
 use crate::shared::{Found, Put, Store, StoreTime, micros};
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
+use purges::Purges;
 use value::{Name, Seal, Value};
 
 /// What lives shorter is over before it is of use to another.
@@ -54,8 +57,9 @@ pub(super) struct Second {
     waiting: Arc<AtomicUsize>,
     /// Longest text that is taken.
     max_text: usize,
-    /// What was asked for before is not taken any more: it was purged here.
+    /// What was asked for before is not taken any more: the cache was emptied, since it was of another cluster.
     not_before: Mutex<Option<Instant>>,
+    purges: Purges,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
 }
@@ -87,11 +91,12 @@ impl Second {
         tasks.spawn(writer.run(offers));
         let max_text = usize::try_from(config.cache.max_entry).unwrap_or(usize::MAX);
         let (metrics, tasks) = (Arc::clone(metrics), tasks.clone());
-        Self { store, seal, queue, waiting, max_text, not_before: Mutex::default(), metrics, tasks }
+        let (not_before, purges) = (Mutex::default(), Purges::new(store.parts()));
+        Self { store, seal, queue, waiting, max_text, not_before, purges, metrics, tasks }
     }
 
     pub(super) fn is_there(&self) -> bool {
-        self.store.is_there()
+        self.store.is_there() && self.purges.are_known_somewhere()
     }
 
     /// Takes nothing any more that was asked for before `now`.
@@ -99,9 +104,15 @@ impl Second {
         *self.not_before.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// Whether what was asked for at `sent_at` was purged since.
-    fn is_purged(&self, sent_at: Instant) -> bool {
-        self.not_before.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|purged| sent_at <= purged)
+    /// Takes nothing any more that was asked for before `now` and that `filter` takes, and tells the others.
+    pub(super) fn purge(&self, filter: &Filter, now: Instant) {
+        self.purges.begin(*filter, now);
+    }
+
+    /// Whether `value` of `key`, which was asked for at `sent_at`, was purged since.
+    fn is_purged(&self, key: &Key, value: &Value, sent_at: Instant) -> bool {
+        let emptied = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
+        emptied.is_some_and(|emptied| sent_at <= emptied) || self.purges.take(key, value.sent_at, sent_at)
     }
 }
 
@@ -128,12 +139,16 @@ impl Cache {
             Demand::Own(_) => return None,
         };
         // Before anything is made for it: a store that does not answer costs a miss nothing.
-        if !second.store.is_there() {
+        if !second.is_there() {
             second.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         }
         let places = self.places(plan, second);
         if places.is_empty() {
+            return None;
+        }
+        if !second.purges.are_known(second.store.part(places[0].name.key())) {
+            second.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         }
         let generation = self.generation.number();
@@ -143,7 +158,7 @@ impl Cache {
         let (candidate, foreign) = self.best(second, places, found, floor).await;
         let mut taken = None;
         if let Some(Candidate { reply, plan }) = candidate {
-            taken = self.take_in(&plan, &reply, generation, Origin::Shared).await.ok();
+            taken = self.take_in(&plan, &reply, 0, generation, Origin::Shared).await.ok();
         }
         let result = match (&taken, foreign) {
             (Some(_), _) => SharedResult::Hit,
@@ -204,11 +219,16 @@ impl Cache {
                 continue;
             };
             let Some(sent_at) = sent_at(&value, read_at, asked_at) else { continue };
+            if second.is_purged(&plan.key, &value, sent_at) {
+                // It would keep the place against one of a lower slot.
+                second.forget(&name);
+                continue;
+            }
             let Value { slot, body, confirmed, .. } = value;
             let reply = Reply { node: NO_NODE, body, sent_at, slot, confirmed };
             let newest =
                 best.as_ref().is_none_or(|best| (best.reply.slot, best.reply.sent_at) < (slot, sent_at));
-            if newest && !second.is_purged(sent_at) && self.takes(&plan, &reply, floor) {
+            if newest && self.takes(&plan, &reply, floor) {
                 best = Some(Candidate { reply, plan });
             }
         }
@@ -219,7 +239,8 @@ impl Cache {
     /// than is believed.
     pub(super) fn takes(&self, plan: &Plan, reply: &Reply, floor: Option<Slot>) -> bool {
         let held = self.candidates(plan).into_iter().flatten().map(|held| held.slot()).max();
-        if held.max(floor).is_some_and(|floor| reply.slot < floor) {
+        let shown = self.floor(&plan.key, Instant::now());
+        if held.max(floor).max(Some(shown)).is_some_and(|floor| reply.slot < floor) {
             return false;
         }
         let known = |c| self.frontier.slot(c) > 0 && self.frontier.believes(c, reply.slot);

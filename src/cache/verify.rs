@@ -20,7 +20,7 @@ pub use compare::compare;
 use super::entry::{Payload, Stamp};
 use super::freshness::Class;
 use crate::methods::{BlockQuery, Commitment, Query, Slot};
-use crate::pool::{Ask, Pool};
+use crate::pool::{Ask, Caller, Pool};
 use crate::telemetry::{Metrics, Trace, VerifyResult};
 
 /// Comparisons under way at once; more would be felt by the nodes.
@@ -133,7 +133,15 @@ fn ask(hit: &Hit, deadline: Instant) -> Ask {
         }
         (query, _) => query.clone().with_min_context_slot(floor),
     };
-    Ask { query, floor, prefer: None, alone: true, deadline, trace: Trace::default() }
+    Ask {
+        query,
+        floor,
+        prefer: None,
+        alone: true,
+        deadline,
+        caller: Caller::default(),
+        trace: Trace::default(),
+    }
 }
 
 #[cfg(test)]

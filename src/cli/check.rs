@@ -18,7 +18,7 @@ use crate::methods::Commitment;
 use crate::node::{BufferBudget, Client};
 use crate::shared::Store;
 use crate::telemetry::Metrics;
-use doctor::Probed;
+use doctor::{Finding, Probed};
 
 /// Check a configuration, and with --probe what is wrong around it
 #[derive(Debug, clap::Args)]
@@ -52,13 +52,14 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let store = |settings| Store::new(settings, Metrics::new(), TaskTracker::new());
     let store = config.shared.as_ref().map(store).transpose().map_err(Failure::usage)?;
     writeln!(world.out, "{}", summary(&config))?;
+    let mut findings = doctor::of_settings(&config);
     if !args.probe {
-        return Ok(());
+        return tell(&findings, world);
     }
     let examined = clients.iter().zip(&config.upstreams);
     let probed = join_all(examined.map(|(client, upstream)| examine::examine(client, upstream.rps))).await;
     writeln!(world.out, "\n{}", table(&config.upstreams, &probed))?;
-    let mut findings = doctor::of_upstreams(&config, &probed);
+    findings.extend(doctor::of_upstreams(&config, &probed));
     findings.extend(doctor::of_files(&doctor::files(&config, file.as_deref())));
     findings.extend(doctor::of_open_files(&config, doctor::open_files()));
     if let Some(store) = store {
@@ -66,10 +67,18 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         writeln!(world.out, "\nshared store: {}", found.err().unwrap_or("ok"))?;
         findings.extend(found.err().map(doctor::of_shared_store));
     }
-    let (faults, warnings): (Vec<_>, Vec<_>) = findings.into_iter().partition(|finding| finding.fault);
-    if faults.is_empty() && warnings.is_empty() {
+    if findings.is_empty() {
         writeln!(world.out, "\nnothing to mend")?;
     }
+    tell(&findings, world)
+}
+
+/// Prints the findings, faults first.
+///
+/// # Errors
+/// A fault is among them.
+fn tell(findings: &[Finding], world: &mut World<'_>) -> Result<(), Failure> {
+    let (faults, warnings): (Vec<_>, Vec<_>) = findings.iter().partition(|finding| finding.fault);
     for finding in faults.iter().chain(&warnings) {
         writeln!(world.out, "\n{finding}")?;
     }
@@ -138,7 +147,7 @@ fn table(upstreams: &[Upstream], probed: &[Probed]) -> String {
                     tier,
                     one.pulse.health.clone().err().unwrap_or_else(|| "ok".to_owned()),
                     one.identity.version.clone().unwrap_or_else(unknown),
-                    one.identity.genesis.clone().unwrap_or_else(unknown),
+                    one.identity.genesis.told().cloned().unwrap_or_else(unknown),
                     slot(Commitment::Processed),
                     slot(Commitment::Confirmed),
                     slot(Commitment::Finalized),

@@ -11,14 +11,15 @@ use crate::app::{self, Listeners};
 use crate::config::reload::Source;
 use crate::config::{Config, Secret, Upstream, defaults};
 use crate::gateway::Gateway;
-use crate::sim::{Cluster, Settings};
+use crate::sim::{Cluster, Settings, further_methods};
 use crate::telemetry;
 
 /// A simulated cluster and the gateway in front of it, with nothing to set up
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "A simulated cluster and the gateway in front of it, with nothing to set up.\n\
-                  Prints a curl line that works when pasted, and the address of the status page. The API key is dev.",
+                  Prints a curl line that works when pasted, and the address of the status page. The API key is dev.\n\
+                  Read methods beside the eight that the simulated nodes answer are forwarded to them.",
     after_help = "Example, a larger cluster with another history, the gateway on any free port:\n    \
                   slotfront dev --nodes 5 --seed 42 --listen 127.0.0.1:0"
 )]
@@ -52,7 +53,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         let url = format!("http://{}", node.local_addr()?);
         upstreams.push(Upstream::plain(format!("sim-{}", i + 1), Secret::new(url)));
     }
-    let config = Config::dev(args.listen, args.admin, upstreams);
+    let mut config = Config::dev(args.listen, args.admin, upstreams);
+    // A client library reads more than the eight before it does anything: getSlot, getLatestBlockhash.
+    config.passthrough = further_methods();
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     let gateway = Gateway::new(&config).map_err(Failure::runtime)?;
 

@@ -19,7 +19,7 @@ use crate::methods::AnyMethod;
 #[derive(Debug, Parser)]
 #[command(
     long_about = "Make, list, revoke and rotate API keys. The file holds hashes only: a key is shown once, when it is made.\n\
-                  A running gateway takes a changed file within a second; nothing is restarted.",
+                  A running gateway takes a changed file within two seconds; nothing is restarted.",
     after_help = "Examples:\n    slotfront keys create --file keys.toml --name alice --plan standard --expires 90d\n    \
                   slotfront keys list --file keys.toml\n    \
                   slotfront keys rotate --file keys.toml --name alice --grace 24h\n    \
@@ -145,7 +145,7 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
         }
         Command::Revoke { file, name } => {
             let id = file.open().revoke(&name, now).map_err(failure)?;
-            writeln!(world.err, "revoked {id}; a running gateway knows within a second")?;
+            writeln!(world.err, "revoked {id}; a running gateway knows within two seconds")?;
             Ok(())
         }
         Command::Rotate { file, name, grace } => {

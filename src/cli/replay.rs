@@ -17,14 +17,16 @@ use super::table::Table;
 use super::{Failure, World};
 use crate::app::{App, Listeners};
 use crate::config::{Config, Secret, Upstream, defaults};
+use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::gateway::Gateway;
 use crate::node::{BufferBudget, Client, Fault, NodeReply};
+use crate::pool::probe;
 use crate::telemetry::VerifyResult;
 use judge::Told;
 use recorded::Recorded;
 
-/// Between two tries: a slot, so that either side has something newer.
-const PAUSE: Duration = Duration::from_millis(400);
+/// Between two tries a slot passes, so that either side has something newer; no longer than this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// What is shown of differences, of which one is enough to look into.
 const SHOWN: usize = 10;
 
@@ -82,7 +84,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         None => Some(start(args.against.clone()).await?),
     };
     let through = args.through.clone().or_else(|| own.as_ref().map(|(_, url)| url.clone()));
-    let sides = Sides::new(through.unwrap_or_else(|| args.against.clone()), args.against)?;
+    let sides = Sides::new(through.unwrap_or_else(|| args.against.clone()), args.against).await?;
     let asked = &sides;
     let outcomes: Vec<(&Recorded, Outcome)> = stream::iter(&calls)
         .map(|call| async move { (call, asked.ask(call, args.tries).await) })
@@ -133,10 +135,11 @@ struct Sides {
     slotfront: Client,
     node: Client,
     timeout: Duration,
+    pause: Duration,
 }
 
 impl Sides {
-    fn new(slotfront: Secret, node: Secret) -> Result<Self, Failure> {
+    async fn new(slotfront: Secret, node: Secret) -> Result<Self, Failure> {
         let any = ([127, 0, 0, 1], 0).into();
         let config = Config::dev(any, any, Vec::new());
         let budget = Arc::new(BufferBudget::new(config.pool.max_buffered));
@@ -144,10 +147,13 @@ impl Sides {
             Client::new(&Upstream::plain(name, url), &config.pool, Arc::clone(&budget))
                 .map_err(Failure::usage)
         };
+        let node = client("node", node)?;
+        let slot_time = probe::slot_time(&node).await.ok().flatten().unwrap_or(ASSUMED_SLOT_TIME);
         Ok(Self {
             slotfront: client("slotfront", slotfront)?,
-            node: client("node", node)?,
+            node,
             timeout: config.server.request_timeout,
+            pause: slot_time.min(LONGEST_PAUSE),
         })
     }
 
@@ -158,7 +164,7 @@ impl Sides {
             if !matches!(outcome.verdict, Ok((VerifyResult::Moved, ..))) {
                 break;
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(self.pause).await;
             let first = std::mem::replace(&mut outcome, self.ask_once(call).await);
             // The times are those of the first try: later ones are not what a caller would do.
             (outcome.hit, outcome.took) = (first.hit, first.took);

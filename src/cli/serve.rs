@@ -33,6 +33,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let source = Source::new(move || config::load(path.as_deref(), &env), file);
     let config = source.load().map_err(Failure::usage)?;
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
+    for warning in &config.warnings {
+        tracing::warn!(setting = warning.path, fix = warning.fix, "this setting {}", warning.rule);
+    }
     let gateway = Gateway::new(&config).map_err(Failure::usage)?;
     let scheme = Tls::of(&config).map_err(Failure::usage)?.map_or("http", |_| "https");
     let listeners = Listeners::bind(&config).await.map_err(Failure::runtime)?;

@@ -1,7 +1,6 @@
 //! `slotfront sim`: only the simulated cluster, for a gateway or a client of one's own.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
 use tokio::net::TcpListener;
@@ -11,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use super::{Failure, World};
 use crate::app;
 use crate::app::signals::Signals;
-use crate::sim::{Cluster, Settings};
+use crate::sim::{Cluster, SLOT_TIME, Settings};
 
 /// Only the simulated cluster: node i listens on the port + i
 #[derive(Debug, clap::Args)]
@@ -27,12 +26,15 @@ pub(super) struct Args {
     /// How many nodes
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = nodes())]
     nodes: u16,
+    /// How many of the nodes, the last ones, do only what a Firedancer node does, and answer all else with HTTP 501
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    firedancer: u16,
     /// What the history is made from: the same seed, the same history
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
     /// How long a slot lasts
-    #[arg(long, value_name = "TIME", default_value = "400ms", value_parser = slot_time)]
-    slot_time: Duration,
+    #[arg(long, value_name = "TIME", default_value_t = SLOT_TIME.into(), value_parser = slot_time)]
+    slot_time: humantime::Duration,
 }
 
 /// How many nodes may be simulated: past a hundred, one machine simulates nothing but waiting.
@@ -40,8 +42,8 @@ pub(super) fn nodes() -> RangedU64ValueParser<u16> {
     RangedU64ValueParser::new().range(1..=100)
 }
 
-fn slot_time(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|e| e.to_string())?;
+fn slot_time(text: &str) -> Result<humantime::Duration, String> {
+    let time: humantime::Duration = text.parse().map_err(|e: humantime::DurationError| e.to_string())?;
     if time.is_zero() { Err("a slot lasts at least 1ms".to_owned()) } else { Ok(time) }
 }
 
@@ -55,7 +57,8 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let settings = Settings {
         seed: args.seed,
         nodes: listeners.len(),
-        slot_time: Some(args.slot_time),
+        firedancer: args.firedancer.into(),
+        slot_time: Some(args.slot_time.into()),
         ..Settings::default()
     };
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());

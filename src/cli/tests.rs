@@ -168,6 +168,10 @@ fn check_sums_up_what_is_valid_and_tells_what_is_not() {
       plans      standard
       callers    anybody, without limits
     ");
+    let trusting = "[server]\ntrusted_proxies = [\"10.0.0.1\"]\n[[upstream]]\nurl = \"http://a.example\"";
+    let (out, result) = check(trusting);
+    assert_eq!(result, Ok(()), "a warning is no failure");
+    assert!(out.contains("\nwarning  server.client_ip_header is not set"), "{out}");
     let (_, result) = check("[[upstream]]\nurl = \"a.example/secret\"");
     let (code, message) = result.unwrap_err();
     assert!(

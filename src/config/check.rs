@@ -6,13 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::methods::{AnyMethod, Method};
 
-use super::problem::Problem;
+use super::problem::{Origin, Problem};
 use super::reader::Found;
 use super::value::{Setting, Size};
 use super::{AuthMode, Config, Plan, defaults};
 
 /// Judges every rule between settings, and fits defaults to what was set: a default never breaks a rule.
 pub(super) fn check(config: &mut Config, found: &mut Found) {
+    config.warnings = client_ip_header(config, found).into_iter().collect();
     let mut rules = Rules { found, problems: Vec::new() };
     listeners(config, &mut rules);
     upstreams(config, &mut rules);
@@ -49,6 +50,26 @@ impl Rules<'_> {
     fn is_set(&self, path: &str) -> bool {
         self.found.origins.contains_key(path)
     }
+}
+
+/// Warns where it is left to a default which header of trusted proxies is believed.
+fn client_ip_header(config: &Config, found: &Found) -> Option<Problem> {
+    const PATH: &str = "server.client_ip_header";
+    let server = &config.server;
+    // A balancer that speaks the PROXY protocol writes neither.
+    if server.trusted_proxies.is_empty() || server.proxy_protocol || found.origins.contains_key(PATH) {
+        return None;
+    }
+    Some(Problem {
+        path: PATH.to_owned(),
+        value: None,
+        origin: Origin::Default,
+        rule: "is not set, so X-Forwarded-For of server.trusted_proxies is believed and Forwarded is never read"
+            .to_owned(),
+        fix: "write \"x-forwarded-for\" or \"forwarded\", whichever your proxies write; they must replace or append to \
+              what a client sends of it"
+            .to_owned(),
+    })
 }
 
 fn listeners(config: &Config, rules: &mut Rules<'_>) {
@@ -148,16 +169,14 @@ fn sizes(config: &mut Config, rules: &mut Rules<'_>) {
             cache.max_entry = cache.capacity;
         }
     }
-    if pool.max_response > pool.max_buffered {
-        if rules.is_set("pool.max_response") {
-            rules.over(
-                "pool.max_response",
-                pool.max_response as u64,
-                "pool.max_buffered",
-                pool.max_buffered as u64,
-            );
-        } else {
-            pool.max_response = pool.max_buffered;
+    let (outgoing, buffered) = (config.server.max_outgoing, pool.max_buffered);
+    for (name, most) in [("pool.max_buffered", buffered), ("server.max_outgoing", outgoing)] {
+        if pool.max_response > most {
+            if rules.is_set("pool.max_response") {
+                rules.over("pool.max_response", pool.max_response as u64, name, most as u64);
+            } else {
+                pool.max_response = most;
+            }
         }
     }
 }

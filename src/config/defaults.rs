@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::methods::{Method, PerCommitment, Profile};
 
-use super::{Assemble, AuthMode, LogFormat};
+use super::{Assemble, AuthMode, ClientIpHeader, GenesisCheck, LogFormat};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
@@ -28,10 +28,14 @@ pub const MAX_BATCH: usize = 100;
 pub const MAX_CONNECTIONS: usize = 20_000;
 /// Past this a queue only adds delay: at 100 ms a call it is 100,000 calls a second.
 pub const MAX_IN_FLIGHT: usize = 10_000;
+/// Eight of the largest answers at once, which is a hundred blocks and more to clients that read slowly.
+pub const MAX_OUTGOING: u64 = 512 * MIB;
 /// A request head fits one packet; who needs longer than this is on a broken line or means harm.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// 50 KiB in this time is 5 KiB/s, slower than any line worth serving.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// TCP resends a lost packet several times within it.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// What the Rust client library itself waits for an answer.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Under the 30 s that Kubernetes waits before it kills.
@@ -39,6 +43,8 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// A node echoes any origin; the API key, not the origin, is what grants access.
 pub const CORS_ORIGIN: &str = "*";
 
+/// The header that nginx, Caddy and cloud balancers write.
+pub const CLIENT_IP_HEADER: ClientIpHeader = ClientIpHeader::XForwardedFor;
 /// Most balancers speak HTTP, and say whose request it is in a header.
 pub const PROXY_PROTOCOL: bool = false;
 
@@ -73,10 +79,12 @@ pub const TIER: u8 = 0;
 pub const UPSTREAM_MAX_IN_FLIGHT: usize = 512;
 /// One HTTP/2 connection is one TCP window and one stream limit; several HTTP/1.1 connections have none of that.
 pub const HTTP2: bool = false;
+/// A node of another cluster gives wrong answers, so that every node has to show its own.
+pub const GENESIS: GenesisCheck = GenesisCheck::Checked;
 
 /// Two to three slots: a node that stops is noticed before clients do.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Eight seconds at 400 ms a slot: past the jitter of a busy node, before a client sees old state.
+/// Five seconds at 250 ms a slot: past the jitter of a busy node, before a client sees old state.
 pub const MAX_SLOT_LAG: u64 = 20;
 /// One lost packet is resent within it; a second one means that another node is quicker.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -113,7 +121,7 @@ pub const CAPACITY: u64 = 512 * MIB;
 pub const MAX_ENTRY: u64 = 16 * MIB;
 /// A list made of one slot's entries is as good as a node's own.
 pub const ASSEMBLE: Assemble = Assemble::SameSlot;
-/// What the ttl comes to in slots of 400 ms: together they hold in time and in slots.
+/// An answer goes by these or by its ttl, whichever ends first; they were chosen for slots of 400 ms, where both agree.
 pub const MAX_LAG_SLOTS: PerCommitment<u64> = PerCommitment { processed: 1, confirmed: 2, finalized: 12 };
 /// Half a ttl more while a fresh answer is on its way; none at processed, which is asked for its freshness.
 pub const STALE_WHILE_REVALIDATE: PerCommitment<f64> =

@@ -19,17 +19,24 @@ impl Source {
         load: impl Fn() -> Result<Config, Problems> + Send + Sync + 'static,
         file: Option<std::path::PathBuf>,
     ) -> Self {
-        let mut file = file.map(super::watch::Watched::new);
+        let file = file.map(super::watch::Watched::new);
+        let mut source = Self { load: Arc::new(load), file };
         // What is there now is what the gateway starts with.
-        if let Some(file) = &mut file {
-            let _ = file.look();
-        }
-        Self { load: Arc::new(load), file }
+        source.taken();
+        source
     }
 
-    /// Whether the file has another content than at the last look; one that cannot be read has not.
+    /// Returns true if the file has another content than was taken last, and was not just written: two looks must find the
+    /// same. A file that cannot be read has not changed.
     pub fn changed(&mut self) -> bool {
-        self.file.as_mut().is_some_and(|file| file.look().is_ok_and(|text| text.is_some()))
+        self.file.as_mut().is_some_and(|file| file.look_twice().is_ok_and(|text| text.is_some()))
+    }
+
+    /// Takes the file as it is now, since it is read at once: that is no change at the next look.
+    pub fn taken(&mut self) {
+        if let Some(file) = &mut self.file {
+            let _ = file.look();
+        }
     }
 
     /// What reads the configuration, to be done elsewhere: it blocks.
@@ -115,7 +122,11 @@ mod tests {
         let mut source = Source::new(|| unreachable!("not asked"), Some(file.clone()));
         assert!(!source.changed());
         std::fs::write(&file, "b").unwrap();
+        assert!(!source.changed(), "it may be half of what is being written");
         assert!(source.changed());
         assert!(!source.changed());
+        std::fs::write(&file, "c").unwrap();
+        source.taken();
+        assert!(!source.changed(), "it was read when it was asked for");
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn read(root: &Reader<'_>) -> Config {
         shared: shared::read(&root.table("shared")),
         verify: Verify { sample: root.table("verify").within("sample", defaults::VERIFY_SAMPLE, SHARE) },
         telemetry: telemetry(&root.table("telemetry")),
+        warnings: Vec::new(),
     }
 }
 
@@ -70,12 +71,15 @@ fn server(r: &Reader<'_>) -> Server {
         max_batch: r.within("max_batch", defaults::MAX_BATCH, 1..=10_000),
         max_connections: r.within("max_connections", defaults::MAX_CONNECTIONS, COUNT),
         max_in_flight: r.within("max_in_flight", defaults::MAX_IN_FLIGHT, COUNT),
+        max_outgoing: size(r, "max_outgoing", defaults::MAX_OUTGOING, 1 << 20..=1 << 40),
         header_timeout: r.within("header_timeout", defaults::HEADER_TIMEOUT, TIMEOUT),
         body_timeout: r.within("body_timeout", defaults::BODY_TIMEOUT, TIMEOUT),
+        write_timeout: r.within("write_timeout", defaults::WRITE_TIMEOUT, TIMEOUT),
         request_timeout: r.within("request_timeout", defaults::REQUEST_TIMEOUT, TIMEOUT),
         drain_timeout: r.within("drain_timeout", defaults::DRAIN_TIMEOUT, TIMEOUT),
         cors_origins: cors_origins(r),
         trusted_proxies,
+        client_ip_header: r.get("client_ip_header", defaults::CLIENT_IP_HEADER),
         proxy_protocol,
         tls: tls(&r.table("tls")),
     }

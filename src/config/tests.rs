@@ -186,6 +186,21 @@ fn a_misspelt_name_is_met_with_the_nearest() {
 }
 
 #[test]
+fn trusted_proxies_want_their_header_named() {
+    let warned = |text: &str, env: &[(&str, &str)]| {
+        let config = valid(&format!("{ONE}[server]\n{text}"), env);
+        config.warnings.into_iter().map(|warning| warning.path).collect::<Vec<_>>()
+    };
+    let (trust, none) = ("trusted_proxies = [\"10.0.0.0/8\"]\n", [""; 0]);
+    assert_eq!(warned(trust, &[]), ["server.client_ip_header"]);
+    assert_eq!(warned("", &[("SLOTFRONT_SERVER__TRUSTED_PROXIES", "10.0.0.1")]), ["server.client_ip_header"]);
+    assert_eq!(warned(&format!("{trust}client_ip_header = \"x-forwarded-for\""), &[]), none);
+    assert_eq!(warned(trust, &[("SLOTFRONT_SERVER__CLIENT_IP_HEADER", "forwarded")]), none);
+    assert_eq!(warned(&format!("{trust}proxy_protocol = true"), &[]), none);
+    assert_eq!(warned("", &[]), none);
+}
+
+#[test]
 fn rules_between_settings() {
     let url = |url: &str| format!("[[upstream]]\nurl = \"{url}\"\n");
     let with = |text: &str| ONE.to_owned() + text;

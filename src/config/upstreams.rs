@@ -63,6 +63,7 @@ fn one(r: &Reader<'_>, i: usize) -> Upstream {
         max_in_flight: r.within("max_in_flight", defaults::UPSTREAM_MAX_IN_FLIGHT, 1..=1_000_000),
         ca_file: ca_file(r),
         http2: r.get("http2", defaults::HTTP2),
+        genesis: r.get("genesis", defaults::GENESIS),
     }
 }
 

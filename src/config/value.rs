@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::methods::{AnyMethod, Commitment, Further, Profile};
 
 use super::raw::Raw;
-use super::{Assemble, AuthMode, LogFormat};
+use super::{Assemble, AuthMode, ClientIpHeader, GenesisCheck, LogFormat};
 
 /// A type that a setting can have.
 pub(super) trait Setting: Sized {
@@ -66,7 +66,10 @@ macro_rules! words {
     (@first $first:literal $(, $rest:literal)*) => { concat!("\"", $first, "\"") };
 }
 words!(Profile, r#""node" or "spec""#, "node" => Self::Node, "spec" => Self::Spec);
+words!(GenesisCheck, r#""checked" or "unchecked""#, "checked" => Self::Checked, "unchecked" => Self::Unchecked);
 words!(AuthMode, r#""keys" or "open""#, "keys" => Self::Keys, "open" => Self::Open);
+words!(ClientIpHeader, r#""x-forwarded-for" or "forwarded""#,
+    "x-forwarded-for" => Self::XForwardedFor, "forwarded" => Self::Forwarded);
 words!(Assemble, r#""same-slot" or "off""#,
     "same-slot" => Self::SameSlot, "within-bound" => Self::WithinBound, "off" => Self::Off);
 words!(LogFormat, r#""auto", "pretty" or "json""#,

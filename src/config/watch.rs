@@ -15,6 +15,8 @@ pub struct Watched {
     path: PathBuf,
     stamp: Option<Stamp>,
     content: Option<[u8; 32]>,
+    /// The content of a young file at the last look, which has not been told.
+    unsettled: Option<[u8; 32]>,
     trouble: Option<io::ErrorKind>,
 }
 
@@ -31,10 +33,13 @@ struct Stamp {
 /// How long the clocks of file systems may stand still; FAT's is the coarsest.
 const TICK_SECONDS: u64 = 2;
 
+/// How often a file that is being written is looked at before it is given up.
+const LOOKS: usize = 5;
+
 impl Watched {
     /// Watches `path`, which need not exist yet. The first [`Watched::look`] finds it changed if it does.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), stamp: None, content: None, trouble: None }
+        Self { path: path.into(), stamp: None, content: None, unsettled: None, trouble: None }
     }
 
     /// The file.
@@ -48,7 +53,42 @@ impl Watched {
     /// # Errors
     /// A file that exists and cannot be read; told once, until it can.
     pub fn look(&mut self) -> io::Result<Option<String>> {
-        match self.read() {
+        self.told(false)
+    }
+
+    /// The same, but a file that was just written is told once two looks have found the same content: it may be in the
+    /// middle of being written.
+    ///
+    /// # Errors
+    /// As for [`Self::look`].
+    pub fn look_twice(&mut self) -> io::Result<Option<String>> {
+        self.told(true)
+    }
+
+    /// Watches the file of `before` anew: the content that it found last is no half of anything.
+    pub fn anew(before: &Self) -> Self {
+        Self { unsettled: before.content, ..Self::new(&before.path) }
+    }
+
+    /// The content at the first look, as of [`Self::look_twice`]: until two looks have found the same, there is a `pause`
+    /// before the next.
+    ///
+    /// # Errors
+    /// As for [`Self::look`]; and a file that is still being written after five looks.
+    pub fn settle(&mut self, mut pause: impl FnMut()) -> io::Result<Option<String>> {
+        for _ in 0..LOOKS {
+            let text = self.look_twice()?;
+            let is_missing = self.stamp.is_none();
+            if text.is_some() || is_missing {
+                return Ok(text);
+            }
+            pause();
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
+    }
+
+    fn told(&mut self, twice: bool) -> io::Result<Option<String>> {
+        match self.read(twice) {
             Ok(text) => {
                 self.trouble = None;
                 Ok(text)
@@ -61,7 +101,7 @@ impl Watched {
         }
     }
 
-    fn read(&mut self) -> io::Result<Option<String>> {
+    fn read(&mut self, twice: bool) -> io::Result<Option<String>> {
         let stamp = match std::fs::metadata(&self.path) {
             Ok(meta) => Stamp::of(&meta),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -76,6 +116,11 @@ impl Watched {
         let text = std::fs::read_to_string(&self.path)?;
         self.stamp = Some(stamp);
         let hash = Sha256::digest(text.as_bytes()).into();
+        if self.content == Some(hash) {
+            self.unsettled = None;
+        } else if twice && stamp.young && self.unsettled.replace(hash) != Some(hash) {
+            return Ok(None);
+        }
         let same = self.content.replace(hash) == Some(hash);
         Ok((!same).then_some(text))
     }
@@ -135,6 +180,53 @@ mod tests {
         assert_eq!(watched.look().unwrap(), None, "told once");
         std::fs::write(&path, "d").unwrap();
         assert_eq!(watched.look().unwrap().as_deref(), Some("d"), "text again");
+    }
+
+    #[test]
+    fn a_young_file_is_told_once_two_looks_agree() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let mut watched = Watched::new(&path);
+        std::fs::write(&path, "ab").unwrap();
+        assert_eq!(watched.look().unwrap().as_deref(), Some("ab"));
+        for half in ["", "c"] {
+            std::fs::write(&path, half).unwrap();
+            assert_eq!(watched.look_twice().unwrap(), None, "{half:?} may be half of it");
+        }
+        std::fs::write(&path, "ab").unwrap();
+        assert_eq!(watched.look_twice().unwrap(), None, "as before");
+        std::fs::write(&path, "c").unwrap();
+        assert_eq!(watched.look_twice().unwrap(), None, "the look before found something else");
+        assert_eq!(watched.look_twice().unwrap().as_deref(), Some("c"));
+        assert_eq!(watched.look_twice().unwrap(), None, "told once");
+
+        std::fs::write(&path, "d").unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(SystemTime::now() - std::time::Duration::from_mins(1)).unwrap();
+        assert_eq!(watched.look_twice().unwrap().as_deref(), Some("d"), "an old file is whole");
+    }
+
+    #[test]
+    fn a_file_being_written_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let mut pauses = 0;
+        let missing = Watched::new(&path).settle(|| unreachable!("there is nothing to wait for"));
+        assert_eq!(missing.unwrap(), None);
+        std::fs::write(&path, "ha").unwrap();
+        let mut watched = Watched::new(&path);
+        let text = watched.settle(|| {
+            pauses += 1;
+            std::fs::write(&path, "half").unwrap();
+        });
+        assert_eq!((text.unwrap().as_deref(), pauses), (Some("half"), 2));
+        let known = Watched::anew(&watched).settle(|| unreachable!("it is known"));
+        assert_eq!(known.unwrap().as_deref(), Some("half"));
+        let restless = Watched::new(&path).settle(|| {
+            pauses += 1;
+            std::fs::write(&path, pauses.to_string()).unwrap();
+        });
+        assert_eq!(restless.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
     }
 
     #[cfg(unix)]

@@ -135,3 +135,54 @@ async fn a_waiter_wakes_when_the_frontier_arrives() {
     frontier.answered(0, C, 101, now);
     waits.await;
 }
+
+/// A frontier of one node that has seen so many seconds of slots of so many milliseconds, and its newest slot.
+fn paced(nodes: usize, seconds: u64, slot_ms: u64) -> (Frontier, Instant, Slot) {
+    let (frontier, start) = frontier(nodes, &[]);
+    let slots = seconds * 1_000 / slot_ms;
+    for slot in 1..=slots {
+        (0..nodes).for_each(|node| {
+            frontier.probed(node, C, slot, start + Duration::from_millis(slot * slot_ms));
+        });
+    }
+    (frontier, start + Duration::from_secs(seconds), slots)
+}
+
+#[test]
+fn the_slot_time_is_measured_and_forgotten_with_the_cluster() {
+    let ms = |frontier: &Frontier| frontier.slot_time().as_millis();
+    let (frontier, ..) = paced(1, 30, 250);
+    assert_eq!(ms(&frontier), 400, "half a minute tells nothing");
+    let (frontier, now, slot) = paced(1, 70, 250);
+    assert_eq!((ms(&frontier), frontier.time_of(20)), (250, Duration::from_secs(5)));
+    frontier.probed(0, C, slot + 1, now + Duration::from_secs(90));
+    assert_eq!(ms(&frontier), 250, "a frontier that stands still is no slow one");
+    frontier.forget();
+    assert_eq!(ms(&frontier), 400, "another cluster");
+}
+
+#[test]
+fn a_lonely_lead_is_as_long_in_time_whatever_a_slot_takes() {
+    for (slot_ms, lead) in [(400, 64), (250, 102), (200, 128), (50, 256), (2_000, 26)] {
+        let (frontier, now, slot) = paced(2, 140, slot_ms);
+        frontier.probed(0, C, slot + lead, now);
+        assert_eq!(frontier.slot(C), slot + lead, "within the lead at {slot_ms} ms");
+        let (frontier, now, slot) = paced(2, 140, slot_ms);
+        frontier.probed(0, C, slot + lead + 1, now);
+        assert_eq!(frontier.slot(C), slot, "further at {slot_ms} ms");
+        assert!(frontier.believes(C, slot + lead) && !frontier.believes(C, slot + lead + 1));
+    }
+}
+
+#[test]
+fn words_of_an_earlier_era_do_not_count() {
+    let (frontier, start) = frontier(1, &[(0, 1_000, 0)]);
+    let before = frontier.era();
+    frontier.forget();
+    frontier.probed(0, C, 10, start);
+    frontier.answered_in(before, 0, C, 1_001, start);
+    frontier.probed_in(before, 0, C, 1_002, start);
+    assert_eq!((frontier.slot(C), frontier.node_slot(0, C)), (10, Some(10)));
+    frontier.answered_in(frontier.era(), 0, C, 11, start);
+    assert_eq!((frontier.slot(C), frontier.node_slot(0, C)), (11, Some(11)));
+}

@@ -1,6 +1,6 @@
 //! One thing per client address, in bounded memory.
 //!
-//! An IPv6 client counts as its /64: whoever has one address has 2^64. When more addresses come than are
+//! An IPv6 client counts as its /64: whoever has one address has 2^64. All clients of unknown address count as one. When more addresses come than are
 //! remembered, those not seen for longest are forgotten.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,7 +16,7 @@ const ADDRESSES: u64 = 65_536;
 const IDLE: Duration = Duration::from_hours(24);
 
 /// One `T` for each client address.
-pub(crate) struct PerAddress<T>(Cache<IpAddr, Arc<T>>);
+pub(crate) struct PerAddress<T>(Cache<Option<IpAddr>, Arc<T>>);
 
 impl<T: Send + Sync + 'static> PerAddress<T> {
     pub(crate) fn new() -> Self {
@@ -26,8 +26,8 @@ impl<T: Send + Sync + 'static> PerAddress<T> {
     }
 
     /// The thing of `client`, made on its first call.
-    pub(crate) fn get(&self, client: IpAddr, make: impl FnOnce() -> T) -> Arc<T> {
-        self.0.get_with(network(client), || Arc::new(make()))
+    pub(crate) fn get(&self, client: Option<IpAddr>, make: impl FnOnce() -> T) -> Arc<T> {
+        self.0.get_with(client.map(network), || Arc::new(make()))
     }
 
     /// All that is remembered.
@@ -37,11 +37,16 @@ impl<T: Send + Sync + 'static> PerAddress<T> {
 }
 
 /// What counts as one client.
-pub(crate) fn network(client: IpAddr) -> IpAddr {
+fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V4(v4) => v4.into(),
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
     }
+}
+
+/// Returns the name under which a client is counted together with other gateways.
+pub(crate) fn show(client: Option<IpAddr>) -> String {
+    client.map_or_else(|| "unknown".to_owned(), |client| network(client).to_string())
 }
 
 #[cfg(test)]
@@ -65,7 +70,7 @@ mod tests {
     fn however_many_addresses_come_some_are_forgotten() {
         let seen = PerAddress::new();
         for i in 0..u32::try_from(ADDRESSES + 2_000).unwrap() {
-            seen.get(IpAddr::V4(i.into()), || ());
+            seen.get(Some(IpAddr::V4(i.into())), || ());
         }
         seen.0.run_pending_tasks();
         assert!(seen.0.entry_count() <= ADDRESSES, "{}", seen.0.entry_count());
@@ -77,8 +82,8 @@ mod tests {
     #[test]
     fn the_same_client_meets_the_same_thing() {
         let seen = PerAddress::new();
-        let one = seen.get("2001:db8::1".parse().unwrap(), || 1);
-        let two = seen.get("2001:db8::2".parse().unwrap(), || 2);
-        assert_eq!((*one, *two), (1, 1));
+        let get = |client: &str, thing| *seen.get(client.parse().ok(), || thing);
+        assert_eq!([get("2001:db8::1", 1), get("2001:db8::2", 2)], [1, 1]);
+        assert_eq!([get("unknown", 3), get("0.0.0.0", 4), get("", 5)], [3, 4, 3]);
     }
 }

@@ -198,6 +198,11 @@ pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Ke
     if problems.is_empty() { Ok(keys) } else { Err(problems) }
 }
 
+/// Whether a key file says nothing at all, which is less than that there are no keys.
+pub(crate) fn is_blank(text: &str) -> bool {
+    toml::from_str::<toml::Table>(text).is_ok_and(|table| table.is_empty())
+}
+
 fn is_id(id: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     (1..=64).contains(&id.len()) && id.bytes().all(plain)

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -15,11 +16,12 @@ use super::limit::{Left, Limit, State};
 use super::plan::{self, Terms};
 use super::quota::{Period, Used};
 use super::seen::{Seen, Shown};
-use super::share::{Held, Share};
+use super::share::{Held, HeldBytes, Share};
 use super::standing::Standing;
 use crate::config::Units;
 use crate::error::Error;
 use crate::methods::{Forwarded, Query};
+use crate::pool::Caller;
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
 
 /// The id of whoever calls in open mode.
@@ -83,15 +85,16 @@ impl Pass {
     pub(crate) fn check(
         &self,
         until: Option<Timestamp>,
-        client: IpAddr,
+        client: Option<IpAddr>,
         origin: Option<&str>,
         wall: impl Fn() -> Timestamp,
     ) -> Result<(), AuthFailure> {
         self.in_time(until, wall)?;
         let Some(scope) = &self.scope else { return Ok(()) };
-        let client = client.to_canonical();
-        if scope.addresses.as_ref().is_some_and(|list| !list.iter().any(|network| network.contains(&client)))
-        {
+        let client = client.map(|client| client.to_canonical());
+        let is_in =
+            |list: &Vec<IpNet>| client.is_some_and(|ip| list.iter().any(|network| network.contains(&ip)));
+        if scope.addresses.as_ref().is_some_and(|list| !is_in(list)) {
             return Err(AuthFailure::Address);
         }
         // Only browsers send an origin, and none of them can leave it out: without one it is no browser.
@@ -175,10 +178,23 @@ impl Principal {
         self.bounds.as_ref().is_some_and(|bounds| bounds.terms.plan.bypass_cache)
     }
 
+    /// Who is calling, as the pool tells callers apart: by where their standing is kept, which a reload leaves in place.
+    pub fn caller(&self) -> Caller {
+        let number = |bounds: &Bounds| Arc::as_ptr(&bounds.share.0).addr();
+        self.bounds.as_ref().map_or_else(Caller::default, |bounds| Caller::numbered(number(bounds)))
+    }
+
     /// One place in flight, if `free` are free and it is within this key's share of them (`gateway::share`). Without a
     /// plan nobody is told apart, and whoever comes gets what is free.
     pub fn hold(&self, free: usize) -> Option<Held> {
         self.bounds.as_ref().map_or_else(|| Held::of_nobody(free), |bounds| bounds.share.hold(free))
+    }
+
+    /// So many bytes of answers on their way out, if they are within this key's share when `free` are free. Without a plan
+    /// nobody is told apart.
+    pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<HeldBytes> {
+        let Some(bounds) = &self.bounds else { return Some(HeldBytes::of_nobody()) };
+        bounds.share.hold_bytes(bytes, free)
     }
 
     /// Whether the plan and the key allow this call.
@@ -191,14 +207,17 @@ impl Principal {
         plan::admit(&bounds.terms.plan, methods, query)
     }
 
-    /// Whether the plan and the key allow this call that is forwarded.
+    /// The call as it may go to a node, if the plan and the key allow it. Where the plan names commitments, only the one
+    /// that was judged is in it.
     ///
     /// # Errors
     /// [`Error::Forbidden`], naming the method or commitment.
-    pub fn admit_forwarded(&self, call: &Forwarded) -> Result<(), Error> {
-        let Some(bounds) = &self.bounds else { return Ok(()) };
+    pub fn admit_forwarded(&self, call: Forwarded) -> Result<Forwarded, Error> {
+        let Some(bounds) = &self.bounds else { return Ok(call) };
         let methods = self.pass.scope.as_ref().and_then(|scope| scope.methods.as_deref());
-        plan::admit_forwarded(&bounds.terms.plan, methods, call)
+        let plan = &bounds.terms.plan;
+        plan::admit_forwarded(plan, methods, &call)?;
+        Ok(if plan.commitments.is_some() { call.canonical() } else { call })
     }
 
     /// Takes one call of the rate, and sees whether there are units left; they are booked afterwards.
@@ -214,6 +233,13 @@ impl Principal {
         bounds
             .take(self.clock.steady(now))
             .map_err(|wait| self.limited(LimitReason::Rate, format!("{per_second} calls a second"), wait))
+    }
+
+    /// Takes one call of the rate, if one is left, for what is refused in any case.
+    pub fn note_call(&self, now: Instant) {
+        if let Some(bounds) = &self.bounds {
+            let _ = bounds.take(self.clock.steady(now));
+        }
     }
 
     /// What this caller has been shown at the query's commitment, where the plan is `monotonic`; the answer's slot is
@@ -233,6 +259,32 @@ impl Principal {
     /// Books what the call cost.
     pub fn charge(&self, query: &Query, hit: bool) {
         self.book(plan::units(&self.units, query, hit));
+    }
+
+    /// Books a call that is not answered yet, once it is told whether the answer is a hit; its caller may have gone by then.
+    pub fn charge_on_landing(self: &Arc<Self>, query: &Query) -> impl FnOnce(bool) + Send + Sync + use<> {
+        let (principal, hit, miss) =
+            (Arc::clone(self), plan::units(&self.units, query, true), plan::units(&self.units, query, false));
+        move |is_hit| principal.book(if is_hit { hit } else { miss })
+    }
+
+    /// Books what a call that was paid as a hit costs more, once it is told that its next answer is none.
+    pub fn charge_hit_anew_on_landing(
+        self: &Arc<Self>,
+        query: &Query,
+    ) -> impl FnOnce(bool) + Send + Sync + use<> {
+        let (hit, miss) = (plan::units(&self.units, query, true), plan::units(&self.units, query, false));
+        let principal = Arc::clone(self);
+        move |is_hit| {
+            if !is_hit {
+                principal.book(miss - hit);
+            }
+        }
+    }
+
+    /// Returns true if what is booked counts towards anything: the caller has a plan.
+    pub fn has_plan(&self) -> bool {
+        self.bounds.is_some()
     }
 
     /// Books what a forwarded call cost.

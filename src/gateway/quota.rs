@@ -210,6 +210,16 @@ impl Used {
         }
     }
 
+    /// Whether nothing of it counts any more: its last day and month have ended, and the shared store knows all of it.
+    pub(crate) fn is_over(&self, period: Period) -> bool {
+        let told = |unshared: &Arc<Unshared>| {
+            unshared.waiting.load(Ordering::Acquire) == 0 && !unshared.attempt().open
+        };
+        self.day.used(period.day) == 0
+            && self.month.used(period.month) == 0
+            && self.unshared.get().is_none_or(told)
+    }
+
     /// Units used in this day and this month.
     pub(crate) fn units(&self, period: Period) -> (f64, f64) {
         (units(self.day.used(period.day)), units(self.month.used(period.month)))

@@ -1,5 +1,6 @@
 //! All that one request decides by, made from the configuration and the key file, and then never changed.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -59,13 +60,19 @@ impl Rules {
     pub(crate) fn keys(&self) -> usize {
         self.table().map_or(0, Table::len)
     }
+
+    /// How many keys of the key file are in force.
+    pub(crate) fn keys_of_file(&self) -> usize {
+        self.keys().saturating_sub(usize::from(self.dev_key.is_some()))
+    }
 }
 
-/// The rules of `config`, going on from `old`, and the key file to watch.
+/// The rules of `config`, going on from `old`, and the key file to watch, which `read` reads.
 pub(crate) fn rules(
     config: &Config,
     ground: Ground,
     old: Option<&Rules>,
+    read: impl FnOnce(&Path) -> (Watched, io::Result<Option<String>>),
 ) -> Result<(Rules, Option<Watched>), GatewayError> {
     let auth = &config.auth;
     let plans = plan::plans(config);
@@ -76,10 +83,12 @@ pub(crate) fn rules(
         (AuthMode::Keys, _) => {
             let mut keys = Vec::new();
             if let Some(path) = &auth.keys_file {
-                let watched = watched.insert(Watched::new(path));
-                match read_keys(watched, &plans)? {
+                let (file, text) = read(path);
+                watched = Some(file);
+                let in_force = old.map_or(0, Rules::keys_of_file);
+                match keys_of(text, path, &plans, in_force)? {
                     Some(read) => keys = read,
-                    None => missing(path, old.map_or(0, Rules::keys))?,
+                    None => missing(path, in_force)?,
                 }
             }
             Door::Keys(table(keys, auth.dev_key.as_deref(), &plans, old, &ground))
@@ -107,17 +116,23 @@ fn table(
     table
 }
 
-/// The keys of the file, if it is another than before.
-pub(crate) fn read_keys(
-    watched: &mut Watched,
+/// The keys of `text`, which is what the file at `path` holds, if it is another than before. A blank file takes no keys
+/// away while `in_force` of them are in force: it may be about to be written.
+pub(crate) fn keys_of(
+    text: io::Result<Option<String>>,
+    path: &Path,
     plans: &Plans,
+    in_force: usize,
 ) -> Result<Option<Vec<keys::Key>>, KeyFileError> {
-    let error = |path: &Path, problems| KeyFileError { path: path.to_path_buf(), problems };
-    let text =
-        watched.look().map_err(|e| error(watched.path(), vec![format!("cannot be read: {}", e.kind())]))?;
-    text.map(|text| keys::parse(&text, |plan| plans.contains_key(plan)))
-        .transpose()
-        .map_err(|problems| error(watched.path(), problems))
+    let read = match text {
+        Ok(None) => return Ok(None),
+        Ok(Some(text)) if in_force > 0 && keys::is_blank(&text) => Err(vec![format!(
+            "is empty, and {in_force} keys of before are in force; write `key = []` to take all keys out"
+        )]),
+        Ok(Some(text)) => keys::parse(&text, |plan| plans.contains_key(plan)),
+        Err(error) => Err(vec![format!("cannot be read: {}", error.kind())]),
+    };
+    read.map(Some).map_err(|problems| KeyFileError { path: path.to_path_buf(), problems })
 }
 
 /// Everybody by `terms`; addresses go on with their limits where nothing has changed for them.

@@ -1,17 +1,13 @@
-//! A fair share of the places in flight: one key cannot take them all from the others.
+//! A fair share of the places in flight, and of the bytes of answers on their way out: one key cannot take them all from
+//! the others.
 //!
-//! The rule is that of the dynamic threshold (Choudhury and Hahne, 1998): a key may hold up to [`WEIGHT`] times as many
-//! places as are free. It needs no list of who is active. A key that is alone is bounded a little below the whole; as
-//! others come, fewer places are free, and whoever holds more than its share gets none until it has given some back.
+//! The rule is that of [`crate::fair`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::standing::Standing;
-
-/// How many times the free places a key may hold. With 8 a key that is alone has 8/9 of all places, two that want
-/// everything have 8/17 each, and one ninth to one seventeenth is there for whoever comes next.
-const WEIGHT: usize = 8;
+use crate::fair::{may_hold, may_hold_more};
 
 /// How many places one key holds. Shared with its successor on a reload.
 #[derive(Debug, Clone, Default)]
@@ -22,7 +18,36 @@ impl Share {
     pub(crate) fn hold(&self, free: usize) -> Option<Held> {
         let before = self.0.held.fetch_add(1, Ordering::Relaxed);
         let held = Held(Some(Arc::clone(&self.0)));
-        (before < free.saturating_mul(WEIGHT)).then_some(held)
+        may_hold_more(before, free).then_some(held)
+    }
+
+    /// So many bytes more, if they are within the share when `free` are free before them.
+    pub(crate) fn hold_bytes(&self, bytes: usize, free: usize) -> Option<HeldBytes> {
+        let before = self.0.outgoing.fetch_add(bytes, Ordering::Relaxed);
+        let held = HeldBytes { bytes, of: Some(Arc::clone(&self.0)) };
+        may_hold(before.saturating_add(bytes), free).then_some(held)
+    }
+}
+
+/// Bytes of a key's, until it is dropped.
+#[derive(Debug)]
+pub struct HeldBytes {
+    bytes: usize,
+    of: Option<Arc<Standing>>,
+}
+
+impl HeldBytes {
+    /// Bytes of nobody's in particular.
+    pub(crate) fn of_nobody() -> Self {
+        Self { bytes: 0, of: None }
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        if let Some(standing) = &self.of {
+            standing.outgoing.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -79,6 +104,16 @@ mod tests {
             assert!(held.iter().all(|n| n.abs_diff(each) <= 1), "{keys} keys, {places} places: {held:?}");
             assert!(free.abs_diff(left) <= keys, "{keys} keys, {places} places: {free} free");
         }
+    }
+
+    #[test]
+    fn a_key_holds_eight_times_the_bytes_that_are_free() {
+        let (hog, other) = (Share::default(), Share::default());
+        let held = hog.hold_bytes(800, 900);
+        assert!(held.is_some() && hog.hold_bytes(1, 100).is_none());
+        assert!(other.hold_bytes(100, 100).is_some());
+        drop(held);
+        assert!(hog.hold_bytes(100, 100).is_some());
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(crate) struct Standing {
     pub(crate) rest: InMemoryState,
     /// Places that it holds.
     pub(crate) held: AtomicUsize,
+    /// Bytes of its answers that are on their way out.
+    pub(crate) outgoing: AtomicUsize,
     /// Units that it has used.
     pub(crate) used: Used,
 }

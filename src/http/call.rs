@@ -1,39 +1,61 @@
 //! One call of the eight methods: admitted, answered by the cache, at once where that can be, and booked.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::encoding;
-use super::rpc::{Context, END, Spoken};
-use crate::cache::entry::Entry;
-use crate::cache::{Answer, Left, Terms};
-use crate::coding::{Coded, Coding};
+use super::rpc::{Context, Spoken};
+use super::{Front, outgoing};
+use crate::cache::entry::Stamp;
+use crate::cache::{Answer, CacheStatus, Charge, Conditions, Left, Room, Terms};
 use crate::error::Error;
-use crate::gateway::Shown;
-use crate::jsonrpc::{Call, Id, Params, reply};
-use crate::methods::{Method, Profile, Query};
+use crate::gateway::{Principal, Shown};
+use crate::jsonrpc::{Call, Id, Params};
+use crate::methods::{Method, Query, Slot};
 
 /// What is left to do of a call that is not answered at once.
-#[expect(clippy::large_enum_variant, reason = "it is always in a box")]
 pub(super) enum Rest {
     /// It is of none of the eight methods.
     Other { id: Id, method: Bytes, params: Params },
     /// The cache has it not at hand.
-    Fetch { id: Id, query: Query, shown: Option<Shown>, left: Box<Left>, coding: Option<Coding> },
-    /// Its answer is to be compressed.
-    Code { id: Id, query: Query, answer: Answer, spoken: Spoken, source: Arc<Entry>, coding: Coding },
+    Fetch { id: Id, query: Query, shown: Option<Shown>, left: Box<Left> },
+}
+
+/// A hit that is to be looked at once more before it leaves.
+pub(super) struct PendingHit {
+    pub(super) id: Id,
+    pub(super) query: Query,
+    pub(super) stamp: Stamp,
+    pub(super) status: CacheStatus,
+}
+
+/// The conditions of a call whose answer takes a while.
+struct CallConditions<'a> {
+    front: &'a Front,
+    principal: &'a Principal,
+    shown: Option<&'a Shown>,
+}
+
+impl Conditions for CallConditions<'_> {
+    fn floor(&self) -> Option<Slot> {
+        self.shown.and_then(Shown::slot)
+    }
+
+    fn room(&self, bytes: usize) -> Option<Room> {
+        outgoing::room(&self.front.outgoing, self.principal, bytes)
+    }
 }
 
 impl Context<'_> {
-    /// One call, down through the rooms and back up, as far as that goes at once; its answer in `coding`, if it is there
-    /// so.
-    pub(super) fn begin(&self, call: Call, coding: Option<Coding>) -> Result<Spoken, Box<Rest>> {
+    /// One call, down through the rooms and back up, as far as that goes at once.
+    pub(super) fn begin(&self, call: Call) -> Result<Spoken, Box<Rest>> {
         let Call { id, method: name, params } = call;
         let Some(method) = str::from_utf8(&name).ok().and_then(Method::from_name) else {
             return Err(Box::new(Rest::Other { id, method: name, params }));
         };
+        // Before its params are read: a call that is refused for them is a call.
+        if let Err(error) = self.principal.take(Instant::now()) {
+            return Ok(self.count_refused(&id, Some(method), None, error));
+        }
         let query = match Query::parse(method, &params, self.front.config.profile) {
             Ok(query) => query,
             Err(error) => return Ok(self.count_refused(&id, Some(method), None, Error::Params(error))),
@@ -44,14 +66,11 @@ impl Context<'_> {
         };
         let answer = match self.front.cache.at_hand(&query, terms) {
             Ok(answer) => answer,
-            Err(left) => return Err(Box::new(Rest::Fetch { id, query, shown, left, coding })),
+            Err(left) => return Err(Box::new(Rest::Fetch { id, query, shown, left })),
         };
-        self.settle(&query, shown, &answer);
-        let spoken = self.answered(&id, &query, &answer);
-        match self.to_code(&spoken, &answer, coding) {
-            None => Ok(spoken),
-            Some((source, coding)) => Err(Box::new(Rest::Code { id, query, answer, spoken, source, coding })),
-        }
+        Self::show(shown.as_ref(), &answer);
+        self.principal.charge(&query, answer.outcome.is_hit());
+        Ok(self.answered(&id, &query, &answer))
     }
 
     /// What was left of a call.
@@ -60,68 +79,77 @@ impl Context<'_> {
             Rest::Other { id, method, params } => {
                 self.other(&id, str::from_utf8(&method).unwrap_or_default(), params).await
             }
-            Rest::Fetch { id, query, shown, left, coding } => {
-                match self.front.cache.go_on(&query, left).await {
+            Rest::Fetch { id, query, shown, left } => {
+                let charge = Charge::new(self.principal.charge_on_landing(&query));
+                let conditions = self.conditions(shown.as_ref());
+                match self.front.cache.go_on(&query, left, charge, &conditions).await {
                     Ok(answer) => {
-                        self.settle(&query, shown, &answer);
-                        let mut spoken = self.answered(&id, &query, &answer);
-                        if let Some((source, coding)) = self.to_code(&spoken, &answer, coding) {
-                            spoken.coded = self.coded(&id, &query, &answer, &source, coding).await;
-                        }
-                        spoken
+                        Self::show(shown.as_ref(), &answer);
+                        self.answered(&id, &query, &answer)
                     }
                     Err(error) => self.count_refused(&id, Some(query.method()), query.commitment(), error),
                 }
             }
-            Rest::Code { id, query, answer, mut spoken, source, coding } => {
-                spoken.coded = self.coded(&id, &query, &answer, &source, coding).await;
-                spoken
-            }
         }
+    }
+
+    /// Another answer to a call that was admitted and paid as a hit, which has aged while it waited for others. Where that
+    /// is no hit, the call costs what is missing to a miss.
+    pub(super) async fn again(&self, query: &Query) -> Result<Answer, Error> {
+        let shown = self.principal.shown(query);
+        let conditions = self.conditions(shown.as_ref());
+        let answer = match self.front.cache.at_hand(query, self.terms(shown.as_ref())) {
+            Ok(answer) => answer,
+            Err(left) => {
+                let charge = Charge::new(self.principal.charge_hit_anew_on_landing(query));
+                self.front.cache.go_on(query, left, charge, &conditions).await?
+            }
+        };
+        Self::show(shown.as_ref(), &answer);
+        Ok(answer)
     }
 
     /// Admits the call: the slot that this caller has seen, and the terms that the cache is asked on.
     fn admitted(&self, query: &Query) -> Result<(Option<Shown>, Terms), Error> {
         self.principal.admit(query)?;
-        self.principal.take(Instant::now())?;
-        let deadline = self.started + self.front.config.server.request_timeout;
         let shown = self.principal.shown(query);
-        let floor = shown.as_ref().and_then(Shown::slot);
-        Ok((shown, Terms { bypass: self.bypass, floor, deadline, trace: self.trace.clone() }))
+        let terms = self.terms(shown.as_ref());
+        Ok((shown, terms))
     }
 
-    /// Books what the answer cost, and that it was shown.
-    fn settle(&self, query: &Query, shown: Option<Shown>, answer: &Answer) {
-        if let Some(shown) = shown {
-            shown.show(answer.slot);
+    /// The terms on which the cache is asked.
+    fn terms(&self, shown: Option<&Shown>) -> Terms {
+        Terms {
+            bypass: self.bypass,
+            floor: shown.and_then(Shown::slot),
+            deadline: self.started + self.front.config.server.request_timeout,
+            coding: self.coding,
+            caller: self.principal.caller(),
+            trace: self.trace.clone(),
         }
-        self.principal.charge(query, answer.outcome.is_hit());
     }
 
-    /// The entry whose kept coding is to be sent, where the caller takes `coding` and it is worth it.
-    fn to_code(
-        &self,
-        spoken: &Spoken,
-        answer: &Answer,
-        coding: Option<Coding>,
-    ) -> Option<(Arc<Entry>, Coding)> {
-        let (coding, source) = (coding?, answer.source.as_ref()?);
-        let is_worth = encoding::is_worth(spoken.body.len()) && self.front.config.profile == Profile::Node;
-        is_worth.then(|| (Arc::clone(source), coding))
+    /// The hit that `answer` is, where it may have to wait before it leaves and was not asked for since the request came.
+    pub(super) fn hit(&self, id: &Id, query: &Query, answer: &Answer) -> Option<Box<PendingHit>> {
+        let is_hit = self.waits && answer.status.is_hit() && answer.stamp.sent_at < self.started;
+        let hit = || PendingHit {
+            id: id.clone(),
+            query: query.clone(),
+            stamp: answer.stamp,
+            status: answer.status,
+        };
+        is_hit.then(|| Box::new(hit()))
     }
 
-    /// The answer in `coding`, with what is around its text.
-    async fn coded(
-        &self,
-        id: &Id,
-        query: &Query,
-        answer: &Answer,
-        source: &Arc<Entry>,
-        coding: Coding,
-    ) -> Option<(Coding, [Bytes; 3])> {
-        let (head, tail) = reply::head_and_tail(id);
-        let tail = [&tail[..], END].concat();
-        let between = |coded: &Coded| coded.between(&head, &tail);
-        Some((coding, self.front.cache.coded(query, source, coding, &answer.payload, between).await?))
+    /// The conditions of a call while its answer takes a while.
+    fn conditions<'a>(&'a self, shown: Option<&'a Shown>) -> CallConditions<'a> {
+        CallConditions { front: self.front, principal: &self.principal, shown }
+    }
+
+    /// Notes the slot that the caller is shown, where its plan asks for that.
+    fn show(shown: Option<&Shown>, answer: &Answer) {
+        if let Some(shown) = shown {
+            shown.show(answer.stamp.slot);
+        }
     }
 }

@@ -1,125 +1,285 @@
-//! Whose request it is when proxies stand between: the rightmost address that no trusted proxy has.
+//! The client's address behind proxies: the rightmost address in the chain that no trusted proxy has.
 //!
-//! Each proxy appends the address that it was called from, so a header is believed from its right end, as far as
-//! trusted proxies wrote it. What stands left of that is the client's own claim, and is never looked at.
+//! Each proxy appends the address that it was called from, so the header is believed from its right end, as far as
+//! trusted proxies wrote it. Elements further left are the client's own claim and are never looked at. An element that
+//! cannot be read within the trusted part makes the address unknown: no guess can be abused then.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
-
+use super::Front;
 use super::fields::Fields;
+use crate::config::{ClientIpHeader, Server};
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 /// RFC 7239.
 const FORWARDED: &str = "forwarded";
 
-/// The client's address: `peer` itself unless it is a trusted proxy, else what `X-Forwarded-For` or `Forwarded` says.
+/// Returns the client's address, and counts the request where it is not known.
+pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?Sized)) -> Option<IpAddr> {
+    let client = client_ip(peer, fields, &front.config.server);
+    if client.is_none() {
+        front.metrics.client_addresses_unknown.at(()).inc();
+    }
+    client
+}
+
+/// Returns the address of the client, `None` where it is not known.
 ///
-/// A proxy writes one of the two and may pass the other through as the client sent it. Where both are there and
-/// disagree, one is a lie, and the proxy's own address is all that is certain.
-pub fn client_ip(peer: IpAddr, fields: &(impl Fields + ?Sized), trusted: &[IpNet]) -> IpAddr {
-    let peer = peer.to_canonical();
-    let trusts = |ip: IpAddr| trusted.iter().any(|network| network.contains(&ip));
-    if trusted.is_empty() || !trusts(peer) {
-        return peer;
+/// That is `peer` itself unless it is a trusted proxy. A trusted peer that sends neither header speaks for itself. One
+/// that sends only the header that is not configured speaks for a client whose address nobody tells.
+fn client_ip(peer: Option<IpAddr>, fields: &(impl Fields + ?Sized), server: &Server) -> Option<IpAddr> {
+    let peer = peer?.to_canonical();
+    if !server.trusts(peer) {
+        return Some(peer);
     }
-    let walk = |name: &'static str, address: fn(&str) -> Option<IpAddr>| {
-        fields.first(name).is_some().then(|| {
-            let mut client = peer;
-            for hop in fields.all(name).rev().flat_map(|value| hops(value).into_iter().rev()) {
-                // A hop that cannot be read ends the chain: who wrote it was the last one known.
-                let Some(ip) = address(&hop) else { break };
-                client = ip;
-                if !trusts(ip) {
-                    break;
-                }
-            }
-            client
-        })
+    let (name, other) = match server.client_ip_header {
+        ClientIpHeader::XForwardedFor => (X_FORWARDED_FOR, FORWARDED),
+        ClientIpHeader::Forwarded => (FORWARDED, X_FORWARDED_FOR),
     };
-    match (walk(X_FORWARDED_FOR, plain), walk(FORWARDED, forwarded)) {
-        (Some(one), Some(other)) if one != other => peer,
-        (Some(client), _) | (None, Some(client)) => client,
-        (None, None) => peer,
+    if fields.first(name).is_none() {
+        return fields.first(other).is_none().then_some(peer);
+    }
+    let values = fields.all(name).rev();
+    match server.client_ip_header {
+        ClientIpHeader::XForwardedFor => {
+            let hops = values.flat_map(|value| value.rsplit(|byte| *byte == b','));
+            last_untrusted(hops.map(plain), server)
+        }
+        ClientIpHeader::Forwarded => {
+            last_untrusted(values.flat_map(|value| forwarded(value).into_iter().rev()), server)
+        }
     }
 }
 
-/// The elements of a header, separated by commas outside quotes. What is no text is an element that no address is.
-fn hops(value: &[u8]) -> Vec<String> {
-    let mut quoted = false;
-    let comma = |c: char| {
-        quoted ^= c == '"';
-        c == ',' && !quoted
-    };
-    String::from_utf8_lossy(value).split(comma).map(|hop| hop.trim().to_owned()).collect()
+/// Returns the first of `hops`, which come from the right, that is no trusted proxy; the leftmost where all are.
+fn last_untrusted(hops: impl Iterator<Item = Option<IpAddr>>, server: &Server) -> Option<IpAddr> {
+    let mut client = None;
+    for hop in hops {
+        let hop = hop?;
+        client = Some(hop);
+        if !server.trusts(hop) {
+            break;
+        }
+    }
+    client
 }
 
-/// An address, with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`.
-fn plain(hop: &str) -> Option<IpAddr> {
-    let bare = hop.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(hop);
-    let ip = bare.parse().ok().or_else(|| hop.parse::<SocketAddr>().ok().map(|socket| socket.ip()))?;
+/// Reads an element of X-Forwarded-For, a header without quoting.
+fn plain(element: &[u8]) -> Option<IpAddr> {
+    address(str::from_utf8(element).ok()?.trim())
+}
+
+/// Reads the elements of a Forwarded header, each `None` where it names no address.
+fn forwarded(value: &[u8]) -> Vec<Option<IpAddr>> {
+    let elements = str::from_utf8(value).ok().and_then(|text| split_unquoted(text, ','));
+    // A quoted string without an end may have swallowed the elements of proxies.
+    elements.map_or_else(|| vec![None], |elements| elements.into_iter().map(forwarded_for).collect())
+}
+
+/// Reads the `for` of `for="[2001:db8::1]:80";proto=https`. Twice in one element it says nothing.
+fn forwarded_for(element: &str) -> Option<IpAddr> {
+    let mut named = None;
+    for pair in split_unquoted(element, ';')? {
+        let (name, value) = pair.split_once('=')?;
+        if name.trim().eq_ignore_ascii_case("for") && named.replace(value.trim()).is_some() {
+            return None;
+        }
+    }
+    let value = named?;
+    let node = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value);
+    address(node)
+}
+
+/// Splits `text` at `separator` outside of quoted strings (RFC 9110, 5.6.4); `None` where one of these has no end.
+fn split_unquoted(text: &str, separator: char) -> Option<Vec<&str>> {
+    let (mut quoted, mut escaped) = (false, false);
+    let separates = |c: char| {
+        let plain = !std::mem::take(&mut escaped);
+        match c {
+            '"' if plain => quoted = !quoted,
+            '\\' if plain && quoted => escaped = true,
+            _ => return c == separator && !quoted,
+        }
+        false
+    };
+    let parts = text.split(separates).collect();
+    (!quoted).then_some(parts)
+}
+
+/// Reads an address as proxies write it: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `fe80::1%eth0`,
+/// `[2001:db8::1]:80`.
+fn address(node: &str) -> Option<IpAddr> {
+    let ip = if let Some(rest) = node.strip_prefix('[') {
+        let (ip, port) = rest.split_once(']')?;
+        if !port.is_empty() && !is_port(port.strip_prefix(':')?) {
+            return None;
+        }
+        v6(ip)?.into()
+    } else if let Some((ip, port)) = node.split_once(':').filter(|(_, rest)| !rest.contains(':')) {
+        if !is_port(port) {
+            return None;
+        }
+        ip.parse::<Ipv4Addr>().ok()?.into()
+    } else {
+        node.parse().ok().or_else(|| v6(node).map(IpAddr::V6))?
+    };
     Some(IpAddr::to_canonical(&ip))
 }
 
-/// The `for` of `for="[2001:db8::1]:80";proto=https`; `unknown` and `_hidden` are no addresses.
-fn forwarded(hop: &str) -> Option<IpAddr> {
-    let pairs = hop.split(';').filter_map(|pair| pair.split_once('='));
-    let (_, value) = pairs.into_iter().find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;
-    plain(value.trim().trim_matches('"'))
+/// Reads an IPv6 address with or without a zone, which no address list has.
+fn v6(text: &str) -> Option<Ipv6Addr> {
+    let (ip, zone) = text.split_once('%').map_or((text, None), |(ip, zone)| (ip, Some(zone)));
+    let is_zone = |zone: &str| !zone.is_empty() && zone.bytes().all(is_name_byte);
+    ip.parse().ok().filter(|_| zone.is_none_or(is_zone))
+}
+
+/// Judges a port: digits, or a name of the proxy's own after an underscore (RFC 7239, 6.3).
+fn is_port(port: &str) -> bool {
+    match port.strip_prefix('_') {
+        Some(name) => !name.is_empty() && name.bytes().all(is_name_byte),
+        None => (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit()),
+    }
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._-~".contains(&byte)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use hyper::HeaderMap;
+    use hyper::header::HeaderValue;
 
     use super::*;
+    use crate::config::Config;
 
-    #[track_caller]
-    fn check(peer: &str, headers: &[(&'static str, &str)], expected: &str) {
-        let trusted = ["10.0.0.0/8".parse().unwrap(), "2001:db8:ff::/48".parse().unwrap()];
+    /// Asks who `peer` speaks for with `headers`, where two networks are trusted.
+    fn client(header: ClientIpHeader, peer: &str, headers: &[(&'static str, &[u8])]) -> Option<IpAddr> {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut server = Config::dev(any, any, Vec::new()).server;
+        server.trusted_proxies = vec!["10.0.0.0/8".parse().unwrap(), "2001:db8:ff::/48".parse().unwrap()];
+        server.client_ip_header = header;
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.append(*name, value.parse().unwrap());
+            map.append(*name, HeaderValue::from_bytes(value).unwrap());
         }
-        let client = client_ip(peer.parse().unwrap(), &map, &trusted);
-        assert_eq!(client, expected.parse::<IpAddr>().unwrap(), "{peer} {headers:?}");
+        client_ip(Some(peer.parse().unwrap()), &map, &server)
+    }
+
+    /// Holds the answer to `values`, one header each, of the trusted 10.0.0.1; `""` is unknown.
+    #[track_caller]
+    fn check(header: ClientIpHeader, values: &[&str], expected: &str) {
+        let name = match header {
+            ClientIpHeader::XForwardedFor => X_FORWARDED_FOR,
+            ClientIpHeader::Forwarded => FORWARDED,
+        };
+        let headers: Vec<_> = values.iter().map(|value| (name, value.as_bytes())).collect();
+        let expected = (!expected.is_empty()).then(|| expected.parse::<IpAddr>().unwrap());
+        assert_eq!(client(header, "10.0.0.1", &headers), expected, "{values:?}");
     }
 
     #[test]
     fn the_rightmost_untrusted_address_is_the_client() {
-        let x = X_FORWARDED_FOR;
-        // No proxy, or not one of ours: its headers are its own claim.
-        check("192.0.2.1", &[], "192.0.2.1");
-        check("192.0.2.1", &[(x, "198.51.100.1")], "192.0.2.1");
-        check("10.0.0.1", &[], "10.0.0.1");
-        // One proxy, two proxies, several headers; what the client claimed stands left, and is not looked at.
-        check("10.0.0.1", &[(x, "198.51.100.1")], "198.51.100.1");
-        check("10.0.0.1", &[(x, "203.0.113.9, 198.51.100.1")], "198.51.100.1");
-        check("10.0.0.1", &[(x, "203.0.113.9, 198.51.100.1 ,10.0.0.2")], "198.51.100.1");
-        check("10.0.0.1", &[(x, "198.51.100.1"), (x, "10.0.0.2")], "198.51.100.1");
-        check("::ffff:10.0.0.1", &[(x, "::ffff:198.51.100.1")], "198.51.100.1");
-        // With ports, and IPv6.
-        check("10.0.0.1", &[(x, "198.51.100.1:4711")], "198.51.100.1");
-        check("10.0.0.1", &[(x, "[2001:db8::1]:4711, 2001:db8:ff::2")], "2001:db8::1");
-        check("10.0.0.1", &[(x, "[2001:db8::1]")], "2001:db8::1");
-        // Nobody but proxies: the first of them.
-        check("10.0.0.1", &[(x, "10.0.0.3, 10.0.0.2")], "10.0.0.3");
-        // What is no address ends what is known.
-        check("10.0.0.1", &[(x, "198.51.100.1, unknown, 10.0.0.2")], "10.0.0.2");
-        check("10.0.0.1", &[(x, "")], "10.0.0.1");
-        check("10.0.0.1", &[(x, "198.51.100.1,")], "10.0.0.1");
+        let check = |values: &[&str], expected: &str| check(ClientIpHeader::XForwardedFor, values, expected);
+        // One proxy, two proxies, several headers. The client's own claim stands further left.
+        check(&["198.51.100.1"], "198.51.100.1");
+        check(&["203.0.113.9, 198.51.100.1"], "198.51.100.1");
+        check(&["203.0.113.9, 198.51.100.1 ,10.0.0.2"], "198.51.100.1");
+        check(&["198.51.100.1", "10.0.0.2"], "198.51.100.1");
+        check(&["\", unknown, , 198.51.100.1, 10.0.0.2"], "198.51.100.1");
+        check(&["::ffff:198.51.100.1"], "198.51.100.1");
+        // With ports, zones, and IPv6.
+        check(&["198.51.100.1:4711"], "198.51.100.1");
+        check(&["[2001:db8::1]:4711, 2001:db8:ff::2"], "2001:db8::1");
+        check(&["[2001:db8::1]"], "2001:db8::1");
+        check(&["fe80::1%eth0"], "fe80::1");
+        check(&["[fe80::1%25eth0]:80"], "fe80::1");
+        // Trusted proxies only: the leftmost of them.
+        check(&["10.0.0.3, 10.0.0.2"], "10.0.0.3");
+        let chain = |client: &str| [&[client][..], &["10.0.0.2"; 39]].concat().join(",");
+        check(&[&chain("198.51.100.1")], "198.51.100.1");
+        check(&[&chain("unknown")], "");
     }
 
     #[test]
-    fn forwarded_is_read_as_well() {
-        let (x, f) = (X_FORWARDED_FOR, FORWARDED);
-        check("10.0.0.1", &[(f, "for=198.51.100.1;proto=https;by=10.0.0.1")], "198.51.100.1");
-        check("10.0.0.1", &[(f, "for=203.0.113.9, proto=https; For=\"[2001:db8::1]:80\"")], "2001:db8::1");
-        check("10.0.0.1", &[(f, "for=198.51.100.1;by=\"a,b\", for=10.0.0.2")], "198.51.100.1");
-        check("10.0.0.1", &[(f, "for=_hidden")], "10.0.0.1");
-        check("10.0.0.1", &[(f, "proto=https")], "10.0.0.1");
-        // Both: agreed, or one of them passed through as the client made it up.
-        check("10.0.0.1", &[(x, "198.51.100.1"), (f, "for=198.51.100.1")], "198.51.100.1");
-        check("10.0.0.1", &[(x, "198.51.100.1"), (f, "for=203.0.113.9")], "10.0.0.1");
+    fn a_chain_that_breaks_is_unknown() {
+        let check = |values: &[&str], expected: &str| check(ClientIpHeader::XForwardedFor, values, expected);
+        for broken in [
+            "",
+            " ",
+            "198.51.100.1,",
+            "198.51.100.1,,10.0.0.2",
+            "198.51.100.1, unknown, 10.0.0.2",
+            "_hidden",
+            "\", 198.51.100.1\"",
+            "\"198.51.100.1\"",
+            "198.51.100.1:",
+            "198.51.100.1:http",
+            "198.51.100.1:123456",
+            "198.51.100.1%eth0",
+            "[198.51.100.1]",
+            "[2001:db8::1",
+            "[2001:db8::1]80",
+            "[2001:db8::1]:",
+            "fe80::1%",
+            "fe80::1%a b",
+            "198.51.100.01",
+            "for=198.51.100.1",
+            "rpc.example",
+            "198.51.100.1\u{e9}",
+        ] {
+            check(&[broken], "");
+        }
+        check(&["198.51.100.1", ""], "");
+        // A lone quote of the client's does not reach over the comma.
+        check(&["\", 198.51.100.1"], "198.51.100.1");
+    }
+
+    #[test]
+    fn forwarded_is_read_with_its_quotes() {
+        let check = |values: &[&str], expected: &str| check(ClientIpHeader::Forwarded, values, expected);
+        check(&["for=198.51.100.1;proto=https;by=10.0.0.1"], "198.51.100.1");
+        check(&["for=203.0.113.9, proto=https; For=\"[2001:db8::1]:80\""], "2001:db8::1");
+        check(&["for=198.51.100.1;by=\"a,b;for=1.1.1.1\", for=10.0.0.2"], "198.51.100.1");
+        check(&["for=198.51.100.1;by=\"a\\\",for=1.1.1.1\""], "198.51.100.1");
+        check(&["for=\"198.51.100.1:_port\""], "198.51.100.1");
+        check(&["for=\"", "for=198.51.100.1"], "198.51.100.1");
+        for broken in [
+            "",
+            "for=_hidden",
+            "for=unknown",
+            "for=\"_hidden:80\"",
+            "proto=https",
+            "198.51.100.1",
+            "for=198.51.100.1;for=203.0.113.9",
+            "for=198.51.100.1,",
+            "for=\", for=198.51.100.1",
+            "for=\"x, for=\"[2001:db8::1]\"",
+            "for=\"\\\", for=\"[2001:db8::1]\"",
+            "for=\"[2001:db8::1]",
+            "for=[2001:db8::1]\"",
+        ] {
+            check(&[broken], "");
+        }
+    }
+
+    #[test]
+    fn only_trusted_peers_and_only_the_configured_header() {
+        let (x, f): (&[u8], &[u8]) = (b"198.51.100.1", b"for=203.0.113.9");
+        let ip = |text: &str| Some(text.parse().unwrap());
+        for (header, own, other) in [
+            (ClientIpHeader::XForwardedFor, ip("198.51.100.1"), f),
+            (ClientIpHeader::Forwarded, ip("203.0.113.9"), x),
+        ] {
+            let both = [(X_FORWARDED_FOR, x), (FORWARDED, f)];
+            assert_eq!(client(header, "10.0.0.1", &both), own);
+            assert_eq!(client(header, "::ffff:10.0.0.1", &both), own);
+            assert_eq!(client(header, "192.0.2.1", &both), ip("192.0.2.1"), "no proxy of ours");
+            assert_eq!(client(header, "10.0.0.1", &[]), ip("10.0.0.1"), "its own call");
+            let foreign = if other == f { FORWARDED } else { X_FORWARDED_FOR };
+            assert_eq!(client(header, "10.0.0.1", &[(foreign, other)]), None);
+        }
     }
 }

@@ -8,8 +8,9 @@ use hyper::header::{
 const METHODS: HeaderValue = HeaderValue::from_static("OPTIONS, POST");
 const MAX_AGE_S: HeaderValue = HeaderValue::from_static("86400");
 /// What a script may read beside the body.
-const EXPOSED: HeaderValue =
-    HeaderValue::from_static("Cache-Status, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id");
+const EXPOSED: HeaderValue = HeaderValue::from_static(
+    "Cache-Status, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, X-Slotfront-Error",
+);
 
 /// Adds what a request with an `Origin` gets; one without gets nothing. Any request header is allowed, as on a node.
 pub fn apply(

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ use hyper::body::{Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::Front;
+use super::outgoing::Load;
+use super::reply::Pieces;
+use super::streams::StreamPlace;
 use crate::gateway::{Held, Principal};
 
 /// HTTP/2 hands what it is given to its own queue, whether or not the client takes any: a frame's worth at a time, it is
@@ -26,16 +29,47 @@ const FRAME_BYTES: usize = 16 * 1024;
 
 /// A request that is being served, until it is dropped.
 pub(super) struct Place {
+    /// The bytes of its answer; nothing as long as that is short. Given back before the place is.
+    load: OnceLock<Box<Load>>,
+    taken: Mutex<Option<Taken>>,
+    /// What was `taken`, once calls that may outlive the request hold it, too.
+    lasting: OnceLock<Lasting>,
+}
+
+/// One of the places in flight, and of the caller's share of them.
+pub(super) struct Taken {
     _counted: Counted,
     _held: Held,
 }
+
+/// A request's place for a call that goes on when its caller has gone.
+pub(super) type Lasting = Arc<Option<Taken>>;
 
 impl Place {
     /// A place, if one is free and `principal` may have it.
     pub(super) fn take(front: &Front, principal: &Principal) -> Option<Self> {
         let (counted, taken) = Counted::add(&front.in_flight);
         let held = principal.hold(front.config.server.max_in_flight.saturating_sub(taken))?;
-        Some(Self { _counted: counted, _held: held })
+        let taken = Mutex::new(Some(Taken { _counted: counted, _held: held }));
+        Some(Self { load: OnceLock::new(), taken, lasting: OnceLock::new() })
+    }
+
+    /// The place, to be held by a call until that ends, and by the request until it is over.
+    pub(super) fn lasting(&self) -> Lasting {
+        let take = || Arc::new(self.taken.lock().unwrap_or_else(PoisonError::into_inner).take());
+        Arc::clone(self.lasting.get_or_init(take))
+    }
+
+    /// What the request has of the budget for answers, once it needs some.
+    pub(super) fn load(&self, front: &Front) -> &Load {
+        self.load.get_or_init(|| Box::new(Load::new(&front.outgoing)))
+    }
+
+    /// Holds what `body` needs in place of all that its answers needed before.
+    pub(super) fn holds_instead(&self, principal: &Principal, body: &Pieces) {
+        if let Some(load) = self.load.get() {
+            load.replace(principal, body);
+        }
     }
 }
 
@@ -78,23 +112,29 @@ struct State {
     heads: u64,
     /// Requests that are not answered to the end.
     answering: usize,
+    /// The most that `answering` has been. HTTP/2's answers go out in turn, so each waits for that many.
+    crowd: u32,
     /// Since when HTTP/2 is spoken and no request is being answered.
     quiet: Option<Instant>,
     /// HTTP/2 is spoken.
     multiplexed: bool,
     /// Of HTTP/2: when something of each unfinished answer was last taken.
     taken: BTreeMap<u64, Instant>,
+    /// Of HTTP/2: a request of the connection had a good key.
+    key_shown: bool,
     /// Of answers that hyper has, but not yet the kernel.
-    unwritten: Vec<Arc<Place>>,
+    unwritten: Vec<Holds>,
 }
+
+/// The places that a request holds until its answer is written: among those in flight, and among HTTP/2's.
+type Holds = (Option<Arc<Place>>, Option<StreamPlace>);
 
 /// One request's turn; dropping it is its end, answered or not.
 pub(super) struct Turn {
     exchange: Arc<Exchange>,
     number: u64,
     multiplexed: bool,
-    /// Where the answer is served from, until it is written.
-    place: Option<Arc<Place>>,
+    holds: Holds,
 }
 
 impl Exchange {
@@ -110,9 +150,21 @@ impl Exchange {
         let mut state = self.state();
         state.heads += 1;
         state.answering += 1;
+        state.crowd = state.crowd.max(u32::try_from(state.answering).unwrap_or(u32::MAX));
         state.quiet = None;
         let (number, multiplexed) = (state.heads, state.multiplexed);
-        Turn { exchange: Arc::clone(self), number, multiplexed, place: None }
+        Turn { exchange: Arc::clone(self), number, multiplexed, holds: Holds::default() }
+    }
+
+    /// True if more than `most` requests are not answered to the end, and no key was shown that accounts for them.
+    pub(super) fn wants_key(&self, most: usize) -> bool {
+        let state = self.state();
+        !state.key_shown && state.answering + state.unwritten.len() > most
+    }
+
+    /// Notes that a request of the connection had a good key.
+    pub(super) fn key_was_shown(&self) {
+        self.state().key_shown = true;
     }
 
     /// The number of the head that the client is to send now; `None` while it is our turn, or both sides'.
@@ -127,10 +179,14 @@ impl Exchange {
         drop(written);
     }
 
-    /// What a connection of HTTP/2 deserves that may be quiet for `idle` and leave an answer lying for `stall`.
+    /// Returns what a connection of HTTP/2 deserves that may be quiet for `idle`. It may take nothing of any answer for
+    /// `stall`, and nothing of one for as often as that as there were answers at once.
     pub(super) fn deserves(&self, now: Instant, idle: Duration, stall: Duration) -> Deserves {
         let state = self.state();
-        if state.taken.values().any(|at| now.saturating_duration_since(*at) >= stall) {
+        let lies = |at: &Instant, time| now.saturating_duration_since(*at) >= time;
+        let (newest, oldest) = (state.taken.values().max(), state.taken.values().min());
+        let its_turns = stall.saturating_mul(state.crowd);
+        if newest.is_some_and(|at| lies(at, stall)) || oldest.is_some_and(|at| lies(at, its_turns)) {
             Deserves::Cut
         } else if state.quiet.is_some_and(|since| now.saturating_duration_since(since) >= idle) {
             Deserves::End
@@ -145,9 +201,14 @@ impl Exchange {
 }
 
 impl Turn {
+    /// Keeps `place` until the answer is written.
+    pub(super) fn hold(&mut self, place: StreamPlace) {
+        self.holds.1 = Some(place);
+    }
+
     /// The answer, which keeps its place until it is written.
     pub(super) fn answer(mut self, mut response: Response<Body>) -> Response<Answer> {
-        self.place = response.extensions_mut().remove::<Arc<Place>>();
+        self.holds.0 = response.extensions_mut().remove::<Arc<Place>>();
         self.taken();
         response.map(|body| Answer { body, ahead: Bytes::new(), turn: self })
     }
@@ -164,7 +225,9 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.exchange.state();
         state.answering = state.answering.saturating_sub(1);
-        state.unwritten.extend(self.place.take());
+        if self.holds.0.is_some() || self.holds.1.is_some() {
+            state.unwritten.push(std::mem::take(&mut self.holds));
+        }
         if self.multiplexed {
             state.taken.remove(&self.number);
             state.quiet = (state.answering == 0).then(Instant::now);
@@ -257,14 +320,41 @@ mod tests {
         let exchange = spoken();
         let long = || Response::new(Body::from(vec![7; 10 * FRAME_BYTES]));
         let (left, mut taken) = (exchange.begin().answer(long()), exchange.begin().answer(long()));
-        for _ in 0..5 {
+        // Both may wait for each other, so one may lie for twice the time.
+        for _ in 0..8 {
             assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::More);
-            tokio::time::advance(STALL / 5).await;
+            tokio::time::advance(STALL / 4).await;
             assert!(taken.body_mut().frame().await.is_some());
         }
         assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::Cut);
         drop(left);
         assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::More);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_are_taken_slowly_in_turn_go_on() {
+        let exchange = spoken();
+        let long = || Response::new(Body::from(vec![7; 4 * FRAME_BYTES]));
+        let mut answers: Vec<_> = (0..32).map(|_| exchange.begin().answer(long())).collect();
+        for _ in 0..4 {
+            for answer in &mut answers {
+                tokio::time::advance(STALL / 2).await;
+                assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::More);
+                assert!(answer.body_mut().frame().await.is_some());
+            }
+        }
+        // Nothing of any is soon enough, however many they are.
+        tokio::time::advance(STALL).await;
+        assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::Cut);
+    }
+
+    #[tokio::test]
+    async fn requests_that_held_nothing_are_open_no_more() {
+        let exchange = spoken();
+        for _ in 0..5 {
+            drop(exchange.begin());
+        }
+        assert!(!exchange.wants_key(0));
     }
 
     #[tokio::test]

@@ -23,11 +23,11 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
-use super::listener::{IDLE_TIMEOUT, LAST_MOMENT};
+use super::listener::{Ends, IDLE_TIMEOUT};
 use super::reply::Reply;
 use super::request_id::RequestId;
 use super::rpc::{self, Served};
-use super::signal::{Given, Signal};
+use super::signal::Given;
 use super::written::Answer;
 use super::{Front, body};
 use head::{Head, Plain};
@@ -56,7 +56,8 @@ pub(super) enum After {
 struct Connection<'a, S> {
     front: &'a Arc<Front>,
     socket: &'a mut S,
-    client: IpAddr,
+    /// The address that the connection is from, as [`super::serve`] takes it.
+    peer: Option<IpAddr>,
     /// What was read and not served; while there is nothing, it has no room of its own.
     read: BytesMut,
     /// The client has said that it sends no more, while calls of its were waiting.
@@ -65,18 +66,17 @@ struct Connection<'a, S> {
     first: bool,
     /// A head has begun.
     begun: bool,
-    stop: Given,
+    ends: &'a Ends,
+    silence: Given,
     /// When more was read, or began to be waited for, whichever was later.
     since: Instant,
     /// When waiting for more to read ends.
     due: Instant,
-    /// The same after a stop, which leaves a moment.
-    moment: Option<Instant>,
     /// Fires at `due` or before, and is then set anew.
     clock: Pin<Box<Sleep>>,
     /// When it fires, which can be seen without a look at it.
     clock_at: Instant,
-    /// Whether the task's waker is with `clock` and `stop`.
+    /// Whether the task's waker is with `clock` and `silence`.
     registered: bool,
     /// Whether the task waits for more to read, so that it was woken for something.
     waits: bool,
@@ -105,15 +105,15 @@ thread_local! {
     static READ: Cell<BytesMut> = Cell::default();
 }
 
-/// Serves plain requests of `client` until the connection ends or is hyper's.
+/// Serves plain requests from `peer` until the connection ends or is hyper's.
 ///
 /// # Errors
 /// The socket's, and a client that takes no more of its answer.
 pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
     front: &Arc<Front>,
     socket: &mut S,
-    client: IpAddr,
-    stop: &Signal,
+    peer: Option<IpAddr>,
+    ends: &Ends,
 ) -> io::Result<After> {
     // Nobody connects to say nothing.
     let since = Instant::now();
@@ -121,15 +121,15 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
     let mut connection = Connection {
         front,
         socket,
-        client,
+        peer,
         read: BytesMut::new(),
         ended: false,
         first: true,
         begun: true,
-        stop: stop.given(),
+        ends,
+        silence: ends.silence.given(),
         since,
         due,
-        moment: None,
         clock: Box::pin(tokio::time::sleep_until(due)),
         clock_at: due,
         registered: false,
@@ -152,7 +152,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Serves what comes as long as nothing has to be waited for but the next request.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
         loop {
-            let plain = match head::head(&self.read, self.front, self.client) {
+            let plain = match head::head(&self.read, self.front, self.peer) {
                 Head::Plain(plain) => plain,
                 Head::Other => return Poll::Ready(Ok(Next::After(self.leave()))),
                 Head::Partial => {
@@ -161,7 +161,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                         self.begun = true;
                         self.wait(self.front.config.server.header_timeout);
                     }
-                    match ready!(self.poll_more(cx, self.first))? {
+                    match ready!(self.poll_more(cx))? {
                         More::Read => continue,
                         More::End => return Poll::Ready(Ok(Next::After(After::Ended))),
                     }
@@ -210,7 +210,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                         };
                         break reply;
                     }
-                    match std::future::poll_fn(|cx| self.poll_more(cx, false)).await {
+                    match std::future::poll_fn(|cx| self.poll_more(cx)).await {
                         Ok(More::Read) => {}
                         // hyper meets the same end, and has an answer to it.
                         Ok(More::End) => return Ok(Some(self.leave())),
@@ -221,7 +221,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 self.answer(reply, &plain.caller.id)
             }
         };
-        answer.written(self.socket).await?;
+        answer.written(self.socket, self.front.config.server.write_timeout).await?;
         Ok(self.ends_after(answer).then_some(After::Ended))
     }
 
@@ -240,14 +240,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
 
     /// The answer to the request `id`, to be written.
     fn answer(&self, mut reply: Reply, id: &RequestId) -> Answer {
-        reply.last |= self.stop.is_given();
+        reply.last |= self.ends.answer_is_last();
         Answer::new(reply, id)
     }
 
     /// Whether the connection ends with this answer, which is written.
     fn ends_after(&mut self, answer: Answer) -> bool {
-        // A stop that came meanwhile has woken the writing; nobody else would hear of it.
-        let last = answer.is_last() || self.stop.is_given();
+        let last = answer.is_last();
         // The place in flight was held until the kernel had the answer.
         drop(answer);
         (self.first, self.begun) = (false, false);
@@ -258,34 +257,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// From now on more is waited for, for `time`.
     fn wait(&mut self, time: Duration) {
         self.since = Instant::now();
-        (self.due, self.moment, self.waits) = (self.since + time, None, false);
+        (self.due, self.waits) = (self.since + time, false);
     }
 
-    /// More to read, waited for until `due`; after a stop no longer than a moment, and only where nothing was served yet:
-    /// then a request may be on its way.
+    /// More to read, waited for until `due`, and for what begins while silence is still waited for.
     ///
     /// # Errors
     /// The socket's; [`ErrorKind::TimedOut`] where something had begun to come.
-    fn poll_more(&mut self, cx: &mut Context<'_>, first: bool) -> Poll<io::Result<More>> {
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<More>> {
         if let Poll::Ready(read) = self.poll_read(cx)? {
-            (self.since, self.waits, self.moment) = (Instant::now(), false, None);
+            (self.since, self.waits) = (Instant::now(), false);
             return Poll::Ready(Ok(if read == 0 { More::End } else { More::Read }));
         }
-        // Without a wake there is nothing new to see; a clock that fires too early is set anew.
+        // Without a wake there is nothing new to see; a clock that fires too early is set anew. The signal's wake may have
+        // gone to the writing of an answer.
         let clock_runs = self.clock_at <= self.due && self.since < self.clock_at;
-        if self.registered && !self.waits && clock_runs {
+        if self.registered && !self.waits && clock_runs && !self.silence.is_given() {
             self.waits = true;
             return Poll::Pending;
         }
         (self.waits, self.registered) = (true, true);
-        if Pin::new(&mut self.stop).poll(cx).is_ready() && self.read.is_empty() {
-            if !first {
-                return Poll::Ready(Ok(More::End));
-            }
-            // Once: from then on it is the earlier of the two.
-            self.moment.get_or_insert_with(|| Instant::now() + LAST_MOMENT);
+        if Pin::new(&mut self.silence).poll(cx).is_ready() && self.read.is_empty() {
+            return Poll::Ready(Ok(More::End));
         }
-        let due = self.moment.map_or(self.due, |moment| moment.min(self.due));
+        let due = self.due;
         loop {
             if self.clock.deadline() > due || self.clock.is_elapsed() {
                 self.clock.as_mut().reset(due);

@@ -1,5 +1,7 @@
 //! A call of none of the eight methods: forwarded where `[passthrough]` says so, else refused.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::access::Ended;
@@ -8,7 +10,7 @@ use super::rpc::{Context, Spoken, splice};
 use crate::cache::CacheStatus;
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params, reply};
-use crate::methods::{Forwarded, Further, write_method};
+use crate::methods::{Commitment, Forwarded, Further, write_method};
 use crate::node::NodeReply;
 use crate::pool::Forward;
 use crate::telemetry::{NodeCode, Outcome};
@@ -16,17 +18,21 @@ use crate::telemetry::{NodeCode, Outcome};
 impl Context<'_> {
     /// The answer to a call of the method `name`.
     pub(super) async fn other(&self, id: &Id, name: &str, params: Params) -> Spoken {
-        if let Some(write) = write_method(name) {
-            return self.refused(id, Error::Write(write));
-        }
+        let limited = self.principal.take(Instant::now()).err();
         let forwarded = &self.front.config.passthrough;
         let Some(method) = Further::from_name(name).filter(|method| forwarded.contains(method)) else {
-            return self.refused(id, Error::MethodNotFound);
+            let unknown = || write_method(name).map_or(Error::MethodNotFound, Error::Write);
+            return self.refused(id, limited.unwrap_or_else(unknown));
         };
-        let call = Forwarded::new(method, params);
-        let spoken = match self.forward(&call).await {
-            Ok(answer) => self.forwarded(id, &call, &answer),
-            Err(error) => self.count_refused(id, None, call.commitment, error),
+        let spoken = if let Some(error) = limited {
+            self.refused(id, error)
+        } else {
+            let call = Forwarded::new(method, params);
+            let commitment = call.commitment;
+            match self.forward(call).await {
+                Ok(answer) => self.forwarded(id, commitment, &answer),
+                Err(error) => self.count_refused(id, None, commitment, error),
+            }
         };
         let metrics = &self.front.metrics;
         metrics.passthrough_requests.at((method, spoken.ended.outcome)).inc();
@@ -35,20 +41,39 @@ impl Context<'_> {
     }
 
     /// Admits the call, asks a node, and books what the answer cost.
-    async fn forward(&self, call: &Forwarded) -> Result<NodeReply, Error> {
-        self.principal.admit_forwarded(call)?;
-        self.principal.take(Instant::now())?;
+    async fn forward(&self, call: Forwarded) -> Result<NodeReply, Error> {
+        let call = self.principal.admit_forwarded(call)?;
         let timeout = self.front.config.server.request_timeout;
         let deadline = self.started + timeout;
-        let ask = Forward { call: call.clone(), deadline, trace: self.trace.clone() };
-        let answer = tokio::time::timeout_at(deadline, self.front.pool.forward(&ask));
-        let answer = answer.await.map_err(|_| Error::TimedOut(timeout))??;
-        self.principal.charge_forwarded(call);
-        Ok(answer)
+        let ask = Forward {
+            call: call.clone(),
+            deadline,
+            caller: self.principal.caller(),
+            trace: self.trace.clone(),
+        };
+        let (pool, principal) = (Arc::clone(&self.front.pool), Arc::clone(&self.principal));
+        let has_plan = principal.has_plan();
+        let asking = async move {
+            let answer = tokio::time::timeout_at(deadline, pool.forward(&ask));
+            let answer = answer.await.map_err(|_| Error::TimedOut(timeout))??;
+            principal.charge_forwarded(&call);
+            Ok(answer)
+        };
+        // Nobody's units: hanging up ends the call.
+        if !has_plan {
+            return asking.await;
+        }
+        // A task of its own: a caller who hangs up has still paid. It is in flight as long as the node is asked.
+        let place = self.place.lasting();
+        let asking = self.front.tasks.spawn(async move {
+            let _place = place;
+            asking.await
+        });
+        asking.await.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())))
     }
 
     /// A node's word, spoken.
-    fn forwarded(&self, id: &Id, call: &Forwarded, answer: &NodeReply) -> Spoken {
+    fn forwarded(&self, id: &Id, commitment: Option<Commitment>, answer: &NodeReply) -> Spoken {
         let mut body = Pieces::default();
         match answer {
             NodeReply::Result(result) => splice(&mut body, id, [result.clone()]),
@@ -59,12 +84,11 @@ impl Context<'_> {
                 body.push(text.into());
             }
         }
-        if !self.fits(body.len()) {
-            let error = Error::AnswersTooLarge { limit: self.front.config.pool.max_response };
-            return self.count_refused(id, None, call.commitment, error);
+        if let Err(error) = self.takes(&body) {
+            return self.count_refused(id, None, commitment, error);
         }
-        let ended = Ended { method: None, commitment: call.commitment, outcome: Outcome::Bypass };
+        let ended = Ended { method: None, commitment, outcome: Outcome::Bypass };
         self.count(ended, body.len());
-        Spoken { body, coded: None, status: Some(CacheStatus::Bypassed), refusal: None, ended }
+        Spoken { status: Some(CacheStatus::Bypassed), ..Spoken::new(body, ended) }
     }
 }

@@ -3,7 +3,6 @@
 //! What a connection is, is found out in its own task, so that no client holds up the next: whose it is (PROXY protocol),
 //! TLS, and which HTTP.
 
-use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,10 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::Incoming;
+use hyper::rt;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::{Request, rt};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -25,20 +23,22 @@ use tokio_util::task::TaskTracker;
 use super::exchange::{Deserves, Exchange};
 use super::fast_path::{self, After};
 use super::places::{Place, Places, TooMany};
+use super::proxy_protocol::{self, Named};
+use super::requests::Requests;
 use super::signal::{Given, Signal};
-use super::stream::{Stream, WRITE_STALL};
+use super::stream::Stream;
+use super::streams::Streams;
 use super::tls::{self, Tls};
-use super::{Front, proxy_protocol, rest, serve};
+use super::{Front, rest, socket};
 
 /// After a failed accept (no more file descriptors, usually) there is a pause, or the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a kept-alive connection may idle. Balancers keep theirs for 60 to 90 s, and the side that closes first
 /// should be theirs: a connection that we close while a request is on its way is a 502 of the balancer's.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
-/// What is read ahead, and written behind, of one connection: room for any head that is sent in good faith, and
-/// 20,000 connections that all fill it have 1.3 GB.
-const BUFFER_BYTES: usize = 64 * 1024;
-/// [`BUFFER_BYTES`] as HTTP/2 has it.
+/// The longest head. Cookies and a proxy's fields fit; over HTTP/2 it takes up to three times as much memory.
+const HEAD_BYTES: u32 = 16 * 1024;
+/// Bytes of one answer that HTTP/2 keeps ahead of the client, and of a body that it reads ahead of the gateway.
 const WINDOW_BYTES: u32 = 64 * 1024;
 /// Calls at once on one connection of HTTP/2; the value that RFC 9113 (6.5.2) gives as the least, and browsers expect.
 const STREAMS: u32 = 128;
@@ -48,16 +48,28 @@ const PING: Duration = Duration::from_secs(20);
 /// How often a connection of HTTP/2 is looked at for idling and for answers left lying.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// How long a connection on which nothing was said is still listened to after a stop: several round trips.
-pub(super) const LAST_MOMENT: Duration = Duration::from_secs(1);
+/// How long connections on which nothing was said are still listened to after a stop: several round trips.
+pub const LAST_MOMENT: Duration = Duration::from_secs(1);
 
-/// How serving ends.
+/// How serving ends: signals that are given one after the other.
 #[derive(Debug, Clone, Default)]
 pub struct Ends {
-    /// No new connection; requests in flight finish, and idle connections close.
+    /// Connections of HTTP/1.1 end with their next answer.
+    pub notice: Signal,
+    /// No new connection; those of HTTP/2 are told to go, and requests in flight finish.
     pub stop: Signal,
+    /// Connections end on which nothing was said until then.
+    pub silence: Signal,
     /// Connections are dropped, whatever they do.
     pub cut: Signal,
+}
+
+impl Ends {
+    /// True if an answer over HTTP/1.1 is its connection's last, and has to say so: a client that was not told may have
+    /// sent its next request when the connection closes.
+    pub(super) fn answer_is_last(&self) -> bool {
+        self.notice.is_given()
+    }
 }
 
 /// All that connections are served with.
@@ -66,6 +78,7 @@ struct Door {
     rest: axum::Router,
     tls: Option<Arc<Tls>>,
     places: Places,
+    streams: Arc<Streams>,
     http1: http1::Builder,
     http2: http2::Builder<Calls>,
     ends: Ends,
@@ -103,11 +116,12 @@ pub async fn run(
     ends: Ends,
 ) {
     let places = Places::new(front.config.server.max_connections);
+    let streams = Arc::new(Streams::new(&front.config.server));
     let mut http1 = http1::Builder::new();
     http1
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_TIMEOUT)
-        .max_buf_size(BUFFER_BYTES)
+        .max_buf_size(HEAD_BYTES as usize)
         .half_close(false);
     let mut http2 = http2::Builder::new(Calls { tasks: tasks.clone(), cut: ends.cut.clone() });
     http2
@@ -115,26 +129,40 @@ pub async fn run(
         .max_concurrent_streams(STREAMS)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(16 * WINDOW_BYTES)
-        .max_header_list_size(WINDOW_BYTES)
-        .max_send_buf_size(BUFFER_BYTES)
+        .max_header_list_size(HEAD_BYTES)
+        .max_send_buf_size(WINDOW_BYTES as usize)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
     let rest = rest::router(Arc::clone(&front));
-    let door = Arc::new(Door { front, rest, tls, places, http1, http2, ends });
+    let door = Arc::new(Door { front, rest, tls, places, streams, http1, http2, ends });
     loop {
         let accepted = tokio::select! {
-            () = door.ends.stop.given() => return,
+            () = door.ends.stop.given() => break,
             accepted = accept(&listener, &door.places) => accepted,
         };
-        let (socket, peer, place) = match accepted {
-            Ok(accepted) => accepted,
+        match accepted {
+            Ok((socket, peer, place)) => door.open(&tasks, socket, peer, place),
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
             }
-        };
-        let (open, door) = (Open::new(&door.front), Arc::clone(&door));
+        }
+    }
+    // To these clients they are connected, and their requests may be on the way.
+    let queued: Vec<_> = socket::queued(listener).collect();
+    for (socket, peer) in queued {
+        tokio::select! {
+            biased;
+            Ok(place) = door.places.free() => door.open(&tasks, socket, peer, place),
+            () = door.ends.silence.given() => return,
+        }
+    }
+}
+
+impl Door {
+    /// Begins to serve a connection from `peer`, as one of `tasks`.
+    fn open(self: &Arc<Self>, tasks: &TaskTracker, socket: TcpStream, peer: SocketAddr, place: Place) {
+        let (open, door) = (Open::new(&self.front), Arc::clone(self));
         tasks.spawn(async move {
             let _held = (open, place);
             // Boxed, here and below: a connection is as large as what it does just now, which most of the time is to wait.
@@ -146,40 +174,39 @@ pub async fn run(
             }
         });
     }
-}
 
-impl Door {
     /// One connection, to its end.
     async fn connection(
         &self,
         mut socket: TcpStream,
         peer: IpAddr,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        // Answers are written whole, so waiting for more to send only delays them.
-        let _ = socket.set_nodelay(true);
+        socket::prepare(&socket);
         let server = &self.front.config.server;
         let deadline = Instant::now() + server.header_timeout;
-        let mut client = peer;
+        let mut client = Some(peer);
         if server.proxy_protocol {
-            let trusted = server.trusted_proxies.iter().any(|network| network.contains(&peer.to_canonical()));
-            let said = if trusted {
+            let said = if server.trusts(peer) {
                 Box::pin(self.begins(deadline, proxy_protocol::read(&mut socket))).await?
             } else {
                 Err(proxy_protocol::Refused::Stranger)
             };
             // An operator who has switched this on at one end only would look for it.
-            client = said
-                .inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "connection refused"))?
-                .unwrap_or(peer);
+            let named =
+                said.inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "connection refused"))?;
+            client = match named {
+                Named::Client(client) => Some(client),
+                Named::Proxy => Some(peer),
+                Named::Nobody => None,
+            };
         }
-        // A proxy in front of us stands for all its clients.
-        let shared = server.trusted_proxies.iter().any(|network| network.contains(&client.to_canonical()));
-        let _held = if shared {
+        // A proxy in front of us stands for all its clients; those without an address have one share.
+        let _held = if client.is_some_and(|client| server.trusts(client)) {
             None
         } else {
             let held = self.places.hold(client).ok_or(TooMany);
             Some(held.inspect_err(
-                |error| tracing::warn!(client.address = %client, %error, "connection refused"),
+                |error| tracing::warn!(peer.address = %peer, client.address = client.map(display), %error, "connection refused"),
             )?)
         };
         match &self.tls {
@@ -194,7 +221,7 @@ impl Door {
         tls: &Tls,
         deadline: Instant,
         socket: TcpStream,
-        client: IpAddr,
+        client: Option<IpAddr>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
         let socket = Box::pin(self.begins(deadline, tls.acceptor().accept(socket))).await??;
         let http2 = socket.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
@@ -205,12 +232,12 @@ impl Door {
     async fn spoken<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         mut socket: S,
-        client: IpAddr,
+        client: Option<IpAddr>,
         mut http2: Option<bool>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
         let mut read = Bytes::new();
         if http2 != Some(true) {
-            match fast_path::serve(&self.front, &mut socket, client, &self.ends.stop).await? {
+            match fast_path::serve(&self.front, &mut socket, client, &self.ends).await? {
                 After::Ended => {
                     // TLS says that it ends, or its client would have to think that something was cut off.
                     let _ = Box::pin(tokio::time::timeout(LAST_MOMENT, socket.shutdown())).await;
@@ -229,12 +256,13 @@ impl Door {
     async fn general<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         socket: S,
-        client: IpAddr,
+        client: Option<IpAddr>,
         read: Bytes,
         http2: Option<bool>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let (exchange, timeout) = (Arc::<Exchange>::default(), self.front.config.server.header_timeout);
-        let mut stream = Stream::new(socket, Arc::clone(&exchange), timeout, read);
+        let (exchange, server) = (Arc::<Exchange>::default(), &self.front.config.server);
+        let (timeout, write_timeout) = (server.header_timeout, server.write_timeout);
+        let mut stream = Stream::new(socket, Arc::clone(&exchange), timeout, write_timeout, read);
         let http2 = match http2 {
             Some(known) => known,
             None => self.begins(Instant::now() + timeout, stream.opens_with_http2()).await??,
@@ -242,20 +270,15 @@ impl Door {
         self.http(stream, exchange, client, http2).await
     }
 
-    /// What a connection begins with, which must come by `deadline`; after `stop`, within a moment: then a request may be on
-    /// its way, and who says nothing is not waited for.
+    /// What a connection begins with, which must come by `deadline`, and while silence is still waited for.
     async fn begins<F: Future>(&self, deadline: Instant, beginning: F) -> io::Result<F::Output> {
-        let stopped = async {
-            self.ends.stop.given().await;
-            tokio::time::sleep(LAST_MOMENT).await;
-        };
         tokio::select! {
             biased;
             begun = beginning => Ok(begun),
             () = tokio::time::sleep_until(deadline) => {
                 Err(io::Error::new(io::ErrorKind::TimedOut, "the connection's beginning took too long"))
             }
-            () = stopped => Err(io::Error::new(io::ErrorKind::Interrupted, "the gateway stops")),
+            () = self.ends.silence.given() => Err(io::Error::new(io::ErrorKind::Interrupted, "the gateway stops")),
         }
     }
 
@@ -264,14 +287,18 @@ impl Door {
         &self,
         stream: Stream<S>,
         exchange: Arc<Exchange>,
-        client: IpAddr,
+        client: Option<IpAddr>,
         http2: bool,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let (front, rest, turns) = (Arc::clone(&self.front), self.rest.clone(), Arc::clone(&exchange));
-        let service = service_fn(move |request: Request<Incoming>| {
-            let (front, rest, turn) = (Arc::clone(&front), rest.clone(), turns.begin());
-            async move { Ok::<_, Infallible>(turn.answer(serve(&front, client, &rest, request).await)) }
-        });
+        let requests = Requests {
+            front: Arc::clone(&self.front),
+            rest: self.rest.clone(),
+            client,
+            exchange: Arc::clone(&exchange),
+            ends: self.ends.clone(),
+            streams: http2.then(|| Arc::clone(&self.streams)),
+        };
+        let service = service_fn(move |request| requests.answer(request));
         let io = TokioIo::new(stream);
         if http2 {
             exchange.multiplex(Instant::now());
@@ -282,27 +309,30 @@ impl Door {
         }
     }
 
-    /// Drives a connection: after `stop` it ends with the request under way, and by its `exchange` when it should.
+    /// Drives a connection to its end. One of HTTP/2, which has an `exchange`, is told to go at the stop: what the client
+    /// sends until it has heard that is served. One of HTTP/1.1 can be told by an answer only, and closes when it is silent.
     async fn until_the_end<C: GracefulConnection>(
         &self,
         connection: C,
         exchange: Option<&Exchange>,
     ) -> Result<(), C::Error> {
         tokio::pin!(connection);
-        let (mut ending, mut stop) = (false, self.ends.stop.given());
+        let write_timeout = self.front.config.server.write_timeout;
+        let end = if exchange.is_some() { &self.ends.stop } else { &self.ends.silence };
+        let (mut ending, mut end) = (false, end.given());
         loop {
             tokio::select! {
                 // What has arrived is read before a stop is heard: a connection that is told to end before its first
                 // request was read closes without an answer.
                 biased;
                 served = connection.as_mut() => return served,
-                () = &mut stop, if !ending => {
+                () = &mut end, if !ending => {
                     ending = true;
                     connection.as_mut().graceful_shutdown();
                 }
                 () = tokio::time::sleep(LOOK), if exchange.is_some() => {
                     let now = Instant::now();
-                    match exchange.map(|exchange| exchange.deserves(now, IDLE_TIMEOUT, WRITE_STALL)) {
+                    match exchange.map(|exchange| exchange.deserves(now, IDLE_TIMEOUT, write_timeout)) {
                         Some(Deserves::More) | None => {}
                         Some(Deserves::End) if !ending => {
                             ending = true;

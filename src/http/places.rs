@@ -1,4 +1,4 @@
-//! Places for connections: how many there are in all, and how many of them one address may hold.
+//! Places for connections, and for the requests of HTTP/2: how many there are in all, and how many one address may hold.
 //!
 //! A connection needs no key, so whoever can reach the port could hold them all and say nothing. The rule for an address
 //! is that for a key and the places in flight: up to eight times as many as are free at that moment.
@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::gateway::{Held, PerAddress, Share};
 
-/// One connection's place, until it is dropped.
+/// One place, until it is dropped.
 pub(super) type Place = OwnedSemaphorePermit;
 
 /// An address holds its share of all connections.
@@ -35,8 +35,14 @@ impl Places {
         Arc::clone(&self.all).acquire_owned().await.map_err(io::Error::other)
     }
 
-    /// The share's part of a connection of `client`'s that has its [`Place`] already.
-    pub(super) fn hold(&self, client: IpAddr) -> Option<Held> {
+    /// A place at once, with its part in the share of `client`'s, if there is one within it.
+    pub(super) fn take(&self, client: Option<IpAddr>) -> Option<(Place, Held)> {
+        let place = Arc::clone(&self.all).try_acquire_owned().ok()?;
+        Some((place, self.hold(client)?))
+    }
+
+    /// The share's part of a place of `client`'s that is taken already.
+    pub(super) fn hold(&self, client: Option<IpAddr>) -> Option<Held> {
         self.shares.get(client, Share::default).hold(self.all.available_permits() + 1)
     }
 }

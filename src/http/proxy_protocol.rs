@@ -12,6 +12,17 @@ const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// Addresses and whatever a balancer adds about the connection (its TLS names, for one) fit in it many times.
 const MAX_BYTES: u16 = 4096;
 
+/// The client that a header names.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    /// This address.
+    Client(IpAddr),
+    /// The proxy itself, which looks at our health.
+    Proxy,
+    /// Somebody whose address the proxy does not tell.
+    Nobody,
+}
+
 /// Why a connection's header is not taken.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
@@ -29,9 +40,8 @@ pub(super) enum Refused {
     Malformed(&'static str),
 }
 
-/// Reads the header off `stream`: the client's address, or `None` where the proxy speaks for itself (a health check) or
-/// does not say.
-pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<IpAddr>, Refused> {
+/// Reads the header off `stream`.
+pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Named, Refused> {
     let mut head = [0; 16];
     stream.read_exact(&mut head).await?;
     let [.., version_and_command, family, high, low] = head;
@@ -45,18 +55,18 @@ pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option
     let mut rest = vec![0; usize::from(length)];
     stream.read_exact(&mut rest).await?;
     match version_and_command {
-        0x20 => return Ok(None),
+        0x20 => return Ok(Named::Proxy),
         0x21 => {}
         command if command >> 4 == 2 => return Err(Refused::Malformed("an unknown command")),
         _ => return Err(Refused::Malformed("a version other than 2")),
     }
     // The upper half is the family, the lower one the transport; the source address comes first.
     match (family >> 4, rest.first_chunk::<4>(), rest.first_chunk::<16>()) {
-        (1, Some(ip), _) if length >= 12 => Ok(Some(Ipv4Addr::from(*ip).into())),
-        (2, _, Some(ip)) if length >= 36 => Ok(Some(Ipv6Addr::from(*ip).into())),
+        (1, Some(ip), _) if length >= 12 => Ok(Named::Client(Ipv4Addr::from(*ip).into())),
+        (2, _, Some(ip)) if length >= 36 => Ok(Named::Client(Ipv6Addr::from(*ip).into())),
         (1 | 2, ..) => Err(Refused::Malformed("shorter than its addresses")),
         // Unknown, or a socket of the proxy's own machine.
-        _ => Ok(None),
+        _ => Ok(Named::Nobody),
     }
 }
 
@@ -73,14 +83,15 @@ mod tests {
     async fn the_client_is_whom_the_proxy_names_and_not_a_byte_more_is_read() {
         let v4 = [192, 0, 2, 7, 10, 0, 0, 1, 0x12, 0x34, 0x01, 0xbb];
         let v6 = [&[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7][..], &[0; 20]].concat();
+        let client = |ip: &str| Named::Client(ip.parse().unwrap());
         let with_more = [&v4[..], &[3, 0, 4, 1, 2, 3, 4]].concat();
         for (name, bytes, expected) in [
-            ("IPv4", header(0x21, 0x11, &v4), Ok(Some("192.0.2.7"))),
-            ("IPv6", header(0x21, 0x21, &v6), Ok(Some("2001:db8::7"))),
-            ("with TLVs", header(0x21, 0x11, &with_more), Ok(Some("192.0.2.7"))),
-            ("a health check", header(0x20, 0x00, &[]), Ok(None)),
-            ("not said", header(0x21, 0x00, &[]), Ok(None)),
-            ("a unix socket", header(0x21, 0x31, &[0; 216]), Ok(None)),
+            ("IPv4", header(0x21, 0x11, &v4), Ok(client("192.0.2.7"))),
+            ("IPv6", header(0x21, 0x21, &v6), Ok(client("2001:db8::7"))),
+            ("with TLVs", header(0x21, 0x11, &with_more), Ok(client("192.0.2.7"))),
+            ("a health check", header(0x20, 0x00, &[]), Ok(Named::Proxy)),
+            ("not said", header(0x21, 0x00, &[]), Ok(Named::Nobody)),
+            ("a unix socket", header(0x21, 0x31, &[0; 216]), Ok(Named::Nobody)),
             ("short", header(0x21, 0x11, &v4[..8]), Err("shorter than its addresses")),
             ("version 3", header(0x31, 0x11, &v4), Err("a version other than 2")),
             ("command 2", header(0x22, 0x11, &v4), Err("an unknown command")),
@@ -97,7 +108,7 @@ mod tests {
             let found = read(&mut stream).await;
             match (&found, expected) {
                 (Ok(found), Ok(expected)) => {
-                    assert_eq!(*found, expected.map(|ip: &str| ip.parse().unwrap()), "{name}");
+                    assert_eq!(*found, expected, "{name}");
                     assert_eq!(stream, b"POST", "{name}");
                 }
                 (Err(found), Err(expected)) => {

@@ -17,7 +17,13 @@ use tokio::time::Instant;
 use super::exchange::Place;
 use crate::cache::CacheStatus;
 use crate::coding::Coding;
+use crate::error::Wire;
 use crate::gateway::Principal;
+
+/// The field that tells why slotfront refused, since client libraries drop the body of every answer that is not 2xx.
+pub(super) const ERROR: &str = "x-slotfront-error";
+/// The way in which a key is to be shown (RFC 9110, 11.6.1): nodes have none, and the path has it here.
+pub(super) const CHALLENGE: &str = "ApiKey realm=\"slotfront\"";
 
 /// An answer on the hot route, whoever writes it: hyper or the fast path.
 pub(super) struct Reply {
@@ -29,6 +35,8 @@ pub(super) struct Reply {
     pub(super) cache: Option<CacheStatus>,
     /// In so many seconds the caller may come back.
     pub(super) retry_after: Option<u64>,
+    /// Code and reason of a refusal of ours that has a status of its own.
+    pub(super) error: Option<(i32, &'static str)>,
     /// Whose limits are shown, as they are then.
     pub(super) limits: Option<(Arc<Principal>, Instant)>,
     /// Whether another client's coding may differ.
@@ -48,6 +56,7 @@ pub(super) enum Value<'a> {
     Number(u64),
     Cache(&'a CacheStatus),
     Left(&'a Principal, Instant),
+    Error(i32, &'a str),
 }
 
 impl Value<'_> {
@@ -58,6 +67,11 @@ impl Value<'_> {
             Self::Number(number) => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
             Self::Cache(status) => status.write(out),
             Self::Left(principal, now) => principal.write_left(out, now),
+            Self::Error(code, reason) => {
+                out.extend_from_slice(itoa::Buffer::new().format(code).as_bytes());
+                out.push(b' ');
+                out.extend_from_slice(reason.as_bytes());
+            }
         }
     }
 }
@@ -71,6 +85,7 @@ impl Reply {
             media: "application/json; charset=utf-8",
             cache: None,
             retry_after: None,
+            error: None,
             limits: None,
             varies: false,
             coding: None,
@@ -83,6 +98,19 @@ impl Reply {
     pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
         let media = "text/plain; charset=utf-8";
         Self { media, ..Self::json(status, Pieces::from(text.into())) }
+    }
+
+    /// Takes the status and the fields of a refusal that stands alone.
+    pub(super) fn refuse(&mut self, wire: &Wire) {
+        self.status = StatusCode::from_u16(wire.status).unwrap_or_default();
+        self.retry_after = wire.retry_after_s;
+        self.error = (!self.status.is_success()).then_some((wire.code, wire.reason));
+    }
+
+    /// The same body in `coding`.
+    pub(super) fn packed(&mut self, coding: Coding, body: impl IntoIterator<Item = Bytes>) {
+        self.body = body.into_iter().collect();
+        (self.varies, self.coding) = (true, Some(coding));
     }
 
     /// When it was made: one reading of the clock serves all who ask for it at the end of a call.
@@ -103,6 +131,8 @@ impl Reply {
         [
             Some(("content-type", Value::Text(self.media))),
             self.retry_after.map(|seconds| ("retry-after", Value::Number(seconds))),
+            self.error.map(|(code, reason)| (ERROR, Value::Error(code, reason))),
+            (self.status == StatusCode::UNAUTHORIZED).then_some(("www-authenticate", Value::Text(CHALLENGE))),
             self.cache.as_ref().map(|status| ("cache-status", Value::Cache(status))),
             limits.map(|(_, policy, _)| ("ratelimit-policy", Value::Text(policy))),
             limits.map(|(principal, _, now)| ("ratelimit", Value::Left(principal, now))),
@@ -141,7 +171,7 @@ impl Reply {
 pub(super) const JOINED_BYTES: usize = 16 * 1024;
 
 /// The pieces of one body, in order.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Pieces {
     pieces: VecDeque<Bytes>,
     left: usize,
@@ -180,6 +210,12 @@ impl Pieces {
     /// The pieces that are left, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
         self.pieces.iter()
+    }
+
+    /// The first and the last piece, where there are two at least.
+    pub fn around(&self) -> Option<(Bytes, Bytes)> {
+        let (first, last) = (self.pieces.front()?, self.pieces.back()?);
+        (self.pieces.len() > 1).then(|| (first.clone(), last.clone()))
     }
 
     /// All of it in one piece.

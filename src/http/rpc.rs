@@ -5,23 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use hyper::StatusCode;
 use tokio::time::Instant;
 
 use super::access::{Calls, Ended, Line};
-use super::call::Rest;
+use super::call::{PendingHit, Rest};
 use super::caller::Caller;
 use super::exchange::Place;
+use super::outgoing::FREE_BYTES;
 use super::reply::{Pieces, Reply};
 use super::request_id::RequestId;
-use super::{Front, body, encoding};
+use super::{Front, batch, body};
 use crate::cache::entry::{Body, Payload, SHORT_BYTES};
 use crate::cache::{Answer, CacheStatus};
-use crate::coding::Coding;
+use crate::coding::{self, Coded, Coding, Part};
 use crate::error::Error;
 use crate::gateway::Principal;
-use crate::jsonrpc::envelope::{self, Element};
+use crate::jsonrpc::envelope::{self, Element, TooMany};
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, Commitment, Method, Profile, Query};
 use crate::telemetry::trace::RequestSpan;
@@ -38,6 +38,12 @@ pub(super) struct Context<'a> {
     pub(super) trace: Trace,
     pub(super) bypass: bool,
     pub(super) started: Instant,
+    /// The coding in which the cache is to give each long answer.
+    pub(super) coding: Option<Coding>,
+    /// An answer may have to wait before it leaves: for others of its batch, or to be compressed.
+    pub(super) waits: bool,
+    /// Where the request is served from.
+    pub(super) place: Place,
     /// Bytes of a batch's answers so far.
     answered: AtomicUsize,
 }
@@ -45,21 +51,40 @@ pub(super) struct Context<'a> {
 /// One call's answer, spoken.
 pub(super) struct Spoken {
     pub(super) body: Pieces,
-    /// The same compressed, its end included, where it stands alone and the caller takes it so.
-    pub(super) coded: Option<(Coding, [Bytes; 3])>,
+    /// The text of `body` between its first and its last piece, compressed.
+    pub(super) coded: Option<Arc<Coded>>,
     /// Where the answer came from; refusals of ours have no such place.
     pub(super) status: Option<CacheStatus>,
+    /// The hit that it is, where it may have to wait for something else before it leaves.
+    pub(super) hit: Option<Box<PendingHit>>,
     pub(super) refusal: Option<Error>,
     pub(super) ended: Ended,
 }
 
+impl Spoken {
+    /// An answer in plain text that rests on nothing kept.
+    pub(super) fn new(body: Pieces, ended: Ended) -> Self {
+        Self { body, coded: None, status: None, hit: None, refusal: None, ended }
+    }
+
+    /// Adds it to a text that is put together, compressed where it is so.
+    pub(super) fn add_to<'a>(&'a self, parts: &mut Vec<Part<'a>>) {
+        match (&self.coded, self.body.around()) {
+            (Some(coded), Some((head, tail))) => {
+                parts.extend([Part::Plain(head), Part::Coded(coded), Part::Plain(tail)]);
+            }
+            _ => parts.extend(self.body.iter().cloned().map(Part::Plain)),
+        }
+    }
+}
+
 /// A request's reply, and what its access line says of it.
-struct Done {
-    reply: Reply,
-    calls: Calls,
+pub(super) struct Done {
+    pub(super) reply: Reply,
+    pub(super) calls: Calls,
     /// Why it was refused as a whole.
-    reason: Option<&'static str>,
-    bytes: usize,
+    pub(super) reason: Option<&'static str>,
+    pub(super) bytes: usize,
 }
 
 /// A reply that is there, or on its way. Most are there at once: no future is made for them, so that nothing of them lies
@@ -96,6 +121,7 @@ pub(super) fn serve(
     };
     // Only from here on: whoever has no key, or trickles a body, takes no place from those who call.
     let Some(place) = Place::take(front, &principal) else {
+        principal.note_call(started);
         return Served::Now(refuse_whole(front, caller, started, body, &Error::Overloaded));
     };
     let bypass = principal.bypass_cache() && caller.no_cache;
@@ -103,40 +129,49 @@ pub(super) fn serve(
     let answered = AtomicUsize::new(0);
     let accepts = caller.accepts;
     let request = &caller.id;
-    let context = Context { front, principal, request, trace, bypass, started, answered };
-    let begun = match envelope::parse(body) {
-        envelope::Request::ParseError => Begun::Done(context.alone(context.refused(&Id::Null, Error::Parse))),
-        envelope::Request::One(Element::Notification) => Begun::Done(Done::nothing()),
-        envelope::Request::One(Element::Refused { id, error }) => {
-            Begun::Done(context.alone(context.refused(&id, error)))
-        }
-        envelope::Request::One(Element::Call(call)) => match context.begin(call, accepts) {
+    let coding = accepts.best().filter(|_| front.config.profile == Profile::Node);
+    let waits = front.config.profile == Profile::Spec && accepts.best().is_some();
+    let mut context =
+        Context { front, principal, request, trace, bypass, started, coding, waits, place, answered };
+    let limit = front.config.server.max_batch.min(context.principal.max_batch());
+    let begun = match envelope::parse_within(body, limit) {
+        Err(TooMany(calls)) => context.faulty(&Id::Null, Error::BatchTooLarge { calls, limit }),
+        Ok(envelope::Request::ParseError) => context.faulty(&Id::Null, Error::Parse),
+        Ok(envelope::Request::One(Element::Refused { id, error })) => context.faulty(&id, error),
+        Ok(envelope::Request::One(Element::Notification)) => context.silent(),
+        Ok(envelope::Request::Batch(elements)) if elements.is_empty() => context.silent(),
+        Ok(envelope::Request::One(Element::Call(call))) => match context.begin(call) {
+            Ok(spoken) if context.is_packed(&spoken, accepts) => Begun::Packed(Box::new(spoken)),
             Ok(spoken) => Begun::Done(context.alone(spoken)),
             Err(rest) => Begun::Call(rest),
         },
-        envelope::Request::Batch(elements) => Begun::Batch(elements),
+        Ok(envelope::Request::Batch(elements)) => Begun::Batch(elements),
     };
     let begun = match begun {
-        Begun::Done(done) if encoding::wanted(accepts, &done.reply).is_none() => {
-            return Served::Now(context.end(done, span, place));
+        Begun::Done(done) => return Served::Now(context.end(done, span)),
+        Begun::Batch(elements) => {
+            context.coding = coding.and_then(|_| batch::coding(accepts, elements.len()));
+            context.waits |= elements.len() > 1;
+            Begun::Batch(elements)
         }
         begun => begun,
     };
-    let Context { principal, trace, answered, .. } = context;
+    let Context { principal, trace, coding, waits, place, answered, .. } = context;
     let (front, request) = (Arc::clone(front), caller.id.clone());
     Served::Later(Box::pin(async move {
         let (front, request) = (&front, &request);
-        let context = Context { front, principal, request, trace, bypass, started, answered };
+        let context =
+            Context { front, principal, request, trace, bypass, started, coding, waits, place, answered };
         let done = match begun {
             Begun::Done(done) => done,
-            Begun::Call(rest) => context.alone(context.rest(*rest).await),
-            Begun::Batch(elements) => context.batch(elements).await,
+            Begun::Packed(spoken) => context.alone_packed(*spoken, accepts).await,
+            Begun::Call(rest) => {
+                let spoken = context.rest(*rest).await;
+                context.alone_packed(spoken, accepts).await
+            }
+            Begun::Batch(elements) => context.batch(elements, accepts).await,
         };
-        let mut reply = context.end(done, span, place);
-        if let Some(coding) = encoding::wanted(accepts, &reply) {
-            encoding::encode(coding, &mut reply).await;
-        }
-        reply
+        context.end(done, span)
     }))
 }
 
@@ -144,13 +179,15 @@ pub(super) fn serve(
 #[expect(clippy::large_enum_variant, reason = "the large one is usual, and stays where it is")]
 enum Begun {
     Done(Done),
+    /// Its answer is to be compressed.
+    Packed(Box<Spoken>),
     Call(Box<Rest>),
     Batch(Vec<Element>),
 }
 
 impl Done {
     /// The reply to notifications only: there is nothing to say.
-    fn nothing() -> Self {
+    pub(super) fn nothing() -> Self {
         let reply = Reply::json(StatusCode::OK, Pieces::default());
         Self { reply, calls: Calls::NONE, reason: None, bytes: 0 }
     }
@@ -158,64 +195,49 @@ impl Done {
 
 impl Context<'_> {
     /// The reply to a call that stands alone: its own HTTP status.
-    fn alone(&self, spoken: Spoken) -> Done {
+    pub(super) fn alone(&self, spoken: Spoken) -> Done {
         let wire = spoken.refusal.as_ref().map(Error::wire);
-        let status =
-            wire.as_ref().and_then(|wire| StatusCode::from_u16(wire.status).ok()).unwrap_or_default();
+        let packed = spoken.coded.as_ref().and_then(|coded| {
+            let mut parts = Vec::with_capacity(4);
+            spoken.add_to(&mut parts);
+            parts.push(Part::Plain(Bytes::from_static(END)));
+            Some((coded.coding(), coding::spliced(coded.coding(), &parts)?))
+        });
         let mut body = spoken.body;
         body.push(Bytes::from_static(END));
         let bytes = body.len();
-        let mut reply = self.reply(status, body);
-        if let Some((coding, pieces)) = spoken.coded {
-            reply.body = pieces.into_iter().collect();
-            (reply.varies, reply.coding) = (true, Some(coding));
+        let mut reply = self.reply(StatusCode::OK, body);
+        if let Some((coding, pieces)) = packed {
+            reply.packed(coding, pieces);
         }
-        reply.retry_after = wire.as_ref().and_then(|wire| wire.retry_after_s);
+        if let Some(wire) = &wire {
+            reply.refuse(wire);
+        }
         reply.cache = spoken.status;
         let reason = wire.map(|wire| wire.reason);
         Done { reply, calls: Calls::NONE.and(spoken.ended), reason, bytes }
     }
 
-    fn reply(&self, status: StatusCode, body: Pieces) -> Reply {
+    /// The refusal of a body that holds no call. Its sender has made one call all the same.
+    fn faulty(&self, id: &Id, error: Error) -> Begun {
+        self.principal.note_call(self.started);
+        Begun::Done(self.alone(self.refused(id, error)))
+    }
+
+    /// The answer to a body that wants none.
+    fn silent(&self) -> Begun {
+        self.principal.note_call(self.started);
+        Begun::Done(Done::nothing())
+    }
+
+    pub(super) fn reply(&self, status: StatusCode, body: Pieces) -> Reply {
         let mut reply = Reply::json(status, body);
         reply.limits = Some((Arc::clone(&self.principal), Instant::now()));
         reply
     }
 
-    /// The reply to a batch: 200, each element with its own outcome, in order; notifications have none.
-    async fn batch(&self, elements: Vec<Element>) -> Done {
-        let limit = self.front.config.server.max_batch.min(self.principal.max_batch());
-        if elements.len() > limit {
-            let error = Error::BatchTooLarge { calls: elements.len(), limit };
-            return self.alone(self.refused(&Id::Null, error));
-        }
-        let spoken: Vec<Spoken> = join_all(elements.into_iter().map(|element| self.element(element)))
-            .await
-            .into_iter()
-            .flatten()
-            .collect();
-        if spoken.is_empty() {
-            return Done::nothing();
-        }
-        let calls = spoken.iter().fold(Calls::NONE, |calls, spoken| calls.and(spoken.ended));
-        let answers: Vec<CacheStatus> = spoken.iter().filter_map(|spoken| spoken.status).collect();
-        let mut body = Pieces::default();
-        for (i, spoken) in spoken.into_iter().enumerate() {
-            body.push(Bytes::from_static(if i == 0 { b"[" } else { b"," }));
-            body.append(spoken.body);
-        }
-        body.push(Bytes::from_static(b"]\n"));
-        let bytes = body.len();
-        let mut reply = self.reply(StatusCode::OK, body);
-        if !answers.is_empty() {
-            let hits = answers.iter().filter(|status| status.is_hit()).count();
-            reply.cache = Some(CacheStatus::Batch { hits, of: answers.len() });
-        }
-        Done { reply, calls, reason: None, bytes }
-    }
-
     /// The reply in its place, after its access line.
-    fn end(&self, done: Done, span: RequestSpan, place: Place) -> Reply {
+    fn end(self, done: Done, span: RequestSpan) -> Reply {
         let Done { mut reply, calls, reason, bytes } = done;
         let line = Line {
             request: self.request,
@@ -230,25 +252,32 @@ impl Context<'_> {
         };
         line.write(&self.front.access, span);
         // Said whichever coding it is: another client's may differ (RFC 9110, 12.5.5).
-        reply.varies |= encoding::is_worth(reply.body.len());
-        reply.place = Some(place);
-        reply
-    }
-
-    /// One element's answer; a notification has none.
-    async fn element(&self, element: Element) -> Option<Spoken> {
-        match element {
-            Element::Notification => None,
-            Element::Refused { id, error } => Some(self.refused(&id, error)),
-            Element::Call(call) => Some(match self.begin(call, None) {
-                Ok(spoken) => spoken,
-                Err(rest) => Box::pin(self.rest(*rest)).await,
-            }),
+        reply.varies |= coding::is_worth(reply.body.len());
+        if reply.coding.is_some() {
+            self.place.holds_instead(&self.principal, &reply.body);
         }
+        reply.place = Some(self.place);
+        reply
     }
 
     pub(super) fn answered(&self, id: &Id, query: &Query, answer: &Answer) -> Spoken {
         let method = query.method();
+        let body = self.text(id, query, answer);
+        if let Err(error) = self.takes(&body) {
+            return self.count_refused(id, Some(method), query.commitment(), error);
+        }
+        let ended = Ended { method: Some(method), commitment: query.commitment(), outcome: answer.outcome };
+        self.count(ended, body.len());
+        Spoken {
+            coded: answer.coded.clone(),
+            status: Some(answer.status),
+            hit: self.hit(id, query, answer),
+            ..Spoken::new(body, ended)
+        }
+    }
+
+    /// An answer between the envelope and the caller's id.
+    pub(super) fn text(&self, id: &Id, query: &Query, answer: &Answer) -> Pieces {
         let profile = self.front.config.profile;
         let mut body = Pieces::default();
         match &answer.payload {
@@ -256,7 +285,7 @@ impl Context<'_> {
                 splice(&mut body, id, [Bytes::from_static(b"null")]);
             }
             Payload::Error { code, body: error } => {
-                self.front.metrics.node_errors.at((Some(method), NodeCode::from(*code))).inc();
+                self.front.metrics.node_errors.at((Some(query.method()), NodeCode::from(*code))).inc();
                 let mut text = Vec::with_capacity(error.len() + 64);
                 reply::node_error(&mut text, id, error);
                 body.push(text.into());
@@ -271,26 +300,36 @@ impl Context<'_> {
             }
             Payload::Result(result) => splice(&mut body, id, result.pieces().iter().cloned()),
         }
-        if !self.fits(body.len()) {
-            let error = Error::AnswersTooLarge { limit: self.front.config.pool.max_response };
-            return self.count_refused(id, Some(method), query.commitment(), error);
-        }
-        let ended = Ended { method: Some(method), commitment: query.commitment(), outcome: answer.outcome };
-        self.count(ended, body.len());
-        Spoken { body, coded: None, status: Some(answer.status), refusal: None, ended }
+        body
     }
 
-    /// Whether an answer of so many bytes still fits beside those that were there before it: together they may be as
-    /// long as a single one may be, or 100 small calls would hold 100 times that. The first always fits.
-    pub(super) fn fits(&self, bytes: usize) -> bool {
+    /// Takes the bytes of an answer. Those of a batch may be as long together as a single one, or 100 small calls would
+    /// hold 100 times that; the first always fits. All that is on its way out has a budget.
+    ///
+    /// # Errors
+    /// [`Error::AnswersTooLarge`] past the one, [`Error::Overloaded`] past the other.
+    pub(super) fn takes(&self, body: &Pieces) -> Result<(), Error> {
         let limit = self.front.config.pool.max_response;
+        // One task polls all elements of a batch, so nothing comes in between.
         let before = self.answered.load(Ordering::Relaxed);
-        let fits = before == 0 || before.saturating_add(bytes) <= limit;
-        if fits {
-            // One task polls all elements of a batch, so nothing comes in between.
-            self.answered.store(before + bytes, Ordering::Relaxed);
+        let all = before.saturating_add(body.len());
+        if before > 0 && all > limit {
+            return Err(Error::AnswersTooLarge { limit });
         }
-        fits
+        if all > FREE_BYTES {
+            // What was free until now counts, too.
+            let more = if before <= FREE_BYTES { before } else { 0 };
+            if !self.place.load(self.front).add(&self.principal, body, more) {
+                return Err(Error::Overloaded);
+            }
+        }
+        self.answered.store(all, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// So many bytes of an answer are not sent after all.
+    pub(super) fn gives_back(&self, bytes: usize) {
+        self.answered.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn refused(&self, id: &Id, error: Error) -> Spoken {
@@ -310,7 +349,7 @@ impl Context<'_> {
         self.count(ended, text.len());
         let mut body = Pieces::default();
         body.push(text.into());
-        Spoken { body, coded: None, status: None, refusal: Some(error), ended }
+        Spoken { refusal: Some(error), ..Spoken::new(body, ended) }
     }
 
     pub(super) fn count(&self, ended: Ended, bytes: usize) {
@@ -355,25 +394,29 @@ fn outcome(error: &Error) -> Outcome {
     }
 }
 
-/// A refusal of the whole request, before there is a principal, with the caller's id where one can be read.
+/// A refusal of the whole request, before there is a principal, with the caller's id where one can be read. Whoever is
+/// limited is not read any more.
 fn refuse_whole(front: &Front, caller: &Caller, started: Instant, body: &Bytes, error: &Error) -> Reply {
-    let id = match envelope::parse(body) {
-        envelope::Request::One(Element::Call(Call { id, .. }) | Element::Refused { id, .. }) => id,
-        _ => Id::Null,
+    let id = match error {
+        Error::Limited { .. } => Id::Null,
+        _ => match envelope::parse_within(body, 0) {
+            Ok(envelope::Request::One(Element::Call(Call { id, .. }) | Element::Refused { id, .. })) => id,
+            _ => Id::Null,
+        },
     };
     let mut text = Vec::with_capacity(160);
     reply::refusal(&mut text, &id, error);
     front.metrics.call(None, None, outcome(error), started.elapsed(), text.len());
     let wire = error.wire();
     text.push(b'\n');
-    let status = StatusCode::from_u16(wire.status).unwrap_or_default();
+    let mut reply = Reply::json(StatusCode::OK, Pieces::default());
+    reply.refuse(&wire);
     let calls = Calls::NONE.and(Ended { method: None, commitment: None, outcome: outcome(error) });
     let (reason, bytes) = (Some(wire.reason), text.len());
     let (request, trace) = (&caller.id, &caller.trace);
-    let line =
-        Line { request, trace, key: "none", reason, status, calls, bytes, started, ended: Instant::now() };
+    let (status, ended) = (reply.status, Instant::now());
+    let line = Line { request, trace, key: "none", reason, status, calls, bytes, started, ended };
     line.write(&front.access, RequestSpan::default());
-    let mut reply = Reply::json(status, Pieces::from(Bytes::from(text)));
-    reply.retry_after = wire.retry_after_s;
+    reply.body = Bytes::from(text).into();
     reply
 }

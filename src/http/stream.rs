@@ -15,8 +15,6 @@ use tokio::time::{Instant, Sleep};
 
 use super::exchange::Exchange;
 
-/// A client that takes no byte for so long is gone or means harm; TCP resends a lost packet several times within it.
-pub(super) const WRITE_STALL: Duration = Duration::from_secs(30);
 /// What a client sends first that speaks HTTP/2 without having been asked (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Room for a usual request's head and body, so that most come with the first read.
@@ -27,6 +25,8 @@ pub(super) struct Stream<S> {
     socket: S,
     exchange: Arc<Exchange>,
     head_timeout: Duration,
+    /// A client that takes nothing for so long is given up.
+    write_timeout: Duration,
     /// The head that has begun to come, and by when it must be whole.
     head: (u64, Instant),
     head_clock: Pin<Box<Sleep>>,
@@ -38,11 +38,26 @@ pub(super) struct Stream<S> {
 
 impl<S> Stream<S> {
     /// A new connection, whose first head counts from now: nobody connects to say nothing.
-    pub(super) fn new(socket: S, exchange: Arc<Exchange>, head_timeout: Duration, read_ahead: Bytes) -> Self {
+    pub(super) fn new(
+        socket: S,
+        exchange: Arc<Exchange>,
+        head_timeout: Duration,
+        write_timeout: Duration,
+        read_ahead: Bytes,
+    ) -> Self {
         let deadline = Instant::now() + head_timeout;
         let head_clock = Box::pin(tokio::time::sleep_until(deadline));
         let head = (0, deadline);
-        Self { socket, exchange, head_timeout, head, head_clock, write_clock: None, read_ahead }
+        Self {
+            socket,
+            exchange,
+            head_timeout,
+            write_timeout,
+            head,
+            head_clock,
+            write_clock: None,
+            read_ahead,
+        }
     }
 
     /// `written`, or an error where nothing was for too long.
@@ -51,7 +66,8 @@ impl<S> Stream<S> {
             self.write_clock = None;
             return written;
         }
-        let clock = self.write_clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_STALL)));
+        let timeout = self.write_timeout;
+        let clock = self.write_clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
         ready!(clock.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client takes no more of the answer")))
     }
@@ -162,11 +178,12 @@ mod tests {
     use super::*;
 
     const HEAD: Duration = Duration::from_secs(10);
+    const WRITE: Duration = Duration::from_secs(30);
 
     fn pair() -> (DuplexStream, Stream<DuplexStream>, Arc<Exchange>) {
         let (client, socket) = tokio::io::duplex(16);
         let exchange = Arc::new(Exchange::default());
-        (client, Stream::new(socket, Arc::clone(&exchange), HEAD, Bytes::new()), exchange)
+        (client, Stream::new(socket, Arc::clone(&exchange), HEAD, WRITE, Bytes::new()), exchange)
     }
 
     #[tokio::test(start_paused = true)]
@@ -242,7 +259,7 @@ mod tests {
         let (mut client, mut stream, _exchange) = pair();
         let slow = async {
             for _ in 0..4 {
-                tokio::time::sleep(WRITE_STALL / 2).await;
+                tokio::time::sleep(WRITE / 2).await;
                 client.read_exact(&mut [0; 16]).await.unwrap();
             }
         };
@@ -250,6 +267,6 @@ mod tests {
         written.unwrap();
         let begun = Instant::now();
         let stalled = stream.write_all(&[0; 32]).await.unwrap_err();
-        assert_eq!((stalled.kind(), begun.elapsed()), (ErrorKind::TimedOut, WRITE_STALL));
+        assert_eq!((stalled.kind(), begun.elapsed()), (ErrorKind::TimedOut, WRITE));
     }
 }

@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use super::reply::{JOINED_BYTES, Reply, Value};
 use super::request_id::{self, RequestId};
-use super::stream::WRITE_STALL;
 
 /// Pieces of a long answer that are written at once.
 const VECTORS: usize = 16;
@@ -54,9 +53,13 @@ impl Answer {
     /// Writes all that is left.
     ///
     /// # Errors
-    /// The socket's, and a client that takes nothing for too long.
-    pub(super) async fn written<S: AsyncWrite + Unpin>(&mut self, socket: &mut S) -> io::Result<()> {
-        while !unstalled(|cx| self.poll_written(socket, cx)).await? {}
+    /// The socket's, and a client that takes nothing for as long as `timeout`.
+    pub(super) async fn written<S: AsyncWrite + Unpin>(
+        &mut self,
+        socket: &mut S,
+        timeout: Duration,
+    ) -> io::Result<()> {
+        while !unstalled(timeout, |cx| self.poll_written(socket, cx)).await? {}
         Ok(())
     }
 
@@ -102,14 +105,17 @@ impl Drop for Answer {
     }
 }
 
-/// What `write` comes to, or an error where the client takes nothing for too long.
-async fn unstalled<T>(mut write: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>) -> io::Result<T> {
+/// What `write` comes to, or an error where the client takes nothing for as long as `timeout`.
+async fn unstalled<T>(
+    timeout: Duration,
+    mut write: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
+) -> io::Result<T> {
     let mut clock = None;
     std::future::poll_fn(|cx| {
         if let Poll::Ready(written) = write(cx) {
             return Poll::Ready(written);
         }
-        let clock = clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_STALL)));
+        let clock = clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
         ready!(clock.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client takes no more of the answer")))
     })

@@ -46,10 +46,36 @@ pub enum Element {
 /// A call with several faults gets the answer of the first in this order: [`Request::ParseError`],
 /// [`Error::InvalidRequest`], silence for a missing id, [`Error::UnsupportedVersion`].
 pub fn parse(body: &Bytes) -> Request {
+    parse_within(body, usize::MAX).unwrap_or(Request::ParseError)
+}
+
+/// A batch of more elements than are wanted; of these it has so many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooMany(pub usize);
+
+/// Splits `body` as [`parse`] does.
+///
+/// # Errors
+/// [`TooMany`] for a batch of more than `most` elements, which are counted and not read.
+pub fn parse_within(body: &Bytes, most: usize) -> Result<Request, TooMany> {
     if let Some(call) = plain(body) {
-        return Request::One(Element::Call(call));
+        return Ok(Request::One(Element::Call(call)));
     }
-    split(body).unwrap_or(Request::ParseError)
+    // No element is shorter than `{}`, and one byte parts it from the next.
+    let may_be_more = body.len() / 3 >= most;
+    match may_be_more.then(|| elements(body)).flatten() {
+        Some(count) if count > most => Err(TooMany(count)),
+        _ => Ok(split(body).unwrap_or(Request::ParseError)),
+    }
+}
+
+/// Returns how many elements `body` has; `None` unless it is an array that begins like a batch.
+fn elements(body: &[u8]) -> Option<usize> {
+    let batch = body.trim_ascii_start().strip_prefix(b"[")?.trim_ascii_start();
+    if !batch.starts_with(b"{") && !batch.starts_with(b"[") {
+        return None;
+    }
+    serde_json::from_slice::<Vec<IgnoredAny>>(body).ok().map(|elements| elements.len())
 }
 
 /// The call of a body that is nothing but a plain one, each member there once: most are. `None` says nothing.

@@ -6,7 +6,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A position in the chain's time: one slot is about 400 ms on mainnet, and may hold no block.
+/// A position in the chain's time: a slot takes 200 to 400 ms on mainnet, and may hold no block.
 pub type Slot = u64;
 
 /// How settled the state is that a call reads. Ordered: processed < confirmed < finalized.

@@ -1,10 +1,11 @@
 //! Read methods beyond the eight, which `[passthrough] methods` may have forwarded; and the writes that never are.
 //!
 //! Of their params nothing is judged here: a node does. Only the caller's commitment and `minContextSlot` are read, to
-//! choose a node and to hold the plan's rule. The list is fixed: what is not on it is not forwarded, so no write ever is.
+//! choose a node and to hold the plan's rule, from a tree as a node's: of members with one name the last counts, and the
+//! configuration may be any of the params. The list is fixed: what is not on it is not forwarded, so no write ever is.
 
 use bytes::Bytes;
-use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::{Commitment, Method, Slot};
 use crate::jsonrpc::Params;
@@ -130,37 +131,73 @@ pub struct Forwarded {
     pub method: Further,
     /// As the caller wrote them.
     pub params: Params,
-    /// The commitment asked for, finalized where the method takes one and none is named; `None` for other methods.
+    /// The commitment that is named; else finalized where the method takes one, and `None` where it does not.
     pub commitment: Option<Commitment>,
     /// The caller's condition on the node's slot.
     pub min_context_slot: Option<Slot>,
 }
 
-/// The members of a call's configuration object that matter here; anything else in it is the node's to judge.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Config {
-    commitment: serde_json::Value,
-    min_context_slot: serde_json::Value,
-}
+/// The member that names a commitment.
+const COMMITMENT: &str = "commitment";
 
 impl Forwarded {
     /// The call of `method` with `params`.
     pub fn new(method: Further, params: Params) -> Self {
-        // The configuration is the last of the params, where it is one.
-        let config: Config = match &params {
-            Params::Array(text) => serde_json::from_slice::<Vec<&serde_json::value::RawValue>>(text)
-                .ok()
-                .and_then(|list| serde_json::from_str(list.last()?.get()).ok())
-                .unwrap_or_default(),
-            Params::Object(_) | Params::None => Config::default(),
+        let (mut named, mut min_context_slot) = (None, None);
+        for param in list(&params) {
+            match param {
+                Value::Object(config) => {
+                    named = config.get(COMMITMENT).and_then(commitment).or(named);
+                    min_context_slot =
+                        config.get("minContextSlot").and_then(Value::as_u64).or(min_context_slot);
+                }
+                Value::Array(config) => named = by_position(&config).or(named),
+                _ => {}
+            }
+        }
+        let commitment = named.or(method.takes_commitment().then_some(Commitment::Finalized));
+        Self { method, params, commitment, min_context_slot }
+    }
+
+    /// The call written anew, so that no node can read another commitment from it than was read here.
+    #[must_use]
+    pub fn canonical(mut self) -> Self {
+        let own = self.commitment.map(Commitment::as_str);
+        let rewrite = |config: &mut Map<String, Value>| {
+            // Where a node takes a name that is unknown here, it takes it for finalized at best.
+            let known = config.get(COMMITMENT).and_then(commitment).and(own);
+            match (known, config.get_mut(COMMITMENT)) {
+                (Some(own), Some(named)) => *named = own.into(),
+                (None, Some(_)) => drop(config.remove(COMMITMENT)),
+                (_, None) => {}
+            }
         };
-        let named = config
-            .commitment
-            .as_str()
-            .and_then(|name| Commitment::ALL.into_iter().find(|commitment| commitment.as_str() == name));
-        let commitment = method.takes_commitment().then(|| named.unwrap_or(Commitment::Finalized));
-        Self { method, params, commitment, min_context_slot: config.min_context_slot.as_u64() }
+        match &self.params {
+            Params::None => {}
+            Params::Object(text) => {
+                if let Ok(Value::Object(mut config)) = serde_json::from_slice(text) {
+                    rewrite(&mut config);
+                    self.params = Params::Object(Value::Object(config).to_string().into());
+                }
+            }
+            Params::Array(_) => {
+                let mut list = list(&self.params);
+                while list.last().is_some_and(Value::is_null) {
+                    list.pop();
+                }
+                for param in &mut list {
+                    match (param, own) {
+                        (Value::Object(config), _) => rewrite(config),
+                        (Value::Array(config), Some(own)) if by_position(config).is_some() => {
+                            *config = vec![own.into()];
+                        }
+                        _ => {}
+                    }
+                }
+                self.params = Params::Array(Value::Array(list).to_string().into());
+            }
+        }
+        self
     }
 
     /// The whole call as it goes upstream.
@@ -174,6 +211,30 @@ impl Forwarded {
         body.push(b'}');
         body.into()
     }
+}
+
+/// Positional params as a node holds them; none where they are not positional.
+fn list(params: &Params) -> Vec<Value> {
+    match params {
+        // It was found well-formed with the envelope.
+        Params::Array(text) => serde_json::from_slice(text).unwrap_or_default(),
+        Params::Object(_) | Params::None => Vec::new(),
+    }
+}
+
+/// The commitment that `value` names. To serde a variant is also an object whose only member has its name.
+fn commitment(value: &Value) -> Option<Commitment> {
+    let name = match value {
+        Value::String(name) => name,
+        Value::Object(variant) if variant.len() == 1 => variant.keys().next()?,
+        _ => return None,
+    };
+    Commitment::ALL.into_iter().find(|commitment| commitment.as_str() == name)
+}
+
+/// The commitment of a configuration that is written as an array, which to serde is a struct by position.
+fn by_position(config: &[Value]) -> Option<Commitment> {
+    if let [only] = config { commitment(only) } else { None }
 }
 
 #[cfg(test)]
@@ -213,7 +274,24 @@ mod tests {
             ("getSlot", r#"[{"commitment":"nonsense"}]"#, Some(Commitment::Finalized), None),
             ("getSlot", r#"[{"commitment":7,"minContextSlot":"x"}]"#, Some(Commitment::Finalized), None),
             ("getSlot", r#"{"commitment":"processed"}"#, Some(Commitment::Finalized), None),
-            ("getVersion", r#"[{"commitment":"processed"}]"#, None, None),
+            ("getVersion", "[]", None, None),
+            ("getVersion", r#"[{"commitment":"processed"}]"#, Some(Commitment::Processed), None),
+            (
+                "getSlot",
+                r#"[{"commitment":"finalized","minContextSlot":3,"commitment":"processed","minContextSlot":7}]"#,
+                Some(Commitment::Processed),
+                Some(7),
+            ),
+            (
+                "getBlocks",
+                r#"[5,{"commitment":"confirmed","minContextSlot":7},null]"#,
+                Some(Commitment::Confirmed),
+                Some(7),
+            ),
+            ("getBlocks", r#"[{"comm\u0069tment":"confirmed"},null]"#, Some(Commitment::Confirmed), None),
+            ("getTokenSupply", r#"["x",["processed"]]"#, Some(Commitment::Processed), None),
+            ("getSlot", r#"[{"commitment":{"processed":null}}]"#, Some(Commitment::Processed), None),
+            ("getSignatureStatuses", r#"[["x"],{"searchTransactionHistory":true}]"#, None, None),
             (
                 "getTokenAccountsByOwner",
                 r#"["x",{"mint":"y"},{"commitment":"confirmed"}]"#,
@@ -227,6 +305,40 @@ mod tests {
             let with = if params.is_empty() { String::new() } else { format!(r#","params":{params}"#) };
             let body = format!(r#"{{"jsonrpc":"2.0","id":5,"method":"{name}"{with}}}"#);
             assert_eq!(call.body(5), body);
+        }
+    }
+
+    #[test]
+    fn the_canonical_text_names_one_commitment_at_most() {
+        for (params, expected) in [
+            (
+                r#"[7,{"commitment":"finalized","commitment":"processed"},null,null]"#,
+                r#"[7,{"commitment":"processed"}]"#,
+            ),
+            (
+                r#"[{"commitment":"confirmed"},{"commitment":{"processed":null}}]"#,
+                r#"[{"commitment":"processed"},{"commitment":"processed"}]"#,
+            ),
+            (r#"[{"commitment":"recent","a":1}]"#, r#"[{"a":1}]"#),
+            (r#"["x",["processed"]]"#, r#"["x",["processed"]]"#),
+            (r#"["x",[{"processed":null}]]"#, r#"["x",["processed"]]"#),
+            (
+                r#"[["x","y"],{"a":{"commitment":"processed"}}]"#,
+                r#"[["x","y"],{"a":{"commitment":"processed"}}]"#,
+            ),
+            (
+                r#"{"commitment":"processed","a":18446744073709551615}"#,
+                r#"{"commitment":"finalized","a":18446744073709551615}"#,
+            ),
+            ("[null]", "[]"),
+        ] {
+            let text = Bytes::from_static(params.as_bytes());
+            let params = if params.starts_with('{') { Params::Object(text) } else { Params::Array(text) };
+            let call = Forwarded::new(Further::from_name("getBlocks").unwrap(), params).canonical();
+            let (Params::Array(text) | Params::Object(text)) = &call.params else { panic!("{call:?}") };
+            let [text, expected] =
+                [&text[..], expected.as_bytes()].map(|text| serde_json::from_slice::<Value>(text).unwrap());
+            assert_eq!(text, expected);
         }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::check::{Check, Parts};
 use super::{Fault, OFF_WORKER_BYTES};
-use crate::methods::{AccountEncoding, Query, Slot};
+use crate::methods::{AccountEncoding, Slot};
 
 /// A whole body, and what is known of it already.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct Arrived {
     pub body: Bytes,
     /// Where its parts stand, if it was checked while it came.
     parts: Option<Parts>,
+    /// The node has said by HTTP 501 that it does not do the method; the body does not count.
+    not_implemented: bool,
 }
 
 impl Arrived {
@@ -25,7 +27,12 @@ impl Arrived {
         let parts = check.and_then(|check| check.finish(&body));
         // Else there is a long copy to be made.
         let parts = parts.filter(|parts| body.len() - parts.result.len() <= ENVELOPE_BYTES);
-        Self { body, parts }
+        Self { body, parts, not_implemented: false }
+    }
+
+    /// HTTP 501, which says of the method what -32601 does.
+    pub fn not_implemented() -> Self {
+        Self { body: Bytes::new(), parts: None, not_implemented: true }
     }
 
     /// Takes it apart.
@@ -33,6 +40,9 @@ impl Arrived {
     /// # Errors
     /// As for [`NodeReply::parse`].
     pub fn reply(&self, id: u64) -> Result<NodeReply, Fault> {
+        if self.not_implemented {
+            return Ok(NodeReply::method_not_found());
+        }
         let Some(Parts { result, id: of }) = &self.parts else { return NodeReply::parse(&self.body, id) };
         if !is_number(&self.body[of.clone()], id) {
             return Err(Fault::WrongId);
@@ -91,6 +101,19 @@ fn present<'de: 'a, 'a, D: serde::Deserializer<'de>>(d: D) -> Result<Option<&'a 
 }
 
 impl NodeReply {
+    /// The error of a node that does not do a method.
+    fn method_not_found() -> Self {
+        let body = Bytes::from_static(br#"{"code":-32601,"message":"Method not found"}"#);
+        Self::Error { code: -32601, body }
+    }
+
+    /// The error of a node that has not reached the slot that a caller asks for; `slot` is where it is.
+    pub fn min_context_slot_not_reached(slot: Slot) -> Self {
+        let message = "Minimum context slot has not been reached";
+        let body = format!(r#"{{"code":-32016,"message":"{message}","data":{{"contextSlot":{slot}}}}}"#);
+        Self::Error { code: -32016, body: body.into() }
+    }
+
     /// Takes a response body apart. The whole text is checked to be JSON on the way.
     ///
     /// # Errors
@@ -184,23 +207,6 @@ impl<'a> AccountMembers<'a> {
     }
 }
 
-/// Whether `result` has the shape of an answer to `query`, as far as anything here depends on it.
-pub fn fits(query: &Query, result: &Bytes) -> bool {
-    let fits = |value: &[u8], encoding| {
-        let base64 = encoding == AccountEncoding::Base64;
-        let account = || AccountMembers::read(value);
-        value == b"null" || account().is_some_and(|account| !base64 || account.base64().is_some())
-    };
-    let value = || Contextual::split(result).map(|parts| parts.value);
-    match query {
-        Query::Account(q) => value().is_some_and(|value| fits(&value, q.form.encoding)),
-        Query::Accounts(q) => value().and_then(|value| elements(&value)).is_some_and(|list| {
-            list.len() == q.pubkeys.len() && list.iter().all(|value| fits(value, q.form.encoding))
-        }),
-        _ => true,
-    }
-}
-
 /// `error.data.contextSlot` of a -32016: how far the node had come at that commitment.
 pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
     #[derive(Deserialize)]
@@ -229,8 +235,6 @@ pub fn first_available_block(error: &[u8]) -> Option<Slot> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jsonrpc::Params;
-    use crate::methods::{Method, Profile};
 
     fn parse(text: &str) -> Result<NodeReply, Fault> {
         NodeReply::parse(&Bytes::copy_from_slice(text.as_bytes()), 7)
@@ -270,38 +274,6 @@ mod tests {
         let cleaned =
             br#"{"code":-32001,"message":"Block 3 cleaned up, does not exist on node. First available block: 95"}"#;
         assert_eq!(first_available_block(cleaned), Some(95));
-    }
-
-    #[test]
-    fn an_answer_of_another_shape_is_none() {
-        let key = "11111111111111111111111111111111";
-        let one = |encoding: &str| {
-            query(Method::GetAccountInfo, &format!(r#"["{key}",{{"encoding":"{encoding}"}}]"#))
-        };
-        let two = query(Method::GetMultipleAccounts, &format!(r#"[["{key}","{key}"]]"#));
-        let account = r#"{"data":["","base64"],"owner":"x","space":0}"#;
-        for (query, value, expected) in [
-            (&one("base64"), "null", true),
-            (&one("base64"), account, true),
-            (&one("base64"), r#"{"owner":"x","space":0}"#, false),
-            (&one("base64"), r#"{"data":["","base58"],"owner":"x","space":0}"#, false),
-            (&one("jsonParsed"), r#"{"data":{"parsed":{}},"owner":"x"}"#, true),
-            (&one("base64"), "[]", false),
-            (&two, &format!("[{account},null]"), true),
-            (&two, &format!("[{account}]"), false),
-            (&two, &format!("[{account},7]"), false),
-            (&two, "null", false),
-            (&query(Method::GetClusterNodes, "[]"), "7", true),
-        ] {
-            let result = Bytes::from(format!(r#"{{"context":{{"slot":5}},"value":{value}}}"#));
-            assert_eq!(fits(query, &result), expected, "{value}");
-        }
-        assert!(!fits(&two, &Bytes::from_static(b"null")));
-    }
-
-    fn query(method: Method, params: &str) -> Query {
-        let params = Params::Array(Bytes::copy_from_slice(params.as_bytes()));
-        Query::parse(method, &params, Profile::Node).unwrap()
     }
 
     #[test]

@@ -3,11 +3,14 @@
 //! The only place that knows reqwest. Redirects are not followed and proxies from the environment are not used; every
 //! error is turned into a [`Fault`] here, so that no URL travels further.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper_util::client::legacy::connect::HttpInfo;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use super::check::Check;
@@ -19,8 +22,33 @@ use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
 /// Idle connections are dropped before most servers drop theirs (a node's own keep-alive has no limit).
 const IDLE: Duration = Duration::from_secs(50);
+/// A longer body of a refusal is not read for the sake of its connection.
+const MAX_REFUSAL_BYTES: usize = 16 * 1024;
 /// Answers to probes are numbers and short texts, some hundred bytes; nodes × 4 questions of this size fit anywhere.
 const MAX_PROBE_BYTES: usize = 64 * 1024;
+
+/// Connections that are told apart; past this many all of them count as new ones again.
+const KNOWN_CONNECTIONS: usize = 4096;
+
+/// The connections over which answers have come, by their ends on this side.
+#[derive(Debug, Default)]
+struct Connections {
+    known: Mutex<HashSet<SocketAddr>>,
+    opened: AtomicU64,
+}
+
+impl Connections {
+    /// Counts the connection of an answer if no answer has come over it before.
+    fn note(&self, info: &HttpInfo) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() == KNOWN_CONNECTIONS && !known.contains(&info.local_addr()) {
+            known.clear();
+        }
+        if known.insert(info.local_addr()) {
+            self.opened.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
 
 /// The bytes of all upstream bodies that are being read, of every node: `pool.max_buffered`.
 #[derive(Debug)]
@@ -122,6 +150,7 @@ pub struct Client {
     url: Secret,
     max_response: usize,
     budget: Arc<BufferBudget>,
+    connections: Connections,
 }
 
 impl Client {
@@ -171,7 +200,13 @@ impl Client {
             url: upstream.url.clone(),
             max_response: pool.max_response,
             budget,
+            connections: Connections::default(),
         })
+    }
+
+    /// How many connections have brought an answer so far: another number means that a new one has.
+    pub fn connections(&self) -> u64 {
+        self.connections.opened.load(Ordering::SeqCst)
     }
 
     /// Sends one call, as the attempt `span` where that is in a trace, and reads its answer to the end, within `timeout`.
@@ -193,7 +228,7 @@ impl Client {
                 request = request.header(TRACESTATE, state);
             }
         }
-        let read = Self::exchange(request.body(body), self.max_response, &self.budget, heard);
+        let read = self.exchange(request.body(body), self.max_response, &self.budget, heard);
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
@@ -202,12 +237,11 @@ impl Client {
     ///
     /// # Errors
     /// As for [`Client::post`], but never [`Fault::BuffersFull`].
-    pub async fn probe(&self, body: Bytes, timeout: Duration) -> Result<Bytes, Fault> {
+    pub async fn probe(&self, body: Bytes, timeout: Duration) -> Result<Arrived, Fault> {
         let (budget, heard) = (BufferBudget::new(usize::MAX), AtomicBool::new(false));
         let request = self.http.post(self.url.expose()).body(body);
-        let read = Self::exchange(request, MAX_PROBE_BYTES, &budget, &heard);
-        let arrived = tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))?;
-        Ok(arrived.body)
+        let read = self.exchange(request, MAX_PROBE_BYTES, &budget, &heard);
+        tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
     /// Sends one call by hand, outside the pool, and reads one header of the answer beside its body.
@@ -221,7 +255,8 @@ impl Client {
         header: &str,
     ) -> Result<(Bytes, Option<String>), Fault> {
         let exchange = async {
-            let mut response = Self::sent(self.http.post(self.url.expose()).body(body)).await?;
+            let sent = self.sent(self.http.post(self.url.expose()).body(body)).await;
+            let mut response = sent.map_err(Refused::fault)?;
             let header =
                 response.headers().get(header).and_then(|value| value.to_str().ok()).map(str::to_owned);
             Ok((Self::read(&mut response, self.max_response, &self.budget).await?.body, header))
@@ -230,25 +265,38 @@ impl Client {
     }
 
     async fn exchange(
+        &self,
         request: reqwest::RequestBuilder,
         limit: usize,
         budget: &BufferBudget,
         heard: &AtomicBool,
     ) -> Result<Arrived, Fault> {
-        let mut response = Self::sent(request).await?;
+        let mut response = match self.sent(request).await {
+            Err(Refused::NotImplemented(mut response)) => {
+                // Read to the end, so that the connection can be used again.
+                let _ = Self::read(&mut response, MAX_REFUSAL_BYTES, budget).await;
+                return Ok(Arrived::not_implemented());
+            }
+            sent => sent.map_err(Refused::fault)?,
+        };
         heard.store(true, Ordering::Relaxed);
         Self::read(&mut response, limit, budget).await
     }
 
     /// The head of a 2xx answer.
-    async fn sent(request: reqwest::RequestBuilder) -> Result<reqwest::Response, Fault> {
+    async fn sent(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, Refused> {
         let sent = request.send().await;
-        let response = sent.map_err(|e| if e.is_timeout() { Fault::Timeout } else { Fault::Connect })?;
+        let response =
+            sent.map_err(|e| Refused::Fault(if e.is_timeout() { Fault::Timeout } else { Fault::Connect }))?;
+        if let Some(connection) = response.extensions().get::<HttpInfo>() {
+            self.connections.note(connection);
+        }
         // The status is read before the body: a non-2xx body is never a node's JSON-RPC error.
         match response.status().as_u16() {
             200..=299 => Ok(response),
-            429 => Err(Fault::TooManyRequests(retry_after(response.headers()))),
-            status => Err(Fault::Status(status)),
+            429 => Err(Refused::Fault(Fault::TooManyRequests(retry_after(response.headers())))),
+            501 => Err(Refused::NotImplemented(response)),
+            status => Err(Refused::Fault(Fault::Status(status))),
         }
     }
 
@@ -287,6 +335,23 @@ impl Client {
         let body = body.finish_to_keep();
         budget.room.came(body.len());
         Ok(Arrived::new(body, check))
+    }
+}
+
+/// Why there is no 2xx answer.
+enum Refused {
+    Fault(Fault),
+    /// HTTP 501, whose body has not been read.
+    NotImplemented(reqwest::Response),
+}
+
+impl Refused {
+    /// The fault, where the method is not what was asked for.
+    fn fault(self) -> Fault {
+        match self {
+            Self::Fault(fault) => fault,
+            Self::NotImplemented(_) => Fault::Status(501),
+        }
     }
 }
 

@@ -12,8 +12,10 @@ use super::member::Member;
 use super::verdict::{Verdict, judge};
 use super::{Ask, Pool};
 use crate::config;
+use crate::frontier::Era;
 use crate::methods::{Commitment, Method, Query, Slot};
-use crate::node::answer::{error_context_slot, first_available_block, fits};
+use crate::node::answer::{error_context_slot, first_available_block};
+use crate::node::shape::fits;
 use crate::node::{Arrived, Contextual, Fault, NodeReply, OFF_WORKER_BYTES};
 use crate::telemetry::AttemptResult;
 
@@ -61,7 +63,8 @@ impl Pool {
             (members.settings.attempt_timeout[method.index()], self.slow_after(method, &members.settings))
         };
         let timeout = patience.min(ask.deadline.saturating_duration_since(sent_at));
-        let mut place = member.start(Some(method), sent_at);
+        let mut place = member.start(Some(method), ask.caller, sent_at);
+        let era = self.frontier.era();
         // Without a context the answer's slot is the node's own, as known before the call was sent.
         let slot_before = slot_before(member, ask);
         let id = self.next_id();
@@ -102,10 +105,14 @@ impl Pool {
         let cut_short = timeout < patience && now >= ask.deadline;
         let outcome = match outcome {
             Err(Fault::Timeout) if cut_short => Err(Fault::GivenUp),
+            // It may have been asked before the pool's cluster was known, or have turned out to be of another meanwhile.
+            Ok(_) if self.unidentified(member).is_some() => Err(Fault::Foreign),
             outcome => outcome,
         };
-        let judged =
-            outcome.map(|(body, context)| (judge(&body, context, ask, &self.frontier), body, context));
+        let outcome = outcome.map(|answer| as_refusal(answer, &query, slot_before));
+        let judged = outcome.map(|(body, context)| {
+            (judge(&body, (context, slot_before), ask, &self.frontier), body, context)
+        });
         let end = judged.as_ref().map_or_else(|fault| Err(*fault), |(verdict, ..)| *verdict);
         let result = match (end, &judged) {
             (Err(fault), _) => fault.result(),
@@ -116,20 +123,22 @@ impl Pool {
         span.end(result);
         member.metrics.requests.at((Some(method), result)).inc();
         member.metrics.request_duration.at(Some(method)).observe(latency.as_secs_f64());
-        if result == AttemptResult::Incapable {
-            // How fast it refuses says nothing of how it answers.
+        // How fast a node refuses says nothing of how it answers.
+        let refuses = result == AttemptResult::Incapable || end == Ok(Verdict::OwnWord);
+        if refuses {
             place.says_nothing();
         } else if place.ended(end.err(), latency, now) {
             tracing::warn!(upstream.name = member.name, reason = result.as_str(), "circuit breaker opened");
         }
-        if end.is_ok() && result != AttemptResult::Incapable {
+        if end.is_ok() && !refuses {
             self.observe_latency(method, latency);
         }
         let (verdict, body, context) = judged?;
         // The slot that it was known to have reached and was asked for, where both hold.
         let promised = query.min_context_slot().filter(|slot| slot_before >= *slot);
-        self.learn(member, ask, &body, context, promised, now);
+        self.learn(member, ask, &body, context, promised, (era, now));
         let verdict = verdict?;
+        self.note_answer(member, now);
         let confirmed = verdict == Verdict::Answer;
         Ok((
             verdict,
@@ -138,7 +147,7 @@ impl Pool {
     }
 
     /// What every answer tells of its node, whatever becomes of the call. `promised` is the slot that the call was sent
-    /// with, where the node had shown it before.
+    /// with, where the node had shown it before; the call was sent in `era`.
     fn learn(
         &self,
         member: &Member,
@@ -146,13 +155,13 @@ impl Pool {
         body: &NodeReply,
         context: Option<Slot>,
         promised: Option<Slot>,
-        now: Instant,
+        (era, now): (Era, Instant),
     ) {
         let commitment = ask.query.commitment();
         match body {
             NodeReply::Result(_) => {
                 if let (Some(slot), Some(commitment)) = (context, commitment) {
-                    self.frontier.answered(member.id, commitment, slot, now);
+                    self.frontier.answered_in(era, member.id, commitment, slot, now);
                 }
             }
             NodeReply::Error { code: -32601 | -32011, .. } => member.set_incapable(ask.query.method()),
@@ -165,9 +174,9 @@ impl Pool {
                 if let (Some(slot), Some(commitment)) = (error_context_slot(body), commitment) {
                     // It takes back what it has shown: restarted, or another machine at the same address.
                     if promised.is_some_and(|promised| slot < promised) {
-                        self.frontier.probed(member.id, commitment, slot, now);
+                        self.frontier.probed_in(era, member.id, commitment, slot, now);
                     } else {
-                        self.frontier.answered(member.id, commitment, slot, now);
+                        self.frontier.answered_in(era, member.id, commitment, slot, now);
                     }
                 }
             }
@@ -179,6 +188,21 @@ impl Pool {
     fn slow_after(&self, method: Method, settings: &config::Pool) -> Option<Duration> {
         let p95 = self.quantile(method, 0.95)?;
         Some(p95.mul_f64(settings.breaker.slow).max(SLOW_AT_LEAST))
+    }
+}
+
+/// The answer of a node that ignores `minContextSlot`, as one that knows it would have given it: below a slot that the
+/// node has not been known to have reached. Any caller could make faults of such answers otherwise.
+fn as_refusal(
+    (body, context): (NodeReply, Option<Slot>),
+    query: &Query,
+    slot_before: Slot,
+) -> (NodeReply, Option<Slot>) {
+    match (&body, context, query.min_context_slot()) {
+        (NodeReply::Result(_), Some(slot), Some(wanted)) if slot < wanted && slot_before < wanted => {
+            (NodeReply::min_context_slot_not_reached(slot), None)
+        }
+        _ => (body, context),
     }
 }
 
@@ -211,8 +235,8 @@ fn call_body(id: u64, query: &Query) -> Bytes {
 
 /// The parts of a body that answers `query`, and its context slot where the method's results have one.
 async fn take_apart(arrived: Arrived, id: u64, query: Query) -> Result<(NodeReply, Option<Slot>), Fault> {
-    // A result with a context is read once more, for that.
-    let long = arrived.is_long() || (arrived.body.len() > OFF_WORKER_BYTES && query.has_context());
+    // Every result is read once more, for its shape.
+    let long = arrived.body.len() > OFF_WORKER_BYTES;
     let parse = move || {
         let reply = arrived.reply(id)?;
         let context = match &reply {
@@ -237,17 +261,17 @@ mod tests {
     async fn a_context_is_read_however_it_is_written_and_only_where_there_is_one() {
         let params = Params::Array(Bytes::from_static(br#"["11111111111111111111111111111111"]"#));
         let balance = Query::parse(Method::GetTokenAccountBalance, &params, Profile::Node).unwrap();
-        for (result, contextual, expected) in [
-            (r#"{"context":{"slot":5},"value":null}"#, true, Some(5)),
-            (r#"{ "context" : { "slot" : 5 }, "value" : 1 }"#, true, Some(5)),
-            (r#"{"value":{"data":[]},"context":{"apiVersion":"4.0.0","slot":5}}"#, true, Some(5)),
-            (r#"{"value":1}"#, true, None),
-            (r#"{"context":{"slot":5},"value":null}"#, false, None),
+        for (result, query, expected) in [
+            (r#"{"context":{"slot":5},"value":{"amount":"1"}}"#, &balance, Ok(Some(5))),
+            (r#"{ "context" : { "slot" : 5 }, "value" : { "amount" : "1" } }"#, &balance, Ok(Some(5))),
+            (r#"{"value":{"amount":"1"},"context":{"apiVersion":"4.0.0","slot":5}}"#, &balance, Ok(Some(5))),
+            (r#"{"value":{"amount":"1"}}"#, &balance, Err(Fault::BadJson)),
+            ("[]", &Query::ClusterNodes, Ok(None)),
         ] {
             let body = Bytes::from(format!(r#"{{"jsonrpc":"2.0","result":{result},"id":3}}"#));
-            let query = if contextual { balance.clone() } else { Query::ClusterNodes };
             let arrived = Arrived::new(body, None);
-            assert_eq!(take_apart(arrived, 3, query).await.unwrap().1, expected, "{result}");
+            let context = take_apart(arrived, 3, query.clone()).await.map(|(_, context)| context);
+            assert_eq!(context, expected, "{result}");
         }
     }
 }

@@ -12,7 +12,7 @@ use super::select::Unusable;
 use super::verdict::{LastResort, Verdict, agreed, code, lacks};
 use super::{Ask, Pool};
 use crate::error::{Attempt, Error};
-use crate::node::Fault;
+use crate::node::{Fault, NodeReply};
 use crate::telemetry::{AttemptResult, RetryReason};
 
 /// What an attempt came to.
@@ -27,6 +27,8 @@ struct SoFar {
     attempts: Vec<Attempt>,
     /// An answer that another node might better.
     doubtful: Option<Reply>,
+    /// The first error that no contract names.
+    own_word: Option<Reply>,
     /// The best of what was sent elsewhere.
     last_resort: Option<LastResort>,
     /// The first attempt found no connection, or one that was closed.
@@ -46,7 +48,7 @@ enum Step {
 /// Why one more node is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// To confirm or better the first answer.
+    /// To confirm or better the first answer, once for a call.
     SecondVoice,
     /// It is one of the retries; with a reason it is counted, and most come out of the retry budget as well.
     Retry(Option<AttemptResult>),
@@ -55,8 +57,30 @@ enum Next {
 impl SoFar {
     /// Takes one attempt's outcome in.
     fn weigh(&mut self, member: &Member, ask: &Ask, outcome: Outcome) -> Step {
+        // An error that no contract names gives way to a result, and to nothing else.
+        if let Some(first) = self.own_word.take() {
+            return Step::Done(match outcome {
+                Ok((_, reply)) if is_result(&reply) => reply,
+                Ok(_) => first,
+                Err(fault) => {
+                    after_fault(member, fault);
+                    first
+                }
+            });
+        }
         match outcome {
             Ok((Verdict::Answer, reply)) => Step::Done(reply),
+            Ok((Verdict::OwnWord, reply)) if ask.alone => Step::Done(reply),
+            Ok((Verdict::OwnWord, reply)) => {
+                self.failed(member, AttemptResult::NodeError);
+                // It says nothing of a block that another node calls absent.
+                if self.doubtful.is_some() {
+                    return Step::Next(Next::Retry(Some(AttemptResult::NodeError)));
+                }
+                // Outside the retries, too: one other node is asked, however many such errors there are.
+                self.own_word = Some(reply);
+                Step::Next(Next::SecondVoice)
+            }
             Ok((Verdict::SecondVoice, reply)) if ask.alone => Step::Done(reply),
             Ok((Verdict::SecondVoice, reply)) => match self.doubtful.take() {
                 // Outside the retries: one further call is the price of an absence that is kept for long.
@@ -119,7 +143,8 @@ impl Pool {
         self.hedges.deposit(Instant::now());
         let mut so_far = SoFar::default();
         let mut retries_left = self.members.load().settings.retries;
-        let mut member = self.pick(ask, &[], Some(Unusable::Incapable)).map_err(Error::NoUpstream)?;
+        let mut member =
+            self.pick_in_time(ask, &[], Some(Unusable::Incapable)).await.map_err(Error::NoUpstream)?;
         loop {
             so_far.tried.push(member.id);
             let first = so_far.attempts.is_empty() && so_far.doubtful.is_none();
@@ -144,7 +169,7 @@ impl Pool {
                 break;
             }
             // Picked before it is paid for: where nobody is left there was no retry.
-            let Some(picked) = self.pick_next(ask, &mut so_far, next) else { break };
+            let Some(picked) = self.pick_next(ask, &mut so_far, next).await else { break };
             if let Next::Retry(why) = next {
                 if let Some(why) = why {
                     // A node that refuses costs nothing: the budget is against asking a pool that is down thrice as much.
@@ -179,12 +204,13 @@ impl Pool {
     }
 
     /// Who is asked after what was heard `so_far`.
-    fn pick_next(&self, ask: &Ask, so_far: &mut SoFar, next: Next) -> Option<Arc<Member>> {
+    async fn pick_next(&self, ask: &Ask, so_far: &mut SoFar, next: Next) -> Option<Arc<Member>> {
         // Who lacks a block proves nothing; who has it does, however it stands: a breaker may be open for a fault that is over.
         let lacking = so_far.doubtful.as_ref().and_then(code).is_some_and(lacks);
         let worst = match next {
             // A second voice must be a usable one: a doubtful node's agreement proves nothing.
             _ if so_far.doubtful.is_some() && !lacking => None,
+            _ if so_far.own_word.is_some() => None,
             // Waiting for a node that is in worse standing costs more than an answer that is a little behind.
             Next::Retry(Some(AttemptResult::Behind)) => Some(Unusable::BelowFloor),
             Next::Retry(_) | Next::SecondVoice => Some(Unusable::Unreachable),
@@ -196,7 +222,26 @@ impl Pool {
             }
             so_far.tried.clear();
         }
-        self.pick(ask, &so_far.tried, worst).ok()
+        if so_far.doubtful.is_some() || so_far.own_word.is_some() {
+            return self.pick(ask, &so_far.tried, worst).ok();
+        }
+        self.pick_in_time(ask, &so_far.tried, worst).await.ok()
+    }
+
+    /// As [`Self::pick`]; where nobody may be asked before a first probe has come back, that is waited for.
+    async fn pick_in_time(
+        &self,
+        ask: &Ask,
+        tried: &[usize],
+        worst: Option<Unusable>,
+    ) -> Result<Arc<Member>, Vec<Attempt>> {
+        let mut standings = self.standings.subscribe();
+        loop {
+            let picked = self.pick(ask, tried, worst);
+            if picked.is_ok() || !self.first_probe(&mut standings, ask.deadline).await {
+                return picked;
+            }
+        }
     }
 
     /// What the caller gets where no node gave an answer that is beyond doubt.
@@ -206,7 +251,7 @@ impl Pool {
             let word = AttemptResult::Incapable.as_str();
             so_far.attempts.iter().any(|attempt| attempt.upstream == name && attempt.reason == word)
         };
-        match (so_far.doubtful, so_far.last_resort) {
+        match (so_far.doubtful.or(so_far.own_word), so_far.last_resort) {
             (Some(reply), _) | (None, Some(LastResort { reply, why: AttemptResult::Behind })) => Ok(reply),
             // That a node lacks the method is the answer only where no other node is left that may have it.
             (None, Some(LastResort { reply, .. }))
@@ -221,6 +266,11 @@ impl Pool {
             _ => Err(Error::NoUpstream(so_far.attempts)),
         }
     }
+}
+
+/// Whether it is a result other than `null`, which proves nothing.
+fn is_result(reply: &Reply) -> bool {
+    matches!(&reply.body, NodeReply::Result(result) if result.as_ref() != b"null")
 }
 
 /// What a fault means for the next calls to this node, and a word of it: the log folds what it has said before.

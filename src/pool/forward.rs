@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use super::call::after_fault;
 use super::member::Member;
 use super::select::{self, Candidate, Unusable};
-use super::{Members, Pool};
+use super::verdict::is_in_contract;
+use super::{Caller, Members, Pool};
 use crate::error::{Attempt, Error};
 use crate::methods::{Commitment, Forwarded};
 use crate::node::{Fault, NodeReply};
@@ -25,6 +26,8 @@ pub struct Forward {
     pub call: Forwarded,
     /// When the caller stops waiting.
     pub deadline: Instant,
+    /// Who it is for.
+    pub caller: Caller,
     /// The caller's place in a trace.
     pub trace: Trace,
 }
@@ -38,9 +41,45 @@ impl Pool {
         self.budget.deposit(Instant::now());
         let mut retries_left = self.members.load().settings.retries;
         let (mut tried, mut attempts, mut refusal) = (Vec::new(), Vec::new(), None);
-        while let Some(member) = self.pick_to_forward(ask, &tried, &mut attempts) {
+        // The first error that no contract names.
+        let mut own_word: Option<NodeReply> = None;
+        let mut standings = self.standings.subscribe();
+        loop {
+            let worst = match own_word {
+                // A node in doubt is worth no wait to a caller for whom there is an answer.
+                Some(_) => None,
+                None if tried.is_empty() => Some(Unusable::Incapable),
+                // Whoever has been answered once already is worth no node in worse standing than unreachable.
+                None => Some(Unusable::Unreachable),
+            };
+            let Some(member) = self.pick_to_forward(ask, &tried, worst, &mut attempts) else {
+                if own_word.is_some() || !self.first_probe(&mut standings, ask.deadline).await {
+                    break;
+                }
+                if tried.is_empty() {
+                    attempts.clear();
+                }
+                continue;
+            };
             tried.push(member.id);
-            let why = match self.forward_once(&member, ask).await {
+            let outcome = self.forward_once(&member, ask).await;
+            // An error that no contract names gives way to the result of one other node, and to nothing else.
+            if let Some(first) = own_word {
+                return Ok(match outcome {
+                    Ok(reply @ NodeReply::Result(_)) => reply,
+                    Ok(NodeReply::Error { .. }) => first,
+                    Err(fault) => {
+                        after_fault(&member, fault);
+                        first
+                    }
+                });
+            }
+            let why = match outcome {
+                // That other node is asked outside the retries and their budget, as for the eight.
+                Ok(reply) if is_own_word(&reply) && Instant::now() < ask.deadline => {
+                    own_word = Some(reply);
+                    continue;
+                }
                 Ok(reply) => match elsewhere(&reply) {
                     None => return Ok(reply),
                     Some(why) => {
@@ -68,6 +107,9 @@ impl Pool {
             retries_left -= 1;
             self.metrics.upstream_retries.at(RetryReason(why)).inc();
         }
+        if let Some(own_word) = own_word {
+            return Ok(own_word);
+        }
         // A node's own "cannot" is the answer only where every node that was asked has said so.
         let all_refused = attempts.iter().all(|attempt| {
             [AttemptResult::Incapable, AttemptResult::Behind]
@@ -77,24 +119,20 @@ impl Pool {
         refusal.filter(|_| all_refused).ok_or(Error::NoUpstream(attempts))
     }
 
-    /// The node to ask next. Where nobody may be asked at all, `attempts` says why.
+    /// The node to ask next, at `worst` in such standing. Where nobody may be asked at all, `attempts` says why.
     fn pick_to_forward(
         &self,
         ask: &Forward,
         tried: &[usize],
+        worst: Option<Unusable>,
         attempts: &mut Vec<Attempt>,
     ) -> Option<Arc<Member>> {
         let (members, now) = (self.members.load(), Instant::now());
-        let mut candidates: Vec<Candidate> = members
-            .iter()
-            .enumerate()
-            .map(|one| self.to_forward(&members, one, &ask.call, tried, now))
-            .collect();
-        // Whoever has answered once already is worth no node in worse standing than unreachable.
-        let worst = if tried.is_empty() { Unusable::Incapable } else { Unusable::Unreachable };
+        let mut candidates: Vec<Candidate> =
+            members.iter().enumerate().map(|one| self.to_forward(&members, one, ask, tried, now)).collect();
         loop {
             let chosen = select::choose(&candidates, self.draw()).map(|drawn| drawn.node);
-            let Some(node) = chosen.filter(|node| candidates[*node].unusable <= Some(worst)) else {
+            let Some(node) = chosen.filter(|node| candidates[*node].unusable <= worst) else {
                 if tried.is_empty() {
                     *attempts = super::pick::reasons(&members, &candidates);
                 }
@@ -112,16 +150,19 @@ impl Pool {
         &self,
         members: &Members,
         (node, member): (usize, &Arc<Member>),
-        call: &Forwarded,
+        ask: &Forward,
         tried: &[usize],
         now: Instant,
     ) -> Candidate {
+        let call = &ask.call;
         let commitment = call.commitment.unwrap_or(Commitment::Processed);
         let below = |floor| member.slot(commitment).is_some_and(|slot| slot < floor);
         let unusable = [
             member.reasons(now).max(),
+            member.over_share(ask.caller),
             member.lacks_further(call.method).then_some(Unusable::Incapable),
             self.lagging(members, member),
+            self.unidentified(member),
             call.min_context_slot.is_some_and(below).then_some(Unusable::BelowFloor),
             tried.contains(&member.id).then_some(Unusable::Tried),
         ];
@@ -140,7 +181,7 @@ impl Pool {
         let sent_at = Instant::now();
         let patience = self.members.load().settings.forward_timeout;
         let timeout = patience.min(ask.deadline.saturating_duration_since(sent_at));
-        let (id, place) = (self.next_id(), member.start(None, sent_at));
+        let (id, place) = (self.next_id(), member.start(None, ask.caller, sent_at));
         let span = ask.trace.attempt(&member.name, ask.call.method.as_str());
         let unheard = AtomicBool::new(false);
         let outcome = match member.client.post(ask.call.body(id), timeout, &unheard, &span).await {
@@ -154,7 +195,8 @@ impl Pool {
         };
         let outcome = match outcome {
             Ok(NodeReply::Error { code: -32005, .. }) => Err(Fault::Unhealthy),
-            Ok(NodeReply::Error { code: -32603, .. }) => Err(Fault::UnknownCode),
+            Ok(NodeReply::Error { code: -32603 | -32700, .. }) => Err(Fault::UnknownCode),
+            Ok(_) if self.unidentified(member).is_some() => Err(Fault::Foreign),
             outcome => outcome,
         };
         let now = Instant::now();
@@ -173,7 +215,7 @@ impl Pool {
             member.set_lacks_further(ask.call.method);
         }
         match &outcome {
-            Ok(_) if refused.is_none() => {
+            Ok(reply) if refused.is_none() && !is_own_word(reply) => {
                 place.ended(None, latency, now);
             }
             Err(fault) if !matches!(fault, Fault::Timeout | Fault::UnknownCode) => {
@@ -189,6 +231,11 @@ impl Pool {
         }
         outcome
     }
+}
+
+/// Whether it is an error that no contract names.
+fn is_own_word(reply: &NodeReply) -> bool {
+    matches!(reply, NodeReply::Error { code, .. } if !is_in_contract(*code))
 }
 
 /// Why another node may answer better, where that is so.

@@ -2,22 +2,27 @@
 //!
 //! Everything that changes is an atomic or sits behind a lock that is held for nanoseconds, never across an await.
 
+mod in_flight;
+
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::breaker::{Breaker, State};
 use super::budget::Budget;
+use super::caller::{Caller, Places, Slowness};
+use super::cluster::ClusterMark;
 use super::lock;
 use super::peak_ewma::PeakEwma;
 use super::select::Unusable;
 use crate::config;
 use crate::frontier::{Frontier, Shown};
 use crate::methods::{Commitment, Further, Method, Slot};
-use crate::node::{Client, Fault};
+use crate::node::Client;
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
 
 /// What the probes last found.
@@ -31,6 +36,8 @@ pub enum Health {
     Unhealthy(String),
     /// It does not answer: why.
     Unreachable(&'static str),
+    /// It does not tell its genesis hash, and that of the pool is known.
+    Silent,
     /// It is of another cluster.
     Foreign {
         /// Its genesis hash.
@@ -74,6 +81,8 @@ struct Standing {
     /// Which of the slower questions need asking: the bits below. None, for a node that is well.
     troubles: AtomicU8,
     in_flight: AtomicUsize,
+    places: Places,
+    slowness: Slowness,
     latency: Mutex<PeakEwma>,
     breaker: Mutex<Breaker>,
     health: ArcSwap<Health>,
@@ -85,11 +94,14 @@ struct Standing {
     quiet_until: Mutex<Option<Instant>>,
     drained: AtomicBool,
     version: ArcSwapOption<String>,
+    cluster: ClusterMark,
     requests: AtomicU64,
     failures: AtomicU64,
     last_failure: Mutex<Option<(AttemptResult, Instant)>>,
     /// A task probes it.
     probed: AtomicBool,
+    /// Its confirmed slot is wanted before the next probe.
+    slot_wanted: Notify,
 }
 
 /// Its health is anything but healthy.
@@ -126,6 +138,8 @@ impl Member {
         let standing = Standing {
             troubles: AtomicU8::new(NOT_HEALTHY),
             in_flight: AtomicUsize::new(0),
+            places: Places::default(),
+            slowness: Slowness::default(),
             latency: Mutex::default(),
             breaker: Mutex::new(Breaker::new(known.breaker)),
             health: ArcSwap::from_pointee(Health::Unprobed),
@@ -135,10 +149,12 @@ impl Member {
             quiet_until: Mutex::new(None),
             drained: AtomicBool::new(false),
             version: ArcSwapOption::empty(),
+            cluster: ClusterMark::default(),
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             last_failure: Mutex::default(),
             probed: AtomicBool::new(false),
+            slot_wanted: Notify::new(),
         };
         Self {
             id,
@@ -198,6 +214,7 @@ impl Member {
             Health::Unhealthy(_) => Some(Unusable::Unhealthy),
             Health::Unprobed => Some(Unusable::Unprobed),
             Health::Unreachable(_) => Some(Unusable::Unreachable),
+            Health::Silent => Some(Unusable::Unidentified),
             Health::Foreign { .. } => Some(Unusable::Foreign),
         };
         let rejects = has(BREAKER) && !lock(&self.standing.breaker).admits(now);
@@ -211,6 +228,13 @@ impl Member {
         ]
         .into_iter()
         .flatten()
+    }
+
+    /// [`Unusable::Busy`] where `caller` holds its share of the node's places.
+    pub(super) fn over_share(&self, caller: Caller) -> Option<Unusable> {
+        let taken = self.in_flight();
+        let free = self.max_in_flight().saturating_sub(taken);
+        (!self.standing.places.may_take(caller, taken, free)).then_some(Unusable::Busy)
     }
 
     /// Whether its breaker is half-open: the next call finds out if it is back.
@@ -259,9 +283,30 @@ impl Member {
         })
     }
 
+    /// What is known of its cluster.
+    pub(super) fn cluster(&self) -> &ClusterMark {
+        &self.standing.cluster
+    }
+
     /// Takes one of the node's own calls a second; `false` where none is left.
     pub(super) fn take_turn(&self, now: Instant) -> bool {
         self.rate.as_ref().is_none_or(|rate| rate.withdraw(now))
+    }
+
+    /// Takes one of the node's own calls a second for a question of ours; `false` where fewer than half are left.
+    pub(super) fn take_spare_turn(&self, now: Instant) -> bool {
+        let half = self.upstream.rps.map_or(0.0, f64::from) / 2.0;
+        self.turns_left(now).is_none_or(|left| left > half) && self.take_turn(now)
+    }
+
+    /// Makes [`Self::slot_wanted`] return once.
+    pub(super) fn want_slot(&self) {
+        self.standing.slot_wanted.notify_one();
+    }
+
+    /// Waits until its confirmed slot is wanted.
+    pub(super) async fn slot_wanted(&self) {
+        self.standing.slot_wanted.notified().await;
     }
 
     /// How many of the node's own calls a second are left; `None` where it has no such limit.
@@ -272,14 +317,6 @@ impl Member {
     /// Most calls in flight.
     pub fn max_in_flight(&self) -> usize {
         self.upstream.max_in_flight
-    }
-
-    /// Takes one call's place at this node.
-    pub(super) fn start(&self, method: Option<Method>, now: Instant) -> InFlight<'_> {
-        self.standing.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.standing.requests.fetch_add(1, Ordering::Relaxed);
-        let trial = self.standing.breaker(|breaker| breaker.started(now));
-        InFlight { member: self, method, trial, settled: false, ended: false }
     }
 
     /// Calls under way at this node.
@@ -317,7 +354,7 @@ impl Member {
 
     /// Calls sent, and calls failed, since the start.
     pub fn counts(&self) -> (u64, u64) {
-        (self.standing.requests.load(Ordering::Relaxed), self.standing.failures.load(Ordering::Relaxed))
+        (self.standing.requests.load(Ordering::SeqCst), self.standing.failures.load(Ordering::Relaxed))
     }
 
     /// The first block that it still has, as far as known; 0 is everything.
@@ -340,7 +377,7 @@ impl Member {
 
     /// Whether it may ever answer `method` as things stand: not out of the pool, and not known to lack the method.
     pub(super) fn serves(&self, method: Method) -> bool {
-        let foreign = matches!(**self.standing.health.load(), Health::Foreign { .. });
+        let foreign = matches!(**self.standing.health.load(), Health::Foreign { .. } | Health::Silent);
         !foreign && !self.is_drained() && !self.lacks(method)
     }
 
@@ -378,82 +415,6 @@ impl Member {
             return None;
         }
         Some(left)
-    }
-}
-
-/// One call's place at a node; dropping it before the call has ended (nobody waits any more) says nothing of the node's
-/// health.
-pub(super) struct InFlight<'a> {
-    member: &'a Member,
-    /// `None` for one that is forwarded.
-    method: Option<Method>,
-    /// It is the half-open breaker's probe.
-    trial: bool,
-    /// The breaker knows how it went.
-    settled: bool,
-    ended: bool,
-}
-
-impl InFlight<'_> {
-    /// Whether it finds out for the half-open breaker if the node is back.
-    pub(super) fn is_trial(&self) -> bool {
-        self.trial
-    }
-
-    /// The call has outlasted `pool.breaker.slow`: a hang is a fault, and counts from now on.
-    pub(super) fn hangs(&mut self, now: Instant) -> bool {
-        if self.settled {
-            return false;
-        }
-        self.settled = true;
-        self.member.standing.breaker(|breaker| breaker.failed(now))
-    }
-
-    /// The call has ended in a way that is neither for the node nor against it.
-    pub(super) fn says_nothing(mut self) {
-        self.ended = true;
-    }
-
-    /// The call has ended, well or not. Returns whether this has opened the breaker.
-    pub(super) fn ended(mut self, fault: Option<Fault>, latency: Duration, now: Instant) -> bool {
-        let member = self.member;
-        self.ended = true;
-        if matches!(fault, None | Some(Fault::Timeout)) {
-            lock(&member.standing.latency).observe(latency, now);
-        }
-        if let Some(fault) = fault.filter(|fault| *fault != Fault::GivenUp) {
-            member.standing.failures.fetch_add(1, Ordering::Relaxed);
-            *lock(&member.standing.last_failure) = Some((fault.result(), now));
-        }
-        if std::mem::replace(&mut self.settled, true) {
-            return false;
-        }
-        member.standing.breaker(|breaker| match fault {
-            None => {
-                if !breaker.is_closed() {
-                    lock(&member.standing.latency).restart(latency, now);
-                }
-                breaker.succeeded();
-                false
-            }
-            Some(fault) if fault.counts_against_node() => breaker.failed(now),
-            Some(_) => {
-                breaker.released();
-                false
-            }
-        })
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.member.standing.in_flight.fetch_sub(1, Ordering::Relaxed);
-        if !self.ended {
-            self.member.metrics.requests.at((self.method, AttemptResult::Cancelled)).inc();
-        }
-        if !self.settled {
-            self.member.standing.breaker(Breaker::released);
-        }
     }
 }
 

@@ -94,7 +94,9 @@ impl Pool {
             };
             let unusable = [
                 member.unusable(ask.query.method(), now),
+                member.over_share(ask.caller),
                 self.lagging(members, member),
+                self.unidentified(member),
                 no_history.then_some(Unusable::NoHistory),
                 ask.floor.max(ask.prefer).is_some_and(below).then_some(Unusable::BelowFloor),
                 tried.contains(&member.id).then_some(Unusable::Tried),

@@ -11,8 +11,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::Pool;
+use super::cluster::Used;
 use super::member::{Health, Member};
-use super::{Members, Pool, lock};
 use crate::methods::{Commitment, PerCommitment, Slot};
 use crate::node::{Client, Fault, NodeReply};
 
@@ -24,16 +25,38 @@ const IDENTITY_EVERY: u64 = 30;
 const FIRST_PART: u32 = 10;
 /// A slot that an answer told within this part of the interval is not asked for: it is known about as well as by asking.
 const RECENT_PART: u32 = 2;
+/// The number of samples, a minute each, that tell how long a slot takes.
+const SLOT_TIME_SAMPLES: u64 = 3;
+/// A node whose slot has moved further than this between two looks is asked again which cluster it is of.
+const JUMP_SLOTS: u64 = 64;
 /// How much of a node's own words is kept, in bytes: they go into logs and onto pages.
 const MAX_WORDS_BYTES: usize = 200;
 
+/// What a node says of its cluster, asked for `getGenesisHash`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Genesis {
+    /// Its genesis hash.
+    Told(String),
+    /// It does not do this method.
+    Untold,
+    /// It refused for another reason: it may tell the next time.
+    Refused,
+}
+
+impl Genesis {
+    /// The genesis hash that it told.
+    pub fn told(&self) -> Option<&String> {
+        if let Self::Told(genesis) = self { Some(genesis) } else { None }
+    }
+}
+
 /// Who a node says it is; `None` where it would not say.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// `getVersion`'s `solana-core`.
     pub version: Option<String>,
-    /// `getGenesisHash`: which cluster it is of.
-    pub genesis: Option<String>,
+    /// Which cluster it is of.
+    pub genesis: Genesis,
     /// `getFirstAvailableBlock`: how far back its blocks reach.
     pub first_available: Option<Slot>,
 }
@@ -53,15 +76,30 @@ pub struct Pulse {
 /// The first question that brought no JSON-RPC answer.
 pub async fn identity(client: &Client) -> Result<Identity, Fault> {
     let text = |value: Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(bounded);
-    let (version, genesis, first) = tokio::join!(
+    let (version, genesis, first): (_, Result<Genesis, Fault>, _) = tokio::join!(
         ask(client, "getVersion", json!([])),
-        ask(client, "getGenesisHash", json!([])),
+        genesis(client),
         ask(client, "getFirstAvailableBlock", json!([])),
     );
     Ok(Identity {
         version: version?.ok().and_then(|v| text(v, "/solana-core")),
-        genesis: genesis?.ok().and_then(|v| text(v, "")),
+        genesis: genesis?,
         first_available: first?.ok().and_then(|v| v.as_u64()),
+    })
+}
+
+/// Asks a node which cluster it is of.
+///
+/// # Errors
+/// There was no JSON-RPC answer.
+async fn genesis(client: &Client) -> Result<Genesis, Fault> {
+    Ok(match question(client, "getGenesisHash", &json!([])).await? {
+        NodeReply::Result(result) => match serde_json::from_slice::<String>(&result) {
+            Ok(genesis) => Genesis::Told(bounded(&genesis)),
+            Err(_) => Genesis::Refused,
+        },
+        NodeReply::Error { code: -32601, .. } => Genesis::Untold,
+        NodeReply::Error { .. } => Genesis::Refused,
     })
 }
 
@@ -98,12 +136,30 @@ async fn pulse_without(client: &Client, known: impl Fn(Commitment) -> bool) -> R
     })
 }
 
+/// Asks a node how long a slot takes, by its newest performance samples; `None` where it has none.
+///
+/// # Errors
+/// There was no JSON-RPC answer.
+pub async fn slot_time(client: &Client) -> Result<Option<Duration>, Fault> {
+    let samples = ask(client, "getRecentPerformanceSamples", json!([SLOT_TIME_SAMPLES])).await?;
+    Ok(samples.ok().and_then(|samples| time_of_samples(&samples)))
+}
+
+/// The length of a slot over all `samples`.
+fn time_of_samples(samples: &Value) -> Option<Duration> {
+    let sum = |name: &str| -> Option<u64> {
+        samples.as_array()?.iter().try_fold(0_u64, |sum, sample| sum.checked_add(sample[name].as_u64()?))
+    };
+    let (seconds, slots) = (sum("samplePeriodSecs")?, u32::try_from(sum("numSlots")?).ok()?);
+    Duration::from_secs(seconds).checked_div(slots).filter(|time| !time.is_zero())
+}
+
 /// One question, as probes ask: the node's answer, whatever it is.
 ///
 /// # Errors
 /// There was no JSON-RPC answer.
 pub async fn question(client: &Client, method: &str, params: &Value) -> Result<NodeReply, Fault> {
-    NodeReply::parse(&client.probe(body(method, params), TIMEOUT).await?, 0)
+    client.probe(body(method, params), TIMEOUT).await?.reply(0)
 }
 
 /// The node's clock, as the head of an answer tells it.
@@ -158,7 +214,11 @@ impl Pool {
             self.probe_once(member, identity_due, members.settings.probe_interval).await;
             // Up to a tenth early or late, so that probes of many gateways do not fall into step.
             let jitter = 0.9 + f64::from((self.draw() % 1000) as u16) / 5000.0;
-            tokio::time::sleep(members.settings.probe_interval.mul_f64(jitter)).await;
+            let pause = tokio::time::sleep(members.settings.probe_interval.mul_f64(jitter));
+            tokio::select! {
+                () = pause => {}
+                () = self.tell_confirmed(id) => {}
+            }
         }
     }
 
@@ -166,10 +226,12 @@ impl Pool {
     async fn probe_once(&self, member: &Member, identity_due: bool, interval: Duration) {
         let standing = member.health();
         let found = async {
-            if identity_due || matches!(*member.health(), Health::Foreign { .. } | Health::Unreachable(_)) {
+            let used = member.used();
+            let lost = matches!(*standing, Health::Foreign { .. } | Health::Silent | Health::Unreachable(_));
+            if identity_due || lost || self.unidentified(member).is_some() {
                 let identity = identity(&member.client).await?;
-                if let Some(foreign) = self.check_genesis(identity.genesis) {
-                    return Ok(foreign);
+                if let Some(refused) = self.identify(member, used, identity.genesis) {
+                    return Ok(refused);
                 }
                 member.forget_incapable();
                 if let Some(first) = identity.first_available {
@@ -178,14 +240,29 @@ impl Pool {
                 if let Some(version) = identity.version {
                     member.set_version(version);
                 }
+            } else if member.is_checked() && member.has_new_connections() {
+                // The other end may be another node by now.
+                if let Some(refused) = self.look_again(member, used).await {
+                    return Ok(refused);
+                }
             }
-            let (asked_at, recent) = (Instant::now(), interval / RECENT_PART);
+            let (asked_at, era, recent) = (Instant::now(), self.frontier.era(), interval / RECENT_PART);
             let known = |c| self.frontier.told_within(&member.shown, c, recent, asked_at);
             let pulse = pulse_without(&member.client, known).await?;
             let now = Instant::now();
+            let jumps = |c| {
+                let (before, told) = (member.slot(c), *pulse.slots.get(c));
+                before.zip(told).is_some_and(|(before, told)| told.abs_diff(before) > JUMP_SLOTS)
+            };
+            if member.is_checked() && Commitment::ALL.into_iter().any(jumps) {
+                let used = member.used();
+                if let Some(refused) = self.look_again(member, used).await {
+                    return Ok(refused);
+                }
+            }
             for commitment in Commitment::ALL {
                 if let Some(slot) = pulse.slots.get(commitment) {
-                    self.frontier.probed(member.id, commitment, *slot, now);
+                    self.frontier.probed_in(era, member.id, commitment, *slot, now);
                 }
             }
             Ok::<Health, Fault>(pulse.health.map_or_else(Health::Unhealthy, |()| Health::Healthy))
@@ -196,67 +273,33 @@ impl Pool {
             return;
         }
         self.frontier.set_usable(member.id, health == Health::Healthy, Instant::now());
-        if let Some(before) = member.set_health(health)
-            && is_news(&before, &member.health())
-        {
-            report(&member.name, &before, &member.health());
+        if let Some(before) = member.set_health(health) {
+            self.standings.send_replace(());
+            if is_news(&before, &member.health()) {
+                report(&member.name, &before, &member.health());
+            }
+        }
+        if self.unidentified(member).is_some() && member.take_doubtful_calls() {
+            tracing::warn!(
+                upstream.name = member.name,
+                "upstream was asked before it was known to be of no use: the cache is emptied"
+            );
+            self.forget();
         }
         if matches!(*member.health(), Health::Foreign { .. }) {
             self.follow_the_cluster();
         }
     }
 
-    /// `Some` where a node is of another cluster than the pool; the first usable node names the pool's.
-    fn check_genesis(&self, theirs: Option<String>) -> Option<Health> {
-        let theirs = theirs?;
-        let mut genesis = lock(&self.genesis);
-        let ours = genesis.get_or_insert_with(|| theirs.clone());
-        (*ours != theirs).then(|| Health::Foreign { theirs, ours: ours.clone() })
-    }
-
-    /// Another cluster is configured: the nodes that were of the old one are refused from now on, and what was kept is of
-    /// no use.
-    pub(super) fn set_genesis(&self, members: &Members, ours: &str) {
-        let before = lock(&self.genesis).replace(ours.to_owned());
-        let Some(theirs) = before.filter(|before| before != ours) else { return };
-        tracing::warn!(genesis = ours, "another cluster is configured: the cache is emptied");
-        for member in members {
-            let health = match &*member.health() {
-                Health::Unprobed => Health::Unprobed,
-                Health::Foreign { theirs, .. } if theirs == ours => Health::Unprobed,
-                _ => Health::Foreign { theirs: theirs.clone(), ours: ours.to_owned() },
-            };
-            self.frontier.set_usable(member.id, health == Health::Unprobed, Instant::now());
-            if let Some(before) = member.set_health(health) {
-                report(&member.name, &before, &member.health());
-            }
+    /// Asks a node that has shown its cluster once more for it. A question that fails says nothing of the node, and is
+    /// asked again with the next probe. `Some` says why the node is asked for nothing else.
+    async fn look_again(&self, member: &Member, used: Used) -> Option<Health> {
+        if let Ok(theirs) = genesis(&member.client).await {
+            return self.identify(member, used, theirs);
         }
-        self.frontier.forget();
-        self.clusters.send_modify(|clusters| *clusters += 1);
+        member.ask_cluster_again();
+        None
     }
-
-    /// When every node agrees on another cluster (a test cluster that was restarted), that one becomes the pool's.
-    fn follow_the_cluster(&self) {
-        let members = self.members.load();
-        if members.settings.genesis_hash.is_some() {
-            return;
-        }
-        let agreed = members.iter().map(|member| match &*member.health() {
-            Health::Foreign { theirs, .. } => Some(theirs.clone()),
-            _ => None,
-        });
-        let Some(theirs) = all_equal(agreed) else { return };
-        tracing::warn!(genesis = theirs, "every upstream is of another cluster now: the cache is emptied");
-        *lock(&self.genesis) = Some(theirs);
-        self.frontier.forget();
-        self.clusters.send_modify(|clusters| *clusters += 1);
-    }
-}
-
-/// The value that all have; `None` where one has none or another.
-fn all_equal(mut values: impl Iterator<Item = Option<String>>) -> Option<String> {
-    let first = values.next()??;
-    values.all(|value| value.as_ref() == Some(&first)).then_some(first)
 }
 
 /// A change of standing is worth a line; the same standing in other words (one slot further behind) is not.
@@ -264,7 +307,7 @@ fn is_news(before: &Health, now: &Health) -> bool {
     std::mem::discriminant(before) != std::mem::discriminant(now)
 }
 
-fn report(name: &str, before: &Health, now: &Health) {
+pub(super) fn report(name: &str, before: &Health, now: &Health) {
     match now {
         Health::Healthy if *before == Health::Unprobed => {
             tracing::info!(upstream.name = name, "upstream is healthy");
@@ -274,6 +317,11 @@ fn report(name: &str, before: &Health, now: &Health) {
         Health::Unreachable(why) => {
             tracing::warn!(upstream.name = name, why, "upstream does not answer its probes");
         }
+        Health::Silent => tracing::error!(
+            upstream.name = name,
+            "upstream does not tell its genesis hash and is not asked; \
+             set genesis = \"unchecked\" for it if it is of the pool's cluster"
+        ),
         Health::Foreign { theirs, ours } => tracing::error!(
             upstream.name = name,
             genesis.theirs = theirs,
@@ -300,6 +348,27 @@ mod tests {
             (Health::Unreachable("timeout"), Health::Healthy, true),
         ] {
             assert_eq!(is_news(&before, &now), expected, "{before:?} to {now:?}");
+        }
+    }
+
+    #[test]
+    fn samples_tell_how_long_a_slot_takes() {
+        for (samples, expected_ms) in [
+            (json!([{"numSlots": 240, "samplePeriodSecs": 60}]), Some(250)),
+            (
+                json!([{"numSlots": 240, "samplePeriodSecs": 60}, {"numSlots": 360, "samplePeriodSecs": 60}]),
+                Some(200),
+            ),
+            (json!([]), None),
+            (json!([{"numSlots": 0, "samplePeriodSecs": 60}]), None),
+            (json!([{"numSlots": 240}]), None),
+            (json!({"numSlots": 240}), None),
+            (
+                json!([{"numSlots": u64::MAX, "samplePeriodSecs": u64::MAX}, {"numSlots": 1, "samplePeriodSecs": 1}]),
+                None,
+            ),
+        ] {
+            assert_eq!(time_of_samples(&samples), expected_ms.map(Duration::from_millis), "{samples}");
         }
     }
 

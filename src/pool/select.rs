@@ -31,6 +31,8 @@ pub enum Unusable {
     Busy,
     /// Drained by an operator. Never asked.
     Drained,
+    /// Has not shown the pool's genesis hash. Never asked.
+    Unidentified,
     /// Of another cluster. Never asked.
     Foreign,
     /// Has been asked for this call already. Never asked again.
@@ -52,6 +54,7 @@ impl Unusable {
             Self::Busy => "busy",
             Self::Incapable => "incapable",
             Self::Drained => "drained",
+            Self::Unidentified => "unidentified",
             Self::Foreign => "foreign",
             Self::Tried => "tried",
         }

@@ -19,18 +19,21 @@ pub(super) enum Verdict {
     Answer,
     /// It may be the answer; one other node is asked first.
     SecondVoice,
+    /// An error that no contract names: it may be the answer, and the result of one other node is a better one.
+    OwnWord,
     /// It is not the answer as long as another node is left, and no fault either: [`AttemptResult::Behind`] or
     /// [`AttemptResult::Incapable`].
     Elsewhere(AttemptResult),
 }
 
-/// What `body` means for `ask`.
+/// What `body` means for `ask`, answered at the slot of its `context` by a node that had reached `slot_before` when it was
+/// asked.
 ///
 /// # Errors
 /// Where it is a fault of the node.
 pub(super) fn judge(
     body: &NodeReply,
-    context: Option<Slot>,
+    (context, slot_before): (Option<Slot>, Slot),
     ask: &Ask,
     frontier: &Frontier,
 ) -> Result<Verdict, Fault> {
@@ -66,6 +69,12 @@ pub(super) fn judge(
         // Not served, or not by this node's storage or indexes.
         -32601 | -32010 | -32011 | -32012 | -32019 => Ok(Verdict::Elsewhere(AttemptResult::Incapable)),
         -32600 if !error.windows(18).any(|w| w == b"Encoded binary (ba") => Err(Fault::UnknownCode),
+        // "No such account", at a slot where it may not have been there yet.
+        -32602 | -32600
+            if is_about_accounts(&ask.query) && ask.floor.is_some_and(|floor| slot_before < floor) =>
+        {
+            Ok(behind)
+        }
         -32602
         | -32600
         | -32022..=-32020
@@ -77,8 +86,19 @@ pub(super) fn judge(
         | -32006
         | -32003
         | -32002 => Ok(Verdict::Answer),
-        _ => Err(Fault::UnknownCode),
+        _ if is_in_contract(code) => Err(Fault::UnknownCode),
+        _ => Ok(Verdict::OwnWord),
     }
+}
+
+/// Whether an error may be about the accounts that are asked for as they were at the node's slot.
+fn is_about_accounts(query: &Query) -> bool {
+    matches!(query, Query::Balance(_) | Query::Account(_) | Query::Accounts(_))
+}
+
+/// Whether contract.md, section 3, says what an error with this code means.
+pub(super) fn is_in_contract(code: i32) -> bool {
+    matches!(code, -32022..=-32001 | -32603..=-32600 | -32700)
 }
 
 /// The code of a reply that is an error.
@@ -154,6 +174,7 @@ mod tests {
             prefer: None,
             alone,
             deadline: Instant::now(),
+            caller: super::super::Caller::default(),
             trace: crate::telemetry::Trace::default(),
         }
     }
@@ -180,16 +201,31 @@ mod tests {
             (-32600, "Encoded binary (base 58) data should be less than 128 bytes", ANSWER),
             (-32602, "Invalid param: could not find account", ANSWER),
             (-32603, "Internal error", Err(Fault::UnknownCode)),
-            (-32099, "", Err(Fault::UnknownCode)),
+            (-32700, "Parse error", Err(Fault::UnknownCode)),
+            (-32099, "", Ok(Verdict::OwnWord)),
+            (-32000, "", Ok(Verdict::OwnWord)),
+            (429, "", Ok(Verdict::OwnWord)),
         ] {
             let ask = ask(Method::GetAccountInfo, account, false);
-            assert_eq!(judge(&error(code, message), None, &ask, &frontier), expected, "{code} {message}");
+            assert_eq!(
+                judge(&error(code, message), (None, 100), &ask, &frontier),
+                expected,
+                "{code} {message}"
+            );
         }
         let alone = ask(Method::GetAccountInfo, account, true);
-        assert_eq!(judge(&error(-32016, ""), None, &alone, &frontier), ANSWER, "the caller's own number");
+        assert_eq!(
+            judge(&error(-32016, ""), (None, 100), &alone, &frontier),
+            ANSWER,
+            "the caller's own number"
+        );
         for (slot, expected) in [(50, VOICE), (51, ANSWER)] {
             let ask = ask(Method::GetBlock, &format!("[{slot}]"), false);
-            assert_eq!(judge(&error(-32004, ""), None, &ask, &frontier), expected, "-32004 for {slot}");
+            assert_eq!(
+                judge(&error(-32004, ""), (None, 100), &ask, &frontier),
+                expected,
+                "-32004 for {slot}"
+            );
         }
     }
 
@@ -199,7 +235,27 @@ mod tests {
         let account = ask(Method::GetAccountInfo, r#"["11111111111111111111111111111111"]"#, false);
         let result = NodeReply::Result(Bytes::from_static(b"{}"));
         for (context, expected) in [(Some(99), BEHIND), (Some(100), ANSWER), (None, Err(Fault::BadJson))] {
-            assert_eq!(judge(&result, context, &account, &frontier), expected, "{context:?}");
+            assert_eq!(judge(&result, (context, 99), &account, &frontier), expected, "{context:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_error_about_an_account_below_the_floor_is_behind() {
+        let frontier = Frontier::new(1);
+        let key = r#"["11111111111111111111111111111111"]"#;
+        for (method, params, expected) in [
+            (Method::GetAccountInfo, key, BEHIND),
+            (Method::GetTokenAccountBalance, key, BEHIND),
+            (Method::GetMultipleAccounts, r#"[["11111111111111111111111111111111"]]"#, BEHIND),
+            (Method::GetVoteAccounts, "[]", ANSWER),
+        ] {
+            let absent = error(-32602, "Invalid param: could not find account");
+            let at = |slot, alone| judge(&absent, (None, slot), &ask(method, params, alone), &frontier);
+            assert_eq!(
+                (at(99, false), at(100, false), at(99, true)),
+                (expected, ANSWER, ANSWER),
+                "{method:?}"
+            );
         }
     }
 

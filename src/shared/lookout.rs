@@ -69,7 +69,9 @@ impl Store {
         }
         if self.is_there() && (gone.is_empty() || now.duration_since(since) < RESHAPED) {
             self.beat().await;
-            let tried = gone.iter().map(|part| self.found(*part, std::slice::from_ref(&self.trials[*part])));
+            let tried = gone.iter().map(|part| {
+                self.found(SharedOperation::Get, *part, std::slice::from_ref(&self.trials[*part]))
+            });
             for found in join_all(tried).await.into_iter().flatten() {
                 self.count(SharedOperation::Get, SharedResult::Ok, found.asked_at.elapsed());
             }
@@ -96,6 +98,7 @@ impl Store {
                 if self.link.swap(Some(Arc::new(link))).is_none() {
                     tracing::info!("the shared store is there");
                 }
+                self.back.notify_one();
                 SharedResult::Ok
             }
             Ok(Err(error)) => match error.kind() {

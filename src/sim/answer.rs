@@ -23,7 +23,7 @@ use crate::jsonrpc::Params;
 use crate::methods::{Commitment, Method, Profile, Query, Slot};
 
 pub(crate) use cluster::{FEATURE_SET, VERSION};
-pub(crate) use probe::{HEALTH, PROBES, health};
+pub(crate) use probe::{FURTHER, HEALTH, PROBES, health};
 
 /// An error object.
 #[derive(Debug, Clone, PartialEq)]

@@ -89,9 +89,8 @@ impl Chain {
             cast,
             genesis,
         };
-        let (genesis, cast) = (&chain.genesis, &chain.cast);
-        genesis::write(&mut chain.accounts, cast, seed, first, genesis.slots_per_epoch, genesis.unix_time);
-        let stakes = cast.validators.iter().filter(|v| v.delegated > 0).map(|v| (v.vote, v.delegated));
+        genesis::write(&mut chain.accounts, &chain.cast, &chain.genesis);
+        let stakes = chain.cast.validators.iter().filter(|v| v.delegated > 0).map(|v| (v.vote, v.delegated));
         chain.stakes.push_back((first, stakes.collect()));
         let hash = |n: u64| Draw::new(seed, "blockhash", n).bytes();
         let parent_slot = first.saturating_sub(1);

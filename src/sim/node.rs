@@ -16,6 +16,19 @@ use crate::methods::{Commitment, Slot};
 
 /// The deepest lag, in slots: state is kept for this, and for the distance to finalized below it.
 pub const MAX_LAG: u64 = STATE_SLOTS - 128;
+/// The methods that a Firedancer node does.
+const FIREDANCER: [&str; 10] = [
+    "getAccountInfo",
+    "getMultipleAccounts",
+    "getClusterNodes",
+    "getSlot",
+    "getHealth",
+    "getVersion",
+    "getGenesisHash",
+    "getEpochInfo",
+    "getBlockHeight",
+    "getLatestBlockhash",
+];
 /// Different method names that are counted apart: callers can make up names without end.
 const COUNTED_NAMES: usize = 64;
 
@@ -31,6 +44,7 @@ pub struct Node {
     full_api: AtomicBool,
     history: AtomicBool,
     reads_ahead: AtomicBool,
+    firedancer: AtomicBool,
     pub(crate) faults: Faults,
     pub(crate) holds: Holds,
     calls: Mutex<BTreeMap<String, u64>>,
@@ -52,6 +66,7 @@ impl Node {
             full_api: AtomicBool::new(true),
             history: AtomicBool::new(true),
             reads_ahead: AtomicBool::new(false),
+            firedancer: AtomicBool::new(false),
             faults: Faults::default(),
             holds: Holds::default(),
             calls: Mutex::default(),
@@ -124,6 +139,17 @@ impl Node {
     /// names, as Agave 4.0 may for a moment (agave#4807).
     pub fn set_reads_ahead(&self, on: bool) {
         self.reads_ahead.store(on, Ordering::Relaxed);
+    }
+
+    /// Makes the node do what a Firedancer node does: some methods, and HTTP 501 with an empty body for all others.
+    pub fn set_firedancer(&self, on: bool) {
+        self.firedancer.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether the node does all of `methods`.
+    pub(crate) fn implements(&self, methods: &[String]) -> bool {
+        !self.firedancer.load(Ordering::Relaxed)
+            || methods.iter().all(|method| FIREDANCER.contains(&method.as_str()))
     }
 
     /// The slot at which the account at `position` of an answer is read.

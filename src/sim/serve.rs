@@ -109,6 +109,11 @@ async fn respond(node: Arc<Node>, request: Request<Incoming>) -> Result<Response
         }
         Some(Fault::Reset) => return Err(Reset),
         Some(Fault::Huge(bytes)) => return Ok(json(Payload::huge(*bytes))),
+        _ if !node.implements(&methods) => {
+            let mut refused = Response::new(Payload::from(Vec::new()));
+            *refused.status_mut() = StatusCode::NOT_IMPLEMENTED;
+            return Ok(refused);
+        }
         _ => {}
     }
     let answer = node.reply(&request, fault.as_ref());

@@ -179,7 +179,7 @@ label! {
         BadJson = "bad_json",
         /// An answer to another id.
         WrongId = "wrong_id",
-        /// A code that no node has for this method.
+        /// An error that says nothing but that something broke, or that the node could not read the call.
         UnknownCode = "unknown_code",
         /// An answer over `pool.max_response`.
         TooLarge = "too_large",
@@ -189,8 +189,10 @@ label! {
         Unhealthy = "unhealthy",
         /// An answer below the slot that was asked for, -32016 against a floor of ours included.
         Behind = "behind",
-        /// -32601 or -32011: the node does not do this method.
+        /// -32601, -32011 or HTTP 501: the node does not do this method.
         Incapable = "incapable",
+        /// An answer that was not taken: the node was found to be of another cluster, or of none that is known.
+        Foreign = "foreign",
         /// Given up: nobody waits for the answer any more.
         Cancelled = "cancelled",
     }
@@ -253,6 +255,16 @@ label! {
 }
 
 label! {
+    /// What became of a text that a caller takes compressed.
+    Compression is "result" {
+        /// It was compressed.
+        Done = "done",
+        /// It went out plain, since enough others were being compressed.
+        Skipped = "skipped",
+    }
+}
+
+label! {
     /// Why a key was over a limit.
     LimitReason is "reason" {
         /// Calls a second.
@@ -307,6 +319,8 @@ label! {
         Limit = "limit",
         /// Units booked, and what others have booked.
         Quota = "quota",
+        /// The list of purges, read and added to.
+        Purge = "purge",
     }
 }
 

@@ -13,8 +13,8 @@ use prometheus::{IntGauge, IntGaugeVec, Registry, TextEncoder};
 use super::family::{Counters, FloatGauges, Gauges, Histograms, Register};
 use super::family::{HotCounters, HotFloatCounters, HotHistograms};
 use super::labels::{
-    AttemptResult, AuthFailure, EvictionCause, HedgeResult, LimitReason, NodeCode, Outcome, ReloadResult,
-    RetryReason,
+    AttemptResult, AuthFailure, Compression, EvictionCause, HedgeResult, LimitReason, NodeCode, Outcome,
+    ReloadResult, RetryReason,
 };
 use super::labels::{SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult};
 use crate::methods::{Commitment, Further, Method};
@@ -85,12 +85,17 @@ metrics! {
         passthrough_duration: Histograms<Further> = "passthrough_request_duration_seconds" [LATENCY],
         /// HTTP requests being served.
         requests_in_flight: IntGauge = "requests_in_flight",
+        /// Bytes of answers that are made or on their way to callers; `server.max_outgoing` bounds them. What answers share
+        /// counts once.
+        outgoing_bytes: IntGauge = "outgoing_bytes",
         /// Open connections on the public listener.
         connections: IntGauge = "connections",
         /// Tasks of the async runtime that have not ended.
         tasks: IntGauge = "tasks",
         /// Bytes of answers before compression.
         response_bytes: HotCounters<Option<Method>> = "response_bytes_total",
+        /// Texts to be compressed, by what became of them: one that finds every place taken goes out plain.
+        compressions: Counters<Compression> = "compressions_total",
 
         /// Bytes that the cache holds, keys and overhead included.
         cache_bytes: IntGauge = "cache_bytes",
@@ -108,6 +113,8 @@ metrics! {
         cache_served_lag: HotHistograms<Option<Commitment>> = "cache_served_lag_slots" [LAG],
         /// Floors given up because no node reaches them.
         cache_floor_resets: Counters<()> = "cache_floor_resets_total",
+        /// Times the machine stood still (asleep, or its virtual machine stopped) or its clock was set ahead by more than a second; the cache was emptied then.
+        clock_pauses: Counters<()> = "clock_pauses_total",
         /// Hits compared with a node afterwards, by what came of it; any mismatch is a wrong answer of somebody's.
         verify: Counters<(Option<Method>, VerifyResult)> = "verify_total",
 
@@ -120,6 +127,8 @@ metrics! {
         frontier_slot: Gauges<Commitment> = "frontier_slot",
         /// Since the frontier last moved.
         frontier_age: FloatGauges<Commitment> = "frontier_age_seconds",
+        /// Length of a slot, measured over the last minute; 0.4 until a minute is known.
+        slot_time: FloatGauges<()> = "slot_time_seconds",
         /// Times that the frontier fell because no usable node had reached it.
         frontier_resets: Counters<()> = "frontier_resets_total",
 
@@ -131,6 +140,8 @@ metrics! {
         /// Spans of recorded traces, by what became of them on the way to the collector.
         trace_spans: Counters<SpanResult> = "trace_spans_total",
 
+        /// Requests through trusted proxies whose client's address could not be read, so that no address list holds it.
+        client_addresses_unknown: Counters<()> = "client_addresses_unknown_total",
         /// Keys not accepted.
         auth_failures: Counters<AuthFailure> = "auth_failures_total",
         /// Contents of the key file that were taken or refused while the gateway ran.

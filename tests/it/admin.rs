@@ -394,11 +394,13 @@ async fn the_admin_listener_shows_how_things_stand() {
     let status = stage.admin("/api/status").await.json();
     assert_eq!(status["status"]["upstreams"].as_array().map(Vec::len), Some(3));
     assert_eq!(status["status"]["upstreams"][0]["usable"], true);
+    assert_eq!(status["status"]["slot_time_ms"], 400.0, "no minute is known yet");
     let metrics = stage.admin("/metrics").await.text;
     for expected in [
         r#"slotfront_requests_total{commitment="none",method="getClusterNodes",outcome="miss"} 1"#,
         r#"slotfront_upstream_up{upstream="node-0"} 1"#,
         "slotfront_cache_entries 1",
+        "slotfront_slot_time_seconds 0.4",
     ] {
         assert!(metrics.contains(expected), "{expected} is not in\n{metrics}");
     }

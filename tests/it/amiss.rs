@@ -184,3 +184,55 @@ async fn a_fork_that_is_dropped_is_gone_with_the_life_of_a_processed_answer() {
     let still = ask(Commitment::Confirmed).await;
     assert_eq!(still.result()["value"], confirmed.result()["value"], "confirmed never saw it");
 }
+
+#[tokio::test]
+async fn results_of_another_shape_are_asked_elsewhere_and_never_kept() {
+    let stage = Stage::of(2, |config| {
+        config.upstreams[1].tier = 1;
+        // Each call may be tried again, however many were.
+        config.pool.retry_budget = 1.0;
+        config.pool.breaker.failures = 1_000;
+        config.pool.breaker.failure_rate = 1.0;
+    })
+    .await;
+    let there = stage.cluster.examples();
+    let wallet = there.wallets[0].to_string();
+    let context = json!({"slot": stage.cluster.slot(Commitment::Finalized)});
+    let within = |value: serde_json::Value| json!({"context": context, "value": value});
+    let odd =
+        [json!(7), json!(""), json!(true), json!({}), json!([7]), json!([null]), json!({"not": "an array"})];
+    let lists = [json!({"current": [], "delinquent": null}), json!({"current": [{}], "delinquent": []})];
+    let rows = [
+        ("getAccountInfo", json!([wallet]), vec![within(json!(7)), within(json!({"data": []}))]),
+        ("getMultipleAccounts", json!([[wallet]]), vec![within(json!(null)), within(json!([7]))]),
+        (
+            "getTokenAccountBalance",
+            json!([there.token_accounts[0].to_string()]),
+            vec![within(json!(null)), within(json!({"amount": 7}))],
+        ),
+        ("getFeeForMessage", json!([there.fee_message]), vec![within(json!("5000")), within(json!({}))]),
+        ("getVoteAccounts", json!([]), lists.to_vec()),
+        ("getRecentPerformanceSamples", json!([5]), vec![json!([{"slot": "5"}])]),
+        ("getClusterNodes", json!([]), vec![json!([{"pubkey": null}])]),
+        (
+            "getBlock",
+            json!([there.block_with_v0, {"maxSupportedTransactionVersion": 0}]),
+            vec![json!({"blockhash": null}), json!({"transactions": []})],
+        ),
+    ];
+    for (method, params, own) in rows {
+        for result in odd.iter().cloned().chain(own) {
+            stage.front().cache.clear();
+            stage.cluster.node(0).fault_on(method, Fault::Result(result.clone()), Some(1));
+            let asked = stage.cluster.node(1).calls(method);
+            let first = stage.call(method, params.clone()).await;
+            let direct = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+            let direct: serde_json::Value =
+                serde_json::from_slice(&stage.cluster.node(1).answer(direct.as_bytes())).unwrap();
+            assert_eq!(first.json(), direct, "{method} {result}");
+            assert!(stage.cluster.node(1).calls(method) > asked, "{method} {result}");
+            let kept = stage.call(method, params.clone()).await;
+            assert_eq!((kept.json(), kept.cache().starts_with("hit")), (direct, true), "{method} {result}");
+        }
+    }
+}

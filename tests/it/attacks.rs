@@ -78,6 +78,30 @@ async fn the_connections_of_a_trusted_proxy_are_those_of_all_its_clients() {
 }
 
 #[tokio::test]
+async fn connections_that_name_no_client_have_one_share() {
+    let stage = Stage::of(1, |config| {
+        config.server.max_connections = 18;
+        config.server.proxy_protocol = true;
+        config.server.trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
+    })
+    .await;
+    let begun = async |header: &[u8]| {
+        let mut socket = from(&stage, [127, 0, 0, 1]).await;
+        socket.write_all(header).await.unwrap();
+        let served = is_served(&mut socket).await;
+        (socket, served)
+    };
+    let mut hog = Vec::new();
+    for _ in 0..17 {
+        hog.push(begun(b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\0").await);
+    }
+    let served = hog.iter().filter(|(_, served)| *served).count();
+    assert!((14..=16).contains(&served), "{served} of 18");
+    let named = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x01\x0a\0\0\x01\x01\x02\x03\x04";
+    assert!(begun(named).await.1, "a named client finds a place");
+}
+
+#[tokio::test]
 async fn ten_megabytes_are_not_read() {
     let stage = Stage::of(1, |_| {}).await;
     let string = format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"getClusterNodes"}}"#, "x".repeat(10 << 20));

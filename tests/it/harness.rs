@@ -9,6 +9,7 @@ use slotfront::app::{App, Listeners};
 use slotfront::config::{Config, Secret, Upstream};
 use slotfront::gateway::Gateway;
 use slotfront::methods::{Commitment, PerCommitment};
+use slotfront::pool::select::Unusable;
 use slotfront::sim::{Cluster, Settings};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// Longer than anything here takes, shorter than a CI job.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A cluster with slotfront in front of it.
 pub(crate) struct Stage {
@@ -73,6 +74,17 @@ impl Stage {
 
     /// So many nodes, the key `dev`, settings as `change` makes them.
     pub(crate) async fn of(nodes: usize, change: impl FnOnce(&mut Config)) -> Self {
+        let stage = Self::before_any_probe(nodes, change, |_| {}).await;
+        stage.settled().await;
+        stage
+    }
+
+    /// As [`Stage::of`], with the nodes as `prepare` makes them, and without waiting for their first probes.
+    pub(crate) async fn before_any_probe(
+        nodes: usize,
+        change: impl FnOnce(&mut Config),
+        prepare: impl FnOnce(&Cluster),
+    ) -> Self {
         let cluster = Cluster::new(Settings { nodes, slot_time: None, ..Settings::default() });
         let stop = CancellationToken::new();
         let mut listeners = Vec::new();
@@ -87,8 +99,9 @@ impl Stage {
         let mut config = Config::dev(any, any, upstreams.collect());
         // Quick enough that a step is soon known; tests wait for the frontier, never for a time.
         config.pool.probe_interval = Duration::from_millis(20);
-        config.pool.attempt_timeout = [Duration::from_secs(2); 8];
-        config.server.request_timeout = Duration::from_secs(10);
+        // Longer than a busy machine takes; a test of a time-out sets its own.
+        config.pool.attempt_timeout = [Duration::from_secs(20); 8];
+        config.server.request_timeout = Duration::from_secs(40);
         // A test pauses where it likes: nothing ages unless the test says so.
         let hour = Duration::from_hours(1);
         for ttl in
@@ -99,6 +112,7 @@ impl Stage {
         config.cache.ttl.block_confirmed = hour;
         config.cache.ttl.no_block_not_yet = hour;
         change(&mut config);
+        prepare(&cluster);
         Arc::clone(&cluster).serve(listeners, &TaskTracker::new(), stop.clone()).await;
         Self::start(cluster, config, stop).await
     }
@@ -107,7 +121,9 @@ impl Stage {
     pub(crate) async fn beside(&self, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = (*self.front().config).clone();
         change(&mut config);
-        Self::start(Arc::clone(&self.cluster), config, CancellationToken::new()).await
+        let stage = Self::start(Arc::clone(&self.cluster), config, CancellationToken::new()).await;
+        stage.settled().await;
+        stage
     }
 
     /// A gateway before `cluster`, which has taken the place of `before`'s.
@@ -118,7 +134,9 @@ impl Stage {
     ) -> Self {
         let mut config = (*before.front().config).clone();
         change(&mut config);
-        Self::start(cluster, config, CancellationToken::new()).await
+        let stage = Self::start(cluster, config, CancellationToken::new()).await;
+        stage.settled().await;
+        stage
     }
 
     async fn start(cluster: Arc<Cluster>, config: Config, stop: CancellationToken) -> Self {
@@ -127,9 +145,7 @@ impl Stage {
         let app = App::start(config, gateway, listeners).expect("an app");
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
         let (url, admin) = (format!("http://{}/v3/dev", app.public), format!("http://{}", app.admin));
-        let stage = Self { cluster, app: Some(app), url, admin, client, stop };
-        stage.settled().await;
-        stage
+        Self { cluster, app: Some(app), url, admin, client, stop }
     }
 
     pub(crate) fn front(&self) -> &slotfront::http::Front {
@@ -140,11 +156,10 @@ impl Stage {
     pub(crate) async fn settled(&self) {
         self.until("the frontier is where the cluster is", || {
             let front = self.front();
-            let probed = front
-                .pool
-                .standing(Instant::now())
-                .iter()
-                .all(|(_, unusable)| *unusable != Some(slotfront::pool::select::Unusable::Unprobed));
+            let probed =
+                front.pool.standing(Instant::now()).iter().all(|(_, unusable)| {
+                    !matches!(unusable, Some(Unusable::Unprobed | Unusable::Unidentified))
+                });
             probed && Commitment::ALL.iter().all(|c| front.frontier.slot(*c) == self.cluster.slot(*c))
         })
         .await;
@@ -177,10 +192,16 @@ impl Stage {
         seed: u64,
         addresses: &[SocketAddr],
     ) -> Arc<Cluster> {
-        self.stop.cancel();
-        let settings =
-            Settings { seed, first_slot, nodes: addresses.len(), slot_time: None, ..Settings::default() };
+        let nodes = addresses.len();
+        let settings = Settings { seed, first_slot, nodes, slot_time: None, ..Settings::default() };
         let other = Cluster::new(settings);
+        self.replace_cluster_by(&other, addresses).await;
+        other
+    }
+
+    /// Ends the cluster, and starts `other` at the same addresses.
+    pub(crate) async fn replace_cluster_by(&self, other: &Arc<Cluster>, addresses: &[SocketAddr]) {
+        self.stop.cancel();
         let mut listeners = Vec::new();
         for address in addresses {
             // The old listener ends with its task, a moment after it was told to.
@@ -193,8 +214,7 @@ impl Stage {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             });
         }
-        Arc::clone(&other).serve(listeners, &TaskTracker::new(), CancellationToken::new()).await;
-        other
+        Arc::clone(other).serve(listeners, &TaskTracker::new(), CancellationToken::new()).await;
     }
 
     /// [`Stage::call`] with another key than `dev`.

@@ -8,7 +8,7 @@ use slotfront::error::Error;
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Method, Profile, Query};
 use slotfront::pool::breaker::State;
-use slotfront::pool::{Ask, Reply};
+use slotfront::pool::{Ask, Caller, Reply};
 use slotfront::sim::Fault;
 use slotfront::telemetry::Trace;
 use tokio::time::Instant;
@@ -42,7 +42,15 @@ async fn call(stage: &Stage, alone: bool) -> Result<Reply, Error> {
     stage
         .front()
         .pool
-        .call(&Ask { query, floor: None, prefer: None, alone, deadline, trace: Trace::default() })
+        .call(&Ask {
+            query,
+            floor: None,
+            prefer: None,
+            alone,
+            deadline,
+            caller: Caller::default(),
+            trace: Trace::default(),
+        })
         .await
 }
 
@@ -108,8 +116,8 @@ async fn where_both_fail_the_call_goes_on_as_without() {
 #[tokio::test]
 async fn hedges_are_a_share_of_all_calls() {
     let stage = stage(Some(on(0.05))).await;
-    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Latency(Duration::from_millis(40)), None);
-    let calls = 60;
+    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Latency(SLOW), None);
+    let calls = 30;
     for _ in 0..calls {
         ask(&stage, false).await;
     }

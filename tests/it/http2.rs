@@ -4,13 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::future::join_all;
-use h2::client::SendRequest;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, SendStream};
 use hyper::Request;
 use serde_json::{Value, json};
 use slotfront::config::AuthMode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_util::task::TaskTracker;
 
 use crate::harness::Stage;
@@ -64,7 +66,7 @@ async fn an_answer_keeps_its_place_until_the_client_has_taken_it() {
     body.send_data(batch.into(), true).unwrap();
     let mut answer = reply.await.unwrap().into_body();
     let mut whole = answer.data().await.unwrap().unwrap().to_vec();
-    assert_eq!((whole.len() <= 1000, in_flight()), (true, 1));
+    assert_eq!((whole.len() <= 1000, in_flight(), stage.front().outgoing.used() > 0), (true, 1, true));
     answer.flow_control().release_capacity(whole.len()).unwrap();
     while let Some(data) = answer.data().await {
         let data = data.unwrap();
@@ -73,6 +75,7 @@ async fn an_answer_keeps_its_place_until_the_client_has_taken_it() {
     }
     assert_eq!(String::from_utf8(whole).unwrap(), plain);
     stage.until("its place is free", || in_flight() == 0).await;
+    assert_eq!(stage.front().outgoing.used(), 0);
 }
 
 #[tokio::test]
@@ -97,6 +100,72 @@ async fn calls_that_are_reset_leave_nothing_behind() {
     let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
     body.send_data(call("getVoteAccounts", &json!([])), true).unwrap();
     assert_eq!(reply.await.unwrap().status(), 200, "the connection goes on");
+}
+
+/// Requests whose bodies do not come.
+#[derive(Default)]
+struct Waiting {
+    open: Vec<(ResponseFuture, SendStream<Bytes>)>,
+    refused: usize,
+}
+
+impl Waiting {
+    /// Begins `count` more by `key`.
+    fn begin(&mut self, stage: &Stage, calls: &mut SendRequest<Bytes>, key: &str, count: usize) {
+        let url = stage.url.replace("/v3/dev", &format!("/v3/{key}"));
+        for _ in 0..count {
+            let head = Request::post(&url).header("content-type", "application/json").body(()).unwrap();
+            self.open.push(calls.send_request(head, false).unwrap());
+        }
+    }
+
+    /// How many the gateway has refused.
+    fn refused(&mut self) -> usize {
+        let before = self.open.len();
+        self.open.retain_mut(|(reply, _)| {
+            let refused = reply.now_or_never().map(|reply| reply.unwrap_err().reason());
+            assert!(refused.is_none_or(|reason| reason == Some(Reason::REFUSED_STREAM)), "{refused:?}");
+            refused.is_none()
+        });
+        self.refused += before - self.open.len();
+        self.refused
+    }
+}
+
+/// The status of a call with the key `dev`.
+async fn called(stage: &Stage, calls: &mut SendRequest<Bytes>) -> u16 {
+    let (reply, mut body) = calls.send_request(request(stage), false).unwrap();
+    body.send_data(call("getClusterNodes", &json!([])), true).unwrap();
+    reply.await.unwrap().status().as_u16()
+}
+
+#[tokio::test]
+async fn without_a_good_key_a_connection_has_sixteen_requests() {
+    let stage = Stage::of(1, |_| {}).await;
+    let (mut calls, mut waiting) = (connect(&stage, 65_535).await, Waiting::default());
+    waiting.begin(&stage, &mut calls, "wrong", 19);
+    stage.until("three are refused", || waiting.refused() == 3).await;
+    assert_eq!(called(&stage, &mut calls).await, 200, "a good key is never refused");
+    waiting.begin(&stage, &mut calls, "wrong", 9);
+    assert_eq!(called(&stage, &mut calls).await, 200);
+    assert_eq!(waiting.refused(), 3, "the connection has shown a good key");
+}
+
+#[tokio::test]
+async fn one_address_leaves_http2_requests_for_the_others() {
+    let stage = Stage::of(1, |config| {
+        (config.server.max_connections, config.server.max_in_flight) = (10, 10);
+    })
+    .await;
+    let (mut calls, mut waiting) = (connect(&stage, 65_535).await, Waiting::default());
+    waiting.begin(&stage, &mut calls, "dev", 20);
+    stage.until("some are refused", || waiting.refused() > 0).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let socket = socket.connect(stage.app.as_ref().unwrap().public).await.unwrap();
+    let (mut others, connection) = h2::client::handshake(socket).await.unwrap();
+    TaskTracker::new().spawn(connection);
+    assert_eq!(called(&stage, &mut others).await, 200);
 }
 
 #[tokio::test]
@@ -184,6 +253,8 @@ async fn a_balancer_names_its_clients_by_the_proxy_protocol() {
         ("the same again", header([192, 0, 2, 1]), "HTTP/1.1 429 Too Many Requests"),
         ("another", header([192, 0, 2, 2]), "HTTP/1.1 200 OK"),
         ("the balancer itself", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".to_vec(), "HTTP/1.1 200 OK"),
+        ("a client that is not named", b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\0".to_vec(), "HTTP/1.1 200 OK"),
+        ("another", b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\0".to_vec(), "HTTP/1.1 429 Too Many Requests"),
         ("no header", Vec::new(), ""),
     ] {
         assert_eq!(status(address, &begins).await, expected, "{name}");

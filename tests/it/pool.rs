@@ -3,23 +3,26 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{Commitment, Query};
-use slotfront::pool::Ask;
 use slotfront::pool::breaker::State;
 use slotfront::pool::select::Unusable;
+use slotfront::pool::{Ask, Caller};
 use slotfront::sim::Fault;
 use slotfront::telemetry::Trace;
 use tokio::time::Instant;
 
 use crate::harness::Stage;
 
+/// Longer than a busy machine takes for a good answer.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What one node may do wrong while the others are well.
 fn faults() -> Vec<(&'static str, Fault)> {
-    let ms = Duration::from_millis;
     vec![
         ("connect", Fault::Reset),
         ("timeout", Fault::Hang),
-        ("timeout", Fault::Latency(ms(3000))),
+        ("timeout", Fault::Latency(2 * ATTEMPT_TIMEOUT)),
         ("status_429", Fault::Status429 { retry_after_s: 1 }),
         ("status_5xx", Fault::Status(503)),
         ("status_4xx", Fault::Status(403)),
@@ -27,20 +30,20 @@ fn faults() -> Vec<(&'static str, Fault)> {
         ("reset", Fault::Truncated),
         ("wrong_id", Fault::WrongId),
         ("unknown_code", Fault::Error { code: -32603, message: "Internal error".to_owned() }),
-        ("unknown_code", Fault::Error { code: -1, message: "no node says so".to_owned() }),
+        ("unknown_code", Fault::Error { code: -32700, message: "Parse error".to_owned() }),
         ("unhealthy", Fault::Error { code: -32005, message: "Node is unhealthy".to_owned() }),
     ]
 }
 
 async fn stage(nodes: usize) -> Stage {
-    Stage::of(nodes, |config| config.pool.attempt_timeout = [Duration::from_millis(300); 8]).await
+    Stage::of(nodes, |config| config.pool.attempt_timeout = [ATTEMPT_TIMEOUT; 8]).await
 }
 
 #[tokio::test]
 async fn a_fault_of_one_node_is_no_fault_for_the_caller_and_costs_one_further_call() {
     for (reason, fault) in faults() {
         let stage = Stage::of(3, |config| {
-            config.pool.attempt_timeout = [Duration::from_millis(300); 8];
+            config.pool.attempt_timeout = [ATTEMPT_TIMEOUT; 8];
             // The one with the fault is asked first, as long as it is usable.
             config.upstreams[1..].iter_mut().for_each(|upstream| upstream.tier = 1);
         })
@@ -94,7 +97,7 @@ async fn an_answer_over_the_limit_is_cut_off_and_costs_one_call() {
 
 #[tokio::test]
 async fn a_callers_short_patience_is_no_mark_against_the_node() {
-    let stage = Stage::of(1, |config| config.pool.attempt_timeout = [Duration::from_millis(200); 8]).await;
+    let stage = Stage::of(1, |config| config.pool.attempt_timeout = [Duration::from_secs(1); 8]).await;
     stage.cluster.node(0).fault_on("getClusterNodes", Fault::Hang, None);
     let pool = &stage.front().pool;
     let members = pool.members();
@@ -108,6 +111,7 @@ async fn a_callers_short_patience_is_no_mark_against_the_node() {
             prefer: None,
             alone: false,
             deadline,
+            caller: Caller::default(),
             trace: Trace::default(),
         };
         pool.call(&ask).await.unwrap_err()
@@ -116,12 +120,76 @@ async fn a_callers_short_patience_is_no_mark_against_the_node() {
         call(20).await;
     }
     assert_eq!((member.breaker(Instant::now()), member.counts().1), (State::Closed, 0));
-    assert!(member.latency() < Duration::from_millis(20), "{:?}", member.latency());
+    assert!(member.latency() < Duration::from_millis(500), "{:?}", member.latency());
     for _ in 0..breaker.failures {
-        call(2000).await;
+        call(20_000).await;
     }
     assert_eq!(member.breaker(Instant::now()), State::Open);
-    assert!(member.latency() > Duration::from_millis(150), "{:?}", member.latency());
+    assert!(member.latency() > Duration::from_millis(700), "{:?}", member.latency());
+}
+
+#[tokio::test]
+async fn one_callers_heavy_calls_do_not_open_a_breaker() {
+    let stage = Stage::of(1, |config| config.pool.breaker.failures = 3).await;
+    let node = stage.cluster.node(0);
+    let pool = &stage.front().pool;
+    let call = async |caller: usize, query: Query| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let (caller, trace) = (Caller::numbered(caller), Trace::default());
+        let ask = Ask { query, floor: None, prefer: None, alone: false, deadline, caller, trace };
+        pool.call(&ask).await.unwrap();
+    };
+    let breaker = || pool.members()[0].breaker(Instant::now());
+    // Until the usual time of the method is known.
+    for _ in 0..40 {
+        call(1, Query::ClusterNodes).await;
+    }
+    node.fault_on("getClusterNodes", Fault::Latency(Duration::from_millis(600)), None);
+    for _ in 0..4 {
+        futures_util::future::join_all((0..4).map(|_| call(1, Query::ClusterNodes))).await;
+        assert_eq!(breaker(), State::Closed);
+    }
+    // The node is slow for others, too.
+    let several = (0..8).map(|n| call(1 + n % 2, Query::ClusterNodes));
+    let opened = async {
+        stage.until("the breaker opens before the calls end", || breaker() == State::Open).await;
+    };
+    tokio::join!(futures_util::future::join_all(several), opened);
+}
+
+#[tokio::test]
+async fn a_caller_leaves_places_at_a_node_to_others() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = KeyFile::new(dir.path().join("keys.toml"));
+    let other = file.create(&NewKey::of("other", "standard"), jiff::Timestamp::now()).expect("a key").key;
+    let stage = Stage::of(1, |config| {
+        config.upstreams[0].max_in_flight = 9;
+        config.auth.keys_file = Some(file.path().to_path_buf());
+        config.server.request_timeout = Duration::from_secs(5);
+    })
+    .await;
+    let (node, wallets) = (stage.cluster.node(0), stage.cluster.examples().wallets);
+    let hold = node.hold("getAccountInfo");
+    let ask = async |n: usize| stage.call("getAccountInfo", json!([wallets[n].to_string()])).await;
+    {
+        // The callers go, and the calls at the node do not.
+        let hog = futures_util::future::join_all((0..8).map(ask));
+        tokio::select! {
+            _ = hog => panic!("they are held"),
+            () = hold.arrived(8) => {}
+        }
+    }
+    let refused = ask(8).await;
+    assert_eq!((refused.status, refused.code()), (502, -32095), "{}", refused.text);
+    assert_eq!(
+        refused.json()["error"]["data"]["attempts"],
+        json!([{"upstream": "node-0", "reason": "busy"}])
+    );
+    let served = stage.call_as(other.expose(), "getClusterNodes", json!([])).await;
+    assert_eq!(served.status, 200, "{}", served.text);
+    hold.release();
+    stage.until("every place is given back", || stage.front().pool.members()[0].in_flight() == 0).await;
+    assert_eq!(ask(8).await.status, 200);
 }
 
 #[tokio::test]
@@ -367,7 +435,7 @@ async fn when_every_node_is_of_another_cluster_the_cache_is_emptied() {
 #[tokio::test]
 async fn the_first_call_after_the_breaker_half_opens_is_the_trial_however_slow_the_node_was() {
     let stage = Stage::of(3, |config| {
-        config.pool.attempt_timeout = [Duration::from_millis(400); 8];
+        config.pool.attempt_timeout = [Duration::from_secs(3); 8];
         config.pool.breaker.failures = 1;
         config.pool.breaker.open = Duration::from_millis(1);
     })
@@ -383,5 +451,5 @@ async fn the_first_call_after_the_breaker_half_opens_is_the_trial_however_slow_t
     stage.call("getAccountInfo", wallets.next().expect("a further one")).await;
     assert_eq!((node.calls("getAccountInfo"), breaker()), (2, State::Closed));
     let latency = stage.front().pool.members()[0].latency();
-    assert!(latency < Duration::from_millis(200), "{latency:?} is from before it was down");
+    assert!(latency < Duration::from_millis(1500), "{latency:?} is from before it was down");
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use slotfront::jsonrpc::Params;
-use slotfront::methods::{Commitment, Method, Profile, Query};
-use slotfront::pool::Ask;
+use slotfront::methods::{Commitment, Method, Profile, Pubkey, Query};
+use slotfront::pool::{Ask, Caller};
 use slotfront::telemetry::Trace;
 use tokio::time::Instant;
 
@@ -29,6 +29,7 @@ async fn a_slot_that_answers_tell_is_not_asked_for() {
             prefer: None,
             alone: false,
             deadline,
+            caller: Caller::default(),
             trace: Trace::default(),
         };
         stage.front().pool.call(&ask).await.unwrap();
@@ -43,4 +44,63 @@ async fn a_slot_that_answers_tell_is_not_asked_for() {
     stage.cluster.step_by(3);
     stage.settled().await;
     assert_eq!(stage.front().frontier.slot(Commitment::Processed), stage.cluster.slot(Commitment::Processed));
+}
+
+/// While probes are an hour apart, only what comes with the calls can tell the confirmed slot.
+#[tokio::test]
+async fn misses_at_finalized_keep_the_confirmed_frontier_young() {
+    let stage = Stage::of(1, |_| {}).await;
+    let node = stage.cluster.node(0);
+    probe_hourly(&stage).await;
+    let mut misses = 0_u64;
+    for _ in 0..3 {
+        let slot = stage.cluster.step_to_block();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while stage.front().frontier.slot(Commitment::Confirmed) < stage.cluster.slot(Commitment::Confirmed) {
+            assert!(Instant::now() < deadline, "the confirmed frontier does not follow to {slot}");
+            misses += 1;
+            stage.call("getAccountInfo", missing(misses)).await;
+        }
+    }
+    // Hits ask nothing; a last probe and a last question may still be under way.
+    let before = node.calls("getSlot");
+    for _ in 0..200 {
+        assert!(stage.call("getAccountInfo", missing(1)).await.cache().starts_with("hit"));
+    }
+    let asked = node.calls("getSlot") - before;
+    assert!(asked <= 4, "{asked} slots asked for beside 200 hits");
+}
+
+/// The params of a call at finalized for an account that does not exist, another one for each number.
+fn missing(number: u64) -> serde_json::Value {
+    let mut key = [7; 32];
+    key[..8].copy_from_slice(&number.to_le_bytes());
+    json!([Pubkey(key).to_string(), { "commitment": "finalized" }])
+}
+
+/// Probes come an hour apart from now on.
+async fn probe_hourly(stage: &Stage) {
+    let (pool, node) = (&stage.front().pool, stage.cluster.node(0));
+    let mut config = (*stage.front().config).clone();
+    config.pool.probe_interval = Duration::from_hours(1);
+    pool.put_in_force(pool.prepare(&config).unwrap());
+    // The probe under way may be one of the old pace; the one after it is not.
+    let before = node.calls("getHealth");
+    stage.until("the last quick probe is over", || node.calls("getHealth") > before).await;
+}
+
+#[tokio::test]
+async fn an_idle_node_is_rarely_asked_who_it_is() {
+    let stage = Stage::of(1, |_| {}).await;
+    let node = stage.cluster.node(0);
+    let healths = || node.calls("getHealth");
+    let looks = async |n: u64| {
+        let until = healths() + n;
+        stage.until("it was looked at", || healths() >= until).await;
+        node.calls("getGenesisHash")
+    };
+    // Until the probes have all the connections that they use.
+    let before = looks(15).await;
+    let after = looks(30).await;
+    assert!((1..=2).contains(&(after - before)), "{} times in 30 looks", after - before);
 }

@@ -8,7 +8,7 @@ use redis::Connection;
 use slotfront::config::{Secret, Shared};
 use tokio::time::Instant;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::harness::PATIENCE;
 
 /// A server, killed when dropped.
 pub(crate) struct Redis {

@@ -17,7 +17,7 @@ use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::harness::Stage;
+use crate::harness::{PATIENCE, Stage};
 use crate::http::{is_whole, post, read_until};
 
 const TOKEN: &str = "an-admin-token";
@@ -192,7 +192,7 @@ async fn until_counted(admin: &str, line: &str) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    assert!(tokio::time::timeout(Duration::from_secs(20), looking).await.is_ok(), "waited for {line}");
+    assert!(tokio::time::timeout(PATIENCE, looking).await.is_ok(), "waited for {line}");
 }
 
 #[tokio::test]
@@ -211,7 +211,7 @@ async fn a_reload_that_takes_its_time_holds_up_no_request() {
     let source = Source::new(
         move || {
             begun.send(()).unwrap();
-            wait.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
+            wait.lock().unwrap().recv_timeout(PATIENCE).unwrap();
             Ok(read_again.clone())
         },
         None,

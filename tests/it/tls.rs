@@ -10,7 +10,7 @@ use slotfront::http::tls;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::Stage;
+use crate::harness::{PATIENCE, Stage};
 
 /// Writes a new certificate for localhost and its key into `dir`; the certificate in PEM.
 fn certify(dir: &Path) -> String {
@@ -72,7 +72,7 @@ async fn a_new_certificate_is_shown_without_a_restart() {
     let stage = stage(dir.path(), Duration::from_secs(10)).await;
     assert!(version(&old(), &stage).await.is_some());
     let new = trusting(&certify(dir.path())).build().unwrap();
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     while version(&new, &stage).await.is_none() {
         assert!(tokio::time::Instant::now() < deadline, "the new certificate is never shown");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -91,7 +91,7 @@ async fn who_says_nothing_or_not_tls_is_let_go() {
         socket.write_all(said.as_bytes()).await.unwrap();
         let mut heard = Vec::new();
         // An end or a reset, but no waiting and no HTTP.
-        let end = tokio::time::timeout(Duration::from_secs(10), socket.read_to_end(&mut heard)).await;
+        let end = tokio::time::timeout(PATIENCE, socket.read_to_end(&mut heard)).await;
         assert!(end.is_ok() && !heard.starts_with(b"HTTP"), "{said:?}: {heard:?}");
     }
     stage.until("their places are free", || stage.front().metrics.connections.get() == 0).await;

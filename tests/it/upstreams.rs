@@ -117,7 +117,7 @@ async fn a_node_that_is_asked_otherwise_is_still_the_same_node() {
     let held = stage.cluster.node(2).hold("getHealth");
     reload(&stage, &moved);
     let standing = |at: usize| stage.front().pool.standing(Instant::now())[at].1;
-    assert_eq!((standing(0), standing(1)), (None, Some(Unusable::Unprobed)));
+    assert_eq!((standing(0), standing(1)), (None, Some(Unusable::Unidentified)));
     assert_ne!(stage.front().pool.members()[1].id, after[1].id);
     assert_eq!(read(&stage, 24).await, 200);
     assert_eq!(stage.cluster.node(2).calls("getAccountInfo"), 0);

@@ -2,6 +2,7 @@
 nginx, Caddy. No container engine is needed, so the image itself is not built here.
 """
 
+import http.client
 import json
 import os
 import re
@@ -26,13 +27,13 @@ LEAST = {"upstreams": [{"name": "a", "url": "http://10.0.0.1:8899"}]}
 ALL = {
     "upstreams": [
         {"name": "a", "url": "http://10.0.0.1:8899", "maxInFlight": 64, "http2": True},
-        {"name": "b", "tier": 1, "rps": 50, "secret": {"name": "provider", "key": "url"},
+        {"name": "b", "tier": 1, "rps": 50, "genesis": "unchecked", "secret": {"name": "provider", "key": "url"},
          "headers": {"authorization": {"name": "provider", "key": "auth"}, "x-key": {"name": "provider", "key": "x"}}},
     ],
     "adminToken": {"name": "admin", "key": "token"},
     "sharedSecret": {"name": "valkey", "key": "url"},
     "config": "[plans.standard]\nrps = 50\n\n[passthrough]\nmethods = [\"getSlot\"]\n",
-    "server": {"trustedProxies": ["10.0.0.0/8"], "drainSeconds": 40},
+    "server": {"trustedProxies": ["10.0.0.0/8"], "clientIpHeader": "forwarded", "drainSeconds": 40},
     "autoscaling": {"enabled": True, "cpu": 70, "inFlight": 150},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "networkPolicy": {"callers": [{"podSelector": {}}], "egress": [{"ports": [{"port": 8899}]}]},
@@ -78,6 +79,8 @@ class Chart(unittest.TestCase):
         config, said = self.configuration(documents)
         self.assertIn("upstreams  a", said)
         self.assertEqual(config["server"]["drain_timeout"], "20s")
+        self.assertNotIn("client_ip_header", config["server"], "left to slotfront, which warns where it matters")
+        self.assertNotIn("warning", said)
         self.assertIn("rel-slotfront.ns.svc", notes)
         self.assertIn("counts limits and quotas for itself", notes)
         pod = documents["Deployment", "rel-slotfront"]["spec"]["template"]["spec"]
@@ -238,22 +241,63 @@ class InFront(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
-        self.dev = Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-        self.addCleanup(self.dev.__exit__)
-        self.gateway = self.dev.wait_for(r"gateway +http://(127\.0\.0\.1:\d+)/v3/dev").group(1)
-        ready(self.dev.wait_for(r"status +(http://\S+/)").group(1))
+        sim = Running("sim", "--listen", "127.0.0.1:0", "--nodes", "1")
+        self.addCleanup(sim.__exit__)
+        node = sim.wait_for(r"http://127\.0\.0\.1:\d+").group(0)
+        keys = self.folder / "keys.toml"
+        # Only for a client that is the proxy, and only for one that is not.
+        self.inside, self.outside = (self.key(keys, address) for address in ("127.0.0.1", "127.0.0.2"))
+        config = self.folder / "slotfront.toml"
+        config.write_text(
+            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n"
+            "trusted_proxies = [\"127.0.0.1/32\"]\nclient_ip_header = \"x-forwarded-for\"\n"
+            f"[[upstream]]\nurl = \"{node}\"\n")
+        serve = Running("serve", "--config", str(config))
+        self.addCleanup(serve.__exit__)
+        self.gateway = serve.wait_for(r"listening on http://(127\.0\.0\.1:\d+)/v3/").group(1)
+        ready(serve.wait_for(r"status on (http://\S+/)").group(1))
+
+    def key(self, keys, address):
+        made = subprocess.run([BINARY, "keys", "create", "--file", keys, "--name", address, "--address", address],
+                              capture_output=True, text=True, check=True)
+        return made.stdout.strip()
+
+    def ask(self, port, key, headers, verb="POST"):
+        """The status of a call whose client is 127.0.0.2, which is no trusted proxy."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_S, context=context,
+                                                 source_address=("127.0.0.2", 0))
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"})
+        try:
+            connection.request(verb, f"/v3/{key}", body, {"Content-Type": "application/json", **headers})
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def hold_address(self, port):
+        for headers in [{}, {"X-Forwarded-For": "127.0.0.1"}, {"X-Forwarded-For": '"'}, {"X-Forwarded-For": ","},
+                        {"Forwarded": "for=127.0.0.1"}, {"Forwarded": "x"},
+                        {"X-Forwarded-For": "127.0.0.1", "Forwarded": "for=127.0.0.1"}]:
+            self.assertEqual([self.ask(port, key, headers) for key in (self.inside, self.outside)], [403, 200], headers)
+
+    def hold_websocket(self, port):
+        """A WebSocket handshake is refused with the status that says so, whoever of the two says it."""
+        handshake = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+                     "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+        self.assertEqual(self.ask(port, self.outside, handshake, verb="GET"), 501)
 
     def hold_through(self, port):
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"}).encode()
-        request = urllib.request.Request(f"https://rpc.example:{port}/v3/dev", body, {"Content-Type": "application/json"})
+        request = urllib.request.Request(f"https://rpc.example:{port}/v3/{self.inside}", body, {"Content-Type": "application/json"})
         request.host = f"127.0.0.1:{port}"
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=PATIENCE_S, context=context) as response:
-                    self.assertEqual(len(json.load(response)["result"]), 3)
+                    self.assertEqual(len(json.load(response)["result"]), 1)
                     self.assertTrue(response.headers["Cache-Status"].startswith("slotfront; "))
                     return
             except urllib.error.URLError:
@@ -280,12 +324,14 @@ class InFront(unittest.TestCase):
         self.assertNotIn("[warn]", tested.stderr.replace("the \"user\" directive", ""))
         with Running("-c", str(whole), program=nginx):
             self.hold_through(tls)
+            self.hold_address(tls)
+            self.hold_websocket(tls)
             # It is written once the answer is out.
             deadline = time.monotonic() + PATIENCE_S
             while not (log := (self.folder / "slotfront.log").read_text()) and time.monotonic() < deadline:
                 time.sleep(0.05)
             self.assertIn("/v3/***", log)
-            self.assertNotIn("/v3/dev", log)
+            self.assertNotIn("/v3/sf_", log)
 
     def test_caddy(self):
         text = (DEPLOY / "caddy" / "Caddyfile").read_text()
@@ -304,8 +350,10 @@ class InFront(unittest.TestCase):
         with Running(*[f"{k}={v}" for k, v in environment.items()], str(VENV / "caddy"), "run", "--adapter", "caddyfile",
                      "--config", str(file), program="env") as caddy:
             self.hold_through(tls)
+            self.hold_address(tls)
+            self.hold_websocket(tls)
             caddy.wait_for(r"/v3/\*\*\*")
-            self.assertNotIn("/v3/dev", caddy.printed())
+            self.assertNotIn("/v3/sf_", caddy.printed())
 
 
 if __name__ == "__main__":

@@ -54,6 +54,18 @@ class Dev(unittest.TestCase):
             self.assertEqual(call(url, "getFeeForMessage", ["AAAA"])[2]["error"]["code"], -32602)
             self.assertEqual(call(url.replace("/dev", "/nokey"), "getClusterNodes", [])[2]["error"]["code"], -32090)
 
+    def test_reads_beside_the_eight_work_in_dev(self):
+        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
+            url = dev.wait_for(r"(http://127\.0\.0\.1:\d+/v3/dev)").group(1)
+            ready(dev.wait_for(r"status +(http://\S+/)").group(1))
+            wallet = re.search(r'"params":\["(\w+)"', dev.printed()).group(1)
+            recent = call(url, "getLatestBlockhash", [])[2]["result"]["value"]["blockhash"]
+            for method, params in [("getSlot", []), ("getBlockHeight", []), ("getVersion", []), ("getGenesisHash", []),
+                                   ("getEpochInfo", []), ("getHealth", []), ("getFirstAvailableBlock", []),
+                                   ("minimumLedgerSlot", []), ("getBalance", [wallet]), ("isBlockhashValid", [recent])]:
+                self.assertIn("result", call(url, method, params)[2], method)
+            self.assertEqual(call(url, "sendTransaction", ["AAAA"])[2]["error"]["code"], -32601)
+
     def test_ctrl_c_and_sigterm_end_it_cleanly(self):
         for how in (signal.SIGINT, signal.SIGTERM):
             with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:

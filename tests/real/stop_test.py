@@ -3,6 +3,8 @@
 import http.client
 import itertools
 import json
+import os
+import re
 import select
 import signal
 import socket
@@ -13,9 +15,12 @@ import urllib.error
 import urllib.request
 
 import gateway
+import lossless
 from gateway import TOKEN
 from running import PATIENCE_S, Running, call, free_port, get, ready
 
+# More by hand: ten lose none either.
+RESTARTS = int(os.environ.get("STOP_RESTARTS", "2"))
 BODIES = [json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) for method, params in [
     ("getClusterNodes", []),
     ("getVoteAccounts", []),
@@ -137,6 +142,22 @@ class Restarts(Starting, gateway.Gateway):
         while not holds():
             self.assertLess(time.monotonic(), deadline, f"waited in vain until {what}")
             time.sleep(0.05)
+
+    def test_restarts_lose_no_call_of_clients_that_keep_calling(self):
+        key = self.keys("create", "--name", "a")
+        config, _, admin = self.configure("one", self.nodes)
+        public = re.search(r'listen = "(.*)"', config.read_text()).group(1)
+        serve = self.start(config)
+        ready(f"http://{admin}/")
+        clients = lossless.Clients(public, key, of_each=20)
+        self.addCleanup(clients.end)
+        for _ in range(RESTARTS):
+            enough = clients.calls + 5 * len(clients.threads)
+            self.until(lambda: clients.calls > enough, "all clients call")
+            self.assertEqual(serve.stop(), 0, serve.printed())
+            serve = self.start(config)
+        clients.end()
+        self.assertEqual((len(clients.lost), clients.lost), (0, []), f"of {clients.calls} calls")
 
     def test_a_second_signal_ends_at_once(self):
         # A node that takes calls and says nothing.

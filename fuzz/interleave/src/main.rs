@@ -7,7 +7,7 @@ mod watch;
 
 use std::sync::Arc;
 
-use shuttle::future::{block_on, spawn, yield_now};
+use shuttle::future::{JoinHandle, block_on, spawn, yield_now};
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 
@@ -27,12 +27,24 @@ mod seen {
 /// Schedules for each scene.
 const SCHEDULES: usize = 2_000;
 
+/// As `tokio_util` has it, as far as it is used.
 #[derive(Debug, Clone, Default)]
-pub struct TaskTracker;
+pub struct TaskTracker(Arc<std::sync::Mutex<Vec<JoinHandle<()>>>>);
 
 impl TaskTracker {
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        drop(spawn(task));
+        let task = spawn(task);
+        self.0.lock().unwrap().push(task);
+    }
+
+    /// Runs every task to its end. A scene must end with this: the scheduler takes down tasks that are left over, and a
+    /// lock that is taken while it does so aborts the process.
+    fn finish(&self) {
+        loop {
+            let task = self.0.lock().unwrap().pop();
+            let Some(task) = task else { return };
+            block_on(task).unwrap();
+        }
     }
 }
 
@@ -65,7 +77,8 @@ pub mod methods {
 
 /// Three callers of one key, each twice: never two fetches at once, and nobody gets what landed before it asked.
 fn one_flight_at_a_time() {
-    let flights = flight::Flights::<u8, usize>::new(TaskTracker);
+    let tasks = TaskTracker::default();
+    let flights = flight::Flights::<u8, usize>::new(tasks.clone());
     let (begun, landed, under_way) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
     let callers: Vec<_> = (0..3)
         .map(|_| {
@@ -95,11 +108,13 @@ fn one_flight_at_a_time() {
     for caller in callers {
         block_on(caller).unwrap();
     }
+    tasks.finish();
 }
 
 /// A first try that fails is tried once more for those who wait, and whoever waits is told.
 fn a_failure_is_tried_once_more() {
-    let flights = flight::Flights::<u8, usize>::new(TaskTracker);
+    let tasks = TaskTracker::default();
+    let flights = flight::Flights::<u8, usize>::new(tasks.clone());
     let tries = Arc::<AtomicUsize>::default();
     let callers: Vec<_> = (0..3)
         .map(|caller| {
@@ -124,12 +139,14 @@ fn a_failure_is_tried_once_more() {
     for caller in callers {
         block_on(caller).unwrap();
     }
+    tasks.finish();
 }
 
 /// The cache is emptied in the middle of what callers fetch, keep and wait for: what was asked for before is not there
 /// after, and is not given to whoever asks after.
 fn nothing_outlives_a_clearing() {
-    let flights = flight::Flights::<(u8, u64), usize>::new(TaskTracker);
+    let tasks = TaskTracker::default();
+    let flights = flight::Flights::<(u8, u64), usize>::new(tasks.clone());
     let generation = Arc::<generation::Generation>::default();
     // Clearings that have begun, and that are done; what is kept is the number of those that had begun as it was asked for.
     let (begun, done) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
@@ -174,6 +191,7 @@ fn nothing_outlives_a_clearing() {
     for task in callers.into_iter().chain([clears]) {
         block_on(task).unwrap();
     }
+    tasks.finish();
 }
 
 /// A key's floor is the highest slot that it was shown, whoever shows it at once.
@@ -200,12 +218,39 @@ fn a_floor_only_rises() {
     assert_eq!(seen.at(methods::Commitment).slot(), Some(9));
 }
 
+/// One caller waits and two leave at any time: each of these is given one landing.
+fn who_leaves_is_told_once() {
+    let tasks = TaskTracker::default();
+    let flights = flight::Flights::<u8, usize>::new(tasks.clone());
+    let told = [Arc::<AtomicUsize>::default(), Arc::default()];
+    let fetch = || async {
+        yield_now().await;
+        7
+    };
+    let waiter = flights.clone();
+    tasks.spawn(async move { assert_eq!(waiter.join(&1, fetch, |_| false).landed().await, Some(7)) });
+    for told in told.clone() {
+        let flights = flights.clone();
+        tasks.spawn(async move {
+            let seat = flights.join(&1, fetch, |_| false);
+            yield_now().await;
+            seat.leave(move |landed| {
+                assert_eq!(*landed, 7);
+                told.fetch_add(1, Ordering::SeqCst);
+            });
+        });
+    }
+    tasks.finish();
+    assert!(told.iter().all(|told| told.load(Ordering::SeqCst) == 1));
+}
+
 fn main() {
     for (name, scene) in [
         ("one_flight_at_a_time", one_flight_at_a_time as fn()),
         ("a_failure_is_tried_once_more", a_failure_is_tried_once_more),
         ("nothing_outlives_a_clearing", nothing_outlives_a_clearing),
         ("a_floor_only_rises", a_floor_only_rises),
+        ("who_leaves_is_told_once", who_leaves_is_told_once),
     ] {
         shuttle::check_random(scene, SCHEDULES);
         shuttle::check_pct(scene, SCHEDULES, 3);

@@ -36,6 +36,7 @@ function show() {
   document.title = (readiness.state === "ready" ? (out ? `${plural(out, "node", "nodes")} out · ` : "") : $("state").textContent + " · ") +
     `${rate(traffic.calls_per_s)}/s · slotfront`;
 
+  tell("slot-time", String(Math.round(status.slot_time_ms)));
   figures(status, traffic);
   drawFlow(status.upstreams);
   drawChain();

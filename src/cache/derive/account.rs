@@ -80,6 +80,9 @@ pub enum Unmade {
     Broken,
 }
 
+/// Memory for the list of pieces in which a value is written, and for what surrounds its data.
+const PIECES_BYTES: usize = 8 * size_of::<Bytes>();
+
 /// What surrounds the text in a pair, as nodes write it.
 const HEAD: &str = "[\"";
 const TAIL: &str = "\",\"base64\"]";
@@ -154,6 +157,21 @@ impl Value {
         self.layout.is_kept_in(form)
     }
 
+    /// The most bytes that [`Self::write`] adds to what is kept, the list of its pieces included.
+    pub fn most_written(&self, form: AccountForm) -> usize {
+        let Some((from, to)) = self.layout.data.filter(|_| !self.is_kept_in(form)) else {
+            return PIECES_BYTES;
+        };
+        let all = (to - from) as usize / 4 * 3;
+        let bytes = if self.layout.kind == Kind::Part { all } else { clip(form.slice, all).len() };
+        let data = match form.encoding {
+            AccountEncoding::Base64 | AccountEncoding::JsonParsed => bytes,
+            AccountEncoding::Base58 | AccountEncoding::Binary => bytes.min(2 * BASE58_MAX),
+            AccountEncoding::Base64Zstd => zstd::zstd_safe::compress_bound(bytes),
+        };
+        self.text.len() - (to - from) as usize + data / 3 * 4 + PIECES_BYTES
+    }
+
     /// Writes the value in `form` as pieces onto `out`; whether it differs from what is kept.
     ///
     /// The caller sees to it that `form` follows from what is kept: the same slice of a [`Kind::Part`].
@@ -185,8 +203,11 @@ impl Value {
                 (HEAD, packed.into(), Bytes::from_static(b"\",\"base64+zstd\"]"))
             }
         };
-        let before = self.text.slice(..from);
-        out.extend([before, Bytes::from_static(head.as_bytes()), data, tail, self.text.slice(to..)]);
+        // A part of the text holds on to all of it: a short one is copied.
+        let is_short = data.len() < self.text.len() / 2;
+        let part = |part: Bytes| if is_short { Bytes::copy_from_slice(&part) } else { part };
+        let (before, after) = (part(self.text.slice(..from)), part(self.text.slice(to..)));
+        out.extend([before, Bytes::from_static(head.as_bytes()), part(data), tail, after]);
         Ok(true)
     }
 }
@@ -294,6 +315,21 @@ mod tests {
                 let unpacked = zstd::stream::decode_all(&BASE64.decode(packed).unwrap()[..]).unwrap();
                 assert_eq!(unpacked, bytes);
             }
+        }
+    }
+
+    #[test]
+    fn members_that_are_not_known_stay_in_every_form() {
+        let text = r#"{"a":{"data":1},"data":["AQIDBA==","base64"],"newMember":1.50,"owner":"x","space":4}"#;
+        let (kept, _) = Value::read(&Bytes::from_static(text.as_bytes()), WHOLE).unwrap();
+        for (encoding, slice, data) in [
+            (AccountEncoding::Base64, None, r#"["AQIDBA==","base64"]"#),
+            (AccountEncoding::Base64, Some((1, 2)), r#"["AgM=","base64"]"#),
+            (AccountEncoding::Base58, None, r#"["2VfUX","base58"]"#),
+            (AccountEncoding::Binary, Some((0, 4)), r#""2VfUX""#),
+        ] {
+            let expected = text.replace(r#"["AQIDBA==","base64"]"#, data);
+            assert_eq!(written(&kept, form(encoding, slice)), Ok(expected));
         }
     }
 

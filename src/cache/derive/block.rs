@@ -1,6 +1,7 @@
 //! A block's answer from a kept one of another shape.
 //!
-//! Reads no instruction and knows no program. `accounts` comes from jsonParsed only: which accounts of a message are
+//! Reads no instruction and knows no program. Nodes of other versions may write members that are not known here: where
+//! one stands in what is opened, nothing is derived, and a node is asked. `accounts` comes from jsonParsed only: which accounts of a message are
 //! writable depends on the keys that a node reserves, which json and base64 do not say.
 
 use std::borrow::Cow;
@@ -47,8 +48,28 @@ const FORMS: [(BlockDetails, BlockEncoding); 8] = [
 /// The versions that callers are expected to name; one that a caller names itself comes first.
 const VERSIONS: [Option<u8>; 3] = [Some(0), None, Some(1)];
 
-/// The members of a transaction.
+/// The members of a block.
+const BLOCK: [&str; 9] = [
+    "blockHeight",
+    "blockTime",
+    "blockhash",
+    "numRewardPartitions",
+    "parentSlot",
+    "previousBlockhash",
+    "rewards",
+    "signatures",
+    "transactions",
+];
+
+/// The members of a transaction, what it is, how it went and its version.
 const TRANSACTION: [&str; 3] = ["meta", "transaction", "version"];
+
+/// The members of what a transaction is, where it is written in JSON.
+const INNER: [&str; 3] = ["accountKeys", "message", "signatures"];
+
+/// The members of a message in jsonParsed; the last one came with version 1.
+const MESSAGE: [&str; 5] =
+    ["accountKeys", "addressTableLookups", "instructions", "recentBlockhash", "transactionConfig"];
 
 /// The members of `meta` that details `accounts` show, beside `rewards`.
 const SHORT_META: [&str; 7] =
@@ -57,6 +78,9 @@ const SHORT_META: [&str; 7] =
 /// The members of `meta` that they do not. One that stands in neither list may belong to a later node's `accounts`.
 const LONG_META: [&str; 5] =
     ["computeUnitsConsumed", "costUnits", "innerInstructions", "logMessages", "returnData"];
+
+/// The members of `meta` that other encodings than jsonParsed show, too.
+const OTHER_META: [&str; 2] = ["loadedAddresses", "rewards"];
 
 const SIGNATURE_BYTES: usize = 64;
 
@@ -168,6 +192,7 @@ pub fn reshape(result: &Bytes, kept: Shape, asked: Shape) -> Option<Bytes> {
     let mut block = Part::read(result, change.open())?;
     let members = block.as_object()?;
     members.get("blockhash")?;
+    members.only(&[&BLOCK])?;
     if kept.rewards && !asked.rewards {
         members.remove("rewards")?;
     }
@@ -190,6 +215,7 @@ pub fn reshape(result: &Bytes, kept: Shape, asked: Shape) -> Option<Bytes> {
         Change::Accounts | Change::Trim => {
             for transaction in members.get("transactions")?.as_list()? {
                 let transaction = transaction.as_object()?;
+                transaction.only(&[&TRANSACTION])?;
                 if change == Change::Accounts {
                     shorten(transaction)?;
                 }
@@ -202,8 +228,11 @@ pub fn reshape(result: &Bytes, kept: Shape, asked: Shape) -> Option<Bytes> {
 
 /// The first signature of a transaction in json, jsonParsed or accounts.
 fn first_signature<'a>(transaction: &mut Part<'a>) -> Option<Part<'a>> {
-    let signatures =
-        transaction.as_object()?.get("transaction")?.as_object()?.get("signatures")?.as_list()?;
+    let transaction = transaction.as_object()?;
+    transaction.only(&[&TRANSACTION])?;
+    let inner = transaction.get("transaction")?.as_object()?;
+    inner.only(&[&INNER])?;
+    let signatures = inner.get("signatures")?.as_list()?;
     let first = signatures.first_mut()?;
     first.as_text()?.starts_with('"').then(|| std::mem::replace(first, Part::NULL))
 }
@@ -214,7 +243,9 @@ fn first_wire_signature<'a>(transaction: &mut Part<'a>) -> Option<Part<'a>> {
     /// The fewest whole groups of four characters that hold the count and one signature.
     const CHARACTERS: usize = (1 + SIGNATURE_BYTES).div_ceil(3) * 4;
 
-    let pair = transaction.as_object()?.get("transaction")?.as_list()?;
+    let transaction = transaction.as_object()?;
+    transaction.only(&[&TRANSACTION])?;
+    let pair = transaction.get("transaction")?.as_list()?;
     let [wire, encoding] = pair.as_slice() else { return None };
     if encoding.as_text()? != "\"base64\"" {
         return None;
@@ -263,22 +294,20 @@ fn base58(signature: &[u8; SIGNATURE_BYTES]) -> String {
 
 /// Makes a transaction in jsonParsed one in accounts. A transaction without meta is without it in both.
 fn shorten(transaction: &mut Object) -> Option<()> {
-    if !transaction.names().all(|name| TRANSACTION.contains(&name)) {
-        return None;
-    }
     let inner = transaction.get("transaction")?.as_object()?;
-    let account_keys = inner.get("message")?.as_object()?.remove("accountKeys")?;
+    let message = inner.get("message")?.as_object()?;
+    message.only(&[&MESSAGE])?;
+    let account_keys = message.remove("accountKeys")?;
     inner.replace("message", "accountKeys", account_keys)?;
     if inner.names().count() != 2 || !inner.has("signatures") {
         return None;
     }
     if let Part::Object(meta) = transaction.get("meta")? {
-        let short = |name: &str| name == "rewards" || SHORT_META.contains(&name);
-        let known = |name: &str| short(name) || LONG_META.contains(&name);
-        if !SHORT_META.iter().all(|name| meta.has(name)) || !meta.names().all(known) {
+        meta.only(&[&SHORT_META, &["rewards"], &LONG_META])?;
+        if !SHORT_META.iter().all(|name| meta.has(name)) {
             return None;
         }
-        meta.retain(short);
+        meta.retain(|name| name == "rewards" || SHORT_META.contains(&name));
     }
     Some(())
 }
@@ -288,6 +317,7 @@ fn trim(transaction: &mut Object, kept: Shape, asked: Shape) -> Option<()> {
     let meta = transaction.get("meta")?;
     let has_meta = matches!(meta, Part::Object(_));
     if let Part::Object(meta) = meta {
+        meta.only(&[&SHORT_META, &LONG_META, &OTHER_META])?;
         match asked.details {
             _ if asked.rewards => {}
             BlockDetails::Full => *meta.get("rewards")? = Part::NULL,

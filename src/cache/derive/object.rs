@@ -133,6 +133,11 @@ impl<'a> Object<'a> {
         self.0.iter().map(|(name, _)| *name)
     }
 
+    /// `None` where a member is in none of these lists: what a node of another version makes of it is not known.
+    pub(super) fn only(&self, known: &[&[&str]]) -> Option<()> {
+        self.names().all(|name| known.iter().any(|list| list.contains(&name))).then_some(())
+    }
+
     /// Whether there is a member of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.names().any(|other| other == name)

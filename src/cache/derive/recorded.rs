@@ -97,6 +97,7 @@ mod tests {
     use super::super::{samples, votes};
     use super::*;
     use crate::methods::{SamplesQuery, VotesQuery};
+    use crate::node::shape::fits;
 
     #[test]
     fn all_recordings_can_be_read() {
@@ -115,8 +116,12 @@ mod tests {
         ] {
             let exchanges = load(file);
             assert_eq!(exchanges.len(), expected, "{file}");
-            for Exchange { name, slots, response, .. } in exchanges {
-                assert!(slots.processed >= slots.finalized && response.ends_with(b"\n"), "{file}: {name}");
+            for exchange in exchanges {
+                let (name, result) = (&exchange.name, exchange.result());
+                assert!(exchange.slots.processed >= exchange.slots.finalized, "{file}: {name}");
+                assert!(exchange.response.ends_with(b"\n"), "{file}: {name}");
+                let fits = exchange.query.iter().zip(result).all(|(query, result)| fits(query, result));
+                assert!(fits, "{file}: {name} has another shape");
             }
         }
     }
@@ -140,6 +145,31 @@ mod tests {
             proved, 24,
             "at each commitment three from a list and one from that with unstaked ones, each list recorded twice"
         );
+    }
+
+    /// As nodes from 4.1 on write vote accounts.
+    fn with_commission_bps(votes: &Bytes) -> Bytes {
+        let votes = std::str::from_utf8(votes).unwrap();
+        votes.replace(r#","lastVote":"#, r#","inflationRewardsCommissionBps":500,"lastVote":"#).into()
+    }
+
+    #[test]
+    fn a_newer_vote_account_stays_as_it_is() {
+        let recorded = load("getVoteAccounts");
+        let mut proved = 0;
+        for (all, one) in pairs(&recorded) {
+            let (Some(Query::Votes(kept)), Some(Query::Votes(asked))) = (&all.query, &one.query) else {
+                continue;
+            };
+            let Some(vote_pubkey) = &asked.vote_pubkey else { continue };
+            if *kept == (VotesQuery { vote_pubkey: None, ..*asked }) {
+                let all = with_commission_bps(all.result().unwrap());
+                assert!(all.len() > one.result().unwrap().len());
+                assert_eq!(votes::only(&all, vote_pubkey), one.result().map(with_commission_bps));
+                proved += 1;
+            }
+        }
+        assert_eq!(proved, 24);
     }
 
     #[test]

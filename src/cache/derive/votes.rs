@@ -17,6 +17,8 @@ const OPEN: Open = {
 pub fn only(result: &Bytes, vote_pubkey: &Pubkey) -> Option<Bytes> {
     let vote_pubkey = format!("\"{vote_pubkey}\"");
     let mut lists = Part::read(result, OPEN)?;
+    // What an account holds stays as it is; a member beside the lists may speak of all accounts.
+    lists.as_object()?.only(&[&["current", "delinquent"]])?;
     for list in ["current", "delinquent"] {
         let list = lists.as_object()?.get(list)?.as_list()?;
         let mut found = Vec::new();
@@ -51,6 +53,7 @@ mod tests {
                 Some(format!(r#"{{"delinquent":[{b}],"current":[]}}"#)),
             ),
             (format!(r#"{{"current":[{a}]}}"#), one, None),
+            (format!(r#"{{"current":[{a}],"delinquent":[],"totalStake":1}}"#), one, None),
             (r#"{"current":[{}],"delinquent":[]}"#.to_owned(), one, None),
             (r#"{"current":[null],"delinquent":[]}"#.to_owned(), one, None),
             (r#"{"current":null,"delinquent":[]}"#.to_owned(), one, None),

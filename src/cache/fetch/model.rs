@@ -9,7 +9,9 @@
 
 mod accounts;
 mod blocks;
+mod page;
 mod scene;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,15 +22,18 @@ use proptest::prelude::*;
 use tokio::time::{Duration, Instant, advance};
 use tokio_util::task::TaskTracker;
 
+use self::page::{Landing, Model, accounts, life, places};
 use self::scene::on_a_stepped_clock;
 use super::*;
-use crate::cache::{Terms, Why};
+use crate::cache::derive::joined;
+use crate::cache::serve::Basis;
+use crate::cache::{Charge, Found, NoConditions, Terms, Why};
 use crate::config::Config;
 use crate::frontier::Frontier;
 use crate::jsonrpc::Params;
 use crate::methods::{Method, Profile};
 use crate::pool::Pool;
-use crate::telemetry::{Metrics, Outcome};
+use crate::telemetry::Metrics;
 
 const FIRST: Slot = 1_000;
 
@@ -109,7 +114,7 @@ fn query(question: Question, commitment: Commitment) -> Query {
     let (method, params) = match question {
         Account(n) => (Method::GetAccountInfo, format!(r#"["{}",{config}]"#, key(n))),
         List => (Method::GetMultipleAccounts, format!(r#"[["{}","{}"],{config}]"#, key(0), key(1))),
-        Balance => (Method::GetTokenAccountBalance, format!(r#"["{}",{{"commitment":"{c}"}}]"#, key(2))),
+        Balance => (Method::GetTokenAccountBalance, format!(r#"["{}",{{"commitment":"{c}"}}]"#, key(0))),
         Fee => {
             // A legacy message of one signer, no further account and no instruction.
             let message = BASE64.encode([&[1, 0, 0, 1][..], &[9; 32], &[8; 32], &[0]].concat());
@@ -118,64 +123,6 @@ fn query(question: Question, commitment: Commitment) -> Query {
         Votes => (Method::GetVoteAccounts, format!(r#"[{{"commitment":"{c}"}}]"#)),
     };
     Query::parse(method, &Params::Array(Bytes::from(params)), Profile::Node).unwrap()
-}
-
-/// Where an answer to the question is kept: a list's also as each of its accounts'.
-fn places(question: Question) -> Vec<Question> {
-    if question == List { vec![List, Account(0), Account(1)] } else { vec![question] }
-}
-
-/// The model: what is held, and the README's table.
-struct Model {
-    held: BTreeMap<(Question, Commitment), (Slot, Instant)>,
-}
-
-impl Model {
-    /// Whether what is held may serve as it is, while a fresh one is fetched, and in a fault.
-    fn may(&self, q: Question, c: Commitment, frontier: Slot, now: Instant) -> Option<(Slot, bool, bool)> {
-        let (slot, sent) = *self.held.get(&(q, c))?;
-        let (age, behind) = (now - sent, if q == Votes { 0 } else { frontier.saturating_sub(slot) });
-        let ms = |[a, b]: [[u64; 3]; 2]| Duration::from_millis(if q == Votes { b } else { a }[c.index()]);
-        // Both bounds stretch by half at confirmed and finalized, and not at processed.
-        let stretched =
-            age <= ms([[400, 1_200, 7_500], [1_000, 3_000, 15_000]]) && behind <= [1, 3, 18][c.index()];
-        let in_fault = c != Commitment::Processed && age <= ms([[0, 10_000, 60_000]; 2]);
-        Some((slot, stretched, stretched || in_fault))
-    }
-
-    /// Whether what another gateway has kept is as good as a hit here: fresh, not below what is held, and believed.
-    fn takes(&self, q: Question, c: Commitment, slot: Slot, age: Duration, frontier: Slot) -> bool {
-        let ms = if q == Votes { [1_000, 2_000, 10_000] } else { [400, 800, 5_000] };
-        let near = q == Votes || frontier.saturating_sub(slot) <= [1, 2, 12][c.index()];
-        let fresh = near && age <= Duration::from_millis(ms[c.index()]);
-        let null = q == Fee && slot.is_multiple_of(3);
-        let below = self.held.get(&(q, c)).is_some_and(|held| held.0 > slot);
-        fresh && !below && !null && slot <= frontier + 64
-    }
-
-    /// An answer lands; the slot that whoever waits for it is shown.
-    fn lands(
-        &mut self,
-        q: Question,
-        c: Commitment,
-        slot: Slot,
-        sent: Instant,
-        frontier: Slot,
-        now: Instant,
-    ) -> Slot {
-        let kept = (q == Votes || slot <= frontier + 64) && !(q == Fee && slot.is_multiple_of(3));
-        for place in places(q) {
-            let ahead = self.may(place, c, frontier, now).filter(|(held, _, serves)| *held > slot && *serves);
-            // At processed, what would not be kept is not held to what is.
-            if let Some((held, ..)) = ahead.filter(|_| place == q && (kept || c != Commitment::Processed)) {
-                return held;
-            }
-            if ahead.is_none() && kept {
-                self.held.insert((place, c), (slot, sent));
-            }
-        }
-        slot
-    }
 }
 
 /// The cache, and what it needs to be asked.
@@ -198,7 +145,12 @@ impl Real {
     }
 
     async fn lands(&self, q: Question, c: Commitment, slot: Slot, sent_at: Instant) -> (Slot, String) {
-        self.takes_in(q, c, &reply(q, c, slot, sent_at), self.generation(), Origin::Node).await
+        let floor = self.floor(q, c);
+        self.takes_in(q, c, &reply(q, c, slot, sent_at), floor, self.generation(), Origin::Node).await
+    }
+
+    fn floor(&self, q: Question, c: Commitment) -> Slot {
+        self.cache.shown_before(&asked(&self.cache, &query(q, c), &Charge::nobody()).plan)
     }
 
     /// An answer that was asked for in this generation.
@@ -207,13 +159,15 @@ impl Real {
         q: Question,
         c: Commitment,
         reply: &Reply,
+        floor: Slot,
         of: u64,
         origin: Origin,
     ) -> (Slot, String) {
         let query = query(q, c);
-        let call = asked(&self.cache, &query);
-        let landed = self.cache.take_in(&call.plan, reply, of, origin).await.unwrap();
-        told(&self.cache.land(&call, &landed, true).await.unwrap())
+        let charge = Charge::nobody();
+        let call = asked(&self.cache, &query, &charge);
+        let landed = self.cache.take_in(&call.plan, reply, floor, of, origin).await.unwrap();
+        told(&self.cache.land(&call, &landed, Role::Leader).await.unwrap().unwrap())
     }
 
     /// What is found in the shared store, if it is taken.
@@ -225,8 +179,12 @@ impl Real {
         sent_at: Instant,
     ) -> Option<(Slot, String)> {
         let (query, reply) = (query(q, c), reply(q, c, slot, sent_at));
-        let takes = self.cache.takes(&asked(&self.cache, &query).plan, &reply, None);
-        if takes { Some(self.takes_in(q, c, &reply, self.generation(), Origin::Shared).await) } else { None }
+        let takes = self.cache.takes(&asked(&self.cache, &query, &Charge::nobody()).plan, &reply, None);
+        if takes {
+            Some(self.takes_in(q, c, &reply, 0, self.generation(), Origin::Shared).await)
+        } else {
+            None
+        }
     }
 
     fn generation(&self) -> u64 {
@@ -236,13 +194,12 @@ impl Real {
     /// What is kept, if it may serve.
     async fn kept(&self, q: Question, c: Commitment, wanted: Option<Slot>) -> Option<(Slot, String)> {
         let query = query(q, c);
-        let plan = asked(&self.cache, &query).plan;
-        let (entry, outcome) = match self.cache.look_up(&plan, wanted) {
-            Found::Fresh(entry) => (entry, Outcome::Hit),
-            Found::Stale(entry) => (entry, Outcome::Stale),
-            Found::Expired | Found::Nothing => return None,
+        let charge = Charge::nobody();
+        let call = asked(&self.cache, &query, &charge);
+        let (Found::Fresh(entry) | Found::Stale(entry)) = self.cache.look_up(&call.plan, wanted) else {
+            return None;
         };
-        Some(told(&self.cache.hit(&query, &entry.entry(), outcome).await.unwrap()))
+        Some(told(&self.cache.deliver(&call, &entry.entry(), Basis::Found).await.unwrap().unwrap()))
     }
 }
 
@@ -251,25 +208,27 @@ fn reply(q: Question, c: Commitment, slot: Slot, sent_at: Instant) -> Reply {
     Reply { node: 0, body, sent_at, slot, confirmed: true }
 }
 
-fn asked<'a>(cache: &Cache, query: &'a Query) -> Asked<'a> {
+fn asked<'a>(cache: &Cache, query: &'a Query, charge: &'a Charge) -> Asked<'a> {
     let plan = Plan::new(query, &cache.frontier, &cache.sizes);
-    let terms = Terms { bypass: false, floor: None, deadline: Instant::now(), trace: Trace::default() };
-    Asked { query, plan, why: Why::Miss, terms }
+    let terms = scene::terms(false, None);
+    Asked { query, plan, why: Why::Miss, terms, charge, conditions: &NoConditions, came: Instant::now() }
 }
 
 fn told(answer: &Answer) -> (Slot, String) {
     let Payload::Result(body) = &answer.payload else { panic!("{answer:?}") };
-    (answer.slot, String::from_utf8(body.whole().to_vec()).unwrap())
+    (answer.stamp.slot, String::from_utf8(body.whole().to_vec()).unwrap())
 }
 
 async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let (real, mut model) = (Real::new(), Model { held: BTreeMap::new() });
+    let (real, mut model) = (Real::new(), Model::default());
     for (c, slot) in Commitment::ALL.into_iter().zip([FIRST, FIRST - 2, FIRST - 32]) {
         real.frontier.probed(0, c, slot, Instant::now());
     }
     let mut shown: BTreeMap<(Question, Commitment), (Slot, Instant)> = BTreeMap::new();
+    let mut accounts_shown = AccountsShown::new();
     for step in steps {
         let now = Instant::now();
+        let mut is_hit = false;
         let (q, c, told, expected) = match step {
             Step::Wait(ms) => {
                 advance(Duration::from_millis(ms)).await;
@@ -283,8 +242,8 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let (frontier, slot) = (real.frontier.slot(c), real.at(c, behind));
                 let wanted = wanted.map(|behind| real.at(c, behind));
                 let held = model.may(q, c, frontier, now);
-                let serves =
-                    held.filter(|(slot, stretched, _)| *stretched && wanted.is_none_or(|w| *slot >= w));
+                let floor = wanted.max(Some(model.floor(q, c, now)));
+                let serves = held.filter(|(slot, stretched, _)| *stretched && Some(*slot) >= floor);
                 let kept = real.kept(q, c, wanted).await;
                 prop_assert_eq!(
                     kept.as_ref().map(|kept| kept.0),
@@ -293,25 +252,29 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
                     q,
                     c
                 );
-                match (kept, serves) {
-                    (Some(kept), Some(held)) => (q, c, kept, held.0),
-                    _ => {
-                        (q, c, real.lands(q, c, slot, now).await, model.lands(q, c, slot, now, frontier, now))
-                    }
+                if let (Some(kept), Some(held)) = (kept, serves) {
+                    is_hit = true;
+                    model.shows(q, c, held.0, now);
+                    (q, c, kept, held.0)
+                } else {
+                    let at = Landing { slot, sent: now, frontier, floor: model.asked_floor(q, c, now), now };
+                    (q, c, real.lands(q, c, slot, now).await, model.lands(q, c, at))
                 }
             }
             Step::Lands(q, c, behind, ms) => {
                 let (frontier, slot) = (real.frontier.slot(c), real.at(c, behind));
                 let sent = now.checked_sub(Duration::from_millis(ms)).unwrap_or(now);
-                (q, c, real.lands(q, c, slot, sent).await, model.lands(q, c, slot, sent, frontier, now))
+                let at = Landing { slot, sent, frontier, floor: model.asked_floor(q, c, now), now };
+                (q, c, real.lands(q, c, slot, sent).await, model.lands(q, c, at))
             }
             Step::LandsEmptied(q, c, behind, ms) => {
-                let (of, slot) = (real.generation(), real.at(c, behind));
+                let (of, slot, floor) = (real.generation(), real.at(c, behind), real.floor(q, c));
                 let sent = now.checked_sub(Duration::from_millis(ms)).unwrap_or(now);
                 real.cache.clear();
-                model.held.clear();
+                model = Model::default();
                 shown.clear();
-                let told = real.takes_in(q, c, &reply(q, c, slot, sent), of, Origin::Node).await;
+                accounts_shown.clear();
+                let told = real.takes_in(q, c, &reply(q, c, slot, sent), floor, of, Origin::Node).await;
                 // It is an answer to whoever waited for it, and to nobody after.
                 prop_assert_eq!(told, (slot, truth(q, c, slot)));
                 continue;
@@ -324,7 +287,7 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let told = real.shared(q, c, slot, sent).await;
                 prop_assert_eq!(told.is_some(), takes, "shared: {:?} {:?}", q, c);
                 let Some(told) = told else { continue };
-                (q, c, told, model.lands(q, c, slot, sent, frontier, now))
+                (q, c, told, model.lands(q, c, Landing { slot, sent, frontier, floor: 0, now }))
             }
         };
         let (slot, text) = told;
@@ -334,6 +297,10 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
         if let Some((before, at)) = shown.get(&(q, c)).filter(|_| c != Commitment::Processed && q != Fee) {
             let held = [0, 10, 60][c.index()];
             prop_assert!(slot >= *before || now - *at > Duration::from_secs(held), "back from {}", before);
+        }
+        // What is not believed holds nothing down.
+        if slot <= real.frontier.slot(c) + 64 {
+            is_not_behind(&mut accounts_shown, (q, c), slot, is_hit)?;
         }
         let sent = model
             .held
@@ -351,6 +318,25 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// The accounts of an answer, each with the slot and the moment at which it was shown last.
+type AccountsShown = BTreeMap<(u8, Commitment), (Slot, Instant)>;
+
+/// No hit is behind what was shown of an account last, in whatever answer.
+fn is_not_behind(
+    shown: &mut AccountsShown,
+    (q, c): (Question, Commitment),
+    slot: Slot,
+    is_hit: bool,
+) -> Result<(), TestCaseError> {
+    for n in accounts(q) {
+        let before = shown.insert((*n, c), (slot, Instant::now())).filter(|_| is_hit);
+        let before = before.filter(|(_, at)| at.elapsed() <= life(c));
+        let holds = before.is_none_or(|(before, _)| slot >= before);
+        prop_assert!(holds, "{:?} {:?}: account {} back from {:?}", q, c, n, before);
+    }
+    Ok(())
+}
+
 /// 512 cases, and so many more as `PROPTEST_CASES` is above 256.
 fn twice_as_many_as_usual() -> ProptestConfig {
     let usual = ProptestConfig::default();
@@ -364,4 +350,27 @@ proptest! {
     fn the_cache_does_what_its_model_does(steps in steps()) {
         on_a_stepped_clock(play(steps))?;
     }
+}
+
+#[test]
+fn a_list_is_not_answered_behind_one_placed_meanwhile() {
+    on_a_stepped_clock(async {
+        let (real, c, now) = (Real::new(), Commitment::Finalized, Instant::now());
+        real.frontier.probed(0, c, FIRST, now);
+        for n in [0, 1] {
+            real.lands(Account(n), c, FIRST, now).await;
+        }
+        let query = query(List, c);
+        let Query::Accounts(query) = &query else { panic!("{query:?}") };
+        let list = || {
+            let singles = real.cache.singles(query, Use::Fresh, None).into_iter().collect::<Option<Vec<_>>>();
+            joined(&singles.unwrap()).unwrap()
+        };
+        let made = list();
+        assert!(!real.cache.holds_newer(query, &made));
+        // Between the two acts another call brings a newer one.
+        real.lands(List, c, FIRST + 1, now).await;
+        assert!(real.cache.place_list(query, made).is_none());
+        assert_eq!(real.cache.place_list(query, list()).unwrap().stamp.slot, FIRST + 1);
+    });
 }

@@ -158,6 +158,17 @@ impl Seal {
         Some(Value { slot, sent_at, wall_us: u64::from_be_bytes(*wall_us), confirmed, body })
     }
 
+    /// A line of text, signed.
+    pub(super) fn line(&self, text: &str) -> String {
+        format!("{text} {}", hex(&self.digest(&[b"line", text.as_bytes()])[..16]))
+    }
+
+    /// What a line says, if it was signed so.
+    pub(super) fn read_line<'a>(&self, line: &'a str) -> Option<&'a str> {
+        let (text, _) = line.rsplit_once(' ')?;
+        (self.line(text) == line).then_some(text)
+    }
+
     /// One digest over all parts, of which each is set apart by its length.
     fn digest(&self, parts: &[&[u8]]) -> [u8; MAC] {
         let mut context = hmac::Context::with_key(&self.0);

@@ -135,7 +135,7 @@ fn does(store: &Store, deed: &Deed) {
             if let Some(held) = store.get(&Key::NoBlock(*key)).map(|held| held.entry()) {
                 let text = Bytes::from(vec![b'1'; *bytes]);
                 if let Some(coded) = Coded::new(Coding::Gzip, &text) {
-                    let _ = held.coded.of(Coding::Gzip).set(coded);
+                    let _ = held.coded.of(Coding::Gzip).set(Arc::new(coded));
                 }
                 store.weigh(Key::NoBlock(*key), &held);
             }

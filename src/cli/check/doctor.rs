@@ -7,16 +7,17 @@ use std::time::Duration;
 use jiff::SignedDuration;
 
 use super::examine::Examined;
-use crate::config::Config;
+use crate::config::{Config, GenesisCheck, Problem};
+use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::methods::Commitment;
 use crate::node::Fault;
 
-/// Every miss pays it; a slot takes 400 ms.
-const SLOW: Duration = Duration::from_millis(100);
+/// A node is slow if a getSlot takes more than this part of a slot: every miss pays it.
+const SLOW_PART: u32 = 4;
 /// Of a node's clock: the header tells whole seconds, and NTP keeps machines far closer.
 const SKEW: SignedDuration = SignedDuration::from_secs(3);
-/// About an hour of slots.
-const SHORT_HISTORY: u64 = 9_000;
+/// A history of blocks is short if it is of less than this time.
+const SHORT_HISTORY: Duration = Duration::from_hours(1);
 /// Files beside sockets: logs, listeners, the key file, what the runtime opens.
 const OTHER_FILES: u64 = 64;
 
@@ -49,6 +50,14 @@ impl fmt::Display for Finding {
 /// What an upstream said, or why it said nothing.
 pub(super) type Probed = Result<Examined, Fault>;
 
+/// Returns what can hardly be meant in the settings.
+pub(super) fn of_settings(config: &Config) -> Vec<Finding> {
+    let finding = |warning: &Problem| {
+        Finding::warning(format!("{} {}", warning.path, warning.rule), warning.fix.clone())
+    };
+    config.warnings.iter().map(finding).collect()
+}
+
 /// What is to be said of a shared store that is not usable, and why.
 pub(super) fn of_shared_store(why: &str) -> Finding {
     Finding::fault(
@@ -60,9 +69,10 @@ pub(super) fn of_shared_store(why: &str) -> Finding {
 /// What is to be said of the upstreams, each and together.
 pub(super) fn of_upstreams(config: &Config, probed: &[Probed]) -> Vec<Finding> {
     let said = || probed.iter().flatten();
-    let genesis = |one: &Examined| one.identity.genesis.clone();
+    let genesis = |one: &Examined| one.identity.genesis.told().cloned();
     let cluster = config.pool.genesis_hash.clone().or_else(|| said().find_map(genesis));
     let newest = said().filter_map(|one| one.slot(Commitment::Processed)).max();
+    let slot_time = said().find_map(|one| one.slot_time).unwrap_or(ASSUMED_SLOT_TIME);
     let mut findings = Vec::new();
     for (upstream, probed) in config.upstreams.iter().zip(probed) {
         let name = format!("upstream {}", upstream.name);
@@ -74,13 +84,20 @@ pub(super) fn of_upstreams(config: &Config, probed: &[Probed]) -> Vec<Finding> {
             }
             Ok(one) => one,
         };
-        let foreign = one.identity.genesis.as_ref().filter(|own| Some(*own) != cluster.as_ref());
-        if let Some(own) = foreign {
+        let checked = upstream.genesis == GenesisCheck::Checked;
+        let foreign = one.identity.genesis.told().filter(|own| Some(*own) != cluster.as_ref());
+        if let Some(own) = foreign.filter(|_| checked) {
             findings.push(Finding::fault(
                 format!("{name} is of another cluster: {own}, not {}", cluster.as_deref().unwrap_or("?")),
                 "remove it, or write the genesis hash that you mean into pool.genesis_hash",
             ));
             continue;
+        }
+        if checked && one.identity.genesis.told().is_none() && cluster.is_some() {
+            findings.push(Finding::fault(
+                format!("{name} does not tell its genesis hash, and is not asked beside one that is known"),
+                "set genesis = \"unchecked\" for it if it is of the same cluster",
+            ));
         }
         if let Err(words) = &one.pulse.health {
             findings.push(Finding::fault(
@@ -88,9 +105,9 @@ pub(super) fn of_upstreams(config: &Config, probed: &[Probed]) -> Vec<Finding> {
                 "wait until it has caught up (solana catchup --our-localhost); calls go to others meanwhile",
             ));
         }
-        findings.extend(lag(config, &name, newest, one));
-        findings.extend(history(&name, one));
-        findings.extend(service(&name, upstream.rps, one));
+        findings.extend(lag(config, &name, newest, slot_time, one));
+        findings.extend(history(&name, slot_time, one));
+        findings.extend(service(&name, upstream.rps, slot_time, one));
     }
     findings.extend(together(probed));
     findings
@@ -114,14 +131,22 @@ fn unreachable(fault: Fault) -> &'static str {
         | Fault::WrongId
         | Fault::UnknownCode
         | Fault::TooLarge
-        | Fault::BuffersFull => "check that its url is a node's RPC address: this is no JSON-RPC answer",
+        | Fault::BuffersFull
+        | Fault::Foreign => "check that its url is a node's RPC address: this is no JSON-RPC answer",
     }
 }
 
-fn lag(config: &Config, name: &str, newest: Option<u64>, one: &Examined) -> Option<Finding> {
+fn lag(
+    config: &Config,
+    name: &str,
+    newest: Option<u64>,
+    slot_time: Duration,
+    one: &Examined,
+) -> Option<Finding> {
     let lag = newest?.saturating_sub(one.slot(Commitment::Processed)?);
     let most = config.pool.max_slot_lag;
-    let what = format!("{name} is {lag} slots behind the others");
+    let seconds = slot_time.as_secs_f64() * f64::from(u32::try_from(lag).unwrap_or(u32::MAX));
+    let what = format!("{name} is {lag} slots ({seconds:.1} s) behind the others");
     if lag > most {
         let fix = format!(
             "let it catch up; past pool.max_slot_lag ({most}) it is asked only where no other is left"
@@ -133,12 +158,12 @@ fn lag(config: &Config, name: &str, newest: Option<u64>, one: &Examined) -> Opti
         .then(|| Finding::warning(what, format!("watch it: past pool.max_slot_lag ({most}) it is not asked")))
 }
 
-fn history(name: &str, one: &Examined) -> Vec<Finding> {
+fn history(name: &str, slot_time: Duration, one: &Examined) -> Vec<Finding> {
     let mut findings = Vec::new();
     match one.no_block {
         Some(-32601) => findings.push(Finding::warning(
-            format!("{name} does not serve the full API"),
-            "start the node with --full-rpc-api; until then only getVoteAccounts goes to it",
+            format!("{name} does not serve getBlock"),
+            "start an Agave node with --full-rpc-api; what a node does not do goes to others",
         )),
         Some(-32011) => findings.push(Finding::warning(
             format!("{name} keeps no transaction history, so getBlock goes to others"),
@@ -149,21 +174,27 @@ fn history(name: &str, one: &Examined) -> Vec<Finding> {
     let (first, last) = (one.identity.first_available, one.slot(Commitment::Finalized));
     if let (Some(first), Some(last), None) = (first, last, one.no_block)
         && first > 0
-        && last.saturating_sub(first) < SHORT_HISTORY
+        && let slots = last.saturating_sub(first)
+        && let time = slot_time.saturating_mul(u32::try_from(slots).unwrap_or(u32::MAX))
+        && time < SHORT_HISTORY
     {
         findings.push(Finding::warning(
-            format!("{name} holds blocks of the last {} slots only", last.saturating_sub(first)),
+            format!("{name} holds blocks of the last {slots} slots ({} min) only", time.as_secs() / 60),
             "raise --limit-ledger-size, or have another upstream for older blocks",
         ));
     }
     findings
 }
 
-fn service(name: &str, rps: Option<u32>, one: &Examined) -> Vec<Finding> {
+fn service(name: &str, rps: Option<u32>, slot_time: Duration, one: &Examined) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if one.latency > SLOW {
+    if one.latency > slot_time / SLOW_PART {
         findings.push(Finding::warning(
-            format!("{name} takes {} ms for a getSlot", one.latency.as_millis()),
+            format!(
+                "{name} takes {} ms for a getSlot, where a slot takes {} ms",
+                one.latency.as_millis(),
+                slot_time.as_millis()
+            ),
             "run slotfront nearer to it, or give it a higher tier, so that it is asked last",
         ));
     }
@@ -306,7 +337,7 @@ mod tests {
     use super::*;
     use crate::config::{Secret, Upstream};
     use crate::methods::PerCommitment;
-    use crate::pool::probe::{Identity, Pulse};
+    use crate::pool::probe::{Genesis, Identity, Pulse};
 
     fn config(upstreams: usize) -> Config {
         let any = ([127, 0, 0, 1], 0).into();
@@ -318,7 +349,7 @@ mod tests {
         Examined {
             identity: Identity {
                 version: Some("4.0.0".to_owned()),
-                genesis: Some("G".to_owned()),
+                genesis: Genesis::Told("G".to_owned()),
                 first_available: Some(0),
             },
             pulse: Pulse { health: Ok(()), slots: PerCommitment::uniform(Some(1_000_000)) },
@@ -327,6 +358,7 @@ mod tests {
             refused: 0,
             retry_after: None,
             skew: Some(SignedDuration::from_millis(400)),
+            slot_time: Some(Duration::from_millis(250)),
             no_block: None,
         }
     }
@@ -344,7 +376,8 @@ mod tests {
         let table = [
             found(|_| {}),
             found(|one| one.pulse.health = Err("Node is behind by 200 slots (-32005)".to_owned())),
-            found(|one| one.identity.genesis = Some("H".to_owned())),
+            found(|one| one.identity.genesis = Genesis::Told("H".to_owned())),
+            found(|one| one.identity.genesis = Genesis::Untold),
             found(|one| one.pulse.slots.processed = Some(1_000_000 - 21)),
             found(|one| one.pulse.slots.processed = Some(1_000_000 - 11)),
             found(|one| one.pulse.slots.processed = Some(1_000_000 - 4)),
@@ -352,6 +385,7 @@ mod tests {
             found(|one| one.no_block = Some(-32011)),
             found(|one| one.identity.first_available = Some(999_000)),
             found(|one| one.latency = Duration::from_millis(180)),
+            found(|one| one.latency = Duration::from_millis(70)),
             found(|one| (one.refused, one.retry_after) = (7, Some(Duration::from_secs(5)))),
             found(|one| one.skew = Some(SignedDuration::from_secs(-90))),
             found(|one| one.skew = None),
@@ -364,18 +398,22 @@ mod tests {
                  fix: wait until it has caught up (solana catchup --our-localhost); calls go to others meanwhile
         fault    upstream n1 is of another cluster: H, not G
                  fix: remove it, or write the genesis hash that you mean into pool.genesis_hash
-        fault    upstream n1 is 21 slots behind the others
+        fault    upstream n1 does not tell its genesis hash, and is not asked beside one that is known
+                 fix: set genesis = "unchecked" for it if it is of the same cluster
+        fault    upstream n1 is 21 slots (5.2 s) behind the others
                  fix: let it catch up; past pool.max_slot_lag (20) it is asked only where no other is left
-        warning  upstream n1 is 11 slots behind the others
+        warning  upstream n1 is 11 slots (2.8 s) behind the others
                  fix: watch it: past pool.max_slot_lag (20) it is not asked
 
-        warning  upstream n1 does not serve the full API
-                 fix: start the node with --full-rpc-api; until then only getVoteAccounts goes to it
+        warning  upstream n1 does not serve getBlock
+                 fix: start an Agave node with --full-rpc-api; what a node does not do goes to others
         warning  upstream n1 keeps no transaction history, so getBlock goes to others
                  fix: start the node with --enable-rpc-transaction-history
-        warning  upstream n1 holds blocks of the last 1000 slots only
+        warning  upstream n1 holds blocks of the last 1000 slots (4 min) only
                  fix: raise --limit-ledger-size, or have another upstream for older blocks
-        warning  upstream n1 takes 180 ms for a getSlot
+        warning  upstream n1 takes 180 ms for a getSlot, where a slot takes 250 ms
+                 fix: run slotfront nearer to it, or give it a higher tier, so that it is asked last
+        warning  upstream n1 takes 70 ms for a getSlot, where a slot takes 250 ms
                  fix: run slotfront nearer to it, or give it a higher tier, so that it is asked last
         warning  upstream n1 refused 7 of 30 calls at once with 429, for 5 s
                  fix: set upstream.rps to what it allows, so that others are asked before it refuses

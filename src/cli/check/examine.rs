@@ -30,6 +30,8 @@ pub(super) struct Examined {
     pub(super) retry_after: Option<Duration>,
     /// Its clock less ours; it tells whole seconds.
     pub(super) skew: Option<SignedDuration>,
+    /// How long a slot takes, by its performance samples.
+    pub(super) slot_time: Option<Duration>,
     /// Whether it has its newest final block: the JSON-RPC code of its refusal.
     pub(super) no_block: Option<i32>,
 }
@@ -49,6 +51,8 @@ pub(super) async fn examine(client: &Client, rps: Option<u32>) -> Result<Examine
     let identity = probe::identity(client).await?;
     let pulse = probe::pulse(client).await?;
     let skew = skew(client).await?;
+    // A provider may refuse this method alone.
+    let slot_time = probe::slot_time(client).await.ok().flatten();
     let slot = pulse.slots.get(Commitment::Finalized).unwrap_or(0);
     let shape =
         json!([slot, {"transactionDetails": "none", "rewards": false, "maxSupportedTransactionVersion": 0}]);
@@ -81,6 +85,7 @@ pub(super) async fn examine(client: &Client, rps: Option<u32>) -> Result<Examine
         refused: u32::try_from(waits.len()).unwrap_or(sent),
         retry_after: waits.into_iter().flatten().max(),
         skew,
+        slot_time,
         no_block,
     })
 }

@@ -131,6 +131,14 @@ impl Ledger {
         Arc::clone(standing)
     }
 
+    /// Forgets the keys that are not in force, once nothing of their use counts any more: until then a key that comes back
+    /// goes on where it was. A key that a call still holds is kept.
+    pub(crate) fn forget(&self, period: Period, is_in_force: impl Fn(&str) -> bool) {
+        self.uses().retain(|id, standing| {
+            is_in_force(id) || Arc::strong_count(standing) > 1 || !standing.used.is_over(period)
+        });
+    }
+
     /// From now on the use is booked in a shared store, too.
     pub(crate) fn share(&self) {
         self.shared.store(true, Ordering::Relaxed);
@@ -144,6 +152,12 @@ impl Ledger {
         let used = self.uses();
         let untold = used.iter().filter(|(_, standing)| standing.used.is_untold());
         untold.map(|(id, standing)| (Arc::clone(id), Arc::clone(standing))).collect()
+    }
+
+    /// How many keys it knows.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.uses().len()
     }
 
     /// Writes the file, if anything was booked since the last time; where it takes long, not each time: then nothing is

@@ -35,7 +35,7 @@ pub(super) struct Plain {
 }
 
 /// What stands at the front of `read`.
-pub(super) fn head(read: &[u8], front: &Front, client: IpAddr) -> Head {
+pub(super) fn head(read: &[u8], front: &Front, peer: Option<IpAddr>) -> Head {
     let known = read.len().min(BEGINNING.len());
     if read[..known] != BEGINNING[..known] {
         return Head::Other;
@@ -90,7 +90,7 @@ pub(super) fn head(read: &[u8], front: &Front, client: IpAddr) -> Head {
     Head::Plain(Plain {
         key: end - key.len()..end,
         body: length..length + size,
-        caller: Caller::of(front, client, &*request.headers),
+        caller: Caller::of(front, peer, &*request.headers),
     })
 }
 

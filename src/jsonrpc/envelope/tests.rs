@@ -269,3 +269,34 @@ proptest! {
         check(&format!("[{}]", elements.join(" , ")));
     }
 }
+
+/// The processor time of the quickest of five runs.
+fn computed(run: impl Fn()) -> std::time::Duration {
+    let clock = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let timed = |_| {
+        let before = std::time::Duration::try_from(clock()).unwrap();
+        run();
+        std::time::Duration::try_from(clock()).unwrap().saturating_sub(before)
+    };
+    (0..5).map(timed).min().unwrap()
+}
+
+#[test]
+fn a_batch_over_the_limit_is_counted_not_read() {
+    let batch = |n: usize| Bytes::from(format!("[{}]", vec!["{}"; n].join(",")));
+    assert_eq!(parse_within(&batch(101), 100), Err(TooMany(101)));
+    assert!(matches!(parse_within(&batch(100), 100), Ok(Request::Batch(calls)) if calls.len() == 100));
+    let full = batch(17_000);
+    let counted = computed(|| assert_eq!(parse_within(&full, 100), Err(TooMany(17_000))));
+    let read = computed(|| assert!(matches!(parse(&full), Request::Batch(_))));
+    assert!(counted * 3 < read, "counted in {counted:?}, read in {read:?}");
+
+    for (body, expected) in [
+        (r#"["2.0","m",[],7]"#, Ok(parse(&Bytes::from_static(br#"["2.0","m",[],7]"#)))),
+        (r#" [ ["2.0","m",[],7] ] "#, Err(TooMany(1))),
+        ("[{}", Ok(Request::ParseError)),
+        ("[]", Ok(Request::Batch(Vec::new()))),
+    ] {
+        assert_eq!(parse_within(&Bytes::from_static(body.as_bytes()), 0), expected, "{body}");
+    }
+}

@@ -21,6 +21,20 @@ pub(crate) const PROBES: [&str; 8] = [
     "minimumLedgerSlot",
     "getEpochInfo",
 ];
+/// The methods beside the eight that a simulated node answers.
+pub(crate) const FURTHER: [&str; 11] = [
+    HEALTH,
+    "getSlot",
+    "getBlockHeight",
+    "getVersion",
+    "getGenesisHash",
+    "getFirstAvailableBlock",
+    "minimumLedgerSlot",
+    "getBalance",
+    "getEpochInfo",
+    "getLatestBlockhash",
+    "isBlockhashValid",
+];
 /// Slots behind the cluster from which on a node calls itself unhealthy.
 const HEALTH_SLOTS: u64 = 128;
 /// Blocks for which a transaction may still use a blockhash.

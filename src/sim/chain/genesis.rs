@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::Genesis;
 use super::accounts::{Account, Accounts, rent_exempt};
 use super::address;
 use super::cast::{Cast, Coin, Role, Validator};
@@ -19,15 +20,9 @@ const STAKE_HISTORY_LEN: usize = 16_392;
 /// How long ago the delinquent validator stopped voting, in slots; more than the 128 that make it delinquent.
 const SILENT_SLOTS: u64 = 3_000;
 
-/// Writes every account of `cast` at `slot`.
-pub(crate) fn write(
-    accounts: &mut Accounts,
-    cast: &Cast,
-    seed: u64,
-    slot: Slot,
-    slots_per_epoch: u64,
-    now: i64,
-) {
+/// Writes every account of `cast` at the first slot.
+pub(crate) fn write(accounts: &mut Accounts, cast: &Cast, genesis: &Genesis) {
+    let Genesis { seed, first_slot: slot, slots_per_epoch, .. } = *genesis;
     let mut put = |key: Pubkey, account: Account| accounts.write(key, slot, account);
     programs(&mut put, seed);
     sysvars(&mut put, seed, slot, slots_per_epoch);
@@ -43,7 +38,7 @@ pub(crate) fn write(
     put(frozen, Account::exempt(address::TOKEN, state.encode()));
     put(cast.uninitialized_token, Account::exempt(address::TOKEN, vec![0; ACCOUNT_LEN]));
     for validator in &cast.validators {
-        validators(&mut put, validator, slot, slots_per_epoch, now);
+        validators(&mut put, validator, genesis);
     }
     for (key, addresses) in &cast.tables {
         let addresses = addresses.clone();
@@ -125,13 +120,8 @@ fn tokens(put: &mut impl FnMut(Pubkey, Account), seed: u64, coin: &Coin, authori
     put(coin.mint, Account::exempt(coin.program, mint.encode()));
 }
 
-fn validators(
-    put: &mut impl FnMut(Pubkey, Account),
-    validator: &Validator,
-    slot: Slot,
-    slots_per_epoch: u64,
-    now: i64,
-) {
+fn validators(put: &mut impl FnMut(Pubkey, Account), validator: &Validator, genesis: &Genesis) {
+    let Genesis { first_slot: slot, slots_per_epoch, slot_ms, unix_time: now, .. } = *genesis;
     let epoch = slot / slots_per_epoch;
     let last_vote = match validator.role {
         Role::Voting => slot.checked_sub(1),
@@ -150,7 +140,7 @@ fn validators(
         before += earned;
     }
     let last_timestamp = tower.votes.back().map_or((0, 0), |last| {
-        let ago = (slot - last) * 2 / 5; // Seconds, at 400 ms a slot.
+        let ago = (slot - last) * slot_ms / 1_000;
         (*last, now - i64::try_from(ago).unwrap_or(0))
     });
     let vote_state = VoteState {

@@ -6,8 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use super::{Cluster, Fault, Settings, call, cluster, code, result};
-use crate::methods::{Commitment, Pubkey};
+use super::{Cluster, Fault, Settings, call, cluster, code, further_methods, result};
+use crate::methods::{Commitment, Further, Pubkey};
 
 const CLOCK: &str = "SysvarC1ock11111111111111111111111111111111";
 const UNUSED: &str = "3uWi9x2SRpmjztkpkr2WWeBoVq3exjXG2YfDWLvm8KsQ";
@@ -353,6 +353,16 @@ fn probes_and_clients_get_the_small_methods() {
     assert!(Pubkey::parse(result(node, "getGenesisHash", &json!([])).as_str().unwrap()).is_ok());
     assert_eq!(result(node, "minimumLedgerSlot", &json!([])), Settings::default().first_slot);
     assert_eq!(code(node, "getNothing", &json!([])), -32_601);
+}
+
+#[test]
+fn further_methods_are_those_that_are_answered() {
+    let cluster = cluster();
+    let is_answered =
+        |method: &Further| call(cluster.node(0), method.as_str(), &json!([]))["error"]["code"] != -32_601;
+    let mut listed = further_methods();
+    listed.sort();
+    assert_eq!(listed, Further::all().filter(is_answered).collect::<Vec<_>>());
 }
 
 #[test]

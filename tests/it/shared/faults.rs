@@ -131,23 +131,19 @@ async fn under_load_no_caller_fails_whatever_becomes_of_the_store() {
         }
     };
     let faults = async {
-        let moment = || tokio::time::sleep(Duration::from_millis(400));
-        let back =
-            |what: &'static str| a.until(what, || a.front().cache.shares() && b.front().cache.shares());
-        moment().await;
+        let shares = || (a.front().cache.shares(), b.front().cache.shares());
+        a.until("it is used at first", || !store.keys("test:cache").is_empty()).await;
         store.pause();
-        moment().await;
+        a.until("both leave it alone while it is paused", || shares() == (false, false)).await;
         store.resume();
-        back("after a pause").await;
+        a.until("both take it up after the pause", || shares() == (true, true)).await;
         store.kill();
-        moment().await;
+        a.until("both leave it alone while it is gone", || shares() == (false, false)).await;
         store.restart();
-        back("after a restart").await;
-        moment().await;
-        assert!(!store.keys("test:cache").is_empty(), "it is used again");
+        a.until("both take it up after the restart", || shares() == (true, true)).await;
+        a.until("it is used again", || !store.keys("test:cache").is_empty()).await;
         store.flush();
-        moment().await;
-        assert!(!store.keys("test:cache").is_empty(), "and again");
+        a.until("it is used after it was emptied", || !store.keys("test:cache").is_empty()).await;
         () = redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).query(&mut store.connection()).unwrap();
         let refused = |stage| counted(stage, SharedOperation::Put, SharedResult::Refused) > 0;
         a.until("it is full", || refused(&a) && refused(&b)).await;

@@ -38,7 +38,8 @@ answer of the same context slot is the truth. What is judged:
 - lives: never behind what the node had shown one (stretched) ttl before the call was sent, nor further behind what it
   had shown one probe before than the (stretched) bound in slots; a call that went up is never behind what the node had
   shown when it was sent.
-- order: at confirmed and finalized the slots of one request's answers do not go back.
+- order: at confirmed and finalized the slots of one request's answers do not go back, nor do those of an account,
+  whichever form, list or token balance shows it.
 - the Clock sysvar's own slot is context.slot.
 
 Exits with 1 when anything was found. Needs only Python; base64+zstd is unpacked by whichever there is of Python's

@@ -18,9 +18,13 @@ class Request:
             if isinstance(p, dict) and method in ("getAccountInfo", "getMultipleAccounts"):
                 p.setdefault("encoding", "binary" if method == "getAccountInfo" else "base64")
         self.key = json.dumps([method, same], separators=(",", ":"), sort_keys=True)
-        # Accounts in any plain form follow from one entry as long as they are small.
-        plain = "parsed" if self.encoding == "jsonParsed" else "plain"
-        self.form = (str(params[0]), plain, commitment) if method == "getAccountInfo" and params else None
+        # The accounts that an answer shows, in whatever form.
+        self.accounts = []
+        if kind == "contextual" and params:
+            if method in ("getAccountInfo", "getTokenAccountBalance"):
+                self.accounts = [str(params[0])]
+            elif method == "getMultipleAccounts":
+                self.accounts = [str(key) for key in params[0]]
 
     def takes_min_context_slot(self):
         return self.method in ("getAccountInfo", "getMultipleAccounts", "getFeeForMessage")

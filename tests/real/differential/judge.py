@@ -1,7 +1,7 @@
 """The rules: what is checked of each answer that came through slotfront.
 
 - `check_life`: conditions and bounds, which need no second answer.
-- `check_order`: the slots of one request's answers do not go back.
+- `check_order`: the slots of one request's answers do not go back, nor those of an account, in whatever form.
 - `compare`: the node's own answer of the same slot is equal.
 - `same_block`: for blocks, which have no context slot to compare by.
 """
@@ -75,13 +75,20 @@ def check_error_alone(front):
         run.found("-32016", request, f"data.contextSlot {at}, the node had shown {shown.at(front.sent - PROBE_S)} long before", front)
 
 
+NO_FLOOR = (0, None)
+
+
 def floor_of(request):
-    return {own: run.floors.get((request.key, own), (0, None)) for own in (False, True)}, run.form_floors.get(request.form, 0)
+    """What had been answered so far: to the same request, and of each account that it shows."""
+    return (
+        {own: run.floors.get((request.key, own), NO_FLOOR) for own in (False, True)},
+        {account: run.account_floors.get((account, request.commitment), NO_FLOOR) for account in request.accounts},
+    )
 
 
 def check_order(front, floors):
     """`floors`: what had been answered, by any thread, before this was sent; apart for those with a minContextSlot."""
-    floors, form_floor = floors
+    floors, account_floors = floors
     request = front.request
     if request.kind != "contextual" or front.slot is None:
         return
@@ -93,15 +100,23 @@ def check_order(front, floors):
                 run.found(kind, request, f"slot {front.slot} after {floor}", front, [before])
             break
     else:
-        if request.form and front.slot < form_floor:
-            run.count("went back", f"{request.commitment}: another form of the account")
-    place = (request.key, front.wanted is not None)
+        # A list that mixes slots carries the lowest, and each account in it may be of a higher one.
+        mixes = run.within_bound and request.method == "getMultipleAccounts"
+        for account, (floor, before) in account_floors.items():
+            if front.slot < floor and not mixes:
+                kind = "backwards, in another form"
+                run.count("went back", f"{request.commitment}: {kind}")
+                if request.commitment != "processed":
+                    run.found(kind, request, f"{account} at slot {front.slot} after {floor}", front, [before])
+                break
+    what = f"earlier through slotfront: {front.status} minContextSlot {front.wanted} sent {front.sent:.3f}"
+    shown = (front.slot, f"{what} {request.key[:200]} {front.body[:200]}")
     with run.lock:
-        if front.slot > run.floors.get(place, (0, None))[0]:
-            what = f"earlier through slotfront: {front.status} minContextSlot {front.wanted} sent {front.sent:.3f}"
-            run.floors[place] = (front.slot, f"{what} {front.body[:200]}")
-        if request.form and front.slot > run.form_floors.get(request.form, 0):
-            run.form_floors[request.form] = front.slot
+        places = [(run.floors, (request.key, front.wanted is not None))]
+        places += [(run.account_floors, (account, request.commitment)) for account in request.accounts]
+        for held, place in places:
+            if front.slot > held.get(place, NO_FLOOR)[0]:
+                held[place] = shown
 
 
 # ---- checks against the node's answers ----

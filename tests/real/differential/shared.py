@@ -25,7 +25,7 @@ class Run:
         self.samples = Timeline()
         self.block_since = {}
         self.floors = {}
-        self.form_floors = {}
+        self.account_floors = {}
         self.truths = Truths(self.count)
 
     def count(self, table, row, n=1):

@@ -81,7 +81,7 @@ class Truth:
             await asyncio.sleep(0.1)
 
     def forget(self):
-        """What is older than any answer may be: a thousand slots are 400 s."""
+        """What is older than any answer may be: a thousand slots are minutes."""
         for held in (self.at, self.fees, self.votes):
             for slot in sorted(held)[:-1000]:
                 del held[slot]

@@ -29,6 +29,9 @@ max_in_flight = {{ int .Values.server.maxInFlight }}
 max_connections = {{ int .Values.server.maxConnections }}
 drain_timeout = "{{ int .Values.server.drainSeconds }}s"
 trusted_proxies = {{ toJson .Values.server.trustedProxies }}
+{{- with .Values.server.clientIpHeader }}
+client_ip_header = {{ . | quote }}
+{{- end }}
 cors_origins = {{ toJson .Values.server.corsOrigins }}
 
 [auth]
@@ -67,6 +70,9 @@ max_in_flight = {{ int . }}
 {{- end }}
 {{- if $upstream.http2 }}
 http2 = true
+{{- end }}
+{{- with $upstream.genesis }}
+genesis = {{ . | quote }}
 {{- end }}
 {{- with $upstream.headers }}
 headers = { {{ $headers := . }}{{ range $j, $name := keys . | sortAlpha }}{{ if $j }}, {{ end }}{{ $name }} = "file:/etc/slotfront/secrets/upstream-{{ $i }}-{{ $name }}"{{ end }} }

@@ -129,6 +129,87 @@ fn every_recorded_shape_is_made_from_every_other_that_holds_it() {
     assert_eq!(proved, expected);
 }
 
+/// A recorded text as a node of 4.2 might write it, where callers read version 1: the recorded version 0 becomes 1, its
+/// messages get a config, and some rewards are of a new type.
+fn as_newer(text: &Bytes) -> Bytes {
+    const CONFIG: &str = r#","transactionConfig":{"computeUnitLimit":1400000,"heapSize":null,"loadedAccountsDataSizeLimit":null,"priorityFee":50000}"#;
+    let text = str::from_utf8(text).unwrap().replace(r#""version":0"#, r#""version":1"#);
+    let text = text.replace(r#""rewardType":"Voting""#, r#""rewardType":"DeactivatedStake""#);
+    let mut pieces = text.split(r#""recentBlockhash":""#);
+    let mut newer = pieces.next().unwrap().to_owned();
+    for piece in pieces {
+        let (blockhash, rest) = piece.split_once('"').unwrap();
+        newer.extend([r#""recentBlockhash":""#, blockhash, "\"", CONFIG, rest]);
+    }
+    newer.into()
+}
+
+#[test]
+fn blocks_of_newer_nodes_are_reshaped_alike() {
+    let recorded = recorded();
+    let newer = |shape: Shape| Shape { max_version: shape.max_version.map(|_| 1), ..shape };
+    let (mut proved, mut configs, mut types) = (0, 0, 0);
+    for (from, to) in pairs(&recorded) {
+        let (Some(kept), Some(asked), Some(result)) = (shape(from), shape(to), from.result()) else {
+            continue;
+        };
+        if derivable(kept, asked) && kept != asked {
+            let made = reshape(&as_newer(result), newer(kept), newer(asked));
+            assert!(made == to.result().map(as_newer), "{} from {}", to.name, from.name);
+            proved += 1;
+            let source = as_newer(result);
+            let source = str::from_utf8(&source).unwrap();
+            configs += usize::from(source.contains("transactionConfig"));
+            types += usize::from(source.contains("DeactivatedStake"));
+        }
+    }
+    // Exact, so that none can stop proving something unseen.
+    assert_eq!((proved, configs, types), (2_901, 817, 462));
+}
+
+#[test]
+fn a_member_that_is_not_known_is_for_a_node_to_judge() {
+    let recorded = recorded();
+    let with = |at: &str, text: &Bytes| {
+        let text = str::from_utf8(text).unwrap();
+        let member = format!(r#"{{"aNewMember":1,{}"#, at.trim_start_matches('{'));
+        let newer = if at.is_empty() {
+            text.replacen('{', r#"{"aNewMember":1,"#, 1)
+        } else {
+            text.replace(at, &member)
+        };
+        (newer != text).then(|| Bytes::from(newer))
+    };
+    let no_rewards = |shape: Shape| Shape { rewards: false, ..shape };
+    for (kept, asked, at, expected) in [
+        // What is opened for the change.
+        (NONE, no_rewards(NONE), "", false),
+        (SIGNATURES, NONE, "", false),
+        (FULL, SIGNATURES, "", false),
+        (FULL, no_rewards(FULL), r#"{"meta":"#, false),
+        (FULL, ACCOUNTS, r#"{"meta":"#, false),
+        (FULL, SIGNATURES, r#"{"meta":"#, false),
+        (BASE64, SIGNATURES, r#"{"meta":"#, false),
+        (FULL, no_rewards(FULL), r#"{"computeUnitsConsumed":"#, false),
+        (ACCOUNTS, no_rewards(ACCOUNTS), r#"{"err":"#, false),
+        (FULL, ACCOUNTS, r#"{"accountKeys":"#, false),
+        (FULL, SIGNATURES, r#"{"message":"#, false),
+        // What goes with the transactions, or stays as it is.
+        (FULL, NONE, r#"{"meta":"#, true),
+        (JSON, no_rewards(JSON), r#"{"message":"#, true),
+        (FULL, SIGNATURES, r#"{"accountKeys":"#, true),
+        (FULL, no_rewards(FULL), r#"{"accountKeys":"#, true),
+    ] {
+        let sources = recorded.iter().filter(|exchange| shape(exchange) == Some(kept));
+        let newer: Vec<_> = sources.filter_map(|exchange| with(at, exchange.result()?)).collect();
+        assert!(!newer.is_empty(), "no {kept:?} has {at}");
+        for source in newer {
+            let made = reshape(&source, kept, asked);
+            assert_eq!(made.is_some(), expected, "{asked:?} from {kept:?} with a member at {at:?}");
+        }
+    }
+}
+
 #[test]
 fn what_a_shape_lacks_is_not_made_from_it() {
     let binary = Shape { encoding: BlockEncoding::Binary, ..FULL };

@@ -5,6 +5,7 @@
 //! behind what was shown. And that what is kept, fresh and holds the form is served without a node.
 
 mod named;
+mod order;
 mod written;
 
 use super::scene::{Caller, Scene, on_a_stepped_clock, terms};
@@ -13,6 +14,7 @@ use crate::cache::CacheStatus;
 use crate::config::Assemble;
 use crate::error::Error;
 use crate::methods::{AccountEncoding, DataSlice};
+use order::AccountShown;
 use written::{ACCOUNTS, NONE, Wish, holds, marks, query, text, value, wish_of};
 
 const LISTS: [&[u8]; 7] = [&[0, 1], &[1, 0], &[0, 0], &[0, 2], &[2, 3], &[0, 1, 2, 3], &[]];
@@ -103,6 +105,8 @@ struct Play {
     scene: Scene<Wish>,
     settings: Settings,
     shown: Vec<Shown>,
+    accounts_shown: Vec<AccountShown>,
+    falls: Vec<AccountShown>,
     /// Whether anybody asked under conditions, for whom further calls of the same may be under way.
     conditions: bool,
     failed: bool,
@@ -114,7 +118,8 @@ impl Play {
             config.cache.assemble = settings.assemble;
             config.pool.merge = settings.merge;
         });
-        Self { scene, settings, shown: Vec::new(), conditions: false, failed: false }
+        let (shown, accounts_shown, falls) = (Vec::new(), Vec::new(), Vec::new());
+        Self { scene, settings, shown, accounts_shown, falls, conditions: false, failed: false }
     }
 
     async fn plays(mut self, steps: Vec<Step>) -> Result<(), TestCaseError> {
@@ -179,6 +184,9 @@ impl Play {
             let marks = vec![number; wish.accounts.len()];
             NodeReply::Result(text(&wish, number, slot, &marks).expect("base58 is not asked for").into())
         };
+        if self.scene.calls[number].ask.floor.is_some_and(|floor| slot < floor) {
+            self.falls_to(&wish, slot);
+        }
         self.scene.lands(number, Some((body, slot)), true);
     }
 
@@ -203,7 +211,7 @@ impl Play {
         }
         for (caller, answer) in &answered {
             match answer {
-                Ok(answer) => self.holds(caller, answer)?,
+                Ok(answer) => self.holds(caller, answer, down)?,
                 Err(error) => self.may_fail(caller, error)?,
             }
         }
@@ -211,7 +219,7 @@ impl Play {
     }
 
     /// What an answer promises.
-    fn holds(&mut self, caller: &Caller<Wish>, answer: &Answer) -> Result<(), TestCaseError> {
+    fn holds(&mut self, caller: &Caller<Wish>, answer: &Answer, down: bool) -> Result<(), TestCaseError> {
         let Wish { accounts, list, commitment, .. } = &caller.wish;
         let told = || format!("{:?} wanted {:?}: {answer:?}", caller.wish, caller.wanted);
         let body = match &answer.payload {
@@ -224,9 +232,12 @@ impl Play {
             Payload::Error { .. } => return self.is_refused_rightly(caller, answer),
         };
         let (context, marks) = marks(&caller.wish, &body);
-        let expected = text(&caller.wish, context, answer.slot, &marks);
+        let expected = text(&caller.wish, context, answer.stamp.slot, &marks);
         prop_assert_eq!(Some(&body), expected.as_ref(), "not what a node writes");
-        prop_assert_eq!(self.scene.calls[context].said.as_ref().map(|said| said.slot), Some(answer.slot));
+        prop_assert_eq!(
+            self.scene.calls[context].said.as_ref().map(|said| said.slot),
+            Some(answer.stamp.slot)
+        );
         for (n, mark) in accounts.iter().zip(&marks).chain([(&NONE, &context)]) {
             let call = &self.scene.calls[*mark];
             let asked = wish_of(&call.ask.query);
@@ -236,15 +247,21 @@ impl Play {
             prop_assert!(*n == NONE || asked.accounts.contains(n), "of another account: {}", told());
             prop_assert!(call.era >= caller.era, "from before a clearing: {}", told());
             let mixes = *list && self.settings.assemble == Assemble::WithinBound;
-            prop_assert!(slot == answer.slot || (mixes && slot > answer.slot), "of another slot: {}", told());
+            prop_assert!(
+                slot == answer.stamp.slot || (mixes && slot > answer.stamp.slot),
+                "of another slot: {}",
+                told()
+            );
             self.is_not_too_old(caller, answer.status, *mark)?;
         }
         prop_assert!(self.wanted_is_met(caller, answer), "below what was wanted: {}", told());
         self.is_not_behind(caller, answer)?;
+        let shown: Vec<_> = accounts.iter().copied().zip(marks.iter().copied()).collect();
+        self.no_account_is_behind(caller, answer, &shown, down)?;
         let kept = marks.iter().all(|mark| self.scene.calls[*mark].said.as_ref().unwrap().keepable);
         if kept && !marks.is_empty() {
             let (step, era) = (self.scene.step, self.scene.era);
-            self.shown.push(Shown { wish: caller.wish.clone(), slot: answer.slot, step, era });
+            self.shown.push(Shown { wish: caller.wish.clone(), slot: answer.stamp.slot, step, era });
         }
         Ok(())
     }
@@ -293,7 +310,7 @@ impl Play {
         let at_once =
             matches!(answer.status, CacheStatus::Hit { .. }) && caller.asked_in + 1 == self.scene.step;
         let floor = caller.wanted.filter(|_| at_once);
-        caller.min.max(floor).is_none_or(|wanted| answer.slot >= wanted)
+        caller.min.max(floor).is_none_or(|wanted| answer.stamp.slot >= wanted)
     }
 
     /// What was shown to whoever asked the same before, while that may be held.
@@ -311,7 +328,12 @@ impl Play {
 
     fn is_not_behind(&self, caller: &Caller<Wish>, answer: &Answer) -> Result<(), TestCaseError> {
         let floor = self.floor(caller);
-        prop_assert!(floor.is_none_or(|floor| answer.slot >= floor), "{:?} back from {:?}", answer, floor);
+        prop_assert!(
+            floor.is_none_or(|floor| answer.stamp.slot >= floor),
+            "{:?} back from {:?}",
+            answer,
+            floor
+        );
         Ok(())
     }
 
@@ -337,7 +359,7 @@ impl Play {
             asked.commitment == caller.wish.commitment
                 && asked.accounts.iter().any(|n| caller.wish.accounts.contains(n))
                 && call.era >= caller.era
-                && said.is_some_and(|said| said.slot >= answer.slot)
+                && said.is_some_and(|said| said.slot >= answer.stamp.slot)
                 && self.is_not_too_old(caller, answer.status, mark).is_ok()
         });
         prop_assert!(made_of_one, "{:?}: {:?}", caller.wish, answer);
@@ -358,9 +380,11 @@ impl Play {
             let of = Wish { accounts: vec![n], ..wish.clone() };
             let parsed = |form: AccountForm| form.encoding == AccountEncoding::JsonParsed;
             let form = |mark: usize| wish_of(&self.scene.calls[mark].ask.query).form;
+            let highest = self.of_accounts(&of).map(|(_, slot)| slot).max()?;
             let said: Vec<_> =
                 self.of_accounts(&of).filter(|(mark, _)| parsed(form(*mark)) == parsed(wish.form)).collect();
-            let newest = said.iter().map(|(_, slot)| *slot).max()?;
+            // One of the other kind may have shown more.
+            let newest = said.iter().map(|(_, slot)| *slot).max().filter(|newest| *newest == highest)?;
             let mut last = said.iter().filter(|(_, slot)| *slot == newest);
             let serves = |mark: usize| {
                 self.is_fresh(mark, wish.commitment, 0) && holds(n, form(mark), mark, wish.form)

@@ -105,7 +105,7 @@ fn block(query: &BlockQuery, mark: usize) -> String {
         (BlockDetails::Accounts, _) => format!(r#"{{"accountKeys":[{mark}],"signatures":["{signature}"]}}"#),
         (_, BlockEncoding::Base64) => format!(r#"["{wire}","base64"]"#),
         (_, encoding) => format!(
-            r#"{{"message":{{"accountKeys":[{mark}],"as":"{}"}},"signatures":["{signature}"]}}"#,
+            r#"{{"message":{{"accountKeys":[{mark}],"recentBlockhash":"{}"}},"signatures":["{signature}"]}}"#,
             encoding.as_str()
         ),
     };

@@ -5,12 +5,14 @@
 
 use std::sync::LazyLock;
 
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
 use super::*;
 use crate::error::Error;
 use crate::pool::WayBack;
+use crate::telemetry::Trace;
 
 /// Read once: a case has its own cache, and most of the settings of all.
 pub(super) static CONFIG: LazyLock<Config> = LazyLock::new(|| {
@@ -34,6 +36,7 @@ pub(super) struct Call {
     way_back: Option<WayBack>,
     /// What it brought, if that was a node's word.
     pub(super) said: Option<Said>,
+    pub(super) landed_at: Option<Instant>,
 }
 
 /// A node's word.
@@ -105,6 +108,13 @@ impl<W> Scene<W> {
         self.waiting.push(Caller { wish, min, wanted, asked_at, era, asked_in, task });
     }
 
+    /// Takes every turn to make a long answer, so that whoever needs one waits until they are dropped.
+    pub(super) async fn takes_all_turns(&self) -> OwnedSemaphorePermit {
+        let turns = &self.cache.makers;
+        let all = u32::try_from(turns.available_permits()).unwrap();
+        Arc::clone(turns).acquire_many_owned(all).await.unwrap()
+    }
+
     pub(super) fn clears(&mut self) {
         self.era += 1;
         self.cache.clear();
@@ -125,6 +135,7 @@ impl<W> Scene<W> {
     pub(super) fn lands(&mut self, number: usize, word: Option<(NodeReply, Slot)>, confirmed: bool) {
         let call = &mut self.calls[number];
         let Some(way_back) = call.way_back.take() else { return };
+        call.landed_at = Some(Instant::now());
         let answer = word.map(|(body, slot)| {
             let commitment = call.ask.query.commitment().filter(|_| call.ask.query.has_context());
             let believed = commitment.is_none_or(|c| slot <= self.frontier.slot(c) + BELIEVED);
@@ -146,7 +157,14 @@ impl<W> Scene<W> {
         }
         while let Ok((ask, way_back)) = self.going_up.try_recv() {
             let (sent_at, era) = (Instant::now(), self.era);
-            self.calls.push(Call { ask, sent_at, era, way_back: Some(way_back), said: None });
+            self.calls.push(Call {
+                ask,
+                sent_at,
+                era,
+                way_back: Some(way_back),
+                said: None,
+                landed_at: None,
+            });
         }
         self.step += 1;
         let mut answered = Vec::new();
@@ -178,5 +196,7 @@ pub(super) fn on_a_stepped_clock<T>(case: impl Future<Output = T>) -> T {
 
 /// What a caller asks of the cache beside the query.
 pub(super) fn terms(bypass: bool, floor: Option<Slot>) -> Terms {
-    Terms { bypass, floor, deadline: Instant::now() + Duration::from_secs(30), trace: Trace::default() }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let (caller, trace) = (crate::pool::Caller::default(), Trace::default());
+    Terms { bypass, floor, deadline, coding: None, caller, trace }
 }

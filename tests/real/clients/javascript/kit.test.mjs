@@ -130,7 +130,7 @@ test('a key that is none is 401', async () => {
 });
 
 // The library has no retry of its own: it says 429, and its caller can read when to come back.
-test('over the rate, it says 429 and when to come back', async () => {
+test('over the rate, it says 429, why, and when to come back', async () => {
   const slow = createSolanaRpc(scene.slow.kit);
   // Equal calls of one moment would be one: the library joins them.
   const configs = COMMITMENTS.flatMap((commitment) => [{ commitment }, { commitment, minContextSlot: SLOT }]);
@@ -141,6 +141,7 @@ test('over the rate, it says 429 and when to come back', async () => {
     http(429)(reason);
     const seconds = Number(reason.context.headers.get('retry-after'));
     assert.ok(seconds >= 1 && seconds <= 3, `${seconds}`);
+    assert.equal(reason.context.headers.get('x-slotfront-error'), '-32092 rate');
   }
   await new Promise((done) => setTimeout(done, 3000));
   assert.ok((await slow.getSlot().send()) >= SLOT);

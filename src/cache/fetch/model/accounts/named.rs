@@ -69,3 +69,33 @@ fn a_list_is_not_put_together_behind_one_that_was_shown() {
     // The list is fetched as it is asked for, since no sizes are known; then each account whole.
     plays(vec![list(), lands(-1), Step::Wait(8_000), asks(0), lands(0), asks(1), lands(0), list()]);
 }
+
+#[test]
+fn a_kept_list_is_not_shown_behind_one_of_its_accounts() {
+    let asks = |n| ask(n, AccountEncoding::Base64, None, Conditions::default());
+    let list = || ask_list(AccountEncoding::Base64);
+    let lands = |behind| Step::Lands(0, Some(behind));
+    plays(vec![list(), lands(2), Step::Wait(8_000), asks(0), lands(0), list(), lands(0)]);
+    let parsed = || ask(0, AccountEncoding::JsonParsed, None, Conditions::default());
+    plays(vec![asks(0), lands(2), parsed(), lands(0), asks(0), lands(0)]);
+}
+
+#[test]
+fn a_list_made_of_what_is_above_a_fallen_floor_raises_it() {
+    let finalized = |accounts: &[u8]| {
+        let (form, commitment) =
+            (AccountForm { encoding: AccountEncoding::Base64, slice: None }, Commitment::Finalized);
+        Step::Ask(Wish { accounts: accounts.to_vec(), list: true, form, commitment }, Conditions::default())
+    };
+    let single = || ask(0, AccountEncoding::Base64, None, Conditions::default());
+    let lands = |behind| Step::Lands(0, Some(behind));
+    plays(vec![
+        single(),
+        lands(0),
+        finalized(&[1, 0]),
+        lands(1),
+        finalized(&[0, 0]),
+        finalized(&[1, 0]),
+        lands(0),
+    ]);
+}

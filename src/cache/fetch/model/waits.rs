@@ -1,0 +1,177 @@
+//! Answers that take long to make wait for their turn, while time and slots pass.
+
+use super::scene::{Scene, on_a_stepped_clock, terms};
+use super::*;
+use crate::cache::Answer;
+use crate::error::Error;
+
+/// Bytes of each account: fetched whole, and together more than what an async worker writes itself.
+const SPACE: usize = 64 * 1024;
+const ACCOUNTS: u8 = 8;
+
+/// A call of `method` with these params, at a commitment.
+fn call(method: Method, params: &str, config: &str, commitment: Commitment) -> Query {
+    let params = format!(r#"[{params}{{"commitment":"{commitment}"{config}}}]"#);
+    Query::parse(method, &Params::Array(Bytes::from(params)), Profile::Node).unwrap()
+}
+
+/// A long list, in an encoding.
+fn list(encoding: &str, commitment: Commitment) -> Query {
+    let keys: Vec<_> = (0..ACCOUNTS).map(|n| format!("\"{}\"", Pubkey([n; 32]))).collect();
+    let params = format!("[{}],", keys.join(","));
+    call(Method::GetMultipleAccounts, &params, &format!(r#","encoding":"{encoding}""#), commitment)
+}
+
+fn list_at(slot: Slot) -> NodeReply {
+    let data = BASE64.encode(vec![7; SPACE]);
+    let value = format!(
+        r#"{{"data":["{data}","base64"],"executable":false,"lamports":1,"owner":"{}","rentEpoch":0,"space":{SPACE}}}"#,
+        Pubkey([0; 32])
+    );
+    let values = vec![value; ACCOUNTS.into()].join(",");
+    NodeReply::Result(format!(r#"{{"context":{{"slot":{slot}}},"value":[{values}]}}"#).into())
+}
+
+type Told = Result<Answer, Error>;
+
+/// The one answer that is there by now.
+async fn answer(scene: &mut Scene<()>) -> Option<Told> {
+    let mut answered = scene.settles().await;
+    // Work beside the async workers takes real time, in which the clock stands.
+    for _ in 0..1000 {
+        if !answered.is_empty() {
+            break;
+        }
+        tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(1))).await.unwrap();
+        answered = scene.settles().await;
+    }
+    assert!(answered.len() <= 1);
+    answered.pop().map(|(_, answer)| answer)
+}
+
+/// A scene in which the long list is kept, of the newest slot.
+async fn with_a_long_list(commitment: Commitment) -> Scene<()> {
+    let mut scene = Scene::new(|_| ());
+    scene.ask((), list("base64", commitment), terms(false, None));
+    lands(&mut scene, commitment, 0).await;
+    scene
+}
+
+/// The call that is under way lands at the newest slot.
+async fn lands(scene: &mut Scene<()>, commitment: Commitment, number: usize) -> Slot {
+    assert!(scene.settles().await.is_empty());
+    let slot = scene.at(commitment, 0);
+    scene.lands(number, Some((list_at(slot), slot)), true);
+    let told = answer(scene).await.unwrap().unwrap();
+    assert_eq!(told.stamp.slot, slot);
+    slot
+}
+
+#[test]
+fn a_hit_is_judged_again_after_its_wait() {
+    for (name, wait, slots) in [("time", 401, 0), ("slots", 1, 2)] {
+        on_a_stepped_clock(async {
+            let mut scene = with_a_long_list(Commitment::Processed).await;
+            let turns = scene.takes_all_turns().await;
+            scene.ask((), list("base64+zstd", Commitment::Processed), terms(false, None));
+            assert!(scene.settles().await.is_empty(), "{name}");
+            advance(Duration::from_millis(wait)).await;
+            scene.moves_on(Commitment::Processed, slots);
+            drop(turns);
+            // It is too old by then: a node is asked, and its answer is the caller's.
+            assert!(answer_or_call(&mut scene, 1).await.is_none(), "{name}");
+            assert_eq!(scene.under_way(), [1], "{name}");
+            let slot = lands(&mut scene, Commitment::Processed, 1).await;
+            assert_eq!(slot, FIRST + slots, "{name}");
+        });
+    }
+}
+
+/// What the caller is told, unless so many calls more went up first.
+async fn answer_or_call(scene: &mut Scene<()>, calls: usize) -> Option<Told> {
+    for _ in 0..1000 {
+        let answered = scene.settles().await.pop();
+        if answered.is_some() || scene.calls.len() > calls {
+            return answered.map(|(_, answer)| answer);
+        }
+        tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(1))).await.unwrap();
+    }
+    None
+}
+
+#[test]
+fn the_deadline_ends_the_wait_for_a_turn() {
+    for commitment in [Commitment::Processed, Commitment::Finalized] {
+        on_a_stepped_clock(async {
+            let mut scene = with_a_long_list(commitment).await;
+            let turns = scene.takes_all_turns().await;
+            scene.ask((), list("base64+zstd", commitment), terms(false, None));
+            assert!(scene.settles().await.is_empty());
+            advance(Duration::from_secs(31)).await;
+            let told = scene.settles().await.pop().map(|(_, told)| told.map(|_| ()));
+            assert!(matches!(told, Some(Err(Error::TimedOut(_)))), "{commitment}: {told:?}");
+            drop(turns);
+        });
+    }
+}
+
+#[test]
+fn a_hit_that_waited_is_not_behind_what_was_shown_meanwhile() {
+    on_a_stepped_clock(async {
+        let mut scene = with_a_long_list(Commitment::Confirmed).await;
+        let turns = scene.takes_all_turns().await;
+        scene.ask((), list("base64+zstd", Commitment::Confirmed), terms(false, None));
+        assert!(scene.settles().await.is_empty());
+        scene.moves_on(Commitment::Confirmed, 1);
+        scene.ask((), list("base64", Commitment::Confirmed), terms(true, None));
+        let newer = lands(&mut scene, Commitment::Confirmed, 1).await;
+        drop(turns);
+        assert_eq!(answer(&mut scene).await.unwrap().unwrap().stamp.slot, newer);
+        assert_eq!(scene.calls.len(), 2, "what is kept serves");
+    });
+}
+
+/// A scene in which all vote accounts are kept, which is a long text, and the call for one of them.
+async fn with_vote_accounts() -> (Scene<()>, Query) {
+    let mut scene = Scene::new(|_| ());
+    let more = "x".repeat(usize::from(ACCOUNTS) * SPACE);
+    let vote = format!(r#"{{"votePubkey":"{}","more":"{more}"}}"#, Pubkey([1; 32]));
+    let all = NodeReply::Result(format!(r#"{{"current":[{vote}],"delinquent":[]}}"#).into());
+    scene.ask((), call(Method::GetVoteAccounts, "", "", Commitment::Processed), terms(false, None));
+    assert!(scene.settles().await.is_empty());
+    scene.lands(0, Some((all, FIRST)), true);
+    assert!(answer(&mut scene).await.unwrap().is_ok());
+    let config = format!(r#","votePubkey":"{}""#, Pubkey([1; 32]));
+    (scene, call(Method::GetVoteAccounts, "", &config, Commitment::Processed))
+}
+
+#[test]
+fn a_part_of_what_is_kept_is_judged_again_after_its_wait() {
+    on_a_stepped_clock(async {
+        let (mut scene, only) = with_vote_accounts().await;
+        advance(Duration::from_millis(970)).await;
+        let turns = scene.takes_all_turns().await;
+        scene.ask((), only, terms(false, None));
+        assert!(scene.settles().await.is_empty());
+        assert!(scene.under_way().is_empty(), "it waits for its turn");
+        advance(Duration::from_millis(40)).await;
+        drop(turns);
+        assert!(answer_or_call(&mut scene, 1).await.is_none());
+        assert_eq!(scene.under_way(), [1], "a node is asked");
+    });
+}
+
+#[test]
+fn a_flight_without_a_turn_soon_asks_a_node() {
+    on_a_stepped_clock(async {
+        let (mut scene, only) = with_vote_accounts().await;
+        let turns = scene.takes_all_turns().await;
+        scene.ask((), only, terms(false, None));
+        assert!(scene.settles().await.is_empty());
+        assert!(scene.under_way().is_empty(), "it waits for its turn");
+        advance(Duration::from_millis(101)).await;
+        assert!(scene.settles().await.is_empty());
+        assert_eq!(scene.under_way(), [1]);
+        drop(turns);
+    });
+}

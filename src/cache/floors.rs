@@ -1,0 +1,293 @@
+//! The slots below which accounts are not shown: for each account and commitment the highest slot of any answer that
+//! showed it, alone, in a list, in any form, or as a token balance.
+//!
+//! A floor holds for as long as an answer of a lower slot could still be served. Held entries cannot tell it by
+//! themselves: the one that was shown may be evicted while an older list still holds the account.
+//!
+//! The memory is bounded. Where more floors are in force than fit, the older half of a shard is folded into one number,
+//! below which no account without a floor of its own is shown. That costs hits, and never shows an older slot.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Cache;
+use super::key::{Key, Plan};
+use crate::methods::{Commitment, Pubkey, Slot};
+use crate::uniform::BuildUniform;
+
+/// So many for each commitment that two threads seldom meet at one.
+const SHARDS: usize = 64;
+/// One floor for so many bytes of the cache's capacity: an entry of an account weighs more than half of that.
+const BYTES_A_FLOOR: u64 = 1024;
+/// The least number of floors in a shard's half.
+const MIN_HALF: usize = 32;
+
+/// The span of the floors of no account.
+const NO_ACCOUNTS: (Slot, Slot) = (Slot::MAX, 0);
+
+/// The floors of all accounts.
+pub(super) struct AccountFloors {
+    /// [`SHARDS`] for each commitment.
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+    started: Instant,
+    /// How many floors a half of a shard holds.
+    half: usize,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard(RwLock<Floors>);
+
+/// A floor, and until when it holds, in milliseconds after the start.
+#[derive(Debug, Clone, Copy, Default)]
+struct Floor {
+    slot: Slot,
+    until_ms: u64,
+}
+
+/// Floors by the hash of the account. Two accounts of one hash would share the higher floor.
+#[derive(Default)]
+struct Floors {
+    young: HashMap<u64, Floor, BuildUniform>,
+    old: HashMap<u64, Floor, BuildUniform>,
+    /// The highest floor that was let go while it held.
+    folded: Floor,
+}
+
+impl Floors {
+    /// The floor that holds at `now_ms`; 0 where there is none.
+    fn slot(&self, hash: u64, now_ms: u64) -> Slot {
+        let own = self.young.get(&hash).or_else(|| self.old.get(&hash));
+        let floor = own.unwrap_or(&self.folded);
+        if floor.until_ms >= now_ms { floor.slot } else { 0 }
+    }
+
+    fn put(&mut self, hash: u64, floor: Floor, half: usize, now_ms: u64) {
+        if self.young.len() >= half && !self.young.contains_key(&hash) {
+            let held = self.old.values().filter(|floor| floor.until_ms >= now_ms);
+            // One that has ended says nothing any more.
+            let before = Some(self.folded).filter(|folded| folded.until_ms >= now_ms).unwrap_or_default();
+            self.folded = held.fold(before, |folded, floor| Floor {
+                slot: folded.slot.max(floor.slot),
+                until_ms: folded.until_ms.max(floor.until_ms),
+            });
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(hash, floor);
+    }
+}
+
+impl AccountFloors {
+    /// No floors, and room for as many as a cache of `capacity` bytes may need.
+    pub(super) fn new(capacity: u64) -> Self {
+        let halves = BYTES_A_FLOOR * (SHARDS * Commitment::ALL.len() * 2) as u64;
+        let half = usize::try_from(capacity / halves).unwrap_or(usize::MAX).max(MIN_HALF);
+        let shards = (0..SHARDS * Commitment::ALL.len()).map(|_| Shard::default()).collect();
+        Self { shards, hasher: RandomState::new(), started: Instant::now(), half }
+    }
+
+    /// The lowest and the highest floor among `accounts`; an account without one has 0.
+    pub(super) fn span(&self, accounts: &[Pubkey], commitment: Commitment, now: Instant) -> (Slot, Slot) {
+        let now_ms = self.ms(now);
+        accounts.iter().fold(NO_ACCOUNTS, |(lowest, highest), account| {
+            let (shard, hash) = self.shard(account, commitment);
+            let slot = shard.read().slot(hash, now_ms);
+            (lowest.min(slot), highest.max(slot))
+        })
+    }
+
+    /// Raises the floors of `accounts` that are not above `slot`: they hold for `life` from `now` on.
+    pub(super) fn raise(
+        &self,
+        accounts: &[Pubkey],
+        commitment: Commitment,
+        slot: Slot,
+        life: Duration,
+        now: Instant,
+    ) {
+        self.change(accounts, commitment, slot, life, now, |floor| floor <= slot);
+    }
+
+    /// Lets the floors of `accounts` that are above `slot`, and not above `from`, fall to `slot`. Returns true if any did.
+    pub(super) fn fall(
+        &self,
+        accounts: &[Pubkey],
+        commitment: Commitment,
+        (from, slot): (Slot, Slot),
+        life: Duration,
+        now: Instant,
+    ) -> bool {
+        self.change(accounts, commitment, slot, life, now, |floor| floor > slot && floor <= from)
+    }
+
+    /// Forgets the floors of `account`.
+    pub(super) fn forget(&self, account: &Pubkey) {
+        for commitment in Commitment::ALL {
+            let (shard, hash) = self.shard(account, commitment);
+            let mut floors = shard.write();
+            floors.young.remove(&hash);
+            floors.old.remove(&hash);
+        }
+    }
+
+    /// Forgets all floors.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let all = std::mem::take(&mut *shard.write());
+            drop(all);
+        }
+    }
+
+    /// Sets the floors that `changes` to `slot`. Returns true if it set any.
+    fn change(
+        &self,
+        accounts: &[Pubkey],
+        commitment: Commitment,
+        slot: Slot,
+        life: Duration,
+        now: Instant,
+        changes: impl Fn(Slot) -> bool,
+    ) -> bool {
+        let now_ms = self.ms(now);
+        let until_ms = now_ms.saturating_add(millis(life));
+        let mut any = false;
+        for account in accounts {
+            let (shard, hash) = self.shard(account, commitment);
+            let mut floors = shard.write();
+            if changes(floors.slot(hash, now_ms)) {
+                floors.put(hash, Floor { slot, until_ms }, self.half, now_ms);
+                any = true;
+            }
+        }
+        any
+    }
+
+    fn shard(&self, account: &Pubkey, commitment: Commitment) -> (&Shard, u64) {
+        let hash = self.hasher.hash_one(account);
+        // The table within takes its bits from both ends.
+        let shard = (hash >> 32) as usize % SHARDS;
+        (&self.shards[commitment.index() * SHARDS + shard], hash)
+    }
+
+    fn ms(&self, now: Instant) -> u64 {
+        millis(now.saturating_duration_since(self.started))
+    }
+}
+
+impl Cache {
+    /// The slot below which no answer under `key` is shown, since one of its accounts was; 0 where there is none.
+    pub(super) fn floor(&self, key: &Key, now: Instant) -> Slot {
+        self.floors_under(key, now).1
+    }
+
+    /// The lowest and the highest floor of the accounts under `key`.
+    pub(super) fn floors_under(&self, key: &Key, now: Instant) -> (Slot, Slot) {
+        let span = |(accounts, commitment): (&[Pubkey], _)| self.floors.span(accounts, commitment, now);
+        key.accounts().map_or(NO_ACCOUNTS, span)
+    }
+
+    /// The accounts under `key` are shown at `slot`.
+    pub(super) fn raises(&self, key: &Key, slot: Slot, now: Instant) {
+        if let Some((accounts, commitment)) = key.accounts() {
+            self.floors.raise(accounts, commitment, slot, self.rules.longest_life(commitment), now);
+        }
+    }
+
+    /// No node reaches `floor` any more, which was asked for: it falls to `slot`, and that is counted.
+    pub(super) fn falls(&self, key: &Key, floor: Slot, slot: Slot) {
+        let Some((accounts, commitment)) = key.accounts().filter(|_| slot < floor) else { return };
+        let life = self.rules.longest_life(commitment);
+        if self.floors.fall(accounts, commitment, (floor, slot), life, Instant::now()) {
+            self.metrics.cache_floor_resets.at(()).inc();
+        }
+    }
+
+    /// What is held for `plan` is shown at `slot`: floors that have fallen below it, of which `lowest` is one, rise again.
+    pub(super) fn shows(&self, plan: &Plan, slot: Slot, lowest: Slot) {
+        if slot <= lowest {
+            return;
+        }
+        // What was held before the cache was emptied raises nothing.
+        let _held = self.generation.hold();
+        if self.candidates(plan).into_iter().flatten().any(|held| held.slot() == slot) {
+            self.raises(&plan.key, slot, Instant::now());
+        }
+    }
+}
+
+impl Shard {
+    fn read(&self) -> RwLockReadGuard<'_, Floors> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Floors> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFE: Duration = Duration::from_secs(10);
+    const C: Commitment = Commitment::Confirmed;
+
+    fn account(n: u64) -> Pubkey {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&n.to_le_bytes());
+        Pubkey(bytes)
+    }
+
+    #[tokio::test]
+    async fn a_floor_rises_falls_when_told_and_ends() {
+        let (floors, now) = (AccountFloors::new(1 << 20), Instant::now());
+        let [a, b] = [account(1), account(2)];
+        let highest = |accounts: &[Pubkey], at: Instant| floors.span(accounts, C, at).1;
+        floors.raise(&[a, b], C, 10, LIFE, now);
+        floors.raise(&[a], C, 12, LIFE, now);
+        floors.raise(&[a], C, 11, LIFE, now);
+        assert_eq!((highest(&[a], now), highest(&[b], now), highest(&[a, b], now)), (12, 10, 12));
+        assert_eq!(floors.span(&[a, b], C, now), (10, 12));
+        assert_eq!(floors.span(&[a], Commitment::Finalized, now), (0, 0), "each commitment has its own");
+        assert!(!floors.fall(&[a], C, (11, 9), LIFE, now), "it rose since that floor was looked at");
+        assert!(floors.fall(&[a, b], C, (12, 11), LIFE, now));
+        assert_eq!((highest(&[a], now), highest(&[b], now)), (11, 10));
+        let (last, over) = (now + LIFE, now + LIFE + Duration::from_millis(1));
+        assert_eq!((highest(&[a], last), highest(&[a], over)), (11, 0));
+        floors.raise(&[a], C, 8, LIFE, over);
+        assert_eq!(highest(&[a], over), 8, "what has ended holds nothing down");
+        floors.forget(&a);
+        assert_eq!((highest(&[a], now), highest(&[b], now)), (0, 10));
+        floors.clear();
+        assert_eq!(highest(&[b], now), 0);
+    }
+
+    #[tokio::test]
+    async fn floors_that_do_not_fit_are_never_lost_only_raised() {
+        let (floors, now) = (AccountFloors::new(0), Instant::now());
+        let room = MIN_HALF * 2 * SHARDS;
+        let accounts: Vec<_> = (0..4 * room as u64).map(account).collect();
+        for (slot, account) in (1..).zip(&accounts) {
+            floors.raise(std::slice::from_ref(account), C, slot, LIFE, now);
+        }
+        for (slot, account) in (1..).zip(&accounts) {
+            assert!(floors.span(std::slice::from_ref(account), C, now).0 >= slot, "{slot}");
+        }
+        let held: usize =
+            floors.shards.iter().map(|shard| shard.read().young.len() + shard.read().old.len()).sum();
+        assert!(held <= room, "{held} of {room}");
+        let newest = accounts.last().map(|account| floors.span(std::slice::from_ref(account), C, now).1);
+        assert_eq!(newest, Some(accounts.len() as u64), "the newest stand for themselves");
+        let over = now + LIFE + Duration::from_millis(1);
+        assert_eq!(floors.span(&accounts, C, over), (0, 0));
+    }
+}

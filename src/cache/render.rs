@@ -1,0 +1,83 @@
+//! An entry in the form that a caller asked for.
+
+use bytes::Bytes;
+
+use super::derive::account::Unmade;
+use super::derive::{list, samples};
+use super::entry::{Body, Entry, Kept, Payload};
+use super::key::ALL_SAMPLES;
+use super::store::Held;
+use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
+use crate::node::OFF_WORKER_BYTES;
+
+/// The answer to `query` where it is a short one and is held as the caller wants it.
+pub(super) fn short(query: &Query, held: &Held) -> Option<Payload> {
+    match query {
+        Query::Account(q) => held.short(Some(q.form)),
+        Query::Samples(q) if q.limit < ALL_SAMPLES => None,
+        _ => held.short(None),
+    }
+}
+
+/// What `entry` says in the form of `query`, and whether it was made from another.
+pub(super) fn written(query: &Query, entry: &Entry) -> Result<(Payload, bool), Unmade> {
+    let (form, asked, made) = match (&entry.kept, query) {
+        (Kept::Account { result, value, asked, .. }, Query::Account(q)) => {
+            (q.form, *asked, list::write_single(result, value, q.form))
+        }
+        (Kept::Accounts { context, values, asked }, Query::Accounts(q)) => {
+            (q.form, *asked, list::write_list(context, values, q.form))
+        }
+        (Kept::Said(Payload::Result(Body::One(all))), Query::Samples(q)) if q.limit < ALL_SAMPLES => {
+            let head = samples::head(all, q.limit).ok_or(Unmade::Broken)?;
+            return Ok((Payload::Result(head.into()), true));
+        }
+        (Kept::Said(payload), _) => return Ok((payload.clone(), entry.stamp.derived)),
+        _ => return Err(Unmade::Broken),
+    };
+    // For the caller's own form it was fetched, whatever form served.
+    let fetched_for_it = form.slice.is_none() && asked == Some(form.encoding);
+    match made {
+        Ok((body, differs)) => {
+            Ok((Payload::Result(body), entry.stamp.derived || (differs && !fetched_for_it)))
+        }
+        Err(Unmade::Base58TooLong) => Ok((base58_too_long(), !fetched_for_it)),
+        Err(Unmade::Broken) => Err(Unmade::Broken),
+    }
+}
+
+/// A node's own refusal.
+fn base58_too_long() -> Payload {
+    let body = format!(r#"{{"code":{BASE58_TOO_LONG_CODE},"message":"{BASE58_TOO_LONG}"}}"#);
+    Payload::Error { code: BASE58_TOO_LONG_CODE, body: Bytes::from(body) }
+}
+
+/// The most bytes that the caller's form of `entry` takes beside what is kept.
+pub(super) fn most_written(query: &Query, entry: &Entry) -> usize {
+    match (&entry.kept, query) {
+        (Kept::Account { value, .. }, Query::Account(q)) => value.most_written(q.form),
+        (Kept::Accounts { values, .. }, Query::Accounts(q)) => {
+            values.iter().map(|value| value.most_written(q.form)).sum()
+        }
+        (Kept::Said(payload), _) => payload.len(),
+        _ => 0,
+    }
+}
+
+/// Whether making the caller's form of `entry` would keep an async worker from others.
+pub(super) fn is_long_work(query: &Query, entry: &Entry) -> bool {
+    entry.kept.weight() > OFF_WORKER_BYTES && !is_as_kept(query, entry)
+}
+
+/// Whether the caller's form of `entry` is the one that is kept.
+pub(super) fn is_as_kept(query: &Query, entry: &Entry) -> bool {
+    match (&entry.kept, query) {
+        (Kept::Account { value, .. }, Query::Account(q)) => value.is_kept_in(q.form),
+        (Kept::Accounts { values, .. }, Query::Accounts(q)) => {
+            values.iter().all(|value| value.is_kept_in(q.form))
+        }
+        (Kept::Said(_), Query::Samples(q)) => q.limit == ALL_SAMPLES,
+        (Kept::Said(_), _) => true,
+        _ => false,
+    }
+}

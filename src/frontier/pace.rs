@@ -1,0 +1,195 @@
+//! The length of a slot, measured by how the frontier moves.
+//!
+//! Pure: every move is reported with its time. Steps of some seconds are compared with each other, because a frontier
+//! also moves for other reasons than time: a cluster is restarted, nodes come back, a machine was suspended.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::methods::Slot;
+
+/// The shortest time between the two moves of the frontier that a step is measured by.
+const STEP: Duration = Duration::from_secs(5);
+/// The number of steps that are kept: together they are a minute at least.
+const STEPS: usize = 12;
+/// A step counts if its slots are at most so many times longer or shorter than those of the middle one.
+const USUAL: f64 = 2.0;
+
+/// The frontier's newest steps.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// The move that the next step begins with.
+    mark: Option<(Instant, Slot)>,
+    /// The length of a slot in each step, in seconds; the newest is last.
+    steps: VecDeque<f64>,
+}
+
+impl Pace {
+    /// Takes in that the frontier has moved to `slot`, forwards or back.
+    pub(super) fn moved(&mut self, slot: Slot, now: Instant) {
+        let Some((at, from)) = self.mark.filter(|(_, from)| slot > *from) else {
+            self.mark = Some((now, slot));
+            return;
+        };
+        let time = now.saturating_duration_since(at);
+        if time < STEP {
+            return;
+        }
+        if self.steps.len() == STEPS {
+            self.steps.pop_front();
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a number of slots that passed in some seconds")]
+        self.steps.push_back(time.as_secs_f64() / (slot - from) as f64);
+        self.mark = Some((now, slot));
+    }
+
+    /// Returns how long a slot takes; `None` until a minute is known.
+    ///
+    /// The mean of the steps that are about as fast as the middle one: up to five of twelve may be of any length.
+    pub(super) fn slot_time(&self) -> Option<Duration> {
+        if self.steps.len() < STEPS {
+            return None;
+        }
+        let mut steps: Vec<f64> = self.steps.iter().copied().collect();
+        steps.sort_unstable_by(f64::total_cmp);
+        let middle = steps[STEPS / 2];
+        steps.retain(|step| (middle / USUAL..=middle * USUAL).contains(step));
+        #[expect(clippy::cast_precision_loss, reason = "at most twelve")]
+        let mean = steps.iter().sum::<f64>() / steps.len() as f64;
+        Some(Duration::from_secs_f64(mean))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A stretch of the chain as a pool sees it.
+    #[derive(Debug, Clone, Copy)]
+    enum Stretch {
+        /// So many seconds of slots of so many milliseconds.
+        Runs(u64, u64),
+        /// Every fourth slot is skipped, for so many seconds at so many milliseconds a slot.
+        Skips(u64, u64),
+        /// The frontier stands still for so many seconds.
+        Stands(u64),
+        /// The frontier jumps by so many slots, forwards or back, in no time.
+        Jumps(i64),
+        /// The nodes are not reached for so many seconds, while slots of so many milliseconds pass.
+        Unseen(u64, u64),
+    }
+    use Stretch::{Jumps, Runs, Skips, Stands, Unseen};
+
+    /// A pace after these stretches, one after the other, whose moves are seen each `poll` milliseconds.
+    fn after(stretches: &[Stretch], poll: u64) -> Pace {
+        let start = Instant::now();
+        let (mut pace, mut ms, mut slot, mut shown) = (Pace::default(), 0, 1_000_000, 0);
+        for stretch in stretches {
+            match *stretch {
+                Runs(seconds, slot_ms) | Skips(seconds, slot_ms) => {
+                    let (began, from) = (ms, slot);
+                    while ms < began + seconds * 1_000 {
+                        ms += poll;
+                        slot = from + (ms - began) / slot_ms;
+                        let skipped = matches!(stretch, Skips(..)) && slot.is_multiple_of(4);
+                        if slot != shown && !skipped {
+                            shown = slot;
+                            pace.moved(slot, start + Duration::from_millis(ms));
+                        }
+                    }
+                }
+                Stands(seconds) => ms += seconds * 1_000,
+                Jumps(slots) => {
+                    slot = slot.saturating_add_signed(slots);
+                    shown = slot;
+                    pace.moved(slot, start + Duration::from_millis(ms));
+                }
+                Unseen(seconds, slot_ms) => {
+                    ms += seconds * 1_000;
+                    slot += seconds * 1_000 / slot_ms;
+                }
+            }
+        }
+        pace
+    }
+
+    /// The slot time in whole milliseconds.
+    fn ms(pace: &Pace) -> Option<u128> {
+        pace.slot_time().map(|time| (time + Duration::from_micros(500)).as_millis())
+    }
+
+    #[test]
+    fn a_minute_of_slots_tells_their_length() {
+        for (name, stretches, expected) in [
+            ("nothing", &[][..], None),
+            ("less than a minute", &[Runs(55, 250)][..], None),
+            ("a minute and a bit", &[Runs(62, 250)][..], Some(250)),
+            ("slots of 200 ms", &[Runs(70, 200)][..], Some(200)),
+            ("slots of 400 ms", &[Runs(70, 400)][..], Some(400)),
+            ("many are skipped", &[Skips(70, 250)][..], Some(250)),
+            ("the chain becomes faster", &[Runs(70, 400), Runs(65, 250)][..], Some(250)),
+            ("the chain stands still", &[Runs(70, 250), Stands(60)][..], Some(250)),
+            ("it goes on after standing still", &[Runs(70, 250), Stands(60), Runs(20, 250)][..], Some(250)),
+            ("the nodes were not reached", &[Runs(70, 250), Unseen(600, 250), Runs(20, 250)][..], Some(250)),
+            ("the machine slept", &[Runs(70, 250), Jumps(100_000), Runs(20, 250)][..], Some(250)),
+            (
+                "the cluster began again below",
+                &[Runs(70, 250), Jumps(-500_000), Runs(20, 250)][..],
+                Some(250),
+            ),
+            ("it flaps", &[Runs(70, 250), Jumps(900), Jumps(-900), Runs(9, 250), Jumps(900)][..], Some(250)),
+        ] {
+            for poll in [10, 50] {
+                assert_eq!(ms(&after(stretches, poll)), expected, "{name}, seen each {poll} ms");
+            }
+        }
+    }
+
+    #[test]
+    fn probes_once_a_second_tell_it_nearly_as_well() {
+        for slot_ms in [200, 250, 300, 400] {
+            for poll in [900, 1_000, 1_100] {
+                let told = after(&[Runs(70, slot_ms)], poll).slot_time().unwrap().as_secs_f64() * 1_000.0;
+                #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
+                let off = told / slot_ms as f64 - 1.0;
+                assert!(off.abs() < 0.05, "{told} for {slot_ms} by {poll}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_reads_backwards_changes_nothing() {
+        let (mut pace, now) = (Pace::default(), Instant::now() + Duration::from_secs(100));
+        for second in 0..=70 {
+            pace.moved(second * 4, now + Duration::from_secs(second));
+            pace.moved(second * 4 + 1, now - Duration::from_secs(50));
+        }
+        let told = pace.slot_time().map(|time| time.as_secs_f64());
+        assert!(told.is_some_and(|told| (0.24..0.26).contains(&told)), "{told:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn five_odd_steps_of_twelve_move_it_little(
+            slot_ms in 50..2_000_u64,
+            odd in prop::collection::vec((0..12_usize, 1..100_000_u64, 5..10_000_u64), 0..=5),
+        ) {
+            let (mut pace, mut now, mut slot) = (Pace::default(), Instant::now(), 7);
+            pace.moved(slot, now);
+            for step in 0..12 {
+                let (slots, seconds) = odd.iter().find(|(at, ..)| *at == step)
+                    .map_or((60_000 / slot_ms, 0), |(_, slots, seconds)| (*slots, *seconds));
+                now += if seconds == 0 { Duration::from_millis(slots * slot_ms) } else { Duration::from_secs(seconds) };
+                slot += slots;
+                pace.moved(slot, now);
+            }
+            #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+            let times = pace.slot_time().unwrap().as_secs_f64() * 1_000.0 / slot_ms as f64;
+            prop_assert!((0.5..=2.0).contains(&times), "{times} times {slot_ms} ms");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The content codings that a client takes, by its `Accept-Encoding` (RFC 9110, 12.5.3).
+
+use super::fields::{Fields, elements};
+use crate::coding::Coding;
+
+/// Thousandths, from 0, which refuses, to 1000.
+type Weight = u16;
+/// The weight of a coding that is named without one.
+const FULL: Weight = 1000;
+
+/// The codings of ours that a client takes.
+///
+/// A client that refuses `identity` still gets short answers plain. RFC 9110, 12.1, lets a server do so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Accepted {
+    /// By the number of each coding; 0 where the client refuses it or would rather have plain text.
+    weights: [Weight; Coding::ALL.len()],
+}
+
+impl Accepted {
+    /// Reads all `Accept-Encoding` fields, which are one list. Without any, the client gets plain text.
+    pub(super) fn of(fields: &(impl Fields + ?Sized)) -> Self {
+        let (mut named, mut identity, mut star) = ([None; Coding::ALL.len()], None, None);
+        for (name, weight) in fields.all("accept-encoding").flat_map(elements).filter_map(element) {
+            let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+            let known = if let Some(coding) = Coding::ALL.into_iter().find(|coding| is(coding.as_str())) {
+                &mut named[coding as usize]
+            } else if is("x-gzip") {
+                &mut named[Coding::Gzip as usize]
+            } else if is("identity") {
+                &mut identity
+            } else if name == b"*" {
+                &mut star
+            } else {
+                continue;
+            };
+            // Of a coding that is named twice, the lower weight counts.
+            *known = Some(known.map_or(weight, |before: Weight| before.min(weight)));
+        }
+        let plain = identity.or(star).unwrap_or(0);
+        let weights = named.map(|own| own.or(star).unwrap_or(0)).map(|own| if own < plain { 0 } else { own });
+        Self { weights }
+    }
+
+    /// Returns the coding of the highest weight; of equals zstd, which is faster and packs better.
+    pub(super) fn best(self) -> Option<Coding> {
+        let weight = |coding: &Coding| self.weights[*coding as usize];
+        let taken = [Coding::Gzip, Coding::Zstd].into_iter().filter(|coding| weight(coding) > 0);
+        taken.max_by_key(weight)
+    }
+
+    /// Returns true if the client takes `coding`, though it may like another better.
+    pub(super) fn takes(self, coding: Coding) -> bool {
+        self.weights[coding as usize] > 0
+    }
+}
+
+/// Reads `gzip;q=0.5` as a name and its weight; `None` where it is not of that form.
+fn element(text: &[u8]) -> Option<(&[u8], Weight)> {
+    let mut parts = text.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    let name = parts.next().filter(|name| !name.is_empty())?;
+    let weight = match parts.next() {
+        None => FULL,
+        Some([b'q' | b'Q', b'=', digits @ ..]) => weight(digits)?,
+        Some(_) => return None,
+    };
+    parts.next().is_none().then_some((name, weight))
+}
+
+/// Reads `0`, `0.25` or `1.000`, with at most three digits after the point.
+fn weight(text: &[u8]) -> Option<Weight> {
+    let (whole, fraction) = match text {
+        [whole] => (whole, &[][..]),
+        [whole, b'.', fraction @ ..] if fraction.len() <= 3 => (whole, fraction),
+        _ => return None,
+    };
+    let digits = (0..3).map(|place| fraction.get(place).copied().unwrap_or(b'0'));
+    let all = std::iter::once(*whole).chain(digits).try_fold(0, |weight, digit| {
+        digit.is_ascii_digit().then(|| weight * 10 + Weight::from(digit - b'0'))
+    })?;
+    (all <= FULL).then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::HeaderMap;
+    use hyper::header::{ACCEPT_ENCODING, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn the_client_chooses() {
+        for (header, expected) in [
+            ("", None),
+            ("br", None),
+            ("identity", None),
+            ("gzip, deflate", Some(Coding::Gzip)),
+            ("GZIP;q=0.5", Some(Coding::Gzip)),
+            ("x-gzip", Some(Coding::Gzip)),
+            ("gzip, zstd", Some(Coding::Zstd)),
+            ("ZSTD ; Q=0.001 , br", Some(Coding::Zstd)),
+            // Refused by a weight of nothing, whatever its letters and digits.
+            ("gzip;q=0", None),
+            ("gzip;Q=0", None),
+            ("gzip; q=0.000", None),
+            ("gzip ;\tq=0.", None),
+            ("zstd;q=0, gzip", Some(Coding::Gzip)),
+            // The higher weight wins, also of what stays plain.
+            ("zstd;q=0.2, gzip;q=0.9", Some(Coding::Gzip)),
+            ("zstd;q=0.9, gzip;q=1.000", Some(Coding::Gzip)),
+            ("identity, gzip;q=0.5", None),
+            ("identity;q=0.5, gzip;q=0.5", Some(Coding::Gzip)),
+            ("identity;q=0, gzip", Some(Coding::Gzip)),
+            ("identity;q=0", None),
+            // The star stands for whatever is not named.
+            ("*", Some(Coding::Zstd)),
+            ("*;q=0", None),
+            ("gzip, *;q=0", Some(Coding::Gzip)),
+            ("zstd;q=0, *", Some(Coding::Gzip)),
+            ("*;q=0.1, gzip;q=0", Some(Coding::Zstd)),
+            ("gzip;q=0, zstd;q=0, *", None),
+            // Weights that are none, and parameters that nobody knows, name nothing.
+            ("gzip;q=2", None),
+            ("gzip;q=-1", None),
+            ("gzip;q=0.0001", None),
+            ("gzip;q=", None),
+            ("gzip;level=1", None),
+            ("gzip;q=1;q=0", None),
+            (",, ,gzip,", Some(Coding::Gzip)),
+            // Named twice: the lower weight counts.
+            ("gzip, gzip;q=0", None),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(header))]);
+            assert_eq!(Accepted::of(&headers).best(), expected, "{header}");
+        }
+        let mut headers = HeaderMap::new();
+        headers.append(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+        headers.append(ACCEPT_ENCODING, HeaderValue::from_static("*;q=0"));
+        assert_eq!(Accepted::of(&headers).best(), Some(Coding::Gzip), "several fields are one list");
+    }
+}

@@ -1,0 +1,50 @@
+//! The number of requests that HTTP/2 may begin at once, on one connection and on all of them.
+//!
+//! A request costs its client a few bytes and the gateway some KiB, from its head to the end of its answer, and the key is
+//! not looked at before the body has come. HTTP/1.1 has one such request a connection, and connections are bounded.
+
+use tokio::time::Instant;
+
+use super::Front;
+use super::exchange::Exchange;
+use super::places::{Place, Places};
+use super::summary::{Summary, Wants};
+use crate::config::Server;
+use crate::gateway::Held;
+
+/// Requests at once on a connection that has not shown a good key. A client that shows one has all that the protocol allows.
+const WITHOUT_KEY: usize = 16;
+
+/// A request's place among all of HTTP/2, until it is dropped.
+pub(super) struct StreamPlace {
+    _place: Place,
+    _share: Held,
+}
+
+/// Places for the requests of all connections, shared between client addresses as connections are.
+pub(super) struct Streams(Places);
+
+impl Streams {
+    /// Places for all that may be in flight, and for as many that are not as HTTP/1.1 could have.
+    pub(super) fn new(server: &Server) -> Self {
+        Self(Places::new(server.max_in_flight.saturating_add(server.max_connections)))
+    }
+
+    /// A place for a request that has begun on the connection of `exchange`, unless there are too many.
+    pub(super) fn admit(
+        &self,
+        front: &Front,
+        exchange: &Exchange,
+        Summary { caller, wants, .. }: &Summary,
+    ) -> Option<StreamPlace> {
+        if exchange.wants_key(WITHOUT_KEY) {
+            let Wants::Call { key, .. } = wants else { return None };
+            let origin = caller.origin.as_deref();
+            // A wrong key counts as one that failed, or this would be a way to guess.
+            front.gateway.authenticate(key, caller.client, origin, Instant::now()).ok()?;
+            exchange.key_was_shown();
+        }
+        let (place, share) = self.0.take(caller.client)?;
+        Some(StreamPlace { _place: place, _share: share })
+    }
+}

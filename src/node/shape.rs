@@ -1,0 +1,217 @@
+//! The shape of a result: whether it has the members that callers and derivations depend on.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::answer::{AccountMembers, Contextual, elements};
+use crate::methods::{AccountEncoding, Query, Slot};
+
+/// Returns true if `result` has the shape of an answer to `query`, as far as anything here or a caller depends on it.
+pub fn fits(query: &Query, result: &Bytes) -> bool {
+    let account = |value: &[u8], encoding| {
+        let base64 = encoding == AccountEncoding::Base64;
+        let account = || AccountMembers::read(value);
+        value == b"null" || account().is_some_and(|account| !base64 || account.base64().is_some())
+    };
+    let value = || Contextual::split(result).map(|parts| parts.value);
+    match query {
+        Query::Account(q) => value().is_some_and(|value| account(&value, q.form.encoding)),
+        Query::Accounts(q) => value().and_then(|value| elements(&value)).is_some_and(|list| {
+            list.len() == q.pubkeys.len() && list.iter().all(|value| account(value, q.form.encoding))
+        }),
+        Query::Balance(_) => value().is_some_and(|value| has_text(&value, "amount")),
+        Query::Fee(_) => value().is_some_and(|value| serde_json::from_slice::<Option<u64>>(&value).is_ok()),
+        Query::Votes(_) => ["current", "delinquent"].into_iter().all(|list| {
+            let list = member::<&RawValue>(result, list).map(|list| result.slice_ref(list.get().as_bytes()));
+            list.is_some_and(|list| each(&list, |vote| has_text(vote, "votePubkey")))
+        }),
+        Query::Samples(_) => each(result, |sample| member::<Slot>(sample, "slot").is_some()),
+        Query::ClusterNodes => each(result, |node| has_text(node, "pubkey")),
+        // Null is a node's word, too: another one is asked then.
+        Query::Block(_) => result.as_ref() == b"null" || has_text(result, "blockhash"),
+    }
+}
+
+/// Returns true if `array` is one, and all its elements are `right`.
+fn each(array: &Bytes, right: impl Fn(&[u8]) -> bool) -> bool {
+    elements(array).is_some_and(|elements| elements.iter().all(|element| right(element)))
+}
+
+/// Returns true if `object` is one, and its member `name` is a string.
+fn has_text(object: &[u8], name: &str) -> bool {
+    member::<Text>(object, name).is_some()
+}
+
+/// A JSON string.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The member `name` of `object`, which is JSON: nothing behind the member is read.
+fn member<'a, T: Deserialize<'a>>(object: &'a [u8], name: &str) -> Option<T> {
+    let mut found = None;
+    let members = FirstNamed { name, found: &mut found };
+    // Ends with an error where it stops early.
+    let _ = serde_json::Deserializer::from_slice(object).deserialize_map(members);
+    found
+}
+
+/// Looks for the first member of a name.
+struct FirstNamed<'n, 'f, T> {
+    name: &'n str,
+    found: &'f mut Option<T>,
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for FirstNamed<'_, '_, T> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        while let Some(Text(name)) = members.next_key()? {
+            if name == self.name {
+                *self.found = Some(members.next_value()?);
+                return Ok(());
+            }
+            members.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jsonrpc::Params;
+    use crate::methods::{Method, Profile};
+
+    #[test]
+    fn an_answer_of_another_shape_is_none() {
+        let key = "11111111111111111111111111111111";
+        let one = |encoding: &str| {
+            query(Method::GetAccountInfo, &format!(r#"["{key}",{{"encoding":"{encoding}"}}]"#))
+        };
+        let two = query(Method::GetMultipleAccounts, &format!(r#"[["{key}","{key}"]]"#));
+        let account = r#"{"data":["","base64"],"owner":"x","space":0}"#;
+        for (query, value, expected) in [
+            (&one("base64"), "null", true),
+            (&one("base64"), account, true),
+            (&one("base64"), r#"{"owner":"x","space":0}"#, false),
+            (&one("base64"), r#"{"data":["","base58"],"owner":"x","space":0}"#, false),
+            (&one("jsonParsed"), r#"{"data":{"parsed":{}},"owner":"x"}"#, true),
+            (&one("base64"), "[]", false),
+            (&two, &format!("[{account},null]"), true),
+            (&two, &format!("[{account}]"), false),
+            (&two, &format!("[{account},7]"), false),
+            (&two, "null", false),
+        ] {
+            let result = Bytes::from(format!(r#"{{"context":{{"slot":5}},"value":{value}}}"#));
+            assert_eq!(fits(query, &result), expected, "{value}");
+        }
+        assert!(!fits(&two, &Bytes::from_static(b"null")));
+    }
+
+    #[test]
+    fn every_method_has_a_shape_of_its_own() {
+        let key = "11111111111111111111111111111111";
+        // Of one signer, without another account or an instruction.
+        let message = [&[1, 0, 0, 1][..], &[9; 32], &[8; 32], &[0]].concat();
+        let message = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, message);
+        let rows = [
+            (
+                Method::GetAccountInfo,
+                format!(r#"["{key}"]"#),
+                r#"{"context":{"slot":5},"value":{"data":"","owner":"x"}}"#,
+            ),
+            (
+                Method::GetMultipleAccounts,
+                format!(r#"[["{key}"]]"#),
+                r#"{"context":{"slot":5},"value":[null]}"#,
+            ),
+            (
+                Method::GetTokenAccountBalance,
+                format!(r#"["{key}"]"#),
+                r#"{"context":{"slot":5},"value":{"amount":"7","decimals":2,"uiAmount":null,"more":{}}}"#,
+            ),
+            (Method::GetFeeForMessage, format!(r#"["{message}"]"#), r#"{"context":{"slot":5},"value":5000}"#),
+            (
+                Method::GetVoteAccounts,
+                "[]".to_owned(),
+                r#"{"current":[{"votePubkey":"x","inflationRewardsCommissionBps":1}],"delinquent":[],"more":1}"#,
+            ),
+            (Method::GetRecentPerformanceSamples, "[]".to_owned(), r#"[{"slot":5,"more":1}]"#),
+            (Method::GetClusterNodes, "[]".to_owned(), r#"[{"pubkey":"x","gossip":null}]"#),
+            (Method::GetBlock, "[5]".to_owned(), r#"{"blockhash":"x","transactions":[],"more":1}"#),
+        ];
+        let odd = [
+            "7",
+            "-1",
+            "1.5",
+            "true",
+            r#""""#,
+            r#""text""#,
+            "{}",
+            "[7]",
+            "[[]]",
+            "[null]",
+            r#"{"not":"an array"}"#,
+            r#"{"context":{"slot":5}}"#,
+            r#"{"value":null}"#,
+            r#"{"context":{"slot":"5"},"value":null}"#,
+            r#"{"context":{"slot":5},"value":{}}"#,
+            r#"{"context":{"slot":5},"value":"5"}"#,
+            r#"{"context":{"slot":5},"value":-5}"#,
+            r#"{"context":{"slot":5},"value":{"amount":7}}"#,
+            r#"{"context":{"slot":5},"value":[7]}"#,
+            r#"{"current":[],"delinquent":null}"#,
+            r#"{"current":[]}"#,
+            r#"{"current":[{}],"delinquent":[]}"#,
+            r#"{"current":{},"delinquent":[]}"#,
+            r#"[{"slot":"5"}]"#,
+            r#"[{"pubkey":7}]"#,
+            "[{}]",
+            r#"["x"]"#,
+            r#"[["x"]]"#,
+            "[[5]]",
+            r#"{"context":{"slot":5},"value":["7"]}"#,
+            r#"{"blockhash":null}"#,
+            r#"{"blockhash":5,"transactions":[]}"#,
+        ];
+        for (at, (method, params, own)) in rows.iter().enumerate() {
+            let query = query(*method, params);
+            for (of, (_, _, result)) in rows.iter().enumerate() {
+                assert_eq!(
+                    fits(&query, &Bytes::from_static(result.as_bytes())),
+                    at == of,
+                    "{method:?}: {result}"
+                );
+            }
+            for result in odd {
+                assert!(!fits(&query, &Bytes::from_static(result.as_bytes())), "{method:?}: {result}");
+            }
+            let is_null = fits(&query, &Bytes::from_static(b"null"));
+            assert_eq!(is_null, *method == Method::GetBlock, "{own}");
+        }
+        for (method, params, result) in [
+            (Method::GetFeeForMessage, format!(r#"["{message}"]"#), r#"{"context":{"slot":5},"value":null}"#),
+            (Method::GetVoteAccounts, "[]".to_owned(), r#"{"delinquent":[],"current":[]}"#),
+            (Method::GetRecentPerformanceSamples, "[]".to_owned(), "[]"),
+            (Method::GetClusterNodes, "[]".to_owned(), "[]"),
+        ] {
+            assert!(
+                fits(&query(method, &params), &Bytes::from_static(result.as_bytes())),
+                "{method:?}: {result}"
+            );
+        }
+    }
+
+    fn query(method: Method, params: &str) -> Query {
+        let params = Params::Array(Bytes::copy_from_slice(params.as_bytes()));
+        Query::parse(method, &params, Profile::Node).unwrap()
+    }
+}

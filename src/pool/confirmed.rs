@@ -1,0 +1,103 @@
+//! Keeps the confirmed frontier young while calls miss.
+//!
+//! An answer tells the slot of its own commitment, and some tell none: while misses are at finalized, or for blocks,
+//! only probes would tell the confirmed slot. Here an answer makes its node tell that slot, too, once no node has for
+//! a quarter of a slot. There is no timer, so a pool that is asked nothing asks nothing.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::member::Member;
+use super::{Pool, lock, probe};
+use crate::methods::Commitment;
+use crate::node::NodeReply;
+
+/// The part of a slot for which no node need have named the newest confirmed one.
+const SILENT_PART: u32 = 4;
+/// The longest such time, where slots are slow.
+const LONGEST_SILENCE: Duration = Duration::from_millis(100);
+/// The fewest answers between two questions: what is asked beside the calls is at most this part of them.
+const ANSWERS: u32 = 4;
+
+/// What has happened since a node was last asked.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    asked_at: Option<Instant>,
+    answers: u32,
+}
+
+impl Silence {
+    /// Takes an answer in: whether its node is to be asked now. `heard` is how long ago a node last named the newest
+    /// confirmed slot.
+    fn answered(&mut self, heard: Duration, slot_time: Duration, now: Instant) -> bool {
+        let patience = (slot_time / SILENT_PART).min(LONGEST_SILENCE);
+        self.answers = self.answers.saturating_add(1);
+        let asked = self.asked_at.is_some_and(|at| now.saturating_duration_since(at) < patience);
+        let due = heard >= patience && !asked && self.answers >= ANSWERS;
+        if due {
+            *self = Self { asked_at: Some(now), answers: 0 };
+        }
+        due
+    }
+}
+
+impl Pool {
+    /// Takes in that `member` has answered a call.
+    pub(super) fn note_answer(&self, member: &Member, now: Instant) {
+        let heard = self.frontier.heard(Commitment::Confirmed, now);
+        let due = lock(&self.silence).answered(heard, self.frontier.slot_time(), now);
+        if due && member.take_spare_turn(now) {
+            member.want_slot();
+        }
+    }
+
+    /// Asks the node with this number for its confirmed slot, each time that an answer made it due; without end.
+    pub(super) async fn tell_confirmed(&self, id: usize) {
+        while let Some(member) = self.members().of(id) {
+            member.slot_wanted().await;
+            let params = json!([{ "commitment": Commitment::Confirmed.as_str() }]);
+            let era = self.frontier.era();
+            let said = probe::question(&member.client, "getSlot", &params).await;
+            // A fault is for the next probe to find.
+            if let Ok(NodeReply::Result(slot)) = said
+                && let Ok(slot) = serde_json::from_slice(&slot)
+            {
+                self.frontier.answered_in(era, id, Commitment::Confirmed, slot, Instant::now());
+            }
+        }
+        // It has left the pool, which its next probe finds.
+        std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_asked_once_all_were_silent() {
+        const MS: fn(u64) -> Duration = Duration::from_millis;
+        let start = Instant::now();
+        // Answers: how often, after how many milliseconds, and how long ago a node had named the slot.
+        for (name, slot_ms, answers, expected) in [
+            ("heard just now", 250, &[(9, 0, 62)][..], 0),
+            ("the fourth answer asks", 250, &[(4, 0, 63)], 1),
+            ("not again at once", 250, &[(40, 0, 63)], 1),
+            ("not again too soon", 250, &[(4, 0, 63), (4, 62, 250)], 1),
+            ("again a quarter of a slot later", 250, &[(4, 0, 63), (4, 63, 250)], 2),
+            ("slow slots are looked at as often", 2_000, &[(4, 0, 100), (4, 100, 200)], 2),
+            ("few calls ask little", 250, &[(1, 0, 900), (1, 500, 900), (1, 1_000, 900)], 0),
+        ] {
+            let mut silence = Silence::default();
+            let mut asked = 0;
+            for (times, at, heard) in answers {
+                for _ in 0..*times {
+                    asked += u32::from(silence.answered(MS(*heard), MS(slot_ms), start + MS(*at)));
+                }
+            }
+            assert_eq!(asked, expected, "{name}");
+        }
+    }
+}

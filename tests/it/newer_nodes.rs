@@ -1,0 +1,84 @@
+//! What nodes from 4.1 to 4.5 answer otherwise than one of 4.0, and what becomes of it.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use slotfront::methods::Commitment;
+use slotfront::sim::Fault;
+
+use crate::harness::Stage;
+
+/// A node answers each of these calls with that result.
+async fn answering(method: &str, result: Value) -> Stage {
+    let stage = Stage::of(1, |_| {}).await;
+    stage.cluster.node(0).fault_on(method, Fault::Result(result), None);
+    stage
+}
+
+/// Attempts that counted against a node.
+async fn faults(stage: &Stage) -> u64 {
+    let view = stage.admin("/api/upstreams").await.json();
+    view["upstreams"].as_array().unwrap().iter().map(|node| node["failures"].as_u64().unwrap()).sum()
+}
+
+#[tokio::test]
+async fn cluster_nodes_without_tpu_vote_pass_through() {
+    let nodes =
+        json!([{ "clientId": "Agave", "featureSet": 1, "gossip": null, "pubkey": "P", "version": "4.5.0" }]);
+    let stage = answering("getClusterNodes", nodes.clone()).await;
+    for cache in ["fwd=miss; stored", "hit; "] {
+        let reply = stage.call("getClusterNodes", json!([])).await;
+        assert_eq!(reply.result(), nodes);
+        assert!(reply.cache().starts_with(cache), "{}", reply.cache());
+    }
+}
+
+#[tokio::test]
+async fn vote_accounts_keep_their_commission_bps() {
+    let stage = Stage::of(1, |_| {}).await;
+    let mut all = stage.call("getVoteAccounts", json!([{ "commitment": "processed" }])).await.result();
+    for account in all["current"].as_array_mut().unwrap() {
+        account["inflationRewardsCommissionBps"] = json!(550);
+    }
+    stage.cluster.node(0).fault_on("getVoteAccounts", Fault::Result(all.clone()), None);
+    assert_eq!(stage.call("getVoteAccounts", json!([])).await.result(), all);
+    let one = &all["current"][0];
+    let reply = stage.call("getVoteAccounts", json!([{ "votePubkey": one["votePubkey"] }])).await;
+    assert_eq!(reply.result(), json!({ "current": [one], "delinquent": [] }));
+    assert!(reply.cache().ends_with("; detail=derived"), "{}", reply.cache());
+}
+
+#[tokio::test]
+async fn a_refusal_of_base58_is_the_nodes_word_and_not_kept() {
+    let stage = Stage::of(1, |_| {}).await;
+    let slot = stage.cluster.slot(Commitment::Finalized);
+    let ask = async |version: Option<u8>| {
+        let config = json!({ "encoding": "base58", "maxSupportedTransactionVersion": version });
+        stage.call("getBlock", json!([slot, config])).await
+    };
+    let message = "base58 encoding is not supported with maxSupportedTransactionVersion >= 1";
+    let refusal = Fault::Error { code: -32602, message: message.to_owned() };
+    stage.cluster.node(0).fault_on("getBlock", refusal, Some(2));
+    for _ in 0..2 {
+        let refused = ask(Some(1)).await;
+        assert_eq!((refused.code(), &refused.json()["error"]["message"]), (-32602, &json!(message)));
+        assert!(refused.cache().starts_with("fwd=miss"), "{}", refused.cache());
+    }
+    assert_eq!((stage.upstream_calls(), faults(&stage).await), (2, 0));
+    // A node of 4.0 answers, and what it says is kept for those who ask the same.
+    let answered = ask(Some(1)).await;
+    assert!(answered.result()["transactions"].is_array());
+    assert!(ask(Some(1)).await.cache().starts_with("hit"));
+}
+
+#[tokio::test]
+async fn a_message_of_version_1_goes_to_a_node() {
+    let answer = json!({ "context": { "apiVersion": "4.5.0", "slot": 7 }, "value": 5000 });
+    let stage = answering("getFeeForMessage", answer.clone()).await;
+    let message = STANDARD.encode([&[0x81, 1, 0, 1][..], &[7; 4092]].concat());
+    let reply = stage.call("getFeeForMessage", json!([message])).await;
+    assert_eq!(reply.result(), answer);
+    let too_long = STANDARD.encode([&[0x81][..], &[7; 4096]].concat());
+    assert_eq!(stage.call("getFeeForMessage", json!([too_long])).await.code(), -32602);
+    assert_eq!(stage.upstream_calls(), 1);
+}

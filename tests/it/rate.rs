@@ -1,0 +1,104 @@
+//! What counts as a call, and in which order a request is refused.
+
+use serde_json::{Value, json};
+use slotfront::config::Config;
+use slotfront::methods::{AnyMethod, Further, Method};
+
+use crate::harness::{Reply, Stage};
+
+fn plan(rps: u32, burst: u32) -> impl FnOnce(&mut Config) {
+    move |config| {
+        let plan = config.plans.get_mut("dev").unwrap();
+        (plan.rps, plan.burst, plan.max_batch) = (rps, burst, Some(20));
+        let allowed = [Method::GetAccountInfo, Method::GetClusterNodes].map(AnyMethod::Own);
+        plan.methods = Some(allowed.into());
+        config.passthrough = vec![Further::from_name("getSlot").unwrap()];
+    }
+}
+
+fn call(method: &str, params: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
+}
+
+/// The calls that are left at once.
+fn left(reply: &Reply) -> u32 {
+    let field = reply.header("ratelimit");
+    field.trim_start_matches("\"rate\";r=").split(';').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn calls_that_are_refused_count() {
+    for (method, params, code) in [
+        ("noSuchMethod", json!([]), -32601),
+        ("sendTransaction", json!(["AQ=="]), -32601),
+        ("getAccountInfo", json!(["x"]), -32602),
+        ("getVoteAccounts", json!([]), -32091),
+        ("getSlot", json!([]), -32091),
+    ] {
+        let stage = Stage::of(1, plan(1, 3)).await;
+        let elements = vec![call(method, &params); 20];
+        let answers = stage.post(Value::from(elements).to_string()).await.json();
+        let with = |code: i64| {
+            answers.as_array().unwrap().iter().filter(|answer| answer["error"]["code"] == code).count()
+        };
+        assert!(with(code) >= 3 && with(-32092) >= 10, "{method}: {answers}");
+        assert_eq!(with(code) + with(-32092), 20);
+    }
+}
+
+#[tokio::test]
+async fn elements_that_are_no_calls_count() {
+    let stage = Stage::of(1, plan(1, 3)).await;
+    let good = call("getClusterNodes", &json!([]));
+    let batch =
+        json!([{}, {"jsonrpc": "2.0", "method": "getClusterNodes"}, {"jsonrpc": "1.0", "id": 1}, good]);
+    let answers = stage.post(batch.to_string()).await.json();
+    let codes: Vec<_> =
+        answers.as_array().unwrap().iter().map(|answer| answer["error"]["code"].clone()).collect();
+    assert_eq!(codes, [-32600, -32600, -32092], "{answers}");
+}
+
+#[tokio::test]
+async fn bodies_that_hold_no_call_count_as_one() {
+    let long = Value::from(vec![json!({}); 21]).to_string();
+    let notification = r#"{"jsonrpc":"2.0","method":"getClusterNodes"}"#;
+    for (body, status) in [("no JSON", 200), ("{}", 200), (notification, 200), ("[]", 200), (&long, 413)] {
+        let stage = Stage::of(1, plan(1, 1000)).await;
+        for _ in 0..20 {
+            assert_eq!(stage.post(body.to_owned()).await.status, status, "{body}");
+        }
+        // A call a second comes back meanwhile.
+        let left = left(&stage.call("getClusterNodes", json!([])).await);
+        assert!((979..=989).contains(&left), "{left} are left after 20 times {body}");
+    }
+}
+
+#[tokio::test]
+async fn calls_that_find_no_place_count() {
+    let stage = Stage::of(1, |config| {
+        plan(1, 1000)(config);
+        config.server.max_in_flight = 1;
+    })
+    .await;
+    let hold = stage.cluster.node(0).hold("getClusterNodes");
+    let others = async {
+        hold.arrived(1).await;
+        for _ in 0..20 {
+            assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 503);
+        }
+        hold.release();
+    };
+    let (first, ()) = tokio::join!(stage.call("getClusterNodes", json!([])), others);
+    // A call a second comes back meanwhile.
+    assert!((979..=989).contains(&left(&first)), "{} are left", left(&first));
+}
+
+#[tokio::test]
+async fn whoever_is_limited_for_failed_keys_is_not_read() {
+    let stage = Stage::of(1, |config| config.auth.failed_per_minute = 1).await;
+    let wrong = || stage.call_as("wrong", "getClusterNodes", json!([]));
+    let first = wrong().await;
+    assert_eq!((first.status, first.json()["id"].clone()), (401, json!(1)));
+    let next = wrong().await;
+    assert_eq!((next.status, next.code(), next.json()["id"].clone()), (429, -32092, json!(null)));
+}

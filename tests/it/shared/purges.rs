@@ -1,0 +1,162 @@
+//! A purge at one gateway reaches the store, and every other gateway that reads it, also those that start later.
+
+use serde_json::{Value, json};
+use slotfront::cache::purge::Filter;
+use slotfront::config::{Config, Secret, Shared};
+use slotfront::methods::Method;
+use slotfront::telemetry::{EvictionCause, SharedOperation, SharedResult};
+use tokio::time::Instant;
+
+use super::{connected, counted, put, two, with};
+use crate::harness::{PATIENCE, Reply, Stage};
+use crate::redis_server::{Redis, RedisCluster};
+
+const TOKEN: &str = "admin";
+
+/// Settings with a store and an admin token.
+fn with_token(shared: Shared) -> impl FnOnce(&mut Config) {
+    |config| {
+        config.auth.admin_token = Some(Secret::new(TOKEN));
+        with(shared)(config);
+    }
+}
+
+async fn purge(stage: &Stage, query: &str) -> Value {
+    let request = stage.client.post(format!("{}/api/cache/purge{query}", stage.admin));
+    let reply = stage.send(request.header("authorization", format!("Bearer {TOKEN}"))).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    reply.json()
+}
+
+/// The calls for three blocks, by their slots.
+fn blocks(stage: &Stage) -> [(u64, Value); 3] {
+    let there = stage.cluster.examples();
+    let config = json!({"maxSupportedTransactionVersion": 0, "transactionDetails": "none"});
+    let before = [there.block_with_v0, there.block_with_v0 - 1, there.block_with_v0 - 2];
+    before.map(|slot| (slot, json!([slot, config])))
+}
+
+async fn is_hit(stage: &Stage, params: &Value) -> bool {
+    let reply: Reply = stage.call("getBlock", params.clone()).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    reply.cache().starts_with("hit")
+}
+
+async fn a_purge_holds_for_gateways_that_start_later(shared: Shared) {
+    let a = connected(Stage::with(with_token(shared)).await).await;
+    let blocks = blocks(&a);
+    for (shared, (_, params)) in (1..).zip(&blocks) {
+        a.call("getBlock", params.clone()).await;
+        put(&a, shared).await;
+    }
+    let (slot, purged) = &blocks[0];
+    assert_eq!(
+        purge(&a, &format!("?slot={slot}")).await,
+        json!({"done": true, "entries": 1, "shared": true})
+    );
+    // A new one, and one that is restarted, knows no more than this.
+    let b = connected(a.beside(|_| ()).await).await;
+    for (_, params) in &blocks[1..] {
+        assert!(is_hit(&b, params).await, "what was not named is shared on");
+    }
+    assert!(!is_hit(&b, purged).await, "it was purged before this one began");
+    put(&b, 1).await;
+    // The purge's time is rounded up, and a cluster's parts are read one by one: an answer of the same moment may count
+    // as purged. Then the next gateway has a newer one to find.
+    let deadline = Instant::now() + PATIENCE;
+    let c = loop {
+        let c = connected(a.beside(|_| ()).await).await;
+        c.until("the purges are read", || counted(&c, SharedOperation::Purge, SharedResult::Ok) > 0).await;
+        if is_hit(&c, purged).await {
+            break c;
+        }
+        assert!(Instant::now() < deadline, "what was fetched since is never shared again");
+        put(&c, 1).await;
+    };
+    assert_eq!(purge(&c, "").await["shared"], true);
+    let d = connected(a.beside(|_| ()).await).await;
+    for (slot, params) in &blocks {
+        assert!(!is_hit(&d, params).await, "{slot}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_purge_outlives_the_gateway_that_did_it() {
+    a_purge_holds_for_gateways_that_start_later(Redis::start(&[]).settings()).await;
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_purge_outlives_its_gateway_in_a_cluster() {
+    let cluster = RedisCluster::start();
+    a_purge_holds_for_gateways_that_start_later(cluster.settings()).await;
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_purge_empties_the_caches_of_other_gateways() {
+    let store = Redis::start(&[]);
+    let (a, b) = two(store.settings()).await;
+    let [(slot, purged), (_, other), _] = blocks(&a);
+    for params in [&purged, &other] {
+        b.call("getBlock", params.clone()).await;
+    }
+    put(&b, 2).await;
+    a.front().cache.purge(&Filter { slot: Some(slot), ..Filter::default() });
+    let went = || b.front().metrics.cache_evictions.at(EvictionCause::Purged).get();
+    b.until("the purge is heard of", || went() > 0).await;
+    assert_eq!((is_hit(&b, &purged).await, is_hit(&b, &other).await), (false, true));
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_purge_while_the_store_is_away_is_made_up_for() {
+    let store = Redis::start(&[]);
+    let a = connected(Stage::with(with_token(store.settings())).await).await;
+    let [(slot, purged), (_, other), _] = blocks(&a);
+    for (shared, params) in [(1, &purged), (2, &other)] {
+        a.call("getBlock", params.clone()).await;
+        put(&a, shared).await;
+    }
+    store.pause();
+    a.until("the store is lost", || !a.front().cache.shares()).await;
+    assert_eq!(purge(&a, &format!("?slot={slot}")).await["shared"], false, "it says so");
+    store.resume();
+    let listed = || {
+        let keys = store.keys("test:purges1");
+        let text = |key: &String| {
+            redis::Commands::get(&mut store.connection(), key).unwrap_or_else(|_| String::new())
+        };
+        keys.iter().any(|key| text(key).contains(&format!(" {slot} ")))
+    };
+    a.until("the store has heard of it", listed).await;
+    let b = connected(a.beside(|_| ()).await).await;
+    assert_eq!((is_hit(&b, &purged).await, is_hit(&b, &other).await), (false, true));
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn purges_that_the_store_has_lost_are_written_again() {
+    let store = Redis::start(&[]);
+    let (a, _b) = two(store.settings()).await;
+    a.front().cache.purge(&Filter { method: Some(Method::GetBlock), ..Filter::default() });
+    a.until("the store has it", || !store.keys("test:purges1").is_empty()).await;
+    // As where it is restored from a copy of before.
+    store.flush();
+    a.until("the store has it again", || !store.keys("test:purges1").is_empty()).await;
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn what_was_purged_does_not_come_back() {
+    let store = Redis::start(&[]);
+    let (a, b) = two(store.settings()).await;
+    let params = json!([a.cluster.examples().wallets[0].to_string()]);
+    a.call("getAccountInfo", params.clone()).await;
+    put(&a, 1).await;
+    assert!(b.call("getAccountInfo", params.clone()).await.cache().starts_with("hit"));
+    b.front().cache.purge(&Filter::default());
+    // Before the store has heard of it, too.
+    assert_eq!(b.call("getAccountInfo", params.clone()).await.cache(), "fwd=miss; stored");
+}

@@ -1,0 +1,120 @@
+//! A client that takes a long answer slowly gets all of it; one that takes nothing is given up.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use reqwest::{Certificate, Client, ClientBuilder};
+use serde_json::{Value, json};
+use slotfront::config::{Config, Tls};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_util::task::TaskTracker;
+
+use crate::harness::Stage;
+use crate::http::{connect, post};
+
+/// How long a client may take nothing: long enough for a step of a client on a busy machine.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A slow client takes so much in each step. A third of the kernel's usual buffer takes longer than a client may.
+const STEP_BYTES: usize = 24 * 1024;
+const STEP: Duration = Duration::from_millis(150);
+/// The steps of a slow client until it hurries: longer than it may take nothing.
+const STEPS: usize = 80;
+
+fn settings(config: &mut Config) {
+    config.server.write_timeout = WRITE_TIMEOUT;
+    (config.server.max_batch, config.server.max_body) = (1000, 64 << 10);
+    config.plans.get_mut("dev").expect("the dev plan").max_batch = None;
+}
+
+/// A request whose answer is longer than the kernel's buffers of both sides.
+fn long_request(stage: &Stage) -> String {
+    let slot = stage.cluster.examples().block_with_v0;
+    let block = json!({"jsonrpc": "2.0", "id": 1, "method": "getBlock", "params": [slot, {"maxSupportedTransactionVersion": 0}]});
+    vec![block; 600].into_iter().collect::<Value>().to_string()
+}
+
+/// The address of a client side that reads from `gateway` slowly, and says at once what it is told.
+async fn slowly(gateway: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    TaskTracker::new().spawn(async move {
+        let (mut client_reads, mut client) = listener.accept().await.unwrap().0.into_split();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(32 << 10).unwrap();
+        let (mut gateway, mut gateway_writes) = socket.connect(gateway).await.unwrap().into_split();
+        let tells = async { tokio::io::copy(&mut client_reads, &mut gateway_writes).await };
+        let reads = async {
+            let (mut part, mut clock) = (vec![0; STEP_BYTES], tokio::time::interval(STEP));
+            for _ in 0..STEPS {
+                clock.tick().await;
+                match gateway.read(&mut part).await? {
+                    0 => return client.shutdown().await,
+                    read => client.write_all(&part[..read]).await?,
+                }
+            }
+            tokio::io::copy(&mut gateway, &mut client).await?;
+            client.shutdown().await
+        };
+        let _ = tokio::join!(tells, reads);
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_gets_all_of_a_long_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    std::fs::write(&cert, pair.cert.pem()).unwrap();
+    std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+    let plain = Stage::of(1, settings).await;
+    let secured = plain.beside(|config| config.server.tls = Some(Tls { cert, key })).await;
+    let trusted = || [Certificate::from_pem(pair.cert.pem().as_bytes()).unwrap()];
+    let request = long_request(&plain);
+    let whole = plain.post(request.clone()).await.text.len();
+    assert!(whole > 4 << 20, "{whole} bytes fit into the kernel's buffers");
+
+    let ask = async |name: &str, stage: &Stage, scheme: &str, client: ClientBuilder, origin: bool| {
+        let address = slowly(stage.app.as_ref().unwrap().public).await;
+        let client: Client = client.no_proxy().no_gzip().no_zstd().build().unwrap();
+        let request = client
+            .post(format!("{scheme}://localhost:{}/v3/dev", address.port()))
+            .header("content-type", "application/json")
+            .body(request.clone());
+        // A page's origin is nothing for the fast path.
+        let request = if origin { request.header("origin", "https://a.example") } else { request };
+        let body = match request.send().await {
+            Ok(response) => response.bytes().await,
+            Err(error) => Err(error),
+        };
+        assert_eq!(body.map(|body| body.len()).map_err(|error| format!("{error:?}")), Ok(whole), "{name}");
+    };
+    tokio::join!(
+        ask("the fast path", &plain, "http", Client::builder().http1_only(), false),
+        ask("HTTP/1.1", &plain, "http", Client::builder().http1_only(), true),
+        ask("HTTP/2", &plain, "http", Client::builder().http2_prior_knowledge(), false),
+        ask("TLS", &secured, "https", Client::builder().http1_only().tls_certs_only(trusted()), false),
+        ask("HTTP/2 over TLS", &secured, "https", Client::builder().tls_certs_only(trusted()), false),
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_cut() {
+    let stage = Stage::of(1, |config| {
+        settings(config);
+        config.server.write_timeout = Duration::from_secs(1);
+    })
+    .await;
+    let request = long_request(&stage);
+    let open: Vec<TcpStream> = join_all(["", "origin: https://a.example\r\n"].map(async |more| {
+        let mut socket = connect(&stage).await;
+        socket.write_all(post("/v3/dev", more, &request).as_bytes()).await.unwrap();
+        socket
+    }))
+    .await;
+    stage.until("both are served", || stage.front().metrics.connections.get() == 2).await;
+    stage.until("both are cut", || stage.front().metrics.connections.get() == 0).await;
+    drop(open);
+}

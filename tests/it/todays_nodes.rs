@@ -1,0 +1,195 @@
+//! Nodes that do less than Agave, or say it otherwise.
+
+use serde_json::{Value, json};
+use slotfront::methods::{Commitment, Method};
+use slotfront::pool::breaker::State;
+use slotfront::pool::select::Unusable;
+use slotfront::sim::Fault;
+use tokio::time::Instant;
+
+use crate::harness::Stage;
+
+/// A call of each of the eight methods.
+fn calls(stage: &Stage) -> Vec<(&'static str, Value)> {
+    let there = stage.cluster.examples();
+    let (wallet, token) = (there.wallets[0].to_string(), there.token_accounts[0].to_string());
+    vec![
+        ("getAccountInfo", json!([wallet, {"encoding": "base64"}])),
+        ("getMultipleAccounts", json!([[wallet, token], {"encoding": "base64"}])),
+        ("getTokenAccountBalance", json!([token])),
+        ("getFeeForMessage", json!([there.fee_message])),
+        ("getVoteAccounts", json!([])),
+        ("getBlock", json!([there.block_with_v0, {"maxSupportedTransactionVersion": 0}])),
+        ("getRecentPerformanceSamples", json!([5])),
+        ("getClusterNodes", json!([])),
+    ]
+}
+
+/// Asserts that no node has a mark against it.
+fn assert_no_fault(stage: &Stage) {
+    for (member, unusable) in stage.front().pool.standing(Instant::now()) {
+        let marks = (member.breaker(Instant::now()), member.counts().1, member.last_failure(), unusable);
+        assert_eq!(marks, (State::Closed, 0, None, None), "{}", member.name);
+    }
+}
+
+#[tokio::test]
+async fn firedancer_beside_agave_has_no_fault() {
+    for first in 0..2 {
+        let configure = |config: &mut slotfront::config::Config| config.upstreams[1 - first].tier = 1;
+        let prepare = |cluster: &slotfront::sim::Cluster| cluster.node(0).set_firedancer(true);
+        let stage = Stage::before_any_probe(2, configure, prepare).await;
+        stage.settled().await;
+        let calls = calls(&stage);
+        assert_eq!(calls.len(), Method::ALL.len());
+        for round in 0..3 {
+            for (method, params) in &calls {
+                let reply = stage.call(method, params.clone()).await;
+                assert_eq!(reply.status, 200, "{method}: {}", reply.text);
+                assert!(!reply.result().is_null(), "{method}, round {round}");
+            }
+            stage.front().cache.clear();
+        }
+        assert_no_fault(&stage);
+        if first == 0 {
+            let members = stage.front().pool.members();
+            assert!(members[0].lacks(Method::GetBlock) && !members[0].lacks(Method::GetAccountInfo));
+            let metrics = stage.admin("/metrics").await.text;
+            assert!(metrics.contains(r#"result="incapable""#), "{metrics}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_method_that_no_node_does_is_not_found() {
+    let stage = Stage::of(2, |config| {
+        config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
+    })
+    .await;
+    stage.cluster.nodes().iter().for_each(|node| node.set_firedancer(true));
+    let slot = stage.cluster.examples().block_with_v0;
+    for _ in 0..3 {
+        let reply = stage.call("getBlock", json!([slot])).await;
+        assert_eq!((reply.status, reply.code()), (200, -32601), "{}", reply.text);
+        let wallet = stage.cluster.examples().wallets[0].to_string();
+        let reply = stage.call("getBalance", json!([wallet])).await;
+        assert_eq!((reply.status, reply.code()), (200, -32601), "{}", reply.text);
+    }
+    assert_no_fault(&stage);
+}
+
+#[tokio::test]
+async fn of_501_and_405_only_405_is_a_fault() {
+    let stage = Stage::of(1, |_| {}).await;
+    let node = stage.cluster.node(0);
+    let wallets = stage.cluster.examples().wallets;
+    let ask = async |n: usize| stage.call("getAccountInfo", json!([wallets[n].to_string()])).await;
+    node.fault_on("getAccountInfo", Fault::Status(501), Some(1));
+    node.fault_on("getAccountInfo", Fault::Status(405), Some(2));
+    let refused = ask(0).await;
+    assert_eq!((refused.status, refused.code()), (200, -32601), "{}", refused.text);
+    assert_no_fault(&stage);
+    // A failed call is tried once more while somebody waits.
+    let failed = ask(1).await;
+    assert_eq!((failed.status, failed.code()), (502, -32095), "{}", failed.text);
+    let answered = ask(2).await;
+    assert_eq!(answered.status, 200, "{}", answered.text);
+    let member = &stage.front().pool.members()[0];
+    assert_eq!((member.counts().1, member.breaker(Instant::now())), (2, State::Closed));
+}
+
+#[tokio::test]
+async fn an_unknown_code_is_asked_of_one_other_node() {
+    let unknown = |code| Fault::Error { code, message: format!("own word {code}") };
+    for (first, second, expected) in [
+        (unknown(-32050), None, None),
+        (unknown(-32050), Some(unknown(7)), Some(-32050)),
+        (unknown(-32050), Some(Fault::Status(503)), Some(-32050)),
+        (unknown(-32050), Some(unknown(-32602)), Some(-32050)),
+    ] {
+        let stage = Stage::of(3, |config| {
+            for (tier, upstream) in (0..).zip(&mut config.upstreams) {
+                upstream.tier = tier;
+            }
+            config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
+        })
+        .await;
+        let breaks = i64::from(matches!(second, Some(Fault::Status(_))));
+        for method in ["getAccountInfo", "getBalance"] {
+            stage.cluster.node(0).fault_on(method, first.clone(), None);
+            if let Some(second) = &second {
+                stage.cluster.node(1).fault_on(method, second.clone(), None);
+            }
+            let wallet = stage.cluster.examples().wallets[0].to_string();
+            for asked in 1..=2 {
+                let reply = stage.call(method, json!([wallet])).await;
+                assert_eq!(reply.status, 200, "{method}: {}", reply.text);
+                match expected {
+                    Some(code) => assert_eq!(reply.code(), code, "{method}: {}", reply.text),
+                    None => assert!(!reply.result().is_null(), "{method}"),
+                }
+                if expected.is_some() {
+                    let calls = [0, 1, 2].map(|node| stage.cluster.node(node).calls(method));
+                    assert_eq!(calls, [asked, asked, 0], "{method}: not kept, and no third node");
+                }
+            }
+        }
+        for member in &*stage.front().pool.members() {
+            assert_eq!(member.breaker(Instant::now()), State::Closed);
+        }
+        let failures = stage.front().pool.members().iter().map(|member| member.counts().1).sum::<u64>();
+        assert_eq!(failures, if breaks == 1 { 4 } else { 0 });
+    }
+}
+
+/// However many calls there are: what is asked elsewhere is no retry, and comes out of no budget.
+#[tokio::test]
+async fn an_unknown_code_is_asked_elsewhere_without_retries() {
+    let stage = Stage::of(2, |config| {
+        config.upstreams[1].tier = 1;
+        config.pool.retries = 0;
+        config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
+    })
+    .await;
+    for method in ["getAccountInfo", "getBalance"] {
+        let own_word = Fault::Error { code: -32000, message: "own word".to_owned() };
+        stage.cluster.node(0).fault_on(method, own_word, None);
+        for wallet in stage.cluster.examples().wallets.iter().take(12) {
+            let reply = stage.call(method, json!([wallet.to_string()])).await;
+            assert!(reply.json().get("result").is_some(), "{method}: {}", reply.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_forwarded_unknown_code_asks_no_doubtful_node() {
+    let stage = Stage::of(2, |config| {
+        config.upstreams[1].tier = 1;
+        config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
+    })
+    .await;
+    let own_word = Fault::Error { code: -32050, message: "own word".to_owned() };
+    stage.cluster.node(0).fault_on("getBalance", own_word, None);
+    stage.cluster.node(1).set_healthy(false);
+    let doubtful = || stage.front().pool.standing(Instant::now())[1].1 == Some(Unusable::Unhealthy);
+    stage.until("it is doubtful", doubtful).await;
+    let reply = stage.call("getBalance", json!([stage.cluster.examples().wallets[0].to_string()])).await;
+    assert_eq!((reply.code(), stage.cluster.node(1).calls("getBalance")), (-32050, 0), "{}", reply.text);
+}
+
+#[tokio::test]
+async fn no_number_of_a_caller_opens_a_breaker() {
+    let stage = Stage::of(1, |_| {}).await;
+    let (node, wallets) = (stage.cluster.node(0), stage.cluster.examples().wallets);
+    // A node that ignores minContextSlot.
+    let slot = stage.cluster.slot(Commitment::Finalized);
+    let lower = json!({"context": {"apiVersion": "4.0.0", "slot": slot}, "value": null});
+    node.fault_on("getAccountInfo", Fault::Result(lower), None);
+    for (n, wanted) in (0..10).zip([slot + 1, slot + 1_000_000, u64::MAX].into_iter().cycle()) {
+        let params = json!([wallets[n].to_string(), {"minContextSlot": wanted}]);
+        let reply = stage.call("getAccountInfo", params).await;
+        assert_eq!((reply.status, reply.code()), (200, -32016), "{}", reply.text);
+        assert_eq!(reply.json()["error"]["data"]["contextSlot"], slot);
+    }
+    assert_no_fault(&stage);
+}

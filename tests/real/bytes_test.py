@@ -1,0 +1,197 @@
+"""What answers take of memory and of the processor, measured at the built program from outside."""
+
+import json
+import os
+import socket
+import threading
+import time
+import unittest
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from gateway import Gateway
+from running import PATIENCE_S, ready
+
+ACCOUNTS = 15
+SPACE = 64 * 1024
+# As one address writes it: all ones but the last digit.
+KEYS = ["1" * 31 + digit for digit in "123456789ABCDEF"]
+SLOT = 1000
+MIB = 1 << 20
+
+
+def account():
+    data = "A" * (SPACE // 3 * 4) + "AA=="
+    return {"data": [data, "base64"], "executable": False, "lamports": 1, "owner": "1" * 32, "rentEpoch": 0,
+            "space": SPACE}
+
+
+def answer(method, params):
+    if method == "getMultipleAccounts":
+        return {"context": {"apiVersion": "4.0.0", "slot": SLOT}, "value": [account()] * len(params[0])}
+    if method == "getBlock":
+        # Texts that compress about as blocks do.
+        transactions = [{"signature": f"{i * 7919:x}" * 12, "meta": {"fee": 5000 + i}} for i in range(50_000)]
+        return {"blockhash": "1" * 32, "previousBlockhash": "1" * 32, "parentSlot": params[0] - 1,
+                "blockHeight": params[0], "blockTime": 1, "transactions": transactions}
+    return {"getVersion": {"solana-core": "4.0.0", "feature-set": 1}, "getGenesisHash": "1" * 32,
+            "getFirstAvailableBlock": 0, "getSlot": SLOT, "getHealth": "ok"}[method]
+
+
+class Node(BaseHTTPRequestHandler):
+    """A node with long accounts and a long block, always at the same slot."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        said = answer(asked["method"], asked.get("params", []))
+        body = json.dumps({"jsonrpc": "2.0", "result": said, "id": asked["id"]}, separators=(",", ":")).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class Bytes(Gateway):
+    def setUp(self):
+        super().setUp()
+        node = ThreadingHTTPServer(("127.0.0.1", 0), Node)
+        self.addCleanup(node.server_close)
+        self.addCleanup(node.shutdown)
+        threading.Thread(target=node.serve_forever, daemon=True).start()
+        self.node = node.server_address[1]
+
+    def gateway(self, settings):
+        """A gateway before the long node, and a key."""
+        self.configuration([self.node])
+        text = self.config.read_text().replace("[server]\n", "[server]\n" + settings, 1)
+        # The node stands still: what it has said stays fresh.
+        text += '[cache.ttl]\naccount = { finalized = "1h" }\n'
+        self.config.write_text(text)
+        key, self.other = self.keys("create", "--name", "reader"), self.keys("create", "--name", "other")
+        self.process = self.serve().process.pid
+        ready(f"http://{self.admin}/")
+        return key
+
+    def resident(self):
+        with open(f"/proc/{self.process}/status") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
+
+    def processor(self):
+        """Seconds of the processor that the gateway has taken, all threads together."""
+        with open(f"/proc/{self.process}/stat") as stat:
+            fields = stat.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def post(self, key, calls, headers=""):
+        """A connection on which `calls` are asked; nothing of the answer is read yet."""
+        body = json.dumps(calls, separators=(",", ":")).encode()
+        host, port = self.public.split(":")
+        connection = socket.socket()
+        # A client that takes little before it stops reading.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((host, int(port)))
+        connection.settimeout(PATIENCE_S)
+        self.addCleanup(connection.close)
+        head = (f"POST /v3/{key} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}"
+                f"content-length: {len(body)}\r\n\r\n")
+        connection.sendall(head.encode() + body)
+        return connection
+
+    def read(self, connection):
+        """The head and the body of the answer."""
+        seen = b""
+        while b"\r\n\r\n" not in seen:
+            seen += self.some(connection)
+        head, body = seen.split(b"\r\n\r\n", 1)
+        length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+        while len(body) < length:
+            body += self.some(connection)
+        connection.close()
+        return head.decode(), body
+
+    def some(self, connection):
+        some = connection.recv(1 << 16)
+        self.assertTrue(some, "the connection ended before the answer did")
+        return some
+
+    def until(self, what, holds):
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            self.assertLess(time.monotonic(), deadline, f"waited in vain until {what}")
+            time.sleep(0.02)
+
+
+def lists(count, **form):
+    call = {"jsonrpc": "2.0", "method": "getMultipleAccounts", "params": [KEYS, {"encoding": "base64", **form}]}
+    return [{"id": i, **call} for i in range(count)]
+
+
+SLICED = {"dataSlice": {"offset": 1, "length": SPACE - 1}}
+
+
+class Memory(Bytes):
+    def test_clients_that_do_not_read_take_no_more_memory_than_is_set(self):
+        key = self.gateway('max_outgoing = "128MiB"\nmax_body = "64KiB"\n')
+        self.read(self.post(key, lists(1)))
+        before = self.resident()
+        # Each batch is 60 MB of texts that are written for it alone.
+        waiting = [self.post(key, lists(46, **SLICED)) for _ in range(12)]
+        self.until("all are answered", lambda: self.answered("hit", "derived", "miss", "error") == 1 + 12 * 46)
+        self.assertGreater(self.answered("error"), 0)
+        self.assertLess(self.metric("outgoing_bytes"), 128 * MIB)
+        self.assertGreater(self.metric("outgoing_bytes"), 64 * MIB)
+        grown = self.resident() - before
+        self.assertLess(grown, (128 + 64) * MIB, f"{grown >> 20} MiB for answers that nobody reads")
+        # Another key has its share, and the hog's own calls are refused until it has read.
+        head, _ = self.read(self.post(self.other, lists(1, **SLICED)[0]))
+        self.assertTrue(head.startswith("HTTP/1.1 200"), head)
+        head, body = self.read(self.post(key, lists(1, **SLICED)[0]))
+        self.assertTrue(head.startswith("HTTP/1.1 503") and "retry-after: 1" in head, head)
+        self.assertEqual(json.loads(body)["error"]["code"], -32094)
+        for connection in waiting:
+            connection.close()
+        self.until("all is given back", lambda: self.metric("outgoing_bytes") == 0)
+        self.assertTrue(self.read(self.post(key, lists(1, **SLICED)[0]))[0].startswith("HTTP/1.1 200"))
+
+    def answered(self, *outcomes):
+        labels = 'commitment="finalized",method="getMultipleAccounts"'
+        return sum(self.metric(f'requests_total{{{labels},outcome="{outcome}"}}') for outcome in outcomes)
+
+
+class Processor(Bytes):
+    def test_what_is_kept_is_not_compressed_for_each_batch(self):
+        key = self.gateway("")
+        call = {"jsonrpc": "2.0", "id": 1, "method": "getBlock",
+                "params": [SLOT, {"maxSupportedTransactionVersion": 0}]}
+        gzip = "accept-encoding: gzip\r\n"
+        # Whoever waits a second for it gets it plain.
+        self.until("it is kept compressed",
+                   lambda: "content-encoding: gzip" in self.read(self.post(key, call, gzip))[0])
+        for batch in [call], [call, call]:
+            begun = self.processor()
+            for _ in range(40):
+                head, _ = self.read(self.post(key, batch, gzip))
+                self.assertIn("content-encoding: gzip", head)
+            took = self.processor() - begun
+            # Compressing it takes a debug build some tenths of a second each time.
+            self.assertLess(took / 40, 0.03, f"a batch of {len(batch)}")
+
+    def test_texts_to_compress_do_not_keep_other_calls_waiting(self):
+        key = self.gateway("")
+        gzip = "accept-encoding: gzip\r\n"
+        self.read(self.post(key, lists(1)[0]))
+        waiting = [self.post(key, lists(1, **SLICED)[0], gzip) for _ in range(200)]
+        codings = {coding: 0 for coding in (True, False)}
+        for connection in waiting:
+            codings["content-encoding: gzip" in self.read(connection)[0]] += 1
+        self.assertGreater(codings[False], 0, "no more at once than there are places")
+        self.assertGreater(codings[True], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

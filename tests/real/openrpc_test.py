@@ -1,0 +1,55 @@
+"""The OpenRPC document costs next to nothing to give away: anybody may ask for it, without a key."""
+
+import gzip
+import http.client
+import json
+import os
+import unittest
+from pathlib import Path
+
+from running import PATIENCE_S, Running, ready
+
+TIMES = 300
+
+
+def processor_s(pid):
+    """The processor time that a process has taken, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Document(unittest.TestCase):
+    def test_the_document_is_made_and_compressed_once(self):
+        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
+            address = dev.wait_for(r"gateway +http://(127\.0\.0\.1:\d+)/v3/dev").group(1)
+            ready(dev.wait_for(r"status +(http://\S+/)").group(1))
+            connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+            self.addCleanup(connection.close)
+
+            def get(path, coding):
+                connection.request("GET", path, headers={"Accept-Encoding": coding})
+                answer = connection.getresponse()
+                self.assertEqual(answer.status, 200)
+                return answer.headers, answer.read()
+
+            def cost(path, coding):
+                get(path, coding)
+                before = processor_s(dev.process.pid)
+                for _ in range(TIMES):
+                    get(path, coding)
+                return processor_s(dev.process.pid) - before
+
+            health = cost("/health", "identity")
+            for coding in ("identity", "gzip", "zstd"):
+                taken = cost("/openrpc.json", coding)
+                self.assertLess(taken, 4 * health + 0.2, f"{coding}, where {TIMES} of /health take {health:.2f} s")
+            head, plain = get("/openrpc.json", "identity")
+            self.assertEqual((head["Content-Encoding"], head["Vary"]), (None, "accept-encoding"))
+            head, packed = get("/openrpc.json", "gzip")
+            self.assertEqual((head["Content-Encoding"], head["Vary"]), ("gzip", "accept-encoding"))
+            self.assertEqual(gzip.decompress(packed), plain)
+            self.assertTrue(json.loads(plain)["openrpc"].startswith("1."))
+
+
+if __name__ == "__main__":
+    unittest.main()
