@@ -21,6 +21,7 @@ pub mod frontier;
 pub mod node;
 
 pub mod aside;
+pub mod breaker;
 pub mod chunks;
 pub mod coding;
 pub mod config;

@@ -5,7 +5,6 @@
 //! are asked elsewhere too: an absent block is not proof of absence, for each node holds its own part of history.
 
 mod attempt;
-pub mod breaker;
 mod budget;
 mod call;
 mod caller;

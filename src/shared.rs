@@ -26,8 +26,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use crate::breaker::Breaker;
 use crate::config;
-use crate::pool::breaker::Breaker;
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 use link::{Dial, Link, Wire};
 use parts::{key_in, part_of};

@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use crate::admin::status::{self, Readiness, Status};
 use crate::admin::upstreams::Upstreams;
+use crate::breaker::BreakerState;
 use crate::cache::purge::Filter;
 use crate::http::Front;
 use crate::http::signal::Signal;
 use crate::methods::{Commitment, PerCommitment, Slot};
-use crate::pool::breaker::State;
 use crate::pool::member::{Health, Member};
 use crate::pool::select::Unusable;
 use crate::telemetry::Metrics;
@@ -118,11 +118,11 @@ fn upstream(front: &Front, member: &Member, unusable: Option<Unusable>) -> statu
     }
 }
 
-pub(super) fn breaker(state: State) -> status::Breaker {
+pub(super) fn breaker(state: BreakerState) -> status::Breaker {
     match state {
-        State::Closed => status::Breaker::Closed,
-        State::HalfOpen => status::Breaker::HalfOpen,
-        State::Open => status::Breaker::Open,
+        BreakerState::Closed => status::Breaker::Closed,
+        BreakerState::HalfOpen => status::Breaker::HalfOpen,
+        BreakerState::Open => status::Breaker::Open,
     }
 }
 
@@ -178,9 +178,9 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
         }
         upstream.up.set(i64::from(unusable.is_none()));
         upstream.breaker_state.set(match member.breaker(now) {
-            State::Closed => 0,
-            State::HalfOpen => 1,
-            State::Open => 2,
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen => 1,
+            BreakerState::Open => 2,
         });
         upstream.requests_in_flight.set(gauge(member.in_flight() as u64));
         upstream.first_available_block.at(()).set(gauge(member.first_available()));

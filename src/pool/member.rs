@@ -12,13 +12,13 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::breaker::{Breaker, State};
 use super::budget::Budget;
 use super::caller::{Caller, Places, Slowness};
 use super::cluster::ClusterMark;
 use super::lock;
 use super::peak_ewma::PeakEwma;
 use super::select::Unusable;
+use crate::breaker::{Breaker, BreakerState};
 use crate::config;
 use crate::frontier::{Frontier, Shown};
 use crate::methods::{Commitment, Further, Method, Slot};
@@ -239,7 +239,8 @@ impl Member {
 
     /// Whether its breaker is half-open: the next call finds out if it is back.
     pub(super) fn is_on_trial(&self, now: Instant) -> bool {
-        self.standing.troubles.load(Ordering::Acquire) & BREAKER != 0 && self.breaker(now) == State::HalfOpen
+        self.standing.troubles.load(Ordering::Acquire) & BREAKER != 0
+            && self.breaker(now) == BreakerState::HalfOpen
     }
 
     /// Whether it is known not to serve `method`.
@@ -348,7 +349,7 @@ impl Member {
     }
 
     /// Where its breaker stands.
-    pub fn breaker(&self, now: Instant) -> State {
+    pub fn breaker(&self, now: Instant) -> BreakerState {
         lock(&self.standing.breaker).state(now)
     }
 

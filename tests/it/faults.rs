@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use slotfront::breaker::BreakerState;
 use slotfront::config::Config;
 use slotfront::methods::{Commitment, Slot};
-use slotfront::pool::breaker::State;
 use slotfront::pool::select::Unusable;
 use slotfront::sim::Fault;
 use tokio::time::Instant;
@@ -286,7 +286,7 @@ async fn sixteen_callers_through_seven_phases_see_no_failed_and_no_wrong_answer(
             println!("{phase}: {calls} calls, {upstream} upstream, {} at the node", asked() - at_node);
         }
         node.clear_faults();
-        let closed = || stage.front().pool.members()[0].breaker(Instant::now()) == State::Closed;
+        let closed = || stage.front().pool.members()[0].breaker(Instant::now()) == BreakerState::Closed;
         stage.until("its breaker has closed", closed).await;
         over.store(true, Ordering::Relaxed);
     };

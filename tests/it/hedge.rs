@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use serde_json::json;
+use slotfront::breaker::BreakerState;
 use slotfront::config::Hedge;
 use slotfront::error::Error;
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Method, Profile, Query};
-use slotfront::pool::breaker::State;
 use slotfront::pool::{Ask, Caller, Reply};
 use slotfront::sim::Fault;
 use slotfront::telemetry::Trace;
@@ -82,7 +82,7 @@ async fn the_second_call_wins_and_the_first_is_given_up_without_a_mark() {
     let (asked, [won, ..]) = cost(&stage).await;
     assert_eq!((asked - before, won - won_before), (1, 1));
     let members = stage.front().pool.members();
-    assert_eq!((members[0].breaker(Instant::now()), members[0].counts().1), (State::Closed, 0));
+    assert_eq!((members[0].breaker(Instant::now()), members[0].counts().1), (BreakerState::Closed, 0));
     assert_eq!(members[0].in_flight(), 0);
 }
 

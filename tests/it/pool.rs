@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use slotfront::breaker::BreakerState;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{Commitment, Query};
-use slotfront::pool::breaker::State;
 use slotfront::pool::select::Unusable;
 use slotfront::pool::{Ask, Caller};
 use slotfront::sim::Fault;
@@ -119,12 +119,12 @@ async fn a_callers_short_patience_is_no_mark_against_the_node() {
     for _ in 0..breaker.failures {
         call(20).await;
     }
-    assert_eq!((member.breaker(Instant::now()), member.counts().1), (State::Closed, 0));
+    assert_eq!((member.breaker(Instant::now()), member.counts().1), (BreakerState::Closed, 0));
     assert!(member.latency() < Duration::from_millis(500), "{:?}", member.latency());
     for _ in 0..breaker.failures {
         call(20_000).await;
     }
-    assert_eq!(member.breaker(Instant::now()), State::Open);
+    assert_eq!(member.breaker(Instant::now()), BreakerState::Open);
     assert!(member.latency() > Duration::from_millis(700), "{:?}", member.latency());
 }
 
@@ -147,12 +147,12 @@ async fn one_callers_heavy_calls_do_not_open_a_breaker() {
     node.fault_on("getClusterNodes", Fault::Latency(Duration::from_millis(600)), None);
     for _ in 0..4 {
         futures_util::future::join_all((0..4).map(|_| call(1, Query::ClusterNodes))).await;
-        assert_eq!(breaker(), State::Closed);
+        assert_eq!(breaker(), BreakerState::Closed);
     }
     // The node is slow for others, too.
     let several = (0..8).map(|n| call(1 + n % 2, Query::ClusterNodes));
     let opened = async {
-        stage.until("the breaker opens before the calls end", || breaker() == State::Open).await;
+        stage.until("the breaker opens before the calls end", || breaker() == BreakerState::Open).await;
     };
     tokio::join!(futures_util::future::join_all(several), opened);
 }
@@ -297,7 +297,7 @@ async fn a_capable_node_is_found_behind_those_that_lack_the_method() {
         }
         for member in &*stage.front().pool.members() {
             let marks = (member.breaker(Instant::now()), member.counts().1);
-            assert_eq!(marks, (State::Closed, 0), "{code}: {}", member.name);
+            assert_eq!(marks, (BreakerState::Closed, 0), "{code}: {}", member.name);
         }
         let metrics = stage.admin("/metrics").await.text;
         assert!(metrics.contains(r#"result="incapable""#), "{code}");
@@ -447,9 +447,9 @@ async fn the_first_call_after_the_breaker_half_opens_is_the_trial_however_slow_t
         stage.call("getAccountInfo", wallets.next().expect("it is asked sooner or later")).await;
     }
     let breaker = || stage.front().pool.members()[0].breaker(Instant::now());
-    stage.until("its breaker is half-open", || breaker() == State::HalfOpen).await;
+    stage.until("its breaker is half-open", || breaker() == BreakerState::HalfOpen).await;
     stage.call("getAccountInfo", wallets.next().expect("a further one")).await;
-    assert_eq!((node.calls("getAccountInfo"), breaker()), (2, State::Closed));
+    assert_eq!((node.calls("getAccountInfo"), breaker()), (2, BreakerState::Closed));
     let latency = stage.front().pool.members()[0].latency();
     assert!(latency < Duration::from_millis(1500), "{latency:?} is from before it was down");
 }

@@ -1,8 +1,8 @@
 //! Nodes that do less than Agave, or say it otherwise.
 
 use serde_json::{Value, json};
+use slotfront::breaker::BreakerState;
 use slotfront::methods::{Commitment, Method};
-use slotfront::pool::breaker::State;
 use slotfront::pool::select::Unusable;
 use slotfront::sim::Fault;
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ fn calls(stage: &Stage) -> Vec<(&'static str, Value)> {
 fn assert_no_fault(stage: &Stage) {
     for (member, unusable) in stage.front().pool.standing(Instant::now()) {
         let marks = (member.breaker(Instant::now()), member.counts().1, member.last_failure(), unusable);
-        assert_eq!(marks, (State::Closed, 0, None, None), "{}", member.name);
+        assert_eq!(marks, (BreakerState::Closed, 0, None, None), "{}", member.name);
     }
 }
 
@@ -95,7 +95,7 @@ async fn of_501_and_405_only_405_is_a_fault() {
     let answered = ask(2).await;
     assert_eq!(answered.status, 200, "{}", answered.text);
     let member = &stage.front().pool.members()[0];
-    assert_eq!((member.counts().1, member.breaker(Instant::now())), (2, State::Closed));
+    assert_eq!((member.counts().1, member.breaker(Instant::now())), (2, BreakerState::Closed));
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn an_unknown_code_is_asked_of_one_other_node() {
             }
         }
         for member in &*stage.front().pool.members() {
-            assert_eq!(member.breaker(Instant::now()), State::Closed);
+            assert_eq!(member.breaker(Instant::now()), BreakerState::Closed);
         }
         let failures = stage.front().pool.members().iter().map(|member| member.counts().1).sum::<u64>();
         assert_eq!(failures, if breaks == 1 { 4 } else { 0 });

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::breaker::Breaker;
 use super::super::caller::Caller;
 use super::super::lock;
 use super::Member;
+use crate::breaker::Breaker;
 use crate::methods::Method;
 use crate::node::Fault;
 use crate::telemetry::AttemptResult;

@@ -1,116 +1,112 @@
-//! The circuit breaker of one node: closed passes, open rejects, half-open lets one probe through.
+//! A circuit breaker: closed lets calls pass, open rejects them, half-open lets one trial through.
 //!
-//! A state machine without a clock of its own: `now` is an argument.
+//! The pool has one for each node, and the shared store one for each of its parts. A breaker has no clock of its own:
+//! `now` is an argument.
 
 use std::collections::VecDeque;
 
+use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::config;
 
-/// Outcomes that the failure rate looks back on.
+/// The number of outcomes that the failure rate looks back on.
 const WINDOW: usize = 50;
-/// Fewer outcomes than this say nothing about a rate.
+/// The fewest outcomes that a failure rate is computed from.
 const MIN_OUTCOMES: usize = 20;
 
-/// What the breaker lets through, for pages and metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// Everything passes.
+/// The state of a breaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BreakerState {
+    /// Every call passes.
     Closed,
-    /// One probe passes, the next outcome decides.
+    /// One call passes as a trial, and its outcome decides.
     HalfOpen,
-    /// Nothing passes.
+    /// No call passes.
     Open,
 }
 
-impl State {
-    /// The word for pages and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::HalfOpen => "half-open",
-            Self::Open => "open",
-        }
-    }
-}
-
-/// The circuit breaker of one node.
+/// A circuit breaker.
 #[derive(Debug)]
 pub struct Breaker {
     settings: config::Breaker,
+    /// Failures since the last success.
     consecutive: u32,
+    /// The newest outcomes; `true` is a success.
     recent: VecDeque<bool>,
     opened: Option<Instant>,
-    probing: bool,
+    /// True while the trial of a half-open breaker is under way.
+    on_trial: bool,
 }
 
 impl Breaker {
-    /// A closed breaker.
+    /// Returns a closed breaker.
     pub fn new(settings: config::Breaker) -> Self {
-        Self { settings, consecutive: 0, recent: VecDeque::new(), opened: None, probing: false }
+        Self { settings, consecutive: 0, recent: VecDeque::new(), opened: None, on_trial: false }
     }
 
-    /// Goes by other settings from now on; what it has seen stays.
+    /// Replaces the settings, and keeps the outcomes seen so far.
     pub fn set(&mut self, settings: config::Breaker) {
         self.settings = settings;
     }
 
-    /// Where it stands.
-    pub fn state(&self, now: Instant) -> State {
+    /// Returns the state at `now`.
+    pub fn state(&self, now: Instant) -> BreakerState {
         match self.opened {
-            None => State::Closed,
-            Some(at) if now.duration_since(at) >= self.settings.open => State::HalfOpen,
-            Some(_) => State::Open,
+            None => BreakerState::Closed,
+            Some(at) if now.duration_since(at) >= self.settings.open => BreakerState::HalfOpen,
+            Some(_) => BreakerState::Open,
         }
     }
 
-    /// Whether it is closed, at whatever time.
+    /// Returns true if the breaker is closed, which does not depend on the time.
     pub fn is_closed(&self) -> bool {
         self.opened.is_none()
     }
 
-    /// Whether a call may go: half-open, only while no probe is under way.
+    /// Returns true if a call may go: always while closed, and while half-open until the trial begins.
     pub fn admits(&self, now: Instant) -> bool {
         match self.state(now) {
-            State::Closed => true,
-            State::HalfOpen => !self.probing,
-            State::Open => false,
+            BreakerState::Closed => true,
+            BreakerState::HalfOpen => !self.on_trial,
+            BreakerState::Open => false,
         }
     }
 
-    /// A call goes to the node: half-open, it is the probe. Returns whether it is.
+    /// Notes that a call begins, and returns true if the call is the trial.
     pub fn started(&mut self, now: Instant) -> bool {
-        let half_open = self.state(now) == State::HalfOpen;
-        self.probing |= half_open;
+        let half_open = self.state(now) == BreakerState::HalfOpen;
+        self.on_trial |= half_open;
         half_open
     }
 
-    /// A call that says nothing of the node's health has ended; a probe's place is free again.
+    /// Notes that a call has ended without a word on its server's health; another call may be the trial.
     pub fn released(&mut self) {
-        self.probing = false;
+        self.on_trial = false;
     }
 
-    /// A call has succeeded: an open breaker closes.
+    /// Notes that a call has succeeded, which closes the breaker.
     pub fn succeeded(&mut self) {
         self.consecutive = 0;
         if self.opened.take().is_some() {
             self.recent.clear();
         }
-        self.probing = false;
+        self.on_trial = false;
         self.remember(true);
     }
 
-    /// A call has failed. Returns whether this has just opened the breaker.
+    /// Notes that a call has failed, and returns true if this failure opens the breaker.
     pub fn failed(&mut self, now: Instant) -> bool {
         self.consecutive = self.consecutive.saturating_add(1);
         self.remember(false);
         let was = self.state(now);
-        self.probing = false;
-        if was == State::Open {
+        self.on_trial = false;
+        if was == BreakerState::Open {
             return false;
         }
-        if was == State::HalfOpen || self.consecutive >= self.settings.failures || self.rate_exceeded() {
+        if was == BreakerState::HalfOpen || self.consecutive >= self.settings.failures || self.rate_exceeded()
+        {
             self.opened = Some(now);
             return true;
         }
@@ -145,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn opens_on_consecutive_failures_and_half_opens_with_one_probe() {
+    async fn consecutive_failures_open_it_and_one_trial_closes_it() {
         let (mut breaker, t0) = breaker();
         assert!(!breaker.failed(t0));
         assert!(!breaker.failed(t0));
@@ -154,17 +150,17 @@ mod tests {
         assert!(!breaker.admits(at(4)));
         assert!(breaker.admits(at(5)));
         breaker.started(at(5));
-        assert!(!breaker.admits(at(5)), "one probe only");
-        assert!(breaker.failed(at(6)), "a failed probe opens again");
-        assert_eq!(breaker.state(at(10)), State::Open);
-        assert_eq!(breaker.state(at(11)), State::HalfOpen);
+        assert!(!breaker.admits(at(5)), "one trial only");
+        assert!(breaker.failed(at(6)), "a failed trial opens it again");
+        assert_eq!(breaker.state(at(10)), BreakerState::Open);
+        assert_eq!(breaker.state(at(11)), BreakerState::HalfOpen);
         breaker.started(at(11));
         breaker.succeeded();
-        assert_eq!(breaker.state(at(11)), State::Closed);
+        assert_eq!(breaker.state(at(11)), BreakerState::Closed);
     }
 
     #[tokio::test]
-    async fn opens_on_the_failure_rate_over_enough_outcomes() {
+    async fn a_failure_rate_over_enough_outcomes_opens_it() {
         let (mut breaker, now) = breaker();
         let mut opened_after = None;
         for i in 1..=40 {
@@ -179,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_probe_that_says_nothing_gives_its_place_back() {
+    async fn a_trial_without_a_word_lets_another_begin() {
         let (mut breaker, now) = breaker();
         for _ in 0..3 {
             breaker.failed(now);
