@@ -14,6 +14,7 @@ use serde_json::json;
 use slotfront::app::{App, Listeners};
 use slotfront::config::{Config, Secret, Upstream};
 use slotfront::gateway::Gateway;
+use slotfront::http::ends::GracePeriods;
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Method, Profile, Query};
 use slotfront::pool::{Ask, Caller};
@@ -54,7 +55,8 @@ impl Bench {
         Arc::clone(&cluster).serve(listeners, &TaskTracker::new(), CancellationToken::new()).await;
         let gateway = Gateway::new(&config).expect("a gateway");
         let bound = Listeners::bind(&config).await.expect("free ports");
-        let app = App::start(config, gateway, bound).expect("an app");
+        // Nobody has to hear of a stop.
+        let app = App::start_with(config, gateway, bound, GracePeriods::default()).expect("an app");
         while app.front().pool.standing(Instant::now()).iter().any(|(_, unusable)| unusable.is_some()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -26,7 +26,8 @@ use crate::config::reload::{Changes, Source};
 use crate::frontier::Frontier;
 use crate::gateway::{Gateway, GatewayError};
 use crate::http::access::Sampled;
-use crate::http::listener::{self, Ends, LAST_MOMENT};
+use crate::http::ends::{Ends, GracePeriods};
+use crate::http::listener;
 use crate::http::tls::{Tls, TlsError};
 use crate::http::{Front, Outgoing};
 use crate::node::client::ClientError;
@@ -40,9 +41,6 @@ pub mod signals;
 mod status;
 mod upstreams;
 
-/// The part of `server.drain_timeout` in which clients are told to go before connecting fails, and a balancer sees that
-/// readiness does: at the default 2 s, two looks of a usual balancer. A slower balancer wants a longer drain all the same.
-const NOTICE_PART: u32 = 10;
 /// What still runs when the last connection has gone: the last writing of use, open status pages.
 const LAST_TASKS: Duration = Duration::from_secs(1);
 /// Between two looks at the configuration file.
@@ -111,7 +109,6 @@ pub struct App {
 }
 
 /// The stages of the end, in order.
-#[derive(Default)]
 struct Ending {
     /// Of the public listener; with its notice, readiness fails.
     public: Ends,
@@ -125,8 +122,23 @@ impl App {
     /// # Errors
     /// An upstream whose client cannot be built.
     pub fn start(config: Config, gateway: Gateway, listeners: Listeners) -> Result<Self, StartError> {
+        let periods = GracePeriods::of(config.server.drain_timeout);
+        Self::start_with(config, gateway, listeners, periods)
+    }
+
+    /// Starts everything and returns at once. A stop gives its clients the times of `periods`.
+    ///
+    /// # Errors
+    /// As [`App::start`].
+    pub fn start_with(
+        config: Config,
+        gateway: Gateway,
+        listeners: Listeners,
+        periods: GracePeriods,
+    ) -> Result<Self, StartError> {
         let tls = Tls::of(&config)?;
-        let (tasks, connections, ending) = (TaskTracker::new(), TaskTracker::new(), Ending::default());
+        let (tasks, connections) = (TaskTracker::new(), TaskTracker::new());
+        let ending = Ending { public: Ends::new(periods), over: CancellationToken::new() };
         let stop = &ending.over;
         let config = Arc::new(config);
         let metrics = Metrics::new();
@@ -232,16 +244,14 @@ impl App {
     pub async fn stop(&self) {
         let drain = self.front.config.server.drain_timeout;
         let deadline = Instant::now() + drain;
-        let Ends { notice, stop, silence, cut } = &self.ending.public;
+        let Ends { notice, stop, silence, cut, periods } = &self.ending.public;
         notice.give();
-        // Pointless where nobody is connected: then no balancer is, and whoever pressed Ctrl-C waits for nothing. Those who
-        // are connected may go with their next answer and come again, so it does not end early. The accept loop is a task.
-        if self.connections.len() > 1 {
-            tokio::time::sleep(drain / NOTICE_PART).await;
-        }
+        // Kept without clients, too. A balancer that opens a connection for each request may send one until it has seen that
+        // readiness fails.
+        tokio::time::sleep(periods.notice).await;
         stop.give();
         self.connections.close();
-        let moment = deadline.min(Instant::now() + LAST_MOMENT);
+        let moment = deadline.min(Instant::now() + periods.last_moment);
         let _ = tokio::time::timeout_at(moment, self.connections.wait()).await;
         silence.give();
         if tokio::time::timeout_at(deadline, self.connections.wait()).await.is_err() {

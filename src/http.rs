@@ -13,6 +13,7 @@ mod caller;
 mod client_ip;
 pub mod cors;
 pub mod encoding;
+pub mod ends;
 mod exchange;
 mod fast_path;
 pub mod fields;

@@ -1,6 +1,7 @@
 //! `slotfront dev`: a simulated cluster and the gateway in front of it, with nothing to set up.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -54,6 +55,8 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         upstreams.push(Upstream::plain(format!("sim-{}", i + 1), Secret::new(url)));
     }
     let mut config = Config::dev(args.listen, args.admin, upstreams);
+    // A tenth of it is the notice, for which a balancer would want more and a developer wants less.
+    config.server.drain_timeout = Duration::from_secs(1);
     // A client library reads more than the eight before it does anything: getSlot, getLatestBlockhash.
     config.passthrough = further_methods();
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;

@@ -19,6 +19,7 @@ use crate::app::{App, Listeners};
 use crate::config::{Config, Secret, Upstream, defaults};
 use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::gateway::Gateway;
+use crate::http::ends::GracePeriods;
 use crate::node::{BufferBudget, Client, Fault, NodeReply};
 use crate::pool::probe;
 use crate::telemetry::VerifyResult;
@@ -112,7 +113,9 @@ async fn start(node: Secret) -> Result<(App, Secret), Failure> {
     let config = Config::dev(any, any, vec![Upstream::plain("node", node)]);
     let gateway = Gateway::new(&config).map_err(Failure::runtime)?;
     let listeners = Listeners::bind(&config).await.map_err(Failure::runtime)?;
-    let app = App::start(config, gateway, listeners).map_err(Failure::runtime)?;
+    // The only client waits for its answers, and nobody else has to hear of a stop.
+    let app =
+        App::start_with(config, gateway, listeners, GracePeriods::default()).map_err(Failure::runtime)?;
     // Nothing is known of the node before its first probe, and calls would be fetched with less care.
     let deadline = Instant::now() + Duration::from_secs(5);
     let known = || app.front().frontier.slot(crate::methods::Commitment::Finalized) > 0;

@@ -23,7 +23,8 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
-use super::listener::{Ends, IDLE_TIMEOUT};
+use super::ends::Ends;
+use super::listener::IDLE_TIMEOUT;
 use super::reply::Reply;
 use super::request_id::RequestId;
 use super::rpc::{self, Served};

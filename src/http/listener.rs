@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::ends::Ends;
 use super::exchange::{Deserves, Exchange};
 use super::fast_path::{self, After};
 use super::places::{Place, Places, TooMany};
@@ -45,32 +46,10 @@ const STREAMS: u32 = 128;
 /// A client of HTTP/2 that does not answer a ping, sent when it has been silent for so long, within as long is gone. That
 /// is also the clock of a head that does not end: nothing may come before its end.
 const PING: Duration = Duration::from_secs(20);
+/// The time for which the end of TLS may wait for a client that takes nothing.
+const CLOSING: Duration = Duration::from_secs(1);
 /// How often a connection of HTTP/2 is looked at for idling and for answers left lying.
 const LOOK: Duration = Duration::from_secs(5);
-
-/// How long connections on which nothing was said are still listened to after a stop: several round trips.
-pub const LAST_MOMENT: Duration = Duration::from_secs(1);
-
-/// How serving ends: signals that are given one after the other.
-#[derive(Debug, Clone, Default)]
-pub struct Ends {
-    /// Connections of HTTP/1.1 end with their next answer.
-    pub notice: Signal,
-    /// No new connection; those of HTTP/2 are told to go, and requests in flight finish.
-    pub stop: Signal,
-    /// Connections end on which nothing was said until then.
-    pub silence: Signal,
-    /// Connections are dropped, whatever they do.
-    pub cut: Signal,
-}
-
-impl Ends {
-    /// True if an answer over HTTP/1.1 is its connection's last, and has to say so: a client that was not told may have
-    /// sent its next request when the connection closes.
-    pub(super) fn answer_is_last(&self) -> bool {
-        self.notice.is_given()
-    }
-}
 
 /// All that connections are served with.
 struct Door {
@@ -240,7 +219,7 @@ impl Door {
             match fast_path::serve(&self.front, &mut socket, client, &self.ends).await? {
                 After::Ended => {
                     // TLS says that it ends, or its client would have to think that something was cut off.
-                    let _ = Box::pin(tokio::time::timeout(LAST_MOMENT, socket.shutdown())).await;
+                    let _ = Box::pin(tokio::time::timeout(CLOSING, socket.shutdown())).await;
                     return Ok(());
                 }
                 After::Hyper { read: ahead, first } => {

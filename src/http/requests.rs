@@ -9,8 +9,8 @@ use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::{Request, Response};
 
+use super::ends::Ends;
 use super::exchange::{Answer, Exchange};
-use super::listener::Ends;
 use super::streams::Streams;
 use super::summary::Summary;
 use super::{Front, serve};

@@ -5,11 +5,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::json;
+use slotfront::config::Config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::harness::{PATIENCE, Stage};
 use crate::http::{connect, is_whole, post, read_until};
+use crate::stop::until_closed;
 
 /// Makes a plain request hyper's, and changes nothing about it.
 pub(crate) const NOT_PLAIN: &str = "connection: keep-alive, x-nothing\r\n";
@@ -225,7 +227,8 @@ async fn a_long_answer_is_in_flight_until_it_is_taken() {
 
 #[tokio::test]
 async fn the_last_answer_says_so() {
-    let stage = Stage::of(1, |_| {}).await;
+    let short = Duration::from_millis(10);
+    let stage = Stage::ending(|_| {}, |periods| (periods.notice, periods.last_moment) = (short, short)).await;
     let hold = stage.cluster.node(0).hold("getVoteAccounts");
     let (mut idles, mut served) = (connect(&stage).await, connect(&stage).await);
     let nodes = post("/v3/dev", "", &call("getClusterNodes", &json!([])));
@@ -249,14 +252,14 @@ async fn the_last_answer_says_so() {
 
 #[tokio::test]
 async fn a_stop_that_comes_while_an_answer_is_written_ends_the_connection_after_it() {
-    let stage = Stage::of(1, |config| {
-        config.server.drain_timeout = Duration::from_secs(25);
+    let configure = |config: &mut Config| {
+        config.server.drain_timeout = 2 * PATIENCE;
         // No clock wakes the connection before the drain's end.
-        config.server.header_timeout = Duration::from_mins(1);
+        config.server.header_timeout = 4 * PATIENCE;
         (config.server.max_batch, config.server.max_body) = (500, 64 << 10);
         config.plans.get_mut("dev").expect("the dev plan").max_batch = None;
-    })
-    .await;
+    };
+    let stage = Stage::ending(configure, |periods| periods.notice = Duration::from_millis(10)).await;
     let slot = stage.cluster.examples().block_with_v0;
     let block = call("getBlock", &json!([slot, {"maxSupportedTransactionVersion": 0}]));
     // One answer that is more than the kernel's buffers of both sides take, since the client's is small; and nothing after it
@@ -275,11 +278,11 @@ async fn a_stop_that_comes_while_an_answer_is_written_ends_the_connection_after_
     stage.until("it waits for the client", || stage.front().in_flight.load(Ordering::Relaxed) == 1).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let taken = async {
-        while TcpStream::connect(app.public).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_closed(app).await;
         let mut all = Vec::new();
-        tokio::time::timeout(Duration::from_secs(15), socket.read_to_end(&mut all)).await
+        let ended = tokio::time::timeout(PATIENCE, socket.read_to_end(&mut all)).await;
+        drop(socket);
+        ended
     };
     let ((), ended) = tokio::join!(app.stop(), taken);
     // What was not served any more may be told by a reset.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use slotfront::app::{App, Listeners};
 use slotfront::config::{Config, Secret, Upstream};
 use slotfront::gateway::Gateway;
+use slotfront::http::ends::GracePeriods;
 use slotfront::methods::{Commitment, PerCommitment};
 use slotfront::pool::select::Unusable;
 use slotfront::sim::{Cluster, Settings};
@@ -79,12 +80,40 @@ impl Stage {
         stage
     }
 
+    /// A gateway in front of one node. Its clients are given the times that `change` makes of the usual ones as connections
+    /// end. The drain is as long as a test may take.
+    pub(crate) async fn ending(
+        configure: impl FnOnce(&mut Config),
+        change: impl FnOnce(&mut GracePeriods),
+    ) -> Self {
+        let with_drain = |config: &mut Config| {
+            config.server.drain_timeout = PATIENCE;
+            configure(config);
+        };
+        let (cluster, config, stop) = Self::prepared(1, with_drain, |_| {}).await;
+        let mut periods = GracePeriods::of(config.server.drain_timeout);
+        change(&mut periods);
+        let stage = Self::start_with(cluster, config, stop, periods).await;
+        stage.settled().await;
+        stage
+    }
+
     /// As [`Stage::of`], with the nodes as `prepare` makes them, and without waiting for their first probes.
     pub(crate) async fn before_any_probe(
         nodes: usize,
         change: impl FnOnce(&mut Config),
         prepare: impl FnOnce(&Cluster),
     ) -> Self {
+        let (cluster, config, stop) = Self::prepared(nodes, change, prepare).await;
+        Self::start(cluster, config, stop).await
+    }
+
+    /// The cluster, which is served, and the settings of a gateway in front of it.
+    async fn prepared(
+        nodes: usize,
+        change: impl FnOnce(&mut Config),
+        prepare: impl FnOnce(&Cluster),
+    ) -> (Arc<Cluster>, Config, CancellationToken) {
         let cluster = Cluster::new(Settings { nodes, slot_time: None, ..Settings::default() });
         let stop = CancellationToken::new();
         let mut listeners = Vec::new();
@@ -114,7 +143,7 @@ impl Stage {
         change(&mut config);
         prepare(&cluster);
         Arc::clone(&cluster).serve(listeners, &TaskTracker::new(), stop.clone()).await;
-        Self::start(cluster, config, stop).await
+        (cluster, config, stop)
     }
 
     /// Another gateway before the same cluster, settings as `change` makes them of the first one's.
@@ -140,9 +169,19 @@ impl Stage {
     }
 
     async fn start(cluster: Arc<Cluster>, config: Config, stop: CancellationToken) -> Self {
+        let periods = GracePeriods::of(config.server.drain_timeout);
+        Self::start_with(cluster, config, stop, periods).await
+    }
+
+    async fn start_with(
+        cluster: Arc<Cluster>,
+        config: Config,
+        stop: CancellationToken,
+        periods: GracePeriods,
+    ) -> Self {
         let gateway = Gateway::new(&config).expect("a gateway");
         let listeners = Listeners::bind(&config).await.expect("free ports");
-        let app = App::start(config, gateway, listeners).expect("an app");
+        let app = App::start_with(config, gateway, listeners, periods).expect("an app");
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
         let (url, admin) = (format!("http://{}/v3/dev", app.public), format!("http://{}", app.admin));
         Self { cluster, app: Some(app), url, admin, client, stop }

@@ -15,7 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_util::task::TaskTracker;
 
-use crate::harness::Stage;
+use crate::harness::{PATIENCE, Stage};
+use crate::stop::until_closed;
 
 /// A connection that takes at most `window` bytes of an answer before it is told to go on.
 async fn connect(stage: &Stage, window: u32) -> SendRequest<Bytes> {
@@ -170,7 +171,7 @@ async fn one_address_leaves_http2_requests_for_the_others() {
 
 #[tokio::test]
 async fn a_stop_lets_calls_finish_and_tells_the_client_to_go() {
-    let stage = Stage::of(1, |_| {}).await;
+    let stage = Stage::ending(|_| {}, |periods| periods.notice = Duration::from_millis(10)).await;
     let hold = stage.cluster.node(0).hold("getVoteAccounts");
     let mut calls = connect(&stage, 65_535).await;
     let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
@@ -180,9 +181,7 @@ async fn a_stop_lets_calls_finish_and_tells_the_client_to_go() {
         .await;
     let app = stage.app.as_ref().unwrap();
     let seen = async {
-        while TcpStream::connect(app.public).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_closed(app).await;
         hold.release();
         assert_eq!(reply.await.unwrap().status(), 200);
     };
@@ -191,26 +190,21 @@ async fn a_stop_lets_calls_finish_and_tells_the_client_to_go() {
 }
 
 #[tokio::test]
-async fn a_stop_hears_what_is_said_at_the_last_moment_and_waits_for_nobody_who_is_silent() {
-    let stage = Stage::of(1, |config| {
-        config.server.header_timeout = Duration::from_mins(10);
-        config.server.drain_timeout = Duration::from_secs(30);
-    })
+async fn a_new_connection_is_heard_at_the_last_moment() {
+    let stage = Stage::ending(
+        |config| config.server.header_timeout = PATIENCE,
+        |periods| (periods.notice, periods.last_moment) = (Duration::from_millis(10), PATIENCE),
+    )
     .await;
     let app = stage.app.as_ref().unwrap();
-    let _silent = TcpStream::connect(app.public).await.unwrap();
     let mut late = TcpStream::connect(app.public).await.unwrap();
-    stage.until("both are open", || stage.front().metrics.connections.get() == 2).await;
+    stage.until("it is open", || stage.front().metrics.connections.get() == 1).await;
     let seen = async {
-        while TcpStream::connect(app.public).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_closed(app).await;
         assert_eq!(say(&mut late, b"").await, "HTTP/1.1 200 OK");
+        drop(late);
     };
-    // The notice is a tenth of the drain timeout; then the silent one has its last moment.
-    let stopped =
-        tokio::time::timeout(Duration::from_mins(1), async { tokio::join!(app.stop(), seen) }).await;
-    assert!(stopped.is_ok(), "somebody was waited for");
+    tokio::join!(app.stop(), seen);
 }
 
 /// One call on a connection that `begins` somehow; the status line, or nothing if there is none.

@@ -1,32 +1,73 @@
-//! How it ends: readiness first, then what is in flight, then what hangs.
+//! The order in which a gateway stops: readiness first, then the listener, then requests in flight, then all that hangs.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::json;
+use slotfront::app::App;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::fast_path::{NOT_PLAIN, exchange};
-use crate::harness::Stage;
+use crate::harness::{PATIENCE, Stage};
 use crate::http::{connect, post, wire};
 
+/// A time that is over before anybody waits for it.
+const SHORT: Duration = Duration::from_millis(10);
+
+/// Waits until the listener is closed.
+pub(crate) async fn until_closed(app: &App) {
+    while TcpStream::connect(app.public).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until the gateway of `stage` says that it drains.
+async fn until_draining(stage: &Stage) {
+    loop {
+        let ready = stage.admin("/readyz").await;
+        if ready.status == 503 && ready.text.contains("draining") {
+            return;
+        }
+    }
+}
+
+/// Runs `seen` beside a stop whose notice outlasts it.
+pub(crate) async fn during_the_notice(app: &App, seen: impl Future<Output = ()>) {
+    tokio::select! {
+        () = app.stop() => panic!("the notice ended first"),
+        () = seen => {}
+    }
+}
+
+/// A call on the fast path, and by the other way of HTTP/1.1.
+fn both_ways() -> [String; 2] {
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"}).to_string();
+    ["", NOT_PLAIN].map(|more| post("/v3/dev", more, &body))
+}
+
 #[tokio::test]
-async fn a_stop_fails_readiness_first_and_lets_the_held_call_finish() {
-    let stage = Stage::of(1, |config| config.server.drain_timeout = Duration::from_secs(30)).await;
-    let app = stage.app.as_ref().expect("running");
+async fn readiness_fails_while_calls_are_served() {
+    let stage = Stage::ending(|_| {}, |periods| periods.notice = PATIENCE).await;
     assert_eq!(stage.admin("/readyz").await.status, 200);
+    let seen = async {
+        until_draining(&stage).await;
+        // A balancer that has not looked yet.
+        assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
+    };
+    during_the_notice(stage.app.as_ref().expect("running"), seen).await;
+}
+
+#[tokio::test]
+async fn a_held_call_finishes_before_the_admin_listener_ends() {
+    let stage = Stage::ending(|_| {}, |periods| periods.notice = SHORT).await;
+    let app = stage.app.as_ref().expect("running");
     let gate = stage.cluster.node(0).hold("getVoteAccounts");
     let watched = async {
         gate.arrived(1).await;
         let stopping = async { tokio::join!(app.stop(), app.stop()) };
         let seen = async {
-            let ready = stage.admin("/readyz").await;
-            assert_eq!((ready.status, ready.text.contains("draining")), (503, true), "{}", ready.text);
-            // A balancer that has not looked yet is still served.
-            assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
-            while TcpStream::connect(app.public).await.is_ok() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            until_closed(app).await;
             assert_eq!(stage.admin("/readyz").await.status, 503, "admin goes last");
             gate.release();
         };
@@ -38,17 +79,9 @@ async fn a_stop_fails_readiness_first_and_lets_the_held_call_finish() {
     app.stop().await;
 }
 
-/// A call on the fast path, and by the other way of HTTP/1.1.
-fn both_ways() -> [String; 2] {
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"}).to_string();
-    ["", NOT_PLAIN].map(|more| post("/v3/dev", more, &body))
-}
-
 #[tokio::test]
 async fn during_the_notice_every_answer_says_close() {
-    // The notice is a tenth of it, and nobody waits for its end.
-    let stage = Stage::of(1, |config| config.server.drain_timeout = Duration::from_mins(5)).await;
-    let app = stage.app.as_ref().expect("running");
+    let stage = Stage::ending(|_| {}, |periods| periods.notice = PATIENCE).await;
     let close = "connection: close";
     let mut kept = Vec::new();
     for request in both_ways() {
@@ -58,7 +91,7 @@ async fn during_the_notice_every_answer_says_close() {
         kept.push((socket, request));
     }
     let seen = async {
-        while stage.admin("/readyz").await.status == 200 {}
+        until_draining(&stage).await;
         let mut ended = Vec::new();
         for (mut socket, request) in kept {
             let newcomer = connect(&stage).await;
@@ -70,15 +103,25 @@ async fn during_the_notice_every_answer_says_close() {
         }
         assert_eq!(ended, [Some(0); 4]);
     };
-    tokio::select! {
-        () = app.stop() => panic!("the notice ended first"),
-        () = seen => {}
-    }
+    during_the_notice(stage.app.as_ref().expect("running"), seen).await;
+}
+
+#[tokio::test]
+async fn a_stop_without_clients_gives_notice() {
+    let stage = Stage::ending(|_| {}, |periods| periods.notice = PATIENCE).await;
+    assert_eq!(stage.front().metrics.connections.get(), 0);
+    let seen = async {
+        until_draining(&stage).await;
+        let (status, fields, _) = exchange(&mut connect(&stage).await, both_ways()[0].as_bytes()).await;
+        assert!(status.contains("200") && fields.contains("connection: close"), "{fields:?}");
+    };
+    during_the_notice(stage.app.as_ref().expect("running"), seen).await;
 }
 
 #[tokio::test]
 async fn an_idle_connection_is_heard_after_the_notice() {
-    let stage = Stage::of(1, |config| config.server.drain_timeout = Duration::from_secs(30)).await;
+    let stage =
+        Stage::ending(|_| {}, |periods| (periods.notice, periods.last_moment) = (SHORT, PATIENCE)).await;
     let app = stage.app.as_ref().expect("running");
     let mut kept = Vec::new();
     for request in both_ways() {
@@ -86,27 +129,47 @@ async fn an_idle_connection_is_heard_after_the_notice() {
         exchange(&mut socket, request.as_bytes()).await;
         kept.push((socket, request));
     }
-    let mut silent = connect(&stage).await;
-    exchange(&mut silent, both_ways()[0].as_bytes()).await;
     let seen = async {
-        while TcpStream::connect(app.public).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_closed(app).await;
         for (mut socket, request) in kept {
             let (status, fields, _) = exchange(&mut socket, request.as_bytes()).await;
             assert!(status.contains("200") && fields.contains("connection: close"), "{fields:?}");
         }
-        assert_eq!(silent.read(&mut [0; 8]).await.ok(), Some(0), "silence has an end, too");
     };
     tokio::join!(app.stop(), seen);
 }
 
 #[tokio::test]
+async fn silent_connections_end_after_the_last_moment() {
+    // No other clock ends a connection on which nothing was said.
+    let stage = Stage::ending(
+        |config| {
+            config.server.drain_timeout = PATIENCE * 10;
+            config.server.header_timeout = PATIENCE * 10;
+        },
+        |periods| (periods.notice, periods.last_moment) = (SHORT, SHORT),
+    )
+    .await;
+    let mut silent = vec![connect(&stage).await];
+    for request in both_ways() {
+        let mut socket = connect(&stage).await;
+        exchange(&mut socket, request.as_bytes()).await;
+        silent.push(socket);
+    }
+    stage.until("all are open", || stage.front().metrics.connections.get() == 3).await;
+    let stopped = tokio::time::timeout(PATIENCE, stage.app.as_ref().expect("running").stop()).await;
+    assert!(stopped.is_ok(), "somebody was waited for");
+    for mut socket in silent {
+        assert_eq!(socket.read(&mut [0; 8]).await.ok(), Some(0));
+    }
+}
+
+#[tokio::test]
 async fn a_connection_in_the_queue_is_served() {
-    let stage = Stage::of(1, |config| {
-        config.server.drain_timeout = Duration::from_secs(30);
-        config.server.max_connections = 2;
-    })
+    let stage = Stage::ending(
+        |config| config.server.max_connections = 2,
+        |periods| (periods.notice, periods.last_moment) = (SHORT, PATIENCE),
+    )
     .await;
     let app = stage.app.as_ref().expect("running");
     let nodes = wire("getClusterNodes");
@@ -118,11 +181,10 @@ async fn a_connection_in_the_queue_is_served() {
     let mut queued = connect(&stage).await;
     queued.write_all(nodes.as_bytes()).await.unwrap();
     let seen = async {
-        while TcpStream::connect(app.public).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_closed(app).await;
         drop(open);
         assert!(exchange(&mut queued, b"").await.0.contains("200"));
+        drop(queued);
     };
     tokio::join!(app.stop(), seen);
 }
@@ -138,14 +200,6 @@ async fn past_the_drain_timeout_a_hung_call_is_cut() {
     let mut answer = [0; 64];
     let ((), cut) = tokio::join!(app.stop(), socket.read(&mut answer));
     assert!(matches!(cut, Ok(0) | Err(_)), "{cut:?}");
-    assert_eq!(stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(stage.front().in_flight.load(Ordering::Relaxed), 0);
     assert_eq!(stage.front().metrics.connections.get(), 0);
-}
-
-#[tokio::test]
-async fn a_stop_without_clients_is_at_once() {
-    let stage = Stage::of(1, |config| config.server.drain_timeout = Duration::from_mins(5)).await;
-    let begun = tokio::time::Instant::now();
-    stage.app.as_ref().expect("running").stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
 }

@@ -232,6 +232,7 @@ mod exported {
         let (stage, node) = stage(|config| {
             config.telemetry.otlp = Some(url);
             config.telemetry.trace_sample = share;
+            config.server.drain_timeout = std::time::Duration::from_millis(100);
         })
         .await;
         (stage, node, collector)

@@ -179,7 +179,7 @@ class Restarts(Starting, gateway.Gateway):
 
     def test_without_a_node_it_is_up_and_not_ready_and_says_why_until_one_comes(self):
         port, key = free_port(), self.keys("create", "--name", "a")
-        config, public, admin = self.configure("one", [port])
+        config, public, admin = self.configure("one", [port], 'drain_timeout = "1s"')
         serve = self.start(config)
         with self.assertRaises(urllib.error.HTTPError) as refused:
             get(f"http://{admin}/readyz")
@@ -199,7 +199,7 @@ class Restarts(Starting, gateway.Gateway):
 
 class Killed(Starting, gateway.Gateway):
     def test_a_kill_loses_no_key_that_was_answered(self):
-        config, public, admin = self.configure("one", self.nodes)
+        config, public, admin = self.configure("one", self.nodes, 'drain_timeout = "1s"')
         config.write_text(config.read_text().replace("[auth]", '[auth]\nkeys_file = "keys.toml"'))
         for round in range(3):
             serve, made = self.start(config), []
