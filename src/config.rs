@@ -139,7 +139,7 @@ pub struct Auth {
     pub keys_file: Option<PathBuf>,
     /// Where quotas are kept over a restart, resolved likewise; `None` forgets them.
     pub usage_file: Option<PathBuf>,
-    /// Failed keys per client address and minute.
+    /// Failed keys per client address and minute; keys that are used from a wrong origin or address are among them.
     pub failed_per_minute: u32,
     /// In open mode, the plan that holds per client address.
     pub open_plan: Option<String>,

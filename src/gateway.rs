@@ -232,8 +232,8 @@ impl Gateway {
     ///
     /// # Errors
     /// [`Error::Unauthorized`] for a key that is unknown, expired or revoked, with no hint which;
-    /// [`Error::Limited`] instead, when that happens too often from one address; [`Error::Forbidden`] for a key that
-    /// does not hold there. A key that holds is never refused for the failures of others at its address.
+    /// [`Error::Forbidden`] for a key that does not hold there; [`Error::Limited`] instead of either, when they happen
+    /// too often from one address. A key that holds is never refused for the failures of others at its address.
     pub fn authenticate(
         &self,
         key: &str,
@@ -256,26 +256,24 @@ impl Gateway {
             principal.pass.check(until, client, origin, || self.clock.wall(now))?;
             Ok(Arc::clone(principal))
         });
-        checked.map_err(|failure| match failure {
-            AuthFailure::Origin => self.fail(failure, Error::Forbidden("this origin".to_owned())),
-            AuthFailure::Address => {
-                let whose = if client.is_some() { "this address" } else { "an unknown client address" };
-                self.fail(failure, Error::Forbidden(whose.to_owned()))
+        // Not towards the key's rate, which is its owner's: whoever has stolen the key could use it up from anywhere.
+        checked.map_err(|failure| {
+            let per_minute = rules.failed_per_minute;
+            let make = || Limit::new(per_minute, MINUTE, per_minute, State::default());
+            if let Err(retry_after) = rules.failed.get(client, make).take(self.clock.steady(now)) {
+                let limit = format!("{per_minute} failed API keys a minute");
+                let error = Error::Limited { limit, reason: "failed_keys", retry_after };
+                return self.fail(AuthFailure::Limited, error);
             }
-            AuthFailure::Unknown | AuthFailure::Expired | AuthFailure::Revoked | AuthFailure::Limited => {
-                let per_minute = rules.failed_per_minute;
-                let make = || Limit::new(per_minute, MINUTE, per_minute, State::default());
-                match rules.failed.get(client, make).take(self.clock.steady(now)) {
-                    Ok(()) => self.fail(failure, Error::Unauthorized),
-                    Err(retry_after) => {
-                        let limit = format!("{per_minute} failed API keys a minute");
-                        self.fail(
-                            AuthFailure::Limited,
-                            Error::Limited { limit, reason: "failed_keys", retry_after },
-                        )
-                    }
+            let error = match failure {
+                AuthFailure::Origin => Error::Forbidden("this origin".to_owned()),
+                AuthFailure::Address if client.is_some() => Error::Forbidden("this address".to_owned()),
+                AuthFailure::Address => Error::Forbidden("an unknown client address".to_owned()),
+                AuthFailure::Unknown | AuthFailure::Expired | AuthFailure::Revoked | AuthFailure::Limited => {
+                    Error::Unauthorized
                 }
-            }
+            };
+            self.fail(failure, error)
         })
     }
 

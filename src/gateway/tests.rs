@@ -168,6 +168,38 @@ async fn a_key_holds_for_its_origins_addresses_and_methods() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_good_key_from_a_wrong_place_counts_as_failed() {
+    let mut site = Site::new();
+    site.config.auth.failed_per_minute = 3;
+    site.plan("small", |plan| (plan.rps, plan.burst) = (1, 1));
+    let key = site.key("small");
+    let text = std::fs::read_to_string(site.keys_file()).unwrap()
+        + "addresses = [\"192.0.2.0/24\"]\norigins = [\"https://a.example\"]\n";
+    std::fs::write(site.keys_file(), text).unwrap();
+    let gateway = site.gateway();
+    let metrics = Metrics::new();
+    gateway.report_to(&metrics);
+    let enter =
+        |key: &str, client: &str, origin| gateway.authenticate(key, client.parse().ok(), origin, Instant::now());
+    let (near, far, elsewhere) = ("192.0.2.9", "198.51.100.1", Some("https://b.example"));
+    let limited = |entered: Result<_, Error>| matches!(entered, Err(Error::Limited { reason: "failed_keys", .. }));
+    for (client, origin) in [(near, elsewhere), (far, None)] {
+        for _ in 0..3 {
+            assert!(matches!(enter(&key, client, origin), Err(Error::Forbidden(_))), "{client}");
+        }
+        assert!(limited(enter(&key, client, origin)), "{client}: used in a wrong place too often");
+        assert!(limited(enter("wrong", client, None)), "{client}: one count with wrong keys");
+    }
+    // The owner's rate is untouched: it holds one call.
+    assert!(enter(&key, near, None).unwrap().take(Instant::now()).is_ok());
+    let text = metrics.render();
+    for (reason, times) in [("origin", 3), ("address", 3), ("limited", 4)] {
+        let line = format!("slotfront_auth_failures_total{{reason=\"{reason}\"}} {times}");
+        assert!(text.contains(&line), "{line} is missing from\n{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn limits_and_headers_follow_the_plan() {
     let mut site = Site::new();
     site.plan("small", |plan| {

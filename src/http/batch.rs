@@ -58,7 +58,7 @@ impl Context<'_> {
                 None
             }
             Element::Refused { id, error } => {
-                self.principal.note_call(Instant::now());
+                let error = self.principal.take(Instant::now()).err().unwrap_or(error);
                 Some(self.refused(&id, error))
             }
             Element::Call(call) => Some(match self.begin(call) {

@@ -218,16 +218,18 @@ impl Context<'_> {
         Done { reply, calls: Calls::NONE.and(spoken.ended), reason, bytes }
     }
 
-    /// The refusal of a body that holds no call. Its sender has made one call all the same.
+    /// The refusal of a body that holds no call. Its sender has made one call all the same, and may be over its rate.
     fn faulty(&self, id: &Id, error: Error) -> Begun {
-        self.principal.note_call(self.started);
+        let error = self.principal.take(self.started).err().unwrap_or(error);
         Begun::Done(self.alone(self.refused(id, error)))
     }
 
-    /// The answer to a body that wants none.
+    /// The answer to a body that wants none, unless its sender is over its rate.
     fn silent(&self) -> Begun {
-        self.principal.note_call(self.started);
-        Begun::Done(Done::nothing())
+        Begun::Done(match self.principal.take(self.started) {
+            Ok(()) => Done::nothing(),
+            Err(error) => self.alone(self.refused(&Id::Null, error)),
+        })
     }
 
     pub(super) fn reply(&self, status: StatusCode, body: Pieces) -> Reply {

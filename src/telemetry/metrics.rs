@@ -142,7 +142,7 @@ metrics! {
 
         /// Requests through trusted proxies whose client's address could not be read, so that no address list holds it.
         client_addresses_unknown: Counters<()> = "client_addresses_unknown_total",
-        /// Keys not accepted.
+        /// Keys not accepted, also good ones where they do not hold (`origin`, `address`).
         auth_failures: Counters<AuthFailure> = "auth_failures_total",
         /// Contents of the key file that were taken or refused while the gateway ran.
         key_file_reads: Counters<ReloadResult> = "key_file_reads_total",

@@ -74,6 +74,29 @@ async fn bodies_that_hold_no_call_count_as_one() {
 }
 
 #[tokio::test]
+async fn bodies_that_hold_no_call_are_limited() {
+    let long = Value::from(vec![json!({}); 21]).to_string();
+    let notification = r#"{"jsonrpc":"2.0","method":"getClusterNodes"}"#;
+    for (body, status) in [("no JSON", 200), ("{}", 200), (notification, 200), ("[]", 200), (&long, 413)] {
+        let stage = Stage::of(1, plan(1, 3)).await;
+        // A call a second comes back meanwhile.
+        let mut answers = 0;
+        let limited = loop {
+            let reply = stage.post(body.to_owned()).await;
+            if reply.status == 429 {
+                break reply;
+            }
+            assert_eq!(reply.status, status, "{body}");
+            answers += 1;
+            assert!(answers < 1000, "{body} is never limited");
+        };
+        assert!(answers >= 3, "{answers} answers to {body}");
+        assert_eq!((limited.code(), limited.json()["id"].clone()), (-32092, json!(null)), "{body}");
+        assert!(!limited.header("retry-after").is_empty(), "{body}");
+    }
+}
+
+#[tokio::test]
 async fn calls_that_find_no_place_count() {
     let stage = Stage::of(1, |config| {
         plan(1, 1000)(config);
