@@ -53,7 +53,7 @@ impl Watched {
     /// # Errors
     /// A file that exists and cannot be read; told once, until it can.
     pub fn look(&mut self) -> io::Result<Option<String>> {
-        self.told(false)
+        self.told(false)?.map(text).transpose()
     }
 
     /// The same, but a file that was just written is told once two looks have found the same content: it may be in the
@@ -62,7 +62,20 @@ impl Watched {
     /// # Errors
     /// As for [`Self::look`].
     pub fn look_twice(&mut self) -> io::Result<Option<String>> {
-        self.told(true)
+        self.told(true)?.map(text).transpose()
+    }
+
+    /// Returns true once two looks have found another content, as of [`Self::look_twice`]; the file need not be text.
+    ///
+    /// # Errors
+    /// As for [`Self::look`].
+    pub fn changes(&mut self) -> io::Result<bool> {
+        Ok(self.told(true)?.is_some())
+    }
+
+    /// Returns true if the last look found another content that may be in the middle of being written.
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled.is_some() && self.unsettled != self.content
     }
 
     /// Watches the file of `before` anew: the content that it found last is no half of anything.
@@ -87,25 +100,25 @@ impl Watched {
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    fn told(&mut self, twice: bool) -> io::Result<Option<String>> {
+    fn told(&mut self, twice: bool) -> io::Result<Option<Vec<u8>>> {
         match self.read(twice) {
-            Ok(text) => {
+            Ok(bytes) => {
                 self.trouble = None;
-                Ok(text)
+                Ok(bytes)
             }
-            Err(e) if self.trouble == Some(e.kind()) => Ok(None),
             Err(e) => {
-                self.trouble = Some(e.kind());
-                Err(e)
+                self.unsettled = None;
+                let before = self.trouble.replace(e.kind());
+                if before == Some(e.kind()) { Ok(None) } else { Err(e) }
             }
         }
     }
 
-    fn read(&mut self, twice: bool) -> io::Result<Option<String>> {
+    fn read(&mut self, twice: bool) -> io::Result<Option<Vec<u8>>> {
         let stamp = match std::fs::metadata(&self.path) {
             Ok(meta) => Stamp::of(&meta),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                self.stamp = None;
+                (self.stamp, self.unsettled) = (None, None);
                 return Ok(None);
             }
             Err(e) => return Err(e),
@@ -113,17 +126,22 @@ impl Watched {
         if self.stamp == Some(stamp) && !stamp.young && self.trouble.is_none() {
             return Ok(None);
         }
-        let text = std::fs::read_to_string(&self.path)?;
+        let bytes = std::fs::read(&self.path)?;
         self.stamp = Some(stamp);
-        let hash = Sha256::digest(text.as_bytes()).into();
+        let hash = Sha256::digest(&bytes).into();
         if self.content == Some(hash) {
             self.unsettled = None;
         } else if twice && stamp.young && self.unsettled.replace(hash) != Some(hash) {
             return Ok(None);
         }
         let same = self.content.replace(hash) == Some(hash);
-        Ok((!same).then_some(text))
+        Ok((!same).then_some(bytes))
     }
+}
+
+/// Returns the content of a file that is to be text.
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 impl Stamp {
@@ -178,6 +196,8 @@ mod tests {
         std::fs::write(&path, [0xff]).unwrap();
         assert!(watched.look().is_err(), "not text");
         assert_eq!(watched.look().unwrap(), None, "told once");
+        std::fs::write(&path, [0xfe]).unwrap();
+        assert!(watched.look().is_err(), "another that is not text");
         std::fs::write(&path, "d").unwrap();
         assert_eq!(watched.look().unwrap().as_deref(), Some("d"), "text again");
     }

@@ -1,7 +1,8 @@
 //! TLS of the public listener, by rustls: a certificate and its key from two files, read again when they change.
 //!
 //! A handshake takes the pair that is in force at its start; connections that stand keep theirs. Until both files have
-//! been replaced they do not go together, and the pair before stays in force.
+//! been replaced they do not go together, and the pair before stays in force. A file that was just written is taken once
+//! two looks have found the same content: a chain of certificates that is cut short is no fault that could be seen.
 
 use std::io;
 use std::path::PathBuf;
@@ -62,10 +63,19 @@ pub enum TlsError {
 /// The certificate in force.
 pub struct Tls {
     files: config::Tls,
-    watched: Mutex<[Watched; 2]>,
+    followed: Mutex<Followed>,
     in_force: ArcSwap<ServerConfig>,
     /// Kept over a change of certificate, so that clients go on without a full handshake.
     tickets: Arc<dyn ProducesTickets>,
+}
+
+/// The files, as they were seen last.
+struct Followed {
+    watched: [Watched; 2],
+    /// A file has changed, and no pair was taken since.
+    is_due: bool,
+    /// The reason why the last pair was refused, which is told once.
+    refused: Option<String>,
 }
 
 impl Tls {
@@ -82,7 +92,8 @@ impl Tls {
             let _ = file.look();
         }
         let in_force = ArcSwap::new(read(&files, &tickets)?);
-        Ok(Some(Arc::new(Self { files, watched: Mutex::new(watched), in_force, tickets })))
+        let followed = Mutex::new(Followed { watched, is_due: false, refused: None });
+        Ok(Some(Arc::new(Self { files, followed, in_force, tickets })))
     }
 
     /// Shakes hands with the pair in force.
@@ -102,20 +113,33 @@ impl Tls {
         });
     }
 
-    /// Takes the pair if a file is another and both go together.
+    /// Takes the pair if a file is another and both go together. A pair that is refused is tried again at each look: its
+    /// fault may be one that leaves no trace in the files, such as a key that could not be read for a while.
     fn follow(&self) {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let Followed { watched, is_due, refused } = &mut *followed;
         // Both are looked at, or a change of the second would be told at the next look again.
-        let looks = watched.each_mut().map(Watched::look);
-        if !looks.iter().any(|look| matches!(look, Ok(Some(_)) | Err(_))) {
+        let looks = watched.each_mut().map(Watched::changes);
+        *is_due |= looks.iter().any(|look| matches!(look, Ok(true) | Err(_)));
+        if !*is_due || watched.iter().any(Watched::is_unsettled) {
             return;
         }
         match read(&self.files, &self.tickets) {
             Ok(pair) => {
                 self.in_force.store(pair);
+                (*is_due, *refused) = (false, None);
                 tracing::info!(cert = %self.files.cert.display(), "certificate taken");
             }
-            Err(error) => tracing::error!(%error, "certificate refused: the one before stays in force"),
+            Err(error) => {
+                let error = error.to_string();
+                if refused.as_ref() != Some(&error) {
+                    tracing::error!(
+                        error,
+                        "certificate refused: the one before stays in force, and the files are tried again each second"
+                    );
+                    *refused = Some(error);
+                }
+            }
         }
     }
 }
@@ -147,40 +171,85 @@ fn read(files: &config::Tls, tickets: &Arc<dyn ProducesTickets>) -> Result<Arc<S
 
 #[cfg(test)]
 mod tests {
+    use rcgen::{CertificateParams, CertifiedKey, KeyPair};
+
     use super::*;
 
-    fn certify(files: &config::Tls) {
-        let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    fn write(files: &config::Tls, pair: &CertifiedKey<KeyPair>) {
         std::fs::write(&files.cert, pair.cert.pem()).unwrap();
         std::fs::write(&files.key, pair.signing_key.serialize_pem()).unwrap();
     }
 
-    #[test]
-    fn a_pair_is_taken_once_both_files_are_of_one_mind() {
-        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let files = |dir: &tempfile::TempDir| config::Tls {
-            cert: dir.path().join("cert.pem"),
-            key: dir.path().join("key.pem"),
-        };
-        let (mine, new) = (files(&dir), files(&other));
-        certify(&mine);
-        certify(&new);
+    fn certify() -> CertifiedKey<KeyPair> {
+        rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap()
+    }
+
+    /// Files with a first pair, and the pair as it is shown.
+    fn shown() -> (tempfile::TempDir, config::Tls, CertifiedKey<KeyPair>, Arc<Tls>) {
+        let dir = tempfile::tempdir().unwrap();
+        let files = config::Tls { cert: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
+        let pair = certify();
+        write(&files, &pair);
         let any = "127.0.0.1:0".parse().unwrap();
         let mut config = Config::dev(any, any, Vec::new());
-        config.server.tls = Some(mine.clone());
+        config.server.tls = Some(files.clone());
         let tls = Tls::of(&config).unwrap().unwrap();
-        let shown = || Arc::as_ptr(&tls.in_force.load_full());
-        let before = shown();
-        tls.follow();
-        assert_eq!(shown(), before, "nothing has changed");
-        std::fs::copy(&new.key, &mine.key).unwrap();
-        tls.follow();
-        assert_eq!(shown(), before, "a key without its certificate");
-        std::fs::remove_file(&mine.cert).unwrap();
-        tls.follow();
-        assert_eq!(shown(), before, "no certificate at all");
-        std::fs::copy(&new.cert, &mine.cert).unwrap();
-        tls.follow();
-        assert_ne!(shown(), before, "both");
+        (dir, files, pair, tls)
+    }
+
+    /// Returns true if another pair is in force after `looks`.
+    fn takes(tls: &Tls, looks: usize) -> bool {
+        let before = tls.in_force.load_full();
+        (0..looks).for_each(|_| tls.follow());
+        !Arc::ptr_eq(&before, &tls.in_force.load_full())
+    }
+
+    #[test]
+    fn a_pair_is_taken_once_both_files_are_of_one_mind() {
+        let (_dir, files, _, tls) = shown();
+        let new = certify();
+        assert!(!takes(&tls, 3), "nothing has changed");
+        std::fs::write(&files.key, new.signing_key.serialize_pem()).unwrap();
+        assert!(!takes(&tls, 3), "a key without its certificate");
+        std::fs::remove_file(&files.cert).unwrap();
+        assert!(!takes(&tls, 3), "no certificate at all");
+        std::fs::write(&files.cert, new.cert.pem()).unwrap();
+        assert!(takes(&tls, 2), "both");
+        assert!(!takes(&tls, 3), "taken once");
+    }
+
+    #[test]
+    fn a_chain_that_is_being_written_is_not_shown() {
+        let (_dir, files, pair, tls) = shown();
+        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let renewed = params.self_signed(&pair.signing_key).unwrap().pem();
+        std::fs::write(&files.cert, &renewed).unwrap();
+        assert!(!takes(&tls, 1), "the server's own certificate may be half of the chain");
+        std::fs::write(&files.cert, renewed + &certify().cert.pem()).unwrap();
+        assert!(!takes(&tls, 1), "it is still being written");
+        assert!(takes(&tls, 1), "the whole chain");
+    }
+
+    #[test]
+    fn a_certificate_is_taken_once_its_unchanged_key_is_back() {
+        let (_dir, files, pair, tls) = shown();
+        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let aside = files.key.with_extension("aside");
+        std::fs::rename(&files.key, &aside).unwrap();
+        std::fs::write(&files.cert, params.self_signed(&pair.signing_key).unwrap().pem()).unwrap();
+        assert!(!takes(&tls, 3), "there is no key");
+        std::fs::rename(&aside, &files.key).unwrap();
+        assert!(takes(&tls, 2), "the key is the same as before");
+    }
+
+    #[test]
+    fn files_with_words_in_another_charset_are_followed() {
+        let (_dir, files, pair, tls) = shown();
+        for organisation in [b"# M\xfcller\n", b"# M\xf6ller\n"] {
+            let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            let renewed = params.self_signed(&pair.signing_key).unwrap().pem();
+            std::fs::write(&files.cert, [&organisation[..], renewed.as_bytes()].concat()).unwrap();
+            assert!(takes(&tls, 2), "{}", organisation.escape_ascii());
+        }
     }
 }
