@@ -20,7 +20,6 @@ use tokio_util::task::TaskTracker;
 use crate::admin::{self, Controls, Reload};
 use crate::aside::aside;
 use crate::cache::Cache;
-use crate::cache::purge::Filter;
 use crate::config::Config;
 use crate::config::reload::{Changes, Source};
 use crate::frontier::Frontier;
@@ -307,8 +306,7 @@ fn empty_on_another_cluster(front: &Arc<Front>, tasks: &TaskTracker, stop: &Canc
     let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
     tasks.spawn(async move {
         while let Some(Ok(())) = stop.run_until_cancelled(clusters.changed()).await {
-            // A purge, since the shared store may have what a node of another cluster gave.
-            front.cache.purge(&Filter::default());
+            front.cache.purge_all_clusters();
             front.gateway.forget_shown();
         }
     });

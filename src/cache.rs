@@ -358,9 +358,18 @@ impl Cache {
     /// shared store is not taken any more; [`Self::share_purges`] tells the other gateways.
     pub fn purge(&self, filter: &purge::Filter) -> u64 {
         if let Some(second) = &self.second {
-            second.purge(filter, Instant::now());
+            second.purge(self.pool.genesis().as_deref(), filter, Instant::now());
         }
         self.purge_here(filter)
+    }
+
+    /// Forgets everything, since a node of another cluster was asked, or the pool has become one: the shared store may have
+    /// what such a node gave, in the name of any cluster that this gateway has been of.
+    pub fn purge_all_clusters(&self) {
+        if let Some(second) = &self.second {
+            second.purge_all_clusters(Instant::now());
+        }
+        self.purge_here(&purge::Filter::default());
     }
 
     /// Forgets what `filter` takes of what is kept here.

@@ -30,7 +30,7 @@ use crate::breaker::Breaker;
 use crate::config;
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 use link::{Dial, Link, Wire};
-use parts::{key_in, part_of};
+use parts::{part_of, tag_in};
 use purges::is_patient;
 
 /// Parts of a cluster that fail by themselves.
@@ -74,8 +74,8 @@ pub struct Store {
     back: Notify,
     /// A key in each part, which holds nothing.
     trials: Box<[String]>,
-    /// Where each part has its list of purges.
-    purge_lists: Box<[String]>,
+    /// The tag of keys that each part has.
+    tags: Box<[String]>,
     scripts: Scripts,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
@@ -131,7 +131,7 @@ impl Store {
         let breaker =
             config::Breaker { failures: FAILURES, failure_rate: 1.0, slow: 1000.0, open: Duration::MAX };
         let parts = if settings.cluster { PARTS } else { 1 };
-        let keys = |of| (0..parts).map(|part| key_in(&settings.namespace, of, part, parts)).collect();
+        let tags: Box<[String]> = (0..parts).map(|part| tag_in(part, parts)).collect();
         Ok(Arc::new(Self {
             dial: Dial::new(settings).map_err(SharedError)?,
             link: ArcSwapOption::empty(),
@@ -144,8 +144,8 @@ impl Store {
             started: Instant::now(),
             lost: Notify::new(),
             back: Notify::new(),
-            trials: keys("trial"),
-            purge_lists: keys("purges1"),
+            trials: tags.iter().map(|tag| format!("{}:trial:{tag}", settings.namespace)).collect(),
+            tags,
             scripts: Scripts {
                 get: Script::new(include_str!("shared/get.lua")),
                 put: Script::new(include_str!("shared/put.lua")),

@@ -104,15 +104,23 @@ impl Second {
         *self.not_before.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// Takes nothing any more that was asked for before `now` and that `filter` takes, and tells the others.
-    pub(super) fn purge(&self, filter: &Filter, now: Instant) {
-        self.purges.begin(*filter, now);
+    /// Takes nothing any more that was asked for before `now` and that `filter` takes, and tells the others of the cluster
+    /// with this genesis hash.
+    pub(super) fn purge(&self, genesis: Option<&str>, filter: &Filter, now: Instant) {
+        self.purges.begin(genesis, *filter, now);
+    }
+
+    /// Takes nothing any more that was asked for before `now`, and tells the others of each cluster that this gateway has
+    /// shared answers of.
+    pub(super) fn purge_all_clusters(&self, now: Instant) {
+        self.purges.begin_everywhere(now);
     }
 
     /// Whether `value` of `key`, which was asked for at `sent_at`, was purged since.
-    fn is_purged(&self, key: &Key, value: &Value, sent_at: Instant) -> bool {
+    fn is_purged(&self, genesis: &str, key: &Key, value: &Value, sent_at: Instant) -> bool {
         let emptied = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
-        emptied.is_some_and(|emptied| sent_at <= emptied) || self.purges.take(key, value.sent_at, sent_at)
+        emptied.is_some_and(|emptied| sent_at <= emptied)
+            || self.purges.take(genesis, key, value.sent_at, sent_at)
     }
 }
 
@@ -143,19 +151,18 @@ impl Cache {
             second.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         }
-        let places = self.places(plan, second);
-        if places.is_empty() {
-            return None;
-        }
-        if !second.purges.are_known(second.store.part(places[0].name.key())) {
+        // Before the cluster is read: what is found of one that the pool leaves meanwhile is not kept.
+        let generation = self.generation.number();
+        let (genesis, places) = self.places(plan, second)?;
+        let part = second.store.part(places.first()?.name.key());
+        if !second.purges.are_known(&genesis, part) {
             second.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         }
-        let generation = self.generation.number();
         let keys: Vec<_> = places.iter().map(|place| place.name.key().to_owned()).collect();
         let found = second.store.get(&keys).await.ok()?;
         let took = found.asked_at.elapsed();
-        let (candidate, foreign) = self.best(second, places, found, floor).await;
+        let (candidate, foreign) = self.best(second, &genesis, places, found, floor).await;
         let mut taken = None;
         if let Some(Candidate { reply, plan }) = candidate {
             taken = self.take_in(&plan, &reply, 0, generation, Origin::Shared).await.ok();
@@ -169,18 +176,17 @@ impl Cache {
         taken.map(|landed| Arc::clone(landed.entry()))
     }
 
-    /// Where the answer to `plan` may be; nowhere while the cluster is not known, or where it would not live long enough.
-    fn places(&self, plan: &Plan, second: &Second) -> Vec<Place> {
+    /// The genesis hash of the cluster, and where the answer to `plan` may be; nowhere while the cluster is not known, or
+    /// where it would not live long enough.
+    fn places(&self, plan: &Plan, second: &Second) -> Option<(String, Vec<Place>)> {
         let keys = std::iter::once(&plan.key).chain(&plan.other);
         let lives = |key: &&Key| {
             let class = if matches!(key, Key::NoBlock(_)) { Class::Skipped } else { plan.class };
             self.rules.ttl(class) >= WORTH_SHARING
         };
         let mut keys = keys.filter(lives).peekable();
-        if keys.peek().is_none() {
-            return Vec::new();
-        }
-        let Some(genesis) = self.pool.genesis() else { return Vec::new() };
+        keys.peek()?;
+        let genesis = self.pool.genesis()?;
         let place = |key: &Key| {
             let name = second.seal.name(second.store.namespace(), &genesis, key)?;
             let mut plan = plan.clone();
@@ -198,13 +204,15 @@ impl Cache {
             }
             Some(Place { name, plan })
         };
-        keys.filter_map(place).collect()
+        let places = keys.filter_map(place).collect();
+        Some((genesis, places))
     }
 
     /// The newest of what was found that serves now, and whether anything was not what is kept there.
     async fn best(
         &self,
         second: &Second,
+        genesis: &str,
         places: Vec<Place>,
         found: Found,
         floor: Option<Slot>,
@@ -219,7 +227,7 @@ impl Cache {
                 continue;
             };
             let Some(sent_at) = sent_at(&value, read_at, asked_at) else { continue };
-            if second.is_purged(&plan.key, &value, sent_at) {
+            if second.is_purged(genesis, &plan.key, &value, sent_at) {
                 // It would keep the place against one of a lower slot.
                 second.forget(&name);
                 continue;

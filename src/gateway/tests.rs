@@ -179,10 +179,12 @@ async fn a_good_key_from_a_wrong_place_counts_as_failed() {
     let gateway = site.gateway();
     let metrics = Metrics::new();
     gateway.report_to(&metrics);
-    let enter =
-        |key: &str, client: &str, origin| gateway.authenticate(key, client.parse().ok(), origin, Instant::now());
+    let enter = |key: &str, client: &str, origin| {
+        gateway.authenticate(key, client.parse().ok(), origin, Instant::now())
+    };
     let (near, far, elsewhere) = ("192.0.2.9", "198.51.100.1", Some("https://b.example"));
-    let limited = |entered: Result<_, Error>| matches!(entered, Err(Error::Limited { reason: "failed_keys", .. }));
+    let limited =
+        |entered: Result<_, Error>| matches!(entered, Err(Error::Limited { reason: "failed_keys", .. }));
     for (client, origin) in [(near, elsewhere), (far, None)] {
         for _ in 0..3 {
             assert!(matches!(enter(&key, client, origin), Err(Error::Forbidden(_))), "{client}");

@@ -10,12 +10,11 @@ pub(super) fn part_of(key: &str, parts: usize) -> usize {
     slot * parts / SLOTS
 }
 
-/// A key in this part, for what each part has of a kind.
-pub(super) fn key_in(namespace: &str, of: &str, part: usize, parts: usize) -> String {
-    let keys = (0_u32..).map(|n| format!("{namespace}:{of}:{{{n}}}"));
-    let mut keys = keys.filter(|key| part_of(key, parts) == part);
+/// A tag whose keys lie in this part, for what each part has of a kind.
+pub(super) fn tag_in(part: usize, parts: usize) -> String {
+    let mut tags = (0_u32..).map(|n| format!("{{{n}}}")).filter(|tag| part_of(tag, parts) == part);
     // Infallible: numbers fall into every part.
-    keys.next().unwrap_or_default()
+    tags.next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -27,7 +26,7 @@ mod tests {
         assert_eq!(part_of("a:{x}:1", 64), part_of("b:{x}:2", 64));
         // The slot of `foo` is 12,182, as a cluster says.
         assert_eq!(part_of("foo", SLOTS), 12_182);
-        assert!((0..64).all(|part| part_of(&key_in("ns", "trial", part, 64), 64) == part));
+        assert!((0..64).all(|part| part_of(&format!("ns:trial:{}", tag_in(part, 64)), 64) == part));
         assert!((0..9).all(|key| part_of(&key.to_string(), 1) == 0));
     }
 }

@@ -1,5 +1,6 @@
-//! The list of purges, which all gateways add to and read. Each part of the store has a copy, so that a part that is gone
-//! costs what it held, and no answer is read from a part whose purges are not known. To be waited for by no request.
+//! The list of purges, which all gateways of one cluster add to and read. Each part of the store has a copy, so that a part
+//! that is gone costs what it held, and no answer is read from a part whose purges are not known. To be waited for by no
+//! request.
 
 use std::time::Duration;
 
@@ -37,17 +38,21 @@ impl Store {
         self.breakers.len()
     }
 
-    /// The list in this part.
+    /// Where this part has the list of the cluster with this genesis hash.
+    fn purge_list(&self, genesis: &str, part: usize) -> String {
+        format!("{}:purges1:{genesis}:{}", self.namespace, self.tags[part])
+    }
+
+    /// The list in this part, of the cluster with this genesis hash.
     ///
     /// # Errors
     /// Whatever came to nothing.
-    pub async fn purges(&self, part: usize) -> Result<Listed, Failed> {
+    pub async fn purges(&self, genesis: &str, part: usize) -> Result<Listed, Failed> {
         let operation = SharedOperation::Purge;
         if !self.admits(part) {
             return Err(self.failed(operation, SharedResult::Skipped));
         }
-        let key = std::slice::from_ref(&self.purge_lists[part]);
-        let mut found = self.found(operation, part, key).await?;
+        let mut found = self.found(operation, part, &[self.purge_list(genesis, part)]).await?;
         self.count(operation, SharedResult::Ok, found.asked_at.elapsed());
         let text = found.values.pop().flatten().unwrap_or_default();
         Ok(Listed { text, read_at: found.read_at, asked_at: found.asked_at })
@@ -60,17 +65,18 @@ impl Store {
     /// Whatever came to nothing.
     pub async fn add_purges(
         &self,
+        genesis: &str,
         part: usize,
         lines: &[String],
         from: StoreTime,
         life: Duration,
     ) -> Result<(), Failed> {
         let operation = SharedOperation::Purge;
-        let key = &self.purge_lists[part];
-        let mut call = self.scripts.merge.key(key);
+        let key = self.purge_list(genesis, part);
+        let mut call = self.scripts.merge.key(&key);
         call.arg(super::millis(life)).arg(format!("{from:020}")).arg(lines);
         let asked_at = Instant::now();
-        let _: Value = self.write(operation, key, self.patience(operation), &call).await?;
+        let _: Value = self.write(operation, &key, self.patience(operation), &call).await?;
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
         Ok(())
     }

@@ -158,15 +158,15 @@ impl Seal {
         Some(Value { slot, sent_at, wall_us: u64::from_be_bytes(*wall_us), confirmed, body })
     }
 
-    /// A line of text, signed.
-    pub(super) fn line(&self, text: &str) -> String {
-        format!("{text} {}", hex(&self.digest(&[b"line", text.as_bytes()])[..16]))
+    /// A line of text, signed for the cluster of this genesis hash.
+    pub(super) fn line(&self, genesis: &str, text: &str) -> String {
+        format!("{text} {}", hex(&self.digest(&[b"line", genesis.as_bytes(), text.as_bytes()])[..16]))
     }
 
     /// What a line says, if it was signed so.
-    pub(super) fn read_line<'a>(&self, line: &'a str) -> Option<&'a str> {
+    pub(super) fn read_line<'a>(&self, genesis: &str, line: &'a str) -> Option<&'a str> {
         let (text, _) = line.rsplit_once(' ')?;
-        (self.line(text) == line).then_some(text)
+        (self.line(genesis, text) == line).then_some(text)
     }
 
     /// One digest over all parts, of which each is set apart by its length.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use slotfront::cache::purge::Filter;
 use slotfront::config::{Config, Secret, Shared};
 use slotfront::methods::Method;
+use slotfront::sim::{Cluster, Fault};
 use slotfront::telemetry::{EvictionCause, SharedOperation, SharedResult};
 use tokio::time::Instant;
 
@@ -107,6 +108,33 @@ async fn a_purge_empties_the_caches_of_other_gateways() {
     let went = || b.front().metrics.cache_evictions.at(EvictionCause::Purged).get();
     b.until("the purge is heard of", || went() > 0).await;
     assert_eq!((is_hit(&b, &purged).await, is_hit(&b, &other).await), (false, true));
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_purge_stays_within_its_cluster() {
+    let store = Redis::start(&[]);
+    let a = connected(Stage::with(with_token(store.settings())).await).await;
+    let another = |cluster: &Cluster| {
+        cluster.node(0).fault_on("getGenesisHash", Fault::Result(json!("another cluster's")), None);
+    };
+    let b = Stage::before_any_probe(1, with(store.settings()), another).await;
+    b.settled().await;
+    let b = connected(b).await;
+    let [(_, params), ..] = blocks(&a);
+    for stage in [&a, &b] {
+        stage.call("getBlock", params.clone()).await;
+        put(stage, 1).await;
+    }
+    assert_eq!(purge(&a, "").await["shared"], true);
+    let looks = || counted(&b, SharedOperation::Purge, SharedResult::Ok);
+    let before = looks();
+    b.until("it has looked since", || looks() >= before + 2).await;
+    assert!(is_hit(&b, &params).await, "what it keeps");
+    let c = connected(b.beside(|_| ()).await).await;
+    assert!(is_hit(&c, &params).await, "what its cluster shares");
+    let d = connected(a.beside(|_| ()).await).await;
+    assert!(!is_hit(&d, &params).await, "what was purged");
 }
 
 #[tokio::test]
