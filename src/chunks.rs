@@ -30,11 +30,6 @@ impl Gather {
         self.len() == 0
     }
 
-    /// All that has come.
-    pub fn gathered(&self) -> &[u8] {
-        if self.rest.is_empty() { &self.first } else { &self.rest }
-    }
-
     /// Gathers in `room`, which is empty, from here on.
     pub fn move_into(&mut self, mut room: Vec<u8>) {
         room.extend_from_slice(&std::mem::take(&mut self.first));
@@ -119,7 +114,7 @@ mod tests {
                 }
                 assert_eq!(gather.push(Bytes::from(chunk)), Ok(()));
             }
-            assert_eq!((gather.gathered(), gather.len()), (&b"abcde"[..], 5));
+            assert_eq!(gather.len(), 5);
             let kept = gather.finish_to_keep();
             assert_eq!(kept, "abcde");
             assert_eq!(kept.try_into_mut().map(|kept| kept.capacity()), Ok(5));

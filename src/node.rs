@@ -4,7 +4,6 @@
 //! goes wrong here is named by a [`Fault`], which never holds an address: an upstream's URL may be a secret.
 
 pub mod answer;
-pub mod check;
 pub mod client;
 pub mod shape;
 

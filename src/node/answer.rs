@@ -6,33 +6,27 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::check::{Check, Parts};
 use super::{Fault, OFF_WORKER_BYTES};
 use crate::methods::{AccountEncoding, Slot};
 
-/// A whole body, and what is known of it already.
+/// The body of a node's HTTP answer, read to its end and not yet parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrived {
     /// The body.
     pub body: Bytes,
-    /// Where its parts stand, if it was checked while it came.
-    parts: Option<Parts>,
     /// The node has said by HTTP 501 that it does not do the method; the body does not count.
     not_implemented: bool,
 }
 
 impl Arrived {
-    /// A body, with what was read of it while it came.
-    pub fn new(body: Bytes, check: Option<Check>) -> Self {
-        let parts = check.and_then(|check| check.finish(&body));
-        // Else there is a long copy to be made.
-        let parts = parts.filter(|parts| body.len() - parts.result.len() <= ENVELOPE_BYTES);
-        Self { body, parts, not_implemented: false }
+    /// A body with a 2xx status.
+    pub fn new(body: Bytes) -> Self {
+        Self { body, not_implemented: false }
     }
 
     /// HTTP 501, which says of the method what -32601 does.
     pub fn not_implemented() -> Self {
-        Self { body: Bytes::new(), parts: None, not_implemented: true }
+        Self { body: Bytes::new(), not_implemented: true }
     }
 
     /// Takes it apart.
@@ -41,29 +35,21 @@ impl Arrived {
     /// As for [`NodeReply::parse`].
     pub fn reply(&self, id: u64) -> Result<NodeReply, Fault> {
         if self.not_implemented {
-            return Ok(NodeReply::method_not_found());
+            Ok(NodeReply::method_not_found())
+        } else {
+            NodeReply::parse(&self.body, id)
         }
-        let Some(Parts { result, id: of }) = &self.parts else { return NodeReply::parse(&self.body, id) };
-        if !is_number(&self.body[of.clone()], id) {
-            return Err(Fault::WrongId);
-        }
-        Ok(NodeReply::Result(part(&self.body, &self.body[result.clone()])))
     }
 
-    /// Whether taking it apart is long work.
+    /// Returns true if taking it apart must not be done on an async worker.
     pub fn is_long(&self) -> bool {
-        self.body.len() > OFF_WORKER_BYTES && self.parts.is_none()
+        self.body.len() > OFF_WORKER_BYTES
     }
 }
 
 /// Whether `text` is the number of the call that was sent.
 fn is_number(text: &[u8], id: u64) -> bool {
     str::from_utf8(text).is_ok_and(|text| text.parse() == Ok(id))
-}
-
-/// What is kept holds on to the whole body: one that is much longer than what is wanted of it is let go.
-fn part(body: &Bytes, part: &[u8]) -> Bytes {
-    if body.len() - part.len() > ENVELOPE_BYTES { Bytes::copy_from_slice(part) } else { body.slice_ref(part) }
 }
 
 /// What a node said: exactly one of the two members that a JSON-RPC response has.
@@ -127,7 +113,12 @@ impl NodeReply {
         if !is_number(envelope.id.get().as_bytes(), id) {
             return Err(Fault::WrongId);
         }
-        let slice = |raw: &RawValue| part(body, raw.get().as_bytes());
+        // A slice holds on to the whole body, so one that is much longer than the part is not kept for it.
+        let slice = |raw: &RawValue| {
+            let part = raw.get().as_bytes();
+            let is_all = body.len() - part.len() <= ENVELOPE_BYTES;
+            if is_all { body.slice_ref(part) } else { Bytes::copy_from_slice(part) }
+        };
         match (envelope.result, envelope.error) {
             (Some(result), None) => Ok(Self::Result(slice(result))),
             (None, Some(error)) => {
@@ -236,8 +227,8 @@ pub fn first_available_block(error: &[u8]) -> Option<Slot> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<NodeReply, Fault> {
-        NodeReply::parse(&Bytes::copy_from_slice(text.as_bytes()), 7)
+    fn parse(text: impl AsRef<[u8]>) -> Result<NodeReply, Fault> {
+        NodeReply::parse(&Bytes::copy_from_slice(text.as_ref()), 7)
     }
 
     #[test]
@@ -263,10 +254,61 @@ mod tests {
     }
 
     #[test]
+    fn an_envelope_is_read_by_one_rule() {
+        let read = Ok(NodeReply::Result(Bytes::from_static(b"1")));
+        for (text, expected) in [
+            ("{ \"id\" : 7 ,\r\n\"result\" : 1 , \"jsonrpc\" : \"2.0\" } \n", read.clone()),
+            (r#"{"jsonrpc":"2.0","more":{"result":2},"result":1,"id":7}"#, read.clone()),
+            (r#"{"jsonrpc":"2.0","r\u0065sult":1,"id":7}"#, read),
+            (r#"{"jsonrpc":"2\u002e0","result":1,"id":7}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","result":1,"result":1,"id":7}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","result":1,"r\u0065sult":1,"id":7}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","jsonrpc":"2.0","result":1,"id":7}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","result":1,"id":7,"id":7}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","result":1,"error":null,"id":7}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","result":1,"id":7}}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","result":1,"id":7}1"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","result":1,"id":7"#, Err(Fault::BadJson)),
+            (r#"["2.0",1,null,7]"#, Err(Fault::BadJson)),
+        ] {
+            assert_eq!(parse(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_result_is_json_to_its_last_byte() {
+        let nested = |levels: usize| ("[".repeat(levels) + &"]".repeat(levels)).into_bytes();
+        for (result, is_json) in [
+            (br#"{"a":[1,-2.5e+3,"\"\u00e9\\"],"b":{}}"#.to_vec(), true),
+            ("\"é\"".into(), true),
+            // A raw value is read without recursion, so its nesting needs no bound.
+            (nested(127), true),
+            (nested(100_000), true),
+            (b"1".repeat(400), true),
+            (nested(5)[..9].to_vec(), false),
+            (b"-02".to_vec(), false),
+            (b"1.".to_vec(), false),
+            (b"nul".to_vec(), false),
+            (b"[1,]".to_vec(), false),
+            (b"{\"a\"}".to_vec(), false),
+            (b"\"\x1f\"".to_vec(), false),
+            (br#""\x""#.to_vec(), false),
+            (br#""\u00""#.to_vec(), false),
+            (b"\"\xc3\"".to_vec(), false),
+            (b"\"\xed\xa0\x80\"".to_vec(), false),
+        ] {
+            let text = [&br#"{"jsonrpc":"2.0","result":"#[..], &result, br#","id":7}"#].concat();
+            let expected =
+                if is_json { Ok(NodeReply::Result(result.clone().into())) } else { Err(Fault::BadJson) };
+            assert_eq!(parse(text), expected, "{}", String::from_utf8_lossy(&result));
+        }
+    }
+
+    #[test]
     fn an_error_keeps_its_text_and_gives_its_numbers() {
         let body = r#"{"code":-32016,"data":{"contextSlot":41},"message":"Minimum context slot has not been reached"}"#;
         let Ok(NodeReply::Error { code, body }) =
-            parse(&format!(r#"{{"jsonrpc":"2.0","error":{body},"id":7}}"#))
+            parse(format!(r#"{{"jsonrpc":"2.0","error":{body},"id":7}}"#))
         else {
             panic!("no error")
         };

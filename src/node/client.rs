@@ -13,8 +13,7 @@ use bytes::Bytes;
 use hyper_util::client::legacy::connect::HttpInfo;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::check::Check;
-use super::{Arrived, Fault, OFF_WORKER_BYTES};
+use super::{Arrived, Fault};
 use crate::chunks::{Gather, OverLimit};
 use crate::config::{Pool, Secret, Upstream};
 use crate::prefault::{self, Prefault};
@@ -316,7 +315,6 @@ impl Client {
         let room = length.map(|length| buffered.room(length).unwrap_or_else(|| Vec::with_capacity(length)));
         let mut has_room = room.is_some();
         body.move_into(room.unwrap_or_default());
-        let mut check = None;
         // Counted after decompression, so a small body cannot grow without bound.
         while let Some(chunk) = response.chunk().await.map_err(|_| Fault::Truncated)? {
             if !buffered.cover(body.len() + chunk.len()) {
@@ -327,14 +325,10 @@ impl Client {
                 body.move_into(room);
                 has_room = true;
             }
-            // A long answer is checked while it comes; one chunk at a time is no long work.
-            if body.len() > OFF_WORKER_BYTES {
-                check.get_or_insert_with(Check::default).read(body.gathered());
-            }
         }
         let body = body.finish_to_keep();
         budget.room.came(body.len());
-        Ok(Arrived::new(body, check))
+        Ok(Arrived::new(body))
     }
 }
 

@@ -16,7 +16,7 @@ use crate::frontier::Era;
 use crate::methods::{Commitment, Method, Query, Slot};
 use crate::node::answer::{error_context_slot, first_available_block};
 use crate::node::shape::fits;
-use crate::node::{Arrived, Contextual, Fault, NodeReply, OFF_WORKER_BYTES};
+use crate::node::{Arrived, Contextual, Fault, NodeReply};
 use crate::telemetry::AttemptResult;
 
 /// Calls shorter than this never count as hanging, however fast the method usually is.
@@ -235,8 +235,7 @@ fn call_body(id: u64, query: &Query) -> Bytes {
 
 /// The parts of a body that answers `query`, and its context slot where the method's results have one.
 async fn take_apart(arrived: Arrived, id: u64, query: Query) -> Result<(NodeReply, Option<Slot>), Fault> {
-    // Every result is read once more, for its shape.
-    let long = arrived.body.len() > OFF_WORKER_BYTES;
+    let long = arrived.is_long();
     let parse = move || {
         let reply = arrived.reply(id)?;
         let context = match &reply {
@@ -269,7 +268,7 @@ mod tests {
             ("[]", &Query::ClusterNodes, Ok(None)),
         ] {
             let body = Bytes::from(format!(r#"{{"jsonrpc":"2.0","result":{result},"id":3}}"#));
-            let arrived = Arrived::new(body, None);
+            let arrived = Arrived::new(body);
             let context = take_apart(arrived, 3, query.clone()).await.map(|(_, context)| context);
             assert_eq!(context, expected, "{result}");
         }

@@ -126,7 +126,7 @@ fn patiently(config: &mut Config) {
     config.server.request_timeout = patience;
 }
 
-/// A long answer is checked while it comes, in whatever pieces that is.
+/// All of a long answer is parsed before any of it leaves, however it arrives.
 #[tokio::test]
 async fn a_long_answer_is_passed_on_only_if_all_of_it_is_json() {
     let vote = r#"{"votePubkey":"Vote111111111111111111111111111111111111111","note":"\"\u00e9\" é","credits":[[1,-2.5e3,0]]}"#;
@@ -138,7 +138,7 @@ async fn a_long_answer_is_passed_on_only_if_all_of_it_is_json() {
         [&whole.as_bytes()[..at], to, &whole.as_bytes()[at + from.len()..]].concat()
     };
     let nested = |levels: usize| with("[]", ("[".repeat(levels) + &"]".repeat(levels)).as_bytes());
-    // What is JSON of a response has been read to its end: the id is another call's.
+    // An answer that is read to its end is refused for its id only, which is another call's.
     for (i, (name, body, reason)) in [
         ("as nodes write it", whole.clone().into_bytes(), "wrong_id"),
         ("a member more", with("\"id\"", b"\"x\":1,\"id\""), "wrong_id"),
