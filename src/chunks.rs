@@ -2,6 +2,9 @@
 
 use bytes::Bytes;
 
+/// The most that is reserved for a body before its bytes come.
+const MAX_RESERVED_BYTES: usize = 16 << 20;
+
 /// More bytes than the limit have come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverLimit;
@@ -20,21 +23,10 @@ impl Gather {
         Self { limit, first: Bytes::new(), rest: Vec::new() }
     }
 
-    /// How many bytes have come.
-    pub fn len(&self) -> usize {
-        self.first.len() + self.rest.len()
-    }
-
-    /// Whether none has.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Gathers in `room`, which is empty, from here on.
-    pub fn move_into(&mut self, mut room: Vec<u8>) {
-        room.extend_from_slice(&std::mem::take(&mut self.first));
-        room.extend_from_slice(&self.rest);
-        self.rest = room;
+    /// Like [`Gather::new`], with a buffer for the `announced` bytes. The sender may lie, so the buffer is bounded.
+    pub fn expecting(announced: usize, limit: usize) -> Self {
+        let rest = Vec::with_capacity(announced.min(limit).min(MAX_RESERVED_BYTES));
+        Self { limit, first: Bytes::new(), rest }
     }
 
     /// Takes the next chunk.
@@ -42,10 +34,10 @@ impl Gather {
     /// # Errors
     /// [`OverLimit`] where the body would be longer than the limit.
     pub fn push(&mut self, chunk: Bytes) -> Result<(), OverLimit> {
-        if self.len() + chunk.len() > self.limit {
+        if self.first.len() + self.rest.len() + chunk.len() > self.limit {
             return Err(OverLimit);
         }
-        if self.is_empty() && self.rest.capacity() == 0 {
+        if self.first.is_empty() && self.rest.capacity() == 0 {
             self.first = chunk;
             return Ok(());
         }
@@ -105,19 +97,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gathered_elsewhere_is_the_same_and_kept_as_tightly() {
-        for moved_after in 0..3 {
-            let mut gather = Gather::new(99);
-            for (i, chunk) in ["ab", "cd", "e"].into_iter().enumerate() {
-                if i == moved_after {
-                    gather.move_into(Vec::with_capacity(4096));
-                }
+    fn an_announced_length_changes_nothing_but_the_buffer() {
+        for announced in [0, 1, 5, 99, 4096, usize::MAX] {
+            let mut gather = Gather::expecting(announced, 99);
+            for chunk in ["ab", "", "cd", "e"] {
                 assert_eq!(gather.push(Bytes::from(chunk)), Ok(()));
             }
-            assert_eq!(gather.len(), 5);
             let kept = gather.finish_to_keep();
             assert_eq!(kept, "abcde");
-            assert_eq!(kept.try_into_mut().map(|kept| kept.capacity()), Ok(5));
+            assert_eq!(kept.try_into_mut().map(|kept| kept.capacity()), Ok(5), "{announced}");
         }
+        assert_eq!(Gather::expecting(9, 9).finish_to_keep(), "");
+        assert_eq!(Gather::expecting(9, 9).push(Bytes::from(vec![0; 10])), Err(OverLimit));
+        assert!(Gather::expecting(usize::MAX, usize::MAX).rest.capacity() <= 2 * MAX_RESERVED_BYTES);
     }
 }

@@ -27,7 +27,6 @@ pub mod coding;
 pub mod config;
 pub mod error;
 mod fair;
-pub mod prefault;
 pub mod sim;
 pub mod telemetry;
 mod uniform;

@@ -16,7 +16,6 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use super::{Arrived, Fault};
 use crate::chunks::{Gather, OverLimit};
 use crate::config::{Pool, Secret, Upstream};
-use crate::prefault::{self, Prefault};
 use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
 /// Idle connections are dropped before most servers drop theirs (a node's own keep-alive has no limit).
@@ -54,8 +53,6 @@ impl Connections {
 pub struct BufferBudget {
     used: AtomicUsize,
     limit: AtomicUsize,
-    /// Beside the budget: room for long bodies to come.
-    room: Prefault,
 }
 
 /// A part of the budget, given back on drop.
@@ -68,7 +65,7 @@ struct Buffered<'a> {
 impl BufferBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { used: AtomicUsize::new(0), limit: AtomicUsize::new(limit), room: Prefault::default() }
+        Self { used: AtomicUsize::new(0), limit: AtomicUsize::new(limit) }
     }
 
     /// Another limit, for bytes to come.
@@ -78,16 +75,6 @@ impl BufferBudget {
 }
 
 impl Buffered<'_> {
-    /// Room for `length` bytes, where there is some: it counts as a whole, since it is memory already.
-    fn room(&mut self, length: usize) -> Option<Vec<u8>> {
-        self.budget.room.take(length).filter(|room| self.cover(room.capacity()))
-    }
-
-    /// Takes as much as makes `bytes` in all; `false` where that would pass the limit.
-    fn cover(&mut self, bytes: usize) -> bool {
-        self.grow(bytes.saturating_sub(self.bytes))
-    }
-
     /// Takes `bytes` more; `false` where they would pass the limit.
     fn grow(&mut self, bytes: usize) -> bool {
         let budget = self.budget;
@@ -306,29 +293,16 @@ impl Client {
         budget: &BufferBudget,
     ) -> Result<Arrived, Fault> {
         let mut buffered = Buffered { budget, bytes: 0 };
-        let mut body = Gather::new(limit);
-        let length = response.content_length().and_then(|length| usize::try_from(length).ok());
-        let is_long =
-            |length: &usize| (prefault::LONG_BYTES..=prefault::MOST_BYTES.min(limit)).contains(length);
-        let length = length.filter(is_long);
-        // What is only reserved is no memory until it is written to.
-        let room = length.map(|length| buffered.room(length).unwrap_or_else(|| Vec::with_capacity(length)));
-        let mut has_room = room.is_some();
-        body.move_into(room.unwrap_or_default());
+        let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
+        let mut body = Gather::expecting(announced.unwrap_or(0), limit);
         // Counted after decompression, so a small body cannot grow without bound.
         while let Some(chunk) = response.chunk().await.map_err(|_| Fault::Truncated)? {
-            if !buffered.cover(body.len() + chunk.len()) {
+            if !buffered.grow(chunk.len()) {
                 return Err(Fault::BuffersFull);
             }
             body.push(chunk).map_err(|OverLimit| Fault::TooLarge)?;
-            if !has_room && let Some(room) = buffered.room(body.len()) {
-                body.move_into(room);
-                has_room = true;
-            }
         }
-        let body = body.finish_to_keep();
-        budget.room.came(body.len());
-        Ok(Arrived::new(body))
+        Ok(Arrived::new(body.finish_to_keep()))
     }
 }
 

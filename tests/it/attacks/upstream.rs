@@ -20,7 +20,7 @@ async fn stage_with(
     nodes: usize,
     method: &'static str,
     answer: Vec<u8>,
-    configure: fn(&mut Config),
+    configure: impl FnOnce(&mut Config),
 ) -> (Stage, Spy) {
     let spy = Spy::start().await;
     spy.instead.set((method, answer)).unwrap();
@@ -119,6 +119,37 @@ async fn an_answer_with_two_lengths_is_not_passed_on() {
     }
 }
 
+/// A body in chunks, without a length.
+fn chunked(body: &[u8]) -> Vec<u8> {
+    let chunk = |piece: &[u8]| [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat();
+    [
+        &b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"[..],
+        &body.chunks(99_999).flat_map(chunk).collect::<Vec<_>>(),
+        b"0\r\n\r\n",
+    ]
+    .concat()
+}
+
+#[tokio::test]
+async fn a_body_is_charged_its_own_length() {
+    let body = vec![b' '; 300_000];
+    for raw in [answer("200 OK", &body), chunked(&body)] {
+        for (budget, reason) in [(body.len(), "bad_json"), (body.len() - 1, "buffers_full")] {
+            let configure = |config: &mut Config| {
+                patiently(config);
+                config.pool.max_buffered = budget;
+            };
+            let (stage, _spy) = stage_with(1, "getVoteAccounts", raw.clone(), configure).await;
+            // The second body finds all of the budget given back.
+            for _ in 0..2 {
+                let reply = stage.call("getVoteAccounts", json!([])).await;
+                let attempts = &reply.json()["error"]["data"]["attempts"];
+                assert_eq!(attempts[0]["reason"], reason, "{budget}: {}", reply.text);
+            }
+        }
+    }
+}
+
 /// Long answers take their time on a machine that does much else.
 fn patiently(config: &mut Config) {
     let patience = Duration::from_mins(5);
@@ -152,16 +183,7 @@ async fn a_long_answer_is_passed_on_only_if_all_of_it_is_json() {
     .into_iter()
     .enumerate()
     {
-        let pieces = body
-            .chunks(99_999)
-            .map(|piece| [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
-        let chunked = [
-            &b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"[..],
-            &pieces.collect::<Vec<_>>().concat(),
-            b"0\r\n\r\n",
-        ]
-        .concat();
-        let raw = if i % 2 == 0 { chunked } else { answer("200 OK", &body) };
+        let raw = if i % 2 == 0 { chunked(&body) } else { answer("200 OK", &body) };
         let (stage, _spy) = stage_with(1, "getVoteAccounts", raw, patiently).await;
         let reply = stage.call("getVoteAccounts", json!([])).await;
         assert_eq!((reply.status, reply.code()), (502, -32095), "{name}");
