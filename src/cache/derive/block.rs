@@ -84,9 +84,6 @@ const OTHER_META: [&str; 2] = ["loadedAddresses", "rewards"];
 
 const SIGNATURE_BYTES: usize = 64;
 
-/// The characters of base58, by their value.
-const ALPHABET: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
-
 /// What becomes of a kept answer's transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
@@ -255,41 +252,18 @@ fn first_wire_signature<'a>(transaction: &mut Part<'a>) -> Option<Part<'a>> {
     STANDARD.decode_slice(head, &mut bytes).ok()?;
     let (count, rest) = bytes.split_first()?;
     let signature = rest.first_chunk()?;
-    (1..=127).contains(count).then(|| Part::Text(Cow::Owned(format!("\"{}\"", base58(signature)))))
+    if !(1..=127).contains(count) {
+        return None;
+    }
+    Some(Part::Text(Cow::Owned(quoted_base58(signature)?)))
 }
 
-/// A signature in base58.
-///
-/// Written for 64 bytes, since a block holds thousands of them: the number shrinks by five characters at a time
-/// (58^5 fits 30 bits), where an encoder for any length goes byte by byte.
-fn base58(signature: &[u8; SIGNATURE_BYTES]) -> String {
-    const SCALE: u64 = 58_u64.pow(5);
-    /// Five characters each: 90 hold the 88 of the longest signature.
-    const GROUPS: usize = 18;
-
-    // 32 bits each, the most significant first; u64 for room to divide.
-    let mut limbs = [0_u64; SIGNATURE_BYTES / 4];
-    for (limb, bytes) in limbs.iter_mut().zip(signature.chunks_exact(4)) {
-        *limb = bytes.iter().fold(0, |limb, byte| limb << 8 | u64::from(*byte));
-    }
-    let mut digits = [0_usize; GROUPS * 5];
-    for group in digits.rchunks_exact_mut(5) {
-        let mut rest = 0;
-        for limb in limbs.iter_mut().skip_while(|limb| **limb == 0) {
-            let wide = rest << 32 | *limb;
-            *limb = wide / SCALE;
-            rest = wide % SCALE;
-        }
-        for digit in group.iter_mut().rev() {
-            *digit = (rest % 58) as usize;
-            rest /= 58;
-        }
-    }
-    // Each leading zero byte is a `1` of its own, and other characters are not padded.
-    let zeros = signature.iter().take_while(|byte| **byte == 0).count();
-    let ones = std::iter::repeat_n(0, zeros);
-    let digits = ones.chain(digits.into_iter().skip_while(|digit| *digit == 0));
-    digits.map(|digit| char::from(ALPHABET[digit])).collect()
+/// A signature in base58, between quotes.
+fn quoted_base58(signature: &[u8; SIGNATURE_BYTES]) -> Option<String> {
+    let mut text = [0; five8::BASE58_ENCODED_64_MAX_LEN];
+    let length = five8::encode_64(signature, &mut text);
+    let text = str::from_utf8(&text[..usize::from(length)]).ok()?;
+    Some(format!("\"{text}\""))
 }
 
 /// Makes a transaction in jsonParsed one in accounts. A transaction without meta is without it in both.
