@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use slotfront::aside::give_way;
 use slotfront::config::Config;
 use slotfront::gateway::Gateway;
 use slotfront::gateway::keys::KeyHash;
+use slotfront::low_priority::lower_priority;
 use tokio::time::Instant;
 
 const KEYS: usize = 100_000;
@@ -84,7 +84,7 @@ fn benches(c: &mut Criterion) {
     // of memory can make it.
     let mut reload = Duration::ZERO;
     beside("reloads", &gateway, &keys, now, || {
-        give_way();
+        lower_priority();
         let begun = Instant::now();
         for _ in 0..RELOADS {
             gateway.replace(&config).expect("a reload");
@@ -93,7 +93,7 @@ fn benches(c: &mut Criterion) {
     });
     println!("gateway/reload of 100,000 keys: {:?} each", reload / RELOADS);
     beside("a thread that spins", &gateway, &keys, now, || {
-        give_way();
+        lower_priority();
         let begun = Instant::now();
         while begun.elapsed() < reload {
             std::hint::spin_loop();

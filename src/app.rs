@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Controls, Reload};
-use crate::aside::aside;
 use crate::cache::Cache;
 use crate::config::Config;
 use crate::config::reload::{Changes, Source};
@@ -29,6 +28,7 @@ use crate::http::ends::{Ends, GracePeriods};
 use crate::http::listener;
 use crate::http::tls::{Tls, TlsError};
 use crate::http::{Front, Outgoing};
+use crate::low_priority;
 use crate::node::client::ClientError;
 use crate::pool::Pool;
 use crate::shared::{SharedError, Store};
@@ -269,7 +269,7 @@ impl App {
         let _ = tokio::time::timeout(LAST_TASKS, self.tasks.wait()).await;
         // Calls whose callers had gone may have landed after the last writing.
         let gateway = Arc::clone(&self.front.gateway);
-        let _ = aside(move || gateway.save()).await;
+        let _ = low_priority::run(move || gateway.save()).await;
     }
 }
 
@@ -392,7 +392,7 @@ async fn follow(app: &Arc<App>, source: &mut Source, hangup: &mut Hangup) {
         }
         let (load, reloaded) = (source.loader(), Arc::clone(app));
         // A large key file takes a second, in which calls want the cores.
-        let reloading = aside(move || {
+        let reloading = low_priority::run(move || {
             let new = load().map_err(|problems| problems.to_string())?;
             reloaded.reload(&new).map_err(|error| error.to_string())
         });

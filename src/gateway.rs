@@ -36,10 +36,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::aside::aside;
 use crate::config::Config;
 use crate::config::watch::Watched;
 use crate::error::Error;
+use crate::low_priority;
 use crate::shared::Store;
 use crate::telemetry::{AuthFailure, Metrics, ReloadResult};
 use clock::Clock;
@@ -297,7 +297,7 @@ impl Gateway {
                 }
                 let gateway = Arc::clone(&gateway);
                 // Files block, and a large key file takes its time; a panic in there ends with this tick.
-                let _ = aside(move || gateway.tick(running)).await;
+                let _ = low_priority::run(move || gateway.tick(running)).await;
             }
         });
     }

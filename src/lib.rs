@@ -20,13 +20,13 @@ pub mod shared;
 pub mod frontier;
 pub mod node;
 
-pub mod aside;
 pub mod breaker;
 pub mod chunks;
 pub mod coding;
 pub mod config;
 pub mod error;
 mod fair;
+pub mod low_priority;
 pub mod sim;
 pub mod telemetry;
 mod uniform;

@@ -11,8 +11,8 @@ use super::entry::{Body, Entry, Payload, SHORT_BYTES};
 use super::key::{Finality, Key, Plan};
 use super::render::is_as_kept;
 use super::{Asked, Cache};
-use crate::aside::aside;
 use crate::coding::{self, Coded, Coding, WORTH_BYTES};
+use crate::low_priority;
 use crate::methods::Query;
 use crate::telemetry::{Compression, Metrics};
 
@@ -55,7 +55,7 @@ impl Compressor {
             return None;
         };
         count(Compression::Done);
-        let work = aside(move || {
+        let work = low_priority::run(move || {
             // Held to the end of the work, which goes on where nobody waits for it any more.
             let _place = place;
             work()

@@ -19,7 +19,7 @@ use moka::sync::SegmentedCache;
 
 use super::entry::{Entry, Stamp};
 use super::key::Key;
-use crate::aside;
+use crate::low_priority;
 use crate::telemetry::{EvictionCause, Metrics};
 use crate::uniform::BuildUniform;
 pub use held::Held;
@@ -153,13 +153,13 @@ impl Store {
         }
     }
 
-    /// Forgets everything at once; much of it is freed aside.
+    /// Forgets everything at once; much of it is freed on a thread of low priority.
     pub fn clear(&self) {
         let all = self.table.emptied(|| self.weights.invalidate_all());
         self.used.evicts.store(false, Ordering::Relaxed);
         if all.len() > FREED_AT_ONCE {
             // Where no thread can be had, it is freed here after all.
-            let _ = aside::begin("aside", || drop(all));
+            let _ = low_priority::spawn(|| drop(all));
         }
     }
 

@@ -1,0 +1,76 @@
+//! Long work on threads of lower priority, so that it takes little of a core that calls want.
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+/// The nice value of such threads: a tenth of a core where calls want all of it, and all that calls leave.
+#[cfg(target_os = "linux")]
+const NICE: i32 = 10;
+
+/// Runs `work` on a thread of its own with lower priority and returns its result. Returns `None` if `work` panicked or
+/// no thread could be had.
+///
+/// `spawn_blocking` would not do: its threads go on to other work, and a thread that has lowered its priority may not
+/// raise it again (`setpriority(2)`).
+pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, outcome) = oneshot::channel();
+    let runtime = Handle::current();
+    let thread = spawn(move || {
+        // Tasks and clients that `work` makes belong to the caller's runtime.
+        let _entered = runtime.enter();
+        // The caller may have gone.
+        let _ = done.send(work());
+    });
+    match thread {
+        Ok(()) => outcome.await.ok(),
+        Err(error) => {
+            tracing::error!(%error, "no thread for work of low priority");
+            None
+        }
+    }
+}
+
+/// Runs `work` on a thread of its own with lower priority, and does not wait for it.
+///
+/// # Errors
+/// No thread could be had: `work` is not done.
+pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name("low-priority".to_owned());
+    thread.spawn(move || {
+        lower_priority();
+        work();
+    })?;
+    Ok(())
+}
+
+/// Lowers the priority of this thread for good.
+pub fn lower_priority() {
+    // Only Linux has a priority for each thread. Elsewhere the work competes with the calls.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_runs_on_a_thread_of_lower_priority() {
+        let of_this = std::thread::current().id();
+        assert_ne!(run(|| std::thread::current().id()).await, Some(of_this));
+        assert!(run(|| Handle::try_current().is_ok()).await == Some(true), "tasks can be spawned there");
+
+        #[cfg(target_os = "linux")]
+        {
+            let nice = || rustix::process::getpriority_process(Some(rustix::thread::gettid())).unwrap_or(-99);
+            let before = nice();
+            assert_eq!(run(nice).await, Some(NICE.max(before)));
+            assert_eq!(nice(), before, "the caller keeps its own");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_returns_nothing() {
+        assert_eq!(run(|| -> u8 { panic!("as a test") }).await, None);
+    }
+}
