@@ -15,6 +15,7 @@ pub mod cors;
 pub mod encoding;
 pub mod ends;
 mod exchange;
+mod farewell;
 mod fast_path;
 pub mod fields;
 mod further;

@@ -8,6 +8,8 @@ use super::signal::Signal;
 const NOTICE_PART: u32 = 10;
 /// Several round trips of a client.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
+/// Several round trips of a client.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// The times that clients are given as connections end. They are no settings; tests choose their own. By
 /// default there is no time.
@@ -17,12 +19,14 @@ pub struct GracePeriods {
     pub notice: Duration,
     /// The time for which idle connections are open once the listener has closed.
     pub last_moment: Duration,
+    /// The longest time for which a client that still sends is read after its connection's last answer.
+    pub linger: Duration,
 }
 
 impl GracePeriods {
     /// The times for a stop that may take `drain_timeout` in all.
     pub fn of(drain_timeout: Duration) -> Self {
-        Self { notice: drain_timeout / NOTICE_PART, last_moment: LAST_MOMENT }
+        Self { notice: drain_timeout / NOTICE_PART, last_moment: LAST_MOMENT, linger: LINGER }
     }
 }
 

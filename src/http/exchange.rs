@@ -15,6 +15,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::Response;
 use hyper::body::{Frame, SizeHint};
+use hyper::header::CONNECTION;
 use tokio::time::Instant;
 
 use super::Front;
@@ -122,6 +123,8 @@ struct State {
     taken: BTreeMap<u64, Instant>,
     /// Of HTTP/2: a request of the connection had a good key.
     key_shown: bool,
+    /// Of HTTP/1.1: an answer has said that the connection closes.
+    last_answer: bool,
     /// Of answers that hyper has, but not yet the kernel.
     unwritten: Vec<Holds>,
 }
@@ -173,6 +176,14 @@ impl Exchange {
         (state.answering == 0 && !state.multiplexed).then_some(state.heads)
     }
 
+    /// True if an answer over HTTP/1.1 has said that it is the connection's last. `reads_no_further` says that hyper has not
+    /// asked for another request since its last writing: hyper then ends the connection on its own account, after a
+    /// caller's own close, over HTTP/1.0, or because it refused a head.
+    pub(super) fn last_answer_is_given(&self, reads_no_further: bool) -> bool {
+        let state = self.state();
+        !state.multiplexed && (state.last_answer || reads_no_further)
+    }
+
     /// Everything that hyper had is with the kernel.
     pub(super) fn flushed(&self) {
         let written = std::mem::take(&mut self.state().unwritten);
@@ -210,6 +221,9 @@ impl Turn {
     pub(super) fn answer(mut self, mut response: Response<Body>) -> Response<Answer> {
         self.holds.0 = response.extensions_mut().remove::<Arc<Place>>();
         self.taken();
+        if response.headers().get(CONNECTION).is_some_and(|value| value == "close") {
+            self.exchange.state().last_answer = true;
+        }
         response.map(|body| Answer { body, ahead: Bytes::new(), turn: self })
     }
 

@@ -42,6 +42,8 @@ const MAX_BODY: usize = 64 * 1024;
 pub(super) enum After {
     /// It is over.
     Ended,
+    /// Its last answer is written.
+    Answered,
     /// hyper goes on, from what was read and not served.
     Hyper {
         /// What was read.
@@ -186,7 +188,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 }
             }
             if self.ends_after(answer) {
-                return Poll::Ready(Ok(Next::After(After::Ended)));
+                return Poll::Ready(Ok(Next::After(After::Answered)));
             }
         }
     }
@@ -223,7 +225,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             }
         };
         answer.written(self.socket, self.front.config.server.write_timeout).await?;
-        Ok(self.ends_after(answer).then_some(After::Ended))
+        Ok(self.ends_after(answer).then_some(After::Answered))
     }
 
     /// hyper goes on.

@@ -22,12 +22,13 @@ use tokio_util::task::TaskTracker;
 
 use super::ends::Ends;
 use super::exchange::{Deserves, Exchange};
+use super::farewell;
 use super::fast_path::{self, After};
 use super::places::{Place, Places, TooMany};
 use super::proxy_protocol::{self, Named};
 use super::requests::Requests;
 use super::signal::{Given, Signal};
-use super::stream::Stream;
+use super::stream::{Clocks, Stream};
 use super::streams::Streams;
 use super::tls::{self, Tls};
 use super::{Front, rest, socket};
@@ -217,6 +218,10 @@ impl Door {
         let mut read = Bytes::new();
         if http2 != Some(true) {
             match fast_path::serve(&self.front, &mut socket, client, &self.ends).await? {
+                After::Answered => {
+                    Box::pin(farewell::linger(&mut socket, self.ends.periods.linger)).await;
+                    return Ok(());
+                }
                 After::Ended => {
                     // TLS says that it ends, or its client would have to think that something was cut off.
                     let _ = Box::pin(tokio::time::timeout(CLOSING, socket.shutdown())).await;
@@ -240,11 +245,12 @@ impl Door {
         http2: Option<bool>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
         let (exchange, server) = (Arc::<Exchange>::default(), &self.front.config.server);
-        let (timeout, write_timeout) = (server.header_timeout, server.write_timeout);
-        let mut stream = Stream::new(socket, Arc::clone(&exchange), timeout, write_timeout, read);
+        let head = server.header_timeout;
+        let clocks = Clocks { head, write: server.write_timeout, linger: self.ends.periods.linger };
+        let mut stream = Stream::new(socket, Arc::clone(&exchange), clocks, read);
         let http2 = match http2 {
             Some(known) => known,
-            None => self.begins(Instant::now() + timeout, stream.opens_with_http2()).await??,
+            None => self.begins(Instant::now() + head, stream.opens_with_http2()).await??,
         };
         self.http(stream, exchange, client, http2).await
     }

@@ -14,19 +14,33 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::exchange::Exchange;
+use super::farewell::Farewell;
 
 /// What a client sends first that speaks HTTP/2 without having been asked (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Room for a usual request's head and body, so that most come with the first read.
 const FIRST_READ_BYTES: usize = 4096;
 
+/// The times that a client has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clocks {
+    /// The longest time from the first byte of a head to its end.
+    pub(super) head: Duration,
+    /// The longest time for which nothing of an answer is taken.
+    pub(super) write: Duration,
+    /// The longest time from the last answer to the connection's end.
+    pub(super) linger: Duration,
+}
+
 /// A socket that gives up on its client in time.
 pub(super) struct Stream<S> {
     socket: S,
     exchange: Arc<Exchange>,
-    head_timeout: Duration,
-    /// A client that takes nothing for so long is given up.
-    write_timeout: Duration,
+    clocks: Clocks,
+    /// True while nothing was read, nor waited for, since the last writing.
+    wrote_last: bool,
+    /// Set once the connection ends after its last answer.
+    farewell: Option<Farewell>,
     /// The head that has begun to come, and by when it must be whole.
     head: (u64, Instant),
     head_clock: Pin<Box<Sleep>>,
@@ -38,21 +52,16 @@ pub(super) struct Stream<S> {
 
 impl<S> Stream<S> {
     /// A new connection, whose first head counts from now: nobody connects to say nothing.
-    pub(super) fn new(
-        socket: S,
-        exchange: Arc<Exchange>,
-        head_timeout: Duration,
-        write_timeout: Duration,
-        read_ahead: Bytes,
-    ) -> Self {
-        let deadline = Instant::now() + head_timeout;
+    pub(super) fn new(socket: S, exchange: Arc<Exchange>, clocks: Clocks, read_ahead: Bytes) -> Self {
+        let deadline = Instant::now() + clocks.head;
         let head_clock = Box::pin(tokio::time::sleep_until(deadline));
         let head = (0, deadline);
         Self {
             socket,
             exchange,
-            head_timeout,
-            write_timeout,
+            clocks,
+            wrote_last: false,
+            farewell: None,
             head,
             head_clock,
             write_clock: None,
@@ -66,7 +75,7 @@ impl<S> Stream<S> {
             self.write_clock = None;
             return written;
         }
-        let timeout = self.write_timeout;
+        let timeout = self.clocks.write;
         let clock = self.write_clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
         ready!(clock.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client takes no more of the answer")))
@@ -120,6 +129,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
             self.read_ahead.advance(most);
             return Poll::Ready(Ok(()));
         }
+        self.wrote_last = false;
         let before = buf.filled().len();
         let read = Pin::new(&mut self.socket).poll_read(cx, buf);
         if read.is_pending() {
@@ -129,14 +139,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
             && awaited != self.head.0
             && buf.filled().len() > before
         {
-            self.head = (awaited, Instant::now() + self.head_timeout);
+            self.head = (awaited, Instant::now() + self.clocks.head);
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.wrote_last = true;
         let written = Pin::new(&mut self.socket).poll_write(cx, buf);
         self.poll_stalled(cx, written)
     }
@@ -146,6 +157,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.wrote_last = true;
         let written = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
         self.poll_stalled(cx, written)
     }
@@ -163,7 +175,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         self.poll_stalled(cx, flushed)
     }
 
+    /// hyper shuts down once it has flushed. After a last answer this takes as long as the farewell.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { socket, exchange, clocks, farewell, wrote_last, .. } = &mut *self;
+        if farewell.is_some() || exchange.last_answer_is_given(*wrote_last) {
+            let farewell = farewell.get_or_insert_with(|| Farewell::new(clocks.linger));
+            return farewell.poll(socket, cx).map(Ok);
+        }
         let ended = Pin::new(&mut self.socket).poll_shutdown(cx);
         self.poll_stalled(cx, ended)
     }
@@ -179,11 +197,13 @@ mod tests {
 
     const HEAD: Duration = Duration::from_secs(10);
     const WRITE: Duration = Duration::from_secs(30);
+    const LINGER: Duration = Duration::from_secs(1);
 
     fn pair() -> (DuplexStream, Stream<DuplexStream>, Arc<Exchange>) {
         let (client, socket) = tokio::io::duplex(16);
         let exchange = Arc::new(Exchange::default());
-        (client, Stream::new(socket, Arc::clone(&exchange), HEAD, WRITE, Bytes::new()), exchange)
+        let clocks = Clocks { head: HEAD, write: WRITE, linger: LINGER };
+        (client, Stream::new(socket, Arc::clone(&exchange), clocks, Bytes::new()), exchange)
     }
 
     #[tokio::test(start_paused = true)]
@@ -268,5 +288,40 @@ mod tests {
         let begun = Instant::now();
         let stalled = stream.write_all(&[0; 32]).await.unwrap_err();
         assert_eq!((stalled.kind(), begun.elapsed()), (ErrorKind::TimedOut, WRITE));
+    }
+
+    /// Shuts `stream` down, and returns the time that it took while the client stays.
+    async fn shut_down(stream: &mut Stream<DuplexStream>) -> Duration {
+        let begun = Instant::now();
+        stream.shutdown().await.unwrap();
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_last_answer_is_followed_by_a_farewell() {
+        let close = || Response::builder().header("connection", "close").body(Body::empty()).unwrap();
+        // An idle connection: hyper has asked for the next request.
+        let (_client, mut stream, _exchange) = pair();
+        stream.write_all(b"answer").await.unwrap();
+        assert!(tokio::time::timeout(HEAD / 2, stream.read(&mut [0])).await.is_err());
+        assert_eq!(shut_down(&mut stream).await, Duration::ZERO);
+        // hyper asks for nothing more.
+        let (_client, mut stream, _exchange) = pair();
+        stream.write_all(b"refusal").await.unwrap();
+        assert_eq!(shut_down(&mut stream).await, LINGER);
+        // The rest of a body is looked at after the answer.
+        let (mut client, mut stream, exchange) = pair();
+        let turn = exchange.begin();
+        drop(turn.answer(close()));
+        stream.write_all(b"answer").await.unwrap();
+        client.write_all(b"body").await.unwrap();
+        stream.read_exact(&mut [0; 4]).await.unwrap();
+        assert_eq!(shut_down(&mut stream).await, LINGER);
+        // HTTP/2 has no last answer.
+        let (_client, mut stream, exchange) = pair();
+        exchange.multiplex(Instant::now());
+        drop(exchange.begin().answer(close()));
+        stream.write_all(b"frames").await.unwrap();
+        assert_eq!(shut_down(&mut stream).await, Duration::ZERO);
     }
 }

@@ -24,6 +24,7 @@ mod harness;
 mod hedge;
 mod http;
 mod http2;
+mod last_answer;
 mod merge;
 mod methods;
 mod newer_nodes;

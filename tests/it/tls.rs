@@ -13,14 +13,14 @@ use tokio::net::TcpStream;
 use crate::harness::{PATIENCE, Stage};
 
 /// Writes a new certificate for localhost and its key into `dir`; the certificate in PEM.
-fn certify(dir: &Path) -> String {
+pub(crate) fn certify(dir: &Path) -> String {
     let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     std::fs::write(dir.join("key.pem"), pair.signing_key.serialize_pem()).unwrap();
     std::fs::write(dir.join("cert.pem"), pair.cert.pem()).unwrap();
     pair.cert.pem()
 }
 
-fn files(dir: &Path) -> Tls {
+pub(crate) fn files(dir: &Path) -> Tls {
     Tls { cert: dir.join("cert.pem"), key: dir.join("key.pem") }
 }
 

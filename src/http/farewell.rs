@@ -1,0 +1,150 @@
+//! The lingering close of a connection after its last answer (RFC 9112, 9.6).
+//!
+//! The kernel sends a reset when a socket is closed on which bytes lie unread or still arrive. A client that hears the reset
+//! may drop an answer that it has not read. So the gateway first closes its own direction only, and discards what the client
+//! still sends until the client closes, too. Time and bytes are bounded.
+
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// The most that is discarded: many times the longest request by default.
+const MAX_BYTES: usize = 4 << 20;
+/// The bytes that are discarded at once.
+const READ_BYTES: usize = 8 << 10;
+
+/// A connection's end after its last answer was written.
+pub(super) struct Farewell {
+    clock: Pin<Box<Sleep>>,
+    bytes_left: usize,
+    /// True once the client is told that no more is sent.
+    is_shut: bool,
+}
+
+impl Farewell {
+    /// A farewell that takes `time` at most.
+    pub(super) fn new(time: Duration) -> Self {
+        Self { clock: Box::pin(tokio::time::sleep(time)), bytes_left: MAX_BYTES, is_shut: false }
+    }
+
+    /// Shuts down the writing half of `socket`, and reads until the client closes or a bound is reached. The socket may be
+    /// closed afterwards. Errors end it: the answer is written, and nothing else can be done for the client.
+    pub(super) fn poll<S: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        socket: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        if self.clock.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut socket = Pin::new(socket);
+        if !self.is_shut {
+            if ready!(socket.as_mut().poll_shutdown(cx)).is_err() {
+                return Poll::Ready(());
+            }
+            self.is_shut = true;
+        }
+        let mut room = [MaybeUninit::uninit(); READ_BYTES];
+        loop {
+            let mut read = ReadBuf::uninit(&mut room);
+            let result = ready!(socket.as_mut().poll_read(cx, &mut read));
+            let bytes = read.filled().len();
+            if result.is_err() || bytes == 0 || bytes >= self.bytes_left {
+                return Poll::Ready(());
+            }
+            self.bytes_left -= bytes;
+        }
+    }
+}
+
+/// Says farewell on `socket` for `time` at most.
+pub(super) async fn linger<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut S, time: Duration) {
+    let mut farewell = Farewell::new(time);
+    std::future::poll_fn(|cx| farewell.poll(socket, cx)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const TIME: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn it_ends_when_the_client_closes() {
+        let (mut client, mut socket) = tokio::io::duplex(16);
+        let begun = Instant::now();
+        let closes = async {
+            // The end of the answers comes before the client's own.
+            assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
+            client.write_all(&[0; 100]).await.unwrap();
+            tokio::time::sleep(TIME / 2).await;
+            drop(client);
+        };
+        tokio::join!(linger(&mut socket, TIME), closes);
+        assert_eq!(begun.elapsed(), TIME / 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stays_is_left() {
+        let (_client, mut socket) = tokio::io::duplex(16);
+        let begun = Instant::now();
+        linger(&mut socket, TIME).await;
+        assert_eq!(begun.elapsed(), TIME);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_sends_without_end_is_left() {
+        let (mut client, mut socket) = tokio::io::duplex(64 << 10);
+        let begun = Instant::now();
+        let sends = async move {
+            let mut sent = 0;
+            while client.write_all(&[0; 1024]).await.is_ok() {
+                sent += 1024;
+            }
+            sent
+        };
+        let leaves = async move { linger(&mut socket, TIME).await };
+        let (sent, ()) = tokio::join!(sends, leaves);
+        assert!((MAX_BYTES..=MAX_BYTES + (128 << 10)).contains(&sent), "{sent}");
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    /// A socket whose writing half does not end, as over TLS where the client takes nothing.
+    struct Stuck;
+
+    impl AsyncRead for Stuck {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            unreachable!("the writing half is not shut down")
+        }
+    }
+
+    impl AsyncWrite for Stuck {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_left() {
+        let begun = Instant::now();
+        linger(&mut Stuck, TIME).await;
+        assert_eq!(begun.elapsed(), TIME);
+    }
+}

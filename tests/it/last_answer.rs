@@ -1,0 +1,144 @@
+//! A connection's last answer reaches a client that is still sending (RFC 9112, 9.6).
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
+
+use crate::fast_path::NOT_PLAIN;
+use crate::harness::{PATIENCE, Stage};
+use crate::http::{connect, is_whole, post, read_until};
+use crate::stop::during_the_notice;
+use crate::tls::{certify, files};
+
+const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;
+/// More than the kernel takes of a client with a small buffer: the rest is sent after the answer.
+const MORE_BYTES: usize = 2 << 20;
+
+/// A connection that the kernel takes little from at once.
+async fn narrow(stage: &Stage) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_send_buffer_size(64 << 10)?;
+    socket.connect(stage.app.as_ref().expect("running").public).await
+}
+
+/// Sends `request` and more on `socket`, all of it before the first look at the answer. Returns all answers.
+async fn answer_of<S: AsyncRead + AsyncWrite + Unpin>(mut socket: S, request: &str) -> io::Result<String> {
+    let sent = request.to_owned() + &post("/v3/dev", "", CALL).repeat(MORE_BYTES / CALL.len())[..MORE_BYTES];
+    socket.write_all(sent.as_bytes()).await?;
+    let mut answer = Vec::new();
+    tokio::time::timeout(PATIENCE, socket.read_to_end(&mut answer)).await.expect("an end")?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[track_caller]
+fn assert_last(name: &str, answer: io::Result<String>, status: &str) {
+    let answer = answer.unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert!(answer.starts_with("HTTP/1.") && answer[9..].starts_with(status), "{name}: {answer:?}");
+    assert!(is_whole(&answer) && answer.matches("HTTP/1.").count() == 1, "{name}: {answer:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_sends_on_gets_the_last_answer() {
+    let stage = Stage::ending(|_| {}, |periods| periods.linger = PATIENCE).await;
+    let plain = post("/v3/dev", "", CALL);
+    let long = " ".repeat(60 << 10);
+    let chunked = plain.replace(&format!("content-length: {}", CALL.len()), "transfer-encoding: chunked");
+    let chunked = format!("{}{:x}\r\n{long}\r\n", chunked.trim_end_matches(CALL), long.len());
+    for (name, request, status) in [
+        ("a caller's own close", post("/v3/dev", "connection: close\r\n", CALL), "200"),
+        ("HTTP/1.0", plain.replace("HTTP/1.1", "HTTP/1.0"), "200"),
+        ("a body over the limit", post("/v3/dev", "", &long), "413"),
+        ("a body over the limit in chunks", chunked, "413"),
+        ("a body that nobody needs", post("/unknown", "", &long), "404"),
+        ("a head over the limit", post("/v3/dev", &format!("x-long: {long}\r\n"), CALL), "431"),
+        ("no HTTP", "no HTTP\r\n\r\n".to_owned(), "400"),
+    ] {
+        assert_last(name, answer_of(narrow(&stage).await.unwrap(), &request).await, status);
+    }
+}
+
+#[tokio::test]
+async fn a_draining_gateway_reads_on_after_the_last_answer() {
+    let stage =
+        Stage::ending(|_| {}, |periods| (periods.notice, periods.linger) = (PATIENCE, PATIENCE)).await;
+    let seen = async {
+        while stage.admin("/readyz").await.status == 200 {}
+        for (name, more) in [("fast path", ""), ("hyper", NOT_PLAIN)] {
+            let answer = answer_of(narrow(&stage).await.unwrap(), &post("/v3/dev", more, CALL)).await;
+            if let Ok(answer) = &answer {
+                assert!(answer.contains("connection: close"), "{name}: {answer:?}");
+            }
+            assert_last(name, answer, "200");
+        }
+    };
+    during_the_notice(stage.app.as_ref().expect("running"), seen).await;
+}
+
+#[tokio::test]
+async fn over_tls_a_client_that_sends_on_gets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut trusted = RootCertStore::empty();
+    trusted.add(CertificateDer::from_pem_slice(certify(dir.path()).as_bytes()).unwrap()).unwrap();
+    let client = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(trusted)
+        .with_no_client_auth();
+    let connector = TlsConnector::from(Arc::new(client));
+    let files = files(dir.path());
+    let stage = Stage::ending(
+        |config| {
+            config.server.tls = Some(files);
+            config.server.body_timeout = Duration::from_millis(50);
+        },
+        |periods| periods.linger = PATIENCE,
+    )
+    .await;
+    // A body that comes late has a last answer on the fast path.
+    let late = |more| post("/v3/dev", more, CALL).replace("content-length: ", "content-length: 1");
+    for (name, begin) in [("fast path", late("")), ("hyper", late(NOT_PLAIN))] {
+        let socket = narrow(&stage).await.unwrap();
+        let mut socket = connector.connect("localhost".try_into().unwrap(), socket).await.unwrap();
+        socket.write_all(begin.as_bytes()).await.unwrap();
+        socket.flush().await.unwrap();
+        // The answer is on its way, and its first byte shows it.
+        let mut first = [0];
+        socket.read_exact(&mut first).await.unwrap();
+        let answer = answer_of(socket, "").await.map(|rest| format!("{}{rest}", char::from(first[0])));
+        assert_last(name, answer, "408");
+    }
+}
+
+#[tokio::test]
+async fn a_lingering_connection_counts_until_the_drain_ends() {
+    let stage = Stage::ending(
+        |config| {
+            config.server.body_timeout = Duration::from_millis(50);
+            config.server.drain_timeout = Duration::from_millis(100);
+        },
+        |periods| periods.linger = PATIENCE * 10,
+    )
+    .await;
+    let mut lingering = Vec::new();
+    for more in ["", NOT_PLAIN] {
+        let request = post("/v3/dev", more, CALL);
+        let mut socket = connect(&stage).await;
+        socket.write_all(&request.as_bytes()[..request.len() - 1]).await.unwrap();
+        // The client hears the end of the answers, and does not close.
+        let answer = read_until(&mut socket, |_| false).await;
+        assert!(answer.starts_with("HTTP/1.1 408"), "{answer:?}");
+        lingering.push(socket);
+    }
+    let (connections, in_flight) = (&stage.front().metrics.connections, &stage.front().in_flight);
+    assert_eq!((connections.get(), in_flight.load(Ordering::Relaxed)), (2, 0));
+    let stopped = tokio::time::timeout(PATIENCE, stage.app.as_ref().expect("running").stop()).await;
+    assert!(stopped.is_ok() && connections.get() == 0, "{stopped:?}");
+}
