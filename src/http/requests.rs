@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use h2::Reason;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::{Request, Response};
 
@@ -49,7 +49,8 @@ impl Requests {
         let (head, body) = request.into_parts();
         let summary = Summary::of(&self.front, self.client, &head);
         if let Some(streams) = &self.streams {
-            turn.hold(streams.admit(&self.front, &self.exchange, &summary)?);
+            let has_body = !body.is_end_stream();
+            turn.hold(streams.admit(&self.front, &self.exchange, &summary, has_body)?);
         }
         let ends = self.streams.is_none().then(|| self.ends.clone());
         let (front, rest) = (Arc::clone(&self.front), self.rest.clone());

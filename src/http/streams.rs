@@ -2,6 +2,9 @@
 //!
 //! A request costs its client a few bytes and the gateway some KiB, from its head to the end of its answer, and the key is
 //! not looked at before the body has come. HTTP/1.1 has one such request a connection, and connections are bounded.
+//!
+//! A browser sends a preflight for each call, and may send many at once before the first call has shown a key. A preflight
+//! without a body is answered at once, and needs no key. Health checks come one at a time.
 
 use tokio::time::Instant;
 
@@ -30,14 +33,17 @@ impl Streams {
         Self(Places::new(server.max_in_flight.saturating_add(server.max_connections)))
     }
 
-    /// A place for a request that has begun on the connection of `exchange`, unless there are too many.
+    /// A place for a request that has begun on the connection of `exchange`, unless there are too many. `has_body` is true
+    /// if a body may follow.
     pub(super) fn admit(
         &self,
         front: &Front,
         exchange: &Exchange,
         Summary { caller, wants, .. }: &Summary,
+        has_body: bool,
     ) -> Option<StreamPlace> {
-        if exchange.wants_key(WITHOUT_KEY) {
+        let is_preflight = matches!(wants, Wants::Options) && !has_body;
+        if !is_preflight && exchange.wants_key(WITHOUT_KEY) {
             let Wants::Call { key, .. } = wants else { return None };
             let origin = caller.origin.as_deref();
             // A wrong key counts as one that failed, or this would be a way to guess.

@@ -207,6 +207,18 @@ async fn a_new_connection_is_heard_at_the_last_moment() {
     tokio::join!(app.stop(), seen);
 }
 
+#[tokio::test]
+async fn forty_preflights_at_once_need_no_key() {
+    let stage = Stage::of(1, |_| {}).await;
+    let mut calls = connect(&stage, 65_535).await;
+    let preflights: Vec<_> = (0..40)
+        .map(|_| calls.send_request(Request::options(&stage.url).body(()).unwrap(), true).unwrap().0)
+        .collect();
+    for answer in join_all(preflights).await {
+        assert_eq!(answer.unwrap().status(), 200);
+    }
+}
+
 /// One call on a connection that `begins` somehow; the status line, or nothing if there is none.
 async fn status(address: SocketAddr, begins: &[u8]) -> String {
     say(&mut TcpStream::connect(address).await.unwrap(), begins).await
