@@ -360,7 +360,7 @@ impl Cache {
         if let Some(second) = &self.second {
             second.purge(self.pool.genesis().as_deref(), filter, Instant::now());
         }
-        self.purge_here(filter)
+        self.purge_here(&[*filter])
     }
 
     /// Forgets everything, since a node of another cluster was asked, or the pool has become one: the shared store may have
@@ -369,17 +369,15 @@ impl Cache {
         if let Some(second) = &self.second {
             second.purge_all_clusters(Instant::now());
         }
-        self.purge_here(&purge::Filter::default());
+        self.purge_here(&[purge::Filter::default()]);
     }
 
-    /// Forgets what `filter` takes of what is kept here.
-    fn purge_here(&self, filter: &purge::Filter) -> u64 {
+    /// Forgets what any of `filters` takes of what is kept here.
+    fn purge_here(&self, filters: &[purge::Filter]) -> u64 {
         self.generation.ends();
-        if !filter.is_everything() {
-            let entries = self.store.purge(|key| filter.takes(key));
-            if let Some(account) = filter.all_of() {
-                self.floors.forget(account);
-            }
+        if !filters.iter().any(purge::Filter::is_everything) {
+            let entries = self.store.purge(|key| filters.iter().any(|filter| filter.takes(key)));
+            filters.iter().filter_map(purge::Filter::all_of).for_each(|account| self.floors.forget(account));
             return entries;
         }
         let (_, entries) = self.store.usage();

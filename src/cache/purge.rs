@@ -7,7 +7,7 @@ use super::key::Key;
 use crate::methods::{Method, Pubkey, Slot};
 
 /// What a purge takes: entries for which every part that is given holds; all of them where none is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Filter {
     /// Entries that answer this method. Single accounts and lists answer both getAccountInfo and getMultipleAccounts,
     /// so either name takes both.
@@ -19,6 +19,36 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// All entries that answer `method`.
+    pub fn of(method: Method) -> Self {
+        Self { method: Some(method), ..Self::default() }
+    }
+
+    /// The filters of fewer parts, each of which takes all that this one takes; this one is among them.
+    pub fn wider(self) -> impl Iterator<Item = Self> {
+        (0..8).map(move |parts| Self {
+            method: self.method.filter(|_| parts & 1 != 0),
+            account: self.account.filter(|_| parts & 2 != 0),
+            slot: self.slot.filter(|_| parts & 4 != 0),
+        })
+    }
+
+    /// The methods whose entries together are all that it takes, and more; none where it takes everything.
+    pub fn methods(&self) -> &'static [Method] {
+        match (self.method, self.account, self.slot) {
+            // Either name takes the entries of both.
+            (Some(Method::GetAccountInfo | Method::GetMultipleAccounts), ..) => &[Method::GetAccountInfo],
+            (Some(Method::GetTokenAccountBalance), ..) => &[Method::GetTokenAccountBalance],
+            (Some(Method::GetVoteAccounts), ..) => &[Method::GetVoteAccounts],
+            (Some(Method::GetFeeForMessage), ..) => &[Method::GetFeeForMessage],
+            (Some(Method::GetRecentPerformanceSamples), ..) => &[Method::GetRecentPerformanceSamples],
+            (Some(Method::GetClusterNodes), ..) => &[Method::GetClusterNodes],
+            (None, Some(_), _) => &[Method::GetAccountInfo, Method::GetTokenAccountBalance],
+            (Some(Method::GetBlock), ..) | (None, None, Some(_)) => &[Method::GetBlock],
+            (None, None, None) => &[],
+        }
+    }
+
     /// Whether it takes all there is.
     pub fn is_everything(&self) -> bool {
         *self == Self::default()
@@ -99,6 +129,11 @@ mod tests {
             let taken: Vec<_> = keys.iter().filter(|(_, k)| filter.takes(k)).map(|(name, _)| *name).collect();
             assert_eq!(taken, expected, "{filter:?}");
             assert_eq!(filter.is_everything(), expected == everything, "{filter:?}");
+            for (name, key) in keys.iter().filter(|(_, key)| filter.takes(key)) {
+                assert!(filter.wider().all(|wider| wider.takes(key)), "{filter:?} {name}");
+                let by_method = filter.methods().iter().any(|method| Filter::of(*method).takes(key));
+                assert!(by_method || filter.is_everything(), "{filter:?} {name}");
+            }
         }
     }
 }

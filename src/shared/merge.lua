@@ -1,25 +1,19 @@
--- Adds lines to the text at KEYS[1], each once, in their order, and keeps it for ARGV[1] milliseconds.
+-- Drops lines from the text at KEYS[1] and adds others, each once, in their order, and keeps it for ARGV[1] milliseconds.
 -- A line begins with its time, in microseconds of 20 digits; `ARGV[2]` is the time before which lines are of no use any
--- more, in the same digits; the rest of ARGV are lines. What is no such line is dropped. A line that goes on with
--- " - - - " makes all before it superfluous.
+-- more, in the same digits. ARGV[3] is the number of lines to drop, which follow; the rest of ARGV are lines to add. What
+-- is no such line is dropped.
 local text = redis.pcall('GET', KEYS[1])
 if type(text) ~= 'string' then text = '' end
-local lines, seen, from = {}, {}, ARGV[2]
+local lines, seen, from, dropped = {}, {}, ARGV[2], tonumber(ARGV[3])
+for i = 4, 3 + dropped do seen[ARGV[i]] = true end
 local digits = string.rep('%d', 20)
 local function add(line)
-  if seen[line] or not string.find(line, '^' .. digits .. ' ') then return end
+  if seen[line] or not string.find(line, '^' .. digits .. ' ') or string.sub(line, 1, 20) < from then return end
   seen[line] = true
   lines[#lines + 1] = line
-  if string.find(line, '^' .. digits .. ' %- %- %- ') and string.sub(line, 1, 20) > from then
-    from = string.sub(line, 1, 20)
-  end
 end
 for line in string.gmatch(text, '[^\n]+') do add(line) end
-for i = 3, #ARGV do add(ARGV[i]) end
+for i = 4 + dropped, #ARGV do add(ARGV[i]) end
 table.sort(lines)
-local kept = {}
-for _, line in ipairs(lines) do
-  if string.sub(line, 1, 20) >= from then kept[#kept + 1] = line end
-end
-redis.call('SET', KEYS[1], table.concat(kept, '\n'), 'PX', ARGV[1])
+redis.call('SET', KEYS[1], table.concat(lines, '\n'), 'PX', ARGV[1])
 return 'ok'

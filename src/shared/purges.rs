@@ -27,6 +27,19 @@ pub struct Listed {
     pub asked_at: Instant,
 }
 
+/// A change of a list. Each line begins with a moment by the store's clock in 20 digits.
+#[derive(Debug)]
+pub struct Change {
+    /// Lines that the list lacks.
+    pub add: Vec<String>,
+    /// Lines that are of no use.
+    pub drop: Vec<String>,
+    /// Lines from before are dropped, too.
+    pub from: StoreTime,
+    /// How long the list is kept.
+    pub life: Duration,
+}
+
 impl Store {
     /// How long an operation may take.
     pub(super) fn patience(&self, operation: SharedOperation) -> Duration {
@@ -58,23 +71,16 @@ impl Store {
         Ok(Listed { text, read_at: found.read_at, asked_at: found.asked_at })
     }
 
-    /// Adds `lines` to the list in this part, which keeps them for `life`. Each begins with a moment by the store's clock in
-    /// 20 digits, and those before `from` are dropped.
+    /// Changes the list in this part, of the cluster with this genesis hash.
     ///
     /// # Errors
     /// Whatever came to nothing.
-    pub async fn add_purges(
-        &self,
-        genesis: &str,
-        part: usize,
-        lines: &[String],
-        from: StoreTime,
-        life: Duration,
-    ) -> Result<(), Failed> {
+    pub async fn change_purges(&self, genesis: &str, part: usize, change: &Change) -> Result<(), Failed> {
         let operation = SharedOperation::Purge;
         let key = self.purge_list(genesis, part);
         let mut call = self.scripts.merge.key(&key);
-        call.arg(super::millis(life)).arg(format!("{from:020}")).arg(lines);
+        call.arg(super::millis(change.life)).arg(format!("{:020}", change.from));
+        call.arg(change.drop.len()).arg(&change.drop).arg(&change.add);
         let asked_at = Instant::now();
         let _: Value = self.write(operation, &key, self.patience(operation), &call).await?;
         self.count(operation, SharedResult::Ok, asked_at.elapsed());

@@ -3,8 +3,10 @@
 //!
 //! The store keeps a list of purges for each cluster, each with its moment by the store's clock. No gateway takes what was
 //! asked for before a purge that names it, and none reads the store while it does not know the list. Each second a gateway
-//! reads the list, does here what others have purged, and adds what the list lacks: its own purges that did not reach the
-//! store before, and those that a store lost with its memory.
+//! reads the list, does here what others have purged, drops what is of no use, and adds what the list lacks: its own purges
+//! that did not reach the store before, and those that a store lost with its memory.
+
+mod list;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,28 +22,19 @@ use super::super::freshness::Class;
 use super::super::key::Key;
 use super::super::purge::Filter;
 use super::value::Seal;
-use crate::methods::{Commitment, Method, Pubkey};
-use crate::shared::purges::Listed;
+use crate::methods::{Commitment, Method};
+use crate::shared::purges::{Change, Listed};
 use crate::shared::{Failed, Store, StoreTime, micros};
+use list::Purge;
 
 /// Between two looks at the list.
 const LOOK: Duration = Duration::from_secs(1);
 /// A part whose list was not read for so long is not read from either.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
-/// More are made fewer: the oldest become one purge of everything before.
-const MOST: usize = 128;
+/// Own purges that wait for the store. More become one of everything.
+const MOST_PENDING: usize = 512;
 /// Purges are kept for as long as an answer may be that was shared before, by whichever gateway.
 const KEPT_AT_LEAST: Duration = Duration::from_hours(7 * 24);
-/// The digits of a moment.
-const DIGITS: usize = 20;
-
-/// A purge and its moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Purge {
-    /// By the store's clock.
-    time: StoreTime,
-    filter: Filter,
-}
 
 /// The purges that are known here.
 pub(super) struct Purges {
@@ -68,13 +61,26 @@ struct List {
     pending: Vec<(Instant, Filter)>,
     /// When the list of each part was asked for last.
     read: Vec<Option<Instant>>,
+    /// Own purges that a part of the store may lack.
+    unshared: Vec<Purge>,
     /// All parts of the store have all that is known here.
     is_shared: bool,
 }
 
+/// The purges after a look.
+struct Learnt {
+    /// Those of others that were not obeyed here.
+    new: Vec<Purge>,
+    /// All that count.
+    known: Vec<Purge>,
+    /// The moment before which none counts any more.
+    from: StoreTime,
+}
+
 impl List {
     fn new(parts: usize) -> Self {
-        Self { known: Vec::new(), pending: Vec::new(), read: vec![None; parts], is_shared: true }
+        let (known, pending, unshared) = (Vec::new(), Vec::new(), Vec::new());
+        Self { known, pending, read: vec![None; parts], unshared, is_shared: true }
     }
 
     fn is_known(&self, part: usize) -> bool {
@@ -84,7 +90,7 @@ impl List {
 
 /// Adds an own purge to those that have no time yet.
 fn begin(pending: &mut Vec<(Instant, Filter)>, filter: Filter, now: Instant) {
-    if pending.len() < MOST {
+    if pending.len() < MOST_PENDING {
         pending.push((now, filter));
     } else {
         *pending = vec![(now, Filter::default())];
@@ -144,7 +150,7 @@ impl Purges {
         seal: &Seal,
         genesis: Option<&str>,
         life: Duration,
-    ) -> (Vec<Filter>, bool) {
+    ) -> (Vec<Purge>, bool) {
         let _turn = self.turn.lock().await;
         let followed = self.follow(genesis);
         if !store.is_there() {
@@ -174,30 +180,32 @@ impl Purges {
     }
 
     /// The same for the lists of one cluster.
-    async fn look_at(
-        &self,
-        genesis: &str,
-        store: &Store,
-        seal: &Seal,
-        life: Duration,
-    ) -> (Vec<Filter>, bool) {
+    async fn look_at(&self, genesis: &str, store: &Store, seal: &Seal, life: Duration) -> (Vec<Purge>, bool) {
         let lists = join_all((0..self.parts).map(|part| store.purges(genesis, part))).await;
         let lists: Vec<_> = lists
             .into_iter()
-            .map(|listed| listed.map(|listed| (read(&listed.text, genesis, seal), listed)))
+            .map(|listed| listed.map(|listed| (list::read(&listed.text, genesis, seal), listed)))
             .collect();
-        let (new, known, from) = self.learn(genesis, &lists, store.clocks_differ_by(), life);
-        let added = lists.iter().enumerate().map(async |(part, listed)| {
+        let Learnt { new, known, from } = self.learn(genesis, &lists, store.clocks_differ_by(), life);
+        let lines =
+            |purges: Vec<&Purge>| purges.iter().map(|purge| seal.line(genesis, &purge.text())).collect();
+        let changed = lists.iter().enumerate().map(async |(part, listed)| {
             let Ok((held, Listed { asked_at, .. })) = listed else { return false };
-            let missing = known.iter().filter(|purge| !held.contains(purge));
-            let missing: Vec<_> = missing.map(|purge| seal.line(genesis, &purge.text())).collect();
-            let added =
-                missing.is_empty() || store.add_purges(genesis, part, &missing, from, life).await.is_ok();
+            let (missing, useless) = differences(held, &known, from);
+            let is_done = (missing.is_empty() && useless.is_empty()) || {
+                let change = Change { add: lines(missing), drop: lines(useless), from, life };
+                store.change_purges(genesis, part, &change).await.is_ok()
+            };
             self.of(genesis, |list| list.read[part] = Some(*asked_at));
-            added
+            is_done
         });
-        let is_shared = join_all(added).await.into_iter().all(|added| added);
-        self.of(genesis, |list| list.is_shared = is_shared);
+        let is_shared = join_all(changed).await.into_iter().all(|is_done| is_done);
+        self.of(genesis, |list| {
+            list.is_shared = is_shared;
+            if is_shared {
+                list.unshared.clear();
+            }
+        });
         (new, is_shared)
     }
 
@@ -206,34 +214,53 @@ impl Purges {
         self.lock().lists.get_mut(genesis).map(act)
     }
 
-    /// Takes the lists in, and gives own purges their time. Returns the purges of others that were not known, all that are
-    /// known now, and the moment before which none counts any more.
+    /// Takes the lists in, and gives own purges their time.
     fn learn(
         &self,
         genesis: &str,
         lists: &[Result<(Vec<Purge>, Listed), Failed>],
         clocks_differ_by: Duration,
         life: Duration,
-    ) -> (Vec<Filter>, Vec<Purge>, StoreTime) {
+    ) -> Learnt {
         let read_at = lists.iter().flatten().map(|(_, listed)| listed.read_at).max();
         let asked_at = lists.iter().flatten().map(|(_, listed)| listed.asked_at).min();
         let listed = lists.iter().flatten().flat_map(|(purges, _)| purges.iter().copied());
         let mut inner = self.lock();
-        let Some(list) = inner.lists.get_mut(genesis) else { return (Vec::new(), Vec::new(), 0) };
-        let Some((read_at, asked_at)) = read_at.zip(asked_at) else {
-            return (Vec::new(), list.known.clone(), 0);
+        let Some(list) = inner.lists.get_mut(genesis) else {
+            return Learnt { new: Vec::new(), known: Vec::new(), from: 0 };
         };
-        let mut new: Vec<Purge> = listed.filter(|purge| !list.known.contains(purge)).collect();
+        let Some((read_at, asked_at)) = read_at.zip(asked_at) else {
+            return Learnt { new: Vec::new(), known: list.known.clone(), from: 0 };
+        };
+        let from = read_at.saturating_sub(micros(life));
+        let (mut new, mut known) = (Vec::new(), list.known.clone());
+        let (summaries, plain): (Vec<Purge>, Vec<Purge>) =
+            listed.filter(|purge| !known.contains(purge)).partition(|purge| purge.summary.is_some());
+        known.extend(plain.iter().copied());
+        list::tidy(&mut known, from);
+        new.extend(plain.into_iter().filter(|purge| known.contains(purge)));
+        let unshared: Vec<_> = list.unshared.iter().copied().filter(|own| known.contains(own)).collect();
+        let is_obeyed = |purge: &Purge| list::is_summary_of(purge, &known);
+        let (obeyed, disobeyed): (Vec<_>, Vec<_>) = summaries.into_iter().partition(is_obeyed);
+        known.extend(obeyed.into_iter().chain(disobeyed.iter().copied()));
+        list::tidy(&mut known, from);
+        new.extend(disobeyed.iter().filter(|purge| known.contains(purge)));
         new.sort_unstable_by_key(Purge::order);
         new.dedup();
+        // An own purge that others have summed up without having seen it is not known to anybody: it begins anew.
+        let (unshared, unseen): (Vec<_>, Vec<_>) =
+            unshared.into_iter().partition(|own| disobeyed.is_empty() || known.contains(own));
+        list::sum_up(&mut known, read_at);
         // What was asked for until the purge was asked for no later than this by the store's clock.
         let time = read_at.saturating_add(micros(clocks_differ_by));
-        let own = list.pending.extract_if(.., |(begun, _)| *begun <= asked_at);
-        let own: Vec<_> = own.map(|(_, filter)| Purge { time, filter }).collect();
-        list.known.extend(own.into_iter().chain(new.iter().copied()));
-        let from = read_at.saturating_sub(micros(life));
-        tidy(&mut list.known, from);
-        (new.into_iter().map(|purge| purge.filter).collect(), list.known.clone(), from)
+        let pending = list.pending.extract_if(.., |(begun, _)| *begun <= asked_at).map(|(_, filter)| filter);
+        let own = pending.chain(unseen.into_iter().map(|purge| purge.filter));
+        let own: Vec<_> = own.map(|filter| Purge { time, filter, summary: None }).collect();
+        known.extend(own.iter().copied());
+        list::tidy(&mut known, from);
+        list.unshared = unshared.into_iter().chain(own).collect();
+        list.known.clone_from(&known);
+        Learnt { new, known, from }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -241,55 +268,16 @@ impl Purges {
     }
 }
 
-/// Orders the purges, and drops those that are over, or that a later one of everything has made superfluous. Where they are
-/// too many, the oldest become one of everything.
-fn tidy(purges: &mut Vec<Purge>, from: StoreTime) {
-    purges.sort_unstable_by_key(Purge::order);
-    purges.dedup();
-    if let Some(last) = purges.len().checked_sub(MOST).and_then(|over| over.checked_sub(1)) {
-        purges[last].filter = Filter::default();
-    }
-    let everything = purges.iter().rposition(|purge| purge.filter.is_everything());
-    purges.drain(..everything.unwrap_or(0));
-    purges.retain(|purge| purge.time >= from);
-}
-
-/// The purges in a list of lines; what is not signed as ours is left out.
-fn read(text: &[u8], genesis: &str, seal: &Seal) -> Vec<Purge> {
-    let text = std::str::from_utf8(text).unwrap_or_default();
-    text.lines().filter_map(|line| Purge::read(seal.read_line(genesis, line)?)).collect()
-}
-
-impl Purge {
-    fn order(&self) -> (StoreTime, Option<usize>, Option<[u8; 32]>, Option<u64>) {
-        let Filter { method, account, slot } = &self.filter;
-        (self.time, method.map(Method::index), account.map(|account| account.0), *slot)
-    }
-
-    /// The purge in words: its time, and a dash for each part of the filter that is any.
-    fn text(&self) -> String {
-        let Filter { method, account, slot } = &self.filter;
-        let word = |word: Option<String>| word.unwrap_or_else(|| "-".to_owned());
-        format!(
-            "{:0DIGITS$} {} {} {}",
-            self.time,
-            word(method.map(|method| method.as_str().to_owned())),
-            word(account.map(|account| account.to_string())),
-            word(slot.map(|slot| slot.to_string())),
-        )
-    }
-
-    fn read(text: &str) -> Option<Self> {
-        fn word<T>(word: &str, read: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>, ()> {
-            if word == "-" { Ok(None) } else { read(word).ok_or(()).map(Some) }
-        }
-        let mut words = text.split(' ');
-        let time = words.next()?.parse().ok()?;
-        let method = word(words.next()?, Method::from_name).ok()?;
-        let account = word(words.next()?, |account| Pubkey::parse(account).ok()).ok()?;
-        let slot = word(words.next()?, |slot| slot.parse().ok()).ok()?;
-        Some(Self { time, filter: Filter { method, account, slot } })
-    }
+/// Returns the purges that a list which holds `held` lacks, and those in it that are of no use.
+fn differences<'a>(
+    held: &'a [Purge],
+    known: &'a [Purge],
+    from: StoreTime,
+) -> (Vec<&'a Purge>, Vec<&'a Purge>) {
+    let missing = known.iter().filter(|purge| !held.contains(purge));
+    // Those from before are another gateway's to judge, which may keep answers for longer.
+    let useless = held.iter().filter(|purge| purge.time >= from && !known.contains(purge));
+    (missing.collect(), useless.collect())
 }
 
 impl Cache {
@@ -315,19 +303,41 @@ impl Cache {
         let genesis = self.pool.genesis();
         let (store, life) = (&second.store, self.longest_shared());
         let (new, all_there) = second.purges.look(store, &second.seal, genesis.as_deref(), life).await;
-        for filter in new {
-            let cache = Arc::clone(self);
-            // A million entries take their time.
-            let purged = tokio::task::spawn_blocking(move || cache.purge_here(&filter)).await;
-            tracing::info!(
+        if !new.is_empty() {
+            self.obey(new).await;
+        }
+        Some(all_there)
+    }
+
+    /// Does here what others have purged, all at once: each purge for itself would look at every entry, and keep what is
+    /// just being fetched from being kept.
+    async fn obey(self: &Arc<Self>, purges: Vec<Purge>) {
+        for Purge { filter, summary, .. } in &purges {
+            tracing::debug!(
                 purge.method = filter.method.map(Method::as_str),
                 purge.account = filter.account.map(|account| account.to_string()),
                 purge.slot = filter.slot,
-                purge.entries = purged.unwrap_or_default(),
-                "kept answers were purged, as at another gateway of the same store"
+                purge.summary = summary.is_some(),
+                "kept answers are purged, as at another gateway of the same store"
             );
         }
-        Some(all_there)
+        let (cache, count) = (Arc::clone(self), purges.len());
+        let purging = move || {
+            let filters: Vec<_> = purges.iter().map(|purge| purge.filter).collect();
+            let entries = cache.purge_here(&filters);
+            // Of the accounts that a summary stands for nobody can tell the slots any more.
+            if purges.iter().any(|purge| purge.summary.is_some()) {
+                cache.floors.clear();
+            }
+            entries
+        };
+        // A million entries take their time.
+        let entries = tokio::task::spawn_blocking(purging).await.unwrap_or_default();
+        tracing::info!(
+            purge.count = count,
+            purge.entries = entries,
+            "kept answers were purged, as at another gateway of the same store"
+        );
     }
 
     /// How long an answer may be in the shared store, and so a purge has to be known.
@@ -347,67 +357,4 @@ impl Cache {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Secret;
-
-    fn purge(time: StoreTime, slot: Option<u64>) -> Purge {
-        Purge { time, filter: Filter { slot, ..Filter::default() } }
-    }
-
-    #[test]
-    fn a_purge_is_read_as_it_was_written_and_by_whom_it_was() {
-        let (seal, other) = (Seal::new(None), Seal::new(Some(&Secret::new("secret"))));
-        let account = Pubkey::parse("SysvarC1ock11111111111111111111111111111111").ok();
-        for filter in [
-            Filter::default(),
-            Filter { slot: Some(u64::MAX), ..Filter::default() },
-            Filter { method: Some(Method::GetBlock), account, slot: Some(0) },
-        ] {
-            let purge = Purge { time: 1_700_000_000_000_000, filter };
-            let line = seal.line("genesis", &purge.text());
-            assert_eq!(read(line.as_bytes(), "genesis", &seal), [purge]);
-            assert_eq!(read(line.as_bytes(), "genesis", &other), []);
-            assert_eq!(read(line.as_bytes(), "another", &seal), []);
-            let all = purge.text().contains(" - - -");
-            assert_eq!(all, filter.is_everything(), "what the store's script goes by");
-        }
-        for odd in ["", "\n", "1 - - -", "00000000000000000001 - - - 00", "\u{e9}"] {
-            assert_eq!(read(odd.as_bytes(), "genesis", &seal), [], "{odd}");
-        }
-    }
-
-    #[test]
-    fn each_cluster_has_purges_of_its_own() {
-        let (purges, now) = (Purges::new(1), Instant::now());
-        let key = Key::NoBlock(5);
-        let takes = |genesis| purges.take(genesis, &key, 0, now);
-        assert_eq!(purges.follow(Some("one")), ["one"]);
-        assert!(!takes("one") && takes("other"), "nothing is known of the other");
-        purges.begin_everywhere(now);
-        let mut followed = purges.follow(Some("other"));
-        followed.sort();
-        assert_eq!(followed, ["one", "other"], "a purge is owed to the cluster that the pool has left");
-        assert!(takes("one") && !takes("other"));
-        purges.of("one", |list| list.pending.clear());
-        assert_eq!(purges.follow(Some("other")), ["other"]);
-        purges.begin(None, Filter::default(), now);
-        assert!(!takes("other"));
-        purges.follow(Some("other"));
-        assert!(takes("other"), "purged before a cluster was known");
-    }
-
-    #[test]
-    fn purges_that_are_too_many_become_one_of_everything() {
-        let mut purges: Vec<_> = (1..=MOST as u64 + 3).rev().map(|at| purge(at, Some(at))).collect();
-        tidy(&mut purges, 0);
-        assert_eq!(purges.len(), MOST + 1);
-        assert_eq!((purges[0], purges[1]), (purge(3, None), purge(4, Some(4))));
-        purges.push(purge(100, None));
-        tidy(&mut purges, 0);
-        assert_eq!(purges[0], purge(100, None), "all before it is superfluous");
-        assert!(purges.iter().all(|purge| purge.time >= 100));
-        tidy(&mut purges, 120);
-        assert_eq!(purges.first().map(|purge| purge.time), Some(120));
-    }
-}
+mod tests;

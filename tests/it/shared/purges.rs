@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use slotfront::cache::purge::Filter;
 use slotfront::config::{Config, Secret, Shared};
-use slotfront::methods::Method;
+use slotfront::methods::{Method, Pubkey};
 use slotfront::sim::{Cluster, Fault};
 use slotfront::telemetry::{EvictionCause, SharedOperation, SharedResult};
 use tokio::time::Instant;
@@ -108,6 +108,36 @@ async fn a_purge_empties_the_caches_of_other_gateways() {
     let went = || b.front().metrics.cache_evictions.at(EvictionCause::Purged).get();
     b.until("the purge is heard of", || went() > 0).await;
     assert_eq!((is_hit(&b, &purged).await, is_hit(&b, &other).await), (false, true));
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn many_purges_take_nothing_but_what_they_name() {
+    let store = Redis::start(&[]);
+    let (a, b) = two(store.settings()).await;
+    let [purged, other] = [0, 1].map(|wallet| a.cluster.examples().wallets[wallet]);
+    for account in [purged, other] {
+        b.call("getAccountInfo", json!([account.to_string()])).await;
+    }
+    put(&b, 2).await;
+    let others = (0..299_u16).map(|number| {
+        let mut bytes = [7; 32];
+        bytes[..2].copy_from_slice(&number.to_be_bytes());
+        Pubkey(bytes)
+    });
+    for account in others.chain([purged]) {
+        a.front().cache.purge(&Filter { account: Some(account), ..Filter::default() });
+    }
+    let went = || b.front().metrics.cache_evictions.at(EvictionCause::Purged).get();
+    b.until("the purge is heard of", || went() > 0).await;
+    let c = connected(a.beside(|_| ()).await).await;
+    for stage in [&b, &c] {
+        let reply = stage.call("getAccountInfo", json!([other.to_string()])).await;
+        assert!(reply.cache().starts_with("hit"), "{}", reply.cache());
+    }
+    let reply = c.call("getAccountInfo", json!([purged.to_string()])).await;
+    // It is not kept where it was asked for while the purges were being obeyed.
+    assert!(reply.cache().starts_with("fwd=miss"), "{}", reply.cache());
 }
 
 #[tokio::test]

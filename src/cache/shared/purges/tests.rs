@@ -1,0 +1,145 @@
+use bytes::Bytes;
+
+use super::*;
+use crate::methods::Pubkey;
+
+#[test]
+fn each_cluster_has_purges_of_its_own() {
+    let (purges, now) = (Purges::new(1), Instant::now());
+    let key = Key::NoBlock(5);
+    let takes = |genesis| purges.take(genesis, &key, 0, now);
+    assert_eq!(purges.follow(Some("one")), ["one"]);
+    assert!(!takes("one") && takes("other"), "nothing is known of the other");
+    purges.begin_everywhere(now);
+    let mut followed = purges.follow(Some("other"));
+    followed.sort();
+    assert_eq!(followed, ["one", "other"], "a purge is owed to the cluster that the pool has left");
+    assert!(takes("one") && !takes("other"));
+    purges.of("one", |list| list.pending.clear());
+    assert_eq!(purges.follow(Some("other")), ["other"]);
+    purges.begin(None, Filter::default(), now);
+    assert!(!takes("other"));
+    purges.follow(Some("other"));
+    assert!(takes("other"), "purged before a cluster was known");
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const LIFE: Duration = Duration::from_hours(1);
+
+fn account(number: u64) -> Filter {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&number.to_be_bytes());
+    Filter { account: Some(Pubkey(bytes)), ..Filter::default() }
+}
+
+/// A store with one list, and its clock.
+struct OneList {
+    started: Instant,
+    passed: Duration,
+    held: Vec<Purge>,
+}
+
+impl OneList {
+    fn new() -> Self {
+        Self { started: Instant::now(), passed: 2 * LIFE, held: Vec::new() }
+    }
+
+    fn now(&self) -> Instant {
+        self.started + self.passed
+    }
+
+    fn gateway() -> Purges {
+        let purges = Purges::new(1);
+        purges.follow(Some("genesis"));
+        purges
+    }
+
+    /// A look of a gateway, and the purges that it has to obey.
+    fn look(&mut self, purges: &Purges) -> Vec<Purge> {
+        let (text, read_at, asked_at) = (Bytes::new(), micros(self.passed), self.now());
+        let lists = [Ok((self.held.clone(), Listed { text, read_at, asked_at }))];
+        let Learnt { new, known, from } = purges.learn("genesis", &lists, Duration::ZERO, LIFE);
+        let held = self.held.clone();
+        let (missing, useless) = differences(&held, &known, from);
+        self.held.retain(|purge| !useless.contains(&purge));
+        self.held.extend(missing);
+        purges.of("genesis", |list| list.unshared.clear());
+        new
+    }
+}
+
+#[test]
+fn a_gateway_that_follows_obeys_each_of_many_purges_and_nothing_else() {
+    let mut store = OneList::new();
+    let [busy, follower, away] = [(); 3].map(|()| OneList::gateway());
+    let (mut obeyed, mut missed) = (Vec::new(), Vec::new());
+    let all: Vec<_> = (0..300).map(account).collect();
+    for purged in all.chunks(3) {
+        for filter in purged {
+            busy.begin(Some("genesis"), *filter, store.now());
+        }
+        assert_eq!(store.look(&busy), []);
+        obeyed.extend(store.look(&follower));
+        if all[..150].contains(&purged[0]) {
+            missed.extend(store.look(&away));
+        }
+        store.passed += SECOND;
+    }
+    let filters: Vec<_> = obeyed.iter().map(|purge| purge.filter).collect();
+    assert_eq!(filters, all, "in their order, each once");
+    assert!(store.held.len() < 2 * 128, "{} are listed", store.held.len());
+    assert!(missed.iter().all(|purge| purge.summary.is_none()), "it followed until then");
+    let methods = |purges: Vec<Purge>| -> Vec<_> {
+        purges.into_iter().filter(|purge| purge.summary.is_some()).map(|purge| purge.filter).collect()
+    };
+    let of_accounts = [Method::GetAccountInfo, Method::GetTokenAccountBalance].map(Filter::of);
+    assert_eq!(methods(store.look(&away)), of_accounts, "it missed some");
+    let new = OneList::gateway();
+    assert_eq!(methods(store.look(&new)), of_accounts);
+    let (of_first, block) = (Key::Balance(all[0].account.unwrap(), Commitment::Finalized), Key::NoBlock(5));
+    for gateway in [&busy, &follower, &away, &new] {
+        let takes = |key| gateway.take("genesis", key, micros(2 * LIFE), store.started);
+        assert_eq!((takes(&of_first), takes(&block)), (true, false));
+    }
+}
+
+#[test]
+fn a_purge_is_obeyed_once_also_when_it_is_over_or_covered() {
+    let (mut store, follower) = (OneList::new(), OneList::gateway());
+    let purge = |time: Duration, filter| Purge { time: micros(time), filter, summary: None };
+    let (over, covered) = (purge(LIFE / 2, Filter::default()), purge(LIFE + SECOND, account(1)));
+    let later = purge(2 * LIFE, account(1));
+    store.held = vec![over, covered, later];
+    assert_eq!(store.look(&follower), [later]);
+    // As in a part of the store that was away.
+    store.held = vec![over, covered, later];
+    assert_eq!(store.look(&follower), []);
+}
+
+#[test]
+fn an_own_purge_that_others_have_summed_up_unseen_begins_anew() {
+    let (mut store, own, other) = (OneList::new(), OneList::gateway(), OneList::gateway());
+    own.begin(Some("genesis"), account(0), store.now());
+    // The store does not take it for a while.
+    let before = own.learn(
+        "genesis",
+        &[Ok((
+            Vec::new(),
+            Listed { text: Bytes::new(), read_at: micros(store.passed), asked_at: store.now() },
+        ))],
+        Duration::ZERO,
+        LIFE,
+    );
+    assert_eq!(before.known.len(), 1);
+    store.passed += SECOND;
+    for number in 1..200 {
+        other.begin(Some("genesis"), account(number), store.now());
+    }
+    store.look(&other);
+    store.passed += KNOWN_FOR + SECOND;
+    store.look(&other);
+    assert!(store.held.iter().any(|purge| purge.summary.is_some()), "summed up");
+    store.look(&own);
+    let seen = store.look(&other);
+    assert!(seen.iter().any(|purge| purge.filter == account(0)), "{seen:?}");
+}
