@@ -37,6 +37,7 @@ use tokio_util::task::TaskTracker;
 pub use charge::Charge;
 pub use coded::Compressor;
 use derive::Use;
+use entry::Entry;
 use fetch::{Demand, FlightKey, Landing};
 use flight::Flights;
 use floors::AccountFloors;
@@ -48,7 +49,7 @@ use serve::{Basis, Role};
 use shared::Second;
 use sizes::Sizes;
 pub use status::{CacheStatus, Why};
-use store::{Held, Store};
+use store::Store;
 pub use terms::{Answer, Conditions, NoConditions, Room, Terms};
 use verify::Verifier;
 
@@ -90,8 +91,8 @@ pub struct Cache {
 /// What the store has for a plan.
 enum Found {
     Nothing,
-    Fresh(Held),
-    Stale(Held),
+    Fresh(Arc<Entry>),
+    Stale(Arc<Entry>),
     Expired,
 }
 
@@ -255,7 +256,7 @@ impl Cache {
     /// An answer from what was found, or from what it can be made of at once; `None` where a node is to be asked.
     async fn from_kept(self: &Arc<Self>, call: &Asked<'_>, found: &Found) -> Result<Option<Answer>, Error> {
         let entry = match found {
-            Found::Fresh(held) => Some(held.entry()),
+            Found::Fresh(entry) => Some(Arc::clone(entry)),
             _ => match call.query {
                 Query::Accounts(query) => self.assembled(query, Use::Fresh, call.wanted()),
                 _ => None,
@@ -264,7 +265,7 @@ impl Cache {
         let entry = match (entry, found) {
             (None, Found::Stale(held)) => {
                 drop(self.board(&call.plan, Demand::Any, &call.terms));
-                Some(held.entry())
+                Some(Arc::clone(held))
             }
             (entry, _) => entry,
         };

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use super::entry::{Body, Entry, Payload, SHORT_BYTES};
+use super::entry::{Body, Entry, Payload};
 use super::key::{Finality, Key, Plan};
 use super::render::is_as_kept;
 use super::{Asked, Cache};
-use crate::coding::{self, Coded, Coding, WORTH_BYTES};
+use crate::coding::{self, Coded, Coding};
 use crate::low_priority;
 use crate::methods::Query;
 use crate::telemetry::{Compression, Metrics};
@@ -21,9 +21,6 @@ const WAITS_AT_MOST: Duration = Duration::from_secs(1);
 
 /// Work on longer texts leaves the async workers: compressing 64 KiB takes some 200 µs.
 const OFF_WORKER_BYTES: usize = 64 * 1024;
-
-// What is held of a short answer has no room for other forms of its text.
-const _: () = assert!(SHORT_BYTES < WORTH_BYTES, "only long answers are compressed");
 
 /// Compresses a few texts at a time, long ones on threads that give way to the calls.
 ///

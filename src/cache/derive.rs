@@ -24,7 +24,7 @@ use super::key::{Key, Plan};
 use super::serve::Basis;
 use super::sizes::{Size, source_form, sources};
 use super::status::CacheStatus;
-use super::store::{Held, Placed};
+use super::store::Insert;
 use super::{Answer, Asked, Cache, Terms};
 use crate::config::Assemble;
 use crate::error::Error;
@@ -51,13 +51,12 @@ impl Cache {
         let (source, make) = match &plan.key {
             Key::Votes(query @ VotesQuery { vote_pubkey: Some(pubkey), .. }) => {
                 let all = Key::Votes(VotesQuery { vote_pubkey: None, ..*query });
-                (self.usable(&all, usage, None, now)?.entry(), Make::Votes(*pubkey))
+                (self.usable(&all, usage, None, now)?, Make::Votes(*pubkey))
             }
             Key::Block(slot, asked, finality) => {
                 let kept = |shape| {
                     let held = self.usable(&Key::Block(*slot, shape, *finality), usage, None, now);
-                    held.map(|held| held.entry())
-                        .filter(|entry| matches!(entry.kept, Kept::Said(Payload::Result(_))))
+                    held.filter(|entry| matches!(entry.kept, Kept::Said(Payload::Result(_))))
                 };
                 let found = block::sources(*asked).find_map(|shape| Some((kept(shape)?, shape)));
                 let (entry, shape) = found?;
@@ -88,8 +87,8 @@ impl Cache {
         });
         // What is held may be newer than the source: then a node is asked, under its floor.
         let held = self.generation.hold();
-        let kept =
-            held.number() == generation && !matches!(self.keep(plan.key.clone(), &entry), Placed::Behind(_));
+        let kept = held.number() == generation
+            && !matches!(self.keep(plan.key.clone(), &entry), Insert::KeptNewer(_));
         (kept || usage != Use::Fresh).then_some(entry)
     }
 
@@ -108,8 +107,8 @@ impl Cache {
         let _held = self.generation.hold();
         let singles = self.singles(query, usage, wanted);
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
-        let one_slot = singles.iter().all(|single| single.slot() == singles[0].slot());
-        let list = (one_slot || mode == Assemble::WithinBound).then(|| joined(&singles))??;
+        let one_slot = singles.iter().all(|single| single.stamp.slot == singles[0].stamp.slot);
+        let list = (one_slot || mode == Assemble::WithinBound).then(|| list::joined(&singles))??;
         self.keep_list(query, list)
     }
 
@@ -141,7 +140,7 @@ impl Cache {
             let _held = self.generation.hold();
             let singles = self.singles(query, Use::Fresh, call.wanted());
             let singles: Option<Vec<_>> = singles.into_iter().collect();
-            singles.and_then(|singles| self.keep_list(query, joined(&singles)?))
+            singles.and_then(|singles| self.keep_list(query, list::joined(&singles)?))
         };
         let Some(list) = list else { return Ok(None) };
         let basis = match fetched.outcome {
@@ -163,7 +162,7 @@ impl Cache {
     pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
         let mut held = sources(query.form).filter_map(|form| self.store.get(&key(form)));
-        held.any(|held| held.slot() > list.stamp.slot && self.serves(held.stamp()))
+        held.any(|held| held.stamp.slot > list.stamp.slot && self.serves(&held.stamp))
     }
 
     /// Places `list`; `None` where a newer one was placed since it was looked for.
@@ -177,7 +176,7 @@ impl Cache {
             // A floor has fallen, and what is held above it is shown again.
             self.raises(&key, list.stamp.slot, now);
         }
-        (!matches!(self.keep(key, &list), Placed::Behind(_))).then_some(list)
+        (!matches!(self.keep(key, &list), Insert::KeptNewer(_))).then_some(list)
     }
 
     /// For each account of `list` what is kept from which its element can be made, the newest of it.
@@ -186,20 +185,15 @@ impl Cache {
         list: &AccountsQuery,
         usage: Use,
         wanted: Option<Slot>,
-    ) -> Vec<Option<Held>> {
+    ) -> Vec<Option<Arc<Entry>>> {
         let now = Instant::now();
         let single = |pubkey: &Pubkey| {
             let key = |form| Key::Account(*pubkey, form, list.commitment);
             let kept = sources(list.form).filter_map(|form| self.usable(&key(form), usage, wanted, now));
-            kept.max_by_key(|single| (single.slot(), single.stamp().sent_at))
+            kept.max_by_key(|single| (single.stamp.slot, single.stamp.sent_at))
         };
         list.pubkeys.iter().map(single).collect()
     }
-}
-
-/// A list of what is held singly.
-pub(super) fn joined(singles: &[Held]) -> Option<Entry> {
-    list::joined(&singles.iter().map(Held::entry).collect::<Vec<_>>())
 }
 
 /// What is made of a kept text.

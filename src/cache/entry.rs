@@ -61,10 +61,6 @@ impl Body {
     }
 }
 
-/// Up to this length an answer is short: it is held in one piece with all that is known of it, and copied for whoever it is
-/// handed to, since each line of memory in a large cache comes from far away.
-pub const SHORT_BYTES: usize = 1024;
-
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
         Self::One(bytes)

@@ -13,7 +13,7 @@ use super::freshness::{Class, Freshness};
 use super::judge::judge;
 use super::key::{Key, Plan};
 use super::serve::Role;
-use super::store::{Held, Placed};
+use super::store::Insert;
 use super::{Answer, Asked, Cache, Terms};
 use crate::error::{Attempt, Error};
 use crate::methods::{AccountEncoding, AccountForm, Commitment, Pubkey, Query, Slot};
@@ -164,7 +164,7 @@ impl Cache {
     pub(super) async fn fetch(&self, plan: &Plan, demand: Demand, terms: Terms) -> Landing {
         let commitment = plan.upstream.commitment();
         let shown = self.floor(&plan.key, Instant::now());
-        let held = self.candidates(plan).into_iter().flatten().map(|held| held.slot());
+        let held = self.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot);
         let held = held.chain(Some(shown).filter(|slot| *slot > 0)).max();
         // At processed a fork may be dropped with its slots: there what is held only orders the choice.
         let (held, prefer) = match commitment {
@@ -245,21 +245,21 @@ impl Cache {
         // Before anybody is told: from then on no account of it is shown lower, also where this is too large to be kept.
         self.raises(&plan.key, reply.slot, Instant::now());
         let placed = self.keep(key.clone(), &entry);
-        if origin == Origin::Node && matches!(placed, Placed::Stored | Placed::FloorFell) {
+        if origin == Origin::Node && matches!(placed, Insert::Stored | Insert::ReplacedNewer) {
             self.offer(&key, reply, class);
         }
-        if !matches!(placed, Placed::Behind(_)) {
+        if !matches!(placed, Insert::KeptNewer(_)) {
             for (key, kept) in singles {
                 self.keep(key, &Arc::new(Entry { kept, stamp: entry.stamp, coded: CodedForms::default() }));
             }
         }
         match placed {
-            Placed::Stored | Placed::FloorFell => Ok(Landed::Fetched(entry, true)),
-            Placed::TooLarge => {
+            Insert::Stored | Insert::ReplacedNewer => Ok(Landed::Fetched(entry, true)),
+            Insert::TooLarge => {
                 not_kept(UncacheableReason::TooLarge);
                 Ok(Landed::Fetched(entry, false))
             }
-            Placed::Behind(held) => {
+            Insert::KeptNewer(held) => {
                 not_kept(UncacheableReason::Older);
                 Ok(Landed::Held(held))
             }
@@ -267,7 +267,7 @@ impl Cache {
     }
 
     /// Keeps `entry` unless what is held for `key` is newer and may be served.
-    pub(super) fn keep(&self, key: Key, entry: &Arc<Entry>) -> Placed {
+    pub(super) fn keep(&self, key: Key, entry: &Arc<Entry>) -> Insert {
         let placed = self.store.keep(key, entry, |held| self.serves(held));
         // At processed there is no floor to fall.
         let processed = matches!(
@@ -276,7 +276,7 @@ impl Cache {
                 | Class::Fee(Commitment::Processed)
                 | Class::Votes(Commitment::Processed)
         );
-        if matches!(placed, Placed::FloorFell) && !processed {
+        if matches!(placed, Insert::ReplacedNewer) && !processed {
             self.metrics.cache_floor_resets.at(()).inc();
         }
         placed
@@ -295,8 +295,8 @@ impl Cache {
             return None;
         }
         let held = self.candidates(plan).into_iter().flatten();
-        let ahead = held.filter(|held| held.slot() > reply.slot && self.serves(held.stamp()));
-        let held = ahead.max_by_key(Held::slot).map(|held| held.entry());
+        let ahead = held.filter(|held| held.stamp.slot > reply.slot && self.serves(&held.stamp));
+        let held = ahead.max_by_key(|held| held.stamp.slot);
         let reached = held.as_ref().map_or(reply.slot, |held| held.stamp.slot);
         match &plan.upstream {
             // Where neither reaches the floor, the single accounts may.

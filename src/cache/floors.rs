@@ -17,7 +17,6 @@ use tokio::time::Instant;
 use super::Cache;
 use super::key::{Key, Plan};
 use crate::methods::{Commitment, Pubkey, Slot};
-use crate::uniform::BuildUniform;
 
 /// So many for each commitment that two threads seldom meet at one.
 const SHARDS: usize = 64;
@@ -50,25 +49,25 @@ struct Floor {
     until_ms: u64,
 }
 
-/// Floors by the hash of the account. Two accounts of one hash would share the higher floor.
+/// The floors of a shard's accounts.
 #[derive(Default)]
 struct Floors {
-    young: HashMap<u64, Floor, BuildUniform>,
-    old: HashMap<u64, Floor, BuildUniform>,
+    young: HashMap<Pubkey, Floor>,
+    old: HashMap<Pubkey, Floor>,
     /// The highest floor that was let go while it held.
     folded: Floor,
 }
 
 impl Floors {
     /// The floor that holds at `now_ms`; 0 where there is none.
-    fn slot(&self, hash: u64, now_ms: u64) -> Slot {
-        let own = self.young.get(&hash).or_else(|| self.old.get(&hash));
+    fn slot(&self, account: &Pubkey, now_ms: u64) -> Slot {
+        let own = self.young.get(account).or_else(|| self.old.get(account));
         let floor = own.unwrap_or(&self.folded);
         if floor.until_ms >= now_ms { floor.slot } else { 0 }
     }
 
-    fn put(&mut self, hash: u64, floor: Floor, half: usize, now_ms: u64) {
-        if self.young.len() >= half && !self.young.contains_key(&hash) {
+    fn put(&mut self, account: Pubkey, floor: Floor, half: usize, now_ms: u64) {
+        if self.young.len() >= half && !self.young.contains_key(&account) {
             let held = self.old.values().filter(|floor| floor.until_ms >= now_ms);
             // One that has ended says nothing any more.
             let before = Some(self.folded).filter(|folded| folded.until_ms >= now_ms).unwrap_or_default();
@@ -78,7 +77,7 @@ impl Floors {
             });
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(hash, floor);
+        self.young.insert(account, floor);
     }
 }
 
@@ -95,8 +94,7 @@ impl AccountFloors {
     pub(super) fn span(&self, accounts: &[Pubkey], commitment: Commitment, now: Instant) -> (Slot, Slot) {
         let now_ms = self.ms(now);
         accounts.iter().fold(NO_ACCOUNTS, |(lowest, highest), account| {
-            let (shard, hash) = self.shard(account, commitment);
-            let slot = shard.read().slot(hash, now_ms);
+            let slot = self.shard(account, commitment).read().slot(account, now_ms);
             (lowest.min(slot), highest.max(slot))
         })
     }
@@ -128,10 +126,9 @@ impl AccountFloors {
     /// Forgets the floors of `account`.
     pub(super) fn forget(&self, account: &Pubkey) {
         for commitment in Commitment::ALL {
-            let (shard, hash) = self.shard(account, commitment);
-            let mut floors = shard.write();
-            floors.young.remove(&hash);
-            floors.old.remove(&hash);
+            let mut floors = self.shard(account, commitment).write();
+            floors.young.remove(account);
+            floors.old.remove(account);
         }
     }
 
@@ -157,21 +154,19 @@ impl AccountFloors {
         let until_ms = now_ms.saturating_add(millis(life));
         let mut any = false;
         for account in accounts {
-            let (shard, hash) = self.shard(account, commitment);
-            let mut floors = shard.write();
-            if changes(floors.slot(hash, now_ms)) {
-                floors.put(hash, Floor { slot, until_ms }, self.half, now_ms);
+            let mut floors = self.shard(account, commitment).write();
+            if changes(floors.slot(account, now_ms)) {
+                floors.put(*account, Floor { slot, until_ms }, self.half, now_ms);
                 any = true;
             }
         }
         any
     }
 
-    fn shard(&self, account: &Pubkey, commitment: Commitment) -> (&Shard, u64) {
-        let hash = self.hasher.hash_one(account);
-        // The table within takes its bits from both ends.
-        let shard = (hash >> 32) as usize % SHARDS;
-        (&self.shards[commitment.index() * SHARDS + shard], hash)
+    fn shard(&self, account: &Pubkey, commitment: Commitment) -> &Shard {
+        #[expect(clippy::cast_possible_truncation, reason = "any of the shards will do")]
+        let shard = self.hasher.hash_one(account) as usize % SHARDS;
+        &self.shards[commitment.index() * SHARDS + shard]
     }
 
     fn ms(&self, now: Instant) -> u64 {
@@ -214,7 +209,7 @@ impl Cache {
         }
         // What was held before the cache was emptied raises nothing.
         let _held = self.generation.hold();
-        if self.candidates(plan).into_iter().flatten().any(|held| held.slot() == slot) {
+        if self.candidates(plan).into_iter().flatten().any(|held| held.stamp.slot == slot) {
             self.raises(&plan.key, slot, Instant::now());
         }
     }

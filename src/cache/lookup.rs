@@ -10,7 +10,6 @@ use super::entry::{Entry, Stamp};
 use super::freshness::{Class, Freshness};
 use super::key::{Key, Plan};
 use super::serve::Basis;
-use super::store::Held;
 use super::{Answer, Asked, Cache, Found};
 use crate::error::Error;
 use crate::methods::{Query, Slot};
@@ -37,18 +36,18 @@ impl Cache {
         for held in self.candidates(plan).into_iter().flatten() {
             // Another answer may have shown one of its accounts at a higher slot.
             let (lowest, floor) = self.floors_under(&plan.key, now);
-            if !held.stamp().reaches(wanted) || held.slot() < floor {
+            if !held.stamp.reaches(wanted) || held.stamp.slot < floor {
                 not_fresh(StaleCause::Floor);
                 continue;
             }
-            match self.rules.judge(held.stamp(), &self.frontier, now) {
+            match self.rules.judge(&held.stamp, &self.frontier, now) {
                 Freshness::Fresh => {
-                    self.shows(plan, held.slot(), lowest);
+                    self.shows(plan, held.stamp.slot, lowest);
                     return Found::Fresh(held);
                 }
                 Freshness::Stale(cause) => {
                     not_fresh(cause);
-                    self.shows(plan, held.slot(), lowest);
+                    self.shows(plan, held.stamp.slot, lowest);
                     found = Found::Stale(held);
                 }
                 Freshness::Expired(cause) => {
@@ -66,19 +65,19 @@ impl Cache {
     /// answer may follow from a kept one.
     pub(super) async fn without_a_node(&self, plan: &Plan) -> Option<Arc<Entry>> {
         match self.judged(plan, None, |_| ()) {
-            Found::Fresh(held) => Some(held.entry()),
+            Found::Fresh(entry) => Some(entry),
             _ => self.derive_kept(plan, Use::Fresh, Instant::now() + TURN_COMES_WITHIN).await,
         }
     }
 
     /// What is held for `plan`. Where an account is held in two places, the higher slot is what was shown last, and
     /// the other would go back behind it; a block comes before its absence.
-    pub(super) fn candidates(&self, plan: &Plan) -> [Option<Held>; 2] {
+    pub(super) fn candidates(&self, plan: &Plan) -> [Option<Arc<Entry>>; 2] {
         let own = self.store.get(&plan.key);
         let other = plan.other.as_ref().and_then(|key| self.store.get(key));
         match (own, other) {
             (Some(own), Some(other)) if matches!(plan.class, Class::Account(_)) => {
-                let rank = |held: &Held| (held.slot(), held.stamp().sent_at);
+                let rank = |entry: &Entry| (entry.stamp.slot, entry.stamp.sent_at);
                 [Some(if rank(&other) > rank(&own) { other } else { own }), None]
             }
             both => [both.0, both.1],
@@ -86,11 +85,17 @@ impl Cache {
     }
 
     /// The entry held for `key`, if it may be used so and reaches the slot that the caller wants.
-    pub(super) fn usable(&self, key: &Key, usage: Use, wanted: Option<Slot>, now: Instant) -> Option<Held> {
+    pub(super) fn usable(
+        &self,
+        key: &Key,
+        usage: Use,
+        wanted: Option<Slot>,
+        now: Instant,
+    ) -> Option<Arc<Entry>> {
         let held = self.store.get(key)?;
-        let behind = usage != Use::LastResort && held.slot() < self.floor(key, now);
-        let usable = self.may_be_used(held.stamp(), usage, now) && !behind;
-        (usable && held.stamp().reaches(wanted)).then_some(held)
+        let behind = usage != Use::LastResort && held.stamp.slot < self.floor(key, now);
+        let usable = self.may_be_used(&held.stamp, usage, now) && !behind;
+        (usable && held.stamp.reaches(wanted)).then_some(held)
     }
 
     /// Returns true if an entry of this stamp may be used so, as far as its age goes.
@@ -127,11 +132,12 @@ impl Cache {
     pub(super) async fn stands_in(&self, call: &Asked<'_>, usage: Use) -> Option<Arc<Entry>> {
         let wanted = call.query.min_context_slot();
         let floor = if usage == Use::LastResort { 0 } else { self.floor(&call.plan.key, Instant::now()) };
-        let stands_in =
-            |held: &Held| held.stamp().reaches(wanted) && held.slot() >= floor && self.serves(held.stamp());
+        let stands_in = |held: &Arc<Entry>| {
+            held.stamp.reaches(wanted) && held.stamp.slot >= floor && self.serves(&held.stamp)
+        };
         let held = self.candidates(&call.plan).into_iter().flatten().find(stands_in);
-        if let Some(held) = held {
-            return Some(held.entry());
+        if held.is_some() {
+            return held;
         }
         if let Query::Accounts(query) = call.query
             && let Some(list) = self.assembled(query, usage, wanted)

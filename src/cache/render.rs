@@ -6,18 +6,8 @@ use super::derive::account::Unmade;
 use super::derive::{list, samples};
 use super::entry::{Body, Entry, Kept, Payload};
 use super::key::ALL_SAMPLES;
-use super::store::Held;
 use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
 use crate::node::OFF_WORKER_BYTES;
-
-/// The answer to `query` where it is a short one and is held as the caller wants it.
-pub(super) fn short(query: &Query, held: &Held) -> Option<Payload> {
-    match query {
-        Query::Account(q) => held.short(Some(q.form)),
-        Query::Samples(q) if q.limit < ALL_SAMPLES => None,
-        _ => held.short(None),
-    }
-}
 
 /// What `entry` says in the form of `query`, and whether it was made from another.
 pub(super) fn written(query: &Query, entry: &Entry) -> Result<(Payload, bool), Unmade> {

@@ -10,9 +10,8 @@ use super::entry::{Entry, Stamp};
 use super::fetch::Landed;
 use super::freshness::{Class, Freshness};
 use super::key::Plan;
-use super::render::{is_as_kept, is_long_work, most_written, short, written};
+use super::render::{is_as_kept, is_long_work, most_written, written};
 use super::status::{CacheStatus, Why};
-use super::store::Held;
 use super::{Answer, Asked, Cache, Demand};
 use crate::coding::{self, Coding};
 use crate::config::Assemble;
@@ -77,22 +76,21 @@ impl Cache {
     }
 
     /// An answer from what is kept, at once; `None` where making it takes longer, or cannot be done.
-    pub(super) fn hit_at_once(&self, query: &Query, coding: Option<Coding>, held: &Held) -> Option<Answer> {
-        let stamp = held.stamp();
-        let (payload, derived, coded) = if let Some(payload) = short(query, held) {
-            (payload, stamp.derived, None)
-        } else {
-            let entry = held.entry();
-            if is_long_work(query, &entry) {
-                return None;
-            }
-            let (payload, derived) = written(query, &entry).ok()?;
-            let coded = match coding.filter(|_| coding::is_worth(payload.len())) {
-                Some(coding) if is_as_kept(query, &entry) => Some(Arc::clone(entry.coded.made(coding)?)),
-                Some(_) => return None,
-                None => None,
-            };
-            (payload, derived, coded)
+    pub(super) fn hit_at_once(
+        &self,
+        query: &Query,
+        coding: Option<Coding>,
+        entry: &Arc<Entry>,
+    ) -> Option<Answer> {
+        let stamp = &entry.stamp;
+        if is_long_work(query, entry) {
+            return None;
+        }
+        let (payload, derived) = written(query, entry).ok()?;
+        let coded = match coding.filter(|_| coding::is_worth(payload.len())) {
+            Some(coding) if is_as_kept(query, entry) => Some(Arc::clone(entry.coded.made(coding)?)),
+            Some(_) => return None,
+            None => None,
         };
         self.observe_lag(query, stamp);
         let ttl_s = self.rules.ttl_left_s(stamp, Instant::now()).max(0);
@@ -181,7 +179,7 @@ impl Cache {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => is_kept || c != Commitment::Processed,
             _ => false,
         };
-        let newer = |held: Held| held.slot() > stamp.slot && self.serves(held.stamp());
+        let newer = |held: Arc<Entry>| held.stamp.slot > stamp.slot && self.serves(&held.stamp);
         // An account may have been shown in another answer, too. A list of several slots has the lowest of them.
         let is_mixed = stamp.derived && self.rules.0.assemble == Assemble::WithinBound;
         let is_behind = || {

@@ -246,7 +246,7 @@ impl Cache {
     /// Whether an answer from the shared store would be fresh here, and is not behind what was shown, nor further ahead
     /// than is believed.
     pub(super) fn takes(&self, plan: &Plan, reply: &Reply, floor: Option<Slot>) -> bool {
-        let held = self.candidates(plan).into_iter().flatten().map(|held| held.slot()).max();
+        let held = self.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot).max();
         let shown = self.floor(&plan.key, Instant::now());
         if held.max(floor).max(Some(shown)).is_some_and(|floor| reply.slot < floor) {
             return false;

@@ -16,7 +16,7 @@ use super::outgoing::FREE_BYTES;
 use super::reply::{Pieces, Reply};
 use super::request_id::RequestId;
 use super::{Front, batch, body};
-use crate::cache::entry::{Body, Payload, SHORT_BYTES};
+use crate::cache::entry::{Body, Payload};
 use crate::cache::{Answer, CacheStatus};
 use crate::coding::{self, Coded, Coding, Part};
 use crate::error::Error;
@@ -26,6 +26,9 @@ use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, Commitment, Method, Profile, Query};
 use crate::telemetry::trace::RequestSpan;
 use crate::telemetry::{NodeCode, Outcome, Trace};
+
+/// Results up to this length are copied next to their envelope. Longer ones leave as slices of what is kept.
+const COPIED_BYTES: usize = 1024;
 
 /// What ends a body, as on a node.
 pub(super) const END: &[u8] = b"\n";
@@ -295,7 +298,7 @@ impl Context<'_> {
             Payload::Result(result) if profile == Profile::Spec => {
                 splice(&mut body, id, [methods::shape_result(profile, query, result.whole())]);
             }
-            Payload::Result(Body::One(result)) if result.len() <= SHORT_BYTES => {
+            Payload::Result(Body::One(result)) if result.len() <= COPIED_BYTES => {
                 let mut text = Vec::with_capacity(result.len() + 64);
                 reply::result(&mut text, id, result);
                 body.push(text.into());

@@ -47,28 +47,9 @@ impl From<AccountForm> for Kind {
 #[derive(Debug, Clone)]
 pub struct Value {
     text: Bytes,
-    layout: Layout,
-}
-
-/// What a value's text is.
-#[derive(Debug, Clone, Copy)]
-pub struct Layout {
-    /// Where in it the member `data` stands, if it is base64 that a form may change.
+    /// The member `data` within the text, if it is base64 that a form may change.
     data: Option<Place>,
     kind: Kind,
-}
-
-impl Layout {
-    /// Whether in `form` the value is written as it is kept.
-    pub fn is_kept_in(self, form: AccountForm) -> bool {
-        self.data.is_none()
-            || match self.kind {
-                Kind::AsAsked => true,
-                Kind::Parsed => form.slice.is_none(),
-                Kind::Part => form.encoding == AccountEncoding::Base64,
-                Kind::Whole => form.encoding == AccountEncoding::Base64 && form.slice.is_none(),
-            }
-    }
 }
 
 /// Why a form cannot be made.
@@ -97,7 +78,7 @@ impl Value {
         if text.as_ref() == b"null" {
             // No account is none in every form; jsonParsed is kept apart all the same.
             let kind = if form.encoding == AccountEncoding::JsonParsed { kind } else { Kind::Whole };
-            return Some((Self { text: text.clone(), layout: Layout { data: None, kind } }, None));
+            return Some((Self { text: text.clone(), data: None, kind }, None));
         }
         let members = AccountMembers::read(text)?;
         let text_of_data = members.data.get();
@@ -109,7 +90,7 @@ impl Value {
             Kind::Whole | Kind::Part => false,
         };
         if fixed {
-            return Some((Self { text: text.clone(), layout: Layout { data: None, kind } }, members.space));
+            return Some((Self { text: text.clone(), data: None, kind }, members.space));
         }
         let data = members.base64()?;
         let compact = text_of_data.len() == HEAD.len() + data.len() + TAIL.len();
@@ -117,22 +98,12 @@ impl Value {
         let whole = kind == Kind::Part && members.space == Some(decoded_len(data.as_bytes()) as u64);
         let data = Some((u32::try_from(at.start).ok()?, u32::try_from(at.end).ok()?));
         let kind = if whole { Kind::Whole } else { kind };
-        Some((Self { text, layout: Layout { data, kind } }, members.space))
+        Some((Self { text, data, kind }, members.space))
     }
 
     /// What it holds.
     pub fn kind(&self) -> Kind {
-        self.layout.kind
-    }
-
-    /// The value in `text`, which is so laid out.
-    pub fn laid_out(text: Bytes, layout: Layout) -> Self {
-        Self { text, layout }
-    }
-
-    /// What its text is.
-    pub fn layout(&self) -> Layout {
-        self.layout
+        self.kind
     }
 
     /// Where it stands in `text`, of which it is a part.
@@ -144,7 +115,7 @@ impl Value {
 
     /// The same value as a part of `text`, in which it stands at `at`.
     pub(super) fn moved_into(&self, text: &Bytes, at: Range<usize>) -> Self {
-        Self { text: text.slice(at), layout: self.layout }
+        Self { text: text.slice(at), data: self.data, kind: self.kind }
     }
 
     /// The value as it is kept.
@@ -152,18 +123,24 @@ impl Value {
         &self.text
     }
 
-    /// Whether in `form` it is written as it is kept.
+    /// Returns true if the value is written in `form` as it is kept.
     pub fn is_kept_in(&self, form: AccountForm) -> bool {
-        self.layout.is_kept_in(form)
+        self.data.is_none()
+            || match self.kind {
+                Kind::AsAsked => true,
+                Kind::Parsed => form.slice.is_none(),
+                Kind::Part => form.encoding == AccountEncoding::Base64,
+                Kind::Whole => form.encoding == AccountEncoding::Base64 && form.slice.is_none(),
+            }
     }
 
     /// The most bytes that [`Self::write`] adds to what is kept, the list of its pieces included.
     pub fn most_written(&self, form: AccountForm) -> usize {
-        let Some((from, to)) = self.layout.data.filter(|_| !self.is_kept_in(form)) else {
+        let Some((from, to)) = self.data.filter(|_| !self.is_kept_in(form)) else {
             return PIECES_BYTES;
         };
         let all = (to - from) as usize / 4 * 3;
-        let bytes = if self.layout.kind == Kind::Part { all } else { clip(form.slice, all).len() };
+        let bytes = if self.kind == Kind::Part { all } else { clip(form.slice, all).len() };
         let data = match form.encoding {
             AccountEncoding::Base64 | AccountEncoding::JsonParsed => bytes,
             AccountEncoding::Base58 | AccountEncoding::Binary => bytes.min(2 * BASE58_MAX),
@@ -179,14 +156,14 @@ impl Value {
     /// # Errors
     /// [`Unmade`], with nothing of use in `out`.
     pub fn write(&self, form: AccountForm, out: &mut Vec<Bytes>) -> Result<bool, Unmade> {
-        let Some((from, to)) = self.layout.data.filter(|_| !self.is_kept_in(form)) else {
+        let Some((from, to)) = self.data.filter(|_| !self.is_kept_in(form)) else {
             out.push(self.text.clone());
             return Ok(false);
         };
         let (from, to) = (from as usize, to as usize);
         let base64 = self.text.slice(from + HEAD.len()..to - TAIL.len());
         let all = 0..decoded_len(&base64);
-        let bytes = if self.layout.kind == Kind::Part { all } else { clip(form.slice, all.end) };
+        let bytes = if self.kind == Kind::Part { all } else { clip(form.slice, all.end) };
         let (head, data, tail) = match form.encoding {
             // A fallback of jsonParsed is base64.
             AccountEncoding::Base64 | AccountEncoding::JsonParsed => {

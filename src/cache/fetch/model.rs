@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 use self::page::{Landing, Model, accounts, life, places};
 use self::scene::on_a_stepped_clock;
 use super::*;
-use crate::cache::derive::joined;
+use crate::cache::derive::list::joined;
 use crate::cache::serve::Basis;
 use crate::cache::{Charge, Found, NoConditions, Terms, Why};
 use crate::config::Config;
@@ -199,7 +199,7 @@ impl Real {
         let (Found::Fresh(entry) | Found::Stale(entry)) = self.cache.look_up(&call.plan, wanted) else {
             return None;
         };
-        Some(told(&self.cache.deliver(&call, &entry.entry(), Basis::Found).await.unwrap().unwrap()))
+        Some(told(&self.cache.deliver(&call, &entry, Basis::Found).await.unwrap().unwrap()))
     }
 }
 
