@@ -19,7 +19,7 @@ use crate::telemetry::{EvictionCause, Metrics};
 
 /// The bytes that an entry takes beside its answer, as measured (`cargo bench --bench memory`): the key, the entry's own
 /// fields, moka's books, and what the allocator adds to each piece.
-const OVERHEAD_BYTES: usize = 600;
+const OVERHEAD_BYTES: usize = 620;
 /// An entry that nobody asks for in this long makes room, however much there is.
 const IDLE: Duration = Duration::from_hours(24);
 
