@@ -17,7 +17,7 @@ use slotfront::gateway::Gateway;
 use slotfront::http::ends::GracePeriods;
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Method, Profile, Query};
-use slotfront::pool::{Ask, Caller};
+use slotfront::pool::{Caller, UpstreamRequest};
 use slotfront::sim::{Cluster, Fault, Settings};
 use slotfront::telemetry::Trace;
 use tokio::net::TcpListener;
@@ -102,11 +102,11 @@ impl Bench {
     }
 }
 
-fn ask(body_wallet: &str) -> Ask {
+fn ask(body_wallet: &str) -> UpstreamRequest {
     let params = json!([body_wallet, {"commitment": "confirmed"}]).to_string();
     let query = Query::parse(Method::GetAccountInfo, &Params::Array(params.into()), Profile::Node);
     let deadline = Instant::now() + Duration::from_hours(1);
-    Ask {
+    UpstreamRequest {
         query: query.expect("good params"),
         floor: Some(1),
         prefer: None,

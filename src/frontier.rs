@@ -1,10 +1,12 @@
-//! The newest slot seen at each commitment, per node and for the pool.
+//! The newest slot at each commitment, per node and for the pool.
 //!
-//! Does not ask anybody: probes and answers report here, and every freshness decision reads from here. The surprise
-//! is that a node's word is not always taken: one that is far ahead of all others alone is believed only once a second
-//! node confirms it, or once it has kept advancing, and stays believed as long as it goes on from there; and a frontier
-//! that no node reaches any more falls back. Nodes come and go; each has a number that is never given twice.
+//! Probes and answers report here, and every freshness decision reads from here. A report is not always believed: a node
+//! that is far ahead of all others is believed once a second node confirms it, or once it has kept advancing. It stays
+//! believed while it goes on from there. A frontier that no node reaches any more falls back. Nodes come and go, and no
+//! number of a node is given twice.
 
+mod commitment_state;
+mod node_slots;
 mod pace;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,186 +17,38 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::methods::{Commitment, Slot};
+use commitment_state::{CommitmentState, Moved, Report};
+use node_slots::FrontierNode;
+pub use node_slots::NodeSlots;
 use pace::Pace;
 
 /// The length of a slot until it has been measured for a minute.
 pub const ASSUMED_SLOT_TIME: Duration = Duration::from_millis(400);
 
-/// A report that is further above every other usable node than the slots of this time wants a second voice.
+/// A report that is further above every other usable node than the slots of this time needs confirmation.
 const LONELY_LEAD: Duration = Duration::from_millis(25_600);
-/// The least and the most slots that such a lead is, whatever was measured: those of a second, and of 100 ms.
+/// The bounds of such a lead in slots, whatever slot time was measured: slots of a second, and of 100 ms.
 const LONELY_LEAD_SLOTS: (u64, u64) = (26, 256);
-/// A lonely leader that has kept advancing for this long is believed: the others are the ones that stand still.
-const LONELY_LEAD_BELIEVED_AFTER: Duration = Duration::from_secs(10);
-/// A frontier that no usable node has reached for this long falls to the highest report.
-const UNREACHED_FALLS_AFTER: Duration = Duration::from_secs(30);
-
-/// What one node says of one commitment.
-#[derive(Debug, Clone, Copy, Default)]
-struct Report {
-    /// Its newest slot; `None` before its first report.
-    slot: Option<Slot>,
-    /// Its newest slot that was believed: a word that continues this one needs no second voice again.
-    believed: Option<Slot>,
-    /// Since when, and from which slot on, it has spoken without being believed.
-    doubted_since: Option<(Instant, Slot)>,
-}
-
-impl Report {
-    /// Whether the node's word is taken, given whether another node confirms it or there is none to ask.
-    /// A word up to `lead` slots above the one before continues it.
-    fn decide(&mut self, slot: Slot, confirmed: bool, lead: u64, now: Instant) -> bool {
-        let continues = self.believed.is_some_and(|believed| slot <= believed.saturating_add(lead));
-        let (since, from) = *self.doubted_since.get_or_insert((now, slot));
-        let advancing = slot > from && now.duration_since(since) >= LONELY_LEAD_BELIEVED_AFTER;
-        let believed = confirmed || continues || advancing;
-        if believed {
-            (self.believed, self.doubted_since) = (Some(slot), None);
-        }
-        believed
-    }
-}
-
-/// What one node has shown, for reads without a lock; by [`Commitment::index`].
-#[derive(Debug)]
-pub struct Shown {
-    /// Its newest slot.
-    slots: [AtomicU64; 3],
-    /// When an answer of its last told it, in milliseconds after the frontier was made.
-    told_ms: [AtomicU64; 3],
-}
-
-/// No slot, or no time: before the first report.
-const NO_SLOT: u64 = u64::MAX;
-
-impl Default for Shown {
-    fn default() -> Self {
-        let unknown = || std::array::from_fn(|_| AtomicU64::new(NO_SLOT));
-        Self { slots: unknown(), told_ms: unknown() }
-    }
-}
-
-impl Shown {
-    /// The newest slot that the node is known to have reached; `None` before its first report.
-    pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
-        let slot = self.slots[commitment.index()].load(Ordering::Acquire);
-        (slot != NO_SLOT).then_some(slot)
-    }
-
-    fn set(&self, commitment: Commitment, slot: Option<Slot>) {
-        self.slots[commitment.index()].store(slot.unwrap_or(NO_SLOT), Ordering::Release);
-    }
-}
-
-/// A node as the frontier knows it.
-#[derive(Debug)]
-struct Voice {
-    node: usize,
-    usable: bool,
-    shown: Arc<Shown>,
-}
-
-impl Voice {
-    fn new(node: usize) -> Self {
-        Self { node, usable: true, shown: Arc::default() }
-    }
-}
-
-/// The decision state of one commitment: pure, all inputs are arguments.
-#[derive(Debug)]
-struct Level {
-    /// In the order of the voices.
-    reports: Vec<Report>,
-    frontier: Slot,
-    /// Whether the frontier came from a believed node. One that did not, as before the second node of a pool has
-    /// spoken, is given up as soon as another word counts more.
-    founded: bool,
-    reached_at: Option<Instant>,
-}
-
-/// The slot that the reports speak for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Word {
-    slot: Slot,
-    believed: bool,
-}
-
-/// What a new report did to a frontier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Moved {
-    frontier: Slot,
-    reset: bool,
-}
-
-impl Level {
-    fn new(nodes: usize) -> Self {
-        let reports = vec![Report::default(); nodes];
-        Self { reports, frontier: 0, founded: false, reached_at: None }
-    }
-
-    /// Takes the reports as they stand; the voices say whose word counts, and `lead` how far one may be ahead alone.
-    fn decide(&mut self, voices: &[Voice], lead: u64, now: Instant) -> Moved {
-        let mut reset = false;
-        if let Some(Word { slot, believed }) = self.weigh(voices, lead, now) {
-            let unreached = self.reached_at.is_none_or(|at| now.duration_since(at) >= UNREACHED_FALLS_AFTER);
-            if slot >= self.frontier || !self.founded || unreached {
-                reset = slot < self.frontier;
-                self.founded = believed || (self.founded && slot == self.frontier);
-                self.frontier = slot;
-                self.reached_at = Some(now);
-            }
-        }
-        Moved { frontier: self.frontier, reset }
-    }
-
-    /// The leader's slot if the leader is believed, else the next one's. A sole voice is all there is, believed or not.
-    fn weigh(&mut self, nodes: &[Voice], lead: u64, now: Instant) -> Option<Word> {
-        let mut voices: Vec<(usize, Slot)> = (0..self.reports.len())
-            .filter(|&i| nodes[i].usable)
-            .filter_map(|i| Some((i, self.reports[i].slot?)))
-            .collect();
-        voices.sort_unstable_by_key(|(_, slot)| std::cmp::Reverse(*slot));
-        for (report, _) in self.reports.iter_mut().zip(nodes).filter(|(_, node)| !node.usable) {
-            report.doubted_since = None;
-        }
-        let pool_of_one = self.reports.len() == 1;
-        let close = |a: usize, b: usize| voices[a].1 - voices[b].1 <= lead;
-        let words: Vec<Word> = (0..voices.len())
-            .map(|at| {
-                let confirmed = pool_of_one
-                    || (at > 0 && close(at - 1, at))
-                    || (at + 1 < voices.len() && close(at, at + 1));
-                let (node, slot) = voices[at];
-                Word { slot, believed: self.reports[node].decide(slot, confirmed, lead, now) }
-            })
-            .collect();
-        match words.as_slice() {
-            [leader, second, ..] if !leader.believed => Some(*second),
-            words => words.first().copied(),
-        }
-    }
-}
-
-/// What is decided under one lock.
+/// The state that is decided under one lock.
 #[derive(Debug)]
 struct Inner {
-    levels: [Level; 3],
+    commitments: [CommitmentState; 3],
     /// In the order in which they joined.
-    voices: Vec<Voice>,
-    /// The number of the next one to join.
+    nodes: Vec<FrontierNode>,
+    /// The number of the next node to join.
     next: usize,
-    /// How fast the frontier at processed moves.
+    /// The pace of the frontier at processed.
     pace: Pace,
 }
 
 impl Inner {
-    /// Where a node stands among the voices; `None` once it has left.
-    fn position(&self, node: usize) -> Option<usize> {
-        self.voices.iter().position(|voice| voice.node == node)
+    /// Returns the position of a node among all; `None` once it has left.
+    fn position(&self, id: usize) -> Option<usize> {
+        self.nodes.iter().position(|node| node.node == id)
     }
 }
 
-/// A time between two moments at which everything was forgotten.
+/// The time between two moments at which everything was forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Era(u64);
 
@@ -202,28 +56,28 @@ pub struct Era(u64);
 #[derive(Debug)]
 pub struct Frontier {
     inner: Mutex<Inner>,
-    /// Published for lock-free reads, by [`Commitment::index`]; 0 is unknown.
+    /// The frontiers, for reads without a lock; by [`Commitment::index`], and 0 is unknown.
     published: [AtomicU64; 3],
-    /// When each frontier last moved, in milliseconds after `started`.
+    /// The time at which each frontier last moved, in milliseconds after `started`.
     moved_ms: [AtomicU64; 3],
-    /// When a node last named each frontier, in milliseconds after `started`.
+    /// The time at which a node last told each frontier, in milliseconds after `started`.
     heard_ms: [AtomicU64; 3],
     /// The measured length of a slot, in microseconds; 0 is unknown.
     slot_us: AtomicU64,
     started: Instant,
-    /// How often everything was forgotten; changed under the lock.
+    /// The number of times that everything was forgotten; changed under the lock.
     era: AtomicU64,
     resets: AtomicU64,
     advanced: watch::Sender<()>,
 }
 
 impl Frontier {
-    /// A frontier over `nodes` nodes, numbered from 0, none of which has reported yet.
+    /// Returns a frontier over `nodes` nodes, numbered from 0, before their first reports.
     pub fn new(nodes: usize) -> Self {
         Self {
             inner: Mutex::new(Inner {
-                levels: std::array::from_fn(|_| Level::new(nodes)),
-                voices: (0..nodes).map(Voice::new).collect(),
+                commitments: std::array::from_fn(|_| CommitmentState::new(nodes)),
+                nodes: (0..nodes).map(FrontierNode::new).collect(),
                 next: nodes,
                 pace: Pace::default(),
             }),
@@ -238,46 +92,46 @@ impl Frontier {
         }
     }
 
-    /// A further node, and its number.
+    /// Adds a node, and returns its number.
     pub fn join(&self) -> usize {
         let mut inner = self.lock();
         let node = inner.next;
         inner.next += 1;
-        inner.voices.push(Voice::new(node));
-        inner.levels.iter_mut().for_each(|level| level.reports.push(Report::default()));
+        inner.nodes.push(FrontierNode::new(node));
+        inner.commitments.iter_mut().for_each(|state| state.reports.push(Report::default()));
         node
     }
 
-    /// A node is no longer of the pool: its word counts no more, and what it still reports is not heard.
+    /// Removes a node that has left the pool. Its reports count no more.
     pub fn leave(&self, node: usize, now: Instant) {
         let mut inner = self.lock();
         let Some(position) = inner.position(node) else { return };
-        inner.voices.remove(position);
+        inner.nodes.remove(position);
         for commitment in Commitment::ALL {
-            inner.levels[commitment.index()].reports.remove(position);
+            inner.commitments[commitment.index()].reports.remove(position);
             self.decide(&mut inner, commitment, now);
         }
     }
 
-    /// What a node has shown, to be kept beside it and read without a lock.
-    pub fn shown(&self, node: usize) -> Arc<Shown> {
+    /// Returns the slots of a node, to be kept beside it and read without a lock.
+    pub fn slots_of(&self, node: usize) -> Arc<NodeSlots> {
         let inner = self.lock();
-        inner.position(node).map(|position| Arc::clone(&inner.voices[position].shown)).unwrap_or_default()
+        inner.position(node).map(|position| Arc::clone(&inner.nodes[position].slots)).unwrap_or_default()
     }
 
-    /// The pool's newest slot at `commitment`; 0 before the first report.
+    /// Returns the pool's newest slot at `commitment`; 0 before the first report.
     pub fn slot(&self, commitment: Commitment) -> Slot {
         self.published[commitment.index()].load(Ordering::Acquire)
     }
 
-    /// Whether an answer of `slot` may be believed: not if it is further ahead than a lonely leader may be.
+    /// Returns true if an answer of `slot` is believed: it is no further ahead than one node alone may be.
     pub fn believes(&self, commitment: Commitment, slot: Slot) -> bool {
         let frontier = self.slot(commitment);
         frontier == 0 || slot <= frontier.saturating_add(self.lonely_lead())
     }
 
-    /// The length of a slot, as the frontier at processed moved over the last minute; [`ASSUMED_SLOT_TIME`] until a
-    /// minute is known. A frontier that stands still leaves it as it was.
+    /// Returns the length of a slot, by the moves of the frontier at processed over the last minute, or
+    /// [`ASSUMED_SLOT_TIME`] until a minute is known. A frontier that stands still does not change it.
     pub fn slot_time(&self) -> Duration {
         match self.slot_us.load(Ordering::Relaxed) {
             0 => ASSUMED_SLOT_TIME,
@@ -285,112 +139,117 @@ impl Frontier {
         }
     }
 
-    /// The time that so many slots take.
+    /// Returns the time that so many slots take.
     pub fn time_of(&self, slots: u64) -> Duration {
         self.slot_time().saturating_mul(u32::try_from(slots).unwrap_or(u32::MAX))
     }
 
-    /// How far one node alone may be ahead of all others, in slots.
+    /// Returns how far one node alone may be ahead of all others, in slots.
     fn lonely_lead(&self) -> u64 {
         let (least, most) = LONELY_LEAD_SLOTS;
         let slots = LONELY_LEAD.as_micros() / self.slot_time().as_micros().max(1);
         u64::try_from(slots).unwrap_or(u64::MAX).clamp(least, most)
     }
 
-    /// The newest slot that `node` is known to have reached; `None` before its first report.
+    /// Returns the newest slot that `node` is known to have reached; `None` before its first report.
     pub fn node_slot(&self, node: usize, commitment: Commitment) -> Option<Slot> {
-        self.shown(node).slot(commitment)
+        self.slots_of(node).slot(commitment)
     }
 
-    /// How far `node` is behind the frontier, in slots; `None` before its first report.
+    /// Returns how far `node` is behind the frontier, in slots; `None` before its first report.
     pub fn lag(&self, node: usize, commitment: Commitment) -> Option<u64> {
-        self.lag_of(&self.shown(node), commitment)
+        self.lag_of(&self.slots_of(node), commitment)
     }
 
-    /// How far the node that has `shown` this is behind the frontier, in slots; `None` before its first report.
-    pub fn lag_of(&self, shown: &Shown, commitment: Commitment) -> Option<u64> {
-        Some(self.slot(commitment).saturating_sub(shown.slot(commitment)?))
+    /// Returns how far a node with these slots is behind the frontier, in slots; `None` before its first report.
+    pub fn lag_of(&self, slots: &NodeSlots, commitment: Commitment) -> Option<u64> {
+        Some(self.slot(commitment).saturating_sub(slots.slot(commitment)?))
     }
 
-    /// How long the frontier has stood where it is.
+    /// Returns the time since the frontier last moved.
     pub fn age(&self, commitment: Commitment, now: Instant) -> Duration {
         let moved = self.moved_ms[commitment.index()].load(Ordering::Relaxed);
         now.duration_since(self.started).saturating_sub(Duration::from_millis(moved))
     }
 
-    /// How long ago a node last named the frontier, also where it stands still.
+    /// Returns the time since a node last told the frontier, even one that stands still.
     pub fn heard(&self, commitment: Commitment, now: Instant) -> Duration {
         let heard = self.heard_ms[commitment.index()].load(Ordering::Relaxed);
         now.duration_since(self.started).saturating_sub(Duration::from_millis(heard))
     }
 
-    /// How often a frontier that no node reached any more has fallen.
+    /// Returns how often a frontier has fallen because no node reached it any more.
     pub fn resets(&self) -> u64 {
         self.resets.load(Ordering::Relaxed)
     }
 
-    /// A probe's word: it may lower a node's slot, as after a restart.
+    /// Takes in the slot of a probe, which may lower a node's slot, as after a restart.
     pub fn probed(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.probed_in(self.era(), node, commitment, slot, now);
     }
 
-    /// The era that lasts until everything is forgotten. Who asks a node notes the era first: what the node said of an
-    /// earlier cluster does not count in a later era.
+    /// Returns the era, which lasts until everything is forgotten. It must be read before a node is asked, because an
+    /// answer of an earlier cluster does not count in a later era.
     pub fn era(&self) -> Era {
         Era(self.era.load(Ordering::Acquire))
     }
 
-    /// A probe's word, as [`Self::probed`], from a question of `era`.
+    /// Takes in the slot of a probe, as [`Self::probed`], to a question of `era`.
     pub fn probed_in(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.report(era, (node, commitment, slot), now, false);
     }
 
-    /// An answer's context slot, as [`Self::answered`], to a question of `era`.
+    /// Takes in the context slot of an answer, as [`Self::answered`], to a question of `era`.
     pub fn answered_in(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.report(era, (node, commitment, slot), now, true);
     }
 
-    /// An answer's context slot: answers overtake each other, so it only ever raises a node's slot.
+    /// Takes in the context slot of an answer. Answers overtake each other, so it only ever raises a node's slot.
     pub fn answered(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.answered_in(self.era(), node, commitment, slot, now);
     }
 
-    /// Whether an answer of the node has told its newest slot within the last `period`. One that told less than was known
+    /// Returns true if an answer of the node has told its newest slot within the last `period`. An answer with a lower slot
     /// has not: it was overtaken, or the node has fallen back.
-    pub fn told_within(&self, shown: &Shown, commitment: Commitment, period: Duration, now: Instant) -> bool {
-        let told = shown.told_ms[commitment.index()].load(Ordering::Relaxed);
-        told != NO_SLOT && self.ms(now).saturating_sub(told) < millis(period)
+    pub fn told_within(
+        &self,
+        slots: &NodeSlots,
+        commitment: Commitment,
+        period: Duration,
+        now: Instant,
+    ) -> bool {
+        slots.told_ms(commitment).is_some_and(|told| self.ms(now).saturating_sub(told) < millis(period))
     }
 
-    /// Says whether a node's word counts: whether it answers its probes, is healthy and of this cluster.
+    /// Sets if the reports of a node count: it must answer its probes, be healthy and of the pool's cluster.
     pub fn set_usable(&self, node: usize, usable: bool, now: Instant) {
         let mut inner = self.lock();
         let Some(position) = inner.position(node) else { return };
-        if std::mem::replace(&mut inner.voices[position].usable, usable) != usable {
+        if std::mem::replace(&mut inner.nodes[position].usable, usable) != usable {
             for commitment in Commitment::ALL {
                 self.decide(&mut inner, commitment, now);
             }
         }
     }
 
-    /// Forgets everything: the cluster behind the pool is another one.
+    /// Forgets everything, because the cluster behind the pool is another one.
     pub fn forget(&self) {
         let mut inner = self.lock();
         self.era.fetch_add(1, Ordering::AcqRel);
         inner.pace = Pace::default();
         self.slot_us.store(0, Ordering::Relaxed);
         for commitment in Commitment::ALL {
-            let level = &mut inner.levels[commitment.index()];
-            *level = Level::new(level.reports.len());
-            for voice in &inner.voices {
-                voice.shown.set(commitment, None);
-                voice.shown.told_ms[commitment.index()].store(NO_SLOT, Ordering::Relaxed);
+            let state = &mut inner.commitments[commitment.index()];
+            *state = CommitmentState::new(state.reports.len());
+            for node in &inner.nodes {
+                node.slots.set(commitment, None);
+                node.slots.set_told(commitment, None);
             }
             self.published[commitment.index()].store(0, Ordering::Release);
         }
     }
 
-    /// Waits until the frontier at `commitment` has reached `slot`. Without end: callers bring a deadline.
+    /// Waits until the frontier at `commitment` has reached `slot`. Callers must bring a deadline of their own.
     pub async fn reached(&self, commitment: Commitment, slot: Slot) {
         let mut advanced = self.advanced.subscribe();
         while self.slot(commitment) < slot {
@@ -406,14 +265,14 @@ impl Frontier {
             return;
         }
         let Some(position) = inner.position(node) else { return };
-        let report = &mut inner.levels[c.index()].reports[position];
-        // `None` is the least.
+        let report = &mut inner.commitments[c.index()].reports[position];
+        // `None` compares as the least.
         report.slot = if by_answer { report.slot.max(Some(said)) } else { Some(said) };
         let slot = report.slot;
-        let shown = &inner.voices[position].shown;
-        shown.set(c, slot);
+        let slots = &inner.nodes[position].slots;
+        slots.set(c, slot);
         if by_answer && slot == Some(said) {
-            shown.told_ms[c.index()].store(self.ms(now), Ordering::Relaxed);
+            slots.set_told(c, Some(self.ms(now)));
         }
         self.decide(&mut inner, c, now);
         if said == self.slot(c) {
@@ -422,8 +281,9 @@ impl Frontier {
     }
 
     fn decide(&self, inner: &mut Inner, commitment: Commitment, now: Instant) {
-        let Inner { levels, voices, pace, .. } = inner;
-        let Moved { frontier, reset } = levels[commitment.index()].decide(voices, self.lonely_lead(), now);
+        let Inner { commitments, nodes, pace, .. } = inner;
+        let Moved { frontier, reset } =
+            commitments[commitment.index()].decide(nodes, self.lonely_lead(), now);
         if reset {
             self.resets.fetch_add(1, Ordering::Relaxed);
         }
@@ -439,7 +299,7 @@ impl Frontier {
         }
     }
 
-    /// A moment in milliseconds after the frontier was made.
+    /// Returns a time in milliseconds after the frontier was made.
     fn ms(&self, now: Instant) -> u64 {
         millis(now.duration_since(self.started))
     }

@@ -1,8 +1,8 @@
-//! Several nodes as one: pick one that can answer, attempt, retry elsewhere what another may answer better.
+//! Several nodes as one: picks a node, sends the call, and asks another node what another may answer better.
 //!
-//! Knows nothing of the cache. Faults stay in here as long as one node can answer; what comes out is a node's own
-//! word, or [`NoUpstream`](crate::error::Error::NoUpstream) with what was tried. The surprise is that some *answers*
-//! are asked elsewhere too: an absent block is not proof of absence, for each node holds its own part of history.
+//! Knows nothing of the cache. A fault stays in here while one node can answer. The result is a node's own answer, or
+//! [`NoUpstream`](crate::error::Error::NoUpstream) with everything that was tried. Some *answers* are asked elsewhere,
+//! too: an absent block is not proof of absence, because each node holds its own part of history.
 
 mod attempt;
 mod budget;
@@ -11,100 +11,78 @@ mod caller;
 pub mod choices;
 mod cluster;
 mod confirmed;
-mod forward;
+pub mod health;
 mod hedge;
 pub mod member;
 mod members;
+mod nodes;
+mod passthrough;
 pub mod peak_ewma;
-mod pick;
 pub mod probe;
+mod prober;
+mod reply;
+mod request;
 pub mod select;
+mod selector;
+mod upstream_call;
 mod verdict;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-pub use attempt::Reply;
 use budget::{Budget, KEPT, RETRIES_PER_SECOND};
 pub use caller::Caller;
-use choices::{Choice, Choices};
-use confirmed::Silence;
-pub use forward::Forward;
+use choices::Choice;
+use cluster::Cluster;
+use confirmed::ConfirmedWatch;
 use member::Member;
 pub use members::{Members, Prepared};
-use peak_ewma::Quantiles;
+use nodes::Nodes;
+pub use passthrough::PassthroughRequest;
+use peak_ewma::Latencies;
+pub use reply::Reply;
+pub use request::UpstreamRequest;
 use select::Unusable;
+use selector::Selector;
 
 use crate::config;
+use crate::error::Error;
 use crate::frontier::Frontier;
-use crate::methods::{Method, PerCommitment, Query, Slot};
-use crate::node::BufferBudget;
+use crate::methods::Method;
 use crate::node::client::ClientError;
-use crate::telemetry::{Metrics, Trace};
+use crate::node::{BufferBudget, NodeReply};
+use crate::telemetry::Metrics;
 
-/// What the pool is asked for.
-#[derive(Debug, Clone)]
-pub struct Ask {
-    /// The call as it is to go upstream.
-    pub query: Query,
-    /// The slot that a node should have shown to be preferred, and an answer's context to be taken. At confirmed and
-    /// finalized it goes up as `minContextSlot` to a node that has shown it. Never an error: where no node reaches it the
-    /// highest answer is given.
-    pub floor: Option<Slot>,
-    /// A slot that only orders the choice of node: at processed a fork may be dropped with its slots.
-    pub prefer: Option<Slot>,
-    /// One node's word, without retry (but past nodes that do not serve the method): the caller's own condition is above
-    /// the frontier, and what the node says of it passes through.
-    pub alone: bool,
-    /// When the caller stops waiting.
-    pub deadline: Instant,
-    /// Who it is for; of several, the one who has waited longest.
-    pub caller: Caller,
-    /// The caller's place in a trace, which every attempt carries on.
-    pub trace: Trace,
-}
-
-/// All upstreams, their standing and what is shared between them.
+/// All upstream nodes, and what is shared between the calls to them.
 pub struct Pool {
-    /// One snapshot of nodes and settings; each choice of a node reads it anew.
-    members: ArcSwap<Members>,
-    frontier: Arc<Frontier>,
-    near_lag: PerCommitment<u64>,
-    metrics: Arc<Metrics>,
-    buffers: Arc<BufferBudget>,
-    budget: Budget,
+    nodes: Nodes,
+    selector: Selector,
+    latencies: Latencies,
+    retries: Budget,
     hedges: Budget,
-    latency: [Mutex<Quantiles>; 8],
-    /// The node that cluster nodes and samples stay with, by [`Method::index`]; `usize::MAX` before the first.
-    sticky: [AtomicUsize; 8],
-    choices: Choices,
-    silence: Mutex<Silence>,
-    genesis: Mutex<Option<String>>,
-    /// How many clusters this pool has been in front of, less one.
-    clusters: watch::Sender<u64>,
-    /// Changes whenever a probe has changed how a node stands.
-    standings: watch::Sender<()>,
+    confirmed: ConfirmedWatch,
+    buffers: Arc<BufferBudget>,
+    metrics: Arc<Metrics>,
     next_id: AtomicU64,
-    draws: AtomicU64,
-    /// Where calls go in place of nodes, in tests of what stands above.
+    /// Receives every call in place of the nodes, in tests of the code above the pool.
     #[cfg(test)]
     pub(crate) stand_in: std::sync::OnceLock<StandIn>,
 }
 
-/// Takes each call, with the way back for its answer.
+/// A receiver of calls, each with the way back for its answer.
 #[cfg(test)]
-pub(crate) type StandIn = tokio::sync::mpsc::UnboundedSender<(Ask, WayBack)>;
+pub(crate) type StandIn = tokio::sync::mpsc::UnboundedSender<(UpstreamRequest, WayBack)>;
 #[cfg(test)]
-pub(crate) type WayBack = tokio::sync::oneshot::Sender<Result<Reply, crate::error::Error>>;
+pub(crate) type WayBack = tokio::sync::oneshot::Sender<Result<Reply, Error>>;
 
 impl Pool {
-    /// A pool over the configured upstreams, which `frontier` numbers from 0; nothing is asked before [`Pool::probe`]
-    /// runs.
+    /// Returns a pool over the configured upstreams, which `frontier` numbers from 0. No node is asked before
+    /// [`Pool::probe`] runs.
     ///
     /// # Errors
     /// The first upstream whose client cannot be built.
@@ -115,106 +93,158 @@ impl Pool {
     ) -> Result<Self, ClientError> {
         let buffers = Arc::new(BufferBudget::new(config.pool.max_buffered));
         let members = Members::new(config, &frontier, &metrics, &buffers)?;
+        let cluster = Cluster::new(config.pool.genesis_hash.clone(), Arc::clone(&frontier));
         Ok(Self {
-            members: ArcSwap::from_pointee(members),
-            frontier,
-            near_lag: config.cache.max_lag_slots,
-            metrics,
+            nodes: Nodes::new(members, cluster, frontier, config.cache.max_lag_slots),
+            selector: Selector::new(),
+            latencies: Latencies::default(),
+            retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, KEPT),
+            hedges: Budget::new(hedge_share(&config.pool), 0.0, KEPT),
+            confirmed: ConfirmedWatch::default(),
             buffers,
-            budget: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, KEPT),
-            hedges: Budget::new(hedge::share(&config.pool), 0.0, KEPT),
-            latency: Default::default(),
-            sticky: std::array::from_fn(|_| AtomicUsize::new(usize::MAX)),
-            choices: Choices::new(),
-            silence: Mutex::default(),
-            genesis: Mutex::new(config.pool.genesis_hash.clone()),
-            clusters: watch::Sender::new(0),
-            standings: watch::Sender::new(()),
+            metrics,
             next_id: AtomicU64::new(1),
-            // Other draws than those of a gateway that was started at the same time.
-            draws: AtomicU64::new(getrandom::u64().unwrap_or(1)),
             #[cfg(test)]
             stand_in: std::sync::OnceLock::new(),
         })
     }
 
-    /// The nodes, in the order of the configuration, and the settings that they are asked with.
+    /// Asks nodes for a typed query until one answers, inside the request's deadline, `pool.retries` and the retry budget.
+    ///
+    /// # Errors
+    /// [`Error::NoUpstream`] with every attempt. Ending the call at its deadline is left to the caller.
+    pub async fn call(&self, request: &UpstreamRequest) -> Result<Reply, Error> {
+        #[cfg(test)]
+        if let Some(stand_in) = self.stand_in.get() {
+            let (way_back, answer) = tokio::sync::oneshot::channel();
+            let _ = stand_in.send((request.clone(), way_back));
+            return answer.await.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())));
+        }
+        call::run(self, request).await
+    }
+
+    /// Asks nodes for a passthrough method, as [`Pool::call`] does for a typed query.
+    ///
+    /// # Errors
+    /// As for [`Pool::call`].
+    pub async fn pass_through(&self, request: &PassthroughRequest) -> Result<NodeReply, Error> {
+        call::run(self, request).await
+    }
+
+    /// Returns the node that `request` goes to first, and takes one of its calls a second. For benches.
+    pub fn first_choice(&self, request: &UpstreamRequest) -> Option<Arc<Member>> {
+        self.selector.pick(&self.nodes, request, &[], None).ok()
+    }
+
+    /// Starts to probe every node that is not probed yet, each in a task of its own, until `stop` or until the node has
+    /// left the pool.
+    pub fn probe(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
+        for member in self.members().iter().filter(|member| member.begin_probing()) {
+            let (pool, stop, id) = (Arc::clone(self), stop.clone(), member.id);
+            tasks.spawn(async move {
+                let probing = prober::probe_node(&pool.nodes, &pool.selector, id);
+                let _ = stop.run_until_cancelled(probing).await;
+            });
+        }
+    }
+
+    /// Prepares the nodes and settings of `config`, to be put in force or dropped. Nothing changes yet.
+    ///
+    /// # Errors
+    /// The first upstream whose client cannot be built.
+    pub fn prepare(&self, config: &config::Config) -> Result<Prepared, ClientError> {
+        self.nodes.load().prepare(config, &self.buffers)
+    }
+
+    /// Puts in force what was prepared, in one step. [`Pool::probe`] must follow for the new nodes. Reloads come one at a
+    /// time: the nodes must still be those that it was prepared with.
+    ///
+    /// # Panics
+    /// Another configuration was put in force since this one was prepared.
+    pub fn put_in_force(&self, prepared: Prepared) {
+        let before = self.nodes.snapshot();
+        let settings = prepared.settings.clone();
+        let after = Arc::new(before.reconfigured(prepared, &self.nodes.frontier, &self.metrics));
+        self.buffers.set_limit(settings.max_buffered);
+        self.retries.set_share(settings.retry_budget);
+        self.hedges.set_share(hedge_share(&settings));
+        self.nodes.replace(Arc::clone(&after));
+        let now = Instant::now();
+        for gone in before.iter().filter(|member| after.of(member.id).is_none()) {
+            self.nodes.frontier.leave(gone.id, now);
+            tracing::info!(upstream.name = gone.name, "upstream removed: calls in flight end as they would");
+        }
+        for added in after.iter().filter(|member| before.of(member.id).is_none()) {
+            tracing::info!(upstream.name = added.name, "upstream added");
+        }
+        self.metrics.retain_upstreams(|name| after.named(name).is_some());
+        if let Some(genesis) = settings.genesis_hash
+            && before.settings.genesis_hash.as_ref() != Some(&genesis)
+        {
+            self.nodes.cluster.configure(&after, &genesis);
+        }
+    }
+
+    /// Returns the nodes, in the order of the configuration, and the settings that they are asked with.
     pub fn members(&self) -> Arc<Members> {
-        self.members.load_full()
+        self.nodes.snapshot()
     }
 
-    /// Whether misses of single accounts go up together while the pool is busy.
+    /// Returns true if misses of single accounts go up together while the pool is busy.
     pub fn merges(&self) -> bool {
-        self.members().settings.merge
+        self.nodes.load().settings.merge
     }
 
-    /// The name of the node with this number, for people to read; empty if it is no longer one of them.
+    /// Returns the name of the node with this number, for people to read; empty if the node has left the pool.
     pub fn name_of(&self, node: usize) -> String {
-        self.members().of(node).map(|member| member.name.clone()).unwrap_or_default()
+        self.nodes.load().of(node).map(|member| member.name.clone()).unwrap_or_default()
     }
 
-    /// The cluster's genesis hash, once a node has said it, or the settings have.
+    /// Returns the cluster's genesis hash, once it is configured or a node has told it.
     pub fn genesis(&self) -> Option<String> {
-        lock(&self.genesis).clone()
+        self.nodes.cluster.genesis()
     }
 
-    /// Whether the node with this number is known to be of the pool's cluster.
+    /// Returns true if the node with this number is known to be of the pool's cluster.
     pub fn vouches_for(&self, node: usize) -> bool {
-        self.members.load().of(node).is_some_and(|member| member.is_vouched_for())
+        self.nodes.load().of(node).is_some_and(|member| member.is_vouched_for())
     }
 
-    /// Changes whenever the cluster behind the pool has become another one: what was kept is of no use then.
+    /// Returns a receiver that changes whenever the cluster behind the pool has become another one. Answers of before are
+    /// of no use then.
     pub fn clusters(&self) -> watch::Receiver<u64> {
-        self.clusters.subscribe()
+        self.nodes.cluster.changes()
     }
 
-    /// Every node, and why it is not usable where it is not.
+    /// Returns every node with the worst reason why it is not usable for a plain call.
     pub fn standing(&self, now: Instant) -> Vec<(Arc<Member>, Option<Unusable>)> {
-        let members = self.members.load();
-        let standing = |member: &Arc<Member>| {
-            // Which methods a node does says nothing of how it stands.
-            let unusable = member.reasons(now).max();
-            (Arc::clone(member), unusable.max(self.lagging(&members, member)).max(self.unidentified(member)))
-        };
+        let members = self.nodes.load();
+        let standing =
+            |member: &Arc<Member>| (Arc::clone(member), self.reasons(member, now).into_iter().max());
         members.iter().map(standing).collect()
     }
 
-    /// How the last call of `method` came to its node, as far as it was kept.
-    pub fn last_choice(&self, method: Method) -> Option<Choice> {
-        self.choices.of(method)
-    }
-
-    /// Every reason why a node is not usable for plain calls, and how far it is behind where that is one.
+    /// Returns every reason why a node is not usable for a plain call. Which methods the node serves is not one.
     pub fn reasons(&self, member: &Member, now: Instant) -> Vec<Unusable> {
-        let members = self.members.load();
-        let mut reasons: Vec<_> = member.reasons(now).chain(self.lagging(&members, member)).collect();
-        reasons.extend(self.unidentified(member).filter(|unidentified| !reasons.contains(unidentified)));
-        reasons
+        self.nodes.reasons(member, now)
     }
 
-    /// How long the given share of this method's recent answers took at most; `None` while too few are known.
-    fn quantile(&self, method: Method, share: f64) -> Option<Duration> {
-        lock(&self.latency[method.index()]).at(share)
-    }
-
-    fn observe_latency(&self, method: Method, latency: Duration) {
-        lock(&self.latency[method.index()]).observe(latency);
+    /// Returns the last choice of a node for `method`, as far as it was kept.
+    pub fn last_choice(&self, method: Method) -> Option<Choice> {
+        self.selector.last_choice(method)
     }
 
     fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
-
-    /// A cheap random number (`SplitMix64`): the choice of two nodes needs spread, not secrecy.
-    fn draw(&self) -> u64 {
-        let mut z = self.draws.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }
 
-/// A lock that a panic elsewhere does not spoil: all that is kept behind one is whole at any time.
+/// Returns the number of hedges that a call pays for.
+fn hedge_share(settings: &config::Pool) -> f64 {
+    settings.hedge.map_or(0.0, |hedge| hedge.budget)
+}
+
+/// Locks a mutex that a panic elsewhere does not spoil: a value behind such a lock is whole at any time.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,7 +13,8 @@ use crate::cache::purge::Filter;
 use crate::http::Front;
 use crate::http::signal::Signal;
 use crate::methods::{Commitment, PerCommitment, Slot};
-use crate::pool::member::{Health, Member};
+use crate::pool::health::Health;
+use crate::pool::member::Member;
 use crate::pool::select::Unusable;
 use crate::telemetry::Metrics;
 

@@ -6,7 +6,8 @@ use super::status::{breaker, per_commitment};
 use crate::admin::upstreams::{Candidate, Choice, Failure, Standing, Upstreams};
 use crate::http::Front;
 use crate::methods::{Commitment, Method, Slot};
-use crate::pool::member::{Health, Member};
+use crate::pool::health::Health;
+use crate::pool::member::Member;
 use crate::pool::select::Unusable;
 
 /// How things stand now.
@@ -38,7 +39,7 @@ fn standing(front: &Front, member: &Member, now: Instant) -> Standing {
         in_flight: member.in_flight(),
         max_in_flight: member.max_in_flight(),
         latency_ms: member.latency().as_secs_f64() * 1000.0,
-        rps_left: member.turns_left(now).map(f64::floor),
+        rps_left: member.rate_left(now).map(f64::floor),
         lacks: Method::ALL.iter().filter(|m| member.lacks(**m)).map(|m| m.as_str()).collect(),
         drained: member.is_drained(),
         requests,

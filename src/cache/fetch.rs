@@ -18,7 +18,7 @@ use super::{Answer, Asked, Cache, Terms};
 use crate::error::{Attempt, Error};
 use crate::methods::{AccountEncoding, AccountForm, Commitment, Pubkey, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
-use crate::pool::{Ask, Reply};
+use crate::pool::{Reply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, UncacheableReason};
 
 /// What a flight brings to all who wait for it.
@@ -181,7 +181,7 @@ impl Cache {
         let query = plan.upstream.clone().with_min_context_slot(own);
         let generation = self.generation.number();
         let Terms { deadline, caller, trace, .. } = terms;
-        let ask = Ask { query, floor: held.max(floor), prefer, alone, deadline, caller, trace };
+        let ask = UpstreamRequest { query, floor: held.max(floor), prefer, alone, deadline, caller, trace };
         let reply = match &plan.upstream {
             Query::Account(account) if demand == Demand::Any && self.pool.merges() => {
                 let space = self.sizes.space(&account.pubkey);

@@ -16,7 +16,7 @@ use super::sizes::TOGETHER_BYTES;
 use crate::error::Error;
 use crate::methods::{AccountForm, AccountQuery, AccountsQuery, Commitment, MAX_KEYS, Pubkey, Query, Slot};
 use crate::node::NodeReply;
-use crate::pool::{Ask, Caller, Pool, Reply};
+use crate::pool::{Caller, Pool, Reply, UpstreamRequest};
 use crate::telemetry::Trace;
 
 /// With so many calls of one form and commitment under way, the pool is busy.
@@ -65,7 +65,7 @@ impl Merger {
         self: &Arc<Self>,
         pool: &Arc<Pool>,
         tasks: &TaskTracker,
-        ask: Ask,
+        ask: UpstreamRequest,
         space: Option<u64>,
     ) -> Result<Reply, Error> {
         let Query::Account(query) = &ask.query else { return pool.call(&ask).await };
@@ -86,7 +86,7 @@ impl Merger {
         &self,
         group: (AccountForm, Commitment),
         query: &AccountQuery,
-        ask: &Ask,
+        ask: &UpstreamRequest,
         space: Option<u64>,
     ) -> Turn {
         let mut lines = self.lock();
@@ -97,7 +97,7 @@ impl Merger {
             return Turn::Alone;
         };
         let (reply, receiver) = oneshot::channel();
-        let &Ask { floor, prefer, deadline, caller, .. } = ask;
+        let &UpstreamRequest { floor, prefer, deadline, caller, .. } = ask;
         let (pubkey, trace) = (query.pubkey, ask.trace.clone());
         line.waiting.push(Waiting { pubkey, space, floor, prefer, deadline, caller, trace, reply });
         Turn::Waits(receiver)
@@ -177,7 +177,7 @@ async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), wa
     let pubkeys = waiting.iter().map(|waiting| waiting.pubkey).collect();
     let list = AccountsQuery { pubkeys, form, commitment, min_context_slot: None };
     let deadline = waiting.iter().map(|waiting| waiting.deadline).max().unwrap_or_else(Instant::now);
-    let ask = Ask {
+    let ask = UpstreamRequest {
         query: Query::Accounts(list),
         floor: waiting.iter().filter_map(|waiting| waiting.floor).max(),
         prefer: waiting.iter().filter_map(|waiting| waiting.prefer).max(),

@@ -20,7 +20,7 @@ pub use compare::compare;
 use super::entry::{Payload, Stamp};
 use super::freshness::Class;
 use crate::methods::{BlockQuery, Commitment, Query, Slot};
-use crate::pool::{Ask, Caller, Pool};
+use crate::pool::{Caller, Pool, UpstreamRequest};
 use crate::telemetry::{Metrics, Trace, VerifyResult};
 
 /// Comparisons under way at once; more would be felt by the nodes.
@@ -125,7 +125,7 @@ impl Verifier {
 }
 
 /// The caller's own call once more, as the hit was fetched: at its slot at least, a final block at finalized.
-fn ask(hit: &Hit, deadline: Instant) -> Ask {
+fn ask(hit: &Hit, deadline: Instant) -> UpstreamRequest {
     let floor = matches!(hit.class, Class::Account(_) | Class::Fee(_) | Class::Votes(_)).then_some(hit.slot);
     let query = match (&hit.query, hit.class) {
         (Query::Block(block), Class::BlockFinal | Class::Skipped | Class::SkippedUnconfirmed) => {
@@ -133,7 +133,7 @@ fn ask(hit: &Hit, deadline: Instant) -> Ask {
         }
         (query, _) => query.clone().with_min_context_slot(floor),
     };
-    Ask {
+    UpstreamRequest {
         query,
         floor,
         prefer: None,

@@ -1,7 +1,7 @@
-//! The length of a slot, measured by how the frontier moves.
+//! The length of a slot, measured by the moves of the frontier.
 //!
-//! Pure: every move is reported with its time. Steps of some seconds are compared with each other, because a frontier
-//! also moves for other reasons than time: a cluster is restarted, nodes come back, a machine was suspended.
+//! Steps of some seconds are compared with each other, because a frontier also moves for other reasons than time: a
+//! cluster is restarted, nodes come back, a machine was suspended. Every move is reported with its time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const STEPS: usize = 12;
 /// A step counts if its slots are at most so many times longer or shorter than those of the middle one.
 const USUAL: f64 = 2.0;
 
-/// The frontier's newest steps.
+/// The newest steps of the frontier.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// The move that the next step begins with.

@@ -1,4 +1,4 @@
-//! What is believed of a node that jumps ahead, falls back or is alone.
+//! Reports of nodes that jump ahead, fall back or are alone.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn the_frontier_is_the_highest_report_that_is_believed() {
         ("a pool of one believes its node", 1, &[(0, 10, 0), (0, 5000, 1)][..], 5000),
         ("highest of several", 3, &[(0, 100, 0), (1, 103, 0), (2, 99, 0)][..], 103),
         ("a lonely jump waits", 2, &[(0, 100, 0), (1, 100, 0), (1, 1000, 1)][..], 100),
-        ("a second voice confirms", 2, &[(0, 100, 0), (1, 100, 0), (1, 1000, 1), (0, 990, 2)][..], 1000),
+        ("a second node confirms", 2, &[(0, 100, 0), (1, 100, 0), (1, 1000, 1), (0, 990, 2)][..], 1000),
         (
             "a lonely leader that advances for 10 s is believed",
             2,
@@ -35,8 +35,8 @@ fn the_frontier_is_the_highest_report_that_is_believed() {
         ),
         ("one falling back moves nothing", 2, &[(0, 100, 0), (1, 100, 0), (1, 50, 1)][..], 100),
         ("none reaches it for 30 s: it falls", 1, &[(0, 100, 0), (0, 50, 1), (0, 60, 31)][..], 60),
-        ("a lonely first word counts while it is the only one", 2, &[(0, 9000, 0)][..], 9000),
-        ("it is no voice for itself", 2, &[(0, 9000, 0), (1, 100, 1)][..], 100),
+        ("a lonely first report counts while it is the only one", 2, &[(0, 9000, 0)][..], 9000),
+        ("it does not confirm itself", 2, &[(0, 9000, 0), (1, 100, 1)][..], 100),
         (
             "nor does it become one by repetition",
             3,
@@ -44,7 +44,7 @@ fn the_frontier_is_the_highest_report_that_is_believed() {
             109,
         ),
         (
-            "a first word that others then confirm stands",
+            "a first report that others then confirm stands",
             3,
             &[(0, 9000, 0), (1, 100, 1), (2, 8990, 1)][..],
             9000,
@@ -91,8 +91,8 @@ fn an_answer_never_lowers_a_node_but_a_probe_may() {
 #[test]
 fn an_answer_tells_a_slot_unless_it_is_below_what_is_known() {
     let (frontier, start) = frontier(1, &[(0, 100, 0)]);
-    let (shown, s) = (frontier.shown(0), Duration::from_secs);
-    let told = |at| frontier.told_within(&shown, C, s(1), start + at);
+    let (slots, s) = (frontier.slots_of(0), Duration::from_secs);
+    let told = |at| frontier.told_within(&slots, C, s(1), start + at);
     assert!(!told(s(0)), "a probe is no answer");
     frontier.answered(0, C, 99, start + s(1));
     assert!(!told(s(1)));
@@ -101,7 +101,7 @@ fn an_answer_tells_a_slot_unless_it_is_below_what_is_known() {
 }
 
 #[test]
-fn an_unusable_node_has_no_voice() {
+fn reports_of_an_unusable_node_do_not_count() {
     let (frontier, now) = frontier(2, &[(0, 100, 0)]);
     frontier.set_usable(1, false, now);
     frontier.probed(1, C, 120, now);
@@ -113,10 +113,10 @@ fn an_unusable_node_has_no_voice() {
 #[test]
 fn nodes_come_and_go_and_a_number_is_never_given_twice() {
     let (frontier, now) = frontier(2, &[(0, 100, 0), (1, 103, 0)]);
-    let shown = frontier.shown(1);
+    let slots = frontier.slots_of(1);
     frontier.leave(1, now);
     frontier.probed(1, C, 900, now);
-    assert_eq!((frontier.slot(C), frontier.node_slot(1, C), shown.slot(C)), (103, None, Some(103)));
+    assert_eq!((frontier.slot(C), frontier.node_slot(1, C), slots.slot(C)), (103, None, Some(103)));
     let added = frontier.join();
     assert_eq!((added, frontier.node_slot(added, C)), (2, None));
     frontier.probed(added, C, 110, now);
@@ -175,7 +175,7 @@ fn a_lonely_lead_is_as_long_in_time_whatever_a_slot_takes() {
 }
 
 #[test]
-fn words_of_an_earlier_era_do_not_count() {
+fn reports_of_an_earlier_era_do_not_count() {
     let (frontier, start) = frontier(1, &[(0, 1_000, 0)]);
     let before = frontier.era();
     frontier.forget();

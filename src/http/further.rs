@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::jsonrpc::{Id, Params, reply};
 use crate::methods::{Commitment, Forwarded, Further, write_method};
 use crate::node::NodeReply;
-use crate::pool::Forward;
+use crate::pool::PassthroughRequest;
 use crate::telemetry::{NodeCode, Outcome};
 
 impl Context<'_> {
@@ -45,7 +45,7 @@ impl Context<'_> {
         let call = self.principal.admit_forwarded(call)?;
         let timeout = self.front.config.server.request_timeout;
         let deadline = self.started + timeout;
-        let ask = Forward {
+        let request = PassthroughRequest {
             call: call.clone(),
             deadline,
             caller: self.principal.caller(),
@@ -54,7 +54,7 @@ impl Context<'_> {
         let (pool, principal) = (Arc::clone(&self.front.pool), Arc::clone(&self.principal));
         let has_plan = principal.has_plan();
         let asking = async move {
-            let answer = tokio::time::timeout_at(deadline, pool.forward(&ask));
+            let answer = tokio::time::timeout_at(deadline, pool.pass_through(&request));
             let answer = answer.await.map_err(|_| Error::TimedOut(timeout))??;
             principal.charge_forwarded(&call);
             Ok(answer)

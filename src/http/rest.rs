@@ -19,7 +19,7 @@ use super::reply::Reply;
 use crate::coding::Coding;
 use crate::error::Error;
 use crate::methods::openrpc;
-use crate::pool::member::Health;
+use crate::pool::health::Health;
 
 /// The caller of one of these routes, an extension of each request.
 #[derive(Clone)]

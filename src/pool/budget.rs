@@ -1,6 +1,6 @@
-//! Token buckets: how many further attempts a pool may add to its calls, and how many calls a second a node allows.
+//! Token buckets: for the further attempts that a pool may add to its calls, and for the calls a second of a node.
 //!
-//! Without it a pool that is down is asked three times as much as one that is well, and one that is slow twice.
+//! Without a budget, retries would triple the load of a pool that is down, and hedges double that of a slow one.
 
 use std::sync::Mutex;
 
@@ -8,70 +8,72 @@ use tokio::time::Instant;
 
 use super::lock;
 
-/// Retries a second that are always allowed, so that a quiet pool can retry at all.
+/// The number of retries a second that are always allowed, so that a quiet pool can retry at all.
 pub(super) const RETRIES_PER_SECOND: f64 = 10.0;
-/// Unused budget is kept up to this many attempts, about a second of a busy pool.
+/// The most unused attempts that are kept: about a second of a busy pool.
 pub(super) const KEPT: f64 = 100.0;
 
 /// A token bucket that calls fill and further attempts empty.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// What comes in by itself each second.
+    /// The number of tokens that are added each second.
     per_second: f64,
-    /// The most that is kept.
+    /// The most tokens that are kept.
     kept: f64,
-    state: Mutex<State>,
+    tokens: Mutex<Tokens>,
 }
 
 #[derive(Debug)]
-struct State {
+struct Tokens {
+    /// The part of a token that a call adds.
     share: f64,
-    tokens: f64,
+    left: f64,
     refilled: Option<Instant>,
 }
 
 impl Budget {
-    /// A budget of `share` of the calls and `per_second` by itself, of which at most `kept` are kept.
+    /// Returns a budget of `share` of the calls and `per_second` besides, of which at most `kept` are kept.
     pub(super) fn new(share: f64, per_second: f64, kept: f64) -> Self {
-        Self { per_second, kept, state: Mutex::new(State { share, tokens: per_second, refilled: None }) }
+        let tokens = Tokens { share, left: per_second, refilled: None };
+        Self { per_second, kept, tokens: Mutex::new(tokens) }
     }
 
-    /// Another share from now on.
+    /// Replaces the share.
     pub(super) fn set_share(&self, share: f64) {
-        lock(&self.state).share = share;
+        lock(&self.tokens).share = share;
     }
 
-    /// A call adds its share.
+    /// Adds the share of one call.
     pub(super) fn deposit(&self, now: Instant) {
-        self.update(now, |state| state.tokens += state.share);
+        self.update(now, |tokens| tokens.left += tokens.share);
     }
 
-    /// Takes one attempt, if there is one.
+    /// Takes one attempt; returns false if none is left.
     pub(super) fn withdraw(&self, now: Instant) -> bool {
-        self.update(now, |state| {
-            let enough = state.tokens >= 1.0;
-            state.tokens -= if enough { 1.0 } else { 0.0 };
+        self.update(now, |tokens| {
+            let enough = tokens.left >= 1.0;
+            tokens.left -= if enough { 1.0 } else { 0.0 };
             enough
         })
     }
 
-    /// How many attempts are left.
+    /// Returns how many attempts are left.
     pub(super) fn left(&self, now: Instant) -> f64 {
-        self.update(now, |state| state.tokens)
+        self.update(now, |tokens| tokens.left)
     }
 
-    /// Gives back what was taken for an attempt that was not made.
+    /// Gives back an attempt that was not made.
     pub(super) fn give_back(&self, now: Instant) {
-        self.update(now, |state| state.tokens += 1.0);
+        self.update(now, |tokens| tokens.left += 1.0);
     }
 
-    fn update<T>(&self, now: Instant, change: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = lock(&self.state);
+    fn update<T>(&self, now: Instant, change: impl FnOnce(&mut Tokens) -> T) -> T {
+        let mut tokens = lock(&self.tokens);
         let since =
-            state.refilled.replace(now).map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
-        state.tokens = (state.tokens + since * self.per_second).min(self.kept);
-        let result = change(&mut state);
-        state.tokens = state.tokens.min(self.kept);
+            tokens.refilled.replace(now).map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
+        tokens.left = (tokens.left + since * self.per_second).min(self.kept);
+        let result = change(&mut tokens);
+        tokens.left = tokens.left.min(self.kept);
         result
     }
 }

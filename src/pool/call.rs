@@ -1,4 +1,6 @@
-//! One call on its way through the pool: attempt, weigh what came, go on to another node, conclude.
+//! The course of one call through the pool: ask a node, weigh its answer, ask another node, conclude.
+//!
+//! There is one loop for typed queries and for passthrough methods. Their differences are in [`UpstreamCall`].
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -6,61 +8,137 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::attempt::{Floor, Reply};
+use super::Pool;
+use super::attempt::attempt;
+use super::hedge::attempt_hedged;
 use super::member::Member;
+use super::reply::{LastResort, Reply};
 use super::select::Unusable;
-use super::verdict::{LastResort, Verdict, agreed, code, lacks};
-use super::{Ask, Pool};
+use super::selector::pick_highest;
+use super::upstream_call::{Floor, UpstreamCall};
+use super::verdict::{Outcome, Verdict};
 use crate::error::{Attempt, Error};
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::{AttemptResult, RetryReason};
 
-/// What an attempt came to.
-pub(super) type Outcome = Result<(Verdict, Reply), Fault>;
+/// The wait after a 429 without `Retry-After`.
+const QUIET_BY_DEFAULT: Duration = Duration::from_millis(250);
 
-/// What one call has brought so far.
-#[derive(Debug, Default)]
-struct SoFar {
-    /// By their numbers.
+/// Asks nodes until one answers, inside the call's deadline, `pool.retries` and the retry budget.
+///
+/// # Errors
+/// [`Error::NoUpstream`] with every attempt. Ending the call at its deadline is left to the caller.
+pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Answer, Error> {
+    let now = Instant::now();
+    pool.retries.deposit(now);
+    if C::WEIGHT_IS_KNOWN {
+        pool.hedges.deposit(now);
+    }
+    let course = Course {
+        pool,
+        call,
+        tried: Vec::new(),
+        attempts: Vec::new(),
+        unconfirmed: None,
+        unlisted: None,
+        last_resort: None,
+        reconnect: false,
+    };
+    course.run().await.map(C::answer)
+}
+
+/// One call and what it has brought so far.
+struct Course<'a, C> {
+    pool: &'a Pool,
+    call: &'a C,
+    /// The numbers of the nodes asked so far.
     tried: Vec<usize>,
     /// Every attempt that brought no answer.
     attempts: Vec<Attempt>,
-    /// An answer that another node might better.
-    doubtful: Option<Reply>,
-    /// The first error that no contract names.
-    own_word: Option<Reply>,
-    /// The best of what was sent elsewhere.
+    /// An answer that a second node has not confirmed yet.
+    unconfirmed: Option<Reply>,
+    /// The first error with a code that the contract does not list.
+    unlisted: Option<Reply>,
+    /// The best answer that was not good enough.
     last_resort: Option<LastResort>,
-    /// The first attempt found no connection, or one that was closed.
+    /// True if the first attempt found no connection, or one that was closed.
     reconnect: bool,
 }
 
-/// What follows from an attempt.
+/// The consequence of an attempt.
 enum Step {
-    /// The answer.
+    /// The call is answered.
     Done(Reply),
     /// One more node is asked.
-    Next(Next),
+    Ask(Next),
     /// No further node would change anything.
     Enough,
 }
 
-/// Why one more node is asked.
+/// The reason why one more node is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// To confirm or better the first answer, once for a call.
-    SecondVoice,
-    /// It is one of the retries; with a reason it is counted, and most come out of the retry budget as well.
+    /// To confirm or better an answer: once for a call, beside the retries.
+    Confirmation,
+    /// For an answer. With a result it counts as a retry in the metrics, and most come out of the retry budget.
     Retry(Option<AttemptResult>),
 }
 
-impl SoFar {
-    /// Takes one attempt's outcome in.
-    fn weigh(&mut self, member: &Member, ask: &Ask, outcome: Outcome) -> Step {
-        // An error that no contract names gives way to a result, and to nothing else.
-        if let Some(first) = self.own_word.take() {
+impl<C: UpstreamCall> Course<'_, C> {
+    async fn run(mut self) -> Result<Reply, Error> {
+        let pool = self.pool;
+        let mut retries_left = pool.nodes.load().settings.retries;
+        let mut member = self.pick_in_time(Some(Unusable::Incapable)).await.map_err(Error::NoUpstream)?;
+        loop {
+            self.tried.push(member.id);
+            let may_hedge = self.attempts.is_empty() && self.unconfirmed.is_none();
+            let mut step = Step::Enough;
+            for (by, outcome) in attempt_hedged(pool, self.call, &member, may_hedge).await {
+                if by.id != member.id {
+                    self.tried.push(by.id);
+                }
+                step = self.weigh(&by, outcome);
+                if matches!(step, Step::Done(_)) {
+                    break;
+                }
+            }
+            let next = match step {
+                Step::Done(reply) => return Ok(reply),
+                Step::Ask(next) => next,
+                Step::Enough => break,
+            };
+            let now = Instant::now();
+            if now >= self.call.deadline() || (retries_left == 0 && next != Next::Confirmation) {
+                break;
+            }
+            // Picked before it is paid for: if no node is left there is no retry.
+            let Some(picked) = self.pick_next(next).await else { break };
+            if let Next::Retry(why) = next {
+                if let Some(why) = why {
+                    // A refusal costs a node nothing, and the budget protects a pool that is down from triple load.
+                    if why != AttemptResult::Incapable && !pool.retries.withdraw(now) {
+                        break;
+                    }
+                    pool.metrics.upstream_retries.at(RetryReason(why)).inc();
+                }
+                retries_left -= 1;
+            }
+            member = picked;
+        }
+        self.ask_without_floor().await;
+        self.conclude()
+    }
+
+    /// Takes in the outcome of one attempt.
+    fn weigh(&mut self, member: &Member, outcome: Outcome) -> Step {
+        // An unlisted error gives way to a proven result of a second node, and to nothing else.
+        if let Some(first) = self.unlisted.take() {
             return Step::Done(match outcome {
-                Ok((_, reply)) if is_result(&reply) => reply,
+                Ok((verdict, reply @ Reply { body: NodeReply::Result(_), .. }))
+                    if verdict != Verdict::NeedsConfirmation =>
+                {
+                    reply
+                }
                 Ok(_) => first,
                 Err(fault) => {
                     after_fault(member, fault);
@@ -68,50 +146,50 @@ impl SoFar {
                 }
             });
         }
+        let alone = self.call.is_alone();
         match outcome {
             Ok((Verdict::Answer, reply)) => Step::Done(reply),
-            Ok((Verdict::OwnWord, reply)) if ask.alone => Step::Done(reply),
-            Ok((Verdict::OwnWord, reply)) => {
+            Ok((Verdict::UnlistedError | Verdict::NeedsConfirmation, reply)) if alone => Step::Done(reply),
+            Ok((Verdict::UnlistedError, reply)) => {
                 self.failed(member, AttemptResult::NodeError);
-                // It says nothing of a block that another node calls absent.
-                if self.doubtful.is_some() {
-                    return Step::Next(Next::Retry(Some(AttemptResult::NodeError)));
+                // The error says nothing of a block that another node calls missing.
+                if self.unconfirmed.is_some() {
+                    return Step::Ask(Next::Retry(Some(AttemptResult::NodeError)));
                 }
-                // Outside the retries, too: one other node is asked, however many such errors there are.
-                self.own_word = Some(reply);
-                Step::Next(Next::SecondVoice)
+                self.unlisted = Some(reply);
+                Step::Ask(Next::Confirmation)
             }
-            Ok((Verdict::SecondVoice, reply)) if ask.alone => Step::Done(reply),
-            Ok((Verdict::SecondVoice, reply)) => match self.doubtful.take() {
-                // Outside the retries: one further call is the price of an absence that is kept for long.
+            Ok((Verdict::NeedsConfirmation, reply)) => match self.unconfirmed.take() {
                 None => {
-                    self.doubtful = Some(reply);
-                    Step::Next(Next::SecondVoice)
+                    self.unconfirmed = Some(reply);
+                    Step::Ask(Next::Confirmation)
                 }
-                // That a block is cleaned up, or not there yet though the frontier has passed it, says nothing of the other
-                // nodes: those of deeper history, or further on, are asked.
-                Some(first) if code(&reply).is_some_and(lacks) => {
-                    self.doubtful = Some(first);
-                    Step::Next(Next::Retry(None))
+                // A node that has cleaned the block up, or has not reached it, says nothing of other nodes: those with
+                // a deeper history, or further on, are asked.
+                Some(first) if reply.lacks_block() => {
+                    self.unconfirmed = Some(first);
+                    Step::Ask(Next::Retry(None))
                 }
-                Some(first) => Step::Done(agreed(first, reply)),
+                Some(first) => Step::Done(first.combined_with(reply)),
             },
-            Ok((Verdict::Elsewhere(why), reply)) => {
+            Ok((Verdict::TryElsewhere(why), reply)) => {
                 self.failed(member, why);
                 let other = LastResort { reply, why };
                 self.last_resort = Some(LastResort::better(self.last_resort.take(), other));
-                Step::Next(Next::Retry(Some(why)))
+                Step::Ask(Next::Retry(Some(why)))
             }
             Err(fault) => {
                 self.failed(member, fault.result());
                 after_fault(member, fault);
-                if ask.alone || !fault.may_retry() {
+                if alone || !fault.may_retry() {
                     return Step::Enough;
                 }
-                // A second voice that breaks is none: the next one that is usable may have the block.
-                self.reconnect =
-                    fault == Fault::Connect && self.attempts.len() == 1 && self.doubtful.is_none();
-                Step::Next(Next::Retry(Some(fault.result())))
+                // A node that was to confirm an answer is not asked again: another node may have the block.
+                self.reconnect = C::WEIGHT_IS_KNOWN
+                    && fault == Fault::Connect
+                    && self.attempts.len() == 1
+                    && self.unconfirmed.is_none();
+                Step::Ask(Next::Retry(Some(fault.result())))
             }
         }
     }
@@ -120,161 +198,88 @@ impl SoFar {
         self.attempts.push(Attempt { upstream: member.name.clone(), reason: why.to_string() });
     }
 
-    /// Whether the best so far is that a floor of ours is not reached.
-    fn floor_refused(&self, ask: &Ask) -> bool {
-        let refused = self.last_resort.as_ref().is_some_and(|resort| code(&resort.reply) == Some(-32016));
-        refused && self.doubtful.is_none() && ask.query.min_context_slot().is_none()
-    }
-}
-
-impl Pool {
-    /// Asks the nodes until one answers, inside the call's deadline, `pool.retries` and the retry budget.
-    ///
-    /// # Errors
-    /// [`Error::NoUpstream`] with every attempt, [`Error::TimedOut`] never: deadlines are the caller's.
-    pub async fn call(&self, ask: &Ask) -> Result<Reply, Error> {
-        #[cfg(test)]
-        if let Some(stand_in) = self.stand_in.get() {
-            let (way_back, answer) = tokio::sync::oneshot::channel();
-            let _ = stand_in.send((ask.clone(), way_back));
-            return answer.await.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())));
-        }
-        self.budget.deposit(Instant::now());
-        self.hedges.deposit(Instant::now());
-        let mut so_far = SoFar::default();
-        let mut retries_left = self.members.load().settings.retries;
-        let mut member =
-            self.pick_in_time(ask, &[], Some(Unusable::Incapable)).await.map_err(Error::NoUpstream)?;
-        loop {
-            so_far.tried.push(member.id);
-            let first = so_far.attempts.is_empty() && so_far.doubtful.is_none();
-            let ended = self.attempt_hedged(&member, ask, first).await;
-            let mut step = Step::Enough;
-            for (by, outcome) in ended {
-                if by.id != member.id {
-                    so_far.tried.push(by.id);
-                }
-                step = so_far.weigh(&by, ask, outcome);
-                if matches!(step, Step::Done(_)) {
-                    break;
-                }
-            }
-            let next = match step {
-                Step::Done(reply) => return Ok(reply),
-                Step::Next(next) => next,
-                Step::Enough => break,
-            };
-            let now = Instant::now();
-            if now >= ask.deadline || (retries_left == 0 && next != Next::SecondVoice) {
-                break;
-            }
-            // Picked before it is paid for: where nobody is left there was no retry.
-            let Some(picked) = self.pick_next(ask, &mut so_far, next).await else { break };
-            if let Next::Retry(why) = next {
-                if let Some(why) = why {
-                    // A node that refuses costs nothing: the budget is against asking a pool that is down thrice as much.
-                    if why != AttemptResult::Incapable && !self.budget.withdraw(now) {
-                        break;
-                    }
-                    self.metrics.upstream_retries.at(RetryReason(why)).inc();
-                }
-                retries_left -= 1;
-            }
-            member = picked;
-        }
-        if so_far.floor_refused(ask) {
-            self.without_floor(ask, &mut so_far).await;
-        }
-        self.conclude(ask, so_far)
-    }
-
-    /// A floor of ours is never a caller's error: where nobody reaches it any more, the node of the highest slot is asked
-    /// without it. Outside the retries, since nobody has been asked for what there is.
-    async fn without_floor(&self, ask: &Ask, so_far: &mut SoFar) {
-        so_far.last_resort = None;
-        if Instant::now() >= ask.deadline {
-            return;
-        }
-        let Some(member) = self.pick_highest(ask) else { return };
-        self.metrics.upstream_retries.at(RetryReason(AttemptResult::Behind)).inc();
-        let outcome = self.attempt(&member, ask, Floor::Withheld, &AtomicBool::new(false)).await;
-        if let Step::Done(reply) = so_far.weigh(&member, ask, outcome) {
-            so_far.doubtful = Some(reply);
-        }
-    }
-
-    /// Who is asked after what was heard `so_far`.
-    async fn pick_next(&self, ask: &Ask, so_far: &mut SoFar, next: Next) -> Option<Arc<Member>> {
-        // Who lacks a block proves nothing; who has it does, however it stands: a breaker may be open for a fault that is over.
-        let lacking = so_far.doubtful.as_ref().and_then(code).is_some_and(lacks);
+    /// Picks the node to ask next.
+    async fn pick_next(&mut self, next: Next) -> Option<Arc<Member>> {
+        let has_answer = self.unconfirmed.is_some() || self.unlisted.is_some();
+        // A missing block proves nothing, so nodes in any state are asked: a breaker may be open for a fault that is over.
+        let lacks_block = self.unconfirmed.as_ref().is_some_and(Reply::lacks_block);
         let worst = match next {
-            // A second voice must be a usable one: a doubtful node's agreement proves nothing.
-            _ if so_far.doubtful.is_some() && !lacking => None,
-            _ if so_far.own_word.is_some() => None,
-            // Waiting for a node that is in worse standing costs more than an answer that is a little behind.
-            Next::Retry(Some(AttemptResult::Behind)) => Some(Unusable::BelowFloor),
-            Next::Retry(_) | Next::SecondVoice => Some(Unusable::Unreachable),
+            // The agreement of a node in a bad state proves nothing.
+            _ if has_answer && !lacks_block => None,
+            // Waiting for a node in a worse state costs more than an answer that is a little behind.
+            Next::Retry(Some(AttemptResult::Behind)) if C::ACCEPTS_BEHIND => Some(Unusable::BelowFloor),
+            Next::Retry(_) | Next::Confirmation => Some(Unusable::Unreachable),
         };
-        // An idle connection that a node closed is not its fault: where no other is usable it is asked again, once.
-        if std::mem::take(&mut so_far.reconnect) {
-            if let Ok(usable) = self.pick(ask, &so_far.tried, None) {
+        // A node may close an idle connection. If no other node is usable, the same node is asked again, once.
+        if std::mem::take(&mut self.reconnect) {
+            if let Ok(usable) = self.pick(None) {
                 return Some(usable);
             }
-            so_far.tried.clear();
+            self.tried.clear();
         }
-        if so_far.doubtful.is_some() || so_far.own_word.is_some() {
-            return self.pick(ask, &so_far.tried, worst).ok();
-        }
-        self.pick_in_time(ask, &so_far.tried, worst).await.ok()
+        if has_answer { self.pick(worst).ok() } else { self.pick_in_time(worst).await.ok() }
     }
 
-    /// As [`Self::pick`]; where nobody may be asked before a first probe has come back, that is waited for.
-    async fn pick_in_time(
-        &self,
-        ask: &Ask,
-        tried: &[usize],
-        worst: Option<Unusable>,
-    ) -> Result<Arc<Member>, Vec<Attempt>> {
-        let mut standings = self.standings.subscribe();
+    /// Picks a node in no worse state than `worst`. If no node may be asked before a first probe has come back, waits for
+    /// that probe.
+    async fn pick_in_time(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<Attempt>> {
+        let nodes = &self.pool.nodes;
+        let mut probed = nodes.probed();
         loop {
-            let picked = self.pick(ask, tried, worst);
-            if picked.is_ok() || !self.first_probe(&mut standings, ask.deadline).await {
+            let picked = self.pick(worst);
+            if picked.is_ok() || !nodes.first_probe(&mut probed, self.call.deadline()).await {
                 return picked;
             }
         }
     }
 
-    /// What the caller gets where no node gave an answer that is beyond doubt.
-    fn conclude(&self, ask: &Ask, so_far: SoFar) -> Result<Reply, Error> {
-        let method = ask.query.method();
-        let refused = |name: &str| {
-            let word = AttemptResult::Incapable.as_str();
-            so_far.attempts.iter().any(|attempt| attempt.upstream == name && attempt.reason == word)
-        };
-        match (so_far.doubtful.or(so_far.own_word), so_far.last_resort) {
-            (Some(reply), _) | (None, Some(LastResort { reply, why: AttemptResult::Behind })) => Ok(reply),
-            // That a node lacks the method is the answer only where no other node is left that may have it.
-            (None, Some(LastResort { reply, .. }))
-                if self
-                    .members
-                    .load()
-                    .iter()
-                    .all(|member| !member.serves(method) || refused(&member.name)) =>
+    fn pick(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<Attempt>> {
+        self.pool.selector.pick(&self.pool.nodes, self.call, &self.tried, worst)
+    }
+
+    /// Asks the node with the highest slot without the floor, if the best so far is a refusal for that floor. A floor of
+    /// the gateway's own is never a caller's error. The attempt is beside the retries, because no node has been asked yet
+    /// for what there is.
+    async fn ask_without_floor(&mut self) {
+        let refused = |resort: &LastResort| resort.reply.code() == Some(-32016);
+        let by_floor = self.call.has_own_floor()
+            && self.unconfirmed.is_none()
+            && self.last_resort.as_ref().is_some_and(refused);
+        if !by_floor {
+            return;
+        }
+        self.last_resort = None;
+        if Instant::now() >= self.call.deadline() {
+            return;
+        }
+        let Some(member) = pick_highest(&self.pool.nodes, self.call) else { return };
+        self.pool.metrics.upstream_retries.at(RetryReason(AttemptResult::Behind)).inc();
+        let unheard = AtomicBool::new(false);
+        let outcome = attempt(self.pool, self.call, &member, Floor::Withheld, &unheard).await;
+        if let Step::Done(reply) = self.weigh(&member, outcome) {
+            self.unconfirmed = Some(reply);
+        }
+    }
+
+    /// Decides the call where no node gave an answer beyond doubt.
+    fn conclude(self) -> Result<Reply, Error> {
+        if let Some(reply) = self.unconfirmed.or(self.unlisted) {
+            return Ok(reply);
+        }
+        match self.last_resort {
+            Some(LastResort { reply, why: AttemptResult::Behind }) if C::ACCEPTS_BEHIND => Ok(reply),
+            Some(LastResort { reply, .. })
+                if self.call.accepts_refusal(&self.attempts, &self.pool.nodes.load()) =>
             {
                 Ok(reply)
             }
-            _ => Err(Error::NoUpstream(so_far.attempts)),
+            _ => Err(Error::NoUpstream(self.attempts)),
         }
     }
 }
 
-/// Whether it is a result other than `null`, which proves nothing.
-fn is_result(reply: &Reply) -> bool {
-    matches!(&reply.body, NodeReply::Result(result) if result.as_ref() != b"null")
-}
-
-/// What a fault means for the next calls to this node, and a word of it: the log folds what it has said before.
-pub(super) fn after_fault(member: &Member, fault: Fault) {
+/// Logs a fault, and leaves the node alone if it asked for that.
+fn after_fault(member: &Member, fault: Fault) {
     let reason = fault.result().as_str();
     if fault.counts_against_node() {
         tracing::warn!(upstream.name = member.name, reason, "an attempt on an upstream failed");
@@ -282,7 +287,6 @@ pub(super) fn after_fault(member: &Member, fault: Fault) {
         tracing::debug!(upstream.name = member.name, reason, "an attempt on an upstream was given up");
     }
     if let Fault::TooManyRequests(wait) = fault {
-        let wait = wait.unwrap_or(Duration::from_millis(250));
-        member.quiet_for(wait, Instant::now());
+        member.quiet_for(wait.unwrap_or(QUIET_BY_DEFAULT), Instant::now());
     }
 }

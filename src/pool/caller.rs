@@ -1,4 +1,4 @@
-//! Who a call is for, as far as the pool tells callers apart: for fair shares of a node, and for what is slow.
+//! The callers of the pool, as far as it tells them apart: for fair shares of a node, and for slow calls.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -7,56 +7,57 @@ use super::lock;
 use crate::fair::may_hold_more;
 use crate::methods::Method;
 
-/// A caller by a number that no other has at the same time; the default is nobody in particular.
+/// A caller, by a number that no other caller has at the same time. The default is no caller in particular.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Caller(usize);
 
 impl Caller {
-    /// The caller with this number; 0 is nobody in particular.
+    /// Returns the caller with this number; 0 is no caller in particular.
     pub fn numbered(number: usize) -> Self {
         Self(number)
     }
 }
 
-/// How many of a node's places each caller holds; only those who hold one are listed.
+/// The calls in flight at one node by caller. Callers without a call in flight are not listed.
 #[derive(Debug, Default)]
-pub(super) struct Places(Mutex<HashMap<Caller, usize>>);
+pub(super) struct CallerCounts(Mutex<HashMap<Caller, usize>>);
 
-impl Places {
-    /// Counts one place more.
-    pub(super) fn take(&self, caller: Caller) {
+impl CallerCounts {
+    /// Counts one call more.
+    pub(super) fn add(&self, caller: Caller) {
         *lock(&self.0).entry(caller).or_default() += 1;
     }
 
-    /// Counts one place less.
-    pub(super) fn give_back(&self, caller: Caller) {
-        let mut places = lock(&self.0);
-        if let Some(held) = places.get_mut(&caller) {
-            *held -= 1;
-            if *held == 0 {
-                places.remove(&caller);
+    /// Counts one call less.
+    pub(super) fn remove(&self, caller: Caller) {
+        let mut counts = lock(&self.0);
+        if let Some(count) = counts.get_mut(&caller) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&caller);
             }
         }
     }
 
-    /// Whether `caller` may have one more of the node's places, of which so many are `taken` and `free`. Nobody in
-    /// particular gets whatever is free.
-    pub(super) fn may_take(&self, caller: Caller, taken: usize, free: usize) -> bool {
-        // The caller holds no more than all that are taken.
-        let held = || lock(&self.0).get(&caller).copied().unwrap_or_default();
-        free > 0 && (caller == Caller::default() || may_hold_more(taken, free) || may_hold_more(held(), free))
+    /// Returns true if `caller` may send the node one call more, while `in_flight` are under way and `free` more may be.
+    /// A call for no caller in particular takes whatever is free.
+    pub(super) fn may_add(&self, caller: Caller, in_flight: usize, free: usize) -> bool {
+        // The first test needs no lock: no caller has more calls in flight than all callers together.
+        let own = || lock(&self.0).get(&caller).copied().unwrap_or_default();
+        free > 0
+            && (caller == Caller::default() || may_hold_more(in_flight, free) || may_hold_more(own(), free))
     }
 }
 
 /// The last caller and method that a node was slow for.
 ///
-/// A slow call counts against its node only where the slow call before it was of another caller or another method.
+/// A slow call counts against its node only if the slow call before it was of another caller or another method.
 /// Otherwise one caller's heavy calls could make a node look dead.
 #[derive(Debug, Default)]
 pub(super) struct Slowness(Mutex<Option<(Caller, Option<Method>)>>);
 
 impl Slowness {
-    /// Notes a slow call; returns whether it counts against the node.
+    /// Notes a slow call, and returns true if it counts against the node.
     pub(super) fn counts(&self, caller: Caller, method: Option<Method>) -> bool {
         let before = lock(&self.0).replace((caller, method));
         before.is_some_and(|before| before != (caller, method))
@@ -84,22 +85,22 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_takes_its_share_and_gives_it_back() {
-        let (places, hog, other) = (Places::default(), Caller::numbered(1), Caller::numbered(2));
+    fn a_caller_takes_its_share() {
+        let (counts, hog, other) = (CallerCounts::default(), Caller::numbered(1), Caller::numbered(2));
         let all = 9;
         let mut taken = 0;
-        while places.may_take(hog, taken, all - taken) {
-            places.take(hog);
+        while counts.may_add(hog, taken, all - taken) {
+            counts.add(hog);
             taken += 1;
         }
         assert_eq!(taken, 8, "one of nine is left");
-        assert!(places.may_take(other, taken, all - taken) && places.may_take(Caller::default(), taken, 1));
-        places.give_back(hog);
-        places.take(other);
+        assert!(counts.may_add(other, taken, all - taken) && counts.may_add(Caller::default(), taken, 1));
+        counts.remove(hog);
+        counts.add(other);
         for _ in 0..7 {
-            places.give_back(hog);
+            counts.remove(hog);
         }
-        assert_eq!(lock(&places.0).keys().collect::<Vec<_>>(), [&other]);
-        assert!(!places.may_take(other, all, 0));
+        assert_eq!(lock(&counts.0).keys().collect::<Vec<_>>(), [&other]);
+        assert!(!counts.may_add(other, all, 0));
     }
 }

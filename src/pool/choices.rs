@@ -1,7 +1,6 @@
-//! The last choice of a node for each method, kept to be looked at.
+//! The last choice of a node for each method, kept for people to look at.
 //!
-//! Kept at most ten times a second and method, and only where nobody else is at it: what is looked at by people must cost
-//! the calls nothing.
+//! A choice is kept at most ten times a second and method, and only if the lock is free: it must cost the calls nothing.
 
 use std::fmt::Write as _;
 use std::sync::Mutex;
@@ -10,25 +9,25 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Members;
+use super::members::Members;
 use super::select::Candidate;
 use crate::methods::Method;
 
-/// Between two choices of a method that are kept.
+/// The time between two choices of a method that are kept.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// One choice as it fell.
+/// One choice of a node.
 #[derive(Debug, Clone)]
 pub struct Choice {
-    /// When.
+    /// The time of the choice.
     pub at: Instant,
-    /// Every node as it stood for the call, with its name; a candidate's `node` is its position here.
+    /// Every node with its name, as it stood for the call. A candidate's `node` is its position here.
     pub candidates: Vec<(String, Candidate)>,
-    /// The position of the one that was asked.
+    /// The position of the node that was asked.
     pub node: usize,
-    /// The position of the other one that was drawn.
+    /// The position of the other node that was drawn.
     pub rival: Option<usize>,
-    /// Whether the method stays with one node while it is usable.
+    /// True if the method stays with one node while that node is usable.
     pub stays: bool,
 }
 
@@ -41,7 +40,7 @@ pub(super) struct Choices {
 
 #[derive(Debug, Default)]
 struct Last {
-    /// Not before then, in milliseconds after `started`.
+    /// The earliest time of the next choice that is kept, in milliseconds after `started`.
     next_ms: AtomicU64,
     choice: Mutex<Option<Choice>>,
 }
@@ -51,7 +50,7 @@ impl Choices {
         Self { started: Instant::now(), last: Default::default() }
     }
 
-    /// Keeps a choice, if it is time for another.
+    /// Keeps a choice, if enough time has passed since the last one.
     pub(super) fn keep(
         &self,
         method: Method,
@@ -73,14 +72,14 @@ impl Choices {
         *choice = Some(Choice { at: now, candidates, node, rival, stays });
     }
 
-    /// The last choice that was kept.
+    /// Returns the last choice that was kept.
     pub(super) fn of(&self, method: Method) -> Option<Choice> {
         super::lock(&self.last[method.index()].choice).clone()
     }
 }
 
 impl Choice {
-    /// Why it fell as it did, for people.
+    /// Returns the reason for the choice, for people.
     pub fn why(&self) -> String {
         let name = |position: usize| self.candidates[position].0.as_str();
         let (chosen, candidate) = &self.candidates[self.node];

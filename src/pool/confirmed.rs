@@ -1,36 +1,55 @@
-//! Keeps the confirmed frontier young while calls miss.
+//! Questions for the confirmed slot while calls miss, which keep the confirmed frontier young.
 //!
-//! An answer tells the slot of its own commitment, and some tell none: while misses are at finalized, or for blocks,
-//! only probes would tell the confirmed slot. Here an answer makes its node tell that slot, too, once no node has for
-//! a quarter of a slot. There is no timer, so a pool that is asked nothing asks nothing.
+//! An answer tells the slot of its own commitment, and some tell none. While misses are at finalized, or for blocks, only
+//! probes would tell the confirmed slot. So an answer makes its node tell that slot, too, once no node has told it for a
+//! quarter of a slot. There is no timer: a pool without calls asks nothing.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::lock;
 use super::member::Member;
-use super::{Pool, lock, probe};
+use super::nodes::Nodes;
+use super::probe;
+use crate::frontier::Frontier;
 use crate::methods::Commitment;
 use crate::node::NodeReply;
 
-/// The part of a slot for which no node need have named the newest confirmed one.
+/// The part of a slot for which no node need have told the newest confirmed one.
 const SILENT_PART: u32 = 4;
-/// The longest such time, where slots are slow.
+/// The longest such time, for slow slots.
 const LONGEST_SILENCE: Duration = Duration::from_millis(100);
-/// The fewest answers between two questions: what is asked beside the calls is at most this part of them.
+/// The fewest answers between two questions, so that the questions are at most this part of the calls.
 const ANSWERS: u32 = 4;
 
-/// What has happened since a node was last asked.
+/// The decision when a node is asked for its confirmed slot.
 #[derive(Debug, Default)]
-pub(super) struct Silence {
+pub(super) struct ConfirmedWatch(Mutex<Silence>);
+
+impl ConfirmedWatch {
+    /// Notes that `member` has answered a call, and makes the node tell its confirmed slot if that is due.
+    pub(super) fn note_answer(&self, frontier: &Frontier, member: &Member, now: Instant) {
+        let heard = frontier.heard(Commitment::Confirmed, now);
+        let due = lock(&self.0).answered(heard, frontier.slot_time(), now);
+        if due && member.take_spare_rate(now) {
+            member.want_slot();
+        }
+    }
+}
+
+/// The time and the answers since a node was last asked.
+#[derive(Debug, Default)]
+struct Silence {
     asked_at: Option<Instant>,
     answers: u32,
 }
 
 impl Silence {
-    /// Takes an answer in: whether its node is to be asked now. `heard` is how long ago a node last named the newest
-    /// confirmed slot.
+    /// Takes in an answer, and returns true if its node is to be asked now. `heard` is how long ago a node last told the
+    /// newest confirmed slot.
     fn answered(&mut self, heard: Duration, slot_time: Duration, now: Instant) -> bool {
         let patience = (slot_time / SILENT_PART).min(LONGEST_SILENCE);
         self.answers = self.answers.saturating_add(1);
@@ -43,33 +62,22 @@ impl Silence {
     }
 }
 
-impl Pool {
-    /// Takes in that `member` has answered a call.
-    pub(super) fn note_answer(&self, member: &Member, now: Instant) {
-        let heard = self.frontier.heard(Commitment::Confirmed, now);
-        let due = lock(&self.silence).answered(heard, self.frontier.slot_time(), now);
-        if due && member.take_spare_turn(now) {
-            member.want_slot();
+/// Asks the node with this number for its confirmed slot each time that an answer made it due. Does not return.
+pub(super) async fn tell_confirmed(nodes: &Nodes, id: usize) {
+    while let Some(member) = nodes.snapshot().of(id) {
+        member.slot_wanted().await;
+        let params = json!([{ "commitment": Commitment::Confirmed.as_str() }]);
+        let era = nodes.frontier.era();
+        let answer = probe::question(&member.client, "getSlot", &params).await;
+        // The next probe finds out what is wrong with a node that does not answer.
+        if let Ok(NodeReply::Result(slot)) = answer
+            && let Ok(slot) = serde_json::from_slice(&slot)
+        {
+            nodes.frontier.answered_in(era, id, Commitment::Confirmed, slot, Instant::now());
         }
     }
-
-    /// Asks the node with this number for its confirmed slot, each time that an answer made it due; without end.
-    pub(super) async fn tell_confirmed(&self, id: usize) {
-        while let Some(member) = self.members().of(id) {
-            member.slot_wanted().await;
-            let params = json!([{ "commitment": Commitment::Confirmed.as_str() }]);
-            let era = self.frontier.era();
-            let said = probe::question(&member.client, "getSlot", &params).await;
-            // A fault is for the next probe to find.
-            if let Ok(NodeReply::Result(slot)) = said
-                && let Ok(slot) = serde_json::from_slice(&slot)
-            {
-                self.frontier.answered_in(era, id, Commitment::Confirmed, slot, Instant::now());
-            }
-        }
-        // It has left the pool, which its next probe finds.
-        std::future::pending::<()>().await;
-    }
+    // The node has left the pool, which its next probe finds.
+    std::future::pending::<()>().await;
 }
 
 #[cfg(test)]

@@ -1,110 +1,109 @@
-//! A second call beside a slow first one: the first good answer wins, and the other is given up.
+//! A second attempt beside a slow first one: the first good answer wins, and the other attempt is given up.
 //!
-//! Off by default. Bounded as a share of all calls, so that a pool that has become slow as a whole is not asked twice
-//! as much. Not for a caller's own condition, which is one node's to judge, nor for what is a node's own view; and not
-//! once an answer is arriving, since another would come later.
+//! Off by default. Hedges are bounded as a share of all calls, so that a pool that is slow as a whole is not asked twice as
+//! much. There is no hedge for a caller's own condition, which is for one node to judge, nor for a node's own view. There
+//! is none either once an answer is arriving, because the second one would come later.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::attempt::Floor;
-use super::call::Outcome;
+use super::Pool;
+use super::attempt::attempt;
 use super::member::Member;
-use super::pick::is_sticky;
-use super::verdict::Verdict;
-use super::{Ask, Pool};
-use crate::config;
+use super::upstream_call::{Floor, UpstreamCall};
+use super::verdict::{Outcome, Verdict};
 use crate::telemetry::HedgeResult;
 
-/// An attempt that has ended, and whose it was.
+/// An attempt that has ended, and its node.
 pub(super) type Ended = (Arc<Member>, Outcome);
 
-/// How many hedges a call pays for.
-pub(super) fn share(settings: &config::Pool) -> f64 {
-    settings.hedge.map_or(0.0, |hedge| hedge.budget)
+/// Sends `call` to `member`, and if `may_hedge`, to another node beside it once the method's quantile has passed. Returns
+/// the attempts that have ended, in this order, without one that was given up.
+pub(super) async fn attempt_hedged<C: UpstreamCall>(
+    pool: &Pool,
+    call: &C,
+    member: &Arc<Member>,
+    may_hedge: bool,
+) -> Vec<Ended> {
+    let started = Instant::now();
+    let heard = AtomicBool::new(false);
+    let mut first = pin!(attempt(pool, call, member, Floor::Sent, &heard));
+    let ended = |outcome| (Arc::clone(member), outcome);
+    if let Some(patience) = patience(pool, call).filter(|_| may_hedge) {
+        if let Ok(outcome) = tokio::time::timeout(patience, &mut first).await {
+            return vec![ended(outcome)];
+        }
+        if let Some(other) = pick_second(pool, call, member, &heard) {
+            // Boxed, because few calls are hedged and every call would be twice as large.
+            let unheard = AtomicBool::new(false);
+            let mut second = Box::pin(attempt(pool, call, &other, Floor::Sent, &unheard));
+            let (by_second, outcome) = tokio::select! {
+                biased;
+                outcome = &mut first => (false, outcome),
+                outcome = &mut second => (true, outcome),
+            };
+            let count = |result| pool.metrics.upstream_hedges.at(result).inc();
+            if is_good(&outcome) {
+                count(if by_second { HedgeResult::Won } else { HedgeResult::Lost });
+                if !by_second {
+                    return vec![ended(outcome)];
+                }
+                // An attempt that is given up is no failure, but the next choice must know that the node was slow.
+                let now = Instant::now();
+                member.took_at_least(now.duration_since(started), now);
+                return vec![(Arc::clone(&other), outcome)];
+            }
+            let (one, two) = if by_second {
+                ((Arc::clone(&other), outcome), ended(first.await))
+            } else {
+                (ended(outcome), (Arc::clone(&other), second.await))
+            };
+            count(match (is_good(&two.1), by_second) {
+                (true, true) => HedgeResult::Lost,
+                (true, false) => HedgeResult::Won,
+                (false, _) => HedgeResult::Failed,
+            });
+            return vec![one, two];
+        }
+    }
+    vec![ended(first.await)]
 }
 
 fn is_good(outcome: &Outcome) -> bool {
     matches!(outcome, Ok((Verdict::Answer, _)))
 }
 
-impl Pool {
-    /// One try at `member`, and past the method's quantile another beside it if `may_hedge`. All that have ended, in
-    /// this order; one that was given up is not among them.
-    pub(super) async fn attempt_hedged(
-        &self,
-        member: &Arc<Member>,
-        ask: &Ask,
-        may_hedge: bool,
-    ) -> Vec<Ended> {
-        let started = Instant::now();
-        let heard = AtomicBool::new(false);
-        let mut first = pin!(self.attempt(member, ask, Floor::Sent, &heard));
-        let ended = |outcome| (Arc::clone(member), outcome);
-        if let Some(patience) = self.patience(ask).filter(|_| may_hedge) {
-            if let Ok(outcome) = tokio::time::timeout(patience, &mut first).await {
-                return vec![ended(outcome)];
-            }
-            if let Some(other) = self.hedge(ask, member, &heard) {
-                // Boxed, since few calls are hedged and every call would be twice as large.
-                let unheard = AtomicBool::new(false);
-                let mut second = Box::pin(self.attempt(&other, ask, Floor::Sent, &unheard));
-                let (by_second, outcome) = tokio::select! {
-                    biased;
-                    outcome = &mut first => (false, outcome),
-                    outcome = &mut second => (true, outcome),
-                };
-                let count = |result| self.metrics.upstream_hedges.at(result).inc();
-                if is_good(&outcome) {
-                    count(if by_second { HedgeResult::Won } else { HedgeResult::Lost });
-                    if !by_second {
-                        return vec![ended(outcome)];
-                    }
-                    // Given up is no failure, but the next choice should know that it was slow.
-                    let now = Instant::now();
-                    member.took_at_least(now.duration_since(started), now);
-                    return vec![(Arc::clone(&other), outcome)];
-                }
-                let (one, two) = if by_second {
-                    ((Arc::clone(&other), outcome), ended(first.await))
-                } else {
-                    (ended(outcome), (Arc::clone(&other), second.await))
-                };
-                count(match (is_good(&two.1), by_second) {
-                    (true, true) => HedgeResult::Lost,
-                    (true, false) => HedgeResult::Won,
-                    (false, _) => HedgeResult::Failed,
-                });
-                return vec![one, two];
-            }
-        }
-        vec![ended(first.await)]
+/// Returns how long the first attempt goes alone; `None` if there is no second one.
+fn patience<C: UpstreamCall>(pool: &Pool, call: &C) -> Option<Duration> {
+    let hedge = pool.nodes.load().settings.hedge?;
+    if !C::WEIGHT_IS_KNOWN || call.is_alone() || call.is_sticky() {
+        return None;
     }
+    pool.latencies.quantile(call.own_method()?, hedge.quantile)
+}
 
-    /// How long the first attempt is waited for alone; `None` where there is no second.
-    fn patience(&self, ask: &Ask) -> Option<std::time::Duration> {
-        let hedge = self.members.load().settings.hedge?;
-        let alone = ask.alone || is_sticky(&ask.query);
-        if alone { None } else { self.quantile(ask.query.method(), hedge.quantile) }
+/// Picks the node for the second attempt, if there is one worth asking and the budget allows it.
+fn pick_second<C: UpstreamCall>(
+    pool: &Pool,
+    call: &C,
+    first: &Member,
+    heard: &AtomicBool,
+) -> Option<Arc<Member>> {
+    let now = Instant::now();
+    if heard.load(Ordering::Relaxed) || now >= call.deadline() || !pool.nodes.another_usable(call, first) {
+        return None;
     }
-
-    /// Who is asked beside `first`, if that is worth it and there is budget for it.
-    fn hedge(&self, ask: &Ask, first: &Member, heard: &AtomicBool) -> Option<Arc<Member>> {
-        let now = Instant::now();
-        if heard.load(Ordering::Relaxed) || now >= ask.deadline || !self.another_usable(ask, first) {
-            return None;
-        }
-        if !self.hedges.withdraw(now) {
-            self.metrics.upstream_hedges.at(HedgeResult::OverBudget).inc();
-            return None;
-        }
-        let other = self.pick(ask, &[first.id], None).ok();
-        if other.is_none() {
-            self.hedges.give_back(now);
-        }
-        other
+    if !pool.hedges.withdraw(now) {
+        pool.metrics.upstream_hedges.at(HedgeResult::OverBudget).inc();
+        return None;
     }
+    let other = pool.selector.pick(&pool.nodes, call, &[first.id], None).ok();
+    if other.is_none() {
+        pool.hedges.give_back(now);
+    }
+    other
 }

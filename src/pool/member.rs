@@ -1,176 +1,84 @@
-//! One node as the pool knows it: what it may be asked for now, and how it has fared.
+//! One node as the pool knows it: its settings, its client and its state.
 //!
-//! Everything that changes is an atomic or sits behind a lock that is held for nanoseconds, never across an await.
+//! State that changes is atomic, or behind a lock that is held for nanoseconds and never across an await.
 
+mod cluster_mark;
 mod in_flight;
+mod state;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::budget::Budget;
-use super::caller::{Caller, Places, Slowness};
-use super::cluster::ClusterMark;
+use super::caller::Caller;
+use super::health::Health;
 use super::lock;
-use super::peak_ewma::PeakEwma;
 use super::select::Unusable;
-use crate::breaker::{Breaker, BreakerState};
+use crate::breaker::BreakerState;
 use crate::config;
-use crate::frontier::{Frontier, Shown};
-use crate::methods::{Commitment, Further, Method, Slot};
+use crate::frontier::{Frontier, NodeSlots};
+use crate::methods::{AnyMethod, Commitment, Method, Slot};
 use crate::node::Client;
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
+pub(super) use cluster_mark::{ClusterMark, Used};
+pub(super) use in_flight::InFlight;
+use state::{BREAKER, NOT_HEALTHY, NodeState, QUIET};
 
-/// What the probes last found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Health {
-    /// No probe has come back yet.
-    Unprobed,
-    /// It says it is well.
-    Healthy,
-    /// It says it is not, in its own words.
-    Unhealthy(String),
-    /// It does not answer: why.
-    Unreachable(&'static str),
-    /// It does not tell its genesis hash, and that of the pool is known.
-    Silent,
-    /// It is of another cluster.
-    Foreign {
-        /// Its genesis hash.
-        theirs: String,
-        /// The pool's.
-        ours: String,
-    },
-}
-
-/// One node as the pool knows it: as it is configured, and how it stands.
+/// One node as the pool knows it.
 ///
-/// A reload that changes how a node is asked makes another member of the same standing; calls in flight end on the one
+/// A reload that changes how a node is asked makes another member with the same state. Calls in flight end on the member
 /// that they began with.
 pub struct Member {
-    /// The node's number, as the frontier has it; never given twice.
+    /// The node's number in the frontier. No number is given twice.
     pub id: usize,
-    /// Its configured name.
+    /// The configured name.
     pub name: String,
-    /// Lower tiers are asked first.
+    /// The configured tier. Lower tiers are asked first.
     pub tier: u8,
-    /// As it is configured.
+    /// The configuration.
     pub(super) upstream: config::Upstream,
     pub(super) client: Arc<Client>,
     pub(super) metrics: Arc<UpstreamMetrics>,
-    pub(super) shown: Arc<Shown>,
-    /// The node's own calls a second.
+    pub(super) slots: Arc<NodeSlots>,
+    /// The limit on calls a second.
     rate: Option<Arc<Budget>>,
-    standing: Arc<Standing>,
+    state: Arc<NodeState>,
 }
 
-/// What a new node finds.
+/// The parts of the pool that a new member is made from.
 #[derive(Clone, Copy)]
-pub(super) struct Known<'a> {
+pub(super) struct Surroundings<'a> {
     pub(super) frontier: &'a Frontier,
     pub(super) metrics: &'a Metrics,
     pub(super) breaker: config::Breaker,
 }
 
-/// How a node stands and has fared.
-struct Standing {
-    /// Which of the slower questions need asking: the bits below. None, for a node that is well.
-    troubles: AtomicU8,
-    in_flight: AtomicUsize,
-    places: Places,
-    slowness: Slowness,
-    latency: Mutex<PeakEwma>,
-    breaker: Mutex<Breaker>,
-    health: ArcSwap<Health>,
-    /// A bit per [`Method::index`] that the node does not serve.
-    incapable: AtomicU8,
-    /// The same, a bit per [`Further::index`].
-    lacks_further: AtomicU64,
-    first_available: AtomicU64,
-    quiet_until: Mutex<Option<Instant>>,
-    drained: AtomicBool,
-    version: ArcSwapOption<String>,
-    cluster: ClusterMark,
-    requests: AtomicU64,
-    failures: AtomicU64,
-    last_failure: Mutex<Option<(AttemptResult, Instant)>>,
-    /// A task probes it.
-    probed: AtomicBool,
-    /// Its confirmed slot is wanted before the next probe.
-    slot_wanted: Notify,
-}
-
-/// Its health is anything but healthy.
-const NOT_HEALTHY: u8 = 1;
-/// Its breaker is not closed.
-const BREAKER: u8 = 2;
-/// It has asked to be left alone, and may still want to be.
-const QUIET: u8 = 4;
-
-impl Standing {
-    fn trouble(&self, which: u8, is: bool) {
-        if is {
-            self.troubles.fetch_or(which, Ordering::Release);
-        } else {
-            self.troubles.fetch_and(!which, Ordering::Release);
-        }
-    }
-
-    /// Changes the breaker, and notes whether it is closed.
-    fn breaker<T>(&self, change: impl FnOnce(&mut Breaker) -> T) -> T {
-        let mut breaker = lock(&self.breaker);
-        let was_closed = breaker.is_closed();
-        let result = change(&mut breaker);
-        if breaker.is_closed() != was_closed {
-            self.trouble(BREAKER, was_closed);
-        }
-        result
-    }
-}
-
 impl Member {
-    /// The node `id`, not heard of yet.
-    pub(super) fn new(id: usize, upstream: &config::Upstream, client: Arc<Client>, known: Known<'_>) -> Self {
-        let standing = Standing {
-            troubles: AtomicU8::new(NOT_HEALTHY),
-            in_flight: AtomicUsize::new(0),
-            places: Places::default(),
-            slowness: Slowness::default(),
-            latency: Mutex::default(),
-            breaker: Mutex::new(Breaker::new(known.breaker)),
-            health: ArcSwap::from_pointee(Health::Unprobed),
-            incapable: AtomicU8::new(0),
-            lacks_further: AtomicU64::new(0),
-            first_available: AtomicU64::new(0),
-            quiet_until: Mutex::new(None),
-            drained: AtomicBool::new(false),
-            version: ArcSwapOption::empty(),
-            cluster: ClusterMark::default(),
-            requests: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-            last_failure: Mutex::default(),
-            probed: AtomicBool::new(false),
-            slot_wanted: Notify::new(),
-        };
+    /// Returns the node with number `id`, which has not been heard of yet.
+    pub(super) fn new(
+        id: usize,
+        upstream: &config::Upstream,
+        client: Arc<Client>,
+        pool: Surroundings<'_>,
+    ) -> Self {
         Self {
             id,
             name: upstream.name.clone(),
             tier: upstream.tier,
             upstream: upstream.clone(),
             client,
-            metrics: known.metrics.upstream(&upstream.name),
-            shown: known.frontier.shown(id),
+            metrics: pool.metrics.upstream(&upstream.name),
+            slots: pool.frontier.slots_of(id),
             rate: rate(upstream),
-            standing: Arc::new(standing),
+            state: Arc::new(NodeState::new(pool.breaker)),
         }
     }
 
-    /// The same node, asked as `upstream` says from now on; by the same client where there is no other.
-    pub(super) fn again(&self, upstream: config::Upstream, client: Option<Arc<Client>>) -> Self {
+    /// Returns the same node with another configuration, and with another client if there is one.
+    pub(super) fn reconfigured(&self, upstream: config::Upstream, client: Option<Arc<Client>>) -> Self {
         let same_rate = upstream.rps == self.upstream.rps;
         Self {
             id: self.id,
@@ -178,38 +86,33 @@ impl Member {
             tier: upstream.tier,
             client: client.unwrap_or_else(|| Arc::clone(&self.client)),
             metrics: Arc::clone(&self.metrics),
-            shown: Arc::clone(&self.shown),
+            slots: Arc::clone(&self.slots),
             rate: if same_rate { self.rate.clone() } else { rate(&upstream) },
-            standing: Arc::clone(&self.standing),
+            state: Arc::clone(&self.state),
             upstream,
         }
     }
 
-    /// Whether nobody probes it yet; from now on the caller does.
+    /// Returns true once: the caller probes the node from now on.
     pub(super) fn begin_probing(&self) -> bool {
-        !self.standing.probed.swap(true, Ordering::Relaxed)
+        !self.state.probed.swap(true, Ordering::Relaxed)
     }
 
-    /// What is counted of it.
+    /// The node's metrics.
     pub fn metrics(&self) -> &UpstreamMetrics {
         &self.metrics
     }
 
-    /// The newest slot that it is known to have reached; `None` before its first report.
+    /// Returns the newest slot that the node is known to have reached; `None` before its first report.
     pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
-        self.shown.slot(commitment)
+        self.slots.slot(commitment)
     }
 
-    /// Why it may not be asked for `method` now, apart from slots; the worst reason.
-    pub(super) fn unusable(&self, method: Method, now: Instant) -> Option<Unusable> {
-        self.reasons(now).max().max(self.lacks(method).then_some(Unusable::Incapable))
-    }
-
-    /// Every reason why it may not be asked now, apart from slots and methods.
+    /// Returns every reason why the node may not be asked now, apart from slots, methods and its cluster.
     pub(super) fn reasons(&self, now: Instant) -> impl Iterator<Item = Unusable> + use<> {
-        let troubles = self.standing.troubles.load(Ordering::Acquire);
+        let troubles = self.state.troubles();
         let has = |which: u8| troubles & which != 0;
-        let health = || match **self.standing.health.load() {
+        let health = || match **self.state.health() {
             Health::Healthy => None,
             Health::Unhealthy(_) => Some(Unusable::Unhealthy),
             Health::Unprobed => Some(Unusable::Unprobed),
@@ -217,7 +120,7 @@ impl Member {
             Health::Silent => Some(Unusable::Unidentified),
             Health::Foreign { .. } => Some(Unusable::Foreign),
         };
-        let rejects = has(BREAKER) && !lock(&self.standing.breaker).admits(now);
+        let rejects = has(BREAKER) && !self.state.read_breaker(|breaker| breaker.admits(now));
         let quiet = has(QUIET) && self.quiet_left(now).is_some();
         [
             if has(NOT_HEALTHY) { health() } else { None },
@@ -230,196 +133,222 @@ impl Member {
         .flatten()
     }
 
-    /// [`Unusable::Busy`] where `caller` holds its share of the node's places.
+    /// Returns [`Unusable::Busy`] if `caller` has its share of the node's calls in flight.
     pub(super) fn over_share(&self, caller: Caller) -> Option<Unusable> {
-        let taken = self.in_flight();
-        let free = self.max_in_flight().saturating_sub(taken);
-        (!self.standing.places.may_take(caller, taken, free)).then_some(Unusable::Busy)
+        let in_flight = self.in_flight();
+        let free = self.max_in_flight().saturating_sub(in_flight);
+        (!self.state.by_caller.may_add(caller, in_flight, free)).then_some(Unusable::Busy)
     }
 
-    /// Whether its breaker is half-open: the next call finds out if it is back.
+    /// Returns true if the breaker is half-open: the next call is its trial.
     pub(super) fn is_on_trial(&self, now: Instant) -> bool {
-        self.standing.troubles.load(Ordering::Acquire) & BREAKER != 0
-            && self.breaker(now) == BreakerState::HalfOpen
+        self.state.troubles() & BREAKER != 0 && self.breaker(now) == BreakerState::HalfOpen
     }
 
-    /// Whether it is known not to serve `method`.
+    /// Returns true if the node is known not to serve `method`.
+    pub(super) fn lacks_any(&self, method: AnyMethod) -> bool {
+        match method {
+            AnyMethod::Own(method) => self.lacks(method),
+            AnyMethod::Further(method) => {
+                self.state.incapable_further.load(Ordering::Relaxed) & (1 << method.index()) != 0
+            }
+        }
+    }
+
+    /// Returns true if the node is known not to serve `method`.
     pub fn lacks(&self, method: Method) -> bool {
-        self.standing.incapable.load(Ordering::Relaxed) & bit(method) != 0
+        self.state.incapable.load(Ordering::Relaxed) & bit(method) != 0
     }
 
-    /// Whether it is known not to serve `method`.
-    pub(super) fn lacks_further(&self, method: Further) -> bool {
-        self.standing.lacks_further.load(Ordering::Relaxed) & (1 << method.index()) != 0
+    /// Notes that the node does not serve `method`.
+    pub(super) fn set_lacking(&self, method: AnyMethod) {
+        match method {
+            AnyMethod::Own(method) => {
+                self.state.incapable.fetch_or(bit(method), Ordering::Relaxed);
+            }
+            AnyMethod::Further(method) => {
+                self.state.incapable_further.fetch_or(1 << method.index(), Ordering::Relaxed);
+            }
+        }
     }
 
-    /// Remembers that it does not serve `method`.
-    pub(super) fn set_lacks_further(&self, method: Further) {
-        self.standing.lacks_further.fetch_or(1 << method.index(), Ordering::Relaxed);
+    /// Forgets which methods the node does not serve: it may have been restarted with another configuration.
+    pub(super) fn forget_lacking(&self) {
+        self.state.incapable.store(0, Ordering::Relaxed);
+        self.state.incapable_further.store(0, Ordering::Relaxed);
     }
 
-    /// Whether an operator has taken it out.
+    /// Returns true if the node may answer `method` at some time: it is part of the pool and not known to lack it.
+    pub(super) fn serves(&self, method: AnyMethod) -> bool {
+        let foreign = matches!(**self.state.health(), Health::Foreign { .. } | Health::Silent);
+        !foreign && !self.is_drained() && !self.lacks_any(method)
+    }
+
+    /// Returns true if an operator has taken the node out.
     pub fn is_drained(&self) -> bool {
-        self.standing.drained.load(Ordering::Relaxed)
+        self.state.drained.load(Ordering::Relaxed)
     }
 
-    /// What last went wrong with a call, and when.
+    /// Takes the node out on an operator's behalf, or puts it back in.
+    pub fn set_drained(&self, drained: bool) {
+        self.state.drained.store(drained, Ordering::Relaxed);
+    }
+
+    /// Returns the kind of the last failed call, and its time.
     pub fn last_failure(&self) -> Option<(AttemptResult, Instant)> {
-        *lock(&self.standing.last_failure)
+        *lock(&self.state.last_failure)
     }
 
-    /// What the probes last found.
+    /// Returns the finding of the last probe.
     pub fn health(&self) -> Arc<Health> {
-        self.standing.health.load_full()
+        Arc::clone(&self.state.health())
     }
 
-    /// Takes a probe's finding in; returns the one before it if it has changed.
+    /// Takes in a probe's finding, and returns the one before if it was another.
     pub(super) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
-        let before = self.standing.health.load_full();
-        (*before != health).then(|| {
-            let healthy = health == Health::Healthy;
-            let before = self.standing.health.swap(Arc::new(health));
-            self.standing.trouble(NOT_HEALTHY, !healthy);
-            before
-        })
+        self.state.set_health(health)
     }
 
-    /// What is known of its cluster.
+    /// What is known of the node's cluster.
     pub(super) fn cluster(&self) -> &ClusterMark {
-        &self.standing.cluster
+        &self.state.cluster
     }
 
-    /// Takes one of the node's own calls a second; `false` where none is left.
-    pub(super) fn take_turn(&self, now: Instant) -> bool {
+    /// Returns true if the genesis hash decides if the node is of the pool's cluster.
+    pub(super) fn is_checked(&self) -> bool {
+        self.upstream.genesis == config::GenesisCheck::Checked
+    }
+
+    /// Returns true if the node has shown the pool's genesis hash, or need not.
+    pub(super) fn is_vouched_for(&self) -> bool {
+        !self.is_checked() || self.cluster().is_identified()
+    }
+
+    /// Returns the use of the node up to now.
+    pub(super) fn used(&self) -> Used {
+        Used { calls: self.counts().0, connections: Some(self.client.connections()) }
+    }
+
+    /// Returns true if the node has, or may have, connections younger than the genesis hash that it has shown.
+    pub(super) fn has_new_connections(&self) -> bool {
+        !self.cluster().was_asked_over(self.client.connections())
+    }
+
+    /// Returns true if calls were sent to the node since it last showed the pool's genesis hash. Tells it once.
+    pub(super) fn take_unidentified_calls(&self) -> bool {
+        self.cluster().take_unidentified_calls(self.counts().0)
+    }
+
+    /// Takes one of the node's calls a second; returns false if none is left.
+    pub(super) fn take_rate(&self, now: Instant) -> bool {
         self.rate.as_ref().is_none_or(|rate| rate.withdraw(now))
     }
 
-    /// Takes one of the node's own calls a second for a question of ours; `false` where fewer than half are left.
-    pub(super) fn take_spare_turn(&self, now: Instant) -> bool {
+    /// Takes one of the node's calls a second for a question of the gateway's own; returns false if fewer than half are
+    /// left.
+    pub(super) fn take_spare_rate(&self, now: Instant) -> bool {
         let half = self.upstream.rps.map_or(0.0, f64::from) / 2.0;
-        self.turns_left(now).is_none_or(|left| left > half) && self.take_turn(now)
+        self.rate_left(now).is_none_or(|left| left > half) && self.take_rate(now)
+    }
+
+    /// Returns how many of the node's calls a second are left; `None` without such a limit.
+    pub fn rate_left(&self, now: Instant) -> Option<f64> {
+        self.rate.as_ref().map(|rate| rate.left(now))
     }
 
     /// Makes [`Self::slot_wanted`] return once.
     pub(super) fn want_slot(&self) {
-        self.standing.slot_wanted.notify_one();
+        self.state.slot_wanted.notify_one();
     }
 
-    /// Waits until its confirmed slot is wanted.
+    /// Waits until the node's confirmed slot is wanted.
     pub(super) async fn slot_wanted(&self) {
-        self.standing.slot_wanted.notified().await;
+        self.state.slot_wanted.notified().await;
     }
 
-    /// How many of the node's own calls a second are left; `None` where it has no such limit.
-    pub fn turns_left(&self, now: Instant) -> Option<f64> {
-        self.rate.as_ref().map(|rate| rate.left(now))
-    }
-
-    /// Most calls in flight.
+    /// The highest number of calls in flight.
     pub fn max_in_flight(&self) -> usize {
         self.upstream.max_in_flight
     }
 
-    /// Calls under way at this node.
+    /// Returns the number of calls in flight.
     pub fn in_flight(&self) -> usize {
-        self.standing.in_flight.load(Ordering::Relaxed)
+        self.state.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Peak-EWMA × in-flight, in seconds.
+    /// Returns the product of peak-EWMA latency and calls in flight, in seconds.
     pub(super) fn load(&self, now: Instant) -> f64 {
-        lock(&self.standing.latency).load(self.in_flight(), now)
+        lock(&self.state.latency).load(self.in_flight(), now)
     }
 
-    /// A call that was given up for another node's answer would have taken at least this long.
+    /// Notes that a call would have taken at least this long, had it not been given up for another node's answer.
     pub(super) fn took_at_least(&self, latency: Duration, now: Instant) {
-        let mut known = lock(&self.standing.latency);
+        let mut known = lock(&self.state.latency);
         if latency.as_secs_f64() > known.seconds(now) {
             known.observe(latency, now);
         }
     }
 
-    /// Peak-EWMA latency as it counts now.
+    /// Returns the peak-EWMA latency as it counts now.
     pub fn latency(&self) -> Duration {
-        Duration::from_secs_f64(lock(&self.standing.latency).seconds(Instant::now()))
+        Duration::from_secs_f64(lock(&self.state.latency).seconds(Instant::now()))
     }
 
-    /// Its breaker goes by other settings from now on.
+    /// Replaces the settings of the breaker.
     pub(super) fn set_breaker(&self, settings: config::Breaker) {
-        self.standing.breaker(|breaker| breaker.set(settings));
+        self.state.change_breaker(|breaker| breaker.set(settings));
     }
 
-    /// Where its breaker stands.
+    /// Returns the state of the breaker.
     pub fn breaker(&self, now: Instant) -> BreakerState {
-        lock(&self.standing.breaker).state(now)
+        self.state.read_breaker(|breaker| breaker.state(now))
     }
 
-    /// Calls sent, and calls failed, since the start.
+    /// Returns the numbers of calls sent and of calls failed since the start.
     pub fn counts(&self) -> (u64, u64) {
-        (self.standing.requests.load(Ordering::SeqCst), self.standing.failures.load(Ordering::Relaxed))
+        (self.state.requests.load(Ordering::SeqCst), self.state.failures.load(Ordering::Relaxed))
     }
 
-    /// The first block that it still has, as far as known; 0 is everything.
+    /// Returns the first block that the node still holds, as far as known; 0 is everything.
     pub fn first_available(&self) -> Slot {
-        self.standing.first_available.load(Ordering::Relaxed)
+        self.state.first_available.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_first_available(&self, slot: Slot) {
-        self.standing.first_available.store(slot, Ordering::Relaxed);
+        self.state.first_available.store(slot, Ordering::Relaxed);
     }
 
-    /// Its software version.
+    /// Returns the node's software version.
     pub fn version(&self) -> Option<Arc<String>> {
-        self.standing.version.load_full()
+        self.state.version.load_full()
     }
 
     pub(super) fn set_version(&self, version: String) {
-        self.standing.version.store(Some(Arc::new(version)));
+        self.state.version.store(Some(Arc::new(version)));
     }
 
-    /// Whether it may ever answer `method` as things stand: not out of the pool, and not known to lack the method.
-    pub(super) fn serves(&self, method: Method) -> bool {
-        let foreign = matches!(**self.standing.health.load(), Health::Foreign { .. } | Health::Silent);
-        !foreign && !self.is_drained() && !self.lacks(method)
-    }
-
-    /// Remembers that it does not serve `method`.
-    pub(super) fn set_incapable(&self, method: Method) {
-        self.standing.incapable.fetch_or(bit(method), Ordering::Relaxed);
-    }
-
-    /// Forgets what it could not serve: it may have been restarted with another configuration.
-    pub(super) fn forget_incapable(&self) {
-        self.standing.incapable.store(0, Ordering::Relaxed);
-        self.standing.lacks_further.store(0, Ordering::Relaxed);
-    }
-
-    /// Takes it out by an operator's wish, or back in.
-    pub fn set_drained(&self, drained: bool) {
-        self.standing.drained.store(drained, Ordering::Relaxed);
-    }
-
-    /// Leaves it alone for `wait`, as it asked with a 429.
+    /// Leaves the node alone for `wait`, as it asked with a 429.
     pub(super) fn quiet_for(&self, wait: Duration, now: Instant) {
         let until = now + wait;
-        let mut quiet = lock(&self.standing.quiet_until);
+        let mut quiet = lock(&self.state.quiet_until);
         *quiet = Some(quiet.map_or(until, |before| before.max(until)));
-        self.standing.trouble(QUIET, true);
+        self.state.set_trouble(QUIET, true);
     }
 
-    /// How long it still wants to be left alone.
+    /// Returns how long the node still wants to be left alone.
     pub fn quiet_left(&self, now: Instant) -> Option<Duration> {
-        let mut quiet = lock(&self.standing.quiet_until);
+        let mut quiet = lock(&self.state.quiet_until);
         let left = quiet.map(|until| until.saturating_duration_since(now))?;
         if left.is_zero() {
             *quiet = None;
-            self.standing.trouble(QUIET, false);
+            self.state.set_trouble(QUIET, false);
             return None;
         }
         Some(left)
     }
 }
 
-/// The limit on a node's calls a second, if it has one; a second's calls may come at once.
+/// Returns the limit on a node's calls a second, if it has one. A second's calls may come at once.
 fn rate(upstream: &config::Upstream) -> Option<Arc<Budget>> {
     let rps = f64::from(upstream.rps?);
     Some(Arc::new(Budget::new(0.0, rps, rps)))

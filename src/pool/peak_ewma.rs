@@ -1,20 +1,24 @@
-//! Peak-EWMA latency of one node: rises at once with a slow answer, decays slowly with fast ones and with time.
+//! The peak-EWMA latency of a node, and the quantiles of a method's latencies.
 //!
-//! The method of Twitter's Finagle ("Beyond Round Robin", 2017). Pure: `now` is an argument. Time alone must bring a
-//! peak down, since a node that was slow once gets no calls that could: so a new connection's handshake counts as a
-//! peak like any other, and is forgotten like one.
+//! A peak-EWMA rises at once with a slow answer, and decays slowly with fast answers and with time. The method is that of
+//! Twitter's Finagle ("Beyond Round Robin", 2017). Time alone must bring a peak down, because a node that was slow once
+//! gets no calls that could. `now` is an argument everywhere.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How fast old answers stop counting; Finagle's default.
+use super::lock;
+use crate::methods::Method;
+
+/// The time in which the weight of an old answer falls to 1/e; Finagle's default.
 const DECAY: Duration = Duration::from_secs(10);
-/// What a node counts as before its first answer, in seconds: small, so that a new node gets its share. Nothing counts
-/// as less, else a node whose peak has faded would still stand behind one that answers in half of this.
+/// The latency of a node before its first answer, in seconds: small, so that a new node gets its share. No node counts as
+/// faster. Otherwise a node whose peak has faded would still come after one that answers in half of this.
 const UNMEASURED_S: f64 = 0.001;
 
-/// Latency of one node, in seconds.
+/// The latency of one node, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct PeakEwma {
     seconds: f64,
@@ -28,7 +32,7 @@ impl Default for PeakEwma {
 }
 
 impl PeakEwma {
-    /// Takes one answer's latency in.
+    /// Takes in the latency of one answer.
     pub fn observe(&mut self, latency: Duration, now: Instant) {
         let (latency, kept) = (latency.as_secs_f64(), self.kept(now));
         let faded = self.seconds * kept;
@@ -36,44 +40,44 @@ impl PeakEwma {
         self.at = Some(now);
     }
 
-    /// Forgets all but this answer's latency: the node is another than it was, since it was down.
+    /// Forgets all but the latency of this answer: the node was down, and is another one now.
     pub fn restart(&mut self, latency: Duration, now: Instant) {
         *self = Self { seconds: latency.as_secs_f64(), at: Some(now) };
     }
 
-    /// The latency as it counts now, in seconds.
+    /// Returns the latency as it counts now, in seconds.
     pub fn seconds(&self, now: Instant) -> f64 {
         (self.seconds * self.kept(now)).max(UNMEASURED_S)
     }
 
-    /// What choosing this node costs, with `in_flight` calls under way there already.
+    /// Returns the cost of choosing this node, with `in_flight` calls under way there already.
     #[expect(clippy::cast_precision_loss, reason = "in-flight counts are far below 2^52")]
     pub fn load(&self, in_flight: usize, now: Instant) -> f64 {
         self.seconds(now) * (in_flight as f64 + 1.0)
     }
 
-    /// The share of the last value that still counts.
+    /// Returns the share of the last value that still counts.
     fn kept(&self, now: Instant) -> f64 {
         self.at.map_or(0.0, |at| (-now.saturating_duration_since(at).div_duration_f64(DECAY)).exp())
     }
 }
 
-/// Quantiles of a method's recent latencies, over a window of answers.
+/// The quantiles of recent latencies, over a window of answers.
 #[derive(Debug, Default)]
 pub struct Quantiles {
     window: Vec<Duration>,
     next: usize,
-    /// The window in order, as it was when it was last put in order.
+    /// A sorted copy of the window, from the last time that it was sorted.
     sorted: Vec<Duration>,
 }
 
-/// Answers that the quantiles look back on.
+/// The number of answers in the window.
 const WINDOW: usize = 256;
-/// Answers between two orderings: sorting 256 numbers is some microseconds.
+/// The number of answers between two sortings, which take some microseconds.
 const EVERY: usize = 32;
 
 impl Quantiles {
-    /// Takes one answer's latency in.
+    /// Takes in the latency of one answer.
     pub fn observe(&mut self, latency: Duration) {
         if self.window.len() < WINDOW {
             self.window.push(latency);
@@ -87,7 +91,7 @@ impl Quantiles {
         }
     }
 
-    /// What the given share of answers, 0.0 to 1.0, was not slower than; `None` before the first 32 answers.
+    /// Returns the latency that the given share of answers, 0.0 to 1.0, did not exceed; `None` before the first 32 answers.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -97,6 +101,22 @@ impl Quantiles {
     pub fn at(&self, share: f64) -> Option<Duration> {
         let last = self.sorted.len().checked_sub(1)?;
         Some(self.sorted[((self.sorted.len() as f64 * share) as usize).min(last)])
+    }
+}
+
+/// The recent latencies of each of the eight methods, over all nodes.
+#[derive(Debug, Default)]
+pub(super) struct Latencies([Mutex<Quantiles>; 8]);
+
+impl Latencies {
+    /// Takes in the latency of one answer.
+    pub(super) fn observe(&self, method: Method, latency: Duration) {
+        lock(&self.0[method.index()]).observe(latency);
+    }
+
+    /// Returns the latency that the given share of the method's answers did not exceed; `None` while too few are known.
+    pub(super) fn quantile(&self, method: Method, share: f64) -> Option<Duration> {
+        lock(&self.0[method.index()]).at(share)
     }
 }
 

@@ -1,46 +1,46 @@
-//! Which node is asked: usable ones first, near the frontier first, lowest tier first, then the trial of a half-open
-//! breaker, then power of two choices.
+//! The rule of selection: usable nodes first, then those near the frontier, then the lowest tier, then the trial of a
+//! half-open breaker, then power of two choices.
 //!
-//! Pure: a snapshot of the nodes and a random draw are arguments. Health, lag and breaker never empty the pool: where
-//! nothing is usable the least bad node is asked, better a doubtful node than none.
+//! A snapshot of the nodes and a random draw are arguments. Health, lag and breaker never empty the pool: if no node is
+//! usable, the least bad one is asked.
 
 use std::cmp::Ordering;
 
-/// Why a node is not usable for a call, mildest first. The order is the order in which doubtful nodes are asked.
+/// A reason why a node is not usable for a call, mildest first. Where no node is usable they are asked in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unusable {
-    /// Has not shown the slot that the call's floor names.
+    /// The node has not shown the slot that the call wants.
     BelowFloor,
-    /// Does not hold the block's slot, or has not reached it.
+    /// The node does not hold the block's slot, or has not reached it.
     NoHistory,
-    /// Further behind the frontier than `pool.max_slot_lag`.
+    /// The node is further behind the frontier than `pool.max_slot_lag`.
     Lagging,
-    /// Says itself that it is behind or not well.
+    /// The node says itself that it is behind or not well.
     Unhealthy,
-    /// Its breaker is open.
+    /// The node's breaker is open.
     BreakerOpen,
-    /// Has not answered a probe yet.
+    /// The node has not answered a probe yet.
     Unprobed,
-    /// Does not answer its probes.
+    /// The node does not answer its probes.
     Unreachable,
-    /// Does not serve the method. Asked only where no other may be, so that its own word passes through.
+    /// The node does not serve the method. It is asked only if no other node may be, so that its own answer passes through.
     Incapable,
-    /// It asked to be left alone for a while (429). Never asked.
+    /// The node asked to be left alone for a while (429). Never asked.
     Quiet,
-    /// At its own limit of calls in flight or a second. Never asked.
+    /// The node is at its limit of calls in flight or a second. Never asked.
     Busy,
-    /// Drained by an operator. Never asked.
+    /// An operator has taken the node out. Never asked.
     Drained,
-    /// Has not shown the pool's genesis hash. Never asked.
+    /// The node has not shown the pool's genesis hash. Never asked.
     Unidentified,
-    /// Of another cluster. Never asked.
+    /// The node is of another cluster. Never asked.
     Foreign,
-    /// Has been asked for this call already. Never asked again.
+    /// The node has been asked for this call already. Never asked again.
     Tried,
 }
 
 impl Unusable {
-    /// The word for pages, logs and `data.attempts`.
+    /// Returns the word for pages, logs and `data.attempts`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::BelowFloor => "below_floor",
@@ -60,7 +60,7 @@ impl Unusable {
         }
     }
 
-    /// Whether a pool with nothing better may still ask it.
+    /// Returns true if a pool without a usable node may still ask the node.
     pub fn askable(self) -> bool {
         self < Self::Quiet
     }
@@ -69,17 +69,17 @@ impl Unusable {
 /// One node as it stands for one call.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate {
-    /// Its position in the pool.
+    /// The position of the node in the pool.
     pub node: usize,
-    /// Why it is not usable, the worst reason; `None` if it is.
+    /// The worst reason why the node is not usable; `None` if it is.
     pub unusable: Option<Unusable>,
-    /// Whether it is within `cache.max_lag_slots` of the frontier at the asked commitment.
+    /// True if the node is within `cache.max_lag_slots` of the frontier at the call's commitment.
     pub near: bool,
-    /// Its breaker is half-open, and this call would find out whether it is back.
+    /// True if the breaker of the node is half-open, and this call would be its trial.
     pub trial: bool,
-    /// Lower tiers first.
+    /// The tier; lower tiers come first.
     pub tier: u8,
-    /// Peak-EWMA × in-flight, in seconds.
+    /// The product of peak-EWMA latency and calls in flight, in seconds.
     pub load: f64,
 }
 
@@ -88,11 +88,11 @@ pub struct Candidate {
 pub struct Drawn {
     /// The node to ask.
     pub node: usize,
-    /// The other one that was drawn, and has the higher load.
+    /// The other node that was drawn, which has the higher load.
     pub rival: Option<usize>,
 }
 
-/// The node to ask; `None` where none may be asked. `draw` is any random number.
+/// Returns the node to ask; `None` if none may be asked. `draw` is any random number.
 pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Drawn> {
     let usable = || candidates.iter().filter(|c| c.unusable.is_none());
     let near = usable().any(|c| c.near);
@@ -102,8 +102,7 @@ pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Drawn> {
         return Some(Drawn { node: least_bad.node, rival: None });
     };
     let best = usable().filter(|c| c.near == near && c.tier == tier);
-    // A trial goes first, whatever the node's load: how slow it was before says nothing of whether it is back. But not
-    // by a call that has failed once already.
+    // A trial goes first, whatever the node's load was before. A call that has failed once already is no trial.
     let retry = candidates.iter().any(|c| c.unusable == Some(Unusable::Tried));
     if !retry && let Some(trial) = best.clone().find(|c| c.trial) {
         return Some(Drawn { node: trial.node, rival: None });
@@ -125,7 +124,7 @@ fn by_load(a: &Candidate, b: &Candidate) -> Ordering {
     a.load.total_cmp(&b.load)
 }
 
-/// Two different positions below `len` (the same twice where `len` is 1), evenly drawn.
+/// Draws two different positions below `len` evenly; one position twice if `len` is 1.
 #[expect(clippy::cast_possible_truncation, reason = "both results are below len")]
 fn two_of(len: usize, draw: u64) -> (usize, usize) {
     let n = len as u64;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use slotfront::config::{Config, GenesisCheck, Secret};
 use slotfront::methods::{Commitment, Slot};
-use slotfront::pool::member::Health;
+use slotfront::pool::health::Health;
 use slotfront::pool::select::Unusable;
 use slotfront::sim::{Cluster, Fault, Settings};
 use tokio::net::TcpListener;
@@ -154,7 +154,7 @@ async fn a_silent_node_is_asked_alone_or_unchecked() {
     stage
         .until("its silence is known", || {
             let member = &stage.front().pool.members()[0];
-            *member.health() == slotfront::pool::member::Health::Silent
+            *member.health() == slotfront::pool::health::Health::Silent
         })
         .await;
     let asked = stage.cluster.node(0).calls("getBlock");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Commitment, Method, Profile, Query, Slot};
 use slotfront::node::NodeReply;
-use slotfront::pool::{Ask, Caller, Reply};
+use slotfront::pool::{Caller, Reply, UpstreamRequest};
 use slotfront::sim::Fault;
 use slotfront::telemetry::Trace;
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ fn query(method: Method, params: &Value) -> Query {
 
 async fn ask(stage: &Stage, query: Query, floor: Slot) -> Reply {
     let deadline = Instant::now() + Duration::from_secs(5);
-    let ask = Ask {
+    let ask = UpstreamRequest {
         query,
         floor: Some(floor),
         prefer: None,

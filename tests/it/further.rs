@@ -1,9 +1,13 @@
 //! Read methods beyond the eight: off, forwarded, limited and retried like the eight; and writes, refused by name.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use serde_json::{Value, json};
-use slotfront::config::Config;
+use slotfront::config::{Config, Secret};
 use slotfront::methods::{AnyMethod, Commitment, Further, Method};
 use slotfront::sim::Fault;
+use socket2::{Domain, Socket, Type};
 
 use crate::harness::Stage;
 
@@ -106,10 +110,76 @@ async fn a_node_that_fails_or_lacks_the_method_is_left_for_another() {
 }
 
 #[tokio::test]
+async fn a_retry_is_counted_only_where_another_node_is_asked() {
+    let stage = Stage::of(1, on).await;
+    stage.cluster.node(0).fault_on("getBalance", Fault::Status(500), None);
+    for _ in 0..3 {
+        assert_eq!(stage.call("getBalance", json!([])).await.status, 502);
+    }
+    let metrics = stage.admin("/metrics").await.text;
+    let retries = metrics.lines().filter(|line| line.starts_with("slotfront_upstream_retries_total{"));
+    assert_eq!(retries.filter(|line| !line.ends_with(" 0")).collect::<Vec<_>>(), [""; 0]);
+}
+
+#[tokio::test]
+async fn of_several_refusals_the_slot_comes_before_the_method() {
+    let stage = Stage::of(2, |config| {
+        on(config);
+        config.upstreams[1].tier = 1;
+    })
+    .await;
+    for (node, code) in [(0, -32016), (1, -32601)] {
+        let refusal = Fault::Error { code, message: "no".to_owned() };
+        stage.cluster.node(node).fault_on("getBalance", refusal, None);
+    }
+    let reply = stage.call("getBalance", json!([])).await;
+    assert_eq!((reply.status, reply.code()), (200, -32016));
+    assert_eq!([0, 1].map(|node| stage.cluster.node(node).calls("getBalance")), [1, 1]);
+}
+
+/// An address whose connections are neither accepted nor refused; it stays so while the sockets are kept.
+fn unanswering() -> (SocketAddr, Vec<Socket>) {
+    let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let listener = socket();
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a free port");
+    listener.listen(0).expect("it listens");
+    let address = listener.local_addr().ok().and_then(|address| address.as_socket()).expect("an address");
+    let mut kept = vec![listener];
+    // The kernel takes some connections before it lets the others wait.
+    loop {
+        let waiting = socket();
+        let connected = waiting.connect_timeout(&address.into(), Duration::from_millis(500));
+        kept.push(waiting);
+        if connected.is_err() {
+            return (address, kept);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_takes_too_long_is_tried_elsewhere() {
+    let (nodes, _kept): (Vec<_>, Vec<_>) = (0..2).map(|_| unanswering()).unzip();
+    let change = |config: &mut Config| {
+        on(config);
+        config.pool.connect_timeout = Duration::from_millis(20);
+        // The caller has less time than the attempt.
+        config.pool.forward_timeout = Duration::from_hours(1);
+        for (upstream, node) in config.upstreams.iter_mut().zip(&nodes) {
+            upstream.url = Secret::new(format!("http://{node}"));
+        }
+    };
+    let stage = Stage::before_any_probe(2, change, |_| {}).await;
+    let reply = stage.call("getBalance", json!([])).await;
+    let reasons = reply.json()["error"]["data"]["attempts"].as_array().cloned().unwrap_or_default();
+    let reasons: Vec<_> = reasons.iter().map(|attempt| attempt["reason"].clone()).collect();
+    assert_eq!(reasons, ["timeout", "timeout"], "{}", reply.text);
+}
+
+#[tokio::test]
 async fn hangs_of_a_forwarded_method_open_no_breaker() {
     let stage = Stage::of(1, |config| {
         on(config);
-        config.pool.forward_timeout = std::time::Duration::from_millis(50);
+        config.pool.forward_timeout = Duration::from_millis(50);
         config.pool.breaker.failures = 2;
         config.pool.retries = 0;
     })

@@ -8,7 +8,7 @@ use slotfront::config::Hedge;
 use slotfront::error::Error;
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Method, Profile, Query};
-use slotfront::pool::{Ask, Caller, Reply};
+use slotfront::pool::{Caller, Reply, UpstreamRequest};
 use slotfront::sim::Fault;
 use slotfront::telemetry::Trace;
 use tokio::time::Instant;
@@ -42,7 +42,7 @@ async fn call(stage: &Stage, alone: bool) -> Result<Reply, Error> {
     stage
         .front()
         .pool
-        .call(&Ask {
+        .call(&UpstreamRequest {
             query,
             floor: None,
             prefer: None,

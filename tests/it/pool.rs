@@ -7,7 +7,7 @@ use slotfront::breaker::BreakerState;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{Commitment, Query};
 use slotfront::pool::select::Unusable;
-use slotfront::pool::{Ask, Caller};
+use slotfront::pool::{Caller, UpstreamRequest};
 use slotfront::sim::Fault;
 use slotfront::telemetry::Trace;
 use tokio::time::Instant;
@@ -105,7 +105,7 @@ async fn a_callers_short_patience_is_no_mark_against_the_node() {
     let breaker = stage.front().config.pool.breaker;
     let call = async |patience_ms| {
         let deadline = Instant::now() + Duration::from_millis(patience_ms);
-        let ask = Ask {
+        let ask = UpstreamRequest {
             query: Query::ClusterNodes,
             floor: None,
             prefer: None,
@@ -136,7 +136,7 @@ async fn one_callers_heavy_calls_do_not_open_a_breaker() {
     let call = async |caller: usize, query: Query| {
         let deadline = Instant::now() + Duration::from_secs(10);
         let (caller, trace) = (Caller::numbered(caller), Trace::default());
-        let ask = Ask { query, floor: None, prefer: None, alone: false, deadline, caller, trace };
+        let ask = UpstreamRequest { query, floor: None, prefer: None, alone: false, deadline, caller, trace };
         pool.call(&ask).await.unwrap();
     };
     let breaker = || pool.members()[0].breaker(Instant::now());

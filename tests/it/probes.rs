@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Commitment, Method, Profile, Pubkey, Query};
-use slotfront::pool::{Ask, Caller};
+use slotfront::pool::{Caller, UpstreamRequest};
 use slotfront::telemetry::Trace;
 use tokio::time::Instant;
 
@@ -23,7 +23,7 @@ async fn a_slot_that_answers_tell_is_not_asked_for() {
     let before = counts();
     while counts().0 < before.0 + 8 {
         let deadline = Instant::now() + Duration::from_secs(5);
-        let ask = Ask {
+        let ask = UpstreamRequest {
             query: query.clone(),
             floor: None,
             prefer: None,

@@ -1,88 +1,87 @@
-//! One call's place at a node, and what its end says of the node.
+//! One call under way at a node, and what its end says of the node.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::caller::Caller;
-use super::super::lock;
 use super::Member;
 use crate::breaker::Breaker;
 use crate::methods::Method;
 use crate::node::Fault;
+use crate::pool::caller::Caller;
+use crate::pool::lock;
 use crate::telemetry::AttemptResult;
 
-impl Member {
-    /// Takes one call's place at this node.
-    pub(in crate::pool) fn start(
-        &self,
-        method: Option<Method>,
-        caller: Caller,
-        now: Instant,
-    ) -> InFlight<'_> {
-        self.standing.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.standing.places.take(caller);
-        // Before its cluster is looked at once more when the call has ended.
-        self.standing.requests.fetch_add(1, Ordering::SeqCst);
-        let trial = self.standing.breaker(|breaker| breaker.started(now));
-        InFlight { member: self, method, caller, trial, settled: false, ended: false }
-    }
-}
-
-/// One call's place at a node; dropping it before the call has ended (nobody waits any more) says nothing of the node's
-/// health.
+/// One call under way at a node. Dropping it before the call has ended says nothing of the node's health, because it only
+/// means that nobody waits any more.
 pub(in crate::pool) struct InFlight<'a> {
     member: &'a Member,
-    /// `None` for one that is forwarded.
+    /// `None` for a passthrough method.
     method: Option<Method>,
     caller: Caller,
-    /// It is the half-open breaker's probe.
+    /// True if the call is the trial of a half-open breaker.
     trial: bool,
-    /// The breaker knows how it went.
+    /// True once the breaker has heard of the call.
     settled: bool,
     ended: bool,
 }
 
-impl InFlight<'_> {
-    /// Whether it finds out for the half-open breaker if the node is back.
+impl<'a> InFlight<'a> {
+    /// Begins a call at `member`.
+    pub(in crate::pool) fn begin(
+        member: &'a Member,
+        method: Option<Method>,
+        caller: Caller,
+        now: Instant,
+    ) -> Self {
+        let state = &member.state;
+        state.in_flight.fetch_add(1, Ordering::Relaxed);
+        state.by_caller.add(caller);
+        // Counted before the request is sent. The node's cluster is compared with this count once the call has ended.
+        state.requests.fetch_add(1, Ordering::SeqCst);
+        let trial = state.change_breaker(|breaker| breaker.started(now));
+        Self { member, method, caller, trial, settled: false, ended: false }
+    }
+
+    /// Returns true if the call is the trial of a half-open breaker.
     pub(in crate::pool) fn is_trial(&self) -> bool {
         self.trial
     }
 
-    /// The call has outlasted `pool.breaker.slow`: a hang is a fault, and counts from now on, unless it may be the call's
-    /// own weight. Returns whether this has opened the breaker.
+    /// Notes that the call has outlasted `pool.breaker.slow`. A hang is a fault and counts from now on, unless the call
+    /// itself may be what is slow. Returns true if this opened the breaker.
     pub(in crate::pool) fn hangs(&mut self, now: Instant) -> bool {
-        if self.settled || !self.member.standing.slowness.counts(self.caller, self.method) {
+        if self.settled || !self.member.state.slowness.counts(self.caller, self.method) {
             return false;
         }
         self.settled = true;
-        self.member.standing.breaker(|breaker| breaker.failed(now))
+        self.member.state.change_breaker(|breaker| breaker.failed(now))
     }
 
-    /// The call has ended in a way that is neither for the node nor against it.
+    /// Ends the call in a way that says nothing of the node.
     pub(in crate::pool) fn says_nothing(mut self) {
         self.ended = true;
     }
 
-    /// The call has ended, well or not. Returns whether this has opened the breaker.
+    /// Ends the call, with the fault of the node if there was one. Returns true if this opened the breaker.
     pub(in crate::pool) fn ended(mut self, fault: Option<Fault>, latency: Duration, now: Instant) -> bool {
-        let member = self.member;
+        let state = &self.member.state;
         self.ended = true;
         if matches!(fault, None | Some(Fault::Timeout)) {
-            lock(&member.standing.latency).observe(latency, now);
+            lock(&state.latency).observe(latency, now);
         }
         if let Some(fault) = fault.filter(|fault| *fault != Fault::GivenUp) {
-            member.standing.failures.fetch_add(1, Ordering::Relaxed);
-            *lock(&member.standing.last_failure) = Some((fault.result(), now));
+            state.failures.fetch_add(1, Ordering::Relaxed);
+            *lock(&state.last_failure) = Some((fault.result(), now));
         }
         if std::mem::replace(&mut self.settled, true) {
             return false;
         }
-        member.standing.breaker(|breaker| match fault {
+        state.change_breaker(|breaker| match fault {
             None => {
                 if !breaker.is_closed() {
-                    lock(&member.standing.latency).restart(latency, now);
+                    lock(&state.latency).restart(latency, now);
                 }
                 breaker.succeeded();
                 false
@@ -98,13 +97,14 @@ impl InFlight<'_> {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.member.standing.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.member.standing.places.give_back(self.caller);
+        let state = &self.member.state;
+        state.in_flight.fetch_sub(1, Ordering::Relaxed);
+        state.by_caller.remove(self.caller);
         if !self.ended {
             self.member.metrics.requests.at((self.method, AttemptResult::Cancelled)).inc();
         }
         if !self.settled {
-            self.member.standing.breaker(Breaker::released);
+            state.change_breaker(Breaker::released);
         }
     }
 }

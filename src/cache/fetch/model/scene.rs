@@ -28,7 +28,7 @@ const BELIEVED: u64 = 64;
 
 /// A call that went up.
 pub(super) struct Call {
-    pub(super) ask: Ask,
+    pub(super) ask: UpstreamRequest,
     pub(super) sent_at: Instant,
     /// How often the cache had been emptied before.
     pub(super) era: u32,
@@ -69,7 +69,7 @@ pub(super) struct Scene<W> {
     pub(super) step: usize,
     cache: Arc<Cache>,
     tasks: TaskTracker,
-    going_up: UnboundedReceiver<(Ask, WayBack)>,
+    going_up: UnboundedReceiver<(UpstreamRequest, WayBack)>,
     waiting: Vec<Caller<W>>,
 }
 

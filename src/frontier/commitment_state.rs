@@ -1,0 +1,117 @@
+//! The decision which report the frontier follows, for one commitment. All inputs are arguments.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::node_slots::FrontierNode;
+use crate::methods::Slot;
+
+/// A node that leads alone is believed once it has kept advancing for this long: the other nodes are the ones that stand
+/// still.
+const LONELY_LEAD_BELIEVED_AFTER: Duration = Duration::from_secs(10);
+/// A frontier that no usable node has reached for this long falls to the highest report.
+const UNREACHED_FALLS_AFTER: Duration = Duration::from_secs(30);
+
+/// The reports of one node at one commitment.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Report {
+    /// The newest slot; `None` before the first report.
+    pub(super) slot: Option<Slot>,
+    /// The newest slot that was believed. A report that continues from it needs no confirmation.
+    believed: Option<Slot>,
+    /// The time and the slot of the first report since the node was last believed.
+    doubted_since: Option<(Instant, Slot)>,
+}
+
+impl Report {
+    /// Returns true if `slot` is believed. `confirmed` is true if another node confirms it, or if there is no other node.
+    /// A slot up to `lead` above the believed one continues from it.
+    fn decide(&mut self, slot: Slot, confirmed: bool, lead: u64, now: Instant) -> bool {
+        let continues = self.believed.is_some_and(|believed| slot <= believed.saturating_add(lead));
+        let (since, from) = *self.doubted_since.get_or_insert((now, slot));
+        let advancing = slot > from && now.duration_since(since) >= LONELY_LEAD_BELIEVED_AFTER;
+        let believed = confirmed || continues || advancing;
+        if believed {
+            (self.believed, self.doubted_since) = (Some(slot), None);
+        }
+        believed
+    }
+}
+
+/// The reports of all nodes at one commitment, and the frontier that follows from them.
+#[derive(Debug)]
+pub(super) struct CommitmentState {
+    /// In the order of the nodes.
+    pub(super) reports: Vec<Report>,
+    frontier: Slot,
+    /// True if the frontier came from a believed node. An untrusted frontier, as before the second node of a pool has
+    /// reported, is given up for any other candidate.
+    trusted: bool,
+    reached_at: Option<Instant>,
+}
+
+/// The slot that the reports speak for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FrontierCandidate {
+    slot: Slot,
+    believed: bool,
+}
+
+/// The effect of the reports on a frontier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Moved {
+    pub(super) frontier: Slot,
+    /// True if the frontier has fallen.
+    pub(super) reset: bool,
+}
+
+impl CommitmentState {
+    pub(super) fn new(nodes: usize) -> Self {
+        let reports = vec![Report::default(); nodes];
+        Self { reports, frontier: 0, trusted: false, reached_at: None }
+    }
+
+    /// Decides the frontier by the reports of the usable `nodes`. `lead` is how far one node may be ahead alone.
+    pub(super) fn decide(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> Moved {
+        let mut reset = false;
+        if let Some(FrontierCandidate { slot, believed }) = self.candidate(nodes, lead, now) {
+            let unreached = self.reached_at.is_none_or(|at| now.duration_since(at) >= UNREACHED_FALLS_AFTER);
+            if slot >= self.frontier || !self.trusted || unreached {
+                reset = slot < self.frontier;
+                self.trusted = believed || (self.trusted && slot == self.frontier);
+                self.frontier = slot;
+                self.reached_at = Some(now);
+            }
+        }
+        Moved { frontier: self.frontier, reset }
+    }
+
+    /// Returns the highest report if it is believed, otherwise the second highest. A single report is all there is,
+    /// believed or not.
+    fn candidate(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> Option<FrontierCandidate> {
+        let mut usable: Vec<(usize, Slot)> = (0..self.reports.len())
+            .filter(|&i| nodes[i].usable)
+            .filter_map(|i| Some((i, self.reports[i].slot?)))
+            .collect();
+        usable.sort_unstable_by_key(|(_, slot)| std::cmp::Reverse(*slot));
+        for (report, _) in self.reports.iter_mut().zip(nodes).filter(|(_, node)| !node.usable) {
+            report.doubted_since = None;
+        }
+        let pool_of_one = self.reports.len() == 1;
+        let close = |a: usize, b: usize| usable[a].1 - usable[b].1 <= lead;
+        let candidates: Vec<FrontierCandidate> = (0..usable.len())
+            .map(|at| {
+                let confirmed = pool_of_one
+                    || (at > 0 && close(at - 1, at))
+                    || (at + 1 < usable.len() && close(at, at + 1));
+                let (node, slot) = usable[at];
+                FrontierCandidate { slot, believed: self.reports[node].decide(slot, confirmed, lead, now) }
+            })
+            .collect();
+        match candidates.as_slice() {
+            [leader, second, ..] if !leader.believed => Some(*second),
+            candidates => candidates.first().copied(),
+        }
+    }
+}

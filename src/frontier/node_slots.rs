@@ -1,0 +1,62 @@
+//! The slots that one node has shown.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::methods::{Commitment, Slot};
+
+/// The slots that one node has shown, for reads without a lock; by [`Commitment::index`].
+#[derive(Debug)]
+pub struct NodeSlots {
+    /// The newest slot.
+    slots: [AtomicU64; 3],
+    /// The time at which an answer last told the newest slot, in milliseconds after the frontier was made.
+    told_ms: [AtomicU64; 3],
+}
+
+/// Stands for no slot and for no time, before the first report.
+const NONE: u64 = u64::MAX;
+
+impl Default for NodeSlots {
+    fn default() -> Self {
+        let unknown = || std::array::from_fn(|_| AtomicU64::new(NONE));
+        Self { slots: unknown(), told_ms: unknown() }
+    }
+}
+
+impl NodeSlots {
+    /// Returns the newest slot that the node is known to have reached; `None` before its first report.
+    pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
+        let slot = self.slots[commitment.index()].load(Ordering::Acquire);
+        (slot != NONE).then_some(slot)
+    }
+
+    /// Returns the time at which an answer last told the newest slot, in milliseconds after the frontier was made.
+    pub(super) fn told_ms(&self, commitment: Commitment) -> Option<u64> {
+        let told = self.told_ms[commitment.index()].load(Ordering::Relaxed);
+        (told != NONE).then_some(told)
+    }
+
+    pub(super) fn set(&self, commitment: Commitment, slot: Option<Slot>) {
+        self.slots[commitment.index()].store(slot.unwrap_or(NONE), Ordering::Release);
+    }
+
+    pub(super) fn set_told(&self, commitment: Commitment, ms: Option<u64>) {
+        self.told_ms[commitment.index()].store(ms.unwrap_or(NONE), Ordering::Relaxed);
+    }
+}
+
+/// A node whose reports the frontier counts.
+#[derive(Debug)]
+pub(super) struct FrontierNode {
+    pub(super) node: usize,
+    /// True while the node's reports count: it answers its probes, is healthy and of the pool's cluster.
+    pub(super) usable: bool,
+    pub(super) slots: Arc<NodeSlots>,
+}
+
+impl FrontierNode {
+    pub(super) fn new(node: usize) -> Self {
+        Self { node, usable: true, slots: Arc::default() }
+    }
+}

@@ -1,0 +1,78 @@
+//! The health of a node, as its probes last found it.
+
+/// The finding of the last probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// No probe has come back yet.
+    Unprobed,
+    /// The node says that it is well.
+    Healthy,
+    /// The node says that it is not well, in its own words.
+    Unhealthy(String),
+    /// The node does not answer, for this reason.
+    Unreachable(&'static str),
+    /// The node does not tell its genesis hash, and the pool's is known.
+    Silent,
+    /// The node is of another cluster.
+    Foreign {
+        /// The node's genesis hash.
+        theirs: String,
+        /// The pool's genesis hash.
+        ours: String,
+    },
+}
+
+impl Health {
+    /// Returns true if a change from `before` is worth a log line. The same state in other words is not.
+    pub(super) fn is_news(&self, before: &Self) -> bool {
+        std::mem::discriminant(before) != std::mem::discriminant(self)
+    }
+
+    /// Logs that the node with this name has changed to this health.
+    pub(super) fn report(&self, name: &str, before: &Self) {
+        match self {
+            Self::Healthy if *before == Self::Unprobed => {
+                tracing::info!(upstream.name = name, "upstream is healthy");
+            }
+            Self::Healthy => tracing::info!(upstream.name = name, "upstream is healthy again"),
+            Self::Unhealthy(why) => {
+                tracing::warn!(upstream.name = name, why, "upstream says it is unhealthy");
+            }
+            Self::Unreachable(why) => {
+                tracing::warn!(upstream.name = name, why, "upstream does not answer its probes");
+            }
+            Self::Silent => tracing::error!(
+                upstream.name = name,
+                "upstream does not tell its genesis hash and is not asked; \
+                 set genesis = \"unchecked\" for it if it is of the pool's cluster"
+            ),
+            Self::Foreign { theirs, ours } => tracing::error!(
+                upstream.name = name,
+                genesis.theirs = theirs,
+                genesis.ours = ours,
+                "upstream is of another cluster and is not asked; set pool.genesis_hash if it is the right one"
+            ),
+            Self::Unprobed => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_kind_of_health_is_news() {
+        let behind = |slots: u64| Health::Unhealthy(format!("Node is behind by {slots} slots (-32005)"));
+        for (before, now, expected) in [
+            (Health::Unprobed, Health::Healthy, true),
+            (Health::Healthy, behind(130), true),
+            (behind(130), behind(131), false),
+            (behind(130), Health::Unreachable("connect"), true),
+            (Health::Unreachable("connect"), Health::Unreachable("timeout"), false),
+            (Health::Unreachable("timeout"), Health::Healthy, true),
+        ] {
+            assert_eq!(now.is_news(&before), expected, "{before:?} to {now:?}");
+        }
+    }
+}

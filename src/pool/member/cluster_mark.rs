@@ -1,0 +1,76 @@
+//! The cluster of one node, by the genesis hash that the node has shown.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::pool::lock;
+
+/// What is known of one node's cluster.
+#[derive(Debug, Default)]
+pub(in crate::pool) struct ClusterMark {
+    /// True if the node showed the pool's genesis hash when it was last asked for its own.
+    identified: AtomicBool,
+    /// True if the genesis hash that the node last told is the pool's, however long ago.
+    told_ours: AtomicBool,
+    /// The use of the node up to the time at which it last showed its genesis hash.
+    at: Mutex<Used>,
+}
+
+/// The use of a node up to some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::pool) struct Used {
+    pub(super) calls: u64,
+    /// `None` if the node is to be asked again whatever its connections are.
+    pub(super) connections: Option<u64>,
+}
+
+impl ClusterMark {
+    /// Returns true if the node has shown the pool's genesis hash.
+    pub(in crate::pool) fn is_identified(&self) -> bool {
+        self.identified.load(Ordering::SeqCst)
+    }
+
+    /// Returns true if the genesis hash that the node last told is the pool's.
+    pub(in crate::pool) fn told_ours(&self) -> bool {
+        self.told_ours.load(Ordering::SeqCst)
+    }
+
+    /// Notes that the node has shown the pool's genesis hash, asked for it when it had been `used` so far.
+    pub(in crate::pool) fn set_identified(&self, used: Used) {
+        *lock(&self.at) = used;
+        self.told_ours.store(true, Ordering::SeqCst);
+        self.identified.store(true, Ordering::SeqCst);
+    }
+
+    /// Notes that the node does not show the pool's genesis hash any more.
+    pub(in crate::pool) fn set_unidentified(&self) {
+        self.identified.store(false, Ordering::SeqCst);
+    }
+
+    /// Notes that the node's genesis hash is not the pool's.
+    pub(in crate::pool) fn set_not_ours(&self) {
+        self.told_ours.store(false, Ordering::SeqCst);
+        self.set_unidentified();
+    }
+
+    /// Notes the connections over which the node did not tell its genesis hash. Asking again over them is of no use.
+    pub(in crate::pool) fn set_asked_over(&self, used: Used) {
+        lock(&self.at).connections = used.connections;
+    }
+
+    /// Returns true if the node was last asked when it had this number of connections.
+    pub(super) fn was_asked_over(&self, connections: u64) -> bool {
+        lock(&self.at).connections == Some(connections)
+    }
+
+    /// Makes [`Self::was_asked_over`] return false until the node has told its genesis hash.
+    pub(in crate::pool) fn ask_again(&self) {
+        lock(&self.at).connections = None;
+    }
+
+    /// Returns true if the node had been sent fewer than `calls` calls when it last showed the pool's genesis hash.
+    /// Notes `calls`, so that the next call of this function with the same number returns false.
+    pub(super) fn take_unidentified_calls(&self, calls: u64) -> bool {
+        std::mem::replace(&mut lock(&self.at).calls, calls) != calls
+    }
+}

@@ -1,0 +1,125 @@
+//! The changing state of one node: health, breaker, load, capabilities, and counts.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::cluster_mark::ClusterMark;
+use crate::breaker::Breaker;
+use crate::config;
+use crate::pool::caller::{CallerCounts, Slowness};
+use crate::pool::health::Health;
+use crate::pool::lock;
+use crate::pool::peak_ewma::PeakEwma;
+use crate::telemetry::AttemptResult;
+
+/// The state of one node. A reload that only changes how the node is asked keeps it.
+pub(super) struct NodeState {
+    /// The bits below, set while the slower checks that they stand for are needed. No bit is set for a node that is well.
+    troubles: AtomicU8,
+    pub(super) in_flight: AtomicUsize,
+    pub(super) by_caller: CallerCounts,
+    pub(super) slowness: Slowness,
+    pub(super) latency: Mutex<PeakEwma>,
+    breaker: Mutex<Breaker>,
+    health: ArcSwap<Health>,
+    /// A bit per [`Method::index`](crate::methods::Method::index) that the node does not serve.
+    pub(super) incapable: AtomicU8,
+    /// A bit per [`Further::index`](crate::methods::Further::index) that the node does not serve.
+    pub(super) incapable_further: AtomicU64,
+    pub(super) first_available: AtomicU64,
+    pub(super) quiet_until: Mutex<Option<Instant>>,
+    pub(super) drained: AtomicBool,
+    pub(super) version: ArcSwapOption<String>,
+    pub(super) cluster: ClusterMark,
+    pub(super) requests: AtomicU64,
+    pub(super) failures: AtomicU64,
+    pub(super) last_failure: Mutex<Option<(AttemptResult, Instant)>>,
+    /// True once a task probes the node.
+    pub(super) probed: AtomicBool,
+    /// Notified when the node's confirmed slot is wanted before the next probe.
+    pub(super) slot_wanted: Notify,
+}
+
+/// Set while the node is not healthy.
+pub(super) const NOT_HEALTHY: u8 = 1;
+/// Set while the node's breaker is not closed.
+pub(super) const BREAKER: u8 = 2;
+/// Set once the node has asked to be left alone, until the wait has been found to be over.
+pub(super) const QUIET: u8 = 4;
+
+impl NodeState {
+    /// Returns the state of a node that has not been heard of yet.
+    pub(super) fn new(breaker: config::Breaker) -> Self {
+        Self {
+            troubles: AtomicU8::new(NOT_HEALTHY),
+            in_flight: AtomicUsize::new(0),
+            by_caller: CallerCounts::default(),
+            slowness: Slowness::default(),
+            latency: Mutex::default(),
+            breaker: Mutex::new(Breaker::new(breaker)),
+            health: ArcSwap::from_pointee(Health::Unprobed),
+            incapable: AtomicU8::new(0),
+            incapable_further: AtomicU64::new(0),
+            first_available: AtomicU64::new(0),
+            quiet_until: Mutex::new(None),
+            drained: AtomicBool::new(false),
+            version: ArcSwapOption::empty(),
+            cluster: ClusterMark::default(),
+            requests: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            last_failure: Mutex::default(),
+            probed: AtomicBool::new(false),
+            slot_wanted: Notify::new(),
+        }
+    }
+
+    /// Returns the trouble bits.
+    pub(super) fn troubles(&self) -> u8 {
+        self.troubles.load(Ordering::Acquire)
+    }
+
+    /// Sets or clears one of the trouble bits.
+    pub(super) fn set_trouble(&self, which: u8, is: bool) {
+        if is {
+            self.troubles.fetch_or(which, Ordering::Release);
+        } else {
+            self.troubles.fetch_and(!which, Ordering::Release);
+        }
+    }
+
+    /// Changes the breaker, and notes if it is closed.
+    pub(super) fn change_breaker<T>(&self, change: impl FnOnce(&mut Breaker) -> T) -> T {
+        let mut breaker = lock(&self.breaker);
+        let was_closed = breaker.is_closed();
+        let result = change(&mut breaker);
+        if breaker.is_closed() != was_closed {
+            self.set_trouble(BREAKER, was_closed);
+        }
+        result
+    }
+
+    /// Reads the breaker.
+    pub(super) fn read_breaker<T>(&self, read: impl FnOnce(&Breaker) -> T) -> T {
+        read(&lock(&self.breaker))
+    }
+
+    /// Returns the finding of the last probe.
+    pub(super) fn health(&self) -> Guard<Arc<Health>> {
+        self.health.load()
+    }
+
+    /// Takes in a probe's finding, and returns the one before if it was another.
+    pub(super) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
+        if **self.health.load() == health {
+            return None;
+        }
+        let healthy = health == Health::Healthy;
+        let before = self.health.swap(Arc::new(health));
+        self.set_trouble(NOT_HEALTHY, !healthy);
+        Some(before)
+    }
+}

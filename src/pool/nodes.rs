@@ -1,0 +1,132 @@
+//! The nodes as they are now, and how each stands for a call.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::cluster::Cluster;
+use super::health::Health;
+use super::member::Member;
+use super::members::Members;
+use super::select::{Candidate, Unusable};
+use super::upstream_call::UpstreamCall;
+use crate::frontier::Frontier;
+use crate::methods::{Commitment, PerCommitment};
+
+/// The nodes, the cluster that they must be of, and the frontier that they are compared with.
+pub(super) struct Nodes {
+    /// One snapshot of nodes and settings. Each choice of a node reads it anew.
+    members: ArcSwap<Members>,
+    pub(super) cluster: Cluster,
+    pub(super) frontier: Arc<Frontier>,
+    /// `cache.max_lag_slots`: a node further behind is not near the frontier.
+    near_lag: PerCommitment<u64>,
+    /// Changes whenever a probe has changed the health of a node.
+    probed: watch::Sender<()>,
+}
+
+impl Nodes {
+    pub(super) fn new(
+        members: Members,
+        cluster: Cluster,
+        frontier: Arc<Frontier>,
+        near_lag: PerCommitment<u64>,
+    ) -> Self {
+        let members = ArcSwap::from_pointee(members);
+        Self { members, cluster, frontier, near_lag, probed: watch::Sender::new(()) }
+    }
+
+    /// Returns the snapshot for a short look.
+    pub(super) fn load(&self) -> Guard<Arc<Members>> {
+        self.members.load()
+    }
+
+    /// Returns the snapshot to keep.
+    pub(super) fn snapshot(&self) -> Arc<Members> {
+        self.members.load_full()
+    }
+
+    /// Replaces the snapshot.
+    pub(super) fn replace(&self, members: Arc<Members>) {
+        self.members.store(members);
+    }
+
+    /// Returns every reason why a node is not usable for a plain call. Which methods the node serves is not one.
+    pub(super) fn reasons(&self, member: &Member, now: Instant) -> Vec<Unusable> {
+        let mut reasons: Vec<_> = member.reasons(now).chain(self.lagging(&self.load(), member)).collect();
+        reasons.extend(self.cluster.unidentified(member).filter(|reason| !reasons.contains(reason)));
+        reasons
+    }
+
+    /// Returns every node as it stands for one call, in the order of the configuration.
+    pub(super) fn candidates<C: UpstreamCall>(
+        &self,
+        members: &Members,
+        call: &C,
+        tried: &[usize],
+        now: Instant,
+    ) -> Vec<Candidate> {
+        let candidate = |(node, member): (usize, &Arc<Member>)| {
+            let commitment = call.commitment();
+            let reached = commitment.and_then(|commitment| member.slot(commitment));
+            let is_below = call.wanted_slot().is_some_and(|wanted| reached.is_some_and(|slot| slot < wanted));
+            let unusable = [
+                member.reasons(now).max(),
+                member.lacks_any(call.method()).then_some(Unusable::Incapable),
+                member.over_share(call.caller()),
+                self.lagging(members, member),
+                self.cluster.unidentified(member),
+                call.lacks_history(member, &self.frontier).then_some(Unusable::NoHistory),
+                is_below.then_some(Unusable::BelowFloor),
+                tried.contains(&member.id).then_some(Unusable::Tried),
+            ];
+            let is_near = |commitment| {
+                let lag = self.frontier.lag_of(&member.slots, commitment);
+                lag.is_none_or(|lag| lag <= *self.near_lag.get(commitment))
+            };
+            Candidate {
+                node,
+                unusable: unusable.into_iter().flatten().max(),
+                near: commitment.is_none_or(is_near),
+                trial: member.is_on_trial(now),
+                tier: member.tier,
+                load: member.load(now),
+            }
+        };
+        members.iter().enumerate().map(candidate).collect()
+    }
+
+    /// Returns true if a node beside `member` is usable for the call.
+    pub(super) fn another_usable<C: UpstreamCall>(&self, call: &C, member: &Member) -> bool {
+        let candidates = self.candidates(&self.load(), call, &[member.id], Instant::now());
+        candidates.iter().any(|candidate| candidate.unusable.is_none())
+    }
+
+    /// Returns a receiver that changes whenever a probe has changed the health of a node.
+    pub(super) fn probed(&self) -> watch::Receiver<()> {
+        self.probed.subscribe()
+    }
+
+    /// Notes that a probe has changed the health of a node.
+    pub(super) fn note_probed(&self) {
+        self.probed.send_replace(());
+    }
+
+    /// Waits for the next change by a probe while the first probe of a node is still to come that may be asked
+    /// afterwards. Returns false at once if there is no such node, and at `deadline`.
+    pub(super) async fn first_probe(&self, probed: &mut watch::Receiver<()>, deadline: Instant) -> bool {
+        let awaited = |member: &Arc<Member>| {
+            *member.health() == Health::Unprobed
+                && self.cluster.unidentified(member).is_some()
+                && !member.is_drained()
+        };
+        self.load().iter().any(awaited) && tokio::time::timeout_at(deadline, probed.changed()).await.is_ok()
+    }
+
+    fn lagging(&self, members: &Members, member: &Member) -> Option<Unusable> {
+        let lag = self.frontier.lag_of(&member.slots, Commitment::Processed);
+        lag.is_some_and(|lag| lag > members.settings.max_slot_lag).then_some(Unusable::Lagging)
+    }
+}

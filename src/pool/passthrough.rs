@@ -1,0 +1,99 @@
+//! A passthrough method as a call upstream: sent as it came, and answered by any node in a good state.
+//!
+//! These calls use the same nodes, limits, retries and budget as typed queries. The gateway knows nothing of their
+//! answers: an error is the answer unless it says that the node cannot serve the call or is not well. One call of
+//! getProgramAccounts may take a node a minute, so a hang says nothing of the node. Otherwise any caller could open
+//! breakers.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::caller::Caller;
+use super::member::Member;
+use super::members::Members;
+use super::reply::Reply;
+use super::upstream_call::{Floor, Read, Sent, UpstreamCall};
+use super::verdict::Verdict;
+use crate::config;
+use crate::error::Attempt;
+use crate::frontier::Frontier;
+use crate::methods::{AnyMethod, Commitment, Forwarded, Slot};
+use crate::node::{Fault, NodeReply};
+use crate::telemetry::{AttemptResult, Trace};
+
+/// A call of a passthrough method on its way to a node.
+#[derive(Debug, Clone)]
+pub struct PassthroughRequest {
+    /// The call.
+    pub call: Forwarded,
+    /// The time at which the caller stops waiting.
+    pub deadline: Instant,
+    /// The caller.
+    pub caller: Caller,
+    /// The caller's span, which every attempt continues.
+    pub trace: Trace,
+}
+
+impl UpstreamCall for PassthroughRequest {
+    type Answer = NodeReply;
+
+    const FOR_CACHE: bool = false;
+    const WEIGHT_IS_KNOWN: bool = false;
+    const ACCEPTS_BEHIND: bool = false;
+
+    fn method(&self) -> AnyMethod {
+        AnyMethod::Further(self.call.method)
+    }
+
+    fn caller(&self) -> Caller {
+        self.caller
+    }
+
+    fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    fn attempt_timeout(&self, settings: &config::Pool) -> Duration {
+        settings.forward_timeout
+    }
+
+    fn commitment(&self) -> Option<Commitment> {
+        Some(self.call.commitment.unwrap_or(Commitment::Processed))
+    }
+
+    fn wanted_slot(&self) -> Option<Slot> {
+        self.call.min_context_slot
+    }
+
+    fn write(&self, id: u64, member: &Member, _: Floor) -> (Bytes, Sent) {
+        let slot_before = self.commitment().and_then(|commitment| member.slot(commitment)).unwrap_or(0);
+        (self.call.body(id), Sent { min_context_slot: self.call.min_context_slot, slot_before })
+    }
+
+    fn reader(&self, _: Sent) -> impl FnOnce(NodeReply) -> Result<Read, Fault> + Send + 'static {
+        |reply| Ok((reply, None))
+    }
+
+    fn classify(&self, (body, _): &Read, _: Sent, _: &Frontier) -> Result<Verdict, Fault> {
+        match body {
+            NodeReply::Result(_) => Ok(Verdict::Answer),
+            NodeReply::Error { code, .. } => Verdict::of_code(*code),
+        }
+    }
+
+    /// If every node that was asked has refused. Nothing is known of the other nodes.
+    fn accepts_refusal(&self, attempts: &[Attempt], _: &Members) -> bool {
+        let refusals = [AttemptResult::Incapable.as_str(), AttemptResult::Behind.as_str()];
+        attempts.iter().all(|attempt| refusals.contains(&attempt.reason.as_str()))
+    }
+
+    fn answer(reply: Reply) -> NodeReply {
+        reply.body
+    }
+}

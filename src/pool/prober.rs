@@ -1,0 +1,140 @@
+//! The probes: each node is asked for its health and slots once a probe interval, and rarely for its identity.
+//!
+//! A probe ignores the pool's selection, limits and breakers, because it is how a node that was given up comes back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::confirmed::tell_confirmed;
+use super::health::Health;
+use super::member::{Member, Used};
+use super::nodes::Nodes;
+use super::probe::{self, identity, pulse_without};
+use super::selector::Selector;
+use crate::methods::Commitment;
+use crate::node::Fault;
+
+/// A node is asked for its version, genesis hash and history with one probe in so many. They change rarely.
+const IDENTITY_EVERY: u64 = 30;
+/// The first probes are spread over this part of the interval: 100 ms at the default.
+const FIRST_PART: u32 = 10;
+/// A slot that an answer told within this part of the interval is not asked for: it is as good as a probe's.
+const RECENT_PART: u32 = 2;
+/// A node whose slot has moved further than this between two probes is asked for its cluster again.
+const JUMP_SLOTS: u64 = 64;
+
+/// Probes one node until it has left the pool.
+pub(super) async fn probe_node(nodes: &Nodes, selector: &Selector, id: usize) {
+    // Many gateways that start at once, in front of many nodes, must not all ask at once.
+    let first = nodes.load().settings.probe_interval / FIRST_PART;
+    tokio::time::sleep(first.mul_f64(per_mille(selector) / 1000.0)).await;
+    for round in 0u64.. {
+        let members = nodes.snapshot();
+        let Some(member) = members.of(id) else { return };
+        let identity_due = round % IDENTITY_EVERY == 0 || *member.health() == Health::Unprobed;
+        probe_once(nodes, member, identity_due, members.settings.probe_interval).await;
+        // Up to a tenth early or late, so that the probes of many gateways do not fall into step.
+        let jitter = 0.9 + per_mille(selector) / 5000.0;
+        let pause = tokio::time::sleep(members.settings.probe_interval.mul_f64(jitter));
+        tokio::select! {
+            () = pause => {}
+            () = tell_confirmed(nodes, id) => {}
+        }
+    }
+}
+
+/// Draws a number from 0 to 999.
+fn per_mille(selector: &Selector) -> f64 {
+    f64::from((selector.draw() % 1000) as u16)
+}
+
+/// Probes one node once, and takes in what is found.
+async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool, interval: Duration) {
+    let before = member.health();
+    let found = find_health(nodes, member, &before, identity_due, interval).await;
+    let health = found.unwrap_or_else(|fault| Health::Unreachable(fault.result().as_str()));
+    // Another cluster was configured meanwhile, so the finding is about the old one.
+    if !Arc::ptr_eq(&before, &member.health()) {
+        return;
+    }
+    nodes.frontier.set_usable(member.id, health == Health::Healthy, Instant::now());
+    if let Some(before) = member.set_health(health) {
+        nodes.note_probed();
+        let now = member.health();
+        if now.is_news(&before) {
+            now.report(&member.name, &before);
+        }
+    }
+    if nodes.cluster.unidentified(member).is_some() && member.take_unidentified_calls() {
+        tracing::warn!(
+            upstream.name = member.name,
+            "upstream was asked before it was known to be of no use: the cache is emptied"
+        );
+        nodes.cluster.forget();
+    }
+    if matches!(*member.health(), Health::Foreign { .. }) {
+        nodes.cluster.follow(&nodes.load());
+    }
+}
+
+/// Asks a node for its identity where that is due, then for its health and slots.
+async fn find_health(
+    nodes: &Nodes,
+    member: &Member,
+    before: &Health,
+    identity_due: bool,
+    interval: Duration,
+) -> Result<Health, Fault> {
+    let used = member.used();
+    let lost = matches!(before, Health::Foreign { .. } | Health::Silent | Health::Unreachable(_));
+    if identity_due || lost || nodes.cluster.unidentified(member).is_some() {
+        let identity = identity(&member.client).await?;
+        if let Some(refused) = nodes.cluster.identify(member, used, identity.genesis) {
+            return Ok(refused);
+        }
+        member.forget_lacking();
+        if let Some(first) = identity.first_available {
+            member.set_first_available(first);
+        }
+        if let Some(version) = identity.version {
+            member.set_version(version);
+        }
+    } else if member.is_checked() && member.has_new_connections() {
+        // Another node may have this address by now.
+        if let Some(refused) = ask_cluster_again(nodes, member, used).await {
+            return Ok(refused);
+        }
+    }
+    let (asked_at, era, recent) = (Instant::now(), nodes.frontier.era(), interval / RECENT_PART);
+    let known = |c| nodes.frontier.told_within(&member.slots, c, recent, asked_at);
+    let pulse = pulse_without(&member.client, known).await?;
+    let now = Instant::now();
+    let jumps = |c| {
+        let (before, told) = (member.slot(c), *pulse.slots.get(c));
+        before.zip(told).is_some_and(|(before, told)| told.abs_diff(before) > JUMP_SLOTS)
+    };
+    if member.is_checked() && Commitment::ALL.into_iter().any(jumps) {
+        let used = member.used();
+        if let Some(refused) = ask_cluster_again(nodes, member, used).await {
+            return Ok(refused);
+        }
+    }
+    for commitment in Commitment::ALL {
+        if let Some(slot) = pulse.slots.get(commitment) {
+            nodes.frontier.probed_in(era, member.id, commitment, *slot, now);
+        }
+    }
+    Ok(pulse.health.map_or_else(Health::Unhealthy, |()| Health::Healthy))
+}
+
+/// Asks a node for its genesis hash again. A question that fails says nothing of the node, and the next probe repeats it.
+/// `Some` says why the node is asked nothing else.
+async fn ask_cluster_again(nodes: &Nodes, member: &Member, used: Used) -> Option<Health> {
+    if let Ok(theirs) = probe::genesis(&member.client).await {
+        return nodes.cluster.identify(member, used, theirs);
+    }
+    member.cluster().ask_again();
+    None
+}

@@ -1,0 +1,118 @@
+//! A node's answer to a call, and which of two answers is the better one.
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::methods::Slot;
+use crate::node::NodeReply;
+use crate::telemetry::AttemptResult;
+
+/// One node's answer and what is known about it.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    /// The node's number in the frontier.
+    pub node: usize,
+    /// The answer itself.
+    pub body: NodeReply,
+    /// The time at which the request was sent: the answer's age counts from here.
+    pub sent_at: Instant,
+    /// The slot in the answer's context. Without a context it is the newest slot that the node was known to have reached
+    /// before the request was sent.
+    pub slot: Slot,
+    /// True if no other node could better the answer: every plain answer, and a missing block that two nodes with the
+    /// same range of history call missing for the same reason. A null, an answer behind the floor and one node's
+    /// "missing" are not confirmed.
+    pub confirmed: bool,
+}
+
+impl Reply {
+    /// Returns the code of an answer that is an error.
+    pub(super) fn code(&self) -> Option<i32> {
+        match &self.body {
+            NodeReply::Error { code, .. } => Some(*code),
+            NodeReply::Result(_) => None,
+        }
+    }
+
+    /// Returns true if the error only says that this node does not hold a block, now or any more. Another node may.
+    pub(super) fn lacks_block(&self) -> bool {
+        self.code().is_some_and(lacks_block)
+    }
+
+    /// Combines the answer with the one of a second node, which was asked to confirm it.
+    ///
+    /// A block from either node wins, then an error that names a reason, then null. Two errors of one code confirm each
+    /// other.
+    pub(super) fn combined_with(self, second: Self) -> Self {
+        let is_null = |reply: &Self| reply.body == NodeReply::Result(Bytes::from_static(b"null"));
+        match (self.code(), second.code()) {
+            // The second node has passed the slot and knows that there is no block.
+            (Some(a), Some(b)) if lacks_block(a) && !lacks_block(b) => Self { confirmed: false, ..second },
+            (Some(a), Some(b)) => Self { confirmed: a == b, ..self },
+            (None, Some(_)) if is_null(&self) => Self { confirmed: false, ..second },
+            (None, _) if !is_null(&self) && self.slot >= second.slot => Self { confirmed: false, ..self },
+            _ if is_null(&second) => Self { confirmed: false, ..self },
+            _ => Self { confirmed: false, ..second },
+        }
+    }
+}
+
+fn lacks_block(code: i32) -> bool {
+    matches!(code, -32001 | -32004)
+}
+
+/// The best of the answers that were not good enough, kept in case no node gives a better one.
+///
+/// Answers behind the floor come before refusals, results before errors, and higher slots before lower ones.
+#[derive(Debug)]
+pub(super) struct LastResort {
+    pub(super) reply: Reply,
+    /// The reason why another node was asked.
+    pub(super) why: AttemptResult,
+}
+
+impl LastResort {
+    /// Returns the better one; `held` where both are equally good.
+    pub(super) fn better(held: Option<Self>, other: Self) -> Self {
+        let rank = |resort: &Self| {
+            let behind = resort.why == AttemptResult::Behind;
+            (behind, behind && resort.reply.code().is_none(), if behind { resort.reply.slot } else { 0 })
+        };
+        match held {
+            Some(held) if rank(&held) >= rank(&other) => held,
+            _ => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: i32) -> NodeReply {
+        NodeReply::Error { code, body: Bytes::from(format!(r#"{{"code":{code},"message":""}}"#)) }
+    }
+
+    #[tokio::test]
+    async fn the_last_resort_is_the_highest_answer() {
+        let resort = |node, body: NodeReply, slot, why| {
+            let reply = Reply { node, body, sent_at: Instant::now(), slot, confirmed: false };
+            LastResort { reply, why }
+        };
+        let result = || NodeReply::Result(Bytes::from_static(b"{}"));
+        let best = [
+            (resort(0, error(-32601), 9, AttemptResult::Incapable), 0),
+            (resort(1, error(-32011), 99, AttemptResult::Incapable), 0),
+            (resort(2, error(-32016), 5, AttemptResult::Behind), 2),
+            (resort(3, result(), 3, AttemptResult::Behind), 3),
+            (resort(4, result(), 4, AttemptResult::Behind), 4),
+            (resort(5, result(), 2, AttemptResult::Behind), 4),
+        ];
+        let mut held = None;
+        for (other, expected) in best {
+            let better = LastResort::better(held.take(), other);
+            assert_eq!(better.reply.node, expected);
+            held = Some(better);
+        }
+    }
+}

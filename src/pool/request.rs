@@ -1,0 +1,359 @@
+//! A typed query as a call upstream: its floor, the shape and meaning of its answers, and what they tell of a node.
+//!
+//! An error may be the answer, and a result may not be. An absent block is not proof of absence, because each node holds
+//! its own part of history.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::caller::Caller;
+use super::member::Member;
+use super::members::Members;
+use super::reply::Reply;
+use super::upstream_call::{Floor, Heard, Read, Sent, UpstreamCall};
+use super::verdict::Verdict;
+use crate::config;
+use crate::error::Attempt;
+use crate::frontier::Frontier;
+use crate::methods::{AnyMethod, Commitment, Query, Slot};
+use crate::node::answer::{error_context_slot, first_available_block};
+use crate::node::shape::fits;
+use crate::node::{Contextual, Fault, NodeReply};
+use crate::telemetry::{AttemptResult, Trace};
+
+/// A typed query on its way to a node.
+#[derive(Debug, Clone)]
+pub struct UpstreamRequest {
+    /// The query. Its params are written anew for the node.
+    pub query: Query,
+    /// The slot that a preferred node has shown, and that the context of the answer should reach. At confirmed and
+    /// finalized it goes up as `minContextSlot` to a node that has shown it. Missing it is never an error: if no node
+    /// reaches the floor, the highest answer is given.
+    pub floor: Option<Slot>,
+    /// A slot that only orders the nodes. At processed a fork may be dropped with its slots, so no answer is held to it.
+    pub prefer: Option<Slot>,
+    /// True if one node is asked, without retry except past nodes that do not serve the method. The caller's own
+    /// condition is above the frontier, and the node's answer to it passes through.
+    pub alone: bool,
+    /// The time at which the caller stops waiting.
+    pub deadline: Instant,
+    /// The caller. If several callers share the request, it is the one who has waited longest.
+    pub caller: Caller,
+    /// The caller's span, which every attempt continues.
+    pub trace: Trace,
+}
+
+impl UpstreamCall for UpstreamRequest {
+    type Answer = Reply;
+
+    const FOR_CACHE: bool = true;
+    const WEIGHT_IS_KNOWN: bool = true;
+    const ACCEPTS_BEHIND: bool = true;
+
+    fn method(&self) -> AnyMethod {
+        AnyMethod::Own(self.query.method())
+    }
+
+    fn caller(&self) -> Caller {
+        self.caller
+    }
+
+    fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    fn attempt_timeout(&self, settings: &config::Pool) -> Duration {
+        settings.attempt_timeout[self.query.method().index()]
+    }
+
+    fn commitment(&self) -> Option<Commitment> {
+        self.query.commitment()
+    }
+
+    fn wanted_slot(&self) -> Option<Slot> {
+        self.floor.max(self.prefer)
+    }
+
+    /// A final block comes from a node that has finalized its slot. Then the block is final by construction.
+    fn lacks_history(&self, member: &Member, frontier: &Frontier) -> bool {
+        let Query::Block(block) = &self.query else { return false };
+        let is_final = block.slot <= frontier.slot(Commitment::Finalized);
+        let reached = member.slot(Commitment::Finalized);
+        member.first_available() > block.slot || is_final && reached.is_some_and(|slot| slot < block.slot)
+    }
+
+    fn is_sticky(&self) -> bool {
+        matches!(self.query, Query::ClusterNodes | Query::Samples(_))
+    }
+
+    fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    fn has_own_floor(&self) -> bool {
+        self.query.min_context_slot().is_none()
+    }
+
+    fn write(&self, id: u64, member: &Member, floor: Floor) -> (Bytes, Sent) {
+        let slot_before = member.slot(self.query.commitment().unwrap_or(Commitment::Processed)).unwrap_or(0);
+        let query = match floor {
+            Floor::Sent => self.with_floor(member),
+            Floor::Withheld => Cow::Borrowed(&self.query),
+        };
+        let (method, params) = (query.method().as_str(), query.params_json());
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        (body.into(), Sent { min_context_slot: query.min_context_slot(), slot_before })
+    }
+
+    fn reader(&self, sent: Sent) -> impl FnOnce(NodeReply) -> Result<Read, Fault> + Send + 'static {
+        let query = self.query.clone();
+        move |reply| {
+            let context = match &reply {
+                NodeReply::Result(result) if !fits(&query, result) => return Err(Fault::BadJson),
+                NodeReply::Result(result) if query.has_context() => {
+                    Contextual::split(result).map(|parts| parts.slot)
+                }
+                _ => None,
+            };
+            Ok(as_refusal((reply, context), sent))
+        }
+    }
+
+    fn classify(&self, (body, context): &Read, sent: Sent, frontier: &Frontier) -> Result<Verdict, Fault> {
+        // A condition of the caller's own is for one node to judge.
+        let behind = if self.alone { Verdict::Answer } else { Verdict::TryElsewhere(AttemptResult::Behind) };
+        let (code, error) = match body {
+            NodeReply::Result(result) if result.as_ref() == b"null" => {
+                let block = matches!(self.query, Query::Block(_));
+                return Ok(if block { Verdict::NeedsConfirmation } else { Verdict::Answer });
+            }
+            NodeReply::Result(_) => {
+                return match (self.query.has_context(), *context) {
+                    (true, None) => Err(Fault::BadJson),
+                    // The node does not honour the caller's condition.
+                    (true, Some(slot)) if self.query.min_context_slot().is_some_and(|own| slot < own) => {
+                        Err(Fault::BadJson)
+                    }
+                    (true, Some(slot)) if self.floor.is_some_and(|floor| slot < floor) => Ok(behind),
+                    _ => Ok(Verdict::Answer),
+                };
+            }
+            NodeReply::Error { code, body } => (*code, body),
+        };
+        let below_floor = self.floor.is_some_and(|floor| sent.slot_before < floor);
+        match code {
+            // A missing block, which another node may hold.
+            -32001 | -32007 | -32009 | -32014 => Ok(Verdict::NeedsConfirmation),
+            -32004 => match &self.query {
+                Query::Block(block) if block.slot <= frontier.slot(block.commitment) => {
+                    Ok(Verdict::NeedsConfirmation)
+                }
+                _ => Ok(Verdict::Answer),
+            },
+            -32016 => Ok(behind),
+            // Nodes use -32600 for two things, and only the text tells them apart.
+            -32600 if !error.windows(18).any(|w| w == b"Encoded binary (ba") => Err(Fault::UnknownCode),
+            // "No such account", at a slot where the account may not have existed yet.
+            -32602 | -32600 if reads_accounts(&self.query) && below_floor => Ok(behind),
+            _ => Verdict::of_code(code),
+        }
+    }
+
+    fn learn(&self, frontier: &Frontier, member: &Member, heard: &Heard<'_>) {
+        let commitment = self.query.commitment();
+        match heard.body {
+            NodeReply::Result(_) => {
+                if let (Some(slot), Some(commitment)) = (heard.context, commitment) {
+                    frontier.answered_in(heard.era, member.id, commitment, slot, heard.at);
+                }
+            }
+            NodeReply::Error { code: -32001, body } => {
+                if let Some(first) = first_available_block(body) {
+                    member.set_first_available(first);
+                }
+            }
+            NodeReply::Error { code: -32016, body } => {
+                if let (Some(slot), Some(commitment)) = (error_context_slot(body), commitment) {
+                    let Sent { min_context_slot, slot_before } = heard.sent;
+                    let promised = min_context_slot.filter(|promised| slot_before >= *promised);
+                    // The node takes back a slot that it has shown: it was restarted, or replaced by another machine.
+                    if promised.is_some_and(|promised| slot < promised) {
+                        frontier.probed_in(heard.era, member.id, commitment, slot, heard.at);
+                    } else {
+                        frontier.answered_in(heard.era, member.id, commitment, slot, heard.at);
+                    }
+                }
+            }
+            NodeReply::Error { .. } => {}
+        }
+    }
+
+    /// Only where no node of the pool is left that may serve the method.
+    fn accepts_refusal(&self, attempts: &[Attempt], members: &Members) -> bool {
+        let refused = |name: &str| {
+            let reason = AttemptResult::Incapable.as_str();
+            attempts.iter().any(|attempt| attempt.upstream == name && attempt.reason == reason)
+        };
+        members.iter().all(|member| !member.serves(self.method()) || refused(&member.name))
+    }
+
+    fn answer(reply: Reply) -> Reply {
+        reply
+    }
+}
+
+impl UpstreamRequest {
+    /// Returns the query with the floor as its condition, if the method honours one and the caller has none.
+    ///
+    /// A node that is not known to have reached the floor is not held to it, because its answer may be the highest there
+    /// is. At processed no node is: a fork may be dropped with its slot numbers.
+    fn with_floor(&self, member: &Member) -> Cow<'_, Query> {
+        let commitment = self.query.commitment().filter(|commitment| *commitment != Commitment::Processed);
+        let reached = commitment.and_then(|commitment| member.slot(commitment));
+        match (self.floor, reached) {
+            (Some(floor), Some(reached)) if floor <= reached && self.query.min_context_slot().is_none() => {
+                Cow::Owned(self.query.clone().with_min_context_slot(Some(floor)))
+            }
+            _ => Cow::Borrowed(&self.query),
+        }
+    }
+}
+
+/// Turns the result of a node that ignores `minContextSlot` into the refusal that other nodes give.
+///
+/// Only for a slot that the node was not known to have reached: otherwise any caller could make such results count as
+/// faults of the node.
+fn as_refusal((reply, context): Read, sent: Sent) -> Read {
+    match (&reply, context, sent.min_context_slot) {
+        (NodeReply::Result(_), Some(slot), Some(wanted)) if slot < wanted && sent.slot_before < wanted => {
+            (NodeReply::min_context_slot_not_reached(slot), None)
+        }
+        _ => (reply, context),
+    }
+}
+
+/// Returns true if an error may be about accounts as they were at the node's slot.
+fn reads_accounts(query: &Query) -> bool {
+    matches!(query, Query::Balance(_) | Query::Account(_) | Query::Accounts(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jsonrpc::Params;
+    use crate::methods::{Method, Profile};
+
+    const ANSWER: Result<Verdict, Fault> = Ok(Verdict::Answer);
+    const NEEDS_CONFIRMATION: Result<Verdict, Fault> = Ok(Verdict::NeedsConfirmation);
+    const BEHIND: Result<Verdict, Fault> = Ok(Verdict::TryElsewhere(AttemptResult::Behind));
+    const INCAPABLE: Result<Verdict, Fault> = Ok(Verdict::TryElsewhere(AttemptResult::Incapable));
+    const ACCOUNT: &str = r#"["11111111111111111111111111111111"]"#;
+
+    fn request(method: Method, params: &str, alone: bool) -> UpstreamRequest {
+        let params = Params::Array(Bytes::copy_from_slice(params.as_bytes()));
+        UpstreamRequest {
+            query: Query::parse(method, &params, Profile::Node).unwrap(),
+            floor: Some(100),
+            prefer: None,
+            alone,
+            deadline: Instant::now(),
+            caller: Caller::default(),
+            trace: Trace::default(),
+        }
+    }
+
+    fn error(code: i32, message: &str) -> NodeReply {
+        NodeReply::Error { code, body: Bytes::from(format!(r#"{{"code":{code},"message":"{message}"}}"#)) }
+    }
+
+    fn sent(slot_before: Slot) -> Sent {
+        Sent { min_context_slot: None, slot_before }
+    }
+
+    #[tokio::test]
+    async fn codes_mean_what_the_contract_says() {
+        let frontier = Frontier::new(1);
+        frontier.probed(0, Commitment::Finalized, 50, Instant::now());
+        let classify =
+            |request: &UpstreamRequest, error| request.classify(&(error, None), sent(100), &frontier);
+        for (code, message, expected) in [
+            (-32005, "Node is unhealthy", Err(Fault::Unhealthy)),
+            (-32007, "", NEEDS_CONFIRMATION),
+            (-32016, "", BEHIND),
+            (-32601, "Method not found", INCAPABLE),
+            (-32010, "", INCAPABLE),
+            (-32011, "", INCAPABLE),
+            (-32012, "", INCAPABLE),
+            (-32019, "", INCAPABLE),
+            (-32600, "Invalid request", Err(Fault::UnknownCode)),
+            (-32600, "Encoded binary (base 58) data should be less than 128 bytes", ANSWER),
+            (-32602, "Invalid param: could not find account", ANSWER),
+            (-32603, "Internal error", Err(Fault::UnknownCode)),
+            (-32700, "Parse error", Err(Fault::UnknownCode)),
+            (-32099, "", Ok(Verdict::UnlistedError)),
+            (-32000, "", Ok(Verdict::UnlistedError)),
+            (429, "", Ok(Verdict::UnlistedError)),
+        ] {
+            let request = request(Method::GetAccountInfo, ACCOUNT, false);
+            assert_eq!(classify(&request, error(code, message)), expected, "{code} {message}");
+        }
+        let alone = request(Method::GetAccountInfo, ACCOUNT, true);
+        assert_eq!(classify(&alone, error(-32016, "")), ANSWER, "the caller's own number");
+        for (slot, expected) in [(50, NEEDS_CONFIRMATION), (51, ANSWER)] {
+            let request = request(Method::GetBlock, &format!("[{slot}]"), false);
+            assert_eq!(classify(&request, error(-32004, "")), expected, "-32004 for {slot}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_result_below_the_floor_is_behind() {
+        let frontier = Frontier::new(1);
+        let account = request(Method::GetAccountInfo, ACCOUNT, false);
+        for (context, expected) in [(Some(99), BEHIND), (Some(100), ANSWER), (None, Err(Fault::BadJson))] {
+            let read = (NodeReply::Result(Bytes::from_static(b"{}")), context);
+            assert_eq!(account.classify(&read, sent(99), &frontier), expected, "{context:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_error_about_an_account_below_the_floor_is_behind() {
+        let frontier = Frontier::new(1);
+        for (method, params, expected) in [
+            (Method::GetAccountInfo, ACCOUNT, BEHIND),
+            (Method::GetTokenAccountBalance, ACCOUNT, BEHIND),
+            (Method::GetMultipleAccounts, r#"[["11111111111111111111111111111111"]]"#, BEHIND),
+            (Method::GetVoteAccounts, "[]", ANSWER),
+        ] {
+            let absent = (error(-32602, "Invalid param: could not find account"), None);
+            let at = |slot, alone| request(method, params, alone).classify(&absent, sent(slot), &frontier);
+            assert_eq!(
+                (at(99, false), at(100, false), at(99, true)),
+                (expected, ANSWER, ANSWER),
+                "{method:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_context_is_read_however_it_is_written() {
+        let balance = request(Method::GetTokenAccountBalance, ACCOUNT, false);
+        let nodes = request(Method::GetClusterNodes, "[]", false);
+        for (result, request, expected) in [
+            (r#"{"context":{"slot":5},"value":{"amount":"1"}}"#, &balance, Ok(Some(5))),
+            (r#"{ "context" : { "slot" : 5 }, "value" : { "amount" : "1" } }"#, &balance, Ok(Some(5))),
+            (r#"{"value":{"amount":"1"},"context":{"apiVersion":"4.0.0","slot":5}}"#, &balance, Ok(Some(5))),
+            (r#"{"value":{"amount":"1"}}"#, &balance, Err(Fault::BadJson)),
+            ("[]", &nodes, Ok(None)),
+        ] {
+            let read = request.reader(sent(0))(NodeReply::Result(Bytes::from_static(result.as_bytes())));
+            assert_eq!(read.map(|(_, context)| context), expected, "{result}");
+        }
+    }
+}

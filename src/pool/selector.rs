@@ -1,0 +1,119 @@
+//! The choice of the node for each attempt.
+//!
+//! Decides by [`select`] among the nodes as they stand. Each choice reads the nodes anew, so a call whose first node was
+//! removed goes on to the nodes that there are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use tokio::time::Instant;
+
+use super::choices::{Choice, Choices};
+use super::member::Member;
+use super::members::Members;
+use super::nodes::Nodes;
+use super::select::{self, Candidate, Drawn, Unusable};
+use super::upstream_call::UpstreamCall;
+use crate::error::Attempt;
+use crate::methods::Method;
+
+/// The memory of the choices: the nodes that sticky methods stay with, and the last choices for people to look at.
+pub(super) struct Selector {
+    /// The node that each sticky method stays with, by [`Method::index`]; `usize::MAX` before the first.
+    sticky: [AtomicUsize; 8],
+    choices: Choices,
+    draws: AtomicU64,
+}
+
+impl Selector {
+    pub(super) fn new() -> Self {
+        Self {
+            sticky: std::array::from_fn(|_| AtomicUsize::new(usize::MAX)),
+            choices: Choices::new(),
+            // Gateways that start at the same time must not draw the same numbers.
+            draws: AtomicU64::new(getrandom::u64().unwrap_or(1)),
+        }
+    }
+
+    /// Returns the node to ask, in no worse state than `worst`, or every node with the reason against it. Takes one of
+    /// the node's calls a second.
+    pub(super) fn pick<C: UpstreamCall>(
+        &self,
+        nodes: &Nodes,
+        call: &C,
+        tried: &[usize],
+        worst: Option<Unusable>,
+    ) -> Result<Arc<Member>, Vec<Attempt>> {
+        let members = nodes.load();
+        let now = Instant::now();
+        let mut candidates = nodes.candidates(&members, call, tried, now);
+        let method = call.own_method();
+        let sticky = method.filter(|_| call.is_sticky()).map(|method| &self.sticky[method.index()]);
+        loop {
+            let stays = sticky.and_then(|sticky| {
+                let id = sticky.load(Ordering::Relaxed);
+                let stays =
+                    |candidate: &&Candidate| members[candidate.node].id == id && candidate.unusable.is_none();
+                candidates.iter().find(stays).map(|candidate| candidate.node)
+            });
+            let chosen = match stays {
+                Some(node) => Some(Drawn { node, rival: None }),
+                None => select::choose(&candidates, self.draw()),
+            };
+            let chosen = chosen.filter(|chosen| candidates[chosen.node].unusable <= worst);
+            let Some(Drawn { node, rival }) = chosen else { return Err(reasons(&members, &candidates)) };
+            let member = &members[node];
+            if member.take_rate(now) {
+                if let Some(method) = method {
+                    self.choices.keep(method, now, &members, &candidates, (node, rival, stays.is_some()));
+                }
+                if let Some(sticky) = sticky {
+                    sticky.store(member.id, Ordering::Relaxed);
+                }
+                return Ok(Arc::clone(member));
+            }
+            candidates[node].unusable = Some(Unusable::Busy);
+        }
+    }
+
+    /// Returns the last choice for `method`, as far as it was kept.
+    pub(super) fn last_choice(&self, method: Method) -> Option<Choice> {
+        self.choices.of(method)
+    }
+
+    /// Draws a cheap random number (`SplitMix64`). Choosing between two nodes needs spread, not secrecy.
+    pub(super) fn draw(&self) -> u64 {
+        let mut z = self.draws.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// Returns the node with the highest slot at the call's commitment, among those that are usable but for the floor. If
+/// there is none, returns the least bad node. Takes one of the node's calls a second.
+pub(super) fn pick_highest<C: UpstreamCall>(nodes: &Nodes, call: &C) -> Option<Arc<Member>> {
+    let members = nodes.load();
+    let now = Instant::now();
+    let mut candidates = nodes.candidates(&members, call, &[], now);
+    candidates.retain(|candidate| candidate.unusable.is_none_or(Unusable::askable));
+    let slot = |candidate: &Candidate| {
+        call.commitment().and_then(|commitment| members[candidate.node].slot(commitment))
+    };
+    candidates.sort_by(|a, b| {
+        let doubt = |candidate: &Candidate| candidate.unusable.max(Some(Unusable::BelowFloor));
+        doubt(a).cmp(&doubt(b)).then(slot(b).cmp(&slot(a))).then(a.load.total_cmp(&b.load))
+    });
+    candidates.into_iter().map(|c| &members[c.node]).find(|member| member.take_rate(now)).cloned()
+}
+
+/// Returns every node with the reason why it is not asked.
+fn reasons(members: &Members, candidates: &[Candidate]) -> Vec<Attempt> {
+    candidates
+        .iter()
+        .map(|c| Attempt {
+            upstream: members[c.node].name.clone(),
+            reason: c.unusable.map_or("usable", Unusable::as_str).to_owned(),
+        })
+        .collect()
+}
