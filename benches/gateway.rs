@@ -1,5 +1,5 @@
-//! What the door costs a call at 100,000 keys: the lookup and the limit check together are to stay under 500 ns; and
-//! how long a reload of all keys holds up a call, which is to stay under 5 ms.
+//! The cost of a key for a call, among 100,000 keys: its lookup and limit check, and how long a reload of all keys holds
+//! up a call, which is to stay under 5 ms.
 //!
 //! Needs some 100 MB of memory. Everything is real but the clock's reading, which a call makes once and hands down.
 

@@ -6,17 +6,16 @@
 
 mod address;
 mod clock;
+mod global_rate;
 pub mod keys;
 mod lease;
 mod limit;
 mod plan;
 mod principal;
 mod quota;
-mod rules;
 mod seen;
 mod share;
-mod shared;
-mod standing;
+mod snapshot;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -45,19 +44,19 @@ use crate::telemetry::{AuthFailure, Metrics, ReloadResult};
 use clock::Clock;
 use keys::file::KeyFile;
 use keys::{KeyFileError, KeyHash};
+use lease::{LeaseClient, LeaseQueue};
 use limit::{Limit, State};
-use principal::Bounds;
-use quota::{Ledger, Period};
-use rules::{Door, Rules, keys_of, rules};
-use shared::{Asked, Lessor};
-use table::Ground;
+use principal::PlanLimits;
+use quota::{Ledger, Period, Used};
+use snapshot::{AccessMode, KeySnapshot, read_keys, take_snapshot};
+use table::KeyTableContext;
 
 pub(crate) use address::PerAddress;
 pub use principal::Principal;
 pub use quota::UsageError;
 pub use seen::Shown;
 pub(crate) use share::Share;
-pub use share::{Held, HeldBytes};
+pub use share::{SharePermit, SharedBytes};
 pub use usage::Usage;
 
 /// How often files are looked at and written, and clocks compared.
@@ -79,18 +78,18 @@ pub enum GatewayError {
 
 /// The door: keys, plans, limits, quotas.
 pub struct Gateway {
-    rules: ArcSwap<Rules>,
-    /// Rules that were replaced while a request was reading them.
-    retired: Mutex<Vec<Arc<Rules>>>,
+    snapshot: ArcSwap<KeySnapshot>,
+    /// Snapshots that were replaced while a request was reading them.
+    superseded: Mutex<Vec<Arc<KeySnapshot>>>,
     clock: Arc<Clock>,
     ledger: Arc<Ledger>,
     registry: Arc<OnceLock<Arc<Metrics>>>,
-    /// The key file; the lock is held by whoever makes new rules.
+    /// The key file. The lock is held while a new snapshot is made.
     keys_file: Mutex<Option<Watched>>,
     /// Whether the usage file could not be written the last time.
     unsaved: AtomicBool,
-    /// Who asks the shared store, and what it is asked for, until it is started.
-    lessor: Mutex<Option<(Arc<Lessor>, Asked)>>,
+    /// The way to the shared store and the leases that wait for it, until the store is known.
+    leases: Mutex<Option<(Arc<LeaseClient>, LeaseQueue)>>,
 }
 
 impl Gateway {
@@ -102,25 +101,31 @@ impl Gateway {
         let clock = Arc::new(Clock::new(Timestamp::now()));
         let ledger = Arc::new(Ledger::open(config.auth.usage_file.as_deref())?);
         let registry = Arc::default();
-        let lessor = config.shared.as_ref().map(|_| Lessor::new(&clock));
-        let ground = Ground {
+        let leases = config.shared.as_ref().map(|_| LeaseClient::new(&clock));
+        let context = KeyTableContext {
             clock: Arc::clone(&clock),
             ledger: Arc::clone(&ledger),
             registry: Arc::clone(&registry),
             max_batch: config.server.max_batch,
             units: Arc::new(config.units.clone()),
-            lessor: lessor.as_ref().map(|(lessor, _)| Arc::clone(lessor)),
+            lease_client: leases.as_ref().map(|(client, _)| Arc::clone(client)),
         };
         let read = |path: &Path| {
             let mut file = Watched::new(path);
             let text = file.look();
             (file, text)
         };
-        let (rules, watched) = rules(config, ground, None, read)?;
-        let (rules, keys_file) = (ArcSwap::from_pointee(rules), Mutex::new(watched));
-        let (retired, unsaved) = (Mutex::default(), AtomicBool::new(false));
-        let lessor = Mutex::new(lessor);
-        Ok(Self { rules, retired, clock, ledger, registry, keys_file, unsaved, lessor })
+        let (snapshot, watched) = take_snapshot(config, context, None, read)?;
+        Ok(Self {
+            snapshot: ArcSwap::from_pointee(snapshot),
+            superseded: Mutex::default(),
+            clock,
+            ledger,
+            registry,
+            keys_file: Mutex::new(watched),
+            unsaved: AtomicBool::new(false),
+            leases: Mutex::new(leases),
+        })
     }
 
     /// Says where the gateway counts.
@@ -131,9 +136,12 @@ impl Gateway {
 
     /// Counts rates and units together with all who have `store`, as one of `tasks`, until `stop`.
     pub fn share(&self, store: &Arc<Store>, tasks: &TaskTracker, stop: &CancellationToken) {
-        let lessor = self.lessor.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((lessor, asked)) = lessor {
-            lessor.start(Arc::clone(store), asked, Arc::clone(&self.ledger), tasks, stop);
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((client, queue)) = leases {
+            client.connect(Arc::clone(store));
+            global_rate::lease(queue, tasks, stop);
+            let (ledger, clock) = (Arc::clone(&self.ledger), Arc::clone(&self.clock));
+            global_rate::book(Arc::clone(store), ledger, clock, tasks, stop);
         }
     }
 
@@ -149,9 +157,9 @@ impl Gateway {
     /// The same, with a `pause` between two looks at a key file that may be in the middle of being written.
     fn replace_settled(&self, config: &Config, pause: impl FnMut()) -> Result<(), GatewayError> {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.rules.load();
+        let old = self.snapshot.load();
         let (max_batch, units) = (config.server.max_batch, Arc::new(config.units.clone()));
-        let ground = Ground { max_batch, units, ..old.ground.clone() };
+        let context = KeyTableContext { max_batch, units, ..old.context.clone() };
         let before = keys_file.as_ref();
         let read = |path: &Path| {
             let known = before.filter(|before| before.path() == path);
@@ -159,32 +167,32 @@ impl Gateway {
             let text = if old.keys_of_file() > 0 { file.settle(pause) } else { file.look() };
             (file, text)
         };
-        let (rules, watched) = rules(config, ground, Some(&old), read)?;
-        self.put(rules);
+        let (snapshot, watched) = take_snapshot(config, context, Some(&old), read)?;
+        self.put(snapshot);
         *keys_file = watched;
         Ok(())
     }
 
-    /// Puts `rules` in force. Those before are kept until no request reads them: to free a hundred thousand keys takes
+    /// Puts `snapshot` in force. The one before is kept until no request reads it: to free a hundred thousand keys takes
     /// a while, and is no request's work.
-    fn put(&self, rules: Rules) {
-        let rules = Arc::new(rules);
-        let before = self.rules.swap(Arc::clone(&rules));
-        self.free_retired();
-        let is_in_force = |id: &str| rules.table().is_some_and(|table| table.named(id).is_some());
+    fn put(&self, snapshot: KeySnapshot) {
+        let snapshot = Arc::new(snapshot);
+        let before = self.snapshot.swap(Arc::clone(&snapshot));
+        self.free_superseded();
+        let is_in_force = |id: &str| snapshot.table().is_some_and(|table| table.named(id).is_some());
         self.ledger.forget(Period::of(self.clock.wall(Instant::now())), is_in_force);
-        self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(before);
+        self.superseded.lock().unwrap_or_else(PoisonError::into_inner).push(before);
     }
 
-    /// Frees the rules that nobody reads any more; nobody can begin to.
-    fn free_retired(&self) {
-        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        retired.retain(|rules| Arc::strong_count(rules) > 1);
+    /// Frees the snapshots that no request reads any more. None can begin to.
+    fn free_superseded(&self) {
+        let mut superseded = self.superseded.lock().unwrap_or_else(PoisonError::into_inner);
+        superseded.retain(|snapshot| Arc::strong_count(snapshot) > 1);
     }
 
     /// Whether anybody may call, with any key or none.
     pub fn is_open(&self) -> bool {
-        !matches!(self.rules.load().door, Door::Keys(_))
+        !matches!(self.snapshot.load().access, AccessMode::Keys(_))
     }
 
     /// The file that the keys come from, if they do. May wait for a reload.
@@ -195,35 +203,35 @@ impl Gateway {
 
     /// The plans in force, by name.
     pub(crate) fn plans(&self) -> Vec<String> {
-        self.rules.load().plans.keys().cloned().collect()
+        self.snapshot.load().plans.keys().cloned().collect()
     }
 
     /// Whether this is a key in force, if only to be told that it has ended.
     pub(crate) fn holds(&self, key: &str) -> bool {
-        self.rules.load().table().is_some_and(|table| table.get(&KeyHash::of(key)).is_some())
+        self.snapshot.load().table().is_some_and(|table| table.get(&KeyHash::of(key)).is_some())
     }
 
     /// Whether the key of this id is in force as a revoked one.
     pub(crate) fn is_revoked(&self, id: &str) -> bool {
-        self.rules.load().table().and_then(|table| table.named(id)).is_some_and(|who| who.pass.revoked)
+        self.snapshot.load().table().and_then(|table| table.named(id)).is_some_and(|key| key.validity.revoked)
     }
 
     /// What the key of this id has used.
     pub(crate) fn usage_of(&self, id: &str) -> Option<Usage> {
-        self.rules.load().table().and_then(|table| table.named(id)?.usage(Instant::now()))
+        self.snapshot.load().table().and_then(|table| Usage::of(table.named(id)?, Instant::now()))
     }
 
     /// Forgets what slots were shown to whom: they were another cluster's.
     pub fn forget_shown(&self) {
         let forget = |principal: &Principal| {
-            if let Some(bounds) = &principal.bounds {
-                bounds.seen.forget();
+            if let Some(limits) = &principal.limits {
+                limits.forget_shown();
             }
         };
-        match &self.rules.load().door {
-            Door::Keys(table) => table.principals().for_each(forget),
-            Door::Open(everybody) => forget(everybody),
-            Door::OpenPlan(_, clients) => clients.each(forget),
+        match &self.snapshot.load().access {
+            AccessMode::Keys(table) => table.principals().for_each(forget),
+            AccessMode::Open(everybody) => forget(everybody),
+            AccessMode::OpenPlan(_, clients) => clients.each(forget),
         }
     }
 
@@ -241,26 +249,28 @@ impl Gateway {
         origin: Option<&str>,
         now: Instant,
     ) -> Result<Arc<Principal>, Error> {
-        let rules = self.rules.load();
-        let table = match &rules.door {
-            Door::Open(everybody) => return Ok(Arc::clone(everybody)),
-            Door::OpenPlan(terms, clients) => {
-                let lease = || rules.ground.lease(&format!("address {}", address::show(client)));
-                let bounds = || Bounds::new(Arc::clone(terms), None, Arc::default(), lease);
-                return Ok(clients.get(client, || rules.ground.anonymous(Some(bounds()))));
+        let snapshot = self.snapshot.load();
+        let table = match &snapshot.access {
+            AccessMode::Open(everybody) => return Ok(Arc::clone(everybody)),
+            AccessMode::OpenPlan(terms, clients) => {
+                let context = &snapshot.context;
+                let lease = || context.lease(&format!("address {}", address::show(client)));
+                let limits = || PlanLimits::new(Arc::clone(terms), None, Arc::new(Used::default()), lease);
+                return Ok(clients.get(client, || context.anonymous(Some(limits()))));
             }
-            Door::Keys(table) => table,
+            AccessMode::Keys(table) => table,
         };
-        let held = if key.len() > MAX_KEY { None } else { table.get(&KeyHash::of(key)) };
-        let checked = held.ok_or(AuthFailure::Unknown).and_then(|(principal, until)| {
-            principal.pass.check(until, client, origin, || self.clock.wall(now))?;
+        let hash = (key.len() <= MAX_KEY).then(|| KeyHash::of(key));
+        let known = hash.and_then(|hash| Some((hash, table.get(&hash)?)));
+        let checked = known.ok_or(AuthFailure::Unknown).and_then(|(hash, principal)| {
+            principal.validity.check(&hash, client, origin, || self.clock.wall(now))?;
             Ok(Arc::clone(principal))
         });
         // Not towards the key's rate, which is its owner's: whoever has stolen the key could use it up from anywhere.
         checked.map_err(|failure| {
-            let per_minute = rules.failed_per_minute;
+            let per_minute = snapshot.failed_per_minute;
             let make = || Limit::new(per_minute, MINUTE, per_minute, State::default());
-            if let Err(retry_after) = rules.failed.get(client, make).take(self.clock.steady(now)) {
+            if let Err(retry_after) = snapshot.failed.get(client, make).take(self.clock.steady(now)) {
                 let limit = format!("{per_minute} failed API keys a minute");
                 let error = Error::Limited { limit, reason: "failed_keys", retry_after };
                 return self.fail(AuthFailure::Limited, error);
@@ -314,7 +324,7 @@ impl Gateway {
         let wall = Timestamp::now();
         self.clock.set(wall);
         self.follow_keys(Watched::look_twice);
-        self.free_retired();
+        self.free_superseded();
         let saved = if running { self.ledger.save_in_pace(wall) } else { Some(self.ledger.save(wall)) };
         match (saved, self.unsaved.load(Ordering::Relaxed)) {
             // Told once, until it works again.
@@ -339,14 +349,14 @@ impl Gateway {
     fn follow_keys(&self, look: impl FnOnce(&mut Watched) -> io::Result<Option<String>>) {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(watched) = keys_file.as_mut() else { return };
-        let old = self.rules.load();
+        let old = self.snapshot.load();
         let text = look(watched);
-        match keys_of(text, watched.path(), &old.plans, old.keys_of_file()) {
+        match read_keys(text, watched.path(), &old.plans, old.keys_of_file()) {
             Ok(None) => {}
             Ok(Some(keys)) => {
-                let rules = old.with_keys(keys);
-                let count = rules.keys();
-                self.put(rules);
+                let snapshot = old.with_keys(keys);
+                let count = snapshot.keys();
+                self.put(snapshot);
                 self.count_read(ReloadResult::Applied);
                 tracing::info!(keys_file = %watched.path().display(), keys = count, "key file taken");
             }

@@ -29,4 +29,3 @@ mod fair;
 pub mod low_priority;
 pub mod sim;
 pub mod telemetry;
-mod uniform;

@@ -7,7 +7,6 @@ pub mod file;
 pub mod scope;
 
 use std::collections::HashSet;
-use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -15,7 +14,6 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::config::Secret;
-use crate::uniform::BuildUniform;
 use scope::Scope;
 
 /// What every key begins with, so that scanners of leaked secrets can find it.
@@ -34,27 +32,13 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// The SHA-256 of a key: what is kept of it. 32 random bytes need no slow hash.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct KeyHash([u8; 32]);
-
-/// In tables by `uniform::BuildUniform`. Nobody can make one slow: what is in it was chosen by who writes the key file,
-/// and a caller who looks for keys with a certain beginning only looks.
-impl Hash for KeyHash {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        // Without the length that a slice's own hash would put before it.
-        state.write(&self.0);
-    }
-}
 
 impl KeyHash {
     /// The hash of a key as it stands in a request's path.
     pub fn of(key: &str) -> Self {
         Self(Sha256::digest(key.as_bytes()).into())
-    }
-
-    /// Its first eight bytes, which tell nearly all keys apart.
-    pub(crate) fn start(&self) -> u64 {
-        self.0.first_chunk().map_or(0, |start| u64::from_le_bytes(*start))
     }
 
     /// Reads 64 hexadecimal digits.
@@ -169,7 +153,7 @@ pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Ke
     })?;
     let mut problems = Vec::new();
     let mut ids = HashSet::with_capacity(raw.key.len());
-    let mut hashes = HashSet::with_capacity_and_hasher(raw.key.len(), BuildUniform::default());
+    let mut hashes = HashSet::with_capacity(raw.key.len());
     let mut keys = Vec::with_capacity(raw.key.len());
     for (i, raw) in raw.key.into_iter().enumerate() {
         let mut judge = Judge { id: raw.id.clone(), problems: &mut problems };

@@ -9,11 +9,19 @@
 //! up to eight gateways cannot pass more than there is but for what comes between two askings. While the store is lost
 //! every gateway goes by its own limiter alone, which is asked in any case.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::shared::Lessor;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::clock::Clock;
+use super::limit::Rate;
+use crate::shared::Store;
 use crate::shared::limits::{Ask, Leased};
+
+/// The most leases that wait to be renewed. A lease that finds no room asks with its next call.
+const QUEUE: usize = 16_384;
 
 /// So much of what is thought to be left may a gateway use that was wrong before.
 const CAUTIOUS_PART: i64 = 8;
@@ -22,20 +30,50 @@ const CAUTIOUS: Duration = Duration::from_mins(5);
 /// Calls are leased for this time ahead, at least.
 const AHEAD: Duration = Duration::from_millis(50);
 
-/// What a plan says of a rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rate {
-    /// The time that one call takes to be forgotten.
-    pub(crate) cell: Duration,
-    /// Calls at once.
-    pub(crate) burst: u32,
+/// The way of leases to the shared store.
+pub(crate) struct LeaseClient {
+    /// Set once, when the gateway is started.
+    store: OnceLock<Arc<Store>>,
+    queue: mpsc::Sender<Arc<Lease>>,
+    clock: Arc<Clock>,
+}
+
+/// The leases that wait to be renewed.
+pub(crate) type LeaseQueue = mpsc::Receiver<Arc<Lease>>;
+
+impl LeaseClient {
+    /// A client without a store, and the queue that somebody is to empty.
+    pub(crate) fn new(clock: &Arc<Clock>) -> (Arc<Self>, LeaseQueue) {
+        let (queue, queued) = mpsc::channel(QUEUE);
+        (Arc::new(Self { store: OnceLock::new(), queue, clock: Arc::clone(clock) }), queued)
+    }
+
+    /// Gives it the store; the first one holds.
+    pub(crate) fn connect(&self, store: Arc<Store>) {
+        let _ = self.store.set(store);
+    }
+
+    /// The store, while it answers and takes what is booked.
+    fn store(&self) -> Option<&Arc<Store>> {
+        self.store.get().filter(|store| store.takes_writes())
+    }
+
+    /// Asks the store about the rate `of`.
+    async fn lease(&self, of: &str, ask: Ask) -> Option<Leased> {
+        self.store.get()?.lease(of, ask).await.ok()
+    }
+
+    /// Steady time.
+    fn now(&self) -> Duration {
+        self.clock.steady(Instant::now())
+    }
 }
 
 /// One rate as this gateway has it.
 pub(crate) struct Lease {
-    /// Whose it is, in the store.
+    /// The name of its holder in the store.
     of: String,
-    lessor: Weak<Lessor>,
+    client: Arc<LeaseClient>,
     state: Mutex<State>,
 }
 
@@ -124,21 +162,24 @@ impl State {
 }
 
 impl Lease {
-    pub(crate) fn new(of: String, lessor: &Arc<Lessor>) -> Arc<Self> {
-        Arc::new(Self { of, lessor: Arc::downgrade(lessor), state: Mutex::default() })
+    /// A lease with nothing leased, for the holder `of`.
+    pub(crate) fn new(of: String, client: &Arc<LeaseClient>) -> Arc<Self> {
+        Arc::new(Self { of, client: Arc::clone(client), state: Mutex::default() })
     }
 
     /// Lets a call pass, or says how long until one may; says whether it counts here, which it does not while the store
     /// is lost: then all pass.
     pub(crate) fn take(self: &Arc<Self>, rate: Rate, now: Duration) -> Result<bool, Duration> {
-        let Some(lessor) = self.lessor.upgrade().filter(|lessor| lessor.is_on()) else { return Ok(false) };
+        if self.client.store().is_none() {
+            return Ok(false);
+        }
         let mut state = self.lock();
         state.rate = Some(rate);
         let taken = state.take(rate, now);
         if state.is_due(rate, now) {
             state.asking = true;
             drop(state);
-            if !lessor.enqueue(self) {
+            if self.client.queue.try_send(Arc::clone(self)).is_err() {
                 self.lock().asking = false;
             }
         }
@@ -154,30 +195,30 @@ impl Lease {
 
     /// Calls that would pass now, where the store says so.
     pub(crate) fn left(&self, rate: Rate, now: Duration) -> Option<u32> {
-        self.lessor.upgrade().filter(|lessor| lessor.is_on())?;
+        self.client.store()?;
         let state = self.lock();
         let left = state.left(rate, now).saturating_sub(state.owed.into()).max(0) + i64::from(state.held);
         Some(u32::try_from(left).unwrap_or(u32::MAX))
     }
 
     /// Asks the store, and takes in what it says. Says whether anything is leased now.
-    pub(crate) async fn ask(&self, lessor: &Lessor) -> bool {
+    pub(crate) async fn ask(&self) -> bool {
         let (ask, booked) = {
             let mut state = self.lock();
             let Some(rate) = state.rate else { return false };
             (state.ask(rate), state.owed)
         };
-        let answer = lessor.lease(&self.of, ask).await;
+        let answer = self.client.lease(&self.of, ask).await;
         let mut state = self.lock();
         match answer {
-            Some(leased) => state.answered(booked, leased, lessor.now()),
+            Some(leased) => state.answered(booked, leased, self.client.now()),
             None => state.failed(),
         }
         state.held > 0
     }
 
     /// Gives back what was leased and is not used. Says whether anything still is leased.
-    pub(crate) async fn settle(&self, lessor: &Lessor) -> bool {
+    pub(crate) async fn settle(&self) -> bool {
         let (back, rate) = {
             let mut state = self.lock();
             let idle = state.used == 0 && !state.asking;
@@ -186,8 +227,8 @@ impl Lease {
             (std::mem::take(&mut state.held), rate)
         };
         let ask = Ask { used: -i64::from(back), want: 0, cell: rate.cell, burst: rate.burst };
-        if let Some(leased) = lessor.lease(&self.of, ask).await {
-            self.lock().known = Some((leased.left, lessor.now()));
+        if let Some(leased) = self.client.lease(&self.of, ask).await {
+            self.lock().known = Some((leased.left, self.client.now()));
         }
         self.lock().held > 0
     }

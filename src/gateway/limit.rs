@@ -6,7 +6,6 @@
 //! predecessor was.
 
 use std::cell::Cell;
-use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +13,25 @@ use std::time::Duration;
 use governor::clock::Clock;
 use governor::middleware::NoOpMiddleware;
 use governor::nanos::Nanos;
-use governor::state::{NotKeyed, StateStore};
+use governor::state::{InMemoryState, NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 
-use super::lease::Rate;
-use super::standing::Standing;
+/// A rate, as a plan has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate {
+    /// The time that one call takes to be forgotten.
+    pub(crate) cell: Duration,
+    /// Calls at once.
+    pub(crate) burst: u32,
+}
 
-/// What a limiter remembers: the time at which it will be at rest again. One word of a [`Standing`].
+/// The state of a limiter: the steady time at which all calls of its burst are free again. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct State(pub(crate) Arc<Standing>);
+pub(crate) struct State(Arc<InMemoryState>);
 
 impl State {
-    /// When it will be at rest again, steady; zero before its first call.
-    pub(crate) fn at_rest(&self) -> Duration {
+    /// Returns the time at which the limiter is at rest again, or zero before its first call.
+    fn at_rest(&self) -> Duration {
         // An error leaves the state as it is, and carries it out.
         let rest = self.measure_and_replace(&NotKeyed::NonKey, Err::<((), Nanos), _>);
         rest.err().flatten().map_or(Duration::ZERO, Duration::from)
@@ -40,7 +45,7 @@ impl StateStore for State {
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        self.0.rest.measure_and_replace(key, f)
+        self.0.measure_and_replace(key, f)
     }
 }
 
@@ -66,10 +71,7 @@ impl Clock for Given {
 pub(crate) struct Limit {
     limiter: RateLimiter<NotKeyed, State, Given, NoOpMiddleware<Duration>>,
     state: State,
-    /// Calls at once.
-    burst: u32,
-    /// The time that one call takes to be forgotten.
-    cell: Duration,
+    rate: Rate,
 }
 
 /// What is left of a limit.
@@ -82,7 +84,7 @@ pub(crate) struct Left {
 }
 
 impl Limit {
-    /// `rate` calls in each `period`, `burst` at once; all at least 1 of their units.
+    /// `rate` calls in each `period`, `burst` at once; all at least 1 of their units. Starts from `state`.
     pub(crate) fn new(rate: u32, period: Duration, burst: u32, state: State) -> Self {
         let burst = NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN);
         let cell = (period / rate.max(1)).max(Duration::from_nanos(1));
@@ -91,17 +93,17 @@ impl Limit {
         // The limiter counts from its birth; all are born at zero, so that they can share a state.
         NOW.set(Duration::ZERO);
         let limiter = RateLimiter::new(quota, state.clone(), Given);
-        Self { limiter, state, burst: burst.get(), cell }
+        Self { limiter, state, rate: Rate { cell, burst: burst.get() } }
     }
 
-    /// Reads what a check reads of the limit itself, which may lie in several lines of memory; see `Held::warm`.
-    pub(crate) fn warm(&self) {
-        black_box((self.burst, self.cell, Arc::as_ptr(&self.state.0)));
+    /// Returns the state, for a successor to start from.
+    pub(crate) fn state(&self) -> State {
+        self.state.clone()
     }
 
-    /// What it lets through, for who counts elsewhere.
-    pub(crate) fn as_rate(&self) -> Rate {
-        Rate { cell: self.cell, burst: self.burst }
+    /// Returns the rate that it lets through.
+    pub(crate) fn rate(&self) -> Rate {
+        self.rate
     }
 
     /// Takes one call, or says how long until one is free.
@@ -113,8 +115,9 @@ impl Limit {
     /// What is left, without taking any.
     pub(crate) fn left(&self, now: Duration) -> Left {
         let full_in = self.state.at_rest().saturating_sub(now);
-        let room = (self.cell * self.burst).saturating_sub(full_in);
-        let calls = u32::try_from(room.as_nanos() / self.cell.as_nanos()).unwrap_or(u32::MAX);
+        let Rate { cell, burst } = self.rate;
+        let room = (cell * burst).saturating_sub(full_in);
+        let calls = u32::try_from(room.as_nanos() / cell.as_nanos()).unwrap_or(u32::MAX);
         Left { calls, full_in }
     }
 }
@@ -145,7 +148,7 @@ mod tests {
     fn a_successor_goes_on_where_its_predecessor_was() {
         let old = Limit::new(1, SECOND, 5, State::default());
         while old.take(SECOND).is_ok() {}
-        let new = Limit::new(1, SECOND, 10, old.state.clone());
+        let new = Limit::new(1, SECOND, 10, old.state());
         assert_eq!(new.left(SECOND).calls, 5, "the five that were taken count against the ten");
         assert!(old.take(SECOND).is_err());
     }

@@ -11,11 +11,11 @@ use crate::methods::{AnyMethod, Commitment, Forwarded, Query};
 const FULL_LIST: u64 = 100;
 
 /// The plans by name, shared by all keys that have them.
-pub(crate) type Plans = BTreeMap<String, Arc<Terms>>;
+pub(crate) type Plans = BTreeMap<String, Arc<PlanTerms>>;
 
 /// A plan as its keys share it.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct PlanTerms {
     pub(crate) name: String,
     pub(crate) plan: Plan,
     /// `RateLimit-Policy`, which is the same for every answer.
@@ -26,7 +26,7 @@ pub(crate) struct Terms {
 pub(crate) fn plans(config: &Config) -> Plans {
     let terms = |(name, plan): (&String, &Plan)| {
         // Digits and ASCII words only: it is a header's value.
-        (name.clone(), Arc::new(Terms { name: name.clone(), plan: plan.clone(), policy: policy(plan) }))
+        (name.clone(), Arc::new(PlanTerms { name: name.clone(), plan: plan.clone(), policy: policy(plan) }))
     };
     config.plans.iter().map(terms).collect()
 }

@@ -13,11 +13,10 @@ use super::keys::KeyHash;
 use super::keys::scope::Scope;
 use super::lease::Lease;
 use super::limit::{Left, Limit, State};
-use super::plan::{self, Terms};
+use super::plan::{self, PlanTerms};
 use super::quota::{Period, Used};
 use super::seen::{Seen, Shown};
-use super::share::{Held, HeldBytes, Share};
-use super::standing::Standing;
+use super::share::{Share, SharePermit, SharedBytes};
 use crate::config::Units;
 use crate::error::Error;
 use crate::methods::{Forwarded, Query};
@@ -27,78 +26,79 @@ use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
 /// The id of whoever calls in open mode.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
-/// Who is calling, and what they may do.
-///
-/// Among a hundred thousand keys none of this is in the processor's cache when its call comes, and each line of memory
-/// is waited for. So what every call reads stands first and together.
-#[repr(C)]
+/// The caller of a request, and what the caller may do.
 pub struct Principal {
-    /// Of the key that it is; nothing in open mode.
-    pub(crate) hash: KeyHash,
-    pub(crate) pass: Pass,
-    pub(crate) clock: Arc<Clock>,
+    pub(crate) id: Arc<str>,
+    pub(crate) validity: KeyValidity,
     /// The limits; none in open mode without a plan.
-    pub(crate) bounds: Option<Bounds>,
+    pub(crate) limits: Option<PlanLimits>,
     /// Most calls in a batch.
     pub(crate) max_batch: usize,
-    pub(crate) metrics: OnceLock<Arc<KeyMetrics>>,
-    /// What calls cost.
+    /// The prices of calls.
     pub(crate) units: Arc<Units>,
-    pub(crate) id: Arc<str>,
-    /// Where `metrics` come from, once there is such a place.
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) metrics: OnceLock<Arc<KeyMetrics>>,
+    /// The source of `metrics`, once there is one.
     pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
 }
 
-/// A plan, and how much of it is used; in the order in which calls read it.
+/// The limits of one key or client address. Each limiter owns its state, and a successor shares it.
 #[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Bounds {
-    pub(crate) terms: Arc<Terms>,
-    pub(crate) rate: Limit,
-    /// Written only where the plan is `monotonic`.
-    pub(crate) seen: Seen,
-    /// Of the places in flight.
-    pub(crate) share: Share,
+pub(crate) struct PlanLimits {
+    pub(crate) terms: Arc<PlanTerms>,
+    rate: Limit,
     /// The same rate over all gateways, where they have a store in common.
-    pub(crate) lease: Option<Arc<Lease>>,
+    lease: Option<Arc<Lease>>,
+    used: Arc<Used>,
+    share: Share,
+    /// Written only where the plan is `monotonic`.
+    seen: Seen,
 }
 
-/// When and from where a key holds, and for what.
+/// The secrets of a key, and when, from where and for what they hold.
 #[derive(Debug, Default)]
-pub(crate) struct Pass {
+pub(crate) struct KeyValidity {
+    pub(crate) hash: KeyHash,
+    /// Secrets that were replaced, each with the time at which it ends.
+    pub(crate) previous: Vec<(KeyHash, Timestamp)>,
     pub(crate) expires: Option<Timestamp>,
     pub(crate) revoked: bool,
-    /// What narrows it; most keys have nothing that does.
-    pub(crate) scope: Option<Box<Scope>>,
+    pub(crate) scope: Scope,
 }
 
-impl Pass {
-    fn in_time(&self, until: Option<Timestamp>, wall: impl Fn() -> Timestamp) -> Result<(), AuthFailure> {
+impl KeyValidity {
+    /// Returns the hashes of all secrets of the key.
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = KeyHash> {
+        self.previous.iter().map(|(hash, _)| *hash).chain([self.hash])
+    }
+
+    fn in_time(&self, hash: &KeyHash, wall: impl Fn() -> Timestamp) -> Result<(), AuthFailure> {
         let ended = |end: Option<Timestamp>| end.is_some_and(|end| end <= wall());
         if self.revoked {
             return Err(AuthFailure::Revoked);
         }
+        let replaced = self.previous.iter().find(|(previous, _)| previous == hash);
+        let until = replaced.map(|(_, until)| *until);
         if ended(self.expires) || ended(until) { Err(AuthFailure::Expired) } else { Ok(()) }
     }
 
-    /// Whether a key that ends at `until` (replaced keys do) may be used now, from there.
+    /// Checks that the secret with this `hash` may be used now, from there.
     pub(crate) fn check(
         &self,
-        until: Option<Timestamp>,
+        hash: &KeyHash,
         client: Option<IpAddr>,
         origin: Option<&str>,
         wall: impl Fn() -> Timestamp,
     ) -> Result<(), AuthFailure> {
-        self.in_time(until, wall)?;
-        let Some(scope) = &self.scope else { return Ok(()) };
+        self.in_time(hash, wall)?;
         let client = client.map(|client| client.to_canonical());
         let is_in =
             |list: &Vec<IpNet>| client.is_some_and(|ip| list.iter().any(|network| network.contains(&ip)));
-        if scope.addresses.as_ref().is_some_and(|list| !is_in(list)) {
+        if self.scope.addresses.as_ref().is_some_and(|list| !is_in(list)) {
             return Err(AuthFailure::Address);
         }
         // Only browsers send an origin, and none of them can leave it out: without one it is no browser.
-        if let (Some(allowed), Some(origin)) = (&scope.origins, origin)
+        if let (Some(allowed), Some(origin)) = (&self.scope.origins, origin)
             && !allowed.iter().any(|known| known == origin)
         {
             return Err(AuthFailure::Origin);
@@ -107,26 +107,33 @@ impl Pass {
     }
 }
 
-impl Bounds {
-    /// What `terms` allow, of one who stands at `standing`; going on where `before` is, if there is such.
+impl PlanLimits {
+    /// The limits of `terms`. They go on from `before`, the limits of the same holder before a reload; units go on in
+    /// `used` in any case.
     pub(crate) fn new(
-        terms: Arc<Terms>,
+        terms: Arc<PlanTerms>,
         before: Option<&Self>,
-        standing: Arc<Standing>,
+        used: Arc<Used>,
         lease: impl FnOnce() -> Option<Arc<Lease>>,
     ) -> Self {
-        let state = State(Arc::clone(&standing));
+        let state = before.map_or_else(State::default, |before| before.rate.state());
         let rate = Limit::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst, state);
-        let seen = before.map_or_else(Seen::default, |before| before.seen.clone());
         let lease = before.and_then(|before| before.lease.clone()).or_else(lease);
-        Self { terms, rate, seen, share: Share(standing), lease }
+        let share = before.map_or_else(Share::default, |before| before.share.clone());
+        let seen = before.map_or_else(Seen::default, |before| before.seen.clone());
+        Self { terms, rate, lease, used, share, seen }
+    }
+
+    /// Forgets the slots that were shown.
+    pub(crate) fn forget_shown(&self) {
+        self.seen.forget();
     }
 
     /// Takes one call of the rate: of that over all gateways, where there is such, and of this gateway's own, which
     /// holds in any case. What the one gives and the other does not is given back.
     fn take(&self, steady: Duration) -> Result<(), Duration> {
         let Some(lease) = &self.lease else { return self.rate.take(steady) };
-        let counts = lease.take(self.rate.as_rate(), steady)?;
+        let counts = lease.take(self.rate.rate(), steady)?;
         self.rate.take(steady).inspect_err(|_| {
             if counts {
                 lease.give_back();
@@ -134,15 +141,15 @@ impl Bounds {
         })
     }
 
-    /// What is used of the quotas.
+    /// Returns what is used of the quotas.
     pub(crate) fn used(&self) -> &Used {
-        &self.share.0.used
+        &self.used
     }
 
     /// What is left of the rate.
     pub(crate) fn left(&self, steady: Duration) -> Left {
         let own = self.rate.left(steady);
-        let shared = self.lease.as_ref().and_then(|lease| lease.left(self.rate.as_rate(), steady));
+        let shared = self.lease.as_ref().and_then(|lease| lease.left(self.rate.rate(), steady));
         Left { calls: shared.map_or(own.calls, |shared| shared.min(own.calls)), ..own }
     }
 
@@ -153,7 +160,7 @@ impl Bounds {
             return None;
         }
         let wall = wall();
-        let (day, month) = self.used().units(Period::of(wall));
+        let (day, month) = self.used.units(Period::of(wall));
         let reached = |used: f64, quota: Option<u64>| quota.filter(|quota| used >= to_f64(*quota));
         if let Some(quota) = reached(month, monthly) {
             return Some((LimitReason::Month, quota, Period::ends_in(wall).1));
@@ -175,26 +182,25 @@ impl Principal {
 
     /// Whether `Cache-Control: no-cache` is obeyed.
     pub fn bypass_cache(&self) -> bool {
-        self.bounds.as_ref().is_some_and(|bounds| bounds.terms.plan.bypass_cache)
+        self.limits.as_ref().is_some_and(|limits| limits.terms.plan.bypass_cache)
     }
 
-    /// Who is calling, as the pool tells callers apart: by where their standing is kept, which a reload leaves in place.
+    /// Returns the caller as the pool tells callers apart, the same after a reload.
     pub fn caller(&self) -> Caller {
-        let number = |bounds: &Bounds| Arc::as_ptr(&bounds.share.0).addr();
-        self.bounds.as_ref().map_or_else(Caller::default, |bounds| Caller::numbered(number(bounds)))
+        self.limits.as_ref().map_or_else(Caller::default, |limits| Caller::numbered(limits.share.holder()))
     }
 
     /// One place in flight, if `free` are free and it is within this key's share of them (`gateway::share`). Without a
     /// plan nobody is told apart, and whoever comes gets what is free.
-    pub fn hold(&self, free: usize) -> Option<Held> {
-        self.bounds.as_ref().map_or_else(|| Held::of_nobody(free), |bounds| bounds.share.hold(free))
+    pub fn hold(&self, free: usize) -> Option<SharePermit> {
+        self.limits.as_ref().map_or_else(|| SharePermit::of_nobody(free), |limits| limits.share.hold(free))
     }
 
     /// So many bytes of answers on their way out, if they are within this key's share when `free` are free. Without a plan
     /// nobody is told apart.
-    pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<HeldBytes> {
-        let Some(bounds) = &self.bounds else { return Some(HeldBytes::of_nobody()) };
-        bounds.share.hold_bytes(bytes, free)
+    pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<SharedBytes> {
+        let Some(limits) = &self.limits else { return Some(SharedBytes::of_nobody()) };
+        limits.share.hold_bytes(bytes, free)
     }
 
     /// Whether the plan and the key allow this call.
@@ -202,9 +208,9 @@ impl Principal {
     /// # Errors
     /// [`Error::Forbidden`], naming the method, commitment or number of accounts.
     pub fn admit(&self, query: &Query) -> Result<(), Error> {
-        let Some(bounds) = &self.bounds else { return Ok(()) };
-        let methods = self.pass.scope.as_ref().and_then(|scope| scope.methods.as_deref());
-        plan::admit(&bounds.terms.plan, methods, query)
+        let Some(limits) = &self.limits else { return Ok(()) };
+        let methods = self.validity.scope.methods.as_deref();
+        plan::admit(&limits.terms.plan, methods, query)
     }
 
     /// The call as it may go to a node, if the plan and the key allow it. Where the plan names commitments, only the one
@@ -213,9 +219,9 @@ impl Principal {
     /// # Errors
     /// [`Error::Forbidden`], naming the method or commitment.
     pub fn admit_forwarded(&self, call: Forwarded) -> Result<Forwarded, Error> {
-        let Some(bounds) = &self.bounds else { return Ok(call) };
-        let methods = self.pass.scope.as_ref().and_then(|scope| scope.methods.as_deref());
-        let plan = &bounds.terms.plan;
+        let Some(limits) = &self.limits else { return Ok(call) };
+        let methods = self.validity.scope.methods.as_deref();
+        let plan = &limits.terms.plan;
         plan::admit_forwarded(plan, methods, &call)?;
         Ok(if plan.commitments.is_some() { call.canonical() } else { call })
     }
@@ -225,28 +231,28 @@ impl Principal {
     /// # Errors
     /// [`Error::Limited`], naming the limit and when to come back.
     pub fn take(&self, now: Instant) -> Result<(), Error> {
-        let Some(bounds) = &self.bounds else { return Ok(()) };
-        if let Some((reason, quota, ends_in)) = bounds.exhausted(|| self.clock.wall(now)) {
+        let Some(limits) = &self.limits else { return Ok(()) };
+        if let Some((reason, quota, ends_in)) = limits.exhausted(|| self.clock.wall(now)) {
             return Err(self.limited(reason, format!("{quota} units a {}", reason.as_str()), ends_in));
         }
-        let per_second = bounds.terms.plan.rps;
-        bounds
+        let per_second = limits.terms.plan.rps;
+        limits
             .take(self.clock.steady(now))
             .map_err(|wait| self.limited(LimitReason::Rate, format!("{per_second} calls a second"), wait))
     }
 
     /// Takes one call of the rate, if one is left, for what is refused in any case.
     pub fn note_call(&self, now: Instant) {
-        if let Some(bounds) = &self.bounds {
-            let _ = bounds.take(self.clock.steady(now));
+        if let Some(limits) = &self.limits {
+            let _ = limits.take(self.clock.steady(now));
         }
     }
 
     /// What this caller has been shown at the query's commitment, where the plan is `monotonic`; the answer's slot is
     /// noted there. `None` too for answers that show no slot.
     pub fn shown(&self, query: &Query) -> Option<Shown> {
-        let bounds = self.bounds.as_ref().filter(|bounds| bounds.terms.plan.monotonic)?;
-        query.commitment().filter(|_| query.has_context()).map(|commitment| bounds.seen.at(commitment))
+        let limits = self.limits.as_ref().filter(|limits| limits.terms.plan.monotonic)?;
+        query.commitment().filter(|_| query.has_context()).map(|commitment| limits.seen.at(commitment))
     }
 
     fn limited(&self, reason: LimitReason, limit: String, retry_after: Duration) -> Error {
@@ -284,7 +290,7 @@ impl Principal {
 
     /// Returns true if what is booked counts towards anything: the caller has a plan.
     pub fn has_plan(&self) -> bool {
-        self.bounds.is_some()
+        self.limits.is_some()
     }
 
     /// Books what a forwarded call cost.
@@ -295,8 +301,8 @@ impl Principal {
     /// Books units.
     pub(crate) fn book(&self, units: f64) {
         let wall = self.clock.wall(Instant::now());
-        if let Some(bounds) = &self.bounds {
-            bounds.used().book(Period::of(wall), units);
+        if let Some(limits) = &self.limits {
+            limits.used.book(Period::of(wall), units);
         }
         if let Some(metrics) = self.metrics() {
             metrics.units.at(()).inc_by(units);
@@ -315,27 +321,27 @@ impl Principal {
 
     /// `RateLimit-Policy`: what there is. Nothing without limits.
     pub fn policy(&self) -> Option<&str> {
-        self.bounds.as_ref().map(|bounds| &*bounds.terms.policy)
+        self.limits.as_ref().map(|limits| &*limits.terms.policy)
     }
 
     /// Writes `RateLimit`, what is left of that at `now`, at the end of `out`: `"rate";r=199;t=1, "day";r=999990;t=3600`,
     /// so much is left, until all is there again in so many seconds.
     pub fn write_left(&self, out: &mut Vec<u8>, now: Instant) {
-        let Some(bounds) = &self.bounds else { return };
+        let Some(limits) = &self.limits else { return };
         let mut write = |before: &str, left: u64, until: Duration| {
             out.extend_from_slice(before.as_bytes());
             out.extend_from_slice(itoa::Buffer::new().format(left).as_bytes());
             out.extend_from_slice(b";t=");
             out.extend_from_slice(itoa::Buffer::new().format(seconds(until)).as_bytes());
         };
-        let rate = bounds.left(self.clock.steady(now));
+        let rate = limits.left(self.clock.steady(now));
         write("\"rate\";r=", rate.calls.into(), rate.full_in);
-        let (daily, monthly) = (bounds.terms.plan.daily_units, bounds.terms.plan.monthly_units);
+        let (daily, monthly) = (limits.terms.plan.daily_units, limits.terms.plan.monthly_units);
         if daily.is_none() && monthly.is_none() {
             return;
         }
         let wall = self.clock.wall(now);
-        let (day, month) = bounds.used().units(Period::of(wall));
+        let (day, month) = limits.used.units(Period::of(wall));
         let (day_ends, month_ends) = Period::ends_in(wall);
         let left = |quota: u64, used: f64| quota.saturating_sub(ceiling(used));
         if let Some(quota) = daily {

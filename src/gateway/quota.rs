@@ -139,11 +139,6 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Reads what a call reads; see `Held::warm` of the table.
-    pub(crate) fn warm(&self) -> u64 {
-        self.month.0.load(Ordering::Relaxed)
-    }
-
     /// Adds to both windows.
     pub(crate) fn book(&self, period: Period, units: f64) {
         let thousandths = thousandths(units);

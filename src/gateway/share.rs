@@ -4,68 +4,89 @@
 //! The rule is that of [`crate::fair`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::standing::Standing;
 use crate::fair::{may_hold, may_hold_more};
 
-/// How many places one key holds. Shared with its successor on a reload.
+/// The share of one holder: a key, or a client address. Clones count together.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Share(pub(crate) Arc<Standing>);
+pub(crate) struct Share(Arc<Holding>);
+
+/// The places and bytes that one holder has.
+#[derive(Debug)]
+struct Holding {
+    holder: usize,
+    places: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Default for Holding {
+    /// Nothing held, by a new holder.
+    fn default() -> Self {
+        static HOLDERS: AtomicUsize = AtomicUsize::new(1);
+        let holder = HOLDERS.fetch_add(1, Ordering::Relaxed);
+        Self { holder, places: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
+    }
+}
 
 impl Share {
-    /// One place more, if that is within the share when `free` are free before it.
-    pub(crate) fn hold(&self, free: usize) -> Option<Held> {
-        let before = self.0.held.fetch_add(1, Ordering::Relaxed);
-        let held = Held(Some(Arc::clone(&self.0)));
-        may_hold_more(before, free).then_some(held)
+    /// Returns the number of the holder, which no other holder of this process has; never 0.
+    pub(crate) fn holder(&self) -> usize {
+        self.0.holder
     }
 
-    /// So many bytes more, if they are within the share when `free` are free before them.
-    pub(crate) fn hold_bytes(&self, bytes: usize, free: usize) -> Option<HeldBytes> {
-        let before = self.0.outgoing.fetch_add(bytes, Ordering::Relaxed);
-        let held = HeldBytes { bytes, of: Some(Arc::clone(&self.0)) };
+    /// Takes one more place, if that is within the share when `free` are free before it.
+    pub(crate) fn hold(&self, free: usize) -> Option<SharePermit> {
+        let before = self.0.places.fetch_add(1, Ordering::Relaxed);
+        let permit = SharePermit(Some(Arc::clone(&self.0)));
+        may_hold_more(before, free).then_some(permit)
+    }
+
+    /// Takes so many more bytes, if they are within the share when `free` are free before them.
+    pub(crate) fn hold_bytes(&self, bytes: usize, free: usize) -> Option<SharedBytes> {
+        let before = self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let held = SharedBytes { bytes, holding: Some(Arc::clone(&self.0)) };
         may_hold(before.saturating_add(bytes), free).then_some(held)
     }
 }
 
-/// Bytes of a key's, until it is dropped.
+/// Bytes of a holder, given back on drop.
 #[derive(Debug)]
-pub struct HeldBytes {
+pub struct SharedBytes {
     bytes: usize,
-    of: Option<Arc<Standing>>,
+    holding: Option<Arc<Holding>>,
 }
 
-impl HeldBytes {
-    /// Bytes of nobody's in particular.
+impl SharedBytes {
+    /// Bytes of a caller without a plan, whom nothing counts.
     pub(crate) fn of_nobody() -> Self {
-        Self { bytes: 0, of: None }
+        Self { bytes: 0, holding: None }
     }
 }
 
-impl Drop for HeldBytes {
+impl Drop for SharedBytes {
     fn drop(&mut self) {
-        if let Some(standing) = &self.of {
-            standing.outgoing.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(holding) = &self.holding {
+            holding.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         }
     }
 }
 
-/// A place of a key's, until it is dropped.
+/// A place of a holder, given back on drop.
 #[derive(Debug)]
-pub struct Held(Option<Arc<Standing>>);
+pub struct SharePermit(Option<Arc<Holding>>);
 
-impl Held {
-    /// A place of nobody's in particular, if one is free.
+impl SharePermit {
+    /// Takes a place for a caller without a plan, if one is free.
     pub(crate) fn of_nobody(free: usize) -> Option<Self> {
         (free > 0).then_some(Self(None))
     }
 }
 
-impl Drop for Held {
+impl Drop for SharePermit {
     fn drop(&mut self) {
-        if let Some(standing) = &self.0 {
-            standing.held.fetch_sub(1, Ordering::Relaxed);
+        if let Some(holding) = &self.0 {
+            holding.places.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -77,7 +98,7 @@ mod tests {
     /// What each of `keys` holds once all have asked for as much as they can get, in turn; and what is left free.
     fn filled(keys: usize, places: usize) -> (Vec<usize>, usize) {
         let shares: Vec<_> = (0..keys).map(|_| Share::default()).collect();
-        let mut held: Vec<Vec<Held>> = (0..keys).map(|_| Vec::new()).collect();
+        let mut held: Vec<Vec<SharePermit>> = (0..keys).map(|_| Vec::new()).collect();
         let (mut taken, mut moved) = (0, true);
         while moved {
             moved = false;

@@ -1,172 +1,120 @@
 //! Every key by its hash: built whole from a key file, then never changed.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::hint::black_box;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-
-use jiff::Timestamp;
 
 use super::clock::Clock;
 use super::keys::{Key, KeyHash};
-use super::lease::Lease;
-use super::plan::{Plans, Terms};
-use super::principal::{Bounds, Pass, Principal};
+use super::lease::{Lease, LeaseClient};
+use super::plan::{PlanTerms, Plans};
+use super::principal::{ANONYMOUS, KeyValidity, PlanLimits, Principal};
 use super::quota::Ledger;
-use super::shared::Lessor;
-use super::standing::Standing;
 use crate::config::Units;
 use crate::telemetry::Metrics;
-use crate::uniform::BuildUniform;
 
 /// The keys in force.
 #[derive(Default)]
 pub(crate) struct Table {
-    /// By the beginning of the hash, which each principal has in full: so small that most of it stays in the processor's
-    /// caches.
-    by_start: HashMap<u64, Held, BuildUniform>,
-    /// By the whole hash: keys that were replaced, and those that begin like another, and until when they hold.
-    others: HashMap<KeyHash, (Held, Option<Timestamp>), BuildUniform>,
+    /// All secrets, those included that were replaced and still hold.
+    by_hash: HashMap<KeyHash, Arc<Principal>>,
     by_id: HashMap<Arc<str>, Arc<Principal>>,
 }
 
-/// What a hash stands for.
+/// The parts of principals that do not come from their keys.
 #[derive(Clone)]
-pub(crate) struct Held {
-    pub(crate) principal: Arc<Principal>,
-    /// The principal's, also here so that [`Held::warm`] need not wait for the principal to find it.
-    standing: Arc<Standing>,
-}
-
-impl Held {
-    /// Touches what the limit check will read, in places of its own each: among a hundred thousand keys all of them are
-    /// out of the processor's caches, and the waits overlap only where no address comes out of another place.
-    fn warm(&self) {
-        black_box((self.standing.held.load(Ordering::Relaxed), self.standing.used.warm()));
-        if let Some(bounds) = &self.principal.bounds {
-            bounds.rate.warm();
-        }
-        black_box(self.principal.max_batch);
-    }
-}
-
-/// What principals are made from, beside their keys.
-#[derive(Clone)]
-pub(crate) struct Ground {
+pub(crate) struct KeyTableContext {
     pub(crate) clock: Arc<Clock>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
     /// The server's bound on batches.
     pub(crate) max_batch: usize,
-    /// What calls cost.
+    /// The prices of calls.
     pub(crate) units: Arc<Units>,
-    /// Who asks the shared store, if there is one.
-    pub(crate) lessor: Option<Arc<Lessor>>,
+    /// The way to the shared store, if there is one.
+    pub(crate) lease_client: Option<Arc<LeaseClient>>,
 }
 
 impl Table {
-    /// The table of `keys`. A key that `old` knows goes on with its limiter's state, the slots that it was
-    /// shown, and the places that it holds.
-    pub(crate) fn new(keys: Vec<Key>, plans: &Plans, old: &Self, ground: &Ground) -> Self {
-        // With room for a few more: those that were replaced, and `dev`'s.
-        let mut table = Self {
-            by_start: HashMap::with_capacity_and_hasher(keys.len() + 1, BuildUniform::default()),
-            others: HashMap::default(),
-            by_id: HashMap::with_capacity(keys.len() + 1),
-        };
+    /// The table of `keys`. A key that `old` knows goes on with its rate, the places that it holds, and the slots that it
+    /// was shown.
+    pub(crate) fn new(keys: Vec<Key>, plans: &Plans, old: &Self, context: &KeyTableContext) -> Self {
+        let mut table = Self::default();
+        table.by_hash.reserve(keys.len());
+        table.by_id.reserve(keys.len());
         for key in keys {
-            // Judged when the file was read.
+            // The file was refused if a key names no plan.
             let Some(terms) = plans.get(&key.plan) else { continue };
-            let revoked = key.revoked.is_some();
-            let scope = (!key.scope.is_any()).then(|| Box::new(key.scope));
-            let pass = Pass { expires: key.expires, revoked, scope };
-            table.add(&key.id, key.hash, &key.previous, pass, terms, old, ground);
+            let validity = KeyValidity {
+                hash: key.hash,
+                previous: key.previous,
+                expires: key.expires,
+                revoked: key.revoked.is_some(),
+                scope: key.scope,
+            };
+            table.add(&key.id, validity, terms, old, context);
         }
         table
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a key and all that it is joined with")]
+    /// Adds the key `id`; one of the same id or the same hash gives way to it.
     pub(crate) fn add(
         &mut self,
         id: &str,
-        hash: KeyHash,
-        previous: &[(KeyHash, Timestamp)],
-        pass: Pass,
-        terms: &Arc<Terms>,
+        validity: KeyValidity,
+        terms: &Arc<PlanTerms>,
         old: &Self,
-        ground: &Ground,
+        context: &KeyTableContext,
     ) {
         let id: Arc<str> = Arc::from(id);
-        let known = old.by_id.get(&id).and_then(|principal| principal.bounds.as_ref());
-        let standing = ground.ledger.of(&id);
-        let bounds = Bounds::new(Arc::clone(terms), known, Arc::clone(&standing), || ground.lease(&id));
-        let principal = Arc::new(ground.principal(Arc::clone(&id), hash, Some(bounds), pass));
-        let held = Held { principal: Arc::clone(&principal), standing };
-        for (hash, until) in previous {
-            self.others.insert(*hash, (held.clone(), Some(*until)));
-        }
-        match self.by_start.entry(hash.start()) {
-            Entry::Vacant(place) => {
-                place.insert(held);
-            }
-            Entry::Occupied(mut place) if place.get().principal.hash == hash => {
-                place.insert(held);
-            }
-            Entry::Occupied(_) => {
-                self.others.insert(hash, (held, None));
-            }
+        let before = old.by_id.get(&id).and_then(|principal| principal.limits.as_ref());
+        let used = context.ledger.of(&id);
+        let limits = PlanLimits::new(Arc::clone(terms), before, used, || context.lease(&id));
+        let principal = Arc::new(context.principal(Arc::clone(&id), validity, Some(limits)));
+        for hash in principal.validity.hashes() {
+            self.by_hash.insert(hash, Arc::clone(&principal));
         }
         self.by_id.insert(id, principal);
     }
 
-    /// Whose hash this is, and until when it holds: a key that was replaced ends before its successor.
-    pub(crate) fn get(&self, hash: &KeyHash) -> Option<(&Arc<Principal>, Option<Timestamp>)> {
-        if let Some(held) = self.by_start.get(&hash.start()) {
-            held.warm();
-            if held.principal.hash == *hash {
-                return Some((&held.principal, None));
-            }
-        }
-        self.others.get(hash).map(|(held, until)| (&held.principal, *until))
+    /// Returns the key with this hash, which may have ended.
+    pub(crate) fn get(&self, hash: &KeyHash) -> Option<&Arc<Principal>> {
+        self.by_hash.get(hash)
     }
 
-    /// Who has this id, revoked or not.
+    /// Returns the key of this id, revoked or not.
     pub(crate) fn named(&self, id: &str) -> Option<&Principal> {
         self.by_id.get(id).map(|principal| &**principal)
     }
 
-    /// Who may call, revoked keys included.
+    /// Returns all keys, revoked ones included.
     pub(crate) fn principals(&self) -> impl Iterator<Item = &Principal> {
         self.by_id.values().map(|principal| &**principal)
     }
 
-    /// How many keys there are, revoked ones included.
+    /// Returns the number of keys, revoked ones included.
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
 }
 
-impl Ground {
-    /// The rate of `who` over all gateways, where they have a store in common.
-    pub(crate) fn lease(&self, who: &str) -> Option<Arc<Lease>> {
-        self.lessor.as_ref().map(|lessor| Lease::new(who.to_owned(), lessor))
+impl KeyTableContext {
+    /// Returns the rate of `holder` over all gateways, if they have a store in common.
+    pub(crate) fn lease(&self, holder: &str) -> Option<Arc<Lease>> {
+        self.lease_client.as_ref().map(|client| Lease::new(holder.to_owned(), client))
     }
 
-    pub(crate) fn principal(
-        &self,
-        id: Arc<str>,
-        hash: KeyHash,
-        bounds: Option<Bounds>,
-        pass: Pass,
-    ) -> Principal {
-        let own = bounds.as_ref().and_then(|bounds| bounds.terms.plan.max_batch);
+    /// Returns a caller without a key.
+    pub(crate) fn anonymous(&self, limits: Option<PlanLimits>) -> Principal {
+        self.principal(Arc::from(ANONYMOUS), KeyValidity::default(), limits)
+    }
+
+    fn principal(&self, id: Arc<str>, validity: KeyValidity, limits: Option<PlanLimits>) -> Principal {
+        let own = limits.as_ref().and_then(|limits| limits.terms.plan.max_batch);
         Principal {
-            hash,
             id,
+            validity,
             max_batch: own.map_or(self.max_batch, |own| own.min(self.max_batch)),
-            bounds,
-            pass,
+            limits,
             units: Arc::clone(&self.units),
             clock: Arc::clone(&self.clock),
             metrics: OnceLock::new(),

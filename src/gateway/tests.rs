@@ -1,6 +1,7 @@
 //! The door as a request meets it.
 
 mod key_file;
+mod reload;
 
 use std::path::PathBuf;
 
@@ -81,27 +82,6 @@ async fn unknown_expired_and_revoked_keys_get_one_answer() {
         assert_eq!(enter(&gateway, key.expose()).unwrap_err(), Error::Unauthorized);
     }
     assert!(enter(&gateway, successor.key.expose()).is_ok());
-}
-
-#[test]
-fn keys_whose_hashes_begin_alike_are_told_apart() {
-    let site = Site::new();
-    let entry = |id: &str, hash: &str| {
-        format!(
-            "[[key]]\nid = \"{id}\"\nplan = \"standard\"\ncreated = \"2026-01-01T00:00:00Z\"\nsha256 = \"{hash}\"\n"
-        )
-    };
-    let hash = |end: &str| format!("{}{end:0>48}", "ab".repeat(8));
-    let text: String = ["1", "2", "3"].map(|end| entry(&format!("key-{end}"), &hash(end))).concat();
-    std::fs::write(site.keys_file(), &text).unwrap();
-    let gateway = site.gateway();
-    let rules = gateway.rules.load();
-    let table = rules.table().unwrap();
-    for key in keys::parse(&text, |_| true).unwrap() {
-        assert_eq!(table.get(&key.hash).unwrap().0.id(), key.id);
-    }
-    let unknown = &keys::parse(&entry("key-4", &hash("4")), |_| true).unwrap()[0];
-    assert!(table.get(&unknown.hash).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,7 +214,7 @@ async fn limits_and_headers_follow_the_plan() {
     assert_eq!(take(), Ok(()), "half a unit is left");
     principal.book(1.0);
     assert_eq!(take(), limit("10 units a day", "day", Duration::from_secs(3590)));
-    let usage = serde_json::to_string(&principal.usage(Instant::now()).unwrap()).unwrap();
+    let usage = serde_json::to_string(&Usage::of(&principal, Instant::now()).unwrap()).unwrap();
     let id = principal.id();
     assert_eq!(
         usage,
@@ -245,70 +225,6 @@ async fn limits_and_headers_follow_the_plan() {
 
     tokio::time::advance(Duration::from_secs(3590)).await;
     assert_eq!(take(), Ok(()), "a new day in a new month");
-}
-
-#[tokio::test(start_paused = true)]
-async fn limits_and_use_outlive_reload_and_restart() {
-    let mut site = Site::new();
-    site.plan("small", |plan| (plan.rps, plan.burst, plan.daily_units) = (1, 5, Some(10)));
-    let key = site.key("small");
-    let gateway = site.gateway();
-    let principal = enter(&gateway, &key).unwrap();
-    while principal.take(Instant::now()).is_ok() {}
-    principal.book(7.0);
-
-    site.plan("small", |plan| (plan.rps, plan.burst, plan.daily_units) = (1, 6, Some(10)));
-    gateway.replace(&site.config).unwrap();
-    let successor = enter(&gateway, &key).unwrap();
-    assert!(successor.take(Instant::now()).is_ok(), "the burst has grown by one");
-    assert!(successor.take(Instant::now()).is_err(), "and no more");
-    assert!(principal.take(Instant::now()).is_err(), "a request under way shares the state");
-
-    gateway.tick(true);
-    let used = enter(&site.gateway(), &key).unwrap().usage(Instant::now()).unwrap().day.used;
-    assert!((used - 7.0).abs() < 1e-9, "{used}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_reload_takes_no_half_of_a_key_file() {
-    let site = Site::new();
-    let kept = site.key("standard");
-    let half = std::fs::read_to_string(site.keys_file()).unwrap();
-    let new = NewKey::of("b", "standard");
-    let last = KeyFile::new(site.keys_file()).create(&new, Timestamp::now()).unwrap().key.expose().to_owned();
-    let whole = std::fs::read_to_string(site.keys_file()).unwrap();
-    let gateway = site.gateway();
-    std::fs::write(site.keys_file(), &half).unwrap();
-    let both = || enter(&gateway, &kept).is_ok() && enter(&gateway, &last).is_ok();
-    let mut looks = 0;
-    let pause = || {
-        assert!(both(), "half of the file is no reason to refuse a key");
-        looks += 1;
-        std::fs::write(site.keys_file(), &whole).unwrap();
-    };
-    gateway.replace_settled(&site.config, pause).unwrap();
-    assert!(both());
-    assert_eq!(looks, 2, "two looks have found the whole file");
-    gateway.replace_settled(&site.config, || unreachable!("the file is as it was")).unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn replaced_rules_are_freed_beside_the_requests_and_not_by_one() {
-    let site = Site::new();
-    let key = site.key("standard");
-    let gateway = site.gateway();
-    let retired = || gateway.retired.lock().unwrap().len();
-    let reading = gateway.rules.load();
-    gateway.replace(&site.config).unwrap();
-    gateway.tick(true);
-    assert_eq!(retired(), 1, "a request reads them");
-    drop(reading);
-    let principal = enter(&gateway, &key).unwrap();
-    assert_eq!(retired(), 1, "it did not free them");
-    gateway.replace(&site.config).unwrap();
-    gateway.tick(true);
-    assert_eq!(retired(), 0);
-    assert!(principal.take(Instant::now()).is_ok(), "who was let in goes on");
 }
 
 #[tokio::test(start_paused = true)]
@@ -422,6 +338,6 @@ async fn use_is_written_when_the_gateway_ends() {
     stop.cancel();
     tasks.close();
     tasks.wait().await;
-    let used = enter(&site.gateway(), &key).unwrap().usage(Instant::now()).unwrap().month.used;
+    let used = Usage::of(&enter(&site.gateway(), &key).unwrap(), Instant::now()).unwrap().month.used;
     assert!((used - 3.0).abs() < 1e-9, "{used}");
 }

@@ -48,14 +48,14 @@ pub struct Units {
     pub ends_in_seconds: u64,
 }
 
-impl Principal {
-    /// What the owner of this key may see of it; `None` where nothing is counted, for want of a plan.
-    pub fn usage(&self, now: Instant) -> Option<Usage> {
-        let bounds = self.bounds.as_ref()?;
-        let plan = &bounds.terms.plan;
-        bounds.used().wanted();
-        let wall = self.clock.wall(now);
-        let (day, month) = bounds.used().units(Period::of(wall));
+impl Usage {
+    /// The usage of `principal` at `now`. `None` for a caller without a plan, whom nothing counts.
+    pub fn of(principal: &Principal, now: Instant) -> Option<Self> {
+        let limits = principal.limits.as_ref()?;
+        let plan = &limits.terms.plan;
+        limits.used().wanted();
+        let wall = principal.clock.wall(now);
+        let (day, month) = limits.used().units(Period::of(wall));
         let (day_ends, month_ends) = Period::ends_in(wall);
         let units = |used, quota: Option<u64>, ends| Units {
             used,
@@ -63,13 +63,13 @@ impl Principal {
             left: quota.map(|quota| (to_f64(quota) - used).max(0.0)),
             ends_in_seconds: seconds(ends),
         };
-        Some(Usage {
-            id: self.id().to_owned(),
-            plan: bounds.terms.name.clone(),
+        Some(Self {
+            id: principal.id().to_owned(),
+            plan: limits.terms.name.clone(),
             rate: Rate {
                 per_second: plan.rps,
                 burst: plan.burst,
-                left: bounds.left(self.clock.steady(now)).calls,
+                left: limits.left(principal.clock.steady(now)).calls,
             },
             day: units(day, plan.daily_units, day_ends),
             month: units(month, plan.monthly_units, month_ends),

@@ -22,7 +22,7 @@ use super::Front;
 use super::outgoing::Load;
 use super::reply::Pieces;
 use super::streams::StreamPlace;
-use crate::gateway::{Held, Principal};
+use crate::gateway::{Principal, SharePermit};
 
 /// HTTP/2 hands what it is given to its own queue, whether or not the client takes any: a frame's worth at a time, it is
 /// asked for more only when there is room, and no queue holds a whole answer.
@@ -40,7 +40,7 @@ pub(super) struct Place {
 /// One of the places in flight, and of the caller's share of them.
 pub(super) struct Taken {
     _counted: Counted,
-    _held: Held,
+    _held: SharePermit,
 }
 
 /// A request's place for a call that goes on when its caller has gone.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::reply::{JOINED_BYTES, Pieces};
-use crate::gateway::{HeldBytes, Principal};
+use crate::gateway::{Principal, SharedBytes};
 
 /// A request whose answers are no longer than this together is in no budget: the places in flight bound it.
 pub(super) const FREE_BYTES: usize = 4 * 1024;
@@ -116,7 +116,7 @@ struct Part {
     /// Long pieces, which others may have, too.
     pieces: Vec<Bytes>,
     /// Of the key's share; nothing where that was not asked.
-    _held: Option<HeldBytes>,
+    _held: Option<SharedBytes>,
 }
 
 impl Part {
@@ -125,7 +125,7 @@ impl Part {
         outgoing: &Arc<Outgoing>,
         body: &Pieces,
         more: usize,
-        held: Option<HeldBytes>,
+        held: Option<SharedBytes>,
         limit: usize,
     ) -> Option<Self> {
         let mut part = Self { outgoing: Arc::clone(outgoing), own: 0, pieces: Vec::new(), _held: held };

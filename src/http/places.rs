@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::gateway::{Held, PerAddress, Share};
+use crate::gateway::{PerAddress, Share, SharePermit};
 
 /// One place, until it is dropped.
 pub(super) type Place = OwnedSemaphorePermit;
@@ -36,13 +36,13 @@ impl Places {
     }
 
     /// A place at once, with its part in the share of `client`'s, if there is one within it.
-    pub(super) fn take(&self, client: Option<IpAddr>) -> Option<(Place, Held)> {
+    pub(super) fn take(&self, client: Option<IpAddr>) -> Option<(Place, SharePermit)> {
         let place = Arc::clone(&self.all).try_acquire_owned().ok()?;
         Some((place, self.hold(client)?))
     }
 
     /// The share's part of a place of `client`'s that is taken already.
-    pub(super) fn hold(&self, client: Option<IpAddr>) -> Option<Held> {
+    pub(super) fn hold(&self, client: Option<IpAddr>) -> Option<SharePermit> {
         self.shares.get(client, Share::default).hold(self.all.available_permits() + 1)
     }
 }

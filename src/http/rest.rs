@@ -18,6 +18,7 @@ use super::fields::{Fields, elements};
 use super::reply::Reply;
 use crate::coding::Coding;
 use crate::error::Error;
+use crate::gateway::Usage;
 use crate::methods::openrpc;
 use crate::pool::health::Health;
 
@@ -109,7 +110,7 @@ async fn usage(
     match front
         .gateway
         .authenticate(key, client.address, client.origin.as_deref(), now)
-        .map(|principal| principal.usage(now))
+        .map(|principal| Usage::of(&principal, now))
     {
         Ok(Some(usage)) => axum_json(&usage),
         Ok(None) => (StatusCode::NOT_FOUND, "Nothing is counted: there is no plan\n").into_response(),

@@ -13,7 +13,7 @@ use super::exchange::Exchange;
 use super::places::{Place, Places};
 use super::summary::{Summary, Wants};
 use crate::config::Server;
-use crate::gateway::Held;
+use crate::gateway::SharePermit;
 
 /// Requests at once on a connection that has not shown a good key. A client that shows one has all that the protocol allows.
 const WITHOUT_KEY: usize = 16;
@@ -21,7 +21,7 @@ const WITHOUT_KEY: usize = 16;
 /// A request's place among all of HTTP/2, until it is dropped.
 pub(super) struct StreamPlace {
     _place: Place,
-    _share: Held,
+    _share: SharePermit,
 }
 
 /// Places for the requests of all connections, shared between client addresses as connections are.

@@ -15,12 +15,11 @@ use jiff::tz::Offset;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::super::standing::Standing;
 use super::super::write;
 use super::{Period, Used, Window, thousandths};
 
 /// The use of every key by its id.
-type Uses = BTreeMap<Arc<str>, Arc<Standing>>;
+type Uses = BTreeMap<Arc<str>, Arc<Used>>;
 
 /// Writing all use of a hundred thousand keys takes a while, on a core that calls want: it takes at most so small a part of
 /// it.
@@ -117,41 +116,37 @@ impl Ledger {
         })
     }
 
-    /// What the key `id` has used.
-    pub(crate) fn of(&self, id: &Arc<str>) -> Arc<Standing> {
-        let mut used = self.uses();
-        let fresh = || {
-            let used = Used { dirty: Arc::clone(&self.dirty), ..Used::default() };
-            Arc::new(Standing { used, ..Standing::default() })
-        };
-        let standing = used.entry(Arc::clone(id)).or_insert_with(fresh);
+    /// Returns the use of the key `id`.
+    pub(crate) fn of(&self, id: &Arc<str>) -> Arc<Used> {
+        let mut keys = self.uses();
+        let fresh = || Arc::new(Used { dirty: Arc::clone(&self.dirty), ..Used::default() });
+        let used = keys.entry(Arc::clone(id)).or_insert_with(fresh);
         if self.shared.load(Ordering::Relaxed) {
-            standing.used.unshared.get_or_init(Arc::default);
+            used.unshared.get_or_init(Arc::default);
         }
-        Arc::clone(standing)
+        Arc::clone(used)
     }
 
     /// Forgets the keys that are not in force, once nothing of their use counts any more: until then a key that comes back
     /// goes on where it was. A key that a call still holds is kept.
     pub(crate) fn forget(&self, period: Period, is_in_force: impl Fn(&str) -> bool) {
-        self.uses().retain(|id, standing| {
-            is_in_force(id) || Arc::strong_count(standing) > 1 || !standing.used.is_over(period)
-        });
+        self.uses()
+            .retain(|id, used| is_in_force(id) || Arc::strong_count(used) > 1 || !used.is_over(period));
     }
 
     /// From now on the use is booked in a shared store, too.
     pub(crate) fn share(&self) {
         self.shared.store(true, Ordering::Relaxed);
-        for standing in self.uses().values() {
-            standing.used.unshared.get_or_init(Arc::default);
+        for used in self.uses().values() {
+            used.unshared.get_or_init(Arc::default);
         }
     }
 
     /// The keys of which the shared store has something to hear, or somebody wants to hear.
-    pub(crate) fn unshared(&self) -> Vec<(Arc<str>, Arc<Standing>)> {
-        let used = self.uses();
-        let untold = used.iter().filter(|(_, standing)| standing.used.is_untold());
-        untold.map(|(id, standing)| (Arc::clone(id), Arc::clone(standing))).collect()
+    pub(crate) fn unshared(&self) -> Vec<(Arc<str>, Arc<Used>)> {
+        let keys = self.uses();
+        let untold = keys.iter().filter(|(_, used)| used.is_untold());
+        untold.map(|(id, used)| (Arc::clone(id), Arc::clone(used))).collect()
     }
 
     /// How many keys it knows.
@@ -193,16 +188,16 @@ impl Ledger {
         loop {
             text.clear();
             {
-                let used = self.uses();
+                let keys = self.uses();
                 let after = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                let mut some = used.range::<str, _>((after, Bound::Unbounded)).take(AT_A_TIME).peekable();
+                let mut some = keys.range::<str, _>((after, Bound::Unbounded)).take(AT_A_TIME).peekable();
                 if some.peek().is_none() {
                     break;
                 }
                 let mut end = None;
-                for (id, standing) in some {
+                for (id, used) in some {
                     end = Some(id);
-                    let (day_units, month_units) = standing.used.units(period);
+                    let (day_units, month_units) = used.units(period);
                     if month_units > 0.0 {
                         if std::mem::replace(&mut any, true) {
                             text.push(b',');
@@ -240,13 +235,7 @@ fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<Uses, UsageError> {
         dirty: Arc::clone(dirty),
         unshared: OnceLock::new(),
     };
-    Ok(kept
-        .keys
-        .iter()
-        .map(|(id, key)| {
-            (Arc::from(id.as_str()), Arc::new(Standing { used: used(key), ..Standing::default() }))
-        })
-        .collect())
+    Ok(kept.keys.iter().map(|(id, key)| (Arc::from(id.as_str()), Arc::new(used(key)))).collect())
 }
 
 #[cfg(test)]
@@ -261,8 +250,8 @@ mod tests {
         let wall = at("2026-11-21T12:00:00Z");
         let id = Arc::from("key-1");
         let ledger = Ledger::open(Some(&path)).unwrap();
-        ledger.of(&id).used.book(Period::of(at("2026-11-20T12:00:00Z")), 4.0);
-        ledger.of(&id).used.book(Period::of(wall), 1.5);
+        ledger.of(&id).book(Period::of(at("2026-11-20T12:00:00Z")), 4.0);
+        ledger.of(&id).book(Period::of(wall), 1.5);
         ledger.of(&Arc::from("unused"));
         ledger.save(wall).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
@@ -270,9 +259,9 @@ mod tests {
     {"date":"2026-11-21","keys":{"key-1":{"day_units":1.5,"month_units":5.5}}}
     "#);
 
-        check(&Ledger::open(Some(&path)).unwrap().of(&id).used, "2026-11-21T13:00:00Z", 1.5, 5.5);
-        check(&Ledger::open(Some(&path)).unwrap().of(&id).used, "2026-11-22T13:00:00Z", 0.0, 5.5);
-        check(&Ledger::open(Some(&path)).unwrap().of(&id).used, "2027-11-21T13:00:00Z", 0.0, 0.0);
+        check(&Ledger::open(Some(&path)).unwrap().of(&id), "2026-11-21T13:00:00Z", 1.5, 5.5);
+        check(&Ledger::open(Some(&path)).unwrap().of(&id), "2026-11-22T13:00:00Z", 0.0, 5.5);
+        check(&Ledger::open(Some(&path)).unwrap().of(&id), "2027-11-21T13:00:00Z", 0.0, 0.0);
 
         std::fs::remove_file(&path).unwrap();
         ledger.save(wall).unwrap();
@@ -293,7 +282,7 @@ mod tests {
         // Every third has used nothing, so that pieces begin and end with such.
         let uses = |i: usize| if i.is_multiple_of(3) { 0.0 } else { f64::from(u32::try_from(i).unwrap()) };
         for (i, id) in ids.iter().enumerate().rev() {
-            ledger.of(id).used.book(Period::of(wall), uses(i));
+            ledger.of(id).book(Period::of(wall), uses(i));
         }
         ledger.save(wall).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
@@ -301,7 +290,7 @@ mod tests {
         assert!(places.is_sorted() && places.len() == text.matches("key-").count(), "{}", places.len());
         let known = Ledger::open(Some(&path)).unwrap();
         for (i, id) in ids.iter().enumerate() {
-            check(&known.of(id).used, "2026-11-21T13:00:00Z", uses(i), uses(i));
+            check(&known.of(id), "2026-11-21T13:00:00Z", uses(i), uses(i));
         }
     }
 

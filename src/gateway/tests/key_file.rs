@@ -92,7 +92,7 @@ async fn use_of_a_removed_key_is_forgotten_after_its_month() {
     let gateway = site.gateway();
     let set = |time: &str| gateway.clock.set(time.parse().unwrap());
     set("2026-11-30T12:00:00Z");
-    let used = |key: &str| enter(&gateway, key).unwrap().usage(Instant::now()).unwrap().month.used;
+    let used = |key: &str| Usage::of(&enter(&gateway, key).unwrap(), Instant::now()).unwrap().month.used;
     for key in [&stays, &goes] {
         enter(&gateway, key).unwrap().book(3.0);
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use slotfront::config::{Config, Shared};
+use slotfront::gateway::Usage;
 use slotfront::telemetry::SharedOperation;
 use slotfront::telemetry::SharedResult;
 use tokio::time::Instant;
@@ -101,7 +102,7 @@ async fn units_count_for_all_gateways_and_outlive_the_store() {
     let used = |stage: &Stage| {
         let gateway = &stage.front().gateway;
         let who = gateway.authenticate("dev", Some([127, 0, 0, 1].into()), None, Instant::now()).unwrap();
-        who.usage(Instant::now()).unwrap().month.used
+        Usage::of(&who, Instant::now()).unwrap().month.used
     };
     for _ in 0..15 {
         stages[0].call("getClusterNodes", json!([])).await;

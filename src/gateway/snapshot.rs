@@ -1,4 +1,4 @@
-//! All that one request decides by, made from the configuration and the key file, and then never changed.
+//! The keys and plans in force, made from the configuration and the key file, and then never changed.
 
 use std::io;
 use std::path::Path;
@@ -8,117 +8,120 @@ use super::GatewayError;
 use super::address::PerAddress;
 use super::keys::{self, KeyFileError, KeyHash};
 use super::limit::Limit;
-use super::plan::{self, Plans, Terms};
-use super::principal::{ANONYMOUS, Bounds, Pass, Principal};
-use super::table::{Ground, Table};
+use super::plan::{self, PlanTerms, Plans};
+use super::principal::{KeyValidity, Principal};
+use super::table::{KeyTableContext, Table};
 use crate::config::watch::Watched;
 use crate::config::{AuthMode, Config};
 
-/// All that one request decides by.
-pub(crate) struct Rules {
+/// The keys and plans in force. A request reads one snapshot.
+pub(crate) struct KeySnapshot {
     pub(crate) plans: Plans,
-    pub(crate) door: Door,
-    pub(crate) ground: Ground,
+    pub(crate) access: AccessMode,
+    pub(crate) context: KeyTableContext,
     pub(crate) dev_key: Option<String>,
     pub(crate) failed_per_minute: u32,
     pub(crate) failed: Arc<PerAddress<Limit>>,
 }
 
-/// Who is let in.
-pub(crate) enum Door {
-    /// Whoever has a key of the table.
+/// The callers that are let in.
+pub(crate) enum AccessMode {
+    /// Holders of a key of the table.
     Keys(Table),
     /// Everybody, without limits.
     Open(Arc<Principal>),
     /// Everybody, each client address with the plan's limits.
-    OpenPlan(Arc<Terms>, Arc<PerAddress<Principal>>),
+    OpenPlan(Arc<PlanTerms>, Arc<PerAddress<Principal>>),
 }
 
-impl Ground {
-    pub(crate) fn anonymous(&self, bounds: Option<Bounds>) -> Principal {
-        self.principal(Arc::from(ANONYMOUS), KeyHash::default(), bounds, Pass::default())
-    }
-}
-
-impl Rules {
-    /// The same rules for other keys.
+impl KeySnapshot {
+    /// Returns a snapshot with other keys, and all else as here.
     pub(crate) fn with_keys(&self, keys: Vec<keys::Key>) -> Self {
         Self {
             plans: self.plans.clone(),
-            door: Door::Keys(table(keys, self.dev_key.as_deref(), &self.plans, Some(self), &self.ground)),
-            ground: self.ground.clone(),
+            access: AccessMode::Keys(table(
+                keys,
+                self.dev_key.as_deref(),
+                &self.plans,
+                Some(self),
+                &self.context,
+            )),
+            context: self.context.clone(),
             dev_key: self.dev_key.clone(),
             failed_per_minute: self.failed_per_minute,
             failed: Arc::clone(&self.failed),
         }
     }
 
+    /// Returns the keys, if callers need one.
     pub(crate) fn table(&self) -> Option<&Table> {
-        if let Door::Keys(table) = &self.door { Some(table) } else { None }
+        if let AccessMode::Keys(table) = &self.access { Some(table) } else { None }
     }
 
+    /// Returns the number of keys in force.
     pub(crate) fn keys(&self) -> usize {
         self.table().map_or(0, Table::len)
     }
 
-    /// How many keys of the key file are in force.
+    /// Returns the number of keys in force that are of the key file.
     pub(crate) fn keys_of_file(&self) -> usize {
         self.keys().saturating_sub(usize::from(self.dev_key.is_some()))
     }
 }
 
-/// The rules of `config`, going on from `old`, and the key file to watch, which `read` reads.
-pub(crate) fn rules(
+/// Returns the snapshot of `config`, which goes on from `old`, and the key file to watch, which `read` reads.
+pub(crate) fn take_snapshot(
     config: &Config,
-    ground: Ground,
-    old: Option<&Rules>,
+    context: KeyTableContext,
+    old: Option<&KeySnapshot>,
     read: impl FnOnce(&Path) -> (Watched, io::Result<Option<String>>),
-) -> Result<(Rules, Option<Watched>), GatewayError> {
+) -> Result<(KeySnapshot, Option<Watched>), GatewayError> {
     let auth = &config.auth;
     let plans = plan::plans(config);
     let mut watched = None;
-    let door = match (auth.mode, auth.open_plan.as_ref().and_then(|plan| plans.get(plan))) {
-        (AuthMode::Open, None) => Door::Open(Arc::new(ground.anonymous(None))),
-        (AuthMode::Open, Some(terms)) => open_plan(terms, &ground, old),
+    let access = match (auth.mode, auth.open_plan.as_ref().and_then(|plan| plans.get(plan))) {
+        (AuthMode::Open, None) => AccessMode::Open(Arc::new(context.anonymous(None))),
+        (AuthMode::Open, Some(terms)) => open_plan(terms, &context, old),
         (AuthMode::Keys, _) => {
             let mut keys = Vec::new();
             if let Some(path) = &auth.keys_file {
                 let (file, text) = read(path);
                 watched = Some(file);
-                let in_force = old.map_or(0, Rules::keys_of_file);
-                match keys_of(text, path, &plans, in_force)? {
+                let in_force = old.map_or(0, KeySnapshot::keys_of_file);
+                match read_keys(text, path, &plans, in_force)? {
                     Some(read) => keys = read,
                     None => missing(path, in_force)?,
                 }
             }
-            Door::Keys(table(keys, auth.dev_key.as_deref(), &plans, old, &ground))
+            AccessMode::Keys(table(keys, auth.dev_key.as_deref(), &plans, old, &context))
         }
     };
     let failed = old.filter(|old| old.failed_per_minute == auth.failed_per_minute);
     let failed = failed.map_or_else(|| Arc::new(PerAddress::new()), |old| Arc::clone(&old.failed));
     let (dev_key, failed_per_minute) = (auth.dev_key.clone(), auth.failed_per_minute);
-    Ok((Rules { plans, door, ground, dev_key, failed_per_minute, failed }, watched))
+    Ok((KeySnapshot { plans, access, context, dev_key, failed_per_minute, failed }, watched))
 }
 
 fn table(
     keys: Vec<keys::Key>,
     dev_key: Option<&str>,
     plans: &Plans,
-    old: Option<&Rules>,
-    ground: &Ground,
+    old: Option<&KeySnapshot>,
+    context: &KeyTableContext,
 ) -> Table {
     let none = Table::default();
-    let old = old.and_then(Rules::table).unwrap_or(&none);
-    let mut table = Table::new(keys, plans, old, ground);
+    let old = old.and_then(KeySnapshot::table).unwrap_or(&none);
+    let mut table = Table::new(keys, plans, old, context);
     if let Some((key, terms)) = dev_key.and_then(|key| Some((key, plans.get(key)?))) {
-        table.add(key, KeyHash::of(key), &[], Pass::default(), terms, old, ground);
+        let validity = KeyValidity { hash: KeyHash::of(key), ..KeyValidity::default() };
+        table.add(key, validity, terms, old, context);
     }
     table
 }
 
-/// The keys of `text`, which is what the file at `path` holds, if it is another than before. A blank file takes no keys
-/// away while `in_force` of them are in force: it may be about to be written.
-pub(crate) fn keys_of(
+/// Returns the keys of `text`, the content of the file at `path`, if it has changed. A blank file is refused while
+/// `in_force` keys are in force, because it may be about to be written.
+pub(crate) fn read_keys(
     text: io::Result<Option<String>>,
     path: &Path,
     plans: &Plans,
@@ -136,15 +139,15 @@ pub(crate) fn keys_of(
 }
 
 /// Everybody by `terms`; addresses go on with their limits where nothing has changed for them.
-fn open_plan(terms: &Arc<Terms>, ground: &Ground, old: Option<&Rules>) -> Door {
-    if let Some(Rules { door: Door::OpenPlan(known, clients), ground: before, .. }) = old
+fn open_plan(terms: &Arc<PlanTerms>, context: &KeyTableContext, old: Option<&KeySnapshot>) -> AccessMode {
+    if let Some(KeySnapshot { access: AccessMode::OpenPlan(known, clients), context: before, .. }) = old
         && known.plan == terms.plan
-        && before.max_batch == ground.max_batch
-        && before.units == ground.units
+        && before.max_batch == context.max_batch
+        && before.units == context.units
     {
-        return Door::OpenPlan(Arc::clone(known), Arc::clone(clients));
+        return AccessMode::OpenPlan(Arc::clone(known), Arc::clone(clients));
     }
-    Door::OpenPlan(Arc::clone(terms), Arc::new(PerAddress::new()))
+    AccessMode::OpenPlan(Arc::clone(terms), Arc::new(PerAddress::new()))
 }
 
 /// A key file that is missing at the start is waited for; one that goes missing takes no keys with it.

@@ -1,0 +1,102 @@
+//! Rates and quotas over all gateways: tasks that lease calls from the shared store and book units there.
+//!
+//! Both run beside the requests. While the store is lost, each gateway goes on alone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::clock::Clock;
+use super::lease::{Lease, LeaseQueue};
+use super::quota::{Ledger, Period, Used};
+use crate::shared::Store;
+use crate::shared::limits::identity;
+
+/// Questions to the store at once.
+const AT_ONCE: usize = 256;
+/// The time between two looks for leased calls that are not used, and for units to be booked.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Renews the leases in `queue`, until `stop`.
+pub(super) fn lease(queue: LeaseQueue, tasks: &TaskTracker, stop: &CancellationToken) {
+    let stop = stop.clone();
+    tasks.spawn(async move {
+        stop.run_until_cancelled(renew(queue)).await;
+    });
+}
+
+/// Books the units of `ledger` in `store`, until `stop`; what was used until then is booked last.
+pub(super) fn book(
+    store: Arc<Store>,
+    ledger: Arc<Ledger>,
+    clock: Arc<Clock>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) {
+    ledger.share();
+    let (gateway, stop) = (identity(), stop.clone());
+    tasks.spawn(async move {
+        let mut running = true;
+        while running {
+            running = stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some();
+            book_once(&store, &ledger, Period::of(clock.wall(Instant::now())), gateway).await;
+        }
+    });
+}
+
+/// Asks the store for each lease in the queue, many at once, and gives back leased calls that are not used.
+async fn renew(mut queue: LeaseQueue) {
+    let mut leased: HashMap<usize, Arc<Lease>> = HashMap::new();
+    let mut asking = FuturesUnordered::new();
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            Some(lease) = queue.recv(), if asking.len() < AT_ONCE => {
+                asking.push(async move {
+                    let held = lease.ask().await;
+                    (lease, held)
+                });
+            }
+            Some((lease, held)) = asking.next() => {
+                if held {
+                    leased.insert(Arc::as_ptr(&lease).addr(), lease);
+                }
+            }
+            _ = look.tick() => {
+                let settled = leased.values().map(|lease| lease.settle());
+                let held = join_all(settled).await;
+                let mut held = held.into_iter();
+                leased.retain(|_, _| held.next().unwrap_or(false));
+            }
+        }
+    }
+}
+
+/// Books the units of each key that was used, some keys at once, and takes in what other gateways have booked.
+async fn book_once(store: &Store, ledger: &Ledger, period: Period, gateway: u64) {
+    if !store.takes_writes() {
+        return;
+    }
+    let places = Semaphore::new(AT_ONCE);
+    let book = |(id, used): (Arc<str>, Arc<Used>)| {
+        let places = &places;
+        async move {
+            let _place = places.acquire().await;
+            let booking = used.booking(period, gateway);
+            // A booking that fails is tried again as the same booking.
+            if let Ok(booked) = store.book(&id, &booking).await {
+                used.booked(&booking, &booked);
+            }
+        }
+    };
+    join_all(ledger.unshared().into_iter().map(book)).await;
+}
