@@ -11,13 +11,13 @@ use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use slotfront::cache::class::Class;
 use slotfront::cache::derive::block::{Shape, reshape};
 use slotfront::cache::derive::list::{
     Single, joined, parts, read_list, read_single, write_list, write_single,
 };
 use slotfront::cache::derive::{samples, votes};
 use slotfront::cache::entry::{CodedForms, Entry, Stamp};
-use slotfront::cache::freshness::Class;
 use slotfront::methods::{
     AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Commitment, DataSlice, Pubkey,
 };

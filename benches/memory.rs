@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use bytes::Bytes;
+use slotfront::cache::class::Class;
 use slotfront::cache::derive::list::read_single;
 use slotfront::cache::entry::{CodedForms, Entry, Stamp};
-use slotfront::cache::freshness::Class;
 use slotfront::cache::key::Key;
 use slotfront::cache::store::Store;
 use slotfront::methods::{AccountEncoding, AccountForm, Commitment, Pubkey};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
+use slotfront::cache::class::Class;
 use slotfront::cache::entry::{Body, CodedForms, Entry, Kept, Payload, Stamp};
-use slotfront::cache::freshness::Class;
 use slotfront::cache::key::Key;
 use slotfront::cache::store::Store;
 use slotfront::methods::{AccountEncoding, AccountForm, Commitment, Pubkey};

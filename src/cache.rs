@@ -4,12 +4,14 @@
 //! commitment than the one that was asked. What it serves past its bounds says so in its [`CacheStatus`].
 
 mod charge;
+pub mod class;
 mod coded;
 pub mod derive;
 pub mod entry;
 mod fetch;
 pub mod flight;
 mod floors;
+mod forms;
 pub mod freshness;
 mod generation;
 mod judge;

@@ -19,10 +19,9 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
 use super::entry::{Body, CodedForms, Entry, Kept, Payload, Stamp};
-use super::fetch::list_home;
+use super::forms;
 use super::key::{Key, Plan};
 use super::serve::Basis;
-use super::sizes::{Size, source_form, sources};
 use super::status::CacheStatus;
 use super::store::Insert;
 use super::{Answer, Asked, Cache, Terms};
@@ -161,15 +160,14 @@ impl Cache {
     /// Returns true if a list of the same accounts is held above the slot of `list`, in whichever form serves `query`.
     pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
-        let mut held = sources(query.form).filter_map(|form| self.store.get(&key(form)));
+        let mut held = forms::serving(query.form).filter_map(|form| self.store.get(&key(form)));
         held.any(|held| held.stamp.slot > list.stamp.slot && self.serves(&held.stamp))
     }
 
     /// Places `list`; `None` where a newer one was placed since it was looked for.
     pub(super) fn place_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
         let Kept::Accounts { values, .. } = &list.kept else { return None };
-        let asked = source_form(query.form, Size::Unknown);
-        let form = list_home(asked, values).unwrap_or(asked);
+        let form = forms::kept_assembled(query.form, values);
         let (key, list) = (Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment), Arc::new(list));
         let now = Instant::now();
         if self.floors_under(&key, now).0 < list.stamp.slot {
@@ -189,7 +187,8 @@ impl Cache {
         let now = Instant::now();
         let single = |pubkey: &Pubkey| {
             let key = |form| Key::Account(*pubkey, form, list.commitment);
-            let kept = sources(list.form).filter_map(|form| self.usable(&key(form), usage, wanted, now));
+            let kept =
+                forms::serving(list.form).filter_map(|form| self.usable(&key(form), usage, wanted, now));
             kept.max_by_key(|single| (single.stamp.slot, single.stamp.sent_at))
         };
         list.pubkeys.iter().map(single).collect()

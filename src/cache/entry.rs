@@ -6,8 +6,8 @@ use bytes::Bytes;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use super::derive::account::Value;
-use super::freshness::Class;
+use super::class::Class;
+use super::derive::account::{ByteSpan, Value};
 use crate::coding::{Coded, Coding};
 use crate::methods::{AccountEncoding, Slot};
 
@@ -107,9 +107,6 @@ impl Payload {
 /// What surrounds context and value in a single account's answer, and what the allocator adds to it.
 const ENVELOPE_BYTES: usize = 64;
 
-/// A part of a text, from its first byte to before its last.
-pub type Place = (u32, u32);
-
 /// What is kept of an answer.
 #[derive(Debug, Clone)]
 pub enum Kept {
@@ -120,7 +117,7 @@ pub enum Kept {
         /// The whole result, of which the value is a part.
         result: Bytes,
         /// Where its context stands.
-        context: Place,
+        context: ByteSpan,
         /// Its value.
         value: Value,
         /// In which encoding, without a slice, the caller asked for whom it was fetched.

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::derive::account::{Kind, Value};
+use super::class::Class;
 use super::derive::{Use, list};
 use super::entry::{CodedForms, Entry, Kept, Payload, Stamp};
 use super::flight::Seat;
-use super::freshness::{Class, Freshness};
+use super::forms;
+use super::freshness::Freshness;
 use super::judge::judge;
 use super::key::{Key, Plan};
 use super::serve::Role;
 use super::store::Insert;
 use super::{Answer, Asked, Cache, Terms};
 use crate::error::{Attempt, Error};
-use crate::methods::{AccountEncoding, AccountForm, Commitment, Pubkey, Query, Slot};
+use crate::methods::{AccountEncoding, Commitment, Pubkey, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::{Reply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, UncacheableReason};
@@ -333,7 +334,7 @@ impl Cache {
 /// An answer as it is kept.
 struct Taken {
     kept: Kept,
-    /// Where it belongs, if not where it was asked for: a slice may turn out to be all there is.
+    /// The key of accounts by the form under which they are kept.
     home: Option<Key>,
     /// The single accounts of a list.
     singles: Vec<(Key, Kept)>,
@@ -349,41 +350,28 @@ impl Taken {
             Query::Account(q) => {
                 let single = list::read_single(result, q.form)?;
                 let spaces = single.space.map(|space| (q.pubkey, space)).into_iter().collect();
-                let home = home(q.form, single.value.kind());
-                let home = home.map(|form| Key::Account(q.pubkey, form, q.commitment));
+                let form = forms::kept(q.form, single.value.kind());
+                let home = Some(Key::Account(q.pubkey, form, q.commitment));
                 Some((Self { kept: single.kept(asked), home, singles: Vec::new() }, spaces))
             }
             Query::Accounts(q) => {
                 let (context, singles) = list::read_list(result, q.form, q.pubkeys.len())?;
                 let values: Arc<[_]> = singles.iter().map(|single| single.value.clone()).collect();
-                let home_of_list = list_home(q.form, &values);
-                let home_of_list =
-                    home_of_list.map(|form| Key::Accounts(Arc::clone(&q.pubkeys), form, q.commitment));
+                let form = forms::kept_list(q.form, &values);
+                let home = Some(Key::Accounts(Arc::clone(&q.pubkeys), form, q.commitment));
                 let mut spaces = Spaces::new();
                 let singles = q.pubkeys.iter().zip(singles).map(|(pubkey, single)| {
                     spaces.extend(single.space.map(|space| (*pubkey, space)));
-                    let form = home(q.form, single.value.kind()).unwrap_or(q.form);
+                    let form = forms::kept(q.form, single.value.kind());
                     (Key::Account(*pubkey, form, q.commitment), single.kept(asked))
                 });
                 let singles = singles.collect();
                 let kept = Kept::Accounts { context, values, asked };
-                Some((Self { kept, home: home_of_list, singles }, spaces))
+                Some((Self { kept, home, singles }, spaces))
             }
             _ => None,
         }
     }
-}
-
-/// The form under which a value of this kind is kept, if it is not the one in which it was asked for.
-fn home(asked: AccountForm, kind: Kind) -> Option<AccountForm> {
-    let whole = AccountForm { encoding: AccountEncoding::Base64, slice: None };
-    (kind == Kind::Whole && asked != whole).then_some(whole)
-}
-
-/// The same for a list: it is whole if all its values are. An empty one stays where it is asked for.
-pub(super) fn list_home(asked: AccountForm, values: &[Value]) -> Option<AccountForm> {
-    let whole = !values.is_empty() && values.iter().all(|value| value.kind() == Kind::Whole);
-    home(asked, if whole { Kind::Whole } else { asked.into() })
 }
 
 /// Whether a failed flight is worth a second try: an answer over the limit would be as large again.

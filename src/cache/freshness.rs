@@ -7,36 +7,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::class::Class;
 use super::entry::Stamp;
 use crate::config;
 use crate::frontier::Frontier;
-use crate::methods::{Commitment, Slot};
+use crate::methods::Commitment;
 use crate::telemetry::StaleCause;
-
-/// What kind of answer it is, as far as its life goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// Account data, token balances, and errors that depend on an account.
-    Account(Commitment),
-    /// A fee that is a number.
-    Fee(Commitment),
-    /// Vote accounts.
-    Votes(Commitment),
-    /// Performance samples.
-    Samples,
-    /// Cluster nodes.
-    ClusterNodes,
-    /// A final block, or -32015 for one.
-    BlockFinal,
-    /// A block that is confirmed only, or -32015 for one.
-    BlockConfirmed,
-    /// -32004: not there yet at this commitment; over as soon as the frontier reaches the slot.
-    NotYet(Slot, Commitment),
-    /// A skipped slot that a second node confirms.
-    Skipped,
-    /// A skipped slot of one voice.
-    SkippedUnconfirmed,
-}
 
 /// Whether an entry may be served now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +138,7 @@ fn stretched(slots: u64, factor: f64) -> u64 {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::methods::Slot;
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 

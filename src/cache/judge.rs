@@ -2,8 +2,8 @@
 //!
 //! Pure: the Freshness table of the design, row by row.
 
+use super::class::Class;
 use super::entry::{Body, Payload};
-use super::freshness::Class;
 use super::key::{Key, Plan};
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Query};

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::class::Class;
 use super::derive::block::Shape;
-use super::freshness::Class;
-use super::sizes::{Size, Sizes, source_form, sources};
+use super::forms;
+use super::sizes::{Size, Sizes};
 use crate::frontier::Frontier;
 use crate::methods::{
     AccountEncoding, AccountForm, BlockQuery, Commitment, Method, Pubkey, Query, SamplesQuery, Slot,
@@ -184,8 +185,8 @@ impl Accounts {
     /// Turns the form that was asked for into the one to fetch; `place` is where a form is kept.
     fn new(form: &mut AccountForm, size: Size, place: impl Fn(AccountForm) -> Key) -> Self {
         let asked = *form;
-        *form = source_form(asked, size);
-        let other = sources(asked).find(|source| source != form);
+        *form = forms::fetched(asked, size);
+        let other = forms::serving(asked).find(|source| source != form);
         let encoding = asked.slice.is_none().then_some(asked.encoding);
         Self { key: place(*form), other: other.map(place), asked: encoding }
     }

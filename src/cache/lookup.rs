@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::class::Class;
 use super::derive::Use;
 use super::entry::{Entry, Stamp};
-use super::freshness::{Class, Freshness};
+use super::freshness::Freshness;
 use super::key::{Key, Plan};
 use super::serve::Basis;
 use super::{Answer, Asked, Cache, Found};

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::class::Class;
 use super::derive::account::Unmade;
 use super::entry::{Entry, Stamp};
 use super::fetch::Landed;
-use super::freshness::{Class, Freshness};
+use super::freshness::Freshness;
 use super::key::Plan;
 use super::render::{is_as_kept, is_long_work, most_written, written};
 use super::status::{CacheStatus, Why};

@@ -20,9 +20,10 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::Cache;
+use super::class::Class;
 use super::entry::{Entry, Stamp};
 use super::fetch::{Demand, Origin};
-use super::freshness::{Class, Freshness};
+use super::freshness::Freshness;
 use super::judge::judge;
 use super::key::{Key, Plan};
 use super::purge::Filter;

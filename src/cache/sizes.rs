@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::methods::{AccountForm, DataSlice, Pubkey};
+use crate::methods::Pubkey;
 
 /// Places, of 8 bytes each.
 const PLACES: usize = 1 << 16;
@@ -86,64 +86,9 @@ impl Sizes {
     }
 }
 
-/// The form in which an account of this size is asked for, so that most follows from the answer.
-///
-/// What ends in base58 is at most 128 bytes, else a refusal: 129 bytes of base64 tell all.
-pub fn source_form(asked: AccountForm, size: Size) -> AccountForm {
-    use crate::methods::AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
-    let enough = crate::methods::BASE58_MAX as u64 + 1;
-    match (asked.encoding, size) {
-        (JsonParsed, Size::Large) => asked,
-        (JsonParsed, _) => AccountForm { slice: None, ..asked },
-        (Base58 | Binary | Base64 | Base64Zstd, Size::Small) => AccountForm { encoding: Base64, slice: None },
-        (Base64 | Base64Zstd, _) => asked,
-        (Base58 | Binary, _) => {
-            let DataSlice { offset, length } = asked.slice.unwrap_or(DataSlice { offset: 0, length: enough });
-            let slice = DataSlice { offset, length: length.min(enough) };
-            AccountForm { encoding: Base64, slice: Some(slice) }
-        }
-    }
-}
-
-/// The forms in which an account may be kept that `asked` follows from, the one that gives most first.
-pub fn sources(asked: AccountForm) -> impl Iterator<Item = AccountForm> {
-    let widest = source_form(asked, Size::Small);
-    // An account may have been larger, or unknown, when it was fetched; the two never differ from both.
-    let others = [Size::Unknown, Size::Large].map(|size| source_form(asked, size));
-    std::iter::once(widest).chain(others.into_iter().find(|other| *other != widest))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_asked_upstream_gives_as_much_as_it_may() {
-        use crate::methods::AccountEncoding::{self, Base58, Base64, Base64Zstd, Binary, JsonParsed};
-        use Size::{Large, Small, Unknown};
-        let form = |encoding: AccountEncoding, slice: Option<(u64, u64)>| AccountForm {
-            encoding,
-            slice: slice.map(|(offset, length)| DataSlice { offset, length }),
-        };
-        let some = Some((4, 7));
-        for (asked, size, expected) in [
-            (form(Base64, None), Unknown, form(Base64, None)),
-            (form(Base64, some), Unknown, form(Base64, some)),
-            (form(Base64, some), Large, form(Base64, some)),
-            (form(Base64, some), Small, form(Base64, None)),
-            (form(Base64Zstd, None), Unknown, form(Base64Zstd, None)),
-            (form(Base64Zstd, some), Small, form(Base64, None)),
-            (form(Binary, None), Unknown, form(Base64, Some((0, 129)))),
-            (form(Binary, None), Small, form(Base64, None)),
-            (form(Base58, some), Large, form(Base64, some)),
-            (form(Base58, Some((9, u64::MAX))), Unknown, form(Base64, Some((9, 129)))),
-            (form(JsonParsed, some), Unknown, form(JsonParsed, None)),
-            (form(JsonParsed, some), Large, form(JsonParsed, some)),
-        ] {
-            assert_eq!(source_form(asked, size), expected, "{asked:?} {size:?}");
-            assert!(sources(asked).any(|source| source == expected), "{asked:?} {size:?}");
-        }
-    }
 
     #[test]
     fn a_size_is_known_until_another_account_takes_the_place() {

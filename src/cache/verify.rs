@@ -17,8 +17,8 @@ use tokio_util::task::TaskTracker;
 
 pub use compare::compare;
 
+use super::class::Class;
 use super::entry::{Payload, Stamp};
-use super::freshness::Class;
 use crate::methods::{BlockQuery, Commitment, Query, Slot};
 use crate::pool::{Caller, Pool, UpstreamRequest};
 use crate::telemetry::{Metrics, Trace, VerifyResult};

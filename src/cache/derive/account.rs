@@ -10,13 +10,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 
-use super::super::entry::Place;
 use crate::methods::{AccountEncoding, AccountForm, BASE58_MAX, DataSlice};
 use crate::node::answer::AccountMembers;
 
 /// Owners whose accounts are never sliced where they are asked for as `jsonParsed`.
 const TOKEN_PROGRAMS: [&str; 2] =
     ["TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA", "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb"];
+
+/// A part of a text: the offset of its first byte, and the offset behind its last.
+pub type ByteSpan = (u32, u32);
 
 /// What a kept value holds, and so what can be made of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,7 +50,7 @@ impl From<AccountForm> for Kind {
 pub struct Value {
     text: Bytes,
     /// The member `data` within the text, if it is base64 that a form may change.
-    data: Option<Place>,
+    data: Option<ByteSpan>,
     kind: Kind,
 }
 
@@ -107,7 +109,7 @@ impl Value {
     }
 
     /// Where it stands in `text`, of which it is a part.
-    pub fn place_in(&self, text: &Bytes) -> Option<Place> {
+    pub fn place_in(&self, text: &Bytes) -> Option<ByteSpan> {
         let from = (self.text.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
         let to = from.checked_add(self.text.len()).filter(|to| *to <= text.len())?;
         Some((u32::try_from(from).ok()?, u32::try_from(to).ok()?))

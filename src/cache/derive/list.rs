@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::super::entry::{Body, CodedForms, Entry, Kept, Place, Stamp};
-use super::account::{Unmade, Value};
+use super::super::entry::{Body, CodedForms, Entry, Kept, Stamp};
+use super::account::{ByteSpan, Unmade, Value};
 use crate::methods::{AccountEncoding, AccountForm};
 use crate::node::Contextual;
 use crate::node::answer::elements;
@@ -21,7 +21,7 @@ pub struct Single {
     /// The whole answer, as if the account had been asked for alone.
     pub result: Bytes,
     /// Where its context stands.
-    pub context: Place,
+    pub context: ByteSpan,
     /// Its value, which is a part of it.
     pub value: Value,
     /// The account's size, where the answer says it.

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::super::Cache;
-use super::super::freshness::Class;
+use super::super::class::Class;
 use super::super::key::Key;
 use super::super::purge::Filter;
 use super::value::Seal;

@@ -2,8 +2,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use tokio::time::Instant;
 
+use super::super::class::Class;
 use super::super::entry::{Body, CodedForms, Kept, Payload};
-use super::super::freshness::Class;
 use super::*;
 use crate::coding::{Coded, Coding};
 

@@ -11,8 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::super::class::Class;
 use super::super::entry::Payload;
-use super::super::freshness::Class;
 use crate::methods::{AccountEncoding, Commitment, Query, Slot};
 use crate::node::{Contextual, NodeReply};
 use crate::telemetry::VerifyResult;

@@ -1,7 +1,7 @@
 //! Two answers to one call, held against each other as `verify` holds a hit against a node. Pure.
 
+use crate::cache::class::Class;
 use crate::cache::entry::Payload;
-use crate::cache::freshness::Class;
 use crate::cache::verify::compare;
 use crate::methods::{Query, Slot};
 use crate::node::{Contextual, NodeReply};

@@ -2,9 +2,9 @@
 
 use tokio::time::Instant;
 
+use super::super::super::class::Class;
 use super::super::super::entry::CodedForms;
-use super::super::super::freshness::Class;
-use super::super::super::sizes::sources;
+use super::super::super::forms;
 use super::super::account::Kind;
 use super::super::recorded::{Exchange, load};
 use super::*;
@@ -117,7 +117,7 @@ fn recorded_answers_follow_from_each_other() {
             let (Some((form, keys, is_list)), Some(kept)) = (asked(one), one.result()) else { continue };
             for other in exchanges.iter().filter(|other| other.group == one.group) {
                 let Some((wanted, other_keys, other_is_list)) = asked(other) else { continue };
-                let holds = form != wanted && sources(wanted).any(|source| source == form);
+                let holds = form != wanted && forms::serving(wanted).any(|source| source == form);
                 if !holds || (&keys, is_list) != (&other_keys, other_is_list) {
                     continue;
                 }

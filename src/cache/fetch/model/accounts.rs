@@ -13,7 +13,7 @@ use super::*;
 use crate::cache::CacheStatus;
 use crate::config::Assemble;
 use crate::error::Error;
-use crate::methods::{AccountEncoding, DataSlice};
+use crate::methods::{AccountEncoding, AccountForm, DataSlice};
 use order::AccountShown;
 use written::{ACCOUNTS, NONE, Wish, holds, marks, query, text, value, wish_of};
 

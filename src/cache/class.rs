@@ -1,0 +1,28 @@
+//! The classes of answers: all that the rules of freshness tell apart.
+
+use crate::methods::{Commitment, Slot};
+
+/// The class of an answer, which decides how long it may be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Account data, token balances, and errors that depend on an account.
+    Account(Commitment),
+    /// A fee that is a number.
+    Fee(Commitment),
+    /// Vote accounts.
+    Votes(Commitment),
+    /// Performance samples.
+    Samples,
+    /// Cluster nodes.
+    ClusterNodes,
+    /// A final block, or -32015 for one.
+    BlockFinal,
+    /// A block that is confirmed only, or -32015 for one.
+    BlockConfirmed,
+    /// -32004: the block is not there yet at this commitment. It ends when the frontier reaches the slot.
+    NotYet(Slot, Commitment),
+    /// A skipped slot that a second node confirms.
+    Skipped,
+    /// A skipped slot that only one node reports.
+    SkippedUnconfirmed,
+}

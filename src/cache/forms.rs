@@ -1,0 +1,108 @@
+//! The forms of accounts: which form is fetched, under which form an answer is kept, and which kept form serves a caller.
+//!
+//! A form is an encoding and, sometimes, a slice. Fewer forms in the cache mean more hits, so a form is fetched from
+//! which others follow, as far as the size of the account allows it ([`fetched`]):
+//!
+//! | the caller asks for | small account | unknown size | large account |
+//! | --- | --- | --- | --- |
+//! | base64, base64+zstd | base64, whole | as asked | as asked |
+//! | base58, binary | base64, whole | base64, 129 bytes of the slice | base64, 129 bytes of the slice |
+//! | jsonParsed | jsonParsed, whole | jsonParsed, whole | as asked |
+//!
+//! Nodes refuse more than 128 bytes in base58, so 129 bytes of base64 tell everything.
+//!
+//! An answer is kept under the form in which it was fetched. A slice that proves to be the whole account is kept as
+//! "base64, whole" ([`kept`]). A kept form serves these callers ([`serving`]):
+//!
+//! | kept under | serves callers who ask for |
+//! | --- | --- |
+//! | base64, whole | base64, base64+zstd, base58 and binary, with each slice and without |
+//! | base64, a slice | base64, base58 and binary with that slice |
+//! | base64+zstd | base64+zstd with that slice |
+//! | jsonParsed, whole | jsonParsed, with each slice and without |
+//! | jsonParsed, a slice | jsonParsed with that slice |
+//!
+//! A list of accounts follows the rules of one account. Its size is that of its largest account, and it is whole if
+//! each of its accounts is.
+
+use super::derive::account::{Kind, Value};
+use super::sizes::Size;
+use crate::methods::AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
+use crate::methods::{AccountForm, BASE58_MAX, DataSlice};
+
+/// The form from which each form but `jsonParsed` follows.
+const WHOLE: AccountForm = AccountForm { encoding: Base64, slice: None };
+
+/// Returns the form in which an account of this size is fetched for a caller who asks for `asked`.
+pub(super) fn fetched(asked: AccountForm, size: Size) -> AccountForm {
+    let enough = BASE58_MAX as u64 + 1;
+    match (asked.encoding, size) {
+        (JsonParsed, Size::Large) => asked,
+        (JsonParsed, _) => AccountForm { slice: None, ..asked },
+        (Base58 | Binary | Base64 | Base64Zstd, Size::Small) => WHOLE,
+        (Base64 | Base64Zstd, _) => asked,
+        (Base58 | Binary, _) => {
+            let DataSlice { offset, length } = asked.slice.unwrap_or(DataSlice { offset: 0, length: enough });
+            let slice = DataSlice { offset, length: length.min(enough) };
+            AccountForm { encoding: Base64, slice: Some(slice) }
+        }
+    }
+}
+
+/// Returns the kept forms that serve `asked`, with the one from which most follows first. There are two at most.
+pub(super) fn serving(asked: AccountForm) -> impl Iterator<Item = AccountForm> {
+    let widest = fetched(asked, Size::Small);
+    // The account may have been larger, or unknown, when it was fetched. The two forms never both differ from the widest.
+    let others = [Size::Unknown, Size::Large].map(|size| fetched(asked, size));
+    std::iter::once(widest).chain(others.into_iter().find(|other| *other != widest))
+}
+
+/// Returns the form under which a value of this kind is kept that was fetched in the form `fetched`.
+pub(super) fn kept(fetched: AccountForm, kind: Kind) -> AccountForm {
+    if kind == Kind::Whole { WHOLE } else { fetched }
+}
+
+/// Returns the form under which a list is kept that was fetched in the form `fetched`. An empty list proves nothing of
+/// its form.
+pub(super) fn kept_list(fetched: AccountForm, values: &[Value]) -> AccountForm {
+    let is_whole = !values.is_empty() && values.iter().all(|value| value.kind() == Kind::Whole);
+    if is_whole { WHOLE } else { fetched }
+}
+
+/// Returns the form under which a list is kept that was put together from single accounts.
+pub(super) fn kept_assembled(asked: AccountForm, values: &[Value]) -> AccountForm {
+    kept_list(fetched(asked, Size::Unknown), values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::methods::AccountEncoding;
+
+    #[test]
+    fn a_form_is_fetched_that_serves_the_asked_one() {
+        use Size::{Large, Small, Unknown};
+        let form = |encoding: AccountEncoding, slice: Option<(u64, u64)>| AccountForm {
+            encoding,
+            slice: slice.map(|(offset, length)| DataSlice { offset, length }),
+        };
+        let some = Some((4, 7));
+        for (asked, size, expected) in [
+            (form(Base64, None), Unknown, form(Base64, None)),
+            (form(Base64, some), Unknown, form(Base64, some)),
+            (form(Base64, some), Large, form(Base64, some)),
+            (form(Base64, some), Small, form(Base64, None)),
+            (form(Base64Zstd, None), Unknown, form(Base64Zstd, None)),
+            (form(Base64Zstd, some), Small, form(Base64, None)),
+            (form(Binary, None), Unknown, form(Base64, Some((0, 129)))),
+            (form(Binary, None), Small, form(Base64, None)),
+            (form(Base58, some), Large, form(Base64, some)),
+            (form(Base58, Some((9, u64::MAX))), Unknown, form(Base64, Some((9, 129)))),
+            (form(JsonParsed, some), Unknown, form(JsonParsed, None)),
+            (form(JsonParsed, some), Large, form(JsonParsed, some)),
+        ] {
+            assert_eq!(fetched(asked, size), expected, "{asked:?} {size:?}");
+            assert!(serving(asked).any(|source| source == expected), "{asked:?} {size:?}");
+        }
+    }
+}
