@@ -47,7 +47,7 @@ use freshness::Rules;
 use generation::Generation;
 use key::Plan;
 use merge::Merger;
-use serve::{Basis, Role};
+use serve::{Basis, Missed, Role};
 use shared::Second;
 use sizes::Sizes;
 pub use status::{CacheStatus, Why};
@@ -115,6 +115,8 @@ struct Asked<'a> {
     conditions: &'a dyn Conditions,
     /// When the caller came.
     came: Instant,
+    /// A node is asked anew, since an answer came too late. The next answer is the last.
+    is_anew: bool,
 }
 
 impl Asked<'_> {
@@ -201,7 +203,8 @@ impl Cache {
     ) -> Result<Answer, Error> {
         let Left { plan, terms, found } = *left;
         let why = if terms.bypass { Why::Request } else { Why::Miss };
-        let call = Asked { query, plan, why, terms, charge: &charge, conditions, came: Instant::now() };
+        let came = Instant::now();
+        let call = Asked { query, plan, why, terms, charge: &charge, conditions, came, is_anew: false };
         let answer = self.answer_in_time(call, found).await;
         match &answer {
             Ok(answer) => charge.answered(answer.outcome.is_hit()),
@@ -213,15 +216,18 @@ impl Cache {
     /// The answer where it is not at hand, by the caller's deadline.
     async fn answer_in_time(self: &Arc<Self>, mut call: Asked<'_>, found: Found) -> Result<Answer, Error> {
         let deadline = call.terms.deadline;
-        match tokio::time::timeout_at(deadline, self.answer_in_bounds(&mut call, found)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => self.in_fault(&call, error).await,
-            Err(_) => self.in_fault(&call, Error::TimedOut(self.request_timeout)).await,
-        }
+        let answer = tokio::time::timeout_at(deadline, self.answer_in_bounds(&mut call, found)).await;
+        let error = match answer {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => error,
+            Err(_) => Error::TimedOut(self.request_timeout),
+        };
+        call.is_anew = true;
+        self.in_fault(&call, error).await
     }
 
-    /// Answers a call whose answer is not at hand. Begins anew each time that an answer has passed its bounds on the way
-    /// to the caller.
+    /// Answers a call whose answer is not at hand. Begins anew where a node's answer comes too late, once: under load
+    /// every answer may, and nodes would be asked without end.
     async fn answer_in_bounds(
         self: &Arc<Self>,
         call: &mut Asked<'_>,
@@ -238,15 +244,18 @@ impl Cache {
                 }
             }
             let mut answer = self.from_node(call).await;
-            if let Err(Error::NoUpstream(attempts)) = &answer
+            if let Err(Missed::Failed(Error::NoUpstream(attempts))) = &answer
                 && attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
                 && self.asks_too_much(call)
             {
                 call.plan = Plan::new(call.query, &self.frontier, &self.sizes);
                 answer = self.from_node(call).await;
             }
-            if let Some(answer) = answer? {
-                return Ok(answer);
+            match answer {
+                Ok(answer) => return Ok(answer),
+                Err(Missed::Failed(error)) => return Err(error),
+                Err(Missed::Late) if call.is_anew => return Err(Error::Overloaded),
+                Err(Missed::Late) => call.is_anew = true,
             }
             call.terms.floor = call.terms.floor.max(call.conditions.floor());
             if !call.terms.bypass {
@@ -296,9 +305,8 @@ impl Cache {
         }
     }
 
-    /// The answer of a node: by a flight shared with others, or by a call of this caller's own. `None` where it has passed
-    /// its bounds on the way.
-    async fn from_node(self: &Arc<Self>, call: &Asked<'_>) -> Result<Option<Answer>, Error> {
+    /// The answer of a node: by a flight shared with others, or by a call of this caller's own.
+    async fn from_node(self: &Arc<Self>, call: &Asked<'_>) -> Result<Answer, Missed> {
         let (own, commitment) = (call.query.min_context_slot(), call.query.commitment());
         // No node is known to be at a floor above the frontier: there, what lands first is taken.
         let reached = |floor: &Slot| commitment.is_some_and(|c| self.frontier.slot(c) >= *floor);
@@ -309,23 +317,23 @@ impl Cache {
             return self.land(call, &landed, Role::Leader).await;
         }
         if let Some(answer) = self.completed(call).await? {
-            return Ok(Some(answer));
+            return Ok(answer);
         }
         let (Some(slot), Some(commitment)) = (own, commitment) else {
             // Whoever got an answer below the floor, or joined and got one too old, asks once more, and takes what comes.
             return match self.by_flight(call, Demand::Any, floor).await? {
-                Some(answer) => Ok(Some(answer)),
+                Some(answer) => Ok(answer),
                 None => self.last_flight(call, last).await,
             };
         };
         if self.frontier_reaches(slot, commitment).await {
             if let Some(answer) = self.by_flight(call, Demand::Any, own.max(floor)).await? {
-                return Ok(Some(answer));
+                return Ok(answer);
             }
             // All for whom the first answer was too low share the next, from a node at the frontier.
             let reached = Demand::Reached(self.frontier.slot(commitment));
             if let Some(answer) = self.by_flight(call, reached, own).await? {
-                return Ok(Some(answer));
+                return Ok(answer);
             }
         }
         self.last_flight(call, Demand::Own(slot)).await

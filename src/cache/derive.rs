@@ -24,7 +24,7 @@ use super::key::{Key, Plan};
 use super::serve::Basis;
 use super::status::CacheStatus;
 use super::store::Insert;
-use super::{Answer, Asked, Cache, Terms};
+use super::{Answer, Asked, Cache, Missed, Terms};
 use crate::config::Assemble;
 use crate::error::Error;
 use crate::methods::{AccountsQuery, Pubkey, Query, Slot, VotesQuery};
@@ -113,7 +113,7 @@ impl Cache {
 
     /// A list of which some accounts are kept and fresh: the others are fetched alone, and the lowest slot is the
     /// list's. `None` where that is not the mode, or not possible.
-    pub(super) async fn completed(self: &Arc<Self>, call: &Asked<'_>) -> Result<Option<Answer>, Error> {
+    pub(super) async fn completed(self: &Arc<Self>, call: &Asked<'_>) -> Result<Option<Answer>, Missed> {
         let Query::Accounts(query) = call.query else { return Ok(None) };
         if self.rules.0.assemble != Assemble::WithinBound {
             return Ok(None);
@@ -131,9 +131,10 @@ impl Cache {
         let terms = Terms { coding: None, ..call.terms.clone() };
         let rest = Asked { query: &rest, plan, terms, ..*call };
         let fetched = match Box::pin(self.from_node(&rest)).await {
-            Ok(Some(fetched)) => fetched,
-            Err(Error::Overloaded) => return Err(Error::Overloaded),
-            Ok(None) | Err(_) => return Ok(None),
+            Ok(fetched) => fetched,
+            Err(Missed::Late) => return Err(Missed::Late),
+            Err(Missed::Failed(Error::Overloaded)) => return Err(Error::Overloaded.into()),
+            Err(Missed::Failed(_)) => return Ok(None),
         };
         let list = {
             let _held = self.generation.hold();
@@ -146,7 +147,7 @@ impl Cache {
             Outcome::Collapsed => Basis::Joined(CacheStatus::Collapsed, Outcome::Collapsed),
             _ => Basis::Joined(CacheStatus::forwarded(call.why, true), Outcome::Miss),
         };
-        self.deliver(call, &list, basis).await
+        self.deliver(call, &list, basis).await?.ok_or(Missed::Late).map(Some)
     }
 
     /// Keeps a list that was made here; `None` where a newer one is held, behind which it would go back.

@@ -15,7 +15,7 @@ use super::judge::judge;
 use super::key::{Key, Plan};
 use super::serve::Role;
 use super::store::Insert;
-use super::{Answer, Asked, Cache, Terms};
+use super::{Answer, Asked, Cache, Missed, Terms};
 use crate::error::{Attempt, Error};
 use crate::methods::{AccountEncoding, Commitment, Pubkey, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
@@ -94,50 +94,40 @@ impl Cache {
         self.flights.join(&(plan.key.clone(), demand, self.generation.number()), fly, worth_another_try)
     }
 
-    /// Waits for a flight; `None` where what landed does not meet this caller's terms: below `wanted`, or too old.
+    /// Waits for a flight; `None` where the answer does not meet this caller's terms: below `wanted`, or too old.
     pub(super) async fn by_flight(
         self: &Arc<Self>,
         call: &Asked<'_>,
         demand: Demand,
         wanted: Option<Slot>,
-    ) -> Result<Option<Answer>, Error> {
-        let shown = self.shown_before(&call.plan);
+    ) -> Result<Option<Answer>, Missed> {
         let (landed, leads) = self.flown(call, demand).await?;
         let entry = landed.entry();
         // A joiner takes what a hit of that age and slot would be; the leader's answer was asked for after it came.
         let fresh = || self.rules.judge(&entry.stamp, &self.frontier, Instant::now()) == Freshness::Fresh;
-        let meets = entry.stamp.reaches(wanted) && (leads || (entry.stamp.slot >= shown && fresh()));
+        let meets = entry.stamp.reaches(wanted) && (leads || fresh());
         let role = if leads { Role::Leader } else { Role::Joiner { asked_since: false } };
-        if meets { self.land(call, &landed, role).await } else { Ok(None) }
+        if meets { self.land(call, &landed, role).await.map(Some) } else { Ok(None) }
     }
 
-    /// Waits for a flight, and takes what lands; what another's brings too late, once more. `None` where the answer has
-    /// passed its bounds on its way from there.
+    /// Waits for a flight, and takes what lands; what another's brings too late, once more.
     pub(super) async fn last_flight(
         self: &Arc<Self>,
         call: &Asked<'_>,
         demand: Demand,
-    ) -> Result<Option<Answer>, Error> {
-        let (since, shown) = (Instant::now(), self.shown_before(&call.plan));
-        // The next flight begins after the first has landed, and so is in time, and at the slot that was shown.
+    ) -> Result<Answer, Missed> {
+        let since = Instant::now();
+        // The next flight begins after the first has landed, and so is in time.
         let too_old = |entry: &Entry| {
             entry.stamp.sent_at < since
                 && self.rules.judge(&entry.stamp, &self.frontier, Instant::now()) != Freshness::Fresh
         };
         let (mut landed, mut leads) = self.flown(call, demand).await?;
-        let is_behind = landed.entry().stamp.slot < shown;
-        if !leads && (is_behind || matches!(&landed, Landed::Fetched(entry, _) if too_old(entry))) {
+        if !leads && matches!(&landed, Landed::Fetched(entry, _) if too_old(entry)) {
             (landed, leads) = self.flown(call, demand).await?;
         }
         let asked_since = landed.entry().stamp.sent_at >= since;
         self.land(call, &landed, if leads { Role::Leader } else { Role::Joiner { asked_since } }).await
-    }
-
-    /// The slot at which accounts of the answer were shown before, behind which a call that was sent earlier may land;
-    /// 0 at processed, where that holds between held entries only.
-    fn shown_before(&self, plan: &Plan) -> Slot {
-        let floored = plan.upstream.commitment() != Some(Commitment::Processed);
-        if floored { self.floor(&plan.key, Instant::now()) } else { 0 }
     }
 
     async fn flown(self: &Arc<Self>, call: &Asked<'_>, demand: Demand) -> Result<(Landed, bool), Error> {

@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::class::Class;
+use super::derive::Use;
 use super::derive::account::Unmade;
-use super::entry::{Entry, Stamp};
+use super::entry::{Entry, Kept, Payload, Stamp};
 use super::fetch::Landed;
 use super::freshness::Freshness;
 use super::key::Plan;
@@ -35,8 +36,29 @@ pub(super) enum Basis {
     StandIn,
     /// Another caller's call brought it, or a part of it was kept: it is fresh. So it is said, and so counted.
     Joined(CacheStatus, Outcome),
-    /// A node was asked for it after the caller had come: only the time counts that it waits for its turn.
+    /// A node was asked for it after the caller had come: of its age, only the time counts that it waits for its turn.
     Own(CacheStatus, Outcome),
+}
+
+impl Basis {
+    /// Returns true if the entry was held when the caller came, and no node was asked.
+    fn is_kept(self) -> bool {
+        matches!(self, Self::Kept | Self::Found)
+    }
+}
+
+/// The reason why a node's answer is not the caller's.
+pub(super) enum Missed {
+    /// The answer passed its bounds on its way, or somebody was shown a newer one meanwhile.
+    Late,
+    /// There is no answer.
+    Failed(Error),
+}
+
+impl From<Error> for Missed {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 /// The part that a caller had in a flight.
@@ -52,13 +74,14 @@ pub(super) enum Role {
 }
 
 impl Cache {
-    /// The answer that a fetch came back with; `None` where it has passed its bounds on the way.
+    /// The answer that a fetch came back with. A floor of ours is never a caller's error: an answer of the last try that
+    /// is behind a slot which somebody was shown meanwhile gives way to a held one, and is given where none reaches it.
     pub(super) async fn land(
         self: &Arc<Self>,
         call: &Asked<'_>,
         landed: &Landed,
         role: Role,
-    ) -> Result<Option<Answer>, Error> {
+    ) -> Result<Answer, Missed> {
         let basis = match (landed, role) {
             (Landed::Held(_), _) => Basis::StandIn,
             (Landed::Found(_), _) => Basis::Found,
@@ -73,7 +96,14 @@ impl Cache {
                 Basis::Own(CacheStatus::forwarded(call.why, *stored), outcome)
             }
         };
-        self.deliver(call, landed.entry(), basis).await
+        let entry = landed.entry();
+        if call.is_anew
+            && self.is_overtaken(&call.plan, entry, basis)
+            && let Some(held) = self.stands_in(call, Use::InFault).await
+        {
+            return self.deliver(call, &held, Basis::StandIn).await?.ok_or(Missed::Late);
+        }
+        self.deliver(call, entry, basis).await?.ok_or(Missed::Late)
     }
 
     /// An answer from what is kept, at once; `None` where making it takes longer, or cannot be done.
@@ -118,7 +148,7 @@ impl Cache {
             let turn = timeout_at(call.terms.deadline, Arc::clone(&self.makers).acquire_owned()).await;
             let Ok(Ok(turn)) = turn else { return Err(Error::TimedOut(self.request_timeout)) };
             // What is too old by now takes no work.
-            if !self.may_leave(call, &entry.stamp, basis, since) {
+            if !self.is_in_bounds(call, &entry.stamp, basis, since) || self.goes_back(call, entry, basis) {
                 return Ok(None);
             }
             let (query, entry) = (query.clone(), Arc::clone(entry));
@@ -141,10 +171,13 @@ impl Cache {
         let basis = match basis {
             // However long the work takes, an answer that was asked for since the caller came is one.
             Basis::Own(..) => basis,
-            _ if !waited || self.may_leave(call, &entry.stamp, basis, since) => basis,
+            _ if !waited || self.is_in_bounds(call, &entry.stamp, basis, since) => basis,
             _ if entry.stamp.sent_at >= call.came => Basis::Own(CacheStatus::Collapsed, Outcome::Collapsed),
             _ => return Ok(None),
         };
+        if self.goes_back(call, entry, basis) {
+            return Ok(None);
+        }
         let Some((status, outcome)) = self.status(&entry.stamp, basis) else { return Ok(None) };
         let (status, outcome) = match (status, outcome) {
             (CacheStatus::Hit { ttl_s, stale, .. }, outcome) => {
@@ -165,33 +198,43 @@ impl Cache {
         Ok(Some(Answer { payload, stamp: entry.stamp, status, outcome, coded }))
     }
 
-    /// Returns true if an entry may leave that was judged before a wait: it meets what the caller wants by now, too.
-    fn may_leave(&self, call: &Asked<'_>, stamp: &Stamp, basis: Basis, since: Instant) -> bool {
+    /// Returns true if an entry that was judged before a wait meets what the caller wants by now, and is in time.
+    fn is_in_bounds(&self, call: &Asked<'_>, stamp: &Stamp, basis: Basis, since: Instant) -> bool {
         let wanted =
             if matches!(basis, Basis::Kept) { call.wanted().max(call.conditions.floor()) } else { None };
-        stamp.reaches(wanted) && self.still_serves_as(&call.plan, stamp, basis, since)
-    }
-
-    /// Returns true if an entry that was judged before a wait is within its bounds, and nobody was shown a newer one
-    /// meanwhile.
-    fn still_serves_as(&self, plan: &Plan, stamp: &Stamp, basis: Basis, since: Instant) -> bool {
-        let is_kept = matches!(basis, Basis::Kept | Basis::Found);
-        let has_floor = match plan.class {
-            Class::Account(c) | Class::Fee(c) | Class::Votes(c) => is_kept || c != Commitment::Processed,
-            _ => false,
-        };
-        let newer = |held: Arc<Entry>| held.stamp.slot > stamp.slot && self.serves(&held.stamp);
-        // An account may have been shown in another answer, too. A list of several slots has the lowest of them.
-        let is_mixed = stamp.derived && self.rules.0.assemble == Assemble::WithinBound;
-        let is_behind = || {
-            (!is_mixed && stamp.slot < self.floor(&plan.key, Instant::now()))
-                || self.candidates(plan).into_iter().flatten().any(newer)
-        };
-        let in_turn = match basis {
+        let in_time = match basis {
             Basis::Own(..) => since.elapsed() <= self.rules.ttl(stamp.class).max(WAITS_AT_MOST),
             _ => self.status(stamp, basis).is_some(),
         };
-        in_turn && !(has_floor && is_behind())
+        in_time && stamp.reaches(wanted)
+    }
+
+    /// Returns true if an entry may not leave since a newer answer was shown. On the last try only what is kept is held to
+    /// that: a floor of ours is never a caller's error.
+    fn goes_back(&self, call: &Asked<'_>, entry: &Entry, basis: Basis) -> bool {
+        (!call.is_anew || matches!(basis, Basis::Kept)) && self.is_overtaken(&call.plan, entry, basis)
+    }
+
+    /// Returns true if a newer answer than `entry` was shown. A node's error shows no account, and so does not go back.
+    fn is_overtaken(&self, plan: &Plan, entry: &Entry, basis: Basis) -> bool {
+        let is_error = matches!(entry.kept, Kept::Said(Payload::Error { .. }));
+        (!is_error || basis.is_kept()) && self.is_behind(plan, &entry.stamp, basis)
+    }
+
+    /// Returns true if a newer answer is held, or an account was shown above the slot of `stamp`. At processed only what is
+    /// kept is held to it.
+    fn is_behind(&self, plan: &Plan, stamp: &Stamp, basis: Basis) -> bool {
+        let has_floor = match plan.class {
+            Class::Account(c) | Class::Fee(c) | Class::Votes(c) => {
+                basis.is_kept() || c != Commitment::Processed
+            }
+            _ => false,
+        };
+        let newer = |held: Arc<Entry>| held.stamp.slot > stamp.slot && self.serves(&held.stamp);
+        // A list of several slots has the lowest of them.
+        let is_mixed = stamp.derived && self.rules.0.assemble == Assemble::WithinBound;
+        let is_below = || !is_mixed && stamp.slot < self.floor(&plan.key, Instant::now());
+        has_floor && (is_below() || self.candidates(plan).into_iter().flatten().any(newer))
     }
 
     /// How an entry serves now; `None` where it may not.
@@ -225,7 +268,7 @@ impl Cache {
         let basis =
             if matches!(status, CacheStatus::StaleIfError { .. }) { Basis::StandIn } else { Basis::Found };
         let plan = Plan::new(query, &self.frontier, &self.sizes);
-        self.still_serves_as(&plan, stamp, basis, Instant::now())
+        self.status(stamp, basis).is_some() && !self.is_behind(&plan, stamp, basis)
     }
 
     /// How far behind the frontier what is served is, where that is bounded; vote accounts are bounded in time alone.

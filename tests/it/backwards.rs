@@ -370,6 +370,30 @@ async fn a_list_asks_for_the_highest_slot_of_its_accounts() {
     assert_eq!((slot_of(&list), list.cache()), (slot, "fwd=miss; stored"));
 }
 
+/// A list is on its way from a node that is behind, while an account of it is shown at the slot of another node.
+#[tokio::test]
+async fn a_list_that_one_of_its_accounts_overtakes_is_fetched_anew() {
+    let stage = Stage::of(2, |config| config.upstreams[1].tier = 1).await;
+    let there = stage.cluster.examples();
+    let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
+    let [laggard, other] = [0, 1].map(|node| stage.cluster.node(node));
+    laggard.set_lag(2);
+    let lags = || stage.front().frontier.lag(0, Commitment::Finalized) == Some(2);
+    stage.until("the lag is known", lags).await;
+    let slot = stage.cluster.slot(Commitment::Finalized);
+    let hold = laggard.hold("getMultipleAccounts");
+    let (list, single) = tokio::join!(stage.call("getMultipleAccounts", json!([[b, a]])), async {
+        hold.arrived(1).await;
+        let parsed = json!([a, {"encoding": "jsonParsed", "minContextSlot": slot}]);
+        let single = stage.call("getAccountInfo", parsed).await;
+        hold.release();
+        single
+    });
+    assert_eq!((slot_of(&single), slot_of(&list), list.cache()), (slot, slot, "fwd=miss; stored"));
+    let calls = [laggard, other].map(|node| node.calls("getMultipleAccounts"));
+    assert_eq!(calls, [1, 1], "the node that has reached the slot is asked, once");
+}
+
 #[tokio::test]
 async fn a_floor_that_no_node_reaches_falls_and_is_counted() {
     let stage = Stage::of(1, short_lived).await;

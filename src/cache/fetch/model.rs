@@ -9,6 +9,7 @@
 
 mod accounts;
 mod blocks;
+mod overtaken;
 mod page;
 mod scene;
 mod waits;
@@ -150,7 +151,8 @@ impl Real {
     }
 
     fn floor(&self, q: Question, c: Commitment) -> Slot {
-        self.cache.shown_before(&asked(&self.cache, &query(q, c), &Charge::nobody()).plan)
+        let plan = asked(&self.cache, &query(q, c), &Charge::nobody()).plan;
+        if c == Commitment::Processed { 0 } else { self.cache.floor(&plan.key, Instant::now()) }
     }
 
     /// An answer that was asked for in this generation.
@@ -167,7 +169,7 @@ impl Real {
         let charge = Charge::nobody();
         let call = asked(&self.cache, &query, &charge);
         let landed = self.cache.take_in(&call.plan, reply, floor, of, origin).await.unwrap();
-        told(&self.cache.land(&call, &landed, Role::Leader).await.unwrap().unwrap())
+        told(&self.cache.land(&call, &landed, Role::Leader).await.ok().unwrap())
     }
 
     /// What is found in the shared store, if it is taken.
@@ -211,7 +213,8 @@ fn reply(q: Question, c: Commitment, slot: Slot, sent_at: Instant) -> Reply {
 fn asked<'a>(cache: &Cache, query: &'a Query, charge: &'a Charge) -> Asked<'a> {
     let plan = Plan::new(query, &cache.frontier, &cache.sizes);
     let terms = scene::terms(false, None);
-    Asked { query, plan, why: Why::Miss, terms, charge, conditions: &NoConditions, came: Instant::now() }
+    let (why, came, is_anew) = (Why::Miss, Instant::now(), false);
+    Asked { query, plan, why, terms, charge, conditions: &NoConditions, came, is_anew }
 }
 
 fn told(answer: &Answer) -> (Slot, String) {

@@ -14,7 +14,7 @@ use crate::cache::CacheStatus;
 use crate::config::Assemble;
 use crate::error::Error;
 use crate::methods::{AccountEncoding, AccountForm, DataSlice};
-use order::AccountShown;
+use order::{AccountShown, Fall};
 use written::{ACCOUNTS, NONE, Wish, holds, marks, query, text, value, wish_of};
 
 const LISTS: [&[u8]; 7] = [&[0, 1], &[1, 0], &[0, 0], &[0, 2], &[2, 3], &[0, 1, 2, 3], &[]];
@@ -106,7 +106,7 @@ struct Play {
     settings: Settings,
     shown: Vec<Shown>,
     accounts_shown: Vec<AccountShown>,
-    falls: Vec<AccountShown>,
+    falls: Vec<Fall>,
     /// Whether anybody asked under conditions, for whom further calls of the same may be under way.
     conditions: bool,
     failed: bool,
@@ -184,8 +184,8 @@ impl Play {
             let marks = vec![number; wish.accounts.len()];
             NodeReply::Result(text(&wish, number, slot, &marks).expect("base58 is not asked for").into())
         };
-        if self.scene.calls[number].ask.floor.is_some_and(|floor| slot < floor) {
-            self.falls_to(&wish, slot);
+        if let Some(floor) = self.scene.calls[number].ask.floor.filter(|floor| slot < *floor) {
+            self.falls_to(&wish, floor, slot);
         }
         self.scene.lands(number, Some((body, slot)), true);
     }
@@ -229,7 +229,10 @@ impl Play {
                 prop_assert!(caller.min.is_some_and(|min| min > reached), "another's condition: {}", told());
                 return Ok(());
             }
-            Payload::Error { .. } => return self.is_refused_rightly(caller, answer),
+            Payload::Error { .. } => {
+                self.may_fall(caller, answer, down);
+                return self.is_refused_rightly(caller, answer);
+            }
         };
         let (context, marks) = marks(&caller.wish, &body);
         let expected = text(&caller.wish, context, answer.stamp.slot, &marks);

@@ -37,6 +37,8 @@ pub(super) struct Call {
     /// What it brought, if that was a node's word.
     pub(super) said: Option<Said>,
     pub(super) landed_at: Option<Instant>,
+    /// When it landed, in the order of all that happened.
+    pub(super) landed_in: Option<usize>,
 }
 
 /// A node's word.
@@ -115,6 +117,17 @@ impl<W> Scene<W> {
         Arc::clone(turns).acquire_many_owned(all).await.unwrap()
     }
 
+    /// The slot below which the accounts of `query` are not shown.
+    pub(super) fn shown(&self, query: &Query) -> Slot {
+        let plan = Plan::new(query, &self.frontier, &self.cache.sizes);
+        self.cache.floor(&plan.key, Instant::now())
+    }
+
+    /// The number of floors that were given up.
+    pub(super) fn floor_resets(&self) -> u64 {
+        self.cache.metrics.cache_floor_resets.at(()).get()
+    }
+
     pub(super) fn clears(&mut self) {
         self.era += 1;
         self.cache.clear();
@@ -135,7 +148,7 @@ impl<W> Scene<W> {
     pub(super) fn lands(&mut self, number: usize, word: Option<(NodeReply, Slot)>, confirmed: bool) {
         let call = &mut self.calls[number];
         let Some(way_back) = call.way_back.take() else { return };
-        call.landed_at = Some(Instant::now());
+        (call.landed_at, call.landed_in) = (Some(Instant::now()), Some(self.step));
         let answer = word.map(|(body, slot)| {
             let commitment = call.ask.query.commitment().filter(|_| call.ask.query.has_context());
             let believed = commitment.is_none_or(|c| slot <= self.frontier.slot(c) + BELIEVED);
@@ -164,6 +177,7 @@ impl<W> Scene<W> {
                 way_back: Some(way_back),
                 said: None,
                 landed_at: None,
+                landed_in: None,
             });
         }
         self.step += 1;

@@ -2,7 +2,7 @@
 
 use super::scene::{Scene, on_a_stepped_clock, terms};
 use super::*;
-use crate::cache::Answer;
+use crate::cache::{Answer, CacheStatus};
 use crate::error::Error;
 
 /// Bytes of each account: fetched whole, and together more than what an async worker writes itself.
@@ -174,4 +174,41 @@ fn a_flight_without_a_turn_soon_asks_a_node() {
         assert_eq!(scene.under_way(), [1]);
         drop(turns);
     });
+}
+
+/// A node is asked a second time for an answer that came too late, and never a third time.
+#[test]
+fn an_answer_that_comes_too_late_is_asked_for_once_more() {
+    for (commitment, over) in [(Commitment::Processed, 401), (Commitment::Finalized, 8_000)] {
+        on_a_stepped_clock(async {
+            let mut scene = Scene::new(|_| ());
+            // Parsed accounts are fetched whole, and sliced here.
+            let parts = r#"jsonParsed","dataSlice":{"offset":1,"length":60000},"unknown":""#;
+            scene.ask((), list(parts, commitment), terms(false, None));
+            for number in 0..2 {
+                assert!(answer_or_call(&mut scene, number).await.is_none(), "{commitment}: {number}");
+                assert_eq!(scene.under_way(), [number], "{commitment}");
+                scene.moves_on(commitment, 1);
+                let slot = scene.at(commitment, 0);
+                let turns = scene.takes_all_turns().await;
+                scene.lands(number, Some((list_at(slot), slot)), true);
+                while scene.shown(&list(parts, commitment)) < slot {
+                    scene.settles().await;
+                    tokio::task::spawn_blocking(|| ()).await.unwrap();
+                }
+                assert!(scene.settles().await.is_empty(), "{commitment}: it waits for its turn");
+                advance(Duration::from_millis(over)).await;
+                drop(turns);
+            }
+            let told = answer_or_call(&mut scene, 2).await;
+            assert_eq!(scene.calls.len(), 2, "{commitment}: {}", told.is_some());
+            match told.unwrap() {
+                Err(Error::Overloaded) => assert_eq!(commitment, Commitment::Processed),
+                told => {
+                    let status = told.unwrap().status;
+                    assert!(matches!(status, CacheStatus::StaleIfError { .. }), "{commitment}: {status:?}");
+                }
+            }
+        });
+    }
 }

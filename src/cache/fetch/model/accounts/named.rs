@@ -99,3 +99,18 @@ fn a_list_made_of_what_is_above_a_fallen_floor_raises_it() {
         lands(0),
     ]);
 }
+
+#[test]
+fn an_overtaken_list_is_asked_for_again() {
+    let single = |encoding| ask(0, encoding, None, Conditions::default());
+    let lands = |n, behind| Step::Lands(n, Some(behind));
+    for encoding in [AccountEncoding::JsonParsed, AccountEncoding::Base64] {
+        plays(vec![
+            ask_list(AccountEncoding::Base64),
+            single(encoding),
+            lands(1, 0),
+            lands(0, 2),
+            lands(0, 0),
+        ]);
+    }
+}

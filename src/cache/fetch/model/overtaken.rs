@@ -1,0 +1,147 @@
+//! Answers that are behind a slot at which one of their accounts was shown while they were on their way from a node.
+
+use super::scene::{Scene, on_a_stepped_clock, terms};
+use super::*;
+use crate::cache::CacheStatus;
+
+const C: Commitment = Commitment::Confirmed;
+
+/// A call that is overtaken, its answer at a slot, and another form, of which it cannot be made.
+type Slow = (&'static str, Query, fn(Slot) -> String, Question);
+
+fn parsed(method: Method, params: &str) -> Query {
+    Query::parse(method, &Params::Array(Bytes::from(params.to_owned())), Profile::Node).unwrap()
+}
+
+/// The forms in which the first account is shown.
+fn forms(c: Commitment) -> Vec<Slow> {
+    let key = Pubkey([0; 32]);
+    let alone = |config: &str| {
+        parsed(Method::GetAccountInfo, &format!(r#"["{key}",{{"commitment":"{c}",{config}}}]"#))
+    };
+    let part = r#""encoding":"base64","dataSlice":{"offset":0,"length":3}"#;
+    let sliced = |slot| truth(Account(0), C, slot).replace("AAAAAAA=", "AAAA");
+    vec![
+        ("list", query(List, c), |slot| truth(List, C, slot), Balance),
+        ("slice", alone(part), sliced, Balance),
+        ("parsed", alone(r#""encoding":"jsonParsed""#), |slot| truth(Account(0), C, slot), Balance),
+        ("balance", query(Balance, c), |slot| truth(Balance, C, slot), Account(0)),
+    ]
+}
+
+type Told = (Slot, CacheStatus);
+
+/// The call of this number lands at `slot`; the answers that callers have then.
+async fn lands(scene: &mut Scene<()>, number: usize, slot: Slot, text: String) -> Vec<Told> {
+    scene.lands(number, Some((NodeReply::Result(text.into()), slot)), true);
+    let answered = scene.settles().await.into_iter();
+    answered.map(|(_, told)| told.map(|told| (told.stamp.slot, told.status)).unwrap()).collect()
+}
+
+/// A scene in which `late` is under way as call 0, asked for by `callers`, and the first account is shown at the slot that
+/// is returned, by call 1.
+async fn overtaken(
+    late: &Query,
+    by: Question,
+    c: Commitment,
+    callers: usize,
+    bypass: bool,
+) -> (Scene<()>, Slot) {
+    let mut scene = Scene::new(|_| ());
+    for _ in 0..callers {
+        scene.ask((), late.clone(), terms(bypass, None));
+    }
+    assert!(scene.settles().await.is_empty());
+    assert_eq!(scene.under_way(), [0]);
+    let slot = scene.at(c, 0);
+    shows(&mut scene, by, c, 1, slot).await;
+    (scene, slot)
+}
+
+/// Somebody asks for the first account alone, past the cache, and is shown it at `slot` by the call of this number.
+async fn shows(scene: &mut Scene<()>, by: Question, c: Commitment, number: usize, slot: Slot) {
+    scene.ask((), query(by, c), terms(true, None));
+    assert!(scene.settles().await.is_empty());
+    let told = lands(scene, number, slot, truth(by, c, slot)).await;
+    assert_eq!(told.iter().map(|told| told.0).collect::<Vec<_>>(), [slot]);
+}
+
+#[test]
+fn an_overtaken_answer_is_asked_for_once_more_with_its_floor() {
+    for bypass in [false, true] {
+        for (name, slow, at, by) in forms(C) {
+            on_a_stepped_clock(async {
+                let callers = if bypass { 1 } else { 3 };
+                let (mut scene, shown) = overtaken(&slow, by, C, callers, bypass).await;
+                let told = lands(&mut scene, 0, shown - 1, at(shown - 1)).await;
+                assert!(told.is_empty(), "{name} goes back: {told:?}");
+                assert_eq!(scene.under_way(), [2], "{name}");
+                assert_eq!(scene.calls[2].ask.floor, Some(shown), "{name}");
+                let told = lands(&mut scene, 2, shown, at(shown)).await;
+                assert_eq!(
+                    told.iter().map(|told| told.0).collect::<Vec<_>>(),
+                    vec![shown; callers],
+                    "{name}"
+                );
+                assert_eq!((scene.calls.len(), scene.floor_resets()), (3, 0), "{name}");
+            });
+        }
+    }
+}
+
+#[test]
+fn an_overtaken_answer_whose_floor_no_node_reaches_is_given_and_counted() {
+    for (name, slow, at, by) in forms(C) {
+        on_a_stepped_clock(async {
+            let (mut scene, shown) = overtaken(&slow, by, C, 2, false).await;
+            assert!(lands(&mut scene, 0, shown - 2, at(shown - 2)).await.is_empty(), "{name}");
+            let told = lands(&mut scene, 2, shown - 1, at(shown - 1)).await;
+            assert_eq!(told.iter().map(|told| told.0).collect::<Vec<_>>(), [shown - 1; 2], "{name}");
+            assert_eq!((scene.calls.len(), scene.floor_resets()), (3, 1), "{name}");
+        });
+    }
+}
+
+#[test]
+fn an_answer_that_is_overtaken_twice_is_no_error() {
+    for (name, slow, at, by) in forms(C) {
+        on_a_stepped_clock(async {
+            let (mut scene, shown) = overtaken(&slow, by, C, 1, false).await;
+            assert!(lands(&mut scene, 0, shown - 1, at(shown - 1)).await.is_empty(), "{name}");
+            scene.moves_on(C, 1);
+            shows(&mut scene, by, C, 3, shown + 1).await;
+            let told = lands(&mut scene, 2, shown, at(shown)).await;
+            assert_eq!(told.iter().map(|told| told.0).collect::<Vec<_>>(), [shown], "{name}");
+            assert_eq!(
+                (scene.calls.len(), scene.shown(&slow)),
+                (4, shown + 1),
+                "{name}: others are not shown it"
+            );
+        });
+    }
+}
+
+#[test]
+fn an_overtaken_list_is_made_of_its_accounts_where_those_are_held() {
+    on_a_stepped_clock(async {
+        let (mut scene, shown) = overtaken(&query(List, C), Account(0), C, 1, false).await;
+        scene.ask((), query(Account(1), C), terms(true, None));
+        assert!(scene.settles().await.is_empty());
+        lands(&mut scene, 2, shown, truth(Account(1), C, shown)).await;
+        let told = lands(&mut scene, 0, shown - 1, truth(List, C, shown - 1)).await;
+        assert_eq!(told.iter().map(|told| told.0).collect::<Vec<_>>(), [shown]);
+        assert_eq!(scene.calls.len(), 3, "no node is asked");
+    });
+}
+
+#[test]
+fn at_processed_an_overtaken_answer_is_given() {
+    for (name, slow, at, by) in forms(Commitment::Processed) {
+        on_a_stepped_clock(async {
+            let (mut scene, shown) = overtaken(&slow, by, Commitment::Processed, 1, false).await;
+            let told = lands(&mut scene, 0, shown - 1, at(shown - 1)).await;
+            assert_eq!(told.iter().map(|told| told.0).collect::<Vec<_>>(), [shown - 1], "{name}");
+            assert_eq!(scene.calls.len(), 2, "{name}");
+        });
+    }
+}
