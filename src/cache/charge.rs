@@ -66,7 +66,7 @@ impl Charge {
 fn owed(landed: &Landed) -> Owed {
     match landed {
         Landed::Fetched(..) => Owed::Miss,
-        Landed::Held(_) | Landed::Found(_) => Owed::Hit,
+        Landed::Held(..) | Landed::Found(..) => Owed::Hit,
     }
 }
 

@@ -30,16 +30,25 @@ pub(super) type Landing = Result<Landed, Error>;
 pub(super) enum Landed {
     /// A node's answer, and whether it is kept.
     Fetched(Arc<Entry>, bool),
-    /// What is held, since no node gives anything newer.
-    Held(Arc<Entry>),
-    /// What was kept and fresh when the flight began, or was made of it: no node was asked.
-    Found(Arc<Entry>),
+    /// What is held, since no node gives anything newer, and its key if that is the other one of the caller who led.
+    Held(Arc<Entry>, Option<Key>),
+    /// What was kept and fresh when the flight began, or was made of it: no node was asked. The key is as above.
+    Found(Arc<Entry>, Option<Key>),
 }
 
 impl Landed {
     pub(super) fn entry(&self) -> &Arc<Entry> {
         match self {
-            Self::Fetched(entry, _) | Self::Held(entry) | Self::Found(entry) => entry,
+            Self::Fetched(entry, _) | Self::Held(entry, _) | Self::Found(entry, _) => entry,
+        }
+    }
+
+    /// Returns true if it has what the caller of `plan` asks for. Callers of different parts of an account share a call
+    /// for the whole of it; an entry that holds one part serves only those who asked for that.
+    pub(super) fn serves(&self, plan: &Plan) -> bool {
+        match self {
+            Self::Held(_, Some(key)) | Self::Found(_, Some(key)) => plan.other.as_ref() == Some(key),
+            _ => true,
         }
     }
 }
@@ -79,14 +88,14 @@ impl Cache {
             let terms = Terms { deadline, ..leader.clone() };
             async move {
                 if demand == Demand::Any
-                    && let Some(entry) = cache.without_a_node(&plan).await
+                    && let Some(found) = cache.without_a_node(&plan).await
                 {
-                    return Ok(Landed::Found(entry));
+                    return Ok(found);
                 }
                 if let Some(entry) = cache.second_level(&plan, demand).await
                     && cache.may_be_used(&entry.stamp, Use::Fresh, Instant::now())
                 {
-                    return Ok(Landed::Found(entry));
+                    return Ok(Landed::Found(entry, None));
                 }
                 cache.fetch(&plan, demand, terms).await
             }
@@ -105,7 +114,7 @@ impl Cache {
         let entry = landed.entry();
         // A joiner takes what a hit of that age and slot would be; the leader's answer was asked for after it came.
         let fresh = || self.rules.judge(&entry.stamp, &self.frontier, Instant::now()) == Freshness::Fresh;
-        let meets = entry.stamp.reaches(wanted) && (leads || fresh());
+        let meets = landed.serves(&call.plan) && entry.stamp.reaches(wanted) && (leads || fresh());
         let role = if leads { Role::Leader } else { Role::Joiner { asked_since: false } };
         if meets { self.land(call, &landed, role).await.map(Some) } else { Ok(None) }
     }
@@ -123,7 +132,8 @@ impl Cache {
                 && self.rules.judge(&entry.stamp, &self.frontier, Instant::now()) != Freshness::Fresh
         };
         let (mut landed, mut leads) = self.flown(call, demand).await?;
-        if !leads && matches!(&landed, Landed::Fetched(entry, _) if too_old(entry)) {
+        let is_late = matches!(&landed, Landed::Fetched(entry, _) if too_old(entry));
+        if !leads && (is_late || !landed.serves(&call.plan)) {
             (landed, leads) = self.flown(call, demand).await?;
         }
         let asked_since = landed.entry().stamp.sent_at >= since;
@@ -197,11 +207,11 @@ impl Cache {
         let not_kept = |reason| {
             self.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
         };
-        if let Some(held) = self.held_ahead(plan, reply, floor) {
+        if let Some((held, key)) = self.held_ahead(plan, reply, floor) {
             not_kept(UncacheableReason::Older);
             self.falls(&plan.key, floor, held.stamp.slot);
             self.shows(plan, held.stamp.slot, self.floors_under(&plan.key, Instant::now()).0);
-            return Ok(Landed::Held(held));
+            return Ok(Landed::Held(held, key));
         }
         let (said, place) = judge(plan, reply, &self.frontier);
         let class = place.as_ref().map_or(plan.class, |(_, class)| *class);
@@ -252,7 +262,7 @@ impl Cache {
             }
             Insert::KeptNewer(held) => {
                 not_kept(UncacheableReason::Older);
-                Ok(Landed::Held(held))
+                Ok(Landed::Held(held, None))
             }
         }
     }
@@ -275,7 +285,7 @@ impl Cache {
 
     /// What is held of a higher slot than `reply` and may still be served: the answer does not go back behind it, also
     /// where it would not be kept.
-    fn held_ahead(&self, plan: &Plan, reply: &Reply, floor: Slot) -> Option<Arc<Entry>> {
+    fn held_ahead(&self, plan: &Plan, reply: &Reply, floor: Slot) -> Option<(Arc<Entry>, Option<Key>)> {
         let floored = match plan.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => c != Commitment::Processed,
             _ => false,
@@ -289,10 +299,11 @@ impl Cache {
         let ahead = held.filter(|held| held.stamp.slot > reply.slot && self.serves(&held.stamp));
         let held = ahead.max_by_key(|held| held.stamp.slot);
         let reached = held.as_ref().map_or(reply.slot, |held| held.stamp.slot);
+        let held = held.map(|held| (Arc::clone(&held), self.elsewhere(plan, &held)));
         match &plan.upstream {
             // Where neither reaches the floor, the single accounts may.
             Query::Accounts(query) if reached < floor => {
-                self.assembled(query, Use::InFault, Some(floor)).or(held)
+                self.assembled(query, Use::InFault, Some(floor)).map(|list| (list, None)).or(held)
             }
             _ => held,
         }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::class::Class;
 use super::derive::Use;
 use super::entry::{Entry, Stamp};
+use super::fetch::Landed;
 use super::freshness::Freshness;
 use super::key::{Key, Plan};
 use super::serve::Basis;
@@ -64,11 +65,19 @@ impl Cache {
 
     /// What needs no node: an earlier flight may have landed between the caller's look-up and its boarding, and an
     /// answer may follow from a kept one.
-    pub(super) async fn without_a_node(&self, plan: &Plan) -> Option<Arc<Entry>> {
-        match self.judged(plan, None, |_| ()) {
-            Found::Fresh(entry) => Some(entry),
-            _ => self.derive_kept(plan, Use::Fresh, Instant::now() + TURN_COMES_WITHIN).await,
+    pub(super) async fn without_a_node(&self, plan: &Plan) -> Option<Landed> {
+        if let Found::Fresh(held) = self.judged(plan, None, |_| ()) {
+            let key = self.elsewhere(plan, &held);
+            return Some(Landed::Found(held, key));
         }
+        let derived = self.derive_kept(plan, Use::Fresh, Instant::now() + TURN_COMES_WITHIN).await?;
+        Some(Landed::Found(derived, None))
+    }
+
+    /// Returns the other key of `plan`, unless `held`, a candidate of it, is the entry under its own key.
+    pub(super) fn elsewhere(&self, plan: &Plan, held: &Arc<Entry>) -> Option<Key> {
+        let is_own = || self.store.get(&plan.key).is_some_and(|own| Arc::ptr_eq(&own, held));
+        plan.other.clone().filter(|_| !is_own())
     }
 
     /// What is held for `plan`. Where an account is held in two places, the higher slot is what was shown last, and

@@ -49,7 +49,8 @@ impl Basis {
 
 /// The reason why a node's answer is not the caller's.
 pub(super) enum Missed {
-    /// The answer passed its bounds on its way, or somebody was shown a newer one meanwhile.
+    /// The answer passed its bounds on its way, somebody was shown a newer one meanwhile, or it has only the form of the
+    /// caller who led.
     Late,
     /// There is no answer.
     Failed(Error),
@@ -83,8 +84,8 @@ impl Cache {
         role: Role,
     ) -> Result<Answer, Missed> {
         let basis = match (landed, role) {
-            (Landed::Held(_), _) => Basis::StandIn,
-            (Landed::Found(_), _) => Basis::Found,
+            (Landed::Held(..), _) => Basis::StandIn,
+            (Landed::Found(..), _) => Basis::Found,
             (Landed::Fetched(..), Role::Joiner { asked_since: false }) => {
                 Basis::Joined(CacheStatus::Collapsed, Outcome::Collapsed)
             }
@@ -96,6 +97,9 @@ impl Cache {
                 Basis::Own(CacheStatus::forwarded(call.why, *stored), outcome)
             }
         };
+        if !landed.serves(&call.plan) {
+            return Err(Missed::Late);
+        }
         let entry = landed.entry();
         if call.is_anew
             && self.is_overtaken(&call.plan, entry, basis)

@@ -114,3 +114,29 @@ fn an_overtaken_list_is_asked_for_again() {
         ]);
     }
 }
+
+#[test]
+fn a_caller_who_joins_a_call_is_not_given_another_callers_form() {
+    let base58 = |offset| {
+        ask(2, AccountEncoding::Base58, Some(DataSlice { offset, length: 3 }), Conditions::default())
+    };
+    let all = ask(2, AccountEncoding::Binary, None, Conditions::default());
+    let (form, commitment) =
+        (AccountForm { encoding: AccountEncoding::Binary, slice: None }, Commitment::Finalized);
+    let list = Wish { accounts: vec![0, 2], list: true, form, commitment };
+    let other = ask(1, AccountEncoding::Base64, None, Conditions::default());
+    let lands = |n, behind| Step::Lands(n, Some(behind));
+    // The size is known by then, and both callers ask for the whole account. The list holds its first bytes.
+    plays(vec![
+        other,
+        lands(0, 0),
+        base58(150),
+        lands(0, 0),
+        all,
+        base58(1),
+        Step::Ask(list, Conditions::default()),
+        lands(1, 0),
+        lands(0, 1),
+        lands(0, 0),
+    ]);
+}
