@@ -1,10 +1,11 @@
 //! The second listener: metrics, health, and the status page with the numbers behind it.
 //!
-//! Reads, and for the bearer of a token changes what [`Controls`] gives it; its routes are listed in `routes`. It knows
-//! how things stand through [`Source`] and what was counted through [`Metrics`]; one task reads both once a second,
-//! however many pages are open.
+//! The listener reads, and the bearer of a token may change what [`Controls`] gives. The routes are listed in `routes`. The
+//! state comes from a [`Source`] and the counts from [`Metrics`]. One task reads both once a second, however many pages are
+//! open.
 
 pub mod history;
+pub mod node_view;
 pub mod status;
 pub mod upstreams;
 
@@ -37,17 +38,17 @@ use crate::telemetry::Metrics;
 use crate::telemetry::totals::Totals;
 use history::{History, Point, Traffic};
 
-/// Between two looks at the nodes while a page is open: one that is cut shows on the page as soon as it is known, and
-/// not up to a tick later.
+/// The time between two looks at the nodes while a page is open. A node that is cut off shows on the page at once, not up to
+/// a tick later.
 const GLANCE: Duration = Duration::from_millis(200);
-/// Of this many looks one is a tick, once a second: it reads the counters, and every page is told.
+/// The number of looks of which one is a tick, once a second: it reads the counters, and every page is told.
 const GLANCES: u32 = 5;
-/// Pages that may listen for events at once; further ones poll.
+/// The number of pages that may listen for events at once. Further ones poll.
 const VIEWERS: usize = 64;
-/// A call's body: a name, a plan and a date, or a log filter.
+/// The most bytes of a body, which is a name, a plan and a date, or a log filter.
 const MAX_BODY_BYTES: usize = 16 * 1024;
 
-/// What the admin listener serves from.
+/// The state that the admin listener serves from.
 pub struct State {
     metrics: Arc<Metrics>,
     source: Box<dyn Source>,
@@ -59,33 +60,33 @@ pub struct State {
     stop: CancellationToken,
 }
 
-/// What an operator may change from here.
+/// The parts of the gateway that an operator may change.
 pub struct Controls {
-    /// The bearer token of those who may; nobody may without one.
+    /// The bearer token that allows changes. Without one no change is allowed.
     pub token: Option<Secret>,
-    /// Whose keys are made and taken back.
+    /// The gateway, for its keys.
     pub gateway: Arc<Gateway>,
-    /// To whoever reads the configuration again.
+    /// The way to the task that reads the configuration again.
     pub reloads: mpsc::Sender<Reload>,
 }
 
-/// A wish that the configuration be read again, to be answered with what changed, or with all that is wrong.
+/// A request to read the configuration again. The answer is what changed, or everything that is wrong.
 pub type Reload = oneshot::Sender<Result<Changes, String>>;
 
-/// What the page is given: all of it when it opens, without `points` each second.
+/// The data of the page: all of it when the page opens, and without most `points` each second.
 #[derive(Serialize)]
 struct Snapshot {
-    /// Unix time in milliseconds.
+    /// The Unix time in milliseconds.
     at_ms: u64,
     readiness: Readiness,
     status: Status,
     traffic: Traffic,
-    /// The last five minutes, oldest first; in a tick only the newest, in one between two ticks none.
+    /// The last five minutes, oldest first. A tick has only the newest point, and a look between two ticks has none.
     points: Vec<Point>,
 }
 
 impl State {
-    /// Serves `metrics` and `source` until `stop`, which also ends the pages' event streams.
+    /// Returns a state that serves `metrics` and `source` until `stop`, which also ends the event streams of the pages.
     pub fn new(
         metrics: Arc<Metrics>,
         source: impl Source,
@@ -97,7 +98,7 @@ impl State {
         Arc::new(Self { metrics, source, history: Mutex::default(), ticks, viewers, controls, stop })
     }
 
-    /// Reads the counters once a second, from now until the stop, for the page's lines and rates.
+    /// Starts to read the counters once a second until the stop, for the lines and rates of the page.
     pub fn watch(self: &Arc<Self>, tasks: &TaskTracker) {
         let state = Arc::clone(self);
         tasks.spawn(async move {
@@ -113,33 +114,33 @@ impl State {
         });
     }
 
-    /// Takes one reading, tells the open pages, and returns how the nodes stood.
-    fn tick(&self, now: Instant) -> Vec<status::Light> {
+    /// Reads everything once, tells the open pages, and returns the signs of the nodes.
+    fn tick(&self, now: Instant) -> Vec<status::NodeSigns> {
         let status = self.source.status();
         let at_ms = unix_ms();
         let totals = Totals::read(&self.metrics);
         let point = self.history().record(now, at_ms, totals, status.frontier);
-        let lights = status.lights();
+        let signs = status.signs();
         if self.ticks.receiver_count() > 0 {
             self.ticks.send_replace(self.snapshot(status, point.into_iter().collect()).into());
         }
-        lights
+        signs
     }
 
-    /// Tells the open pages at once where a node stands otherwise than `shown`; returns how they stand.
-    fn glance(&self, shown: Vec<status::Light>) -> Vec<status::Light> {
+    /// Tells the open pages at once if the signs of a node are not those `shown`, and returns the signs.
+    fn glance(&self, shown: Vec<status::NodeSigns>) -> Vec<status::NodeSigns> {
         if self.ticks.receiver_count() == 0 {
             return shown;
         }
         let status = self.source.status();
-        let lights = status.lights();
-        if lights != shown {
+        let signs = status.signs();
+        if signs != shown {
             self.ticks.send_replace(self.snapshot(status, Vec::new()).into());
         }
-        lights
+        signs
     }
 
-    /// All that the page shows, as JSON text.
+    /// Returns everything that the page shows, as JSON text.
     fn everything(&self) -> String {
         let points = self.history().points();
         self.snapshot(self.source.status(), points)
@@ -157,7 +158,7 @@ impl State {
     }
 }
 
-/// The admin listener's routes.
+/// Returns the routes of the admin listener.
 pub fn router(state: Arc<State>) -> Router {
     let (mut open, mut guarded) = (Router::new(), Router::new());
     for route in routes::all() {
@@ -167,7 +168,7 @@ pub fn router(state: Arc<State>) -> Router {
         }
     }
     let token = axum::middleware::from_fn_with_state(Arc::clone(&state), control::token);
-    // Laid over no route at all it would be refused; there are some.
+    // axum panics for a layer over no route. There is one at least.
     open.merge(guarded.route_layer(token))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(axum::middleware::from_fn(host::guard))
@@ -183,7 +184,7 @@ async fn livez() -> Response {
     json(StatusCode::OK, r#"{"state":"alive"}"#.to_owned())
 }
 
-/// 200 when ready or degraded, 503 when not ready; the body says why.
+/// Answers 200 when ready or degraded and 503 when not ready. The body says why.
 async fn readyz(extract::State(state): extract::State<Arc<State>>) -> Response {
     let readiness = state.source.readiness();
     let status = match readiness {
@@ -202,7 +203,7 @@ async fn api_upstreams(extract::State(state): extract::State<Arc<State>>) -> Res
     json(StatusCode::OK, body.expect("plain numbers and texts always have a JSON form"))
 }
 
-/// The document of this listener, in `OpenAPI` 3.1.
+/// The description of this listener in `OpenAPI` 3.1.
 const OPENAPI: &str = include_str!("admin/openapi.json");
 
 async fn openapi() -> Response {

@@ -36,9 +36,10 @@ use crate::telemetry::{self, Metrics, ReloadResult, Tracer};
 use signals::{Hangup, Signals};
 
 mod clock;
+mod gauges;
+mod nodes;
 pub mod signals;
 mod status;
-mod upstreams;
 
 /// What still runs when the last connection has gone: the last writing of use, open status pages.
 const LAST_TASKS: Duration = Duration::from_secs(1);
@@ -187,7 +188,7 @@ impl App {
         if let Some(tls) = &tls {
             tls.watch(&tasks, stop);
         }
-        status::feed_metrics(&front);
+        gauges::feed_metrics(&front);
         set_loaded_now(&metrics);
         let source = status::Source::new(Arc::clone(&front), ending.public.notice.clone());
         let (reloads, wishes) = mpsc::channel(1);

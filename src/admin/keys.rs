@@ -24,9 +24,9 @@ use crate::methods::AnyMethod;
 /// How long a replaced key holds, unless the call says.
 const GRACE: &str = "24h";
 
-/// A key as it is shown: without itself and without its hash.
+/// A key as the admin listener shows it: without its secret and without its hash.
 #[derive(Serialize)]
-struct Shown {
+struct KeyView {
     id: String,
     name: String,
     plan: String,
@@ -34,14 +34,14 @@ struct Shown {
     created: String,
     expires: Option<String>,
     revoked: Option<String>,
-    /// Until when keys that it replaced still hold.
+    /// The ends of secrets that were replaced and still hold.
     old_until: Vec<String>,
     origins: Option<Vec<String>>,
     addresses: Option<Vec<String>>,
     methods: Option<Vec<&'static str>>,
 }
 
-impl Shown {
+impl KeyView {
     fn of(key: Key, now: Timestamp) -> Self {
         let state = match (key.revoked, key.expires) {
             (Some(_), _) => "revoked",
@@ -70,7 +70,7 @@ pub(super) async fn list(Shared(state): Shared<Arc<State>>) -> Result<Response, 
     let listed = on_file(state, |_, file| {
         let now = Timestamp::now();
         let keys: Vec<_> =
-            file.list().map_err(|e| refused(&e))?.into_iter().map(|k| Shown::of(k, now)).collect();
+            file.list().map_err(|e| refused(&e))?.into_iter().map(|k| KeyView::of(k, now)).collect();
         tracing::info!(audit.action = "key.list", keys = keys.len(), "keys were listed by an admin call");
         Ok(serde_json::json!({ "keys": keys }))
     });

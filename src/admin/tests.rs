@@ -5,9 +5,11 @@ use axum::http::Request;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
-use super::status::{Breaker, Cache, Upstream};
+use super::node_view::NodeView;
+use super::status::Cache;
 use super::upstreams::Upstreams;
 use super::*;
+use crate::breaker::BreakerState;
 use crate::cache::purge::Filter;
 use crate::methods::{Commitment, Method, PerCommitment};
 use crate::telemetry::Outcome;
@@ -32,21 +34,26 @@ impl Source for Fake {
 
     fn status(&self) -> Status {
         let slots = PerCommitment { processed: Some(150), confirmed: Some(149), finalized: Some(118) };
-        let upstream = Upstream {
+        let upstream = NodeView {
             name: "validator-1".to_owned(),
             tier: 0,
             up: true,
-            usable: true,
-            reason: None,
+            reasons: Vec::new(),
+            worst: None,
             slots,
-            lag_slots: Some(0),
-            latency_ms: Some(1.5),
-            in_flight: 2,
-            breaker: Breaker::HalfOpen,
-            first_available_block: Some(7),
+            lag_slots: PerCommitment::uniform(Some(0)),
             version: Some("4.0.0".to_owned()),
+            first_available_block: 7,
+            breaker: BreakerState::HalfOpen,
+            in_flight: 2,
+            max_in_flight: 100,
+            latency_ms: 1.5,
+            rps_left: None,
+            lacks: Vec::new(),
+            drained: false,
             requests: 10,
             failures: 1,
+            last_failure: None,
         };
         let cache = Cache { bytes: 1_000, entries: 3, capacity_bytes: 4_000 };
         Status {
@@ -161,11 +168,11 @@ async fn events_begin_with_everything_and_end_with_the_stop() {
 async fn a_node_that_stands_otherwise_is_told_between_two_ticks() {
     let state = state(Readiness::Ready);
     let shown = state.tick(Instant::now());
-    assert_eq!(shown, [(true, true, Breaker::HalfOpen)]);
+    assert_eq!(shown, [(true, true, BreakerState::HalfOpen)]);
     let mut ticks = state.ticks.subscribe();
     assert_eq!(state.glance(shown.clone()), shown);
     assert!(!ticks.has_changed().unwrap(), "what is the same is not told");
-    assert_eq!(state.glance(vec![(false, false, Breaker::Open)]), shown);
+    assert_eq!(state.glance(vec![(false, false, BreakerState::Open)]), shown);
     assert!(ticks.has_changed().unwrap());
     assert!(ticks.borrow_and_update().contains(r#""points":[]"#), "counters are read at ticks only");
 }

@@ -1,10 +1,10 @@
-//! What `/api/upstreams` shows: every node's standing, and how the last choice of each method fell.
+//! The answer of `/api/upstreams`: every node, and the last choice of a node for each method.
 //!
-//! Plain values, as [`status`](super::status) has them; no address and no text of a transport, only names and words.
+//! Plain values. There is no address and no text of a transport in them, only names and words.
 
 use serde::Serialize;
 
-use super::status::Breaker;
+use super::node_view::{NodeView, details};
 use crate::methods::{PerCommitment, Slot};
 
 /// The whole answer.
@@ -13,87 +13,38 @@ pub struct Upstreams {
     /// The newest slot that a usable node reports; `None` before the first report.
     pub frontier: PerCommitment<Option<Slot>>,
     /// Each configured upstream, in the order of the configuration.
-    pub upstreams: Vec<Standing>,
-    /// The last choice of each method that was called, as far as it was kept: at most ten a second are.
-    pub choices: Vec<Choice>,
+    #[serde(serialize_with = "details")]
+    pub upstreams: Vec<NodeView>,
+    /// The last choice for each method that was called, as far as it was kept: at most ten a second are.
+    pub choices: Vec<ChoiceView>,
 }
 
-/// How one upstream stands.
+/// One choice of a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Standing {
-    /// Its configured name.
-    pub name: String,
-    /// Lower tiers are asked first.
-    pub tier: u8,
-    /// Whether calls go to it.
-    pub usable: bool,
-    /// Every reason why they do not, for people.
-    pub reasons: Vec<String>,
-    /// Its newest slots; `None` before the first report.
-    pub slots: PerCommitment<Option<Slot>>,
-    /// Slots behind the frontier; `None` before the first report.
-    pub lag_slots: PerCommitment<Option<u64>>,
-    /// The version that it reports.
-    pub version: Option<String>,
-    /// The oldest block that it holds; 0 is everything.
-    pub first_available_block: Slot,
-    /// Its circuit breaker.
-    pub breaker: Breaker,
-    /// Attempts under way, and how many may be.
-    pub in_flight: usize,
-    /// As configured.
-    pub max_in_flight: usize,
-    /// Peak-EWMA of its answers, in milliseconds.
-    pub latency_ms: f64,
-    /// How many of its own calls a second are left; `None` where it has no such limit.
-    pub rps_left: Option<f64>,
-    /// Methods that it has said it does not serve.
-    pub lacks: Vec<&'static str>,
-    /// Whether an operator has taken it out.
-    pub drained: bool,
-    /// Attempts since start, probes left out.
-    pub requests: u64,
-    /// Of these, failed.
-    pub failures: u64,
-    /// What last went wrong, in the words of `upstream_requests_total`.
-    pub last_failure: Option<Failure>,
-}
-
-/// A failed attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Failure {
-    /// Its kind.
-    pub kind: &'static str,
-    /// How long ago, in milliseconds.
-    pub age_ms: u64,
-}
-
-/// How a call came to its node.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Choice {
-    /// Of which method.
+pub struct ChoiceView {
+    /// The method of the call.
     pub method: &'static str,
-    /// How long ago, in milliseconds.
+    /// The time since the choice, in milliseconds.
     pub age_ms: u64,
-    /// Who was asked.
+    /// The name of the node that was asked.
     pub chosen: String,
-    /// Why, for people.
+    /// The reason, for people.
     pub why: String,
     /// Every node as it stood then.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<CandidateView>,
 }
 
 /// A node as it stood for a call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Candidate {
-    /// Its configured name.
+pub struct CandidateView {
+    /// The configured name.
     pub name: String,
-    /// Why it was not usable for this call, the worst reason.
+    /// The worst reason why the node was not usable for this call.
     pub unusable: Option<&'static str>,
-    /// Whether it was within `cache.max_lag_slots` of the frontier at the asked commitment.
+    /// True if the node was within `cache.max_lag_slots` of the frontier at the call's commitment.
     pub near: bool,
-    /// Lower tiers are asked first.
+    /// The configured tier. Lower tiers are asked first.
     pub tier: u8,
-    /// Peak-EWMA in milliseconds × (calls under way + 1).
+    /// The peak-EWMA latency in milliseconds × (attempts in flight + 1).
     pub load: f64,
 }

@@ -100,6 +100,15 @@ impl<T: Copy> PerCommitment<T> {
 }
 
 impl<T> PerCommitment<T> {
+    /// Returns the values that `value` gives for each commitment.
+    pub fn from_fn(mut value: impl FnMut(Commitment) -> T) -> Self {
+        Self {
+            processed: value(Commitment::Processed),
+            confirmed: value(Commitment::Confirmed),
+            finalized: value(Commitment::Finalized),
+        }
+    }
+
     /// The value at `commitment`.
     pub const fn get(&self, commitment: Commitment) -> &T {
         match commitment {

@@ -1,5 +1,9 @@
-//! What `/api/upstreams` tells of the nodes and of the last choices.
+//! The nodes and the last choices in `/api/upstreams`, and the nodes in `/api/status`.
 
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use slotfront::pool::select::Unusable;
 use slotfront::sim::Fault;
@@ -64,4 +68,73 @@ async fn the_last_choice_of_a_method_is_told_with_its_reason() {
     assert_eq!((&candidates[2]["tier"], &candidates[2]["unusable"]), (&json!(1), &Value::Null));
     assert!(candidates[0]["load"].as_f64() > Some(0.0) && candidates[0]["near"] == true);
     assert!(of("getClusterNodes")["why"].is_string());
+}
+
+/// The members of a JSON object in the order of the text, each with the kind of its value.
+fn members(object: &str) -> Vec<String> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_str(object).unwrap();
+    let start = object.as_ptr() as usize;
+    let mut members: Vec<_> = members
+        .iter()
+        .map(|(name, value)| {
+            let kind = match value.get().as_bytes()[0] {
+                b'"' => "text",
+                b'{' => "object",
+                b'[' => "list",
+                b't' | b'f' => "bool",
+                b'n' => "null",
+                _ if value.get().contains('.') => "float",
+                _ => "integer",
+            };
+            (value.get().as_ptr() as usize - start, format!("{name} {kind}"))
+        })
+        .collect();
+    members.sort_unstable();
+    members.into_iter().map(|(_, member)| member).collect()
+}
+
+#[tokio::test]
+async fn a_node_has_the_same_members_in_the_same_order() {
+    #[derive(Deserialize)]
+    struct Nodes<'a> {
+        #[serde(borrow)]
+        upstreams: Vec<&'a RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Status<'a> {
+        #[serde(borrow)]
+        status: Nodes<'a>,
+    }
+
+    let stage = Stage::with(|config| config.upstreams[2].rps = Some(50)).await;
+    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Html, Some(1));
+    stage.front().pool.members()[1].set_drained(true);
+    for wallet in stage.cluster.examples().wallets.iter().take(6) {
+        stage.call("getAccountInfo", json!([wallet.to_string()])).await;
+    }
+    let all = stage.admin("/api/status").await.text;
+    let Status { status } = serde_json::from_str(&all).unwrap();
+    let of_status = |node: usize| members(status.upstreams[node].get());
+    let expected = |reason, latency| {
+        format!(
+            "name text,tier integer,up bool,usable bool,reason {reason},slots object,lag_slots integer,\
+             latency_ms {latency},in_flight integer,breaker text,first_available_block integer,version text,\
+             requests integer,failures integer"
+        )
+    };
+    assert_eq!(of_status(0).join(","), expected("null", "float"));
+    assert_eq!(of_status(1).join(","), expected("text", "null"));
+
+    let all = stage.admin("/api/upstreams").await.text;
+    let nodes: Nodes = serde_json::from_str(&all).unwrap();
+    let of_nodes = |node: usize| members(nodes.upstreams[node].get());
+    let expected = |rps, failure| {
+        format!(
+            "name text,tier integer,usable bool,reasons list,slots object,lag_slots object,version text,\
+             first_available_block integer,breaker text,in_flight integer,max_in_flight integer,latency_ms float,\
+             rps_left {rps},lacks list,drained bool,requests integer,failures integer,last_failure {failure}"
+        )
+    };
+    assert_eq!(of_nodes(0).join(","), expected("null", "object"));
+    assert_eq!(of_nodes(2).join(","), expected("float", "null"));
 }

@@ -1,41 +1,51 @@
-//! The standing of each node and the last choices, as the admin listener shows them.
+//! The upstream nodes and the last choices among them, for the admin listener.
+
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::status::{breaker, per_commitment};
-use crate::admin::upstreams::{Candidate, Choice, Failure, Standing, Upstreams};
+use crate::admin::node_view::{FailureView, NodeView};
+use crate::admin::upstreams::{CandidateView, ChoiceView, Upstreams};
 use crate::http::Front;
-use crate::methods::{Commitment, Method, Slot};
+use crate::methods::{Commitment, Method, PerCommitment, Slot};
 use crate::pool::health::Health;
 use crate::pool::member::Member;
 use crate::pool::select::Unusable;
 
-/// How things stand now.
+/// Returns every node and the last choices.
 pub(super) fn upstreams(front: &Front) -> Upstreams {
     let now = Instant::now();
-    let known = |slot: Slot| (slot > 0).then_some(slot);
     Upstreams {
-        frontier: per_commitment(|c| known(front.frontier.slot(c))),
-        upstreams: front.pool.members().iter().map(|member| standing(front, member, now)).collect(),
-        choices: Method::ALL.iter().filter_map(|method| choice(front, *method, now)).collect(),
+        frontier: frontier(front),
+        upstreams: node_views(front, now),
+        choices: Method::ALL.iter().filter_map(|method| choice_view(front, *method, now)).collect(),
     }
 }
 
-fn standing(front: &Front, member: &Member, now: Instant) -> Standing {
+/// Returns the newest slots; `None` before the first report.
+pub(super) fn frontier(front: &Front) -> PerCommitment<Option<Slot>> {
+    PerCommitment::from_fn(|c| Some(front.frontier.slot(c)).filter(|slot| *slot > 0))
+}
+
+/// Returns every node, in the order of the configuration.
+pub(super) fn node_views(front: &Front, now: Instant) -> Vec<NodeView> {
+    front.pool.members().iter().map(|member| node_view(front, member, now)).collect()
+}
+
+fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
     let (requests, failures) = member.counts();
     let reasons = front.pool.reasons(member, now);
-    let age_ms =
-        |at: Instant| u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
-    Standing {
+    NodeView {
         name: member.name.clone(),
         tier: member.tier,
-        usable: reasons.is_empty(),
+        up: matches!(*member.health(), Health::Healthy | Health::Unhealthy(_)),
+        worst: (0..reasons.len()).max_by_key(|at| reasons[*at]),
         reasons: reasons.iter().map(|reason| words(front, member, *reason, now)).collect(),
-        slots: per_commitment(|c| member.slot(c)),
-        lag_slots: per_commitment(|c| front.frontier.lag(member.id, c)),
+        slots: PerCommitment::from_fn(|c| member.slot(c)),
+        lag_slots: PerCommitment::from_fn(|c| front.frontier.lag(member.id, c)),
         version: member.version().map(|version| version.to_string()),
         first_available_block: member.first_available(),
-        breaker: breaker(member.breaker(now)),
+        breaker: member.breaker(now),
         in_flight: member.in_flight(),
         max_in_flight: member.max_in_flight(),
         latency_ms: member.latency().as_secs_f64() * 1000.0,
@@ -44,14 +54,15 @@ fn standing(front: &Front, member: &Member, now: Instant) -> Standing {
         drained: member.is_drained(),
         requests,
         failures,
-        last_failure: member
-            .last_failure()
-            .map(|(kind, at)| Failure { kind: kind.as_str(), age_ms: age_ms(at) }),
+        last_failure: member.last_failure().map(|(kind, at)| FailureView {
+            kind: kind.as_str(),
+            age_ms: millis(now.saturating_duration_since(at)),
+        }),
     }
 }
 
-/// Why a node is not usable, with what is known of it.
-pub(super) fn words(front: &Front, member: &Member, reason: Unusable, now: Instant) -> String {
+/// Returns a reason why a node is not usable in words, with what is known of it.
+fn words(front: &Front, member: &Member, reason: Unusable, now: Instant) -> String {
     match (reason, &*member.health()) {
         (Unusable::Unhealthy, Health::Unhealthy(why)) => format!("unhealthy: {why}"),
         (Unusable::Unreachable, Health::Unreachable(why)) => format!("does not answer: {why}"),
@@ -81,18 +92,17 @@ pub(super) fn words(front: &Front, member: &Member, reason: Unusable, now: Insta
     }
 }
 
-fn choice(front: &Front, method: Method, now: Instant) -> Option<Choice> {
+fn choice_view(front: &Front, method: Method, now: Instant) -> Option<ChoiceView> {
     let choice = front.pool.last_choice(method)?;
-    let age = now.saturating_duration_since(choice.at).as_millis();
-    Some(Choice {
+    Some(ChoiceView {
         method: method.as_str(),
-        age_ms: u64::try_from(age).unwrap_or(u64::MAX),
+        age_ms: millis(now.saturating_duration_since(choice.at)),
         chosen: choice.candidates[choice.node].0.clone(),
         why: choice.why(),
         candidates: choice
             .candidates
             .into_iter()
-            .map(|(name, candidate)| Candidate {
+            .map(|(name, candidate)| CandidateView {
                 name,
                 unusable: candidate.unusable.map(Unusable::as_str),
                 near: candidate.near,
@@ -101,4 +111,8 @@ fn choice(front: &Front, method: Method, now: Instant) -> Option<Choice> {
             })
             .collect(),
     })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,0 +1,64 @@
+//! The gauges that are cheaper to read at each scrape than to keep.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::time::Instant;
+
+use crate::breaker::BreakerState;
+use crate::http::Front;
+use crate::methods::Commitment;
+use crate::telemetry::Metrics;
+
+/// Sets these gauges before each scrape.
+pub(super) fn feed_metrics(front: &Arc<Front>) {
+    // A weak reference, because the hook lives in the metrics, which the front holds.
+    let weak = Arc::downgrade(front);
+    front.metrics.before_render(move |metrics| {
+        if let Some(front) = weak.upgrade() {
+            set_gauges(&front, metrics);
+        }
+    });
+}
+
+fn set_gauges(front: &Front, metrics: &Metrics) {
+    let now = Instant::now();
+    let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        metrics.tasks.set(gauge(runtime.metrics().num_alive_tasks() as u64));
+    }
+    let (bytes, entries) = front.cache.usage();
+    metrics.requests_in_flight.set(gauge(front.in_flight.load(Ordering::Relaxed) as u64));
+    metrics.outgoing_bytes.set(gauge(front.outgoing.used() as u64));
+    metrics.cache_bytes.set(gauge(bytes));
+    metrics.cache_entries.set(gauge(entries));
+    metrics.cache_capacity.set(gauge(front.config.cache.capacity));
+    for commitment in Commitment::ALL {
+        metrics.frontier_slot.at(commitment).set(gauge(front.frontier.slot(commitment)));
+        metrics.frontier_age.at(commitment).set(front.frontier.age(commitment, now).as_secs_f64());
+    }
+    metrics.slot_time.at(()).set(front.frontier.slot_time().as_secs_f64());
+    metrics.tell_plans(|id| front.gateway.usage_of(id).map(|usage| usage.plan));
+    let resets = metrics.frontier_resets.at(());
+    resets.inc_by(front.frontier.resets().saturating_sub(resets.get()));
+    for (member, unusable) in front.pool.standing(now) {
+        // The node's own handles: one that has just been removed does not come back by being looked up.
+        let upstream = member.metrics();
+        for commitment in Commitment::ALL {
+            if let Some(slot) = member.slot(commitment) {
+                upstream.slot.at(commitment).set(gauge(slot));
+            }
+        }
+        if let Some(lag) = front.frontier.lag(member.id, Commitment::Processed) {
+            upstream.slot_lag.at(()).set(gauge(lag));
+        }
+        upstream.up.set(i64::from(unusable.is_none()));
+        upstream.breaker_state.set(match member.breaker(now) {
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen => 1,
+            BreakerState::Open => 2,
+        });
+        upstream.requests_in_flight.set(gauge(member.in_flight() as u64));
+        upstream.first_available_block.at(()).set(gauge(member.first_available()));
+    }
+}
