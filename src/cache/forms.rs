@@ -69,8 +69,12 @@ pub(super) fn kept_list(fetched: AccountForm, values: &[Value]) -> AccountForm {
     if is_whole { WHOLE } else { fetched }
 }
 
-/// Returns the form under which a list is kept that was put together from single accounts.
+/// Returns the form under which a list is kept that was put together from single accounts for `asked`. An account that
+/// is kept as it was asked for, as a slice of jsonParsed is, serves no other form, and so neither does the list.
 pub(super) fn kept_assembled(asked: AccountForm, values: &[Value]) -> AccountForm {
+    if values.iter().any(|value| value.kind() == Kind::AsAsked) {
+        return asked;
+    }
     kept_list(fetched(asked, Size::Unknown), values)
 }
 
@@ -78,6 +82,21 @@ pub(super) fn kept_assembled(asked: AccountForm, values: &[Value]) -> AccountFor
 mod tests {
     use super::*;
     use crate::methods::AccountEncoding;
+
+    #[test]
+    fn a_list_with_a_slice_as_asked_serves_that_slice_only() {
+        let whole = AccountForm { encoding: JsonParsed, slice: None };
+        let sliced = AccountForm { encoding: JsonParsed, slice: Some(DataSlice { offset: 1, length: 3 }) };
+        let value = |form| {
+            let text = r#"{"data":["MjM0","base64"],"owner":"11111111111111111111111111111111","space":200}"#;
+            Value::read(&bytes::Bytes::from_static(text.as_bytes()), form).unwrap().0
+        };
+        for (forms, expected) in
+            [([whole, whole], whole), ([whole, sliced], sliced), ([sliced, sliced], sliced)]
+        {
+            assert_eq!(kept_assembled(sliced, &forms.map(value)), expected, "{forms:?}");
+        }
+    }
 
     #[test]
     fn a_form_is_fetched_that_serves_the_asked_one() {
