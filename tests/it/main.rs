@@ -24,6 +24,7 @@ mod harness;
 mod hedge;
 mod http;
 mod http2;
+mod imports;
 mod last_answer;
 mod merge;
 mod methods;

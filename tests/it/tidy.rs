@@ -16,7 +16,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// Every source file as its path inside `src` and its code, tests and comments left out.
-fn code() -> Vec<(String, String)> {
+pub(crate) fn code() -> Vec<(String, String)> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
     sources(&src, &mut files);
