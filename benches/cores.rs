@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use slotfront::cache::entry::Payload;
-use slotfront::cache::{Cache, Terms};
+use slotfront::cache::{Cache, CallOptions};
 use slotfront::gateway::Gateway;
 use slotfront::jsonrpc::Id;
 use slotfront::jsonrpc::envelope::{self, Element, Request};
@@ -69,10 +69,10 @@ fn asked(body: &Bytes) -> (Id, Query) {
     (call.id, query)
 }
 
-fn terms(now: Instant) -> Terms {
+fn terms(now: Instant) -> CallOptions {
     let deadline = now + Duration::from_secs(10);
     let (caller, trace) = (Caller::default(), Trace::default());
-    Terms { bypass: false, floor: None, deadline, coding: None, caller, trace }
+    CallOptions { bypass: false, floor: None, deadline, coding: None, caller, trace }
 }
 
 impl Site {

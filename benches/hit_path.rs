@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use slotfront::cache::Terms;
+use slotfront::cache::CallOptions;
 use slotfront::cache::key::Plan;
 use slotfront::cache::sizes::Sizes;
 use slotfront::frontier::Frontier;
@@ -37,7 +37,7 @@ fn hit_path(c: &mut Criterion) {
     let query = |call: &slotfront::jsonrpc::Call| {
         Query::parse(Method::GetAccountInfo, &call.params, Profile::Node).expect("params of a call")
     };
-    let terms = || Terms {
+    let terms = || CallOptions {
         bypass: false,
         floor: None,
         deadline: Instant::now() + Duration::from_secs(10),

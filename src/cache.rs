@@ -18,6 +18,7 @@ mod judge;
 pub mod key;
 mod lookup;
 mod merge;
+mod options;
 pub mod purge;
 mod render;
 mod serve;
@@ -25,7 +26,6 @@ mod shared;
 pub mod sizes;
 pub mod status;
 pub mod store;
-mod terms;
 pub mod verify;
 
 use std::num::NonZero;
@@ -47,12 +47,12 @@ use freshness::Rules;
 use generation::Generation;
 use key::Plan;
 use merge::Merger;
+pub use options::{CacheAnswer, CallOptions, Conditions, NoConditions, Room};
 use serve::{Basis, Missed, Role};
 use shared::Second;
 use sizes::Sizes;
 pub use status::{CacheStatus, Why};
 use store::Store;
-pub use terms::{Answer, Conditions, NoConditions, Room, Terms};
 use verify::Verifier;
 
 use crate::config;
@@ -101,7 +101,7 @@ enum Found {
 /// A call whose answer is not at hand: how it is planned, and what was found.
 pub struct Left {
     plan: Plan,
-    terms: Terms,
+    terms: CallOptions,
     found: Found,
 }
 
@@ -110,7 +110,7 @@ struct Asked<'a> {
     query: &'a Query,
     plan: Plan,
     why: Why,
-    terms: Terms,
+    terms: CallOptions,
     charge: &'a Charge,
     conditions: &'a dyn Conditions,
     /// When the caller came.
@@ -166,7 +166,7 @@ impl Cache {
     /// # Errors
     /// [`Error::NoUpstream`] where no node answers, [`Error::TimedOut`] where none does in time, and nothing kept may
     /// stand in.
-    pub async fn answer(self: &Arc<Self>, query: &Query, terms: Terms) -> Result<Answer, Error> {
+    pub async fn answer(self: &Arc<Self>, query: &Query, terms: CallOptions) -> Result<CacheAnswer, Error> {
         match self.at_hand(query, terms) {
             Ok(answer) => Ok(answer),
             Err(left) => self.go_on(query, left, Charge::nobody(), &NoConditions).await,
@@ -178,7 +178,7 @@ impl Cache {
     ///
     /// # Errors
     /// No error of the call's: what [`Self::go_on`] goes on from.
-    pub fn at_hand(&self, query: &Query, terms: Terms) -> Result<Answer, Box<Left>> {
+    pub fn at_hand(&self, query: &Query, terms: CallOptions) -> Result<CacheAnswer, Box<Left>> {
         let plan = Plan::new(query, &self.frontier, &self.sizes);
         let wanted = query.min_context_slot().max(terms.floor);
         let found = if terms.bypass { Found::Nothing } else { self.look_up(&plan, wanted) };
@@ -200,7 +200,7 @@ impl Cache {
         left: Box<Left>,
         charge: Charge,
         conditions: &dyn Conditions,
-    ) -> Result<Answer, Error> {
+    ) -> Result<CacheAnswer, Error> {
         let Left { plan, terms, found } = *left;
         let why = if terms.bypass { Why::Request } else { Why::Miss };
         let came = Instant::now();
@@ -214,7 +214,11 @@ impl Cache {
     }
 
     /// The answer where it is not at hand, by the caller's deadline.
-    async fn answer_in_time(self: &Arc<Self>, mut call: Asked<'_>, found: Found) -> Result<Answer, Error> {
+    async fn answer_in_time(
+        self: &Arc<Self>,
+        mut call: Asked<'_>,
+        found: Found,
+    ) -> Result<CacheAnswer, Error> {
         let deadline = call.terms.deadline;
         let answer = tokio::time::timeout_at(deadline, self.answer_in_bounds(&mut call, found)).await;
         let error = match answer {
@@ -232,7 +236,7 @@ impl Cache {
         self: &Arc<Self>,
         call: &mut Asked<'_>,
         mut found: Found,
-    ) -> Result<Answer, Error> {
+    ) -> Result<CacheAnswer, Error> {
         loop {
             if !call.terms.bypass {
                 if let Some(answer) = self.from_kept(call, &found).await? {
@@ -265,7 +269,11 @@ impl Cache {
     }
 
     /// An answer from what was found, or from what it can be made of at once; `None` where a node is to be asked.
-    async fn from_kept(self: &Arc<Self>, call: &Asked<'_>, found: &Found) -> Result<Option<Answer>, Error> {
+    async fn from_kept(
+        self: &Arc<Self>,
+        call: &Asked<'_>,
+        found: &Found,
+    ) -> Result<Option<CacheAnswer>, Error> {
         let entry = match found {
             Found::Fresh(entry) => Some(Arc::clone(entry)),
             _ => match call.query {
@@ -306,7 +314,7 @@ impl Cache {
     }
 
     /// The answer of a node: by a flight shared with others, or by a call of this caller's own.
-    async fn from_node(self: &Arc<Self>, call: &Asked<'_>) -> Result<Answer, Missed> {
+    async fn from_node(self: &Arc<Self>, call: &Asked<'_>) -> Result<CacheAnswer, Missed> {
         let (own, commitment) = (call.query.min_context_slot(), call.query.commitment());
         // No node is known to be at a floor above the frontier: there, what lands first is taken.
         let reached = |floor: &Slot| commitment.is_some_and(|c| self.frontier.slot(c) >= *floor);

@@ -24,7 +24,7 @@ use super::key::{Key, Plan};
 use super::serve::Basis;
 use super::status::CacheStatus;
 use super::store::Insert;
-use super::{Answer, Asked, Cache, Missed, Terms};
+use super::{Asked, Cache, CacheAnswer, CallOptions, Missed};
 use crate::config::Assemble;
 use crate::error::Error;
 use crate::methods::{AccountsQuery, Pubkey, Query, Slot, VotesQuery};
@@ -113,7 +113,7 @@ impl Cache {
 
     /// A list of which some accounts are kept and fresh: the others are fetched alone, and the lowest slot is the
     /// list's. `None` where that is not the mode, or not possible.
-    pub(super) async fn completed(self: &Arc<Self>, call: &Asked<'_>) -> Result<Option<Answer>, Missed> {
+    pub(super) async fn completed(self: &Arc<Self>, call: &Asked<'_>) -> Result<Option<CacheAnswer>, Missed> {
         let Query::Accounts(query) = call.query else { return Ok(None) };
         if self.rules.0.assemble != Assemble::WithinBound {
             return Ok(None);
@@ -128,7 +128,7 @@ impl Cache {
         }
         let rest = Query::Accounts(AccountsQuery { pubkeys: missing.into(), ..query.clone() });
         let plan = Plan::new(&rest, &self.frontier, &self.sizes);
-        let terms = Terms { coding: None, ..call.terms.clone() };
+        let terms = CallOptions { coding: None, ..call.terms.clone() };
         let rest = Asked { query: &rest, plan, terms, ..*call };
         let fetched = match Box::pin(self.from_node(&rest)).await {
             Ok(fetched) => fetched,

@@ -15,7 +15,7 @@ use super::judge::judge;
 use super::key::{Key, Plan};
 use super::serve::Role;
 use super::store::Insert;
-use super::{Answer, Asked, Cache, Missed, Terms};
+use super::{Asked, Cache, CacheAnswer, CallOptions, Missed};
 use crate::error::{Attempt, Error};
 use crate::methods::{AccountEncoding, Commitment, Pubkey, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
@@ -79,13 +79,13 @@ pub(super) enum Demand {
 
 impl Cache {
     /// Joins the flight for `plan` and `demand`, or leads one, which then is the caller's whose `terms` these are.
-    pub(super) fn board(self: &Arc<Self>, plan: &Plan, demand: Demand, terms: &Terms) -> Seat<Landing> {
+    pub(super) fn board(self: &Arc<Self>, plan: &Plan, demand: Demand, terms: &CallOptions) -> Seat<Landing> {
         let (cache, lead, leader) = (Arc::clone(self), plan.clone(), terms.clone());
         let fly = move || {
             let (cache, plan) = (Arc::clone(&cache), lead.clone());
             // The flight's own deadline: callers who came late may wait as long as the one who led.
             let deadline = Instant::now() + cache.request_timeout;
-            let terms = Terms { deadline, ..leader.clone() };
+            let terms = CallOptions { deadline, ..leader.clone() };
             async move {
                 if demand == Demand::Any
                     && let Some(found) = cache.without_a_node(&plan).await
@@ -109,7 +109,7 @@ impl Cache {
         call: &Asked<'_>,
         demand: Demand,
         wanted: Option<Slot>,
-    ) -> Result<Option<Answer>, Missed> {
+    ) -> Result<Option<CacheAnswer>, Missed> {
         let (landed, leads) = self.flown(call, demand).await?;
         let entry = landed.entry();
         // A joiner takes what a hit of that age and slot would be; the leader's answer was asked for after it came.
@@ -124,7 +124,7 @@ impl Cache {
         self: &Arc<Self>,
         call: &Asked<'_>,
         demand: Demand,
-    ) -> Result<Answer, Missed> {
+    ) -> Result<CacheAnswer, Missed> {
         let since = Instant::now();
         // The next flight begins after the first has landed, and so is in time.
         let too_old = |entry: &Entry| {
@@ -162,7 +162,7 @@ impl Cache {
     }
 
     /// Asks the pool, judges the answer and keeps it.
-    pub(super) async fn fetch(&self, plan: &Plan, demand: Demand, terms: Terms) -> Landing {
+    pub(super) async fn fetch(&self, plan: &Plan, demand: Demand, terms: CallOptions) -> Landing {
         let commitment = plan.upstream.commitment();
         let shown = self.floor(&plan.key, Instant::now());
         let held = self.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot);
@@ -181,7 +181,7 @@ impl Cache {
         let alone = own.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(own);
         let generation = self.generation.number();
-        let Terms { deadline, caller, trace, .. } = terms;
+        let CallOptions { deadline, caller, trace, .. } = terms;
         let ask = UpstreamRequest { query, floor: held.max(floor), prefer, alone, deadline, caller, trace };
         let reply = match &plan.upstream {
             Query::Account(account) if demand == Demand::Any && self.pool.merges() => {

@@ -12,7 +12,7 @@ use super::fetch::Landed;
 use super::freshness::Freshness;
 use super::key::{Key, Plan};
 use super::serve::Basis;
-use super::{Answer, Asked, Cache, Found};
+use super::{Asked, Cache, CacheAnswer, Found};
 use crate::error::Error;
 use crate::methods::{Query, Slot};
 use crate::telemetry::StaleCause;
@@ -125,7 +125,11 @@ impl Cache {
 
     /// What may stand in for an answer that no node gives. A floor of ours is never a caller's error: where nothing
     /// held reaches it, it falls to what is held.
-    pub(super) async fn in_fault(self: &Arc<Self>, call: &Asked<'_>, error: Error) -> Result<Answer, Error> {
+    pub(super) async fn in_fault(
+        self: &Arc<Self>,
+        call: &Asked<'_>,
+        error: Error,
+    ) -> Result<CacheAnswer, Error> {
         let key = &call.plan.key;
         let mut stands_in = self.stands_in(call, Use::InFault).await;
         if stands_in.is_none() {

@@ -14,7 +14,7 @@ use super::freshness::Freshness;
 use super::key::Plan;
 use super::render::{is_as_kept, is_long_work, most_written, written};
 use super::status::{CacheStatus, Why};
-use super::{Answer, Asked, Cache, Demand};
+use super::{Asked, Cache, CacheAnswer, Demand};
 use crate::coding::{self, Coding};
 use crate::config::Assemble;
 use crate::error::Error;
@@ -82,7 +82,7 @@ impl Cache {
         call: &Asked<'_>,
         landed: &Landed,
         role: Role,
-    ) -> Result<Answer, Missed> {
+    ) -> Result<CacheAnswer, Missed> {
         let basis = match (landed, role) {
             (Landed::Held(..), _) => Basis::StandIn,
             (Landed::Found(..), _) => Basis::Found,
@@ -116,7 +116,7 @@ impl Cache {
         query: &Query,
         coding: Option<Coding>,
         entry: &Arc<Entry>,
-    ) -> Option<Answer> {
+    ) -> Option<CacheAnswer> {
         let stamp = &entry.stamp;
         if is_long_work(query, entry) {
             return None;
@@ -132,7 +132,7 @@ impl Cache {
         let status = CacheStatus::Hit { ttl_s, derived, stale: false };
         let outcome = if derived { Outcome::Derived } else { Outcome::Hit };
         self.verifier.maybe(&self.pool, &self.tasks, query, stamp, &payload);
-        Some(Answer { payload, stamp: *stamp, status, outcome, coded })
+        Some(CacheAnswer { payload, stamp: *stamp, status, outcome, coded })
     }
 
     /// The answer as this caller gets it. Where it takes long to make, it waits for its turn, by the caller's deadline and
@@ -142,7 +142,7 @@ impl Cache {
         call: &Asked<'_>,
         entry: &Arc<Entry>,
         basis: Basis,
-    ) -> Result<Option<Answer>, Error> {
+    ) -> Result<Option<CacheAnswer>, Error> {
         let (query, since) = (call.query, Instant::now());
         let is_long = is_long_work(query, entry);
         let mut room = None;
@@ -199,7 +199,7 @@ impl Cache {
         }
         // Whoever gets the answer counts it from here on.
         drop(room);
-        Ok(Some(Answer { payload, stamp: entry.stamp, status, outcome, coded }))
+        Ok(Some(CacheAnswer { payload, stamp: entry.stamp, status, outcome, coded }))
     }
 
     /// Returns true if an entry that was judged before a wait meets what the caller wants by now, and is in time.

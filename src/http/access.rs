@@ -50,7 +50,7 @@ impl Sampled {
 
 /// How one call ended.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ended {
+pub(super) struct CallOutcome {
     pub(super) method: Option<Method>,
     pub(super) commitment: Option<Commitment>,
     pub(super) outcome: Outcome,
@@ -77,7 +77,7 @@ impl Calls {
 
     /// The same with one more.
     #[must_use]
-    pub(super) fn and(self, call: Ended) -> Self {
+    pub(super) fn and(self, call: CallOutcome) -> Self {
         let [method, commitment, outcome] = [
             call.method.map_or("other", Method::as_str),
             call.commitment.map_or("none", Commitment::as_str),
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn calls_are_summed_up_in_words() {
-        let call = |method, outcome| Ended { method, commitment: Some(Commitment::Confirmed), outcome };
-        let words = |calls: &[Ended]| {
+        let call = |method, outcome| CallOutcome { method, commitment: Some(Commitment::Confirmed), outcome };
+        let words = |calls: &[CallOutcome]| {
             let sum = calls.iter().fold(Calls::NONE, |sum, call| sum.and(*call));
             (sum.method, sum.commitment, sum.outcome, sum.count, sum.failed)
         };

@@ -11,8 +11,8 @@ use super::accept_encoding::Accepted;
 use super::access::Calls;
 use super::call::PendingHit;
 use super::encoding;
-use super::reply::Pieces;
-use super::rpc::{Context, Done, END, Spoken};
+use super::pieces::Pieces;
+use super::rpc::{CallResponse, Context, Done, END};
 use crate::cache::CacheStatus;
 use crate::coding::{self, Coding, Part, WORTH_BYTES};
 use crate::jsonrpc::envelope::Element;
@@ -28,7 +28,7 @@ impl Context<'_> {
     /// The reply to a batch: 200, each element with its own outcome, in order; notifications have none.
     pub(super) async fn batch(&self, elements: Vec<Element>, accepts: Accepted) -> Done {
         let spoken = join_all(elements.into_iter().map(|element| self.element(element))).await;
-        let mut spoken: Vec<Spoken> = spoken.into_iter().flatten().collect();
+        let mut spoken: Vec<CallResponse> = spoken.into_iter().flatten().collect();
         if spoken.is_empty() {
             return Done::nothing();
         }
@@ -51,7 +51,7 @@ impl Context<'_> {
     }
 
     /// One element's answer; a notification has none.
-    async fn element(&self, element: Element) -> Option<Spoken> {
+    async fn element(&self, element: Element) -> Option<CallResponse> {
         match element {
             Element::Notification => {
                 self.principal.note_call(Instant::now());
@@ -69,7 +69,7 @@ impl Context<'_> {
     }
 
     /// The reply to a call that stands alone, compressed as a whole where the cache has not seen to that.
-    pub(super) async fn alone_packed(&self, spoken: Spoken, accepts: Accepted) -> Done {
+    pub(super) async fn alone_packed(&self, spoken: CallResponse, accepts: Accepted) -> Done {
         if !self.is_packed(&spoken, accepts) {
             return self.alone(spoken);
         }
@@ -85,7 +85,7 @@ impl Context<'_> {
 
     /// Returns true if an answer that stands alone is to be compressed as a whole: it is long, and no text of a node's is
     /// in it as the cache has it.
-    pub(super) fn is_packed(&self, spoken: &Spoken, accepts: Accepted) -> bool {
+    pub(super) fn is_packed(&self, spoken: &CallResponse, accepts: Accepted) -> bool {
         let by_cache = self.front.config.profile == Profile::Node && spoken.ended.method.is_some();
         accepts.best().is_some() && !by_cache && coding::is_worth(spoken.body.len())
     }
@@ -94,12 +94,12 @@ impl Context<'_> {
     /// cache compresses long answers one by one.
     async fn packed(
         &self,
-        spoken: &mut [Spoken],
-        text: fn(&[Spoken]) -> Pieces,
+        spoken: &mut [CallResponse],
+        text: fn(&[CallResponse]) -> Pieces,
         accepts: Accepted,
     ) -> Option<(Coding, Vec<Bytes>)> {
         let coding = accepts.best()?;
-        let by_cache = |spoken: &Spoken| {
+        let by_cache = |spoken: &CallResponse| {
             self.front.config.profile == Profile::Node
                 && spoken.ended.method.is_some()
                 && spoken.body.len() >= WORTH_BYTES
@@ -115,9 +115,9 @@ impl Context<'_> {
     }
 
     /// Answers anew each hit that has aged while it waited for something else. Returns true if there was any.
-    async fn renew(&self, spoken: &mut [Spoken]) -> bool {
+    async fn renew(&self, spoken: &mut [CallResponse]) -> bool {
         let cache = &self.front.cache;
-        let has_aged = |spoken: &&mut Spoken| {
+        let has_aged = |spoken: &&mut CallResponse| {
             spoken.hit.as_ref().is_some_and(|hit| !cache.still_serves(&hit.query, &hit.stamp, hit.status))
         };
         let mut any = false;
@@ -132,7 +132,7 @@ impl Context<'_> {
     }
 
     /// Answers a call once more that was answered by a hit.
-    async fn speak_again(&self, spoken: &mut Spoken) {
+    async fn speak_again(&self, spoken: &mut CallResponse) {
         let Some(hit) = spoken.hit.take() else { return };
         let PendingHit { id, query, .. } = *hit;
         let (method, commitment) = (Some(query.method()), query.commitment());
@@ -154,7 +154,7 @@ impl Context<'_> {
 }
 
 /// The text of a call that stands alone.
-fn line(spoken: &[Spoken]) -> Pieces {
+fn line(spoken: &[CallResponse]) -> Pieces {
     let mut body = Pieces::default();
     for spoken in spoken {
         body.append(spoken.body.clone());
@@ -164,7 +164,7 @@ fn line(spoken: &[Spoken]) -> Pieces {
 }
 
 /// The text of a batch.
-fn array(spoken: &[Spoken]) -> Pieces {
+fn array(spoken: &[CallResponse]) -> Pieces {
     let mut body = Pieces::default();
     for (i, spoken) in spoken.iter().enumerate() {
         body.push(Bytes::from_static(if i == 0 { b"[" } else { b"," }));
@@ -176,7 +176,7 @@ fn array(spoken: &[Spoken]) -> Pieces {
 
 /// The text of a batch in `coding`, put together of the answers that the cache has compressed; what else is in it goes as
 /// it is. `None` where the cache has compressed none.
-fn spliced(coding: Coding, spoken: &[Spoken]) -> Option<(Coding, Vec<Bytes>)> {
+fn spliced(coding: Coding, spoken: &[CallResponse]) -> Option<(Coding, Vec<Bytes>)> {
     if spoken.iter().all(|spoken| spoken.coded.is_none()) {
         return None;
     }

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::rpc::{Context, Spoken};
+use super::rpc::{CallResponse, Context};
 use super::{Front, outgoing};
 use crate::cache::entry::Stamp;
-use crate::cache::{Answer, CacheStatus, Charge, Conditions, Left, Room, Terms};
+use crate::cache::{CacheAnswer, CacheStatus, CallOptions, Charge, Conditions, Left, Room};
 use crate::error::Error;
 use crate::gateway::{Principal, Shown};
 use crate::jsonrpc::{Call, Id, Params};
@@ -47,7 +47,7 @@ impl Conditions for CallConditions<'_> {
 
 impl Context<'_> {
     /// One call, down through the rooms and back up, as far as that goes at once.
-    pub(super) fn begin(&self, call: Call) -> Result<Spoken, Box<Rest>> {
+    pub(super) fn begin(&self, call: Call) -> Result<CallResponse, Box<Rest>> {
         let Call { id, method: name, params } = call;
         let Some(method) = str::from_utf8(&name).ok().and_then(Method::from_name) else {
             return Err(Box::new(Rest::Other { id, method: name, params }));
@@ -74,7 +74,7 @@ impl Context<'_> {
     }
 
     /// What was left of a call.
-    pub(super) async fn rest(&self, rest: Rest) -> Spoken {
+    pub(super) async fn rest(&self, rest: Rest) -> CallResponse {
         match rest {
             Rest::Other { id, method, params } => {
                 self.other(&id, str::from_utf8(&method).unwrap_or_default(), params).await
@@ -95,7 +95,7 @@ impl Context<'_> {
 
     /// Another answer to a call that was admitted and paid as a hit, which has aged while it waited for others. Where that
     /// is no hit, the call costs what is missing to a miss.
-    pub(super) async fn again(&self, query: &Query) -> Result<Answer, Error> {
+    pub(super) async fn again(&self, query: &Query) -> Result<CacheAnswer, Error> {
         let shown = self.principal.shown(query);
         let conditions = self.conditions(shown.as_ref());
         let answer = match self.front.cache.at_hand(query, self.terms(shown.as_ref())) {
@@ -110,7 +110,7 @@ impl Context<'_> {
     }
 
     /// Admits the call: the slot that this caller has seen, and the terms that the cache is asked on.
-    fn admitted(&self, query: &Query) -> Result<(Option<Shown>, Terms), Error> {
+    fn admitted(&self, query: &Query) -> Result<(Option<Shown>, CallOptions), Error> {
         self.principal.admit(query)?;
         let shown = self.principal.shown(query);
         let terms = self.terms(shown.as_ref());
@@ -118,8 +118,8 @@ impl Context<'_> {
     }
 
     /// The terms on which the cache is asked.
-    fn terms(&self, shown: Option<&Shown>) -> Terms {
-        Terms {
+    fn terms(&self, shown: Option<&Shown>) -> CallOptions {
+        CallOptions {
             bypass: self.bypass,
             floor: shown.and_then(Shown::slot),
             deadline: self.started + self.front.config.server.request_timeout,
@@ -130,7 +130,7 @@ impl Context<'_> {
     }
 
     /// The hit that `answer` is, where it may have to wait before it leaves and was not asked for since the request came.
-    pub(super) fn hit(&self, id: &Id, query: &Query, answer: &Answer) -> Option<Box<PendingHit>> {
+    pub(super) fn hit(&self, id: &Id, query: &Query, answer: &CacheAnswer) -> Option<Box<PendingHit>> {
         let is_hit = self.waits && answer.status.is_hit() && answer.stamp.sent_at < self.started;
         let hit = || PendingHit {
             id: id.clone(),
@@ -147,7 +147,7 @@ impl Context<'_> {
     }
 
     /// Notes the slot that the caller is shown, where its plan asks for that.
-    fn show(shown: Option<&Shown>, answer: &Answer) {
+    fn show(shown: Option<&Shown>, answer: &CacheAnswer) {
         if let Some(shown) = shown {
             shown.show(answer.stamp.slot);
         }

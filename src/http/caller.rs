@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use super::accept_encoding::Accepted;
-use super::fields::{Fields, elements};
+use super::fields::{FIELD_BYTES, Fields, cut, elements};
 use super::request_id::RequestId;
-use super::{Front, client_ip, summary, trace_headers};
+use super::{Front, client_ip, trace_headers};
 use crate::telemetry::Trace;
 
 /// Who asks, and how the answer is to be.
@@ -30,7 +30,7 @@ impl Caller {
         let origin = fields.first("origin").and_then(|origin| str::from_utf8(origin).ok());
         Self {
             client: client_ip::of(front, peer, fields),
-            origin: origin.map(|origin| summary::cut(origin, summary::FIELD_BYTES).into()),
+            origin: origin.map(|origin| cut(origin, FIELD_BYTES).into()),
             id: RequestId::of(fields),
             trace: trace_headers::caller(fields),
             accepts: Accepted::of(fields),

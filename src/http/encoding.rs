@@ -9,7 +9,7 @@ use hyper::Response;
 use hyper::body::Body as _;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, VARY};
 
-use super::reply::Pieces;
+use super::pieces::Pieces;
 use crate::cache::Compressor;
 use crate::coding::{self, Coding};
 

@@ -6,6 +6,9 @@ use super::signal::Signal;
 
 /// The part of `server.drain_timeout` that is the time of notice: two looks of a usual balancer at the default.
 const NOTICE_PART: u32 = 10;
+/// The time for which a kept-alive connection may idle. Balancers keep theirs for 60 to 90 s, and the balancer should close
+/// first: a connection that slotfront closes while a request is on its way is a 502 of the balancer's.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
 /// Several round trips of a client.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// Several round trips of a client.

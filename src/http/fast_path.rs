@@ -23,13 +23,12 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
-use super::ends::Ends;
-use super::listener::IDLE_TIMEOUT;
+use super::ends::{Ends, IDLE_TIMEOUT};
 use super::reply::Reply;
 use super::request_id::RequestId;
+use super::response_writer::ResponseWriter;
 use super::rpc::{self, Served};
 use super::signal::Given;
-use super::written::Answer;
 use super::{Front, body};
 use head::{Head, Plain};
 
@@ -100,7 +99,7 @@ enum Next {
     /// An answer is on its way, to the request of this id.
     Answer(Pin<Box<dyn Future<Output = Reply> + Send>>, Box<RequestId>),
     /// An answer is still to be written.
-    Written(Box<Answer>),
+    Written(Box<ResponseWriter>),
 }
 
 thread_local! {
@@ -242,13 +241,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     }
 
     /// The answer to the request `id`, to be written.
-    fn answer(&self, mut reply: Reply, id: &RequestId) -> Answer {
+    fn answer(&self, mut reply: Reply, id: &RequestId) -> ResponseWriter {
         reply.last |= self.ends.answer_is_last();
-        Answer::new(reply, id)
+        ResponseWriter::new(reply, id)
     }
 
     /// Whether the connection ends with this answer, which is written.
-    fn ends_after(&mut self, answer: Answer) -> bool {
+    fn ends_after(&mut self, answer: ResponseWriter) -> bool {
         let last = answer.is_last();
         // The place in flight was held until the kernel had the answer.
         drop(answer);

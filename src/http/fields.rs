@@ -2,6 +2,9 @@
 
 use hyper::header::{HeaderMap, HeaderValue};
 
+/// The most that is kept of one header field. No page's origin and no browser's list of header names is longer.
+pub(super) const FIELD_BYTES: usize = 1024;
+
 /// Header fields by name.
 pub trait Fields {
     /// The values of all fields called `name`, which is in lower case, in order.
@@ -28,4 +31,9 @@ impl Fields for [httparse::Header<'_>] {
 /// The elements of a field that is a list (RFC 9110, 5.6.1), without the blanks around them.
 pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+}
+
+/// The first `most` bytes of a text, or fewer where they would end within a character.
+pub(super) fn cut(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::access::Ended;
-use super::reply::Pieces;
-use super::rpc::{Context, Spoken, splice};
+use super::access::CallOutcome;
+use super::pieces::Pieces;
+use super::rpc::{CallResponse, Context, splice};
 use crate::cache::CacheStatus;
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params, reply};
@@ -17,7 +17,7 @@ use crate::telemetry::{NodeCode, Outcome};
 
 impl Context<'_> {
     /// The answer to a call of the method `name`.
-    pub(super) async fn other(&self, id: &Id, name: &str, params: Params) -> Spoken {
+    pub(super) async fn other(&self, id: &Id, name: &str, params: Params) -> CallResponse {
         let limited = self.principal.take(Instant::now()).err();
         let forwarded = &self.front.config.passthrough;
         let Some(method) = Further::from_name(name).filter(|method| forwarded.contains(method)) else {
@@ -73,7 +73,7 @@ impl Context<'_> {
     }
 
     /// A node's word, spoken.
-    fn forwarded(&self, id: &Id, commitment: Option<Commitment>, answer: &NodeReply) -> Spoken {
+    fn forwarded(&self, id: &Id, commitment: Option<Commitment>, answer: &NodeReply) -> CallResponse {
         let mut body = Pieces::default();
         match answer {
             NodeReply::Result(result) => splice(&mut body, id, [result.clone()]),
@@ -87,8 +87,8 @@ impl Context<'_> {
         if let Err(error) = self.takes(&body) {
             return self.count_refused(id, None, commitment, error);
         }
-        let ended = Ended { method: None, commitment, outcome: Outcome::Bypass };
+        let ended = CallOutcome { method: None, commitment, outcome: Outcome::Bypass };
         self.count(ended, body.len());
-        Spoken { status: Some(CacheStatus::Bypassed), ..Spoken::new(body, ended) }
+        CallResponse { status: Some(CacheStatus::Bypassed), ..CallResponse::new(body, ended) }
     }
 }

@@ -20,11 +20,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::ends::Ends;
-use super::exchange::{Deserves, Exchange};
+use super::connection_activity::{ConnectionActivity, IdleAction};
+use super::ends::{Ends, IDLE_TIMEOUT};
 use super::farewell;
 use super::fast_path::{self, After};
-use super::places::{Place, Places, TooMany};
+use super::places::{ConnectionPermit, Places, TooMany};
 use super::proxy_protocol::{self, Named};
 use super::requests::Requests;
 use super::signal::{Given, Signal};
@@ -35,9 +35,6 @@ use super::{Front, rest, socket};
 
 /// After a failed accept (no more file descriptors, usually) there is a pause, or the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long a kept-alive connection may idle. Balancers keep theirs for 60 to 90 s, and the side that closes first
-/// should be theirs: a connection that we close while a request is on its way is a 502 of the balancer's.
-pub(super) const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
 /// The longest head. Cookies and a proxy's fields fit; over HTTP/2 it takes up to three times as much memory.
 const HEAD_BYTES: u32 = 16 * 1024;
 /// Bytes of one answer that HTTP/2 keeps ahead of the client, and of a body that it reads ahead of the gateway.
@@ -141,7 +138,13 @@ pub async fn run(
 
 impl Door {
     /// Begins to serve a connection from `peer`, as one of `tasks`.
-    fn open(self: &Arc<Self>, tasks: &TaskTracker, socket: TcpStream, peer: SocketAddr, place: Place) {
+    fn open(
+        self: &Arc<Self>,
+        tasks: &TaskTracker,
+        socket: TcpStream,
+        peer: SocketAddr,
+        place: ConnectionPermit,
+    ) {
         let (open, door) = (Open::new(&self.front), Arc::clone(self));
         tasks.spawn(async move {
             let _held = (open, place);
@@ -244,15 +247,15 @@ impl Door {
         read: Bytes,
         http2: Option<bool>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let (exchange, server) = (Arc::<Exchange>::default(), &self.front.config.server);
+        let (activity, server) = (Arc::<ConnectionActivity>::default(), &self.front.config.server);
         let head = server.header_timeout;
         let clocks = Clocks { head, write: server.write_timeout, linger: self.ends.periods.linger };
-        let mut stream = Stream::new(socket, Arc::clone(&exchange), clocks, read);
+        let mut stream = Stream::new(socket, Arc::clone(&activity), clocks, read);
         let http2 = match http2 {
             Some(known) => known,
             None => self.begins(Instant::now() + head, stream.opens_with_http2()).await??,
         };
-        self.http(stream, exchange, client, http2).await
+        self.http(stream, activity, client, http2).await
     }
 
     /// What a connection begins with, which must come by `deadline`, and while silence is still waited for.
@@ -271,7 +274,7 @@ impl Door {
     async fn http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         stream: Stream<S>,
-        exchange: Arc<Exchange>,
+        activity: Arc<ConnectionActivity>,
         client: Option<IpAddr>,
         http2: bool,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
@@ -279,31 +282,31 @@ impl Door {
             front: Arc::clone(&self.front),
             rest: self.rest.clone(),
             client,
-            exchange: Arc::clone(&exchange),
+            activity: Arc::clone(&activity),
             ends: self.ends.clone(),
             streams: http2.then(|| Arc::clone(&self.streams)),
         };
         let service = service_fn(move |request| requests.answer(request));
         let io = TokioIo::new(stream);
         if http2 {
-            exchange.multiplex(Instant::now());
+            activity.multiplex(Instant::now());
             let connection = self.http2.serve_connection(io, service);
-            Ok(Box::pin(self.until_the_end(connection, Some(&exchange))).await?)
+            Ok(Box::pin(self.until_the_end(connection, Some(&activity))).await?)
         } else {
             Ok(Box::pin(self.until_the_end(self.http1.serve_connection(io, service), None)).await?)
         }
     }
 
-    /// Drives a connection to its end. One of HTTP/2, which has an `exchange`, is told to go at the stop: what the client
+    /// Drives a connection to its end. One of HTTP/2, which has an `activity`, is told to go at the stop: what the client
     /// sends until it has heard that is served. One of HTTP/1.1 can be told by an answer only, and closes when it is silent.
     async fn until_the_end<C: GracefulConnection>(
         &self,
         connection: C,
-        exchange: Option<&Exchange>,
+        activity: Option<&ConnectionActivity>,
     ) -> Result<(), C::Error> {
         tokio::pin!(connection);
         let write_timeout = self.front.config.server.write_timeout;
-        let end = if exchange.is_some() { &self.ends.stop } else { &self.ends.silence };
+        let end = if activity.is_some() { &self.ends.stop } else { &self.ends.silence };
         let (mut ending, mut end) = (false, end.given());
         loop {
             tokio::select! {
@@ -315,16 +318,16 @@ impl Door {
                     ending = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                () = tokio::time::sleep(LOOK), if exchange.is_some() => {
+                () = tokio::time::sleep(LOOK), if activity.is_some() => {
                     let now = Instant::now();
-                    match exchange.map(|exchange| exchange.deserves(now, IDLE_TIMEOUT, write_timeout)) {
-                        Some(Deserves::More) | None => {}
-                        Some(Deserves::End) if !ending => {
+                    match activity.map(|activity| activity.idle_action(now, IDLE_TIMEOUT, write_timeout)) {
+                        Some(IdleAction::Keep) | None => {}
+                        Some(IdleAction::Close) if !ending => {
                             ending = true;
                             connection.as_mut().graceful_shutdown();
                         }
                         // A client that was told to go a look ago, and does not, is left.
-                        Some(Deserves::End | Deserves::Cut) => return Ok(()),
+                        Some(IdleAction::Close | IdleAction::Abort) => return Ok(()),
                     }
                 }
             }
@@ -349,7 +352,10 @@ impl Drop for Open {
 }
 
 /// The next connection, once there is a place for one: those above the limit wait in the kernel's queue.
-async fn accept(listener: &TcpListener, places: &Places) -> io::Result<(TcpStream, SocketAddr, Place)> {
+async fn accept(
+    listener: &TcpListener,
+    places: &Places,
+) -> io::Result<(TcpStream, SocketAddr, ConnectionPermit)> {
     let place = places.free().await?;
     let (stream, peer) = listener.accept().await?;
     Ok((stream, peer, place))

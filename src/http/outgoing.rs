@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::reply::{JOINED_BYTES, Pieces};
+use super::pieces::{JOINED_BYTES, Pieces};
 use crate::gateway::{Principal, SharedBytes};
 
 /// A request whose answers are no longer than this together is in no budget: the places in flight bound it.

@@ -11,8 +11,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::gateway::{PerAddress, Share, SharePermit};
 
-/// One place, until it is dropped.
-pub(super) type Place = OwnedSemaphorePermit;
+/// The permit of a connection, until it is dropped.
+pub(super) type ConnectionPermit = OwnedSemaphorePermit;
+
+/// The permit of a request over HTTP/2, until it is dropped.
+pub(super) struct StreamPermit {
+    _permit: ConnectionPermit,
+    _share: SharePermit,
+}
 
 /// An address holds its share of all connections.
 #[derive(Debug, thiserror::Error)]
@@ -31,14 +37,14 @@ impl Places {
     }
 
     /// A place, once there is one.
-    pub(super) async fn free(&self) -> io::Result<Place> {
+    pub(super) async fn free(&self) -> io::Result<ConnectionPermit> {
         Arc::clone(&self.all).acquire_owned().await.map_err(io::Error::other)
     }
 
-    /// A place at once, with its part in the share of `client`'s, if there is one within it.
-    pub(super) fn take(&self, client: Option<IpAddr>) -> Option<(Place, SharePermit)> {
-        let place = Arc::clone(&self.all).try_acquire_owned().ok()?;
-        Some((place, self.hold(client)?))
+    /// Takes a place at once, if there is one within the share of `client`.
+    pub(super) fn take(&self, client: Option<IpAddr>) -> Option<StreamPermit> {
+        let permit = Arc::clone(&self.all).try_acquire_owned().ok()?;
+        Some(StreamPermit { _permit: permit, _share: self.hold(client)? })
     }
 
     /// The share's part of a place of `client`'s that is taken already.

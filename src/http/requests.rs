@@ -9,8 +9,8 @@ use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::{Request, Response};
 
+use super::connection_activity::{ConnectionActivity, PacedBody};
 use super::ends::Ends;
-use super::exchange::{Answer, Exchange};
 use super::streams::Streams;
 use super::summary::Summary;
 use super::{Front, serve};
@@ -20,7 +20,7 @@ pub(super) struct Requests {
     pub(super) front: Arc<Front>,
     pub(super) rest: axum::Router,
     pub(super) client: Option<IpAddr>,
-    pub(super) exchange: Arc<Exchange>,
+    pub(super) activity: Arc<ConnectionActivity>,
     pub(super) ends: Ends,
     /// The places of HTTP/2's requests, where that is spoken.
     pub(super) streams: Option<Arc<Streams>>,
@@ -35,7 +35,7 @@ impl Requests {
     pub(super) fn answer(
         &self,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Answer>, h2::Error>> + use<> {
+    ) -> impl Future<Output = Result<Response<PacedBody>, h2::Error>> + use<> {
         let begun = self.begin(request);
         async move { Ok(begun.ok_or(Reason::REFUSED_STREAM)?.await) }
     }
@@ -44,13 +44,13 @@ impl Requests {
     fn begin(
         &self,
         request: Request<Incoming>,
-    ) -> Option<Pin<Box<dyn Future<Output = Response<Answer>> + Send>>> {
-        let mut turn = self.exchange.begin();
+    ) -> Option<Pin<Box<dyn Future<Output = Response<PacedBody>> + Send>>> {
+        let mut turn = self.activity.begin();
         let (head, body) = request.into_parts();
         let summary = Summary::of(&self.front, self.client, &head);
         if let Some(streams) = &self.streams {
             let has_body = !body.is_end_stream();
-            turn.hold(streams.admit(&self.front, &self.exchange, &summary, has_body)?);
+            turn.hold(streams.admit(&self.front, &self.activity, &summary, has_body)?);
         }
         let ends = self.streams.is_none().then(|| self.ends.clone());
         let (front, rest) = (Arc::clone(&self.front), self.rest.clone());

@@ -8,16 +8,17 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use tokio::time::Instant;
 
-use super::access::{Calls, Ended, Line};
+use super::access::{CallOutcome, Calls, Line};
 use super::call::{PendingHit, Rest};
 use super::caller::Caller;
-use super::exchange::Place;
+use super::in_flight::InFlightPermit;
 use super::outgoing::FREE_BYTES;
-use super::reply::{Pieces, Reply};
+use super::pieces::Pieces;
+use super::reply::Reply;
 use super::request_id::RequestId;
 use super::{Front, batch, body};
 use crate::cache::entry::{Body, Payload};
-use crate::cache::{Answer, CacheStatus};
+use crate::cache::{CacheAnswer, CacheStatus};
 use crate::coding::{self, Coded, Coding, Part};
 use crate::error::Error;
 use crate::gateway::Principal;
@@ -46,13 +47,13 @@ pub(super) struct Context<'a> {
     /// An answer may have to wait before it leaves: for others of its batch, or to be compressed.
     pub(super) waits: bool,
     /// Where the request is served from.
-    pub(super) place: Place,
+    pub(super) place: InFlightPermit,
     /// Bytes of a batch's answers so far.
     answered: AtomicUsize,
 }
 
 /// One call's answer, spoken.
-pub(super) struct Spoken {
+pub(super) struct CallResponse {
     pub(super) body: Pieces,
     /// The text of `body` between its first and its last piece, compressed.
     pub(super) coded: Option<Arc<Coded>>,
@@ -61,12 +62,12 @@ pub(super) struct Spoken {
     /// The hit that it is, where it may have to wait for something else before it leaves.
     pub(super) hit: Option<Box<PendingHit>>,
     pub(super) refusal: Option<Error>,
-    pub(super) ended: Ended,
+    pub(super) ended: CallOutcome,
 }
 
-impl Spoken {
+impl CallResponse {
     /// An answer in plain text that rests on nothing kept.
-    pub(super) fn new(body: Pieces, ended: Ended) -> Self {
+    pub(super) fn new(body: Pieces, ended: CallOutcome) -> Self {
         Self { body, coded: None, status: None, hit: None, refusal: None, ended }
     }
 
@@ -123,7 +124,7 @@ pub(super) fn serve(
         Err(refusal) => return Served::Now(refuse_whole(front, caller, started, body, &refusal)),
     };
     // Only from here on: whoever has no key, or trickles a body, takes no place from those who call.
-    let Some(place) = Place::take(front, &principal) else {
+    let Some(place) = InFlightPermit::take(front, &principal) else {
         principal.note_call(started);
         return Served::Now(refuse_whole(front, caller, started, body, &Error::Overloaded));
     };
@@ -183,7 +184,7 @@ pub(super) fn serve(
 enum Begun {
     Done(Done),
     /// Its answer is to be compressed.
-    Packed(Box<Spoken>),
+    Packed(Box<CallResponse>),
     Call(Box<Rest>),
     Batch(Vec<Element>),
 }
@@ -198,7 +199,7 @@ impl Done {
 
 impl Context<'_> {
     /// The reply to a call that stands alone: its own HTTP status.
-    pub(super) fn alone(&self, spoken: Spoken) -> Done {
+    pub(super) fn alone(&self, spoken: CallResponse) -> Done {
         let wire = spoken.refusal.as_ref().map(Error::wire);
         let packed = spoken.coded.as_ref().and_then(|coded| {
             let mut parts = Vec::with_capacity(4);
@@ -261,28 +262,29 @@ impl Context<'_> {
         if reply.coding.is_some() {
             self.place.holds_instead(&self.principal, &reply.body);
         }
-        reply.place = Some(self.place);
+        reply.permit = Some(self.place);
         reply
     }
 
-    pub(super) fn answered(&self, id: &Id, query: &Query, answer: &Answer) -> Spoken {
+    pub(super) fn answered(&self, id: &Id, query: &Query, answer: &CacheAnswer) -> CallResponse {
         let method = query.method();
         let body = self.text(id, query, answer);
         if let Err(error) = self.takes(&body) {
             return self.count_refused(id, Some(method), query.commitment(), error);
         }
-        let ended = Ended { method: Some(method), commitment: query.commitment(), outcome: answer.outcome };
+        let ended =
+            CallOutcome { method: Some(method), commitment: query.commitment(), outcome: answer.outcome };
         self.count(ended, body.len());
-        Spoken {
+        CallResponse {
             coded: answer.coded.clone(),
             status: Some(answer.status),
             hit: self.hit(id, query, answer),
-            ..Spoken::new(body, ended)
+            ..CallResponse::new(body, ended)
         }
     }
 
     /// An answer between the envelope and the caller's id.
-    pub(super) fn text(&self, id: &Id, query: &Query, answer: &Answer) -> Pieces {
+    pub(super) fn text(&self, id: &Id, query: &Query, answer: &CacheAnswer) -> Pieces {
         let profile = self.front.config.profile;
         let mut body = Pieces::default();
         match &answer.payload {
@@ -337,7 +339,7 @@ impl Context<'_> {
         self.answered.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn refused(&self, id: &Id, error: Error) -> Spoken {
+    pub(super) fn refused(&self, id: &Id, error: Error) -> CallResponse {
         self.count_refused(id, None, None, error)
     }
 
@@ -347,18 +349,18 @@ impl Context<'_> {
         method: Option<Method>,
         commitment: Option<Commitment>,
         error: Error,
-    ) -> Spoken {
+    ) -> CallResponse {
         let mut text = Vec::with_capacity(128);
         reply::refusal(&mut text, id, &error);
-        let ended = Ended { method, commitment, outcome: outcome(&error) };
+        let ended = CallOutcome { method, commitment, outcome: outcome(&error) };
         self.count(ended, text.len());
         let mut body = Pieces::default();
         body.push(text.into());
-        Spoken { refusal: Some(error), ..Spoken::new(body, ended) }
+        CallResponse { refusal: Some(error), ..CallResponse::new(body, ended) }
     }
 
-    pub(super) fn count(&self, ended: Ended, bytes: usize) {
-        let Ended { method, commitment, outcome } = ended;
+    pub(super) fn count(&self, ended: CallOutcome, bytes: usize) {
+        let CallOutcome { method, commitment, outcome } = ended;
         self.front.metrics.call(method, commitment, outcome, self.started.elapsed(), bytes);
         self.principal.count(&self.front.metrics, outcome);
         // Of a batch the access line says the sum.
@@ -416,7 +418,7 @@ fn refuse_whole(front: &Front, caller: &Caller, started: Instant, body: &Bytes, 
     text.push(b'\n');
     let mut reply = Reply::json(StatusCode::OK, Pieces::default());
     reply.refuse(&wire);
-    let calls = Calls::NONE.and(Ended { method: None, commitment: None, outcome: outcome(error) });
+    let calls = Calls::NONE.and(CallOutcome { method: None, commitment: None, outcome: outcome(error) });
     let (reason, bytes) = (Some(wire.reason), text.len());
     let (request, trace) = (&caller.id, &caller.trace);
     let (status, ended) = (reply.status, Instant::now());

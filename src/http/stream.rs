@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use super::exchange::Exchange;
+use super::connection_activity::ConnectionActivity;
 use super::farewell::Farewell;
 
 /// What a client sends first that speaks HTTP/2 without having been asked (RFC 9113, 3.4).
@@ -35,7 +35,7 @@ pub(super) struct Clocks {
 /// A socket that gives up on its client in time.
 pub(super) struct Stream<S> {
     socket: S,
-    exchange: Arc<Exchange>,
+    activity: Arc<ConnectionActivity>,
     clocks: Clocks,
     /// True while nothing was read, nor waited for, since the last writing.
     wrote_last: bool,
@@ -52,13 +52,18 @@ pub(super) struct Stream<S> {
 
 impl<S> Stream<S> {
     /// A new connection, whose first head counts from now: nobody connects to say nothing.
-    pub(super) fn new(socket: S, exchange: Arc<Exchange>, clocks: Clocks, read_ahead: Bytes) -> Self {
+    pub(super) fn new(
+        socket: S,
+        activity: Arc<ConnectionActivity>,
+        clocks: Clocks,
+        read_ahead: Bytes,
+    ) -> Self {
         let deadline = Instant::now() + clocks.head;
         let head_clock = Box::pin(tokio::time::sleep_until(deadline));
         let head = (0, deadline);
         Self {
             socket,
-            exchange,
+            activity,
             clocks,
             wrote_last: false,
             farewell: None,
@@ -84,7 +89,7 @@ impl<S> Stream<S> {
     /// An error once the head that has begun is late.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let (begun, deadline) = self.head;
-        if self.exchange.awaited_head() != Some(begun) {
+        if self.activity.awaited_head() != Some(begun) {
             return Poll::Pending;
         }
         if self.head_clock.deadline() != deadline {
@@ -135,7 +140,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
         if read.is_pending() {
             return self.poll_head(cx).map(Err);
         }
-        if let Some(awaited) = self.exchange.awaited_head()
+        if let Some(awaited) = self.activity.awaited_head()
             && awaited != self.head.0
             && buf.filled().len() > before
         {
@@ -170,15 +175,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {
-            self.exchange.flushed();
+            self.activity.flushed();
         }
         self.poll_stalled(cx, flushed)
     }
 
     /// hyper shuts down once it has flushed. After a last answer this takes as long as the farewell.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { socket, exchange, clocks, farewell, wrote_last, .. } = &mut *self;
-        if farewell.is_some() || exchange.last_answer_is_given(*wrote_last) {
+        let Self { socket, activity, clocks, farewell, wrote_last, .. } = &mut *self;
+        if farewell.is_some() || activity.last_answer_is_given(*wrote_last) {
             let farewell = farewell.get_or_insert_with(|| Farewell::new(clocks.linger));
             return farewell.poll(socket, cx).map(Ok);
         }
@@ -199,22 +204,22 @@ mod tests {
     const WRITE: Duration = Duration::from_secs(30);
     const LINGER: Duration = Duration::from_secs(1);
 
-    fn pair() -> (DuplexStream, Stream<DuplexStream>, Arc<Exchange>) {
+    fn pair() -> (DuplexStream, Stream<DuplexStream>, Arc<ConnectionActivity>) {
         let (client, socket) = tokio::io::duplex(16);
-        let exchange = Arc::new(Exchange::default());
+        let activity = Arc::new(ConnectionActivity::default());
         let clocks = Clocks { head: HEAD, write: WRITE, linger: LINGER };
-        (client, Stream::new(socket, Arc::clone(&exchange), clocks, Bytes::new()), exchange)
+        (client, Stream::new(socket, Arc::clone(&activity), clocks, Bytes::new()), activity)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_head_that_trickles_in_is_given_up() {
         for kept_alive in [false, true] {
-            let (mut client, mut stream, exchange) = pair();
+            let (mut client, mut stream, activity) = pair();
             let mut byte = [0];
             if kept_alive {
                 client.write_all(b"x").await.unwrap();
                 stream.read_exact(&mut byte).await.unwrap();
-                drop(exchange.begin().answer(Response::new(Body::empty())));
+                drop(activity.begin().answer(Response::new(Body::empty())));
                 // It may idle for as long as hyper lets it.
                 let idle = tokio::time::timeout(HEAD * 6, stream.read(&mut byte)).await;
                 assert!(idle.is_err(), "{idle:?}");
@@ -234,10 +239,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_is_being_answered_has_no_late_head() {
-        let (mut client, mut stream, exchange) = pair();
+        let (mut client, mut stream, activity) = pair();
         client.write_all(b"x").await.unwrap();
         stream.read_exact(&mut [0]).await.unwrap();
-        let _turn = exchange.begin();
+        let _turn = activity.begin();
         let waited = tokio::time::timeout(HEAD * 6, stream.read(&mut [0])).await;
         assert!(waited.is_err(), "{waited:?}");
     }
@@ -310,17 +315,17 @@ mod tests {
         stream.write_all(b"refusal").await.unwrap();
         assert_eq!(shut_down(&mut stream).await, LINGER);
         // The rest of a body is looked at after the answer.
-        let (mut client, mut stream, exchange) = pair();
-        let turn = exchange.begin();
+        let (mut client, mut stream, activity) = pair();
+        let turn = activity.begin();
         drop(turn.answer(close()));
         stream.write_all(b"answer").await.unwrap();
         client.write_all(b"body").await.unwrap();
         stream.read_exact(&mut [0; 4]).await.unwrap();
         assert_eq!(shut_down(&mut stream).await, LINGER);
         // HTTP/2 has no last answer.
-        let (_client, mut stream, exchange) = pair();
-        exchange.multiplex(Instant::now());
-        drop(exchange.begin().answer(close()));
+        let (_client, mut stream, activity) = pair();
+        activity.multiplex(Instant::now());
+        drop(activity.begin().answer(close()));
         stream.write_all(b"frames").await.unwrap();
         assert_eq!(shut_down(&mut stream).await, Duration::ZERO);
     }

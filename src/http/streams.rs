@@ -9,20 +9,13 @@
 use tokio::time::Instant;
 
 use super::Front;
-use super::exchange::Exchange;
-use super::places::{Place, Places};
+use super::connection_activity::ConnectionActivity;
+use super::places::{Places, StreamPermit};
 use super::summary::{Summary, Wants};
 use crate::config::Server;
-use crate::gateway::SharePermit;
 
 /// Requests at once on a connection that has not shown a good key. A client that shows one has all that the protocol allows.
 const WITHOUT_KEY: usize = 16;
-
-/// A request's place among all of HTTP/2, until it is dropped.
-pub(super) struct StreamPlace {
-    _place: Place,
-    _share: SharePermit,
-}
 
 /// Places for the requests of all connections, shared between client addresses as connections are.
 pub(super) struct Streams(Places);
@@ -33,24 +26,23 @@ impl Streams {
         Self(Places::new(server.max_in_flight.saturating_add(server.max_connections)))
     }
 
-    /// A place for a request that has begun on the connection of `exchange`, unless there are too many. `has_body` is true
-    /// if a body may follow.
+    /// Returns the permit of a request that has begun on the connection of `activity`, unless there are too many. `has_body`
+    /// is true if a body may follow.
     pub(super) fn admit(
         &self,
         front: &Front,
-        exchange: &Exchange,
+        activity: &ConnectionActivity,
         Summary { caller, wants, .. }: &Summary,
         has_body: bool,
-    ) -> Option<StreamPlace> {
+    ) -> Option<StreamPermit> {
         let is_preflight = matches!(wants, Wants::Options) && !has_body;
-        if !is_preflight && exchange.wants_key(WITHOUT_KEY) {
+        if !is_preflight && activity.wants_key(WITHOUT_KEY) {
             let Wants::Call { key, .. } = wants else { return None };
             let origin = caller.origin.as_deref();
             // A wrong key counts as one that failed, or this would be a way to guess.
             front.gateway.authenticate(key, caller.client, origin, Instant::now()).ok()?;
-            exchange.key_was_shown();
+            activity.key_was_shown();
         }
-        let (place, share) = self.0.take(caller.client)?;
-        Some(StreamPlace { _place: place, _share: share })
+        self.0.take(caller.client)
     }
 }

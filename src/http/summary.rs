@@ -12,12 +12,10 @@ use hyper::http::request::Parts;
 use hyper::{Method as Verb, Request, Uri};
 
 use super::caller::{self, Caller};
+use super::fields::{FIELD_BYTES, cut};
 use super::rest::{self, Client};
 use super::{Front, route};
 use crate::gateway::MAX_KEY;
-
-/// The most that is kept of one header field. No page's origin and no browser's list of header names is longer.
-pub(super) const FIELD_BYTES: usize = 1024;
 
 /// A request's head, as far as it is kept.
 pub(super) struct Summary {
@@ -89,9 +87,4 @@ fn beside(caller: &Caller, head: &Parts) -> Request<Body> {
 fn copied(value: &HeaderValue) -> Option<HeaderValue> {
     let value = value.as_bytes();
     HeaderValue::from_bytes(&value[..value.len().min(FIELD_BYTES)]).ok()
-}
-
-/// The first `most` bytes of a text, or fewer where they would end within a character.
-pub(super) fn cut(text: &str, most: usize) -> &str {
-    &text[..text.floor_char_boundary(most)]
 }

@@ -13,16 +13,6 @@ const CIRCLES: &[&[&str]] = &[
     &["config/sections.rs", "config/shared.rs", "config/upstreams.rs"],
     &["http/batch.rs", "http/call.rs", "http/rpc.rs"],
     &[
-        "http/caller.rs",
-        "http/exchange.rs",
-        "http/outgoing.rs",
-        "http/reply.rs",
-        "http/rest.rs",
-        "http/streams.rs",
-        "http/summary.rs",
-    ],
-    &["http/fast_path.rs", "http/listener.rs"],
-    &[
         "methods/get_account_info.rs",
         "methods/get_block.rs",
         "methods/get_cluster_nodes.rs",

@@ -107,7 +107,7 @@ fn tokens(code: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn imports_are_seen_however_they_are_written() {
     for (code, depth, expected) in [
-        ("use crate::cache::{Answer, Terms};", 1, &["cache"][..]),
+        ("use crate::cache::{CacheAnswer, CallOptions};", 1, &["cache"][..]),
         (
             "use crate::{pool::{Pool, select}, cache, node::client::Client as C};",
             1,

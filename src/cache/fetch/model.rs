@@ -28,7 +28,7 @@ use self::scene::on_a_stepped_clock;
 use super::*;
 use crate::cache::derive::list::joined;
 use crate::cache::serve::Basis;
-use crate::cache::{Charge, Found, NoConditions, Terms, Why};
+use crate::cache::{CallOptions, Charge, Found, NoConditions, Why};
 use crate::config::Config;
 use crate::frontier::Frontier;
 use crate::jsonrpc::Params;
@@ -217,7 +217,7 @@ fn asked<'a>(cache: &Cache, query: &'a Query, charge: &'a Charge) -> Asked<'a> {
     Asked { query, plan, why, terms, charge, conditions: &NoConditions, came, is_anew }
 }
 
-fn told(answer: &Answer) -> (Slot, String) {
+fn told(answer: &CacheAnswer) -> (Slot, String) {
     let Payload::Result(body) = &answer.payload else { panic!("{answer:?}") };
     (answer.stamp.slot, String::from_utf8(body.whole().to_vec()).unwrap())
 }

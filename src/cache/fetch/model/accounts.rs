@@ -199,7 +199,7 @@ impl Play {
             answered.extend(self.scene.settles().await);
         }
         if let Some(wish) = at_hand {
-            let hit = |(caller, answer): &(Caller<Wish>, Result<Answer, Error>)| {
+            let hit = |(caller, answer): &(Caller<Wish>, Result<CacheAnswer, Error>)| {
                 let hit = matches!(answer, Ok(answer) if matches!(answer.status, CacheStatus::Hit { stale: false, .. }));
                 caller.asked_in == asked && hit
             };
@@ -219,7 +219,12 @@ impl Play {
     }
 
     /// What an answer promises.
-    fn holds(&mut self, caller: &Caller<Wish>, answer: &Answer, down: bool) -> Result<(), TestCaseError> {
+    fn holds(
+        &mut self,
+        caller: &Caller<Wish>,
+        answer: &CacheAnswer,
+        down: bool,
+    ) -> Result<(), TestCaseError> {
         let Wish { accounts, list, commitment, .. } = &caller.wish;
         let told = || format!("{:?} wanted {:?}: {answer:?}", caller.wish, caller.wanted);
         let body = match &answer.payload {
@@ -309,7 +314,7 @@ impl Play {
     }
 
     /// A node says itself where it has not reached a minContextSlot; a floor is only a wish, but no hit is below it.
-    fn wanted_is_met(&self, caller: &Caller<Wish>, answer: &Answer) -> bool {
+    fn wanted_is_met(&self, caller: &Caller<Wish>, answer: &CacheAnswer) -> bool {
         let at_once =
             matches!(answer.status, CacheStatus::Hit { .. }) && caller.asked_in + 1 == self.scene.step;
         let floor = caller.wanted.filter(|_| at_once);
@@ -329,7 +334,7 @@ impl Play {
         held.map(|shown| shown.slot).max()
     }
 
-    fn is_not_behind(&self, caller: &Caller<Wish>, answer: &Answer) -> Result<(), TestCaseError> {
+    fn is_not_behind(&self, caller: &Caller<Wish>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
         let floor = self.floor(caller);
         prop_assert!(
             floor.is_none_or(|floor| answer.stamp.slot >= floor),
@@ -352,7 +357,7 @@ impl Play {
     }
 
     /// More than 128 bytes in base58 is refused, here as by a node.
-    fn is_refused_rightly(&self, caller: &Caller<Wish>, answer: &Answer) -> Result<(), TestCaseError> {
+    fn is_refused_rightly(&self, caller: &Caller<Wish>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
         let refuses = caller.wish.accounts.iter().any(|n| value(*n, caller.wish.form, 0).is_none());
         prop_assert!(refuses, "{:?}: {:?}", caller.wish, answer);
         // There is no number in it: some call has brought what it may be made of.

@@ -233,7 +233,7 @@ impl Play {
             answered.extend(self.scene.settles().await);
         }
         if let Some(query) = at_hand {
-            let hit = |(caller, answer): &(Caller<Wish>, Result<Answer, Error>)| {
+            let hit = |(caller, answer): &(Caller<Wish>, Result<CacheAnswer, Error>)| {
                 caller.asked_in == step && matches!(answer, Ok(answer) if answer.status.is_hit())
             };
             prop_assert!(answered.iter().any(hit), "a node was asked for {:?}, which is kept", query);
@@ -267,7 +267,7 @@ impl Play {
     }
 
     /// What an answer promises.
-    fn holds(&self, caller: &Caller<Wish>, answer: &Answer) -> Result<(), TestCaseError> {
+    fn holds(&self, caller: &Caller<Wish>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
         let told = || format!("{:?} {answer:?}", caller.wish);
         let Some(landed) = self.source(answer) else {
             // Null says nothing, and is an answer to none but those who waited for it.
@@ -324,7 +324,7 @@ impl Play {
     }
 
     /// The word that an answer is made of; `None` for null, in which nothing can be written.
-    fn source(&self, answer: &Answer) -> Option<&Landed> {
+    fn source(&self, answer: &CacheAnswer) -> Option<&Landed> {
         let text = match &answer.payload {
             Payload::Result(body) => body.whole(),
             Payload::Error { body, .. } => body.clone(),

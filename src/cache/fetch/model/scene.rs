@@ -61,7 +61,7 @@ pub(super) struct Caller<W> {
     pub(super) era: u32,
     /// In the order of all that happened.
     pub(super) asked_in: usize,
-    task: JoinHandle<Result<Answer, Error>>,
+    task: JoinHandle<Result<CacheAnswer, Error>>,
 }
 
 pub(super) struct Scene<W> {
@@ -101,7 +101,7 @@ impl<W> Scene<W> {
         self.frontier.probed(0, commitment, slot, Instant::now());
     }
 
-    pub(super) fn ask(&mut self, wish: W, query: Query, terms: Terms) {
+    pub(super) fn ask(&mut self, wish: W, query: Query, terms: CallOptions) {
         let min = query.min_context_slot();
         let wanted = min.max(terms.floor);
         let cache = Arc::clone(&self.cache);
@@ -163,7 +163,7 @@ impl<W> Scene<W> {
     }
 
     /// Lets everything happen that needs neither time nor a node; whoever has an answer then.
-    pub(super) async fn settles(&mut self) -> Vec<(Caller<W>, Result<Answer, Error>)> {
+    pub(super) async fn settles(&mut self) -> Vec<(Caller<W>, Result<CacheAnswer, Error>)> {
         // More than any chain of tasks that wake each other: caller, flight, caller, a second flight, a third.
         for _ in 0..24 {
             tokio::task::yield_now().await;
@@ -209,8 +209,8 @@ pub(super) fn on_a_stepped_clock<T>(case: impl Future<Output = T>) -> T {
 }
 
 /// What a caller asks of the cache beside the query.
-pub(super) fn terms(bypass: bool, floor: Option<Slot>) -> Terms {
+pub(super) fn terms(bypass: bool, floor: Option<Slot>) -> CallOptions {
     let deadline = Instant::now() + Duration::from_secs(30);
     let (caller, trace) = (crate::pool::Caller::default(), Trace::default());
-    Terms { bypass, floor, deadline, coding: None, caller, trace }
+    CallOptions { bypass, floor, deadline, coding: None, caller, trace }
 }

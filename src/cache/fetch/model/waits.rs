@@ -2,7 +2,7 @@
 
 use super::scene::{Scene, on_a_stepped_clock, terms};
 use super::*;
-use crate::cache::{Answer, CacheStatus};
+use crate::cache::{CacheAnswer, CacheStatus};
 use crate::error::Error;
 
 /// Bytes of each account: fetched whole, and together more than what an async worker writes itself.
@@ -32,7 +32,7 @@ fn list_at(slot: Slot) -> NodeReply {
     NodeReply::Result(format!(r#"{{"context":{{"slot":{slot}}},"value":[{values}]}}"#).into())
 }
 
-type Told = Result<Answer, Error>;
+type Told = Result<CacheAnswer, Error>;
 
 /// The one answer that is there by now.
 async fn answer(scene: &mut Scene<()>) -> Option<Told> {

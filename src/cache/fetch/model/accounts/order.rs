@@ -51,7 +51,7 @@ impl Play {
     }
 
     /// Returns true if an answer of any slot may stand in, since no node answers in time; floors then fall to its slot.
-    pub(super) fn may_fall(&mut self, caller: &Caller<Wish>, answer: &Answer, down: bool) -> bool {
+    pub(super) fn may_fall(&mut self, caller: &Caller<Wish>, answer: &CacheAnswer, down: bool) -> bool {
         let stands_in = down || caller.asked_at.elapsed() >= Duration::from_secs(30);
         if stands_in {
             self.falls_to(&caller.wish, Slot::MAX, answer.stamp.slot);
@@ -80,7 +80,7 @@ impl Play {
     pub(super) fn no_account_is_behind(
         &mut self,
         caller: &Caller<Wish>,
-        answer: &Answer,
+        answer: &CacheAnswer,
         shown: &[(u8, usize)],
         down: bool,
     ) -> Result<(), TestCaseError> {

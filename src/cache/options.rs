@@ -13,7 +13,7 @@ use crate::telemetry::{Outcome, Trace};
 
 /// What a caller asks of the cache beside the query.
 #[derive(Debug, Clone)]
-pub struct Terms {
+pub struct CallOptions {
     /// Go past the cache (the answer is kept all the same).
     pub bypass: bool,
     /// The slot that this caller must not fall behind: a hit below is a miss to this caller; never an error.
@@ -30,7 +30,7 @@ pub struct Terms {
 
 /// An answer on its way to a caller.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct CacheAnswer {
     /// What a node said.
     pub payload: Payload,
     /// Where it came from, for the `Cache-Status` header.
@@ -55,7 +55,7 @@ pub trait Conditions: Send + Sync {
 /// Room that a caller has given, until it is dropped.
 pub type Room = Box<dyn Send + Sync>;
 
-/// No conditions beyond the [`Terms`].
+/// No conditions beyond the [`CallOptions`].
 pub struct NoConditions;
 
 impl Conditions for NoConditions {

@@ -1,13 +1,12 @@
-//! What a connection's socket and the calls on it know of each other: whose turn it is, and what is not written yet.
+//! The requests of a connection that hyper serves: how many are being answered, and which answers are not written yet.
 //!
-//! hyper lets go of a body when it has taken the last of its bytes, which may be long before the client has: a place
-//! in flight is therefore given to the socket, and returned when the socket is flushed. HTTP/2 has many turns at once,
-//! and a client may leave one answer lying while it takes others: there each answer has a clock of its own.
+//! hyper drops a body when it has taken the last of its bytes, which may be long before the client has them. The permit of
+//! a request therefore passes to the socket, and is returned when the socket is flushed. HTTP/2 has many requests at once,
+//! and a client may leave one answer lying while it takes others. There each answer has a clock of its own.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -18,94 +17,27 @@ use hyper::body::{Frame, SizeHint};
 use hyper::header::CONNECTION;
 use tokio::time::Instant;
 
-use super::Front;
-use super::outgoing::Load;
-use super::reply::Pieces;
-use super::streams::StreamPlace;
-use crate::gateway::{Principal, SharePermit};
+use super::in_flight::InFlightPermit;
+use super::places::StreamPermit;
 
 /// HTTP/2 hands what it is given to its own queue, whether or not the client takes any: a frame's worth at a time, it is
 /// asked for more only when there is room, and no queue holds a whole answer.
 const FRAME_BYTES: usize = 16 * 1024;
 
-/// A request that is being served, until it is dropped.
-pub(super) struct Place {
-    /// The bytes of its answer; nothing as long as that is short. Given back before the place is.
-    load: OnceLock<Box<Load>>,
-    taken: Mutex<Option<Taken>>,
-    /// What was `taken`, once calls that may outlive the request hold it, too.
-    lasting: OnceLock<Lasting>,
-}
-
-/// One of the places in flight, and of the caller's share of them.
-pub(super) struct Taken {
-    _counted: Counted,
-    _held: SharePermit,
-}
-
-/// A request's place for a call that goes on when its caller has gone.
-pub(super) type Lasting = Arc<Option<Taken>>;
-
-impl Place {
-    /// A place, if one is free and `principal` may have it.
-    pub(super) fn take(front: &Front, principal: &Principal) -> Option<Self> {
-        let (counted, taken) = Counted::add(&front.in_flight);
-        let held = principal.hold(front.config.server.max_in_flight.saturating_sub(taken))?;
-        let taken = Mutex::new(Some(Taken { _counted: counted, _held: held }));
-        Some(Self { load: OnceLock::new(), taken, lasting: OnceLock::new() })
-    }
-
-    /// The place, to be held by a call until that ends, and by the request until it is over.
-    pub(super) fn lasting(&self) -> Lasting {
-        let take = || Arc::new(self.taken.lock().unwrap_or_else(PoisonError::into_inner).take());
-        Arc::clone(self.lasting.get_or_init(take))
-    }
-
-    /// What the request has of the budget for answers, once it needs some.
-    pub(super) fn load(&self, front: &Front) -> &Load {
-        self.load.get_or_init(|| Box::new(Load::new(&front.outgoing)))
-    }
-
-    /// Holds what `body` needs in place of all that its answers needed before.
-    pub(super) fn holds_instead(&self, principal: &Principal, body: &Pieces) {
-        if let Some(load) = self.load.get() {
-            load.replace(principal, body);
-        }
-    }
-}
-
-/// One of the requests in flight. Their number is one for all cores, as its bound is, and the only one that every request
-/// writes: whoever holds a place points at the number itself, so that nothing else is shared for it.
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    /// One more, and how many there were before.
-    fn add(in_flight: &Arc<AtomicUsize>) -> (Self, usize) {
-        let before = in_flight.fetch_add(1, Ordering::Relaxed);
-        (Self(Arc::clone(in_flight)), before)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// What a connection of HTTP/2 deserves.
+/// The action that the state of an HTTP/2 connection asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Deserves {
-    /// To go on.
-    More,
-    /// A friendly end: nothing has been asked for long.
-    End,
-    /// To be cut: an answer lies untaken.
-    Cut,
+pub(super) enum IdleAction {
+    /// Keep the connection open.
+    Keep,
+    /// Close it with notice: nothing has been asked for long.
+    Close,
+    /// Drop it: the client takes nothing of an answer.
+    Abort,
 }
 
-/// One connection's turns: the client sends a request head, then we answer, then the next.
+/// The activity of one connection.
 #[derive(Default)]
-pub(super) struct Exchange(Mutex<State>);
+pub(super) struct ConnectionActivity(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -129,18 +61,18 @@ struct State {
     unwritten: Vec<Holds>,
 }
 
-/// The places that a request holds until its answer is written: among those in flight, and among HTTP/2's.
-type Holds = (Option<Arc<Place>>, Option<StreamPlace>);
+/// The permits that a request holds until its answer is written: of those in flight, and of HTTP/2's.
+type Holds = (Option<Arc<InFlightPermit>>, Option<StreamPermit>);
 
-/// One request's turn; dropping it is its end, answered or not.
-pub(super) struct Turn {
-    exchange: Arc<Exchange>,
+/// A request that was begun. To drop the guard is its end, answered or not.
+pub(super) struct RequestGuard {
+    activity: Arc<ConnectionActivity>,
     number: u64,
     multiplexed: bool,
     holds: Holds,
 }
 
-impl Exchange {
+impl ConnectionActivity {
     /// HTTP/2 is spoken from now on: heads come whenever the client likes.
     pub(super) fn multiplex(&self, now: Instant) {
         let mut state = self.state();
@@ -149,14 +81,14 @@ impl Exchange {
     }
 
     /// A request head was read.
-    pub(super) fn begin(self: &Arc<Self>) -> Turn {
+    pub(super) fn begin(self: &Arc<Self>) -> RequestGuard {
         let mut state = self.state();
         state.heads += 1;
         state.answering += 1;
         state.crowd = state.crowd.max(u32::try_from(state.answering).unwrap_or(u32::MAX));
         state.quiet = None;
         let (number, multiplexed) = (state.heads, state.multiplexed);
-        Turn { exchange: Arc::clone(self), number, multiplexed, holds: Holds::default() }
+        RequestGuard { activity: Arc::clone(self), number, multiplexed, holds: Holds::default() }
     }
 
     /// True if more than `most` requests are not answered to the end, and no key was shown that accounts for them.
@@ -190,19 +122,19 @@ impl Exchange {
         drop(written);
     }
 
-    /// Returns what a connection of HTTP/2 deserves that may be quiet for `idle`. It may take nothing of any answer for
+    /// Returns what to do with a connection of HTTP/2 that may be quiet for `idle`. It may take nothing of any answer for
     /// `stall`, and nothing of one for as often as that as there were answers at once.
-    pub(super) fn deserves(&self, now: Instant, idle: Duration, stall: Duration) -> Deserves {
+    pub(super) fn idle_action(&self, now: Instant, idle: Duration, stall: Duration) -> IdleAction {
         let state = self.state();
         let lies = |at: &Instant, time| now.saturating_duration_since(*at) >= time;
         let (newest, oldest) = (state.taken.values().max(), state.taken.values().min());
         let its_turns = stall.saturating_mul(state.crowd);
         if newest.is_some_and(|at| lies(at, stall)) || oldest.is_some_and(|at| lies(at, its_turns)) {
-            Deserves::Cut
+            IdleAction::Abort
         } else if state.quiet.is_some_and(|since| now.saturating_duration_since(since) >= idle) {
-            Deserves::End
+            IdleAction::Close
         } else {
-            Deserves::More
+            IdleAction::Keep
         }
     }
 
@@ -211,33 +143,33 @@ impl Exchange {
     }
 }
 
-impl Turn {
-    /// Keeps `place` until the answer is written.
-    pub(super) fn hold(&mut self, place: StreamPlace) {
-        self.holds.1 = Some(place);
+impl RequestGuard {
+    /// Keeps `permit` until the answer is written.
+    pub(super) fn hold(&mut self, permit: StreamPermit) {
+        self.holds.1 = Some(permit);
     }
 
-    /// The answer, which keeps its place until it is written.
-    pub(super) fn answer(mut self, mut response: Response<Body>) -> Response<Answer> {
-        self.holds.0 = response.extensions_mut().remove::<Arc<Place>>();
+    /// Returns the answer, which keeps its permits until it is written.
+    pub(super) fn answer(mut self, mut response: Response<Body>) -> Response<PacedBody> {
+        self.holds.0 = response.extensions_mut().remove::<Arc<InFlightPermit>>();
         self.taken();
         if response.headers().get(CONNECTION).is_some_and(|value| value == "close") {
-            self.exchange.state().last_answer = true;
+            self.activity.state().last_answer = true;
         }
-        response.map(|body| Answer { body, ahead: Bytes::new(), turn: self })
+        response.map(|body| PacedBody { body, ahead: Bytes::new(), guard: self })
     }
 
     /// The client takes something of the answer.
     fn taken(&self) {
         if self.multiplexed {
-            self.exchange.state().taken.insert(self.number, Instant::now());
+            self.activity.state().taken.insert(self.number, Instant::now());
         }
     }
 }
 
-impl Drop for Turn {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        let mut state = self.exchange.state();
+        let mut state = self.activity.state();
         state.answering = state.answering.saturating_sub(1);
         if self.holds.0.is_some() || self.holds.1.is_some() {
             state.unwritten.push(std::mem::take(&mut self.holds));
@@ -249,15 +181,15 @@ impl Drop for Turn {
     }
 }
 
-/// An answer's body; its end is the client's turn.
-pub(super) struct Answer {
+/// An answer's body. To drop it ends the request.
+pub(super) struct PacedBody {
     body: Body,
-    /// Of HTTP/2: what the body gave, and the connection has not taken yet.
+    /// Of HTTP/2: bytes that the body gave, and the connection has not taken yet.
     ahead: Bytes,
-    turn: Turn,
+    guard: RequestGuard,
 }
 
-impl hyper::body::Body for Answer {
+impl hyper::body::Body for PacedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -265,10 +197,10 @@ impl hyper::body::Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if !self.turn.multiplexed {
+        if !self.guard.multiplexed {
             return Pin::new(&mut self.body).poll_frame(cx);
         }
-        self.turn.taken();
+        self.guard.taken();
         if self.ahead.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)).transpose()?.map(Frame::into_data) {
                 Some(Ok(data)) => self.ahead = data,
@@ -305,70 +237,70 @@ mod tests {
     const IDLE: Duration = Duration::from_mins(2);
     const STALL: Duration = Duration::from_secs(30);
 
-    fn spoken() -> Arc<Exchange> {
-        let exchange = Arc::new(Exchange::default());
-        exchange.multiplex(Instant::now());
-        exchange
+    fn spoken() -> Arc<ConnectionActivity> {
+        let activity = Arc::new(ConnectionActivity::default());
+        activity.multiplex(Instant::now());
+        activity
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_quiet_connection_ends_and_a_busy_one_does_not() {
-        let exchange = spoken();
-        let deserves = |exchange: &Exchange| exchange.deserves(Instant::now(), IDLE, STALL);
+        let activity = spoken();
+        let idle_action = |activity: &ConnectionActivity| activity.idle_action(Instant::now(), IDLE, STALL);
         tokio::time::advance(IDLE / 2).await;
-        assert_eq!(deserves(&exchange), Deserves::More);
-        let (one, other) = (exchange.begin(), exchange.begin());
+        assert_eq!(idle_action(&activity), IdleAction::Keep);
+        let (one, other) = (activity.begin(), activity.begin());
         tokio::time::advance(IDLE * 2).await;
-        assert_eq!(deserves(&exchange), Deserves::More, "calls take as long as they take");
+        assert_eq!(idle_action(&activity), IdleAction::Keep, "calls take as long as they take");
         drop(one);
-        assert_eq!(deserves(&exchange), Deserves::More);
+        assert_eq!(idle_action(&activity), IdleAction::Keep);
         // A client that resets a call ends its turn as well.
         drop(other);
-        assert_eq!(deserves(&exchange), Deserves::More);
+        assert_eq!(idle_action(&activity), IdleAction::Keep);
         tokio::time::advance(IDLE).await;
-        assert_eq!(deserves(&exchange), Deserves::End);
+        assert_eq!(idle_action(&activity), IdleAction::Close);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_left_lying_is_the_end_though_others_are_taken() {
-        let exchange = spoken();
+        let activity = spoken();
         let long = || Response::new(Body::from(vec![7; 10 * FRAME_BYTES]));
-        let (left, mut taken) = (exchange.begin().answer(long()), exchange.begin().answer(long()));
+        let (left, mut taken) = (activity.begin().answer(long()), activity.begin().answer(long()));
         // Both may wait for each other, so one may lie for twice the time.
         for _ in 0..8 {
-            assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::More);
+            assert_eq!(activity.idle_action(Instant::now(), IDLE, STALL), IdleAction::Keep);
             tokio::time::advance(STALL / 4).await;
             assert!(taken.body_mut().frame().await.is_some());
         }
-        assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::Cut);
+        assert_eq!(activity.idle_action(Instant::now(), IDLE, STALL), IdleAction::Abort);
         drop(left);
-        assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::More);
+        assert_eq!(activity.idle_action(Instant::now(), IDLE, STALL), IdleAction::Keep);
     }
 
     #[tokio::test(start_paused = true)]
     async fn answers_that_are_taken_slowly_in_turn_go_on() {
-        let exchange = spoken();
+        let activity = spoken();
         let long = || Response::new(Body::from(vec![7; 4 * FRAME_BYTES]));
-        let mut answers: Vec<_> = (0..32).map(|_| exchange.begin().answer(long())).collect();
+        let mut answers: Vec<_> = (0..32).map(|_| activity.begin().answer(long())).collect();
         for _ in 0..4 {
             for answer in &mut answers {
                 tokio::time::advance(STALL / 2).await;
-                assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::More);
+                assert_eq!(activity.idle_action(Instant::now(), IDLE, STALL), IdleAction::Keep);
                 assert!(answer.body_mut().frame().await.is_some());
             }
         }
         // Nothing of any is soon enough, however many they are.
         tokio::time::advance(STALL).await;
-        assert_eq!(exchange.deserves(Instant::now(), IDLE, STALL), Deserves::Cut);
+        assert_eq!(activity.idle_action(Instant::now(), IDLE, STALL), IdleAction::Abort);
     }
 
     #[tokio::test]
     async fn requests_that_held_nothing_are_open_no_more() {
-        let exchange = spoken();
+        let activity = spoken();
         for _ in 0..5 {
-            drop(exchange.begin());
+            drop(activity.begin());
         }
-        assert!(!exchange.wants_key(0));
+        assert!(!activity.wants_key(0));
     }
 
     #[tokio::test]

@@ -11,7 +11,8 @@ use hyper::StatusCode;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
-use super::reply::{JOINED_BYTES, Reply, Value};
+use super::pieces::JOINED_BYTES;
+use super::reply::{Reply, Value};
 use super::request_id::{self, RequestId};
 
 /// Pieces of a long answer that are written at once.
@@ -20,7 +21,7 @@ const VECTORS: usize = 16;
 const HEAD_BYTES: usize = 4096;
 
 /// An answer that is being written.
-pub(super) struct Answer {
+pub(super) struct ResponseWriter {
     reply: Reply,
     /// Its head, and its body where that is short.
     head: Vec<u8>,
@@ -34,7 +35,7 @@ thread_local! {
     static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-impl Answer {
+impl ResponseWriter {
     /// The answer to the request `id`.
     pub(super) fn new(mut reply: Reply, id: &RequestId) -> Self {
         let mut head = ROOM.take();
@@ -95,7 +96,7 @@ impl Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for ResponseWriter {
     fn drop(&mut self) {
         let mut head = mem::take(&mut self.head);
         head.clear();
