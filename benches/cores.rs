@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use slotfront::cache::entry::Payload;
-use slotfront::cache::{Cache, CallOptions};
+use slotfront::cache::{Cache, CallOptions, Charge, NoConditions};
 use slotfront::gateway::Gateway;
 use slotfront::jsonrpc::Id;
 use slotfront::jsonrpc::envelope::{self, Element, Request};
@@ -69,7 +69,7 @@ fn asked(body: &Bytes) -> (Id, Query) {
     (call.id, query)
 }
 
-fn terms(now: Instant) -> CallOptions {
+fn options(now: Instant) -> CallOptions {
     let deadline = now + Duration::from_secs(10);
     let (caller, trace) = (Caller::default(), Trace::default());
     CallOptions { bypass: false, floor: None, deadline, coding: None, caller, trace }
@@ -77,14 +77,14 @@ fn terms(now: Instant) -> CallOptions {
 
 impl Site {
     /// A hit from its body to its reply, as the hot route does it.
-    fn call(&self, key: &str, body: &Bytes) -> usize {
+    async fn call(&self, key: &str, body: &Bytes) -> usize {
         let now = Instant::now();
         let principal = self.gateway.authenticate(key, CLIENT, None, now).expect("a key");
         let (id, query) = asked(body);
         principal.admit(&query).expect("allowed");
         principal.take(now).expect("within the limit");
-        let answer = self.cache.at_hand(&query, terms(now)).ok().expect("a hit");
-        principal.charge(&query, true);
+        let charge = Charge::new(principal.charge_on_landing(&query));
+        let answer = self.cache.answer(&query, options(now), charge, &NoConditions).await.expect("a hit");
         let Payload::Result(result) = &answer.payload else { panic!("an error") };
         let mut out = Vec::with_capacity(512);
         reply::result(&mut out, &id, &result.pieces()[0]);
@@ -114,7 +114,7 @@ impl Site {
                             if stop.load(Ordering::Relaxed) {
                                 break;
                             }
-                            std::hint::black_box(self.call(&self.keys[*key], body));
+                            std::hint::black_box(self.call(&self.keys[*key], body).await);
                             mine += 1;
                         }
                         mine
@@ -136,7 +136,10 @@ fn main() {
     let site = runtime.block_on(site());
     runtime.block_on(async {
         for body in &site.bodies {
-            site.cache.answer(&asked(body).1, terms(Instant::now())).await.expect("an answer");
+            site.cache
+                .answer(&asked(body).1, options(Instant::now()), Charge::nobody(), &NoConditions)
+                .await
+                .expect("an answer");
         }
     });
     let half = site.bodies.len() / 2;

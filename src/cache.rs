@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 pub use charge::Charge;
@@ -48,6 +48,7 @@ use generation::Generation;
 use key::Plan;
 use merge::Merger;
 pub use options::{CacheAnswer, CallOptions, Conditions, NoConditions, Room};
+use render::is_long_work;
 use serve::{Basis, Missed, Role};
 use shared::Second;
 use sizes::Sizes;
@@ -90,19 +91,12 @@ pub struct Cache {
     tasks: TaskTracker,
 }
 
-/// What the store has for a plan.
-enum Found {
-    Nothing,
-    Fresh(Arc<Entry>),
+/// The result of a look-up.
+enum CacheLookup {
+    Miss,
+    Hit(Arc<Entry>),
     Stale(Arc<Entry>),
     Expired,
-}
-
-/// A call whose answer is not at hand: how it is planned, and what was found.
-pub struct Left {
-    plan: Plan,
-    terms: CallOptions,
-    found: Found,
 }
 
 /// One caller's call, planned.
@@ -110,7 +104,7 @@ struct Asked<'a> {
     query: &'a Query,
     plan: Plan,
     why: Why,
-    terms: CallOptions,
+    options: CallOptions,
     charge: &'a Charge,
     conditions: &'a dyn Conditions,
     /// When the caller came.
@@ -122,7 +116,7 @@ struct Asked<'a> {
 impl Asked<'_> {
     /// The slot that an answer should stand for: the caller's condition, or the floor that its plan keeps.
     fn wanted(&self) -> Option<Slot> {
-        self.query.min_context_slot().max(self.terms.floor)
+        self.query.min_context_slot().max(self.options.floor)
     }
 }
 
@@ -161,51 +155,29 @@ impl Cache {
         })
     }
 
-    /// Answers `query` from what is kept, or from a node.
+    /// Answers `query` from what is kept, or from a node. The call is booked by `charge`, even if its caller goes meanwhile.
     ///
     /// # Errors
-    /// [`Error::NoUpstream`] where no node answers, [`Error::TimedOut`] where none does in time, and nothing kept may
-    /// stand in.
-    pub async fn answer(self: &Arc<Self>, query: &Query, terms: CallOptions) -> Result<CacheAnswer, Error> {
-        match self.at_hand(query, terms) {
-            Ok(answer) => Ok(answer),
-            Err(left) => self.go_on(query, left, Charge::nobody(), &NoConditions).await,
-        }
-    }
-
-    /// The first half of [`Self::answer`]: the answer where it is kept and takes no work. Most answers are, and then no
-    /// future is made.
-    ///
-    /// # Errors
-    /// No error of the call's: what [`Self::go_on`] goes on from.
-    pub fn at_hand(&self, query: &Query, terms: CallOptions) -> Result<CacheAnswer, Box<Left>> {
-        let plan = Plan::new(query, &self.frontier, &self.sizes);
-        let wanted = query.min_context_slot().max(terms.floor);
-        let found = if terms.bypass { Found::Nothing } else { self.look_up(&plan, wanted) };
-        if let Found::Fresh(entry) = &found
-            && let Some(answer) = self.hit_at_once(query, terms.coding, entry)
-        {
-            return Ok(answer);
-        }
-        Err(Box::new(Left { plan, terms, found }))
-    }
-
-    /// The second half of [`Self::answer`], for the same `query`. It is booked by `charge`, even where its caller goes.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn go_on(
+    /// [`Error::NoUpstream`] if no node answers, [`Error::TimedOut`] if none does in time, and [`Error::Overloaded`] if there
+    /// is no room for the answer, unless a kept answer may stand in.
+    pub async fn answer(
         self: &Arc<Self>,
         query: &Query,
-        left: Box<Left>,
+        options: CallOptions,
         charge: Charge,
         conditions: &dyn Conditions,
     ) -> Result<CacheAnswer, Error> {
-        let Left { plan, terms, found } = *left;
-        let why = if terms.bypass { Why::Request } else { Why::Miss };
-        let came = Instant::now();
-        let call = Asked { query, plan, why, terms, charge: &charge, conditions, came, is_anew: false };
-        let answer = self.answer_in_time(call, found).await;
+        let plan = Plan::new(query, &self.frontier, &self.sizes);
+        let why = if options.bypass { Why::Request } else { Why::Miss };
+        let (charge, came) = (&charge, Instant::now());
+        let mut call = Asked { query, plan, why, options, charge, conditions, came, is_anew: false };
+        let answer = match self.answer_in_bounds(&mut call).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                call.is_anew = true;
+                self.in_fault(&call, error).await
+            }
+        };
         match &answer {
             Ok(answer) => charge.answered(answer.outcome.is_hit()),
             Err(_) => charge.failed(),
@@ -213,85 +185,77 @@ impl Cache {
         answer
     }
 
-    /// The answer where it is not at hand, by the caller's deadline.
-    async fn answer_in_time(
-        self: &Arc<Self>,
-        mut call: Asked<'_>,
-        found: Found,
-    ) -> Result<CacheAnswer, Error> {
-        let deadline = call.terms.deadline;
-        let answer = tokio::time::timeout_at(deadline, self.answer_in_bounds(&mut call, found)).await;
-        let error = match answer {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => error,
-            Err(_) => Error::TimedOut(self.request_timeout),
-        };
-        call.is_anew = true;
-        self.in_fault(&call, error).await
-    }
-
-    /// Answers a call whose answer is not at hand. Begins anew where a node's answer comes too late, once: under load
+    /// Looks up, and asks a node for what is not held. Begins anew if the node's answer comes too late, once: under load
     /// every answer may, and nodes would be asked without end.
-    async fn answer_in_bounds(
-        self: &Arc<Self>,
-        call: &mut Asked<'_>,
-        mut found: Found,
-    ) -> Result<CacheAnswer, Error> {
+    async fn answer_in_bounds(self: &Arc<Self>, call: &mut Asked<'_>) -> Result<CacheAnswer, Error> {
         loop {
-            if !call.terms.bypass {
+            if !call.options.bypass {
+                let found = self.look_up(&call.plan, call.wanted());
                 if let Some(answer) = self.from_kept(call, &found).await? {
                     return Ok(answer);
                 }
                 call.charge.failed();
-                if matches!(found, Found::Expired) {
+                if matches!(found, CacheLookup::Expired) {
                     call.why = Why::Stale;
                 }
             }
-            let mut answer = self.from_node(call).await;
-            if let Err(Missed::Failed(Error::NoUpstream(attempts))) = &answer
-                && attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
-                && self.asks_too_much(call)
-            {
-                call.plan = Plan::new(call.query, &self.frontier, &self.sizes);
-                answer = self.from_node(call).await;
-            }
-            match answer {
+            // Boxed, so that the future of a hit is small. The clock of the deadline, too, is set for a fetch only.
+            let fetched = timeout_at(call.options.deadline, Box::pin(self.fetched(call))).await;
+            match fetched.map_err(|_| Error::TimedOut(self.request_timeout))? {
                 Ok(answer) => return Ok(answer),
                 Err(Missed::Failed(error)) => return Err(error),
                 Err(Missed::Late) if call.is_anew => return Err(Error::Overloaded),
                 Err(Missed::Late) => call.is_anew = true,
             }
-            call.terms.floor = call.terms.floor.max(call.conditions.floor());
-            if !call.terms.bypass {
-                found = self.look_up(&call.plan, call.wanted());
-            }
+            call.options.floor = call.options.floor.max(call.conditions.floor());
         }
     }
 
-    /// An answer from what was found, or from what it can be made of at once; `None` where a node is to be asked.
+    /// Asks a node, and once more for less if it was asked for more than the caller wants and that was too large.
+    async fn fetched(self: &Arc<Self>, call: &mut Asked<'_>) -> Result<CacheAnswer, Missed> {
+        let answer = self.from_node(call).await;
+        if let Err(Missed::Failed(Error::NoUpstream(attempts))) = &answer
+            && attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
+            && self.asks_too_much(call)
+        {
+            call.plan = Plan::new(call.query, &self.frontier, &self.sizes);
+            return self.from_node(call).await;
+        }
+        answer
+    }
+
+    /// Returns an answer from the entry that was found, or from one that is made of others at once. `None` if a node is to be
+    /// asked.
     async fn from_kept(
         self: &Arc<Self>,
         call: &Asked<'_>,
-        found: &Found,
+        found: &CacheLookup,
     ) -> Result<Option<CacheAnswer>, Error> {
+        let assembled = || match call.query {
+            Query::Accounts(query) => self.assembled(query, Use::Fresh, call.wanted()),
+            _ => None,
+        };
         let entry = match found {
-            Found::Fresh(entry) => Some(Arc::clone(entry)),
-            _ => match call.query {
-                Query::Accounts(query) => self.assembled(query, Use::Fresh, call.wanted()),
-                _ => None,
-            },
-        };
-        let entry = match (entry, found) {
-            (None, Found::Stale(held)) => {
-                drop(self.board(&call.plan, Demand::Any, &call.terms));
-                Some(Arc::clone(held))
+            CacheLookup::Hit(entry) => Arc::clone(entry),
+            CacheLookup::Stale(entry) => assembled().unwrap_or_else(|| {
+                drop(self.board(&call.plan, Demand::Any, &call.options));
+                Arc::clone(entry)
+            }),
+            CacheLookup::Expired | CacheLookup::Miss => {
+                let Some(list) = assembled() else { return Ok(None) };
+                list
             }
-            (entry, _) => entry,
         };
-        let Some(entry) = entry else { return Ok(None) };
         call.charge.answered(true);
-        match self.deliver(call, &entry, Basis::Kept).await {
-            // What is kept but cannot be read is as good as nothing.
+        let answer = self.deliver(call, &entry, Basis::Kept);
+        let answer = if is_long_work(call.query, &entry) {
+            let in_time = timeout_at(call.options.deadline, answer).await;
+            in_time.unwrap_or(Err(Error::TimedOut(self.request_timeout)))
+        } else {
+            answer.await
+        };
+        match answer {
+            // An entry that cannot be read is as good as none.
             Err(Error::NoUpstream(_)) => Ok(None),
             answer => answer,
         }
@@ -318,7 +282,7 @@ impl Cache {
         let (own, commitment) = (call.query.min_context_slot(), call.query.commitment());
         // No node is known to be at a floor above the frontier: there, what lands first is taken.
         let reached = |floor: &Slot| commitment.is_some_and(|c| self.frontier.slot(c) >= *floor);
-        let floor = call.terms.floor.filter(reached);
+        let floor = call.options.floor.filter(reached);
         let last = floor.map_or(Demand::Any, Demand::Reached);
         if call.why == Why::Request {
             let landed = self.flown_alone(call, own.map_or(last, Demand::Own)).await?;

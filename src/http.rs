@@ -1,36 +1,38 @@
 //! The public listener: accept loop, routes, body limits, content types, CORS, compression, headers.
 //!
-//! Beside `admin`, and `app` which starts that one, the only room that knows axum. The hot route, `POST /v3/<API_KEY>`, is one plain function:
-//! the fast path calls it for plain requests of HTTP/1.1, hyper for all others; axum's router has the rest. The surprise is the order of checks, which is a node's: verb, content type,
-//! size, UTF-8, and only then JSON-RPC, each with a node's own status and text.
+//! Beside `admin`, and `app` which starts that one, the only room that knows axum. The hot route, `POST /v3/<API_KEY>`, is
+//! [`request::serve`]: the fast path calls it for plain requests of HTTP/1.1, and [`serve`] for all that hyper has read.
+//! axum's router has the other routes. The order of checks is a node's: verb, content type, size, UTF-8, and only then
+//! JSON-RPC, each with a node's own status and text.
 
 mod accept_encoding;
 pub mod access;
-mod batch;
 mod body;
 mod call;
 mod caller;
 mod client_ip;
 mod connection_activity;
+mod context;
 pub mod cors;
 pub mod encoding;
 pub mod ends;
 mod farewell;
 mod fast_path;
 pub mod fields;
-mod further;
 mod in_flight;
 pub mod listener;
 mod outgoing;
+mod passthrough;
 pub mod pieces;
 mod places;
 mod proxy_protocol;
 pub mod reply;
+mod request;
 mod request_id;
 mod requests;
 mod response_writer;
+mod responses;
 pub mod rest;
-pub mod rpc;
 pub mod signal;
 mod socket;
 mod stream;
@@ -124,7 +126,7 @@ async fn post(front: &Arc<Front>, caller: &Caller, key: &str, is_json: bool, bod
         return if body::passes(front, body).await { refusal } else { refusal.last() };
     }
     match body::read(front, body).await {
-        Ok(body) => rpc::serve(front, caller, key, &body, started).reply().await,
+        Ok(body) => request::serve(front, caller, key, &body, started).await,
         Err(refusal) => *refusal,
     }
 }

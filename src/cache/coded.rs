@@ -62,31 +62,37 @@ impl Compressor {
 }
 
 impl Cache {
-    /// `payload`, which `entry` gave, in the coding that the caller takes; `None` where it goes out plain.
+    /// Returns `payload`, which `entry` gave, in the coding that the caller takes; `None` if it goes out plain. The second
+    /// value is true if that took a wait.
     pub(super) async fn coded(
         self: &Arc<Self>,
         call: &Asked<'_>,
         entry: &Arc<Entry>,
         payload: &Payload,
-    ) -> Option<Arc<Coded>> {
-        let (coding, Payload::Result(body)) = (call.terms.coding?, payload) else { return None };
+    ) -> (Option<Arc<Coded>>, bool) {
+        let (Some(coding), Payload::Result(body)) = (call.options.coding, payload) else {
+            return (None, false);
+        };
         if !coding::is_worth(body.len()) {
-            return None;
+            return (None, false);
         }
-        let until = call.terms.deadline.min(Instant::now() + WAITS_AT_MOST);
-        if !is_as_kept(call.query, entry) {
-            let text = body.clone();
-            let work = move || Coded::new(coding, &text.whole()).map(Arc::new);
-            return timeout_at(until, self.compressor.compress(body.len(), work)).await.ok().flatten();
+        let is_kept = is_as_kept(call.query, entry);
+        if is_kept && let Some(coded) = entry.coded.made(coding) {
+            return (Some(Arc::clone(coded)), false);
         }
-        if let Some(coded) = entry.coded.made(coding) {
-            return Some(Arc::clone(coded));
-        }
-        // A task of its own, so that it is not begun again where the caller is gone.
-        let (cache, query) = (Arc::clone(self), call.query.clone());
-        let (entry, body) = (Arc::clone(entry), body.clone());
-        let kept = self.tasks.spawn(async move { cache.keep_coded(&query, &entry, coding, body).await });
-        timeout_at(until, kept).await.ok()?.ok()?
+        let until = call.options.deadline.min(Instant::now() + WAITS_AT_MOST);
+        let body = body.clone();
+        let coded = if is_kept {
+            // A task of its own, so that it is not begun again where the caller is gone.
+            let (cache, query, entry) = (Arc::clone(self), call.query.clone(), Arc::clone(entry));
+            let kept = self.tasks.spawn(async move { cache.keep_coded(&query, &entry, coding, body).await });
+            timeout_at(until, kept).await.ok().and_then(Result::ok).flatten()
+        } else {
+            let bytes = body.len();
+            let work = move || Coded::new(coding, &body.whole()).map(Arc::new);
+            timeout_at(until, self.compressor.compress(bytes, work)).await.ok().flatten()
+        };
+        (coded, true)
     }
 
     /// The text of `entry`, which is `body`, in `coding`: made once, for all who come meanwhile, and kept.

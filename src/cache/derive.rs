@@ -128,8 +128,8 @@ impl Cache {
         }
         let rest = Query::Accounts(AccountsQuery { pubkeys: missing.into(), ..query.clone() });
         let plan = Plan::new(&rest, &self.frontier, &self.sizes);
-        let terms = CallOptions { coding: None, ..call.terms.clone() };
-        let rest = Asked { query: &rest, plan, terms, ..*call };
+        let options = CallOptions { coding: None, ..call.options.clone() };
+        let rest = Asked { query: &rest, plan, options, ..*call };
         let fetched = match Box::pin(self.from_node(&rest)).await {
             Ok(fetched) => fetched,
             Err(Missed::Late) => return Err(Missed::Late),

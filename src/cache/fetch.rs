@@ -78,14 +78,19 @@ pub(super) enum Demand {
 }
 
 impl Cache {
-    /// Joins the flight for `plan` and `demand`, or leads one, which then is the caller's whose `terms` these are.
-    pub(super) fn board(self: &Arc<Self>, plan: &Plan, demand: Demand, terms: &CallOptions) -> Seat<Landing> {
-        let (cache, lead, leader) = (Arc::clone(self), plan.clone(), terms.clone());
+    /// Joins the flight for `plan` and `demand`, or leads one, which then has the caller's `options`.
+    pub(super) fn board(
+        self: &Arc<Self>,
+        plan: &Plan,
+        demand: Demand,
+        options: &CallOptions,
+    ) -> Seat<Landing> {
+        let (cache, lead, leader) = (Arc::clone(self), plan.clone(), options.clone());
         let fly = move || {
             let (cache, plan) = (Arc::clone(&cache), lead.clone());
             // The flight's own deadline: callers who came late may wait as long as the one who led.
             let deadline = Instant::now() + cache.request_timeout;
-            let terms = CallOptions { deadline, ..leader.clone() };
+            let options = CallOptions { deadline, ..leader.clone() };
             async move {
                 if demand == Demand::Any
                     && let Some(found) = cache.without_a_node(&plan).await
@@ -97,13 +102,13 @@ impl Cache {
                 {
                     return Ok(Landed::Found(entry, None));
                 }
-                cache.fetch(&plan, demand, terms).await
+                cache.fetch(&plan, demand, options).await
             }
         };
         self.flights.join(&(plan.key.clone(), demand, self.generation.number()), fly, worth_another_try)
     }
 
-    /// Waits for a flight; `None` where the answer does not meet this caller's terms: below `wanted`, or too old.
+    /// Waits for a flight; `None` where the answer does not serve this caller: below `wanted`, or too old.
     pub(super) async fn by_flight(
         self: &Arc<Self>,
         call: &Asked<'_>,
@@ -141,15 +146,15 @@ impl Cache {
     }
 
     async fn flown(self: &Arc<Self>, call: &Asked<'_>, demand: Demand) -> Result<(Landed, bool), Error> {
-        let seat = self.board(&call.plan, demand, &call.terms);
+        let seat = self.board(&call.plan, demand, &call.options);
         let leads = seat.leads;
         Ok((Self::aboard(call, seat).await?, leads))
     }
 
     /// Asks the pool in a flight of this caller's own, past what is kept.
     pub(super) async fn flown_alone(self: &Arc<Self>, call: &Asked<'_>, demand: Demand) -> Landing {
-        let (cache, plan, terms) = (Arc::clone(self), call.plan.clone(), call.terms.clone());
-        let fly = async move { cache.fetch(&plan, demand, terms).await };
+        let (cache, plan, options) = (Arc::clone(self), call.plan.clone(), call.options.clone());
+        let fly = async move { cache.fetch(&plan, demand, options).await };
         Self::aboard(call, self.flights.alone(fly)).await
     }
 
@@ -162,7 +167,7 @@ impl Cache {
     }
 
     /// Asks the pool, judges the answer and keeps it.
-    pub(super) async fn fetch(&self, plan: &Plan, demand: Demand, terms: CallOptions) -> Landing {
+    pub(super) async fn fetch(&self, plan: &Plan, demand: Demand, options: CallOptions) -> Landing {
         let commitment = plan.upstream.commitment();
         let shown = self.floor(&plan.key, Instant::now());
         let held = self.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot);
@@ -181,7 +186,7 @@ impl Cache {
         let alone = own.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(own);
         let generation = self.generation.number();
-        let CallOptions { deadline, caller, trace, .. } = terms;
+        let CallOptions { deadline, caller, trace, .. } = options;
         let ask = UpstreamRequest { query, floor: held.max(floor), prefer, alone, deadline, caller, trace };
         let reply = match &plan.upstream {
             Query::Account(account) if demand == Demand::Any && self.pool.merges() => {

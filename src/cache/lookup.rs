@@ -12,7 +12,7 @@ use super::fetch::Landed;
 use super::freshness::Freshness;
 use super::key::{Key, Plan};
 use super::serve::Basis;
-use super::{Asked, Cache, CacheAnswer, Found};
+use super::{Asked, Cache, CacheAnswer, CacheLookup};
 use crate::error::Error;
 use crate::methods::{Query, Slot};
 use crate::telemetry::StaleCause;
@@ -22,7 +22,7 @@ const TURN_COMES_WITHIN: Duration = Duration::from_millis(50);
 
 impl Cache {
     /// What is kept for `plan`, as far as it reaches the slot that the caller wants.
-    pub(super) fn look_up(&self, plan: &Plan, wanted: Option<Slot>) -> Found {
+    pub(super) fn look_up(&self, plan: &Plan, wanted: Option<Slot>) -> CacheLookup {
         self.judged(plan, wanted, |cause| self.metrics.cache_stale.at(cause).inc())
     }
 
@@ -32,9 +32,9 @@ impl Cache {
         plan: &Plan,
         wanted: Option<Slot>,
         mut not_fresh: impl FnMut(StaleCause),
-    ) -> Found {
+    ) -> CacheLookup {
         let now = Instant::now();
-        let mut found = Found::Nothing;
+        let mut found = CacheLookup::Miss;
         for held in self.candidates(plan).into_iter().flatten() {
             // Another answer may have shown one of its accounts at a higher slot.
             let (lowest, floor) = self.floors_under(&plan.key, now);
@@ -45,17 +45,17 @@ impl Cache {
             match self.rules.judge(&held.stamp, &self.frontier, now) {
                 Freshness::Fresh => {
                     self.shows(plan, held.stamp.slot, lowest);
-                    return Found::Fresh(held);
+                    return CacheLookup::Hit(held);
                 }
                 Freshness::Stale(cause) => {
                     not_fresh(cause);
                     self.shows(plan, held.stamp.slot, lowest);
-                    found = Found::Stale(held);
+                    found = CacheLookup::Stale(held);
                 }
                 Freshness::Expired(cause) => {
                     not_fresh(cause);
-                    if !matches!(found, Found::Stale(_)) {
-                        found = Found::Expired;
+                    if !matches!(found, CacheLookup::Stale(_)) {
+                        found = CacheLookup::Expired;
                     }
                 }
             }
@@ -66,7 +66,7 @@ impl Cache {
     /// What needs no node: an earlier flight may have landed between the caller's look-up and its boarding, and an
     /// answer may follow from a kept one.
     pub(super) async fn without_a_node(&self, plan: &Plan) -> Option<Landed> {
-        if let Found::Fresh(held) = self.judged(plan, None, |_| ()) {
+        if let CacheLookup::Hit(held) = self.judged(plan, None, |_| ()) {
             let key = self.elsewhere(plan, &held);
             return Some(Landed::Found(held, key));
         }
@@ -158,6 +158,6 @@ impl Cache {
         {
             return Some(list);
         }
-        self.derive_kept(&call.plan, usage, call.terms.deadline).await
+        self.derive_kept(&call.plan, usage, call.options.deadline).await
     }
 }

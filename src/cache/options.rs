@@ -1,4 +1,4 @@
-//! The terms on which the cache is asked, and the answer that it gives.
+//! The options of a call to the cache, and the answer that it gives.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::methods::Slot;
 use crate::pool::Caller;
 use crate::telemetry::{Outcome, Trace};
 
-/// What a caller asks of the cache beside the query.
+/// The options of a call beside the query.
 #[derive(Debug, Clone)]
 pub struct CallOptions {
     /// Go past the cache (the answer is kept all the same).

@@ -12,10 +12,9 @@ use super::entry::{Entry, Kept, Payload, Stamp};
 use super::fetch::Landed;
 use super::freshness::Freshness;
 use super::key::Plan;
-use super::render::{is_as_kept, is_long_work, most_written, written};
+use super::render::{is_long_work, most_written, written};
 use super::status::{CacheStatus, Why};
 use super::{Asked, Cache, CacheAnswer, Demand};
-use crate::coding::{self, Coding};
 use crate::config::Assemble;
 use crate::error::Error;
 use crate::methods::{Commitment, Query};
@@ -110,33 +109,8 @@ impl Cache {
         self.deliver(call, entry, basis).await?.ok_or(Missed::Late)
     }
 
-    /// An answer from what is kept, at once; `None` where making it takes longer, or cannot be done.
-    pub(super) fn hit_at_once(
-        &self,
-        query: &Query,
-        coding: Option<Coding>,
-        entry: &Arc<Entry>,
-    ) -> Option<CacheAnswer> {
-        let stamp = &entry.stamp;
-        if is_long_work(query, entry) {
-            return None;
-        }
-        let (payload, derived) = written(query, entry).ok()?;
-        let coded = match coding.filter(|_| coding::is_worth(payload.len())) {
-            Some(coding) if is_as_kept(query, entry) => Some(Arc::clone(entry.coded.made(coding)?)),
-            Some(_) => return None,
-            None => None,
-        };
-        self.observe_lag(query, stamp);
-        let ttl_s = self.rules.ttl_left_s(stamp, Instant::now()).max(0);
-        let status = CacheStatus::Hit { ttl_s, derived, stale: false };
-        let outcome = if derived { Outcome::Derived } else { Outcome::Hit };
-        self.verifier.maybe(&self.pool, &self.tasks, query, stamp, &payload);
-        Some(CacheAnswer { payload, stamp: *stamp, status, outcome, coded })
-    }
-
-    /// The answer as this caller gets it. Where it takes long to make, it waits for its turn, by the caller's deadline and
-    /// with room for its bytes; `None` where the entry may not serve the call any more by then.
+    /// Returns an entry as the answer that this caller gets. If that takes long to make, it waits for its turn, by the
+    /// caller's deadline and with room for its bytes. `None` if the entry may not serve the call any more by then.
     pub(super) async fn deliver(
         self: &Arc<Self>,
         call: &Asked<'_>,
@@ -149,7 +123,7 @@ impl Cache {
         let written = if is_long {
             // Before the wait: what there is no room for does not queue.
             room = Some(call.conditions.room(most_written(query, entry)).ok_or(Error::Overloaded)?);
-            let turn = timeout_at(call.terms.deadline, Arc::clone(&self.makers).acquire_owned()).await;
+            let turn = timeout_at(call.options.deadline, Arc::clone(&self.makers).acquire_owned()).await;
             let Ok(Ok(turn)) = turn else { return Err(Error::TimedOut(self.request_timeout)) };
             // What is too old by now takes no work.
             if !self.is_in_bounds(call, &entry.stamp, basis, since) || self.goes_back(call, entry, basis) {
@@ -170,8 +144,8 @@ impl Cache {
         };
         // What a node wrote amiss is as good as no answer.
         let (payload, derived) = written.map_err(|_| Error::NoUpstream(Vec::new()))?;
-        let coded = self.coded(call, entry, &payload).await;
-        let waited = is_long || call.terms.coding.is_some();
+        let (coded, coding_waited) = self.coded(call, entry, &payload).await;
+        let waited = is_long || coding_waited;
         let basis = match basis {
             // However long the work takes, an answer that was asked for since the caller came is one.
             Basis::Own(..) => basis,
@@ -179,7 +153,8 @@ impl Cache {
             _ if entry.stamp.sent_at >= call.came => Basis::Own(CacheStatus::Collapsed, Outcome::Collapsed),
             _ => return Ok(None),
         };
-        if self.goes_back(call, entry, basis) {
+        // A kept entry that has not waited was looked up just now.
+        if (waited || !matches!(basis, Basis::Kept)) && self.goes_back(call, entry, basis) {
             return Ok(None);
         }
         let Some((status, outcome)) = self.status(&entry.stamp, basis) else { return Ok(None) };
@@ -195,7 +170,7 @@ impl Cache {
             self.observe_lag(query, &entry.stamp);
         }
         if matches!((basis, outcome), (Basis::Kept | Basis::Found, Outcome::Stale)) {
-            drop(self.board(&call.plan, Demand::Any, &call.terms));
+            drop(self.board(&call.plan, Demand::Any, &call.options));
         }
         // Whoever gets the answer counts it from here on.
         drop(room);

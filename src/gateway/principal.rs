@@ -262,11 +262,6 @@ impl Principal {
         Error::Limited { limit, reason: reason.as_str(), retry_after }
     }
 
-    /// Books what the call cost.
-    pub fn charge(&self, query: &Query, hit: bool) {
-        self.book(plan::units(&self.units, query, hit));
-    }
-
     /// Books a call that is not answered yet, once it is told whether the answer is a hit; its caller may have gone by then.
     pub fn charge_on_landing(self: &Arc<Self>, query: &Query) -> impl FnOnce(bool) + Send + Sync + use<> {
         let (principal, hit, miss) =

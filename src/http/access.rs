@@ -48,7 +48,7 @@ impl Sampled {
     }
 }
 
-/// How one call ended.
+/// The outcome of one call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallOutcome {
     pub(super) method: Option<Method>,

@@ -47,17 +47,17 @@ struct State {
     answering: usize,
     /// The most that `answering` has been. HTTP/2's answers go out in turn, so each waits for that many.
     crowd: u32,
-    /// Since when HTTP/2 is spoken and no request is being answered.
+    /// The time since which HTTP/2 is spoken and no request is being answered.
     quiet: Option<Instant>,
     /// HTTP/2 is spoken.
     multiplexed: bool,
-    /// Of HTTP/2: when something of each unfinished answer was last taken.
+    /// Of HTTP/2: the time at which the client last took something of each unfinished answer.
     taken: BTreeMap<u64, Instant>,
-    /// Of HTTP/2: a request of the connection had a good key.
+    /// True if HTTP/2 is spoken and a request of the connection had a good key.
     key_shown: bool,
-    /// Of HTTP/1.1: an answer has said that the connection closes.
+    /// True if HTTP/1.1 is spoken and an answer has said that the connection closes.
     last_answer: bool,
-    /// Of answers that hyper has, but not yet the kernel.
+    /// The permits of answers that hyper has, but the kernel has not yet.
     unwritten: Vec<Holds>,
 }
 
@@ -73,14 +73,14 @@ pub(super) struct RequestGuard {
 }
 
 impl ConnectionActivity {
-    /// HTTP/2 is spoken from now on: heads come whenever the client likes.
+    /// Notes that HTTP/2 is spoken from now on: heads come whenever the client likes.
     pub(super) fn multiplex(&self, now: Instant) {
         let mut state = self.state();
         state.multiplexed = true;
         state.quiet = Some(now);
     }
 
-    /// A request head was read.
+    /// Notes that a request head was read.
     pub(super) fn begin(self: &Arc<Self>) -> RequestGuard {
         let mut state = self.state();
         state.heads += 1;
@@ -91,7 +91,7 @@ impl ConnectionActivity {
         RequestGuard { activity: Arc::clone(self), number, multiplexed, holds: Holds::default() }
     }
 
-    /// True if more than `most` requests are not answered to the end, and no key was shown that accounts for them.
+    /// Returns true if more than `most` requests are not answered to the end, and no key was shown that accounts for them.
     pub(super) fn wants_key(&self, most: usize) -> bool {
         let state = self.state();
         !state.key_shown && state.answering + state.unwritten.len() > most
@@ -102,13 +102,13 @@ impl ConnectionActivity {
         self.state().key_shown = true;
     }
 
-    /// The number of the head that the client is to send now; `None` while it is our turn, or both sides'.
+    /// Returns the number of the head that the client is to send now; `None` while an answer is due, and over HTTP/2.
     pub(super) fn awaited_head(&self) -> Option<u64> {
         let state = self.state();
         (state.answering == 0 && !state.multiplexed).then_some(state.heads)
     }
 
-    /// True if an answer over HTTP/1.1 has said that it is the connection's last. `reads_no_further` says that hyper has not
+    /// Returns true if an answer over HTTP/1.1 has said that it is the connection's last. `reads_no_further` says that hyper has not
     /// asked for another request since its last writing: hyper then ends the connection on its own account, after a
     /// caller's own close, over HTTP/1.0, or because it refused a head.
     pub(super) fn last_answer_is_given(&self, reads_no_further: bool) -> bool {
@@ -116,7 +116,7 @@ impl ConnectionActivity {
         !state.multiplexed && (state.last_answer || reads_no_further)
     }
 
-    /// Everything that hyper had is with the kernel.
+    /// Returns the permits of all that hyper has written: the kernel has it now.
     pub(super) fn flushed(&self) {
         let written = std::mem::take(&mut self.state().unwritten);
         drop(written);
@@ -184,7 +184,7 @@ impl Drop for RequestGuard {
 /// An answer's body. To drop it ends the request.
 pub(super) struct PacedBody {
     body: Body,
-    /// Of HTTP/2: bytes that the body gave, and the connection has not taken yet.
+    /// Bytes that the body gave and HTTP/2 has not taken yet.
     ahead: Bytes,
     guard: RequestGuard,
 }

@@ -1,12 +1,12 @@
 //! The fast path: plain requests of HTTP/1.1 to the hot route, read and answered on the socket itself.
 //!
 //! Most requests are alike: a POST whose length is given, of a few hundred bytes, on a connection that is kept. For these
-//! hyper's general machine is most of what a hit costs. Whatever is not plain (chunks, an expectation, an origin, another
-//! route, a fault) is left to hyper with every byte that was read, and the connection stays there. So this reads a
-//! subset, decides no refusal of HTTP itself, and two readers never differ on where a request ends.
+//! hyper's general machine is most of the cost of a hit. Everything that is not plain (chunks, an expectation, an origin,
+//! another route, a fault) is left to hyper with every byte that was read, and the connection stays there. The fast path
+//! reads a subset and decides no refusal of HTTP itself, so that two readers never differ on where a request ends.
 //!
 //! A connection's clocks and signals cost a request nothing: they are looked at when the task is woken and there is
-//! nothing to read.
+//! nothing to read. A connection that idles has no buffer and no request's future.
 
 mod head;
 
@@ -24,12 +24,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
 use super::ends::{Ends, IDLE_TIMEOUT};
-use super::reply::Reply;
-use super::request_id::RequestId;
 use super::response_writer::ResponseWriter;
-use super::rpc::{self, Served};
 use super::signal::Given;
-use super::{Front, body};
+use super::{Front, body, request};
 use head::{Head, Plain};
 
 /// Room for a usual request, so that most come with one read.
@@ -37,73 +34,70 @@ const READ_BYTES: usize = 4096;
 /// A longer body is no usual one; also what is read ahead of a client that does not wait for its answers.
 const MAX_BODY: usize = 64 * 1024;
 
-/// How a connection left the fast path.
+/// The way in which a connection left the fast path.
 pub(super) enum After {
-    /// It is over.
+    /// The connection is over.
     Ended,
-    /// Its last answer is written.
+    /// The last answer is written.
     Answered,
     /// hyper goes on, from what was read and not served.
     Hyper {
-        /// What was read.
+        /// The bytes that were read and not served.
         read: Bytes,
-        /// Whether nothing was served yet.
+        /// True if nothing was served yet.
         first: bool,
     },
 }
 
-/// One connection on the fast path. It is small, and what it reads and writes with is the thread's: of a connection that has
-/// been idle everything has to be fetched from memory first.
+/// One connection on the fast path. It is small, and its buffers are the thread's: everything that an idle connection owns
+/// has to be fetched from memory first.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Connection<'a, S> {
     front: &'a Arc<Front>,
     socket: &'a mut S,
-    /// The address that the connection is from, as [`super::serve`] takes it.
+    /// The address that the connection is from.
     peer: Option<IpAddr>,
-    /// What was read and not served; while there is nothing, it has no room of its own.
+    /// The bytes that were read and not served. Without any, the connection has no buffer of its own.
     read: BytesMut,
-    /// The client has said that it sends no more, while calls of its were waiting.
+    /// True if the client has said that it sends no more, while its calls were waiting.
     ended: bool,
-    /// Nothing was served yet.
+    /// True if nothing was served yet.
     first: bool,
-    /// A head has begun.
+    /// True if a head has begun.
     begun: bool,
     ends: &'a Ends,
     silence: Given,
-    /// When more was read, or began to be waited for, whichever was later.
+    /// The time of the last read, or at which the wait for the next began, whichever was later.
     since: Instant,
-    /// When waiting for more to read ends.
+    /// The end of the wait for more to read.
     due: Instant,
     /// Fires at `due` or before, and is then set anew.
     clock: Pin<Box<Sleep>>,
-    /// When it fires, which can be seen without a look at it.
+    /// The time at which `clock` fires, known without a look at it.
     clock_at: Instant,
-    /// Whether the task's waker is with `clock` and `silence`.
+    /// True if `clock` and `silence` have the task's waker.
     registered: bool,
-    /// Whether the task waits for more to read, so that it was woken for something.
+    /// True while the task is parked on a read.
     waits: bool,
 }
 
-/// What waiting for more to read came to.
+/// The result of a wait for more to read.
 enum More {
     Read,
-    /// The client is gone, or was waited for in vain.
+    /// The client is gone, or did not send anything in time.
     End,
 }
 
-/// What a connection has come to.
+/// The next thing to do on a connection.
 enum Next {
-    After(After),
-    /// A request's body is still to be read.
-    Body(Box<Plain>),
-    /// An answer is on its way, to the request of this id.
-    Answer(Pin<Box<dyn Future<Output = Reply> + Send>>, Box<RequestId>),
-    /// An answer is still to be written.
-    Written(Box<ResponseWriter>),
+    /// A request whose head was read.
+    Request(Plain),
+    /// The connection leaves the fast path.
+    Leave(After),
 }
 
 thread_local! {
-    /// Room to read into, for whichever connection has something to read.
+    /// The buffer to read into, for any connection that has something to read.
     static READ: Cell<BytesMut> = Cell::default();
 }
 
@@ -138,134 +132,98 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
         waits: false,
     };
     loop {
-        let next = std::future::poll_fn(|cx| connection.poll_next(cx)).await?;
-        // Boxed, so that a connection is small while it idles.
-        let after = match next {
-            Next::After(after) => Some(after),
-            next => Box::pin(connection.go_on(next)).await?,
+        let plain = match std::future::poll_fn(|cx| connection.poll_head(cx)).await? {
+            Next::Request(plain) => plain,
+            Next::Leave(after) => return Ok(after),
         };
-        if let Some(after) = after {
+        // Boxed, so that a connection is small while it idles.
+        if let Some(after) = Box::pin(connection.answer(plain)).await? {
             return Ok(after);
         }
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
-    /// Serves what comes as long as nothing has to be waited for but the next request.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
+    /// Waits for the head of the next request.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
         loop {
-            let plain = match head::head(&self.read, self.front, self.peer) {
-                Head::Plain(plain) => plain,
-                Head::Other => return Poll::Ready(Ok(Next::After(self.leave()))),
-                Head::Partial => {
-                    // A head that has begun must end.
-                    if !self.begun && !self.read.is_empty() {
-                        self.begun = true;
-                        self.wait(self.front.config.server.header_timeout);
-                    }
-                    match ready!(self.poll_more(cx))? {
-                        More::Read => continue,
-                        More::End => return Poll::Ready(Ok(Next::After(After::Ended))),
-                    }
-                }
-            };
-            if self.read.len() < plain.body.end {
-                return Poll::Ready(Ok(Next::Body(Box::new(plain))));
+            match head::head(&self.read, self.front, self.peer) {
+                Head::Plain(plain) => return Poll::Ready(Ok(Next::Request(plain))),
+                Head::Other => return Poll::Ready(Ok(Next::Leave(self.leave()))),
+                Head::Partial => {}
             }
-            let reply = match self.begin(&plain, self.since) {
-                Served::Now(reply) => reply,
-                Served::Later(reply) => {
-                    return Poll::Ready(Ok(Next::Answer(reply, Box::new(plain.caller.id))));
-                }
-            };
-            let mut answer = self.answer(reply, &plain.caller.id);
-            match answer.poll_written(self.socket, cx) {
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Ready(Ok(true)) => {}
-                Poll::Ready(Ok(false)) | Poll::Pending => {
-                    return Poll::Ready(Ok(Next::Written(Box::new(answer))));
-                }
+            // A head that has begun must end.
+            if !self.begun && !self.read.is_empty() {
+                self.begun = true;
+                self.wait(self.front.config.server.header_timeout);
             }
-            if self.ends_after(answer) {
-                return Poll::Ready(Ok(Next::After(After::Answered)));
+            match ready!(self.poll_more(cx))? {
+                More::Read => {}
+                More::End => return Poll::Ready(Ok(Next::Leave(After::Ended))),
             }
         }
     }
 
-    /// Goes on with what has to be waited for: how the connection leaves the fast path, if it does.
-    async fn go_on(&mut self, next: Next) -> io::Result<Option<After>> {
-        let mut answer = match next {
-            Next::After(after) => return Ok(Some(after)),
-            Next::Written(answer) => *answer,
-            Next::Answer(reply, id) => {
+    /// Answers a request whose head was read. Returns how the connection leaves the fast path, if it does.
+    async fn answer(&mut self, plain: Plain) -> io::Result<Option<After>> {
+        let started = self.since;
+        let mut reply = match self.body(&plain).await {
+            Ok(true) => {
+                let read = self.read.split_to(plain.body.end).freeze();
+                let key = str::from_utf8(&read[plain.key.clone()]).unwrap_or_default();
+                let body = read.slice(plain.body.clone());
+                let reply = request::serve(self.front, &plain.caller, key, &body, started);
                 let Some(reply) = self.while_there(reply).await else { return Ok(Some(After::Ended)) };
-                self.answer(reply, &id)
+                reply
             }
-            Next::Body(plain) => {
-                let started = self.since;
-                self.wait(self.front.config.server.body_timeout);
-                let reply = loop {
-                    if self.read.len() >= plain.body.end {
-                        let serving = self.begin(&plain, started).reply();
-                        let Some(reply) = self.while_there(serving).await else {
-                            return Ok(Some(After::Ended));
-                        };
-                        break reply;
-                    }
-                    match std::future::poll_fn(|cx| self.poll_more(cx)).await {
-                        Ok(More::Read) => {}
-                        // hyper meets the same end, and has an answer to it.
-                        Ok(More::End) => return Ok(Some(self.leave())),
-                        Err(error) if error.kind() == ErrorKind::TimedOut => break body::late(),
-                        Err(error) => return Err(error),
-                    }
-                };
-                self.answer(reply, &plain.caller.id)
-            }
+            // hyper meets the same end, and has an answer to it.
+            Ok(false) => return Ok(Some(self.leave())),
+            Err(error) if error.kind() == ErrorKind::TimedOut => body::late(),
+            Err(error) => return Err(error),
         };
-        answer.written(self.socket, self.front.config.server.write_timeout).await?;
-        Ok(self.ends_after(answer).then_some(After::Answered))
+        reply.last |= self.ends.answer_is_last();
+        let is_last = reply.last;
+        let mut writer = ResponseWriter::new(reply, &plain.caller.id);
+        writer.write_all(self.socket, self.front.config.server.write_timeout).await?;
+        // The permit is held until the kernel has the response.
+        drop(writer);
+        (self.first, self.begun) = (false, false);
+        self.wait(IDLE_TIMEOUT);
+        Ok(is_last.then_some(After::Answered))
     }
 
-    /// hyper goes on.
+    /// Waits until the body was read. Returns false if the client ends before that.
+    ///
+    /// # Errors
+    /// The socket's; [`ErrorKind::TimedOut`] if the body takes too long.
+    async fn body(&mut self, plain: &Plain) -> io::Result<bool> {
+        if self.read.len() < plain.body.end {
+            self.wait(self.front.config.server.body_timeout);
+        }
+        while self.read.len() < plain.body.end {
+            match std::future::poll_fn(|cx| self.poll_more(cx)).await? {
+                More::Read => {}
+                More::End => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Leaves the connection to hyper.
     fn leave(&mut self) -> After {
         After::Hyper { read: mem::take(&mut self.read).freeze(), first: self.first }
     }
 
-    /// Serves the request whose head is `plain`, which came at `started` and was read.
-    fn begin(&mut self, plain: &Plain, started: Instant) -> Served {
-        let request = self.read.split_to(plain.body.end).freeze();
-        let key = str::from_utf8(&request[plain.key.clone()]).unwrap_or_default();
-        let body = request.slice(plain.body.clone());
-        rpc::serve(self.front, &plain.caller, key, &body, started)
-    }
-
-    /// The answer to the request `id`, to be written.
-    fn answer(&self, mut reply: Reply, id: &RequestId) -> ResponseWriter {
-        reply.last |= self.ends.answer_is_last();
-        ResponseWriter::new(reply, id)
-    }
-
-    /// Whether the connection ends with this answer, which is written.
-    fn ends_after(&mut self, answer: ResponseWriter) -> bool {
-        let last = answer.is_last();
-        // The place in flight was held until the kernel had the answer.
-        drop(answer);
-        (self.first, self.begun) = (false, false);
-        self.wait(IDLE_TIMEOUT);
-        last
-    }
-
-    /// From now on more is waited for, for `time`.
+    /// Begins to wait for more, for `time`.
     fn wait(&mut self, time: Duration) {
         self.since = Instant::now();
         (self.due, self.waits) = (self.since + time, false);
     }
 
-    /// More to read, waited for until `due`, and for what begins while silence is still waited for.
+    /// Waits for more to read until `due`, or until idle connections end.
     ///
     /// # Errors
-    /// The socket's; [`ErrorKind::TimedOut`] where something had begun to come.
+    /// The socket's; [`ErrorKind::TimedOut`] if a request had begun to come.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<More>> {
         if let Poll::Ready(read) = self.poll_read(cx)? {
             (self.since, self.waits) = (Instant::now(), false);
@@ -301,7 +259,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the request took too long")))
     }
 
-    /// Reads into the thread's room, which stays with the connection only while something is in it.
+    /// Reads into the thread's buffer, which stays with the connection only while something is in it.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.read.is_empty() {
             if self.read.capacity() == 0 {
@@ -323,17 +281,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         read
     }
 
-    /// What `serving` gives, or nothing once the client is gone.
+    /// Returns the output of `serving`, or `None` once the client is gone.
     async fn while_there<T>(&mut self, serving: impl Future<Output = T>) -> Option<T> {
         let mut serving = pin!(serving);
         std::future::poll_fn(|cx| {
             if let Poll::Ready(served) = serving.as_mut().poll(cx) {
                 return Poll::Ready(Some(served));
             }
-            // What comes ahead of time is kept, up to a bound.
+            // Bytes that come ahead of time are kept, up to a bound.
             while !self.ended && self.read.len() < MAX_BODY {
                 match ready!(self.poll_read(cx)) {
-                    // Who has sent more, and then no more, still waits for its answers.
+                    // A client that has sent more requests before its end still waits for the answers.
                     Ok(0) if !self.read.is_empty() => self.ended = true,
                     Ok(0) | Err(_) => return Poll::Ready(None),
                     Ok(_) => {}

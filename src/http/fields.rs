@@ -33,7 +33,7 @@ pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
-/// The first `most` bytes of a text, or fewer where they would end within a character.
+/// Returns the first `most` bytes of a text, or fewer if they would end within a character.
 pub(super) fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }

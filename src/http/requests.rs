@@ -45,12 +45,12 @@ impl Requests {
         &self,
         request: Request<Incoming>,
     ) -> Option<Pin<Box<dyn Future<Output = Response<PacedBody>> + Send>>> {
-        let mut turn = self.activity.begin();
+        let mut guard = self.activity.begin();
         let (head, body) = request.into_parts();
         let summary = Summary::of(&self.front, self.client, &head);
         if let Some(streams) = &self.streams {
             let has_body = !body.is_end_stream();
-            turn.hold(streams.admit(&self.front, &self.activity, &summary, has_body)?);
+            guard.hold(streams.admit(&self.front, &self.activity, &summary, has_body)?);
         }
         let ends = self.streams.is_none().then(|| self.ends.clone());
         let (front, rest) = (Arc::clone(&self.front), self.rest.clone());
@@ -59,7 +59,7 @@ impl Requests {
             if ends.is_some_and(|ends| ends.answer_is_last()) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            turn.answer(response)
+            guard.answer(response)
         }))
     }
 }

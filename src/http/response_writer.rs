@@ -1,4 +1,4 @@
-//! An answer as it goes out on the fast path: its head, and a body of any length, written to the socket itself.
+//! A response as it goes out on the fast path: its head, and a body of any length, written to the socket itself.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, IoSlice};
@@ -20,23 +20,23 @@ const VECTORS: usize = 16;
 /// Room that most answers fit in; of a longer one it is not kept.
 const HEAD_BYTES: usize = 4096;
 
-/// An answer that is being written.
+/// A response that is being written.
 pub(super) struct ResponseWriter {
     reply: Reply,
     /// Its head, and its body where that is short.
     head: Vec<u8>,
-    /// So much of it is written.
+    /// The number of bytes written.
     written: usize,
 }
 
 thread_local! {
-    /// Room for an answer's head, for whichever connection writes one: of a connection that has been idle it would have to
-    /// be fetched from memory first.
+    /// The buffer for the head of a response, for any connection that writes one. A buffer of an idle connection would have
+    /// to be fetched from memory first.
     static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 impl ResponseWriter {
-    /// The answer to the request `id`.
+    /// The response to the request `id`.
     pub(super) fn new(mut reply: Reply, id: &RequestId) -> Self {
         let mut head = ROOM.take();
         write_head(&mut head, &reply, id);
@@ -46,26 +46,21 @@ impl ResponseWriter {
         Self { reply, head, written: 0 }
     }
 
-    /// Whether the connection is to end with it.
-    pub(super) fn is_last(&self) -> bool {
-        self.reply.last
-    }
-
     /// Writes all that is left.
     ///
     /// # Errors
     /// The socket's, and a client that takes nothing for as long as `timeout`.
-    pub(super) async fn written<S: AsyncWrite + Unpin>(
+    pub(super) async fn write_all<S: AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
         timeout: Duration,
     ) -> io::Result<()> {
-        while !unstalled(timeout, |cx| self.poll_written(socket, cx)).await? {}
+        while !unstalled(timeout, |cx| self.poll_write(socket, cx)).await? {}
         Ok(())
     }
 
-    /// Writes some more; whether that was the last.
-    pub(super) fn poll_written<S: AsyncWrite + Unpin>(
+    /// Writes some more. Returns true once all is written.
+    fn poll_write<S: AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
         cx: &mut Context<'_>,

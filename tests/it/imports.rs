@@ -11,7 +11,6 @@ use crate::tidy::code;
 const CIRCLES: &[&[&str]] = &[
     &["cache/derive.rs", "cache/fetch.rs", "cache/serve.rs"],
     &["config/sections.rs", "config/shared.rs", "config/upstreams.rs"],
-    &["http/batch.rs", "http/call.rs", "http/rpc.rs"],
     &[
         "methods/get_account_info.rs",
         "methods/get_block.rs",
@@ -44,7 +43,6 @@ const SPREAD: &[(&str, &[&str])] = &[
             "cache/shared/purges.rs",
         ],
     ),
-    ("http/rpc.rs: Context", &["http/batch.rs", "http/call.rs", "http/further.rs", "http/rpc.rs"]),
     ("shared.rs: Store", &["shared.rs", "shared/limits.rs", "shared/lookout.rs", "shared/purges.rs"]),
     ("sim/chain.rs: Chain", &["sim/chain.rs", "sim/chain/slot.rs"]),
 ];

@@ -28,7 +28,7 @@ use self::scene::on_a_stepped_clock;
 use super::*;
 use crate::cache::derive::list::joined;
 use crate::cache::serve::Basis;
-use crate::cache::{CallOptions, Charge, Found, NoConditions, Why};
+use crate::cache::{CacheLookup, CallOptions, Charge, NoConditions, Why};
 use crate::config::Config;
 use crate::frontier::Frontier;
 use crate::jsonrpc::Params;
@@ -198,7 +198,8 @@ impl Real {
         let query = query(q, c);
         let charge = Charge::nobody();
         let call = asked(&self.cache, &query, &charge);
-        let (Found::Fresh(entry) | Found::Stale(entry)) = self.cache.look_up(&call.plan, wanted) else {
+        let (CacheLookup::Hit(entry) | CacheLookup::Stale(entry)) = self.cache.look_up(&call.plan, wanted)
+        else {
             return None;
         };
         Some(told(&self.cache.deliver(&call, &entry, Basis::Found).await.unwrap().unwrap()))
@@ -212,9 +213,9 @@ fn reply(q: Question, c: Commitment, slot: Slot, sent_at: Instant) -> Reply {
 
 fn asked<'a>(cache: &Cache, query: &'a Query, charge: &'a Charge) -> Asked<'a> {
     let plan = Plan::new(query, &cache.frontier, &cache.sizes);
-    let terms = scene::terms(false, None);
+    let options = scene::options(false, None);
     let (why, came, is_anew) = (Why::Miss, Instant::now(), false);
-    Asked { query, plan, why, terms, charge, conditions: &NoConditions, came, is_anew }
+    Asked { query, plan, why, options, charge, conditions: &NoConditions, came, is_anew }
 }
 
 fn told(answer: &CacheAnswer) -> (Slot, String) {

@@ -8,7 +8,7 @@ mod named;
 mod order;
 mod written;
 
-use super::scene::{Caller, Scene, on_a_stepped_clock, terms};
+use super::scene::{Caller, Scene, on_a_stepped_clock, options};
 use super::*;
 use crate::cache::CacheStatus;
 use crate::config::Assemble;
@@ -156,7 +156,7 @@ impl Play {
         self.conditions |= min.is_some() || floor.is_some() || conditions.bypass;
         let at_hand = !conditions.bypass && self.is_at_hand(&wish, min.max(floor));
         let query = query(&wish, min);
-        self.scene.ask(wish.clone(), query, terms(conditions.bypass, floor));
+        self.scene.ask(wish.clone(), query, options(conditions.bypass, floor));
         at_hand.then_some(wish)
     }
 

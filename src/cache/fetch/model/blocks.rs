@@ -3,7 +3,7 @@
 //! What nodes say contradicts itself here from call to call, as chains do not: what is held is not which word counts,
 //! but from where it may come, how old it may be, and that what is settled and kept is given without a node.
 
-use super::scene::{Call, Caller, Scene, on_a_stepped_clock, terms};
+use super::scene::{Call, Caller, Scene, on_a_stepped_clock, options};
 use super::*;
 use crate::cache::CacheStatus;
 use crate::error::Error;
@@ -184,7 +184,7 @@ impl Play {
                         .any(|at| asked(&self.scene.calls[*at]).slot == query.slot);
                     at_hand = (!bypass && !joins && self.is_at_hand(&query)).then_some(query);
                     let was_final = query.slot <= self.scene.frontier.slot(Commitment::Finalized);
-                    self.scene.ask(Wish { query, was_final }, Query::Block(query), terms(bypass, None));
+                    self.scene.ask(Wish { query, was_final }, Query::Block(query), options(bypass, None));
                 }
                 Step::Lands(n, word, two) => {
                     let under_way = self.scene.under_way();

@@ -1,6 +1,6 @@
 //! Answers that are behind a slot at which one of their accounts was shown while they were on their way from a node.
 
-use super::scene::{Scene, on_a_stepped_clock, terms};
+use super::scene::{Scene, on_a_stepped_clock, options};
 use super::*;
 use crate::cache::CacheStatus;
 
@@ -49,7 +49,7 @@ async fn overtaken(
 ) -> (Scene<()>, Slot) {
     let mut scene = Scene::new(|_| ());
     for _ in 0..callers {
-        scene.ask((), late.clone(), terms(bypass, None));
+        scene.ask((), late.clone(), options(bypass, None));
     }
     assert!(scene.settles().await.is_empty());
     assert_eq!(scene.under_way(), [0]);
@@ -60,7 +60,7 @@ async fn overtaken(
 
 /// Somebody asks for the first account alone, past the cache, and is shown it at `slot` by the call of this number.
 async fn shows(scene: &mut Scene<()>, by: Question, c: Commitment, number: usize, slot: Slot) {
-    scene.ask((), query(by, c), terms(true, None));
+    scene.ask((), query(by, c), options(true, None));
     assert!(scene.settles().await.is_empty());
     let told = lands(scene, number, slot, truth(by, c, slot)).await;
     assert_eq!(told.iter().map(|told| told.0).collect::<Vec<_>>(), [slot]);
@@ -125,7 +125,7 @@ fn an_answer_that_is_overtaken_twice_is_no_error() {
 fn an_overtaken_list_is_made_of_its_accounts_where_those_are_held() {
     on_a_stepped_clock(async {
         let (mut scene, shown) = overtaken(&query(List, C), Account(0), C, 1, false).await;
-        scene.ask((), query(Account(1), C), terms(true, None));
+        scene.ask((), query(Account(1), C), options(true, None));
         assert!(scene.settles().await.is_empty());
         lands(&mut scene, 2, shown, truth(Account(1), C, shown)).await;
         let told = lands(&mut scene, 0, shown - 1, truth(List, C, shown - 1)).await;

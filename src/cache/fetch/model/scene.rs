@@ -101,11 +101,13 @@ impl<W> Scene<W> {
         self.frontier.probed(0, commitment, slot, Instant::now());
     }
 
-    pub(super) fn ask(&mut self, wish: W, query: Query, terms: CallOptions) {
+    pub(super) fn ask(&mut self, wish: W, query: Query, options: CallOptions) {
         let min = query.min_context_slot();
-        let wanted = min.max(terms.floor);
+        let wanted = min.max(options.floor);
         let cache = Arc::clone(&self.cache);
-        let task = self.tasks.spawn(async move { cache.answer(&query, terms).await });
+        let task = self
+            .tasks
+            .spawn(async move { cache.answer(&query, options, Charge::nobody(), &NoConditions).await });
         let (asked_at, era, asked_in) = (Instant::now(), self.era, self.step);
         self.waiting.push(Caller { wish, min, wanted, asked_at, era, asked_in, task });
     }
@@ -209,7 +211,7 @@ pub(super) fn on_a_stepped_clock<T>(case: impl Future<Output = T>) -> T {
 }
 
 /// What a caller asks of the cache beside the query.
-pub(super) fn terms(bypass: bool, floor: Option<Slot>) -> CallOptions {
+pub(super) fn options(bypass: bool, floor: Option<Slot>) -> CallOptions {
     let deadline = Instant::now() + Duration::from_secs(30);
     let (caller, trace) = (crate::pool::Caller::default(), Trace::default());
     CallOptions { bypass, floor, deadline, coding: None, caller, trace }

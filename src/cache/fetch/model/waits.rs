@@ -1,6 +1,6 @@
 //! Answers that take long to make wait for their turn, while time and slots pass.
 
-use super::scene::{Scene, on_a_stepped_clock, terms};
+use super::scene::{Scene, on_a_stepped_clock, options};
 use super::*;
 use crate::cache::{CacheAnswer, CacheStatus};
 use crate::error::Error;
@@ -52,7 +52,7 @@ async fn answer(scene: &mut Scene<()>) -> Option<Told> {
 /// A scene in which the long list is kept, of the newest slot.
 async fn with_a_long_list(commitment: Commitment) -> Scene<()> {
     let mut scene = Scene::new(|_| ());
-    scene.ask((), list("base64", commitment), terms(false, None));
+    scene.ask((), list("base64", commitment), options(false, None));
     lands(&mut scene, commitment, 0).await;
     scene
 }
@@ -73,7 +73,7 @@ fn a_hit_is_judged_again_after_its_wait() {
         on_a_stepped_clock(async {
             let mut scene = with_a_long_list(Commitment::Processed).await;
             let turns = scene.takes_all_turns().await;
-            scene.ask((), list("base64+zstd", Commitment::Processed), terms(false, None));
+            scene.ask((), list("base64+zstd", Commitment::Processed), options(false, None));
             assert!(scene.settles().await.is_empty(), "{name}");
             advance(Duration::from_millis(wait)).await;
             scene.moves_on(Commitment::Processed, slots);
@@ -105,7 +105,7 @@ fn the_deadline_ends_the_wait_for_a_turn() {
         on_a_stepped_clock(async {
             let mut scene = with_a_long_list(commitment).await;
             let turns = scene.takes_all_turns().await;
-            scene.ask((), list("base64+zstd", commitment), terms(false, None));
+            scene.ask((), list("base64+zstd", commitment), options(false, None));
             assert!(scene.settles().await.is_empty());
             advance(Duration::from_secs(31)).await;
             let told = scene.settles().await.pop().map(|(_, told)| told.map(|_| ()));
@@ -120,10 +120,10 @@ fn a_hit_that_waited_is_not_behind_what_was_shown_meanwhile() {
     on_a_stepped_clock(async {
         let mut scene = with_a_long_list(Commitment::Confirmed).await;
         let turns = scene.takes_all_turns().await;
-        scene.ask((), list("base64+zstd", Commitment::Confirmed), terms(false, None));
+        scene.ask((), list("base64+zstd", Commitment::Confirmed), options(false, None));
         assert!(scene.settles().await.is_empty());
         scene.moves_on(Commitment::Confirmed, 1);
-        scene.ask((), list("base64", Commitment::Confirmed), terms(true, None));
+        scene.ask((), list("base64", Commitment::Confirmed), options(true, None));
         let newer = lands(&mut scene, Commitment::Confirmed, 1).await;
         drop(turns);
         assert_eq!(answer(&mut scene).await.unwrap().unwrap().stamp.slot, newer);
@@ -137,7 +137,7 @@ async fn with_vote_accounts() -> (Scene<()>, Query) {
     let more = "x".repeat(usize::from(ACCOUNTS) * SPACE);
     let vote = format!(r#"{{"votePubkey":"{}","more":"{more}"}}"#, Pubkey([1; 32]));
     let all = NodeReply::Result(format!(r#"{{"current":[{vote}],"delinquent":[]}}"#).into());
-    scene.ask((), call(Method::GetVoteAccounts, "", "", Commitment::Processed), terms(false, None));
+    scene.ask((), call(Method::GetVoteAccounts, "", "", Commitment::Processed), options(false, None));
     assert!(scene.settles().await.is_empty());
     scene.lands(0, Some((all, FIRST)), true);
     assert!(answer(&mut scene).await.unwrap().is_ok());
@@ -151,7 +151,7 @@ fn a_part_of_what_is_kept_is_judged_again_after_its_wait() {
         let (mut scene, only) = with_vote_accounts().await;
         advance(Duration::from_millis(970)).await;
         let turns = scene.takes_all_turns().await;
-        scene.ask((), only, terms(false, None));
+        scene.ask((), only, options(false, None));
         assert!(scene.settles().await.is_empty());
         assert!(scene.under_way().is_empty(), "it waits for its turn");
         advance(Duration::from_millis(40)).await;
@@ -166,7 +166,7 @@ fn a_flight_without_a_turn_soon_asks_a_node() {
     on_a_stepped_clock(async {
         let (mut scene, only) = with_vote_accounts().await;
         let turns = scene.takes_all_turns().await;
-        scene.ask((), only, terms(false, None));
+        scene.ask((), only, options(false, None));
         assert!(scene.settles().await.is_empty());
         assert!(scene.under_way().is_empty(), "it waits for its turn");
         advance(Duration::from_millis(101)).await;
@@ -184,7 +184,7 @@ fn an_answer_that_comes_too_late_is_asked_for_once_more() {
             let mut scene = Scene::new(|_| ());
             // Parsed accounts are fetched whole, and sliced here.
             let parts = r#"jsonParsed","dataSlice":{"offset":1,"length":60000},"unknown":""#;
-            scene.ask((), list(parts, commitment), terms(false, None));
+            scene.ask((), list(parts, commitment), options(false, None));
             for number in 0..2 {
                 assert!(answer_or_call(&mut scene, number).await.is_none(), "{commitment}: {number}");
                 assert_eq!(scene.under_way(), [number], "{commitment}");

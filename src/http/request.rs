@@ -1,0 +1,196 @@
+//! One HTTP request to the hot route, from its body to the reply.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use hyper::StatusCode;
+use tokio::time::Instant;
+
+use super::access::{CallOutcome, Calls, Line};
+use super::caller::Caller;
+use super::context::{RequestContext, outcome};
+use super::in_flight::InFlightPermit;
+use super::pieces::Pieces;
+use super::reply::Reply;
+use super::responses::{CallResponse, Responses};
+use super::{Front, body, call, encoding};
+use crate::coding::{self, Coding};
+use crate::error::Error;
+use crate::jsonrpc::envelope::{self, Element, Request, TooMany};
+use crate::jsonrpc::{Call, Id, reply};
+use crate::methods::Profile;
+use crate::telemetry::trace::RequestSpan;
+
+/// Serves one request. `key` is the raw path segment, and `started` the time at which the request came.
+pub(super) async fn serve(
+    front: &Arc<Front>,
+    caller: &Caller,
+    key: &str,
+    body: &Bytes,
+    started: Instant,
+) -> Reply {
+    if let Some(refusal) = body::refusal(body) {
+        return refusal;
+    }
+    let principal = match front.gateway.authenticate(key, caller.client, caller.origin.as_deref(), started) {
+        Ok(principal) => principal,
+        Err(refusal) => return refuse_unknown(front, caller, started, body, &refusal),
+    };
+    // Not before: a caller without a key, or with a body that trickles, takes no permit from others.
+    let Some(permit) = InFlightPermit::take(front, &principal) else {
+        principal.note_call(started);
+        return refuse_unknown(front, caller, started, body, &Error::Overloaded);
+    };
+    let limit = front.config.server.max_batch.min(principal.max_batch());
+    let parsed = envelope::parse_within(body, limit);
+    let calls = if let Ok(Request::Batch(elements)) = &parsed { elements.len() } else { 1 };
+    let (trace, span) = front.tracer.begin(caller.trace.clone(), started);
+    let request = RequestContext::new(front, caller, principal, permit, trace, started, calls);
+    let mut responses = match parsed {
+        Ok(Request::One(Element::Call(call))) => Responses::Whole(call::answer(&request, call).await),
+        Ok(Request::Batch(elements)) if !elements.is_empty() => answer_batch(&request, elements).await,
+        Ok(Request::One(Element::Notification) | Request::Batch(_)) => answer_silence(&request),
+        Ok(Request::One(Element::Refused { id, error })) => refuse_call(&request, &id, error),
+        Ok(Request::ParseError) => refuse_call(&request, &Id::Null, Error::Parse),
+        Err(TooMany(calls)) => refuse_call(&request, &Id::Null, Error::BatchTooLarge { calls, limit }),
+    };
+    renew_aged(&request, &mut responses).await;
+    let compressed = compress(&request, &mut responses).await;
+    finish(request, span, responses, compressed)
+}
+
+/// Answers the elements of a batch, all at once.
+async fn answer_batch(request: &RequestContext<'_>, elements: Vec<Element>) -> Responses {
+    let answer_element = |element| async move {
+        match element {
+            Element::Notification => {
+                request.principal.note_call(Instant::now());
+                None
+            }
+            Element::Refused { id, error } => {
+                let error = request.principal.take(Instant::now()).err().unwrap_or(error);
+                Some(request.refuse(&id, None, None, error))
+            }
+            Element::Call(call) => Some(call::answer(request, call).await),
+        }
+    };
+    let responses = join_all(elements.into_iter().map(answer_element)).await;
+    Responses::Batch(responses.into_iter().flatten().collect())
+}
+
+/// Answers a body that wants no answer, unless its sender is over the rate.
+fn answer_silence(request: &RequestContext<'_>) -> Responses {
+    match request.principal.take(request.started) {
+        Ok(()) => Responses::Batch(Vec::new()),
+        Err(error) => Responses::Whole(request.refuse(&Id::Null, None, None, error)),
+    }
+}
+
+/// Refuses a body that holds no call. Its sender has made one call all the same, and may be over the rate.
+fn refuse_call(request: &RequestContext<'_>, id: &Id, error: Error) -> Responses {
+    let error = request.principal.take(request.started).err().unwrap_or(error);
+    Responses::Whole(request.refuse(id, None, None, error))
+}
+
+/// Answers each hit anew that has aged while it waited for something else. Returns true if there was any.
+async fn renew_aged(request: &RequestContext<'_>, responses: &mut Responses) -> bool {
+    let cache = &request.front.cache;
+    let has_aged = |response: &&mut CallResponse| {
+        response.hit.as_ref().is_some_and(|hit| !cache.still_serves(&hit.query, &hit.stamp, hit.status))
+    };
+    let mut any = false;
+    loop {
+        let aged: Vec<_> = responses.all_mut().iter_mut().filter(has_aged).collect();
+        if aged.is_empty() {
+            return any;
+        }
+        any = true;
+        join_all(aged.into_iter().map(|response| call::renew(request, response))).await;
+    }
+}
+
+/// Returns the body in a coding that the caller takes; `None` if it goes out as plain text.
+async fn compress(request: &RequestContext<'_>, responses: &mut Responses) -> Option<(Coding, Vec<Bytes>)> {
+    let is_node = request.front.config.profile == Profile::Node;
+    if is_node && responses.all().iter().any(CallResponse::is_compressed_by_cache) {
+        let coding = request.coding?;
+        return Some((coding, responses.spliced(coding)?));
+    }
+    let coding = request.caller.accepts.best()?;
+    if !coding::is_worth(responses.len()) {
+        return None;
+    }
+    let body = encoding::encoded(request.front.cache.compressor(), coding, responses.text()).await;
+    // A hit that has aged meanwhile is not that text any more.
+    let renewed = renew_aged(request, responses).await;
+    body.filter(|_| !renewed).map(|body| (coding, vec![body]))
+}
+
+/// Makes the reply, writes the access line, and hands the permit to the reply.
+fn finish(
+    request: RequestContext<'_>,
+    span: RequestSpan,
+    responses: Responses,
+    compressed: Option<(Coding, Vec<Bytes>)>,
+) -> Reply {
+    let mut reply = Reply::json(StatusCode::OK, Pieces::default());
+    let (calls, mut reason, mut bytes) = (responses.calls(), None, 0);
+    if !responses.is_empty() {
+        reply.limits = Some((Arc::clone(&request.principal), Instant::now()));
+        reply.cache = responses.status();
+        if let Some(wire) = responses.refusal().map(Error::wire) {
+            reply.refuse(&wire);
+            reason = Some(wire.reason);
+        }
+        reply.body = responses.into_text();
+        bytes = reply.body.len();
+    }
+    if let Some((coding, body)) = compressed {
+        reply.packed(coding, body);
+        request.permit.holds_instead(&request.principal, &reply.body);
+    }
+    // Another client's coding may differ, whichever this is (RFC 9110, 12.5.5).
+    reply.varies |= coding::is_worth(reply.body.len());
+    let line = Line {
+        request: &request.caller.id,
+        trace: &request.trace,
+        key: request.principal.id(),
+        reason,
+        status: reply.status,
+        calls,
+        bytes,
+        started: request.started,
+        ended: reply.made(),
+    };
+    line.write(&request.front.access, span);
+    reply.permit = Some(request.permit);
+    reply
+}
+
+/// Refuses a request that has no caller or no permit, with the caller's id if one can be read. The body of a caller over a
+/// limit is not read any more.
+fn refuse_unknown(front: &Front, caller: &Caller, started: Instant, body: &Bytes, error: &Error) -> Reply {
+    let id = match error {
+        Error::Limited { .. } => Id::Null,
+        _ => match envelope::parse_within(body, 0) {
+            Ok(Request::One(Element::Call(Call { id, .. }) | Element::Refused { id, .. })) => id,
+            _ => Id::Null,
+        },
+    };
+    let mut text = Vec::with_capacity(160);
+    reply::refusal(&mut text, &id, error);
+    front.metrics.call(None, None, outcome(error), started.elapsed(), text.len());
+    let wire = error.wire();
+    text.push(b'\n');
+    let mut reply = Reply::json(StatusCode::OK, Pieces::default());
+    reply.refuse(&wire);
+    let calls = Calls::NONE.and(CallOutcome { method: None, commitment: None, outcome: outcome(error) });
+    let (reason, bytes) = (Some(wire.reason), text.len());
+    let (request, trace) = (&caller.id, &caller.trace);
+    let (status, ended) = (reply.status, Instant::now());
+    let line = Line { request, trace, key: "none", reason, status, calls, bytes, started, ended };
+    line.write(&front.access, RequestSpan::default());
+    reply.body = Bytes::from(text).into();
+    reply
+}

@@ -1,0 +1,188 @@
+//! The responses to the calls of one request, and the body that they make together.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::access::{CallOutcome, Calls};
+use super::pieces::Pieces;
+use crate::cache::CacheStatus;
+use crate::cache::entry::Stamp;
+use crate::coding::{self, Coded, Coding, Part, WORTH_BYTES};
+use crate::error::Error;
+use crate::jsonrpc::{Id, reply};
+use crate::methods::Query;
+
+/// The response to one call.
+pub(super) struct CallResponse {
+    pub(super) body: Pieces,
+    /// The text of `body` between its first and its last piece, compressed.
+    pub(super) coded: Option<Arc<Coded>>,
+    /// The source of the answer; a refusal by slotfront has none.
+    pub(super) status: Option<CacheStatus>,
+    /// The hit that is looked at once more before it leaves, if it may have to wait.
+    pub(super) hit: Option<Box<PendingHit>>,
+    pub(super) refusal: Option<Error>,
+    pub(super) outcome: CallOutcome,
+}
+
+/// A hit that waits before it leaves.
+pub(super) struct PendingHit {
+    pub(super) id: Id,
+    pub(super) query: Query,
+    pub(super) stamp: Stamp,
+    pub(super) status: CacheStatus,
+}
+
+impl CallResponse {
+    /// A response in plain text that rests on nothing kept.
+    pub(super) fn new(body: Pieces, outcome: CallOutcome) -> Self {
+        Self { body, coded: None, status: None, hit: None, refusal: None, outcome }
+    }
+
+    /// Returns true for a long answer of one of the eight methods. The cache has compressed it, or has found no permit to.
+    pub(super) fn is_compressed_by_cache(&self) -> bool {
+        self.outcome.method.is_some() && self.body.len() >= WORTH_BYTES
+    }
+
+    /// Adds the text to `parts`, compressed if it is held so.
+    fn add_to<'a>(&'a self, parts: &mut Vec<Part<'a>>) {
+        match (&self.coded, self.body.around()) {
+            (Some(coded), Some((head, tail))) => {
+                parts.extend([Part::Plain(head), Part::Coded(coded), Part::Plain(tail)]);
+            }
+            _ => parts.extend(self.body.iter().cloned().map(Part::Plain)),
+        }
+    }
+}
+
+/// The responses to all calls of a request.
+pub(super) enum Responses {
+    /// The response to a call that stands alone.
+    Whole(CallResponse),
+    /// The responses to the elements of a batch, in order. Notifications have none.
+    Batch(Vec<CallResponse>),
+}
+
+impl Responses {
+    /// Returns the responses, in order.
+    pub(super) fn all(&self) -> &[CallResponse] {
+        match self {
+            Self::Whole(response) => std::slice::from_ref(response),
+            Self::Batch(responses) => responses,
+        }
+    }
+
+    /// Returns the responses, in order.
+    pub(super) fn all_mut(&mut self) -> &mut [CallResponse] {
+        match self {
+            Self::Whole(response) => std::slice::from_mut(response),
+            Self::Batch(responses) => responses,
+        }
+    }
+
+    /// Returns true if there is nothing to say.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    /// Returns the length of the body.
+    pub(super) fn len(&self) -> usize {
+        let texts: usize = self.all().iter().map(|response| response.body.len()).sum();
+        let separators: usize = (0..=self.all().len()).map(|at| self.separator(at).len()).sum();
+        texts + separators
+    }
+
+    /// Returns the body as plain text.
+    pub(super) fn text(&self) -> Pieces {
+        let mut body = Pieces::default();
+        for (at, response) in self.all().iter().enumerate() {
+            body.push(self.separator(at));
+            body.append(response.body.clone());
+        }
+        body.push(self.separator(self.all().len()));
+        body
+    }
+
+    /// Turns the responses into the body as plain text.
+    pub(super) fn into_text(self) -> Pieces {
+        let end = self.separator(1);
+        match self {
+            Self::Whole(response) => {
+                let mut body = response.body;
+                body.push(end);
+                body
+            }
+            Self::Batch(_) => self.text(),
+        }
+    }
+
+    /// Returns the body in `coding`, put together of the texts that the cache has compressed; the others go as they are.
+    /// `None` if the cache has compressed none.
+    pub(super) fn spliced(&self, coding: Coding) -> Option<Vec<Bytes>> {
+        if self.all().iter().all(|response| response.coded.is_none()) {
+            return None;
+        }
+        let mut parts = Vec::with_capacity(4 * self.all().len() + 1);
+        for (at, response) in self.all().iter().enumerate() {
+            parts.push(Part::Plain(self.separator(at)));
+            response.add_to(&mut parts);
+        }
+        parts.push(Part::Plain(self.separator(self.all().len())));
+        coding::spliced(coding, &parts)
+    }
+
+    /// Returns the text before the response at `at`, or the end of the body.
+    fn separator(&self, at: usize) -> Bytes {
+        Bytes::from_static(match self {
+            Self::Whole(_) if at == 0 => b"",
+            Self::Whole(_) => b"\n",
+            Self::Batch(responses) if at == responses.len() => b"]\n",
+            Self::Batch(_) if at == 0 => b"[",
+            Self::Batch(_) => b",",
+        })
+    }
+
+    /// Returns the source of the answers; `None` if all are refusals by slotfront.
+    pub(super) fn status(&self) -> Option<CacheStatus> {
+        match self {
+            Self::Whole(response) => response.status,
+            Self::Batch(responses) => {
+                let answers = || responses.iter().filter_map(|response| response.status);
+                let hits = answers().filter(|status| status.is_hit()).count();
+                let of = answers().count();
+                (of > 0).then_some(CacheStatus::Batch { hits, of })
+            }
+        }
+    }
+
+    /// Returns the refusal of a call that stands alone.
+    pub(super) fn refusal(&self) -> Option<&Error> {
+        match self {
+            Self::Whole(response) => response.refusal.as_ref(),
+            Self::Batch(_) => None,
+        }
+    }
+
+    /// Returns how the calls ended, for the access line.
+    pub(super) fn calls(&self) -> Calls {
+        self.all().iter().fold(Calls::NONE, |calls, response| calls.and(response.outcome))
+    }
+}
+
+/// Returns a result between the envelope and the caller's id.
+pub(super) fn spliced_result(id: &Id, result: impl IntoIterator<Item = Bytes>) -> Pieces {
+    let (head, tail) = reply::head_and_tail(id);
+    let mut body = Pieces::default();
+    body.push(head);
+    result.into_iter().for_each(|piece| body.push(piece));
+    body.push(tail);
+    body
+}
+
+/// Returns a node's error between the envelope and the caller's id.
+pub(super) fn node_error(id: &Id, error: &[u8]) -> Pieces {
+    let mut text = Vec::with_capacity(error.len() + 64);
+    reply::node_error(&mut text, id, error);
+    Pieces::from(Bytes::from(text))
+}
