@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::fetch::{Landed, Landing};
+use super::fetched::{Fetched, Landing};
 use super::flight::Seat;
 
 /// Books a call, as a hit or as a miss.
@@ -63,10 +63,10 @@ impl Charge {
 }
 
 /// What one who waited for this owes.
-fn owed(landed: &Landed) -> Owed {
+fn owed(landed: &Fetched) -> Owed {
     match landed {
-        Landed::Fetched(..) => Owed::Miss,
-        Landed::Held(..) | Landed::Found(..) => Owed::Hit,
+        Fetched::New(..) => Owed::Miss,
+        Fetched::KeptNewer(..) | Fetched::AlreadyFresh(..) => Owed::Hit,
     }
 }
 

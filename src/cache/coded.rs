@@ -2,22 +2,11 @@
 //! for one caller alone, for that caller. All of it by one [`Compressor`].
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
 
-use super::entry::{Body, Entry, Payload};
-use super::key::{Finality, Key, Plan};
-use super::render::is_as_kept;
-use super::{Asked, Cache};
-use crate::coding::{self, Coded, Coding};
 use crate::low_priority;
-use crate::methods::Query;
 use crate::telemetry::{Compression, Metrics};
-
-/// A caller waits for a compressed text for so long, and then takes it plain.
-const WAITS_AT_MOST: Duration = Duration::from_secs(1);
 
 /// Work on longer texts leaves the async workers: compressing 64 KiB takes some 200 µs.
 const OFF_WORKER_BYTES: usize = 64 * 1024;
@@ -58,74 +47,6 @@ impl Compressor {
             work()
         });
         work.await.flatten()
-    }
-}
-
-impl Cache {
-    /// Returns `payload`, which `entry` gave, in the coding that the caller takes; `None` if it goes out plain. The second
-    /// value is true if that took a wait.
-    pub(super) async fn coded(
-        self: &Arc<Self>,
-        call: &Asked<'_>,
-        entry: &Arc<Entry>,
-        payload: &Payload,
-    ) -> (Option<Arc<Coded>>, bool) {
-        let (Some(coding), Payload::Result(body)) = (call.options.coding, payload) else {
-            return (None, false);
-        };
-        if !coding::is_worth(body.len()) {
-            return (None, false);
-        }
-        let is_kept = is_as_kept(call.query, entry);
-        if is_kept && let Some(coded) = entry.coded.made(coding) {
-            return (Some(Arc::clone(coded)), false);
-        }
-        let until = call.options.deadline.min(Instant::now() + WAITS_AT_MOST);
-        let body = body.clone();
-        let coded = if is_kept {
-            // A task of its own, so that it is not begun again where the caller is gone.
-            let (cache, query, entry) = (Arc::clone(self), call.query.clone(), Arc::clone(entry));
-            let kept = self.tasks.spawn(async move { cache.keep_coded(&query, &entry, coding, body).await });
-            timeout_at(until, kept).await.ok().and_then(Result::ok).flatten()
-        } else {
-            let bytes = body.len();
-            let work = move || Coded::new(coding, &body.whole()).map(Arc::new);
-            timeout_at(until, self.compressor.compress(bytes, work)).await.ok().flatten()
-        };
-        (coded, true)
-    }
-
-    /// The text of `entry`, which is `body`, in `coding`: made once, for all who come meanwhile, and kept.
-    async fn keep_coded(
-        &self,
-        query: &Query,
-        entry: &Arc<Entry>,
-        coding: Coding,
-        body: Body,
-    ) -> Option<Arc<Coded>> {
-        let mut is_first = false;
-        let made = entry.coded.of(coding).get_or_try_init(|| async {
-            is_first = true;
-            let bytes = body.len();
-            let work = move || Coded::new(coding, &body.whole()).map(Arc::new);
-            self.compressor.compress(bytes, work).await.ok_or(())
-        });
-        let coded = Arc::clone(made.await.ok()?);
-        if is_first {
-            // Where it is kept by now is where it was found, unless it was let go meanwhile.
-            let Plan { key, other, .. } = Plan::new(query, &self.frontier, &self.sizes);
-            // A block may have become final meanwhile.
-            let before = match &key {
-                Key::Block(slot, shape, Finality::Final) => {
-                    Some(Key::Block(*slot, *shape, Finality::Confirmed))
-                }
-                _ => None,
-            };
-            for key in [Some(key), other, before].into_iter().flatten() {
-                self.store.weigh(key, entry);
-            }
-        }
-        Some(coded)
     }
 }
 

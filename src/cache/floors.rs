@@ -14,8 +14,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Cache;
-use super::key::{Key, Plan};
 use crate::methods::{Commitment, Pubkey, Slot};
 
 /// So many for each commitment that two threads seldom meet at one.
@@ -26,7 +24,7 @@ const BYTES_A_FLOOR: u64 = 1024;
 const MIN_HALF: usize = 32;
 
 /// The span of the floors of no account.
-const NO_ACCOUNTS: (Slot, Slot) = (Slot::MAX, 0);
+pub(super) const NO_ACCOUNTS: (Slot, Slot) = (Slot::MAX, 0);
 
 /// The floors of all accounts.
 pub(super) struct AccountFloors {
@@ -171,47 +169,6 @@ impl AccountFloors {
 
     fn ms(&self, now: Instant) -> u64 {
         millis(now.saturating_duration_since(self.started))
-    }
-}
-
-impl Cache {
-    /// The slot below which no answer under `key` is shown, since one of its accounts was; 0 where there is none.
-    pub(super) fn floor(&self, key: &Key, now: Instant) -> Slot {
-        self.floors_under(key, now).1
-    }
-
-    /// The lowest and the highest floor of the accounts under `key`.
-    pub(super) fn floors_under(&self, key: &Key, now: Instant) -> (Slot, Slot) {
-        let span = |(accounts, commitment): (&[Pubkey], _)| self.floors.span(accounts, commitment, now);
-        key.accounts().map_or(NO_ACCOUNTS, span)
-    }
-
-    /// The accounts under `key` are shown at `slot`.
-    pub(super) fn raises(&self, key: &Key, slot: Slot, now: Instant) {
-        if let Some((accounts, commitment)) = key.accounts() {
-            self.floors.raise(accounts, commitment, slot, self.rules.longest_life(commitment), now);
-        }
-    }
-
-    /// No node reaches `floor` any more, which was asked for: it falls to `slot`, and that is counted.
-    pub(super) fn falls(&self, key: &Key, floor: Slot, slot: Slot) {
-        let Some((accounts, commitment)) = key.accounts().filter(|_| slot < floor) else { return };
-        let life = self.rules.longest_life(commitment);
-        if self.floors.fall(accounts, commitment, (floor, slot), life, Instant::now()) {
-            self.metrics.cache_floor_resets.at(()).inc();
-        }
-    }
-
-    /// What is held for `plan` is shown at `slot`: floors that have fallen below it, of which `lowest` is one, rise again.
-    pub(super) fn shows(&self, plan: &Plan, slot: Slot, lowest: Slot) {
-        if slot <= lowest {
-            return;
-        }
-        // What was held before the cache was emptied raises nothing.
-        let _held = self.generation.hold();
-        if self.candidates(plan).into_iter().flatten().any(|held| held.stamp.slot == slot) {
-            self.raises(&plan.key, slot, Instant::now());
-        }
     }
 }
 

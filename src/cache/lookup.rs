@@ -1,33 +1,105 @@
-//! Looking up: what is held for a plan, and whether it may serve, fresh, stale, or in a fault.
+//! The look-up: which entries are held, and which calls they may serve.
+//!
+//! [`Lookup`] owns everything that decides this: the held entries with their floors, generation and rules of freshness
+//! ([`HeldEntries`]), and what is known of accounts' sizes. It is synchronous and asks nobody.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::basis::Use;
 use super::class::Class;
-use super::derive::Use;
-use super::entry::{Entry, Stamp};
-use super::fetch::Landed;
+use super::derive::{Source, block, list};
+use super::entry::{CodedForms, Entry, Kept, Payload, Stamp};
+use super::forms;
 use super::freshness::Freshness;
-use super::key::{Key, Plan};
-use super::serve::Basis;
-use super::{Asked, Cache, CacheAnswer, CacheLookup};
-use crate::error::Error;
-use crate::methods::{Query, Slot};
-use crate::telemetry::StaleCause;
+use super::held_entries::HeldEntries;
+use super::judge::judge;
+use super::key::{Finality, Key, Plan};
+use super::sizes::Sizes;
+use super::store::Insert;
+use crate::config::{self, Assemble};
+use crate::frontier::Frontier;
+use crate::methods::{AccountForm, AccountsQuery, Commitment, Pubkey, Query, Slot, VotesQuery};
+use crate::pool::Reply;
+use crate::telemetry::{Metrics, StaleCause, UncacheableReason};
 
-/// A flight waits so long for its turn to make an answer of a kept one; then it asks a node.
-const TURN_COMES_WITHIN: Duration = Duration::from_millis(50);
+/// What is held, and the rules of what it may serve.
+pub(super) struct Lookup {
+    pub(super) held: HeldEntries,
+    sizes: Sizes,
+    assemble: Assemble,
+    frontier: Arc<Frontier>,
+    metrics: Arc<Metrics>,
+}
 
-impl Cache {
-    /// What is kept for `plan`, as far as it reaches the slot that the caller wants.
-    pub(super) fn look_up(&self, plan: &Plan, wanted: Option<Slot>) -> CacheLookup {
-        self.judged(plan, wanted, |cause| self.metrics.cache_stale.at(cause).inc())
+/// The result of a look-up.
+pub(super) enum CacheLookup {
+    Miss,
+    Hit(Arc<Entry>),
+    Stale(Arc<Entry>),
+    Expired,
+}
+
+/// An entry that is held, and its key if that is the other one of the plan.
+pub(super) type HeldEntry = (Arc<Entry>, Option<Key>);
+
+/// The state of the cache when a fetch begins.
+pub(super) struct FetchStart {
+    /// An answer of an earlier generation is not kept.
+    pub(super) generation: u64,
+    /// The slot at which the answer's accounts were shown.
+    pub(super) shown: Slot,
+    /// The highest slot that is held or was shown.
+    pub(super) held: Option<Slot>,
+    /// The size of the account, if one account is fetched and its size is known.
+    pub(super) space: Option<u64>,
+}
+
+/// A fetched answer that may be kept.
+pub(super) struct Keep<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) key: Key,
+    pub(super) entry: &'a Arc<Entry>,
+    /// The single accounts of a list.
+    pub(super) singles: Vec<(Key, Kept)>,
+    /// The slot at which the accounts were shown, and which nodes were asked for.
+    pub(super) floor: Slot,
+    pub(super) generation: u64,
+}
+
+impl Lookup {
+    /// Creates a look-up over an empty cache.
+    pub(super) fn new(config: &config::Cache, frontier: Arc<Frontier>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            held: HeldEntries::new(config, Arc::clone(&frontier), Arc::clone(&metrics)),
+            sizes: Sizes::default(),
+            assemble: config.assemble,
+            frontier,
+            metrics,
+        }
     }
 
-    /// The same, with a word for each entry that may not serve as it is.
-    pub(super) fn judged(
+    /// Returns the plan for `query` by the present frontier.
+    pub(super) fn plan(&self, query: &Query) -> Plan {
+        Plan::new(query, &self.frontier, &self.sizes)
+    }
+
+    /// Returns the entry for `plan`, if it reaches the slot that the caller wants. Counts each entry that may not serve as it
+    /// is.
+    pub(super) fn look_up(&self, plan: &Plan, wanted: Option<Slot>) -> CacheLookup {
+        self.assess(plan, wanted, |cause| self.metrics.cache_stale.at(cause).inc())
+    }
+
+    /// Returns the entry for `plan` if it is fresh. Counts nothing.
+    pub(super) fn find_fresh(&self, plan: &Plan) -> Option<HeldEntry> {
+        let CacheLookup::Hit(held) = self.assess(plan, None, |_| ()) else { return None };
+        let key = self.held.elsewhere(plan, &held);
+        Some((held, key))
+    }
+
+    /// Looks up, and calls `not_fresh` for each entry that may not serve as it is.
+    fn assess(
         &self,
         plan: &Plan,
         wanted: Option<Slot>,
@@ -35,21 +107,21 @@ impl Cache {
     ) -> CacheLookup {
         let now = Instant::now();
         let mut found = CacheLookup::Miss;
-        for held in self.candidates(plan).into_iter().flatten() {
+        for held in self.held.candidates(plan).into_iter().flatten() {
             // Another answer may have shown one of its accounts at a higher slot.
-            let (lowest, floor) = self.floors_under(&plan.key, now);
+            let (lowest, floor) = self.held.floors_under(&plan.key, now);
             if !held.stamp.reaches(wanted) || held.stamp.slot < floor {
                 not_fresh(StaleCause::Floor);
                 continue;
             }
-            match self.rules.judge(&held.stamp, &self.frontier, now) {
+            match self.held.freshness(&held.stamp, now) {
                 Freshness::Fresh => {
-                    self.shows(plan, held.stamp.slot, lowest);
+                    self.held.shows(plan, held.stamp.slot, lowest);
                     return CacheLookup::Hit(held);
                 }
                 Freshness::Stale(cause) => {
                     not_fresh(cause);
-                    self.shows(plan, held.stamp.slot, lowest);
+                    self.held.shows(plan, held.stamp.slot, lowest);
                     found = CacheLookup::Stale(held);
                 }
                 Freshness::Expired(cause) => {
@@ -63,101 +135,254 @@ impl Cache {
         found
     }
 
-    /// What needs no node: an earlier flight may have landed between the caller's look-up and its boarding, and an
-    /// answer may follow from a kept one.
-    pub(super) async fn without_a_node(&self, plan: &Plan) -> Option<Landed> {
-        if let CacheLookup::Hit(held) = self.judged(plan, None, |_| ()) {
-            let key = self.elsewhere(plan, &held);
-            return Some(Landed::Found(held, key));
-        }
-        let derived = self.derive_kept(plan, Use::Fresh, Instant::now() + TURN_COMES_WITHIN).await?;
-        Some(Landed::Found(derived, None))
+    /// Returns the entry that may stand in for an answer that no node gives.
+    pub(super) fn stands_in(&self, query: &Query, plan: &Plan, usage: Use) -> Option<Arc<Entry>> {
+        let wanted = query.min_context_slot();
+        let floor = if usage == Use::LastResort { 0 } else { self.held.floor(&plan.key, Instant::now()) };
+        let stands_in = |held: &Arc<Entry>| {
+            held.stamp.reaches(wanted) && held.stamp.slot >= floor && self.held.serves(&held.stamp)
+        };
+        let held = self.held.candidates(plan).into_iter().flatten().find(stands_in);
+        held.or_else(|| self.assembled(query, usage, wanted))
     }
 
-    /// Returns the other key of `plan`, unless `held`, a candidate of it, is the entry under its own key.
-    pub(super) fn elsewhere(&self, plan: &Plan, held: &Arc<Entry>) -> Option<Key> {
-        let is_own = || self.store.get(&plan.key).is_some_and(|own| Arc::ptr_eq(&own, held));
-        plan.other.clone().filter(|_| !is_own())
+    /// Lets the floors of the accounts under `plan` fall to the entry of `stamp`, which stands in although it is below.
+    pub(super) fn falls_back_to(&self, plan: &Plan, stamp: &Stamp) {
+        self.held.falls(&plan.key, self.held.floor(&plan.key, Instant::now()), stamp.slot);
     }
 
-    /// What is held for `plan`. Where an account is held in two places, the higher slot is what was shown last, and
-    /// the other would go back behind it; a block comes before its absence.
-    pub(super) fn candidates(&self, plan: &Plan) -> [Option<Arc<Entry>>; 2] {
-        let own = self.store.get(&plan.key);
-        let other = plan.other.as_ref().and_then(|key| self.store.get(key));
-        match (own, other) {
-            (Some(own), Some(other)) if matches!(plan.class, Class::Account(_)) => {
-                let rank = |entry: &Entry| (entry.stamp.slot, entry.stamp.sent_at);
-                [Some(if rank(&other) > rank(&own) { other } else { own }), None]
+    /// Returns the entry from which the answer to `plan` can be made, with the way to make it.
+    pub(super) fn source(&self, plan: &Plan, usage: Use) -> Option<(Arc<Entry>, Source)> {
+        let now = Instant::now();
+        match &plan.key {
+            Key::Votes(query @ VotesQuery { vote_pubkey: Some(pubkey), .. }) => {
+                let all = Key::Votes(VotesQuery { vote_pubkey: None, ..*query });
+                Some((self.held.usable(&all, usage, None, now)?, Source::Votes(*pubkey)))
             }
-            both => [both.0, both.1],
+            Key::Block(slot, asked, finality) => {
+                let kept = |shape| {
+                    let held = self.held.usable(&Key::Block(*slot, shape, *finality), usage, None, now);
+                    held.filter(|entry| matches!(entry.kept, Kept::Said(Payload::Result(_))))
+                };
+                let found = block::sources(*asked).find_map(|shape| Some((kept(shape)?, shape)));
+                let (entry, shape) = found?;
+                Some((entry, Source::Block(shape, *asked)))
+            }
+            _ => None,
         }
     }
 
-    /// The entry held for `key`, if it may be used so and reaches the slot that the caller wants.
-    pub(super) fn usable(
+    /// Keeps an answer that was made of a kept one. Returns false if the cache was emptied since `generation`, or a newer
+    /// answer is held: then a node is asked, under its floor.
+    pub(super) fn keep_derived(&self, plan: &Plan, entry: &Arc<Entry>, generation: u64) -> bool {
+        let held = self.held.hold();
+        held.number() == generation
+            && !matches!(self.held.keep(plan.key.clone(), entry), Insert::KeptNewer(_))
+    }
+
+    /// Returns a list made of single accounts, if all that it takes may be used. The list is kept, so that it has a floor.
+    pub(super) fn assembled(&self, query: &Query, usage: Use, wanted: Option<Slot>) -> Option<Arc<Entry>> {
+        let (Query::Accounts(query), mode) = (query, self.assemble) else { return None };
+        if mode == Assemble::Off {
+            return None;
+        }
+        // Otherwise what was read before the cache was emptied could be kept after.
+        let _held = self.held.hold();
+        let singles = self.singles(query, usage, wanted);
+        let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
+        let one_slot = singles.iter().all(|single| single.stamp.slot == singles[0].stamp.slot);
+        let list = (one_slot || mode == Assemble::WithinBound).then(|| list::joined(&singles))??;
+        self.keep_list(query, list)
+    }
+
+    /// Returns the accounts of `query` that are to be fetched so that the others can be taken from the cache; `None` if that
+    /// is not the mode, or if all or none are held.
+    pub(super) fn missing(&self, query: &AccountsQuery, wanted: Option<Slot>) -> Option<Vec<Pubkey>> {
+        if self.assemble != Assemble::WithinBound {
+            return None;
+        }
+        let kept = self.singles(query, Use::Fresh, wanted);
+        let missing = query.pubkeys.iter().zip(&kept).filter(|(_, single)| single.is_none());
+        let mut missing: Vec<_> = missing.map(|(pubkey, _)| *pubkey).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        (!missing.is_empty() && kept.iter().any(Option::is_some)).then_some(missing)
+    }
+
+    /// Returns a list made of fresh single accounts of any slots.
+    pub(super) fn completed(&self, query: &AccountsQuery, wanted: Option<Slot>) -> Option<Arc<Entry>> {
+        let _held = self.held.hold();
+        let singles: Option<Vec<_>> = self.singles(query, Use::Fresh, wanted).into_iter().collect();
+        self.keep_list(query, list::joined(&singles?)?)
+    }
+
+    /// Keeps a list that was made here; `None` if a newer one is held, behind which it would go back.
+    fn keep_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
+        if self.holds_newer(query, &list) {
+            return None;
+        }
+        self.place_list(query, list)
+    }
+
+    /// Returns true if a list of the same accounts is held above the slot of `list`, in whichever form serves `query`.
+    pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
+        let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
+        let mut held = forms::serving(query.form).filter_map(|form| self.held.get(&key(form)));
+        held.any(|held| held.stamp.slot > list.stamp.slot && self.held.serves(&held.stamp))
+    }
+
+    /// Places `list`; `None` if a newer one was placed since it was looked for.
+    pub(super) fn place_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
+        let Kept::Accounts { values, .. } = &list.kept else { return None };
+        let form = forms::kept_assembled(query.form, values);
+        let (key, list) = (Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment), Arc::new(list));
+        let now = Instant::now();
+        if self.held.floors_under(&key, now).0 < list.stamp.slot {
+            // A floor has fallen, and what is held above it is shown again.
+            self.held.raises(&key, list.stamp.slot, now);
+        }
+        (!matches!(self.held.keep(key, &list), Insert::KeptNewer(_))).then_some(list)
+    }
+
+    /// Returns for each account of `list` the newest entry from which its element can be made.
+    pub(super) fn singles(
         &self,
-        key: &Key,
+        list: &AccountsQuery,
         usage: Use,
         wanted: Option<Slot>,
-        now: Instant,
-    ) -> Option<Arc<Entry>> {
-        let held = self.store.get(key)?;
-        let behind = usage != Use::LastResort && held.stamp.slot < self.floor(key, now);
-        let usable = self.may_be_used(&held.stamp, usage, now) && !behind;
-        (usable && held.stamp.reaches(wanted)).then_some(held)
-    }
-
-    /// Returns true if an entry of this stamp may be used so, as far as its age goes.
-    pub(super) fn may_be_used(&self, stamp: &Stamp, usage: Use, now: Instant) -> bool {
-        match usage {
-            Use::Fresh => self.rules.judge(stamp, &self.frontier, now) == Freshness::Fresh,
-            Use::InFault | Use::LastResort => self.serves(stamp),
-        }
-    }
-
-    /// Whether an entry may still be served, if only in a fault: as long as it may, it holds its floor.
-    pub(super) fn serves(&self, stamp: &Stamp) -> bool {
+    ) -> Vec<Option<Arc<Entry>>> {
         let now = Instant::now();
-        self.rules.in_fault(stamp, now)
-            || !matches!(self.rules.judge(stamp, &self.frontier, now), Freshness::Expired(_))
+        let single = |pubkey: &Pubkey| {
+            let key = |form| Key::Account(*pubkey, form, list.commitment);
+            let kept =
+                forms::serving(list.form).filter_map(|form| self.held.usable(&key(form), usage, wanted, now));
+            kept.max_by_key(|single| (single.stamp.slot, single.stamp.sent_at))
+        };
+        list.pubkeys.iter().map(single).collect()
     }
 
-    /// What may stand in for an answer that no node gives. A floor of ours is never a caller's error: where nothing
-    /// held reaches it, it falls to what is held.
-    pub(super) async fn in_fault(
-        self: &Arc<Self>,
-        call: &Asked<'_>,
-        error: Error,
-    ) -> Result<CacheAnswer, Error> {
-        let key = &call.plan.key;
-        let mut stands_in = self.stands_in(call, Use::InFault).await;
-        if stands_in.is_none() {
-            stands_in = self.stands_in(call, Use::LastResort).await;
-            if let Some(entry) = &stands_in {
-                self.falls(key, self.floor(key, Instant::now()), entry.stamp.slot);
+    /// Returns what a fetch for `plan` must know of the cache before it begins.
+    pub(super) fn begin_fetch(&self, plan: &Plan) -> FetchStart {
+        let shown = self.held.floor(&plan.key, Instant::now());
+        let held = self.held.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot);
+        let held = held.chain(Some(shown).filter(|slot| *slot > 0)).max();
+        let space = match &plan.upstream {
+            Query::Account(account) => self.sizes.space(&account.pubkey),
+            _ => None,
+        };
+        FetchStart { generation: self.held.generation(), shown, held, space }
+    }
+
+    /// Returns the entry that is held above `slot`, at which a node has answered, and may still be served: nobody is shown
+    /// the answer, even if it would not be kept. `floor` is the slot at which the accounts were shown.
+    pub(super) fn held_ahead(&self, plan: &Plan, slot: Slot, floor: Slot) -> Option<HeldEntry> {
+        let floored = match plan.class {
+            Class::Account(c) | Class::Fee(c) | Class::Votes(c) => c != Commitment::Processed,
+            _ => false,
+        };
+        if !floored {
+            return None;
+        }
+        let held = self.held.candidates(plan).into_iter().flatten();
+        let ahead = held.filter(|held| held.stamp.slot > slot && self.held.serves(&held.stamp));
+        let held = ahead.max_by_key(|held| held.stamp.slot);
+        let reached = held.as_ref().map_or(slot, |held| held.stamp.slot);
+        let held = held.map(|held| (Arc::clone(&held), self.held.elsewhere(plan, &held)));
+        // If neither reaches the floor, the single accounts may.
+        let list =
+            if reached < floor { self.assembled(&plan.upstream, Use::InFault, Some(floor)) } else { None };
+        let held = list.map(|list| (list, None)).or(held)?;
+        self.held.falls(&plan.key, floor, held.0.stamp.slot);
+        self.held.shows(plan, held.0.stamp.slot, self.held.floors_under(&plan.key, Instant::now()).0);
+        Some(held)
+    }
+
+    /// Keeps a fetched answer, or returns the reason why not. Calls `kept` if the answer takes its place.
+    pub(super) fn keep_fetched(
+        &self,
+        answer: Keep<'_>,
+        kept: impl FnOnce(&Key),
+    ) -> Result<Insert, UncacheableReason> {
+        let Keep { plan, key, entry, singles, floor, generation } = answer;
+        let slot = entry.stamp.slot;
+        let believed = |c| !plan.upstream.has_context() || self.frontier.believes(c, slot);
+        // The generation check and the insert happen under one lock. Otherwise a purge between them would be undone.
+        let held = self.held.hold();
+        if held.number() != generation {
+            return Err(UncacheableReason::Purged);
+        }
+        if !plan.upstream.commitment().is_none_or(believed) {
+            return Err(UncacheableReason::Unbelieved);
+        }
+        if !matches!(entry.kept, Kept::Said(Payload::Error { .. })) {
+            self.held.falls(&plan.key, floor, slot);
+        }
+        // Before anybody is told: from then on no account of it is shown lower, even if this is too large to be kept.
+        self.held.raises(&plan.key, slot, Instant::now());
+        let placed = self.held.keep(key.clone(), entry);
+        if matches!(placed, Insert::Stored | Insert::ReplacedNewer) {
+            kept(&key);
+        }
+        if !matches!(placed, Insert::KeptNewer(_)) {
+            for (key, kept) in singles {
+                self.held
+                    .keep(key, &Arc::new(Entry { kept, stamp: entry.stamp, coded: CodedForms::default() }));
             }
         }
-        let Some(entry) = stands_in else { return Err(error) };
-        call.charge.answered(true);
-        self.deliver(call, &entry, Basis::StandIn).await.ok().flatten().ok_or(error)
+        Ok(placed)
     }
 
-    pub(super) async fn stands_in(&self, call: &Asked<'_>, usage: Use) -> Option<Arc<Entry>> {
-        let wanted = call.query.min_context_slot();
-        let floor = if usage == Use::LastResort { 0 } else { self.floor(&call.plan.key, Instant::now()) };
-        let stands_in = |held: &Arc<Entry>| {
-            held.stamp.reaches(wanted) && held.stamp.slot >= floor && self.serves(&held.stamp)
+    /// Notes the sizes of accounts, as an answer tells them.
+    pub(super) fn note_spaces(&self, spaces: Vec<(Pubkey, u64)>) {
+        for (pubkey, space) in spaces {
+            self.sizes.note(&pubkey, space);
+        }
+    }
+
+    /// Notes that the answer to `plan` was too large. Returns true if a node was asked for more than `query` wants: the next
+    /// plan asks for less.
+    pub(super) fn note_too_large(&self, query: &Query, plan: &Plan) -> bool {
+        let wider = |asked: AccountForm, sent: AccountForm| asked != sent && sent.slice.is_none();
+        match (query, &plan.upstream) {
+            (Query::Account(asked), Query::Account(sent)) if wider(asked.form, sent.form) => {
+                self.sizes.note_large(&asked.pubkey);
+                true
+            }
+            (Query::Accounts(asked), Query::Accounts(sent)) if wider(asked.form, sent.form) => {
+                asked.pubkeys.iter().for_each(|pubkey| self.sizes.note_large(pubkey));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Weighs `entry`, whose compressed forms have grown, under each key under which `query` may have found it.
+    pub(super) fn weigh(&self, query: &Query, entry: &Arc<Entry>) {
+        let Plan { key, other, .. } = self.plan(query);
+        // A block may have become final meanwhile.
+        let before = match &key {
+            Key::Block(slot, shape, Finality::Final) => Some(Key::Block(*slot, *shape, Finality::Confirmed)),
+            _ => None,
         };
-        let held = self.candidates(&call.plan).into_iter().flatten().find(stands_in);
-        if held.is_some() {
-            return held;
+        for key in [Some(key), other, before].into_iter().flatten() {
+            self.held.weigh(key, entry);
         }
-        if let Query::Accounts(query) = call.query
-            && let Some(list) = self.assembled(query, usage, wanted)
-        {
-            return Some(list);
+    }
+
+    /// Returns true if an answer that another gateway shares would be fresh here, is not behind what was shown, and is not
+    /// further ahead than is believed. `floor` is the slot that the caller wants.
+    pub(super) fn takes(&self, plan: &Plan, reply: &Reply, floor: Option<Slot>) -> bool {
+        let held = self.held.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot).max();
+        let shown = self.held.floor(&plan.key, Instant::now());
+        if held.max(floor).max(Some(shown)).is_some_and(|floor| reply.slot < floor) {
+            return false;
         }
-        self.derive_kept(&call.plan, usage, call.options.deadline).await
+        let known = |c| self.frontier.slot(c) > 0 && self.frontier.believes(c, reply.slot);
+        if !plan.upstream.commitment().is_none_or(known) {
+            return false;
+        }
+        let (_, Ok((_, class))) = judge(plan, reply, &self.frontier) else { return false };
+        let stamp = Stamp { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
+        self.held.may_be_used(&stamp, Use::Fresh, Instant::now())
     }
 }

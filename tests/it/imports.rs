@@ -9,7 +9,6 @@ use crate::tidy::code;
 
 /// The circles that still exist, each as all files in it. A circle that is gone or smaller must leave this list.
 const CIRCLES: &[&[&str]] = &[
-    &["cache/derive.rs", "cache/fetch.rs", "cache/serve.rs"],
     &["config/sections.rs", "config/shared.rs", "config/upstreams.rs"],
     &[
         "methods/get_account_info.rs",
@@ -29,20 +28,6 @@ const CIRCLES: &[&[&str]] = &[
 
 /// The types whose inherent methods still stand in several files, by the file that defines the type.
 const SPREAD: &[(&str, &[&str])] = &[
-    (
-        "cache.rs: Cache",
-        &[
-            "cache.rs",
-            "cache/coded.rs",
-            "cache/derive.rs",
-            "cache/fetch.rs",
-            "cache/floors.rs",
-            "cache/lookup.rs",
-            "cache/serve.rs",
-            "cache/shared.rs",
-            "cache/shared/purges.rs",
-        ],
-    ),
     ("shared.rs: Store", &["shared.rs", "shared/limits.rs", "shared/lookout.rs", "shared/purges.rs"]),
     ("sim/chain.rs: Chain", &["sim/chain.rs", "sim/chain/slot.rs"]),
 ];

@@ -15,26 +15,27 @@ mod scene;
 mod waits;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
 use proptest::prelude::*;
-use tokio::time::{Duration, Instant, advance};
-use tokio_util::task::TaskTracker;
+use tokio::time::advance;
 
 use self::page::{Landing, Model, accounts, life, places};
 use self::scene::on_a_stepped_clock;
+use super::answer::{Role, deliver, land};
+use super::basis::Use;
+use super::derive::list::joined;
+use super::entry::Payload;
+use super::fetcher::Origin;
+use super::lookup::CacheLookup;
 use super::*;
-use crate::cache::derive::list::joined;
-use crate::cache::serve::Basis;
-use crate::cache::{CacheLookup, CallOptions, Charge, NoConditions, Why};
 use crate::config::Config;
-use crate::frontier::Frontier;
 use crate::jsonrpc::Params;
-use crate::methods::{Method, Profile};
-use crate::pool::Pool;
-use crate::telemetry::Metrics;
+use crate::methods::{Commitment, Method, Profile, Pubkey, Slot};
+use crate::node::NodeReply;
+use crate::pool::{Reply, UpstreamRequest};
 
 const FIRST: Slot = 1_000;
 
@@ -152,7 +153,7 @@ impl Real {
 
     fn floor(&self, q: Question, c: Commitment) -> Slot {
         let plan = asked(&self.cache, &query(q, c), &Charge::nobody()).plan;
-        if c == Commitment::Processed { 0 } else { self.cache.floor(&plan.key, Instant::now()) }
+        if c == Commitment::Processed { 0 } else { self.cache.lookup.held.floor(&plan.key, Instant::now()) }
     }
 
     /// An answer that was asked for in this generation.
@@ -168,8 +169,8 @@ impl Real {
         let query = query(q, c);
         let charge = Charge::nobody();
         let call = asked(&self.cache, &query, &charge);
-        let landed = self.cache.take_in(&call.plan, reply, floor, of, origin).await.unwrap();
-        told(&self.cache.land(&call, &landed, Role::Leader).await.ok().unwrap())
+        let landed = self.cache.fetcher.take_in(&call.plan, reply, floor, of, origin).await.unwrap();
+        told(&land(&self.cache, &call, &landed, Role::Leader).await.ok().unwrap())
     }
 
     /// What is found in the shared store, if it is taken.
@@ -181,7 +182,8 @@ impl Real {
         sent_at: Instant,
     ) -> Option<(Slot, String)> {
         let (query, reply) = (query(q, c), reply(q, c, slot, sent_at));
-        let takes = self.cache.takes(&asked(&self.cache, &query, &Charge::nobody()).plan, &reply, None);
+        let takes =
+            self.cache.lookup.takes(&asked(&self.cache, &query, &Charge::nobody()).plan, &reply, None);
         if takes {
             Some(self.takes_in(q, c, &reply, 0, self.generation(), Origin::Shared).await)
         } else {
@@ -190,7 +192,7 @@ impl Real {
     }
 
     fn generation(&self) -> u64 {
-        self.cache.generation.number()
+        self.cache.lookup.held.generation()
     }
 
     /// What is kept, if it may serve.
@@ -198,11 +200,12 @@ impl Real {
         let query = query(q, c);
         let charge = Charge::nobody();
         let call = asked(&self.cache, &query, &charge);
-        let (CacheLookup::Hit(entry) | CacheLookup::Stale(entry)) = self.cache.look_up(&call.plan, wanted)
+        let (CacheLookup::Hit(entry) | CacheLookup::Stale(entry)) =
+            self.cache.lookup.look_up(&call.plan, wanted)
         else {
             return None;
         };
-        Some(told(&self.cache.deliver(&call, &entry, Basis::Found).await.unwrap().unwrap()))
+        Some(told(&deliver(&self.cache, &call, &entry, Basis::Found).await.unwrap().unwrap()))
     }
 }
 
@@ -211,11 +214,11 @@ fn reply(q: Question, c: Commitment, slot: Slot, sent_at: Instant) -> Reply {
     Reply { node: 0, body, sent_at, slot, confirmed: true }
 }
 
-fn asked<'a>(cache: &Cache, query: &'a Query, charge: &'a Charge) -> Asked<'a> {
-    let plan = Plan::new(query, &cache.frontier, &cache.sizes);
+fn asked<'a>(cache: &Cache, query: &'a Query, charge: &'a Charge) -> PlannedCall<'a> {
+    let plan = cache.lookup.plan(query);
     let options = scene::options(false, None);
     let (why, came, is_anew) = (Why::Miss, Instant::now(), false);
-    Asked { query, plan, why, options, charge, conditions: &NoConditions, came, is_anew }
+    PlannedCall { query, plan, why, options, charge, conditions: &NoConditions, came, is_anew }
 }
 
 fn told(answer: &CacheAnswer) -> (Slot, String) {
@@ -367,14 +370,15 @@ fn a_list_is_not_answered_behind_one_placed_meanwhile() {
         let query = query(List, c);
         let Query::Accounts(query) = &query else { panic!("{query:?}") };
         let list = || {
-            let singles = real.cache.singles(query, Use::Fresh, None).into_iter().collect::<Option<Vec<_>>>();
+            let singles =
+                real.cache.lookup.singles(query, Use::Fresh, None).into_iter().collect::<Option<Vec<_>>>();
             joined(&singles.unwrap()).unwrap()
         };
         let made = list();
-        assert!(!real.cache.holds_newer(query, &made));
+        assert!(!real.cache.lookup.holds_newer(query, &made));
         // Between the two acts another call brings a newer one.
         real.lands(List, c, FIRST + 1, now).await;
-        assert!(real.cache.place_list(query, made).is_none());
-        assert_eq!(real.cache.place_list(query, list()).unwrap().stamp.slot, FIRST + 1);
+        assert!(real.cache.lookup.place_list(query, made).is_none());
+        assert_eq!(real.cache.lookup.place_list(query, list()).unwrap().stamp.slot, FIRST + 1);
     });
 }

@@ -14,12 +14,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::super::Cache;
 use super::super::class::Class;
 use super::super::key::Key;
+use super::super::lookup::Lookup;
 use super::super::purge::Filter;
 use super::value::Seal;
 use crate::methods::{Commitment, Method};
@@ -27,8 +25,6 @@ use crate::shared::purges::{Change, Listed};
 use crate::shared::{Failed, Store, StoreTime, micros};
 use list::Purge;
 
-/// Between two looks at the list.
-const LOOK: Duration = Duration::from_secs(1);
 /// A part whose list was not read for so long is not read from either.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
 /// Own purges that wait for the store. More become one of everything.
@@ -140,6 +136,22 @@ impl Purges {
     /// Returns true if the purges of any cluster are known in any part.
     pub(super) fn are_known_somewhere(&self) -> bool {
         self.lock().lists.values().any(|list| (0..self.parts).any(|part| list.is_known(part)))
+    }
+
+    /// Brings purges to the shared store, and does here what others have purged. Returns true if the store has all of this
+    /// gateway's.
+    pub(super) async fn share(
+        &self,
+        store: &Store,
+        seal: &Seal,
+        genesis: Option<&str>,
+        lookup: &Arc<Lookup>,
+    ) -> bool {
+        let (new, all_there) = self.look(store, seal, genesis, longest_shared(lookup)).await;
+        if !new.is_empty() {
+            obey(lookup, new).await;
+        }
+        all_there
     }
 
     /// Reads the lists of this cluster, and of those before it that lack a purge, learns from them, and adds what they lack.
@@ -280,80 +292,50 @@ fn differences<'a>(
     (missing.collect(), useless.collect())
 }
 
-impl Cache {
-    /// Keeps the purges of all gateways known here, until `stop`.
-    pub fn watch_purges(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
-        let (cache, stop) = (Arc::clone(self), stop.clone());
-        tasks.spawn(async move {
-            let watching = async {
-                let Some(second) = &cache.second else { return };
-                loop {
-                    cache.share_purges().await;
-                    let _ = tokio::time::timeout(LOOK, second.store.connected()).await;
-                }
-            };
-            stop.run_until_cancelled(watching).await;
-        });
-    }
-
-    /// Brings purges to the shared store, and does here what others have purged. Returns whether the store has all of this
-    /// gateway's, or `None` where there is no such store.
-    pub async fn share_purges(self: &Arc<Self>) -> Option<bool> {
-        let second = self.second.as_ref()?;
-        let genesis = self.pool.genesis();
-        let (store, life) = (&second.store, self.longest_shared());
-        let (new, all_there) = second.purges.look(store, &second.seal, genesis.as_deref(), life).await;
-        if !new.is_empty() {
-            self.obey(new).await;
-        }
-        Some(all_there)
-    }
-
-    /// Does here what others have purged, all at once: each purge for itself would look at every entry, and keep what is
-    /// just being fetched from being kept.
-    async fn obey(self: &Arc<Self>, purges: Vec<Purge>) {
-        for Purge { filter, summary, .. } in &purges {
-            tracing::debug!(
-                purge.method = filter.method.map(Method::as_str),
-                purge.account = filter.account.map(|account| account.to_string()),
-                purge.slot = filter.slot,
-                purge.summary = summary.is_some(),
-                "kept answers are purged, as at another gateway of the same store"
-            );
-        }
-        let (cache, count) = (Arc::clone(self), purges.len());
-        let purging = move || {
-            let filters: Vec<_> = purges.iter().map(|purge| purge.filter).collect();
-            let entries = cache.purge_here(&filters);
-            // Of the accounts that a summary stands for nobody can tell the slots any more.
-            if purges.iter().any(|purge| purge.summary.is_some()) {
-                cache.floors.clear();
-            }
-            entries
-        };
-        // A million entries take their time.
-        let entries = tokio::task::spawn_blocking(purging).await.unwrap_or_default();
-        tracing::info!(
-            purge.count = count,
-            purge.entries = entries,
-            "kept answers were purged, as at another gateway of the same store"
+/// Does here what others have purged, all at once: each purge for itself would look at every entry, and keep what is
+/// just being fetched from being kept.
+async fn obey(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
+    for Purge { filter, summary, .. } in &purges {
+        tracing::debug!(
+            purge.method = filter.method.map(Method::as_str),
+            purge.account = filter.account.map(|account| account.to_string()),
+            purge.slot = filter.slot,
+            purge.summary = summary.is_some(),
+            "kept answers are purged, as at another gateway of the same store"
         );
     }
+    let (lookup, count) = (Arc::clone(lookup), purges.len());
+    let purging = move || {
+        let filters: Vec<_> = purges.iter().map(|purge| purge.filter).collect();
+        let entries = lookup.held.purge(&filters);
+        // Of the accounts that a summary stands for nobody can tell the slots any more.
+        if purges.iter().any(|purge| purge.summary.is_some()) {
+            lookup.held.forget_floors();
+        }
+        entries
+    };
+    // A million entries take their time.
+    let entries = tokio::task::spawn_blocking(purging).await.unwrap_or_default();
+    tracing::info!(
+        purge.count = count,
+        purge.entries = entries,
+        "kept answers were purged, as at another gateway of the same store"
+    );
+}
 
-    /// How long an answer may be in the shared store, and so a purge has to be known.
-    fn longest_shared(&self) -> Duration {
-        let classes = [
-            Class::BlockFinal,
-            Class::BlockConfirmed,
-            Class::Skipped,
-            Class::SkippedUnconfirmed,
-            Class::Samples,
-            Class::ClusterNodes,
-        ];
-        let by_commitment = Commitment::ALL.map(|c| [Class::Account(c), Class::Fee(c), Class::Votes(c)]);
-        let classes = classes.into_iter().chain(by_commitment.into_iter().flatten());
-        classes.map(|class| self.rules.ttl(class)).max().unwrap_or_default().max(KEPT_AT_LEAST)
-    }
+/// How long an answer may be in the shared store, and so a purge has to be known.
+fn longest_shared(lookup: &Lookup) -> Duration {
+    let classes = [
+        Class::BlockFinal,
+        Class::BlockConfirmed,
+        Class::Skipped,
+        Class::SkippedUnconfirmed,
+        Class::Samples,
+        Class::ClusterNodes,
+    ];
+    let by_commitment = Commitment::ALL.map(|c| [Class::Account(c), Class::Fee(c), Class::Votes(c)]);
+    let classes = classes.into_iter().chain(by_commitment.into_iter().flatten());
+    classes.map(|class| lookup.held.ttl(class)).max().unwrap_or_default().max(KEPT_AT_LEAST)
 }
 
 #[cfg(test)]

@@ -19,18 +19,15 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::Cache;
 use super::class::Class;
-use super::entry::{Entry, Stamp};
-use super::fetch::{Demand, Origin};
-use super::freshness::Freshness;
-use super::judge::judge;
+use super::fetched::SlotRequirement;
 use super::key::{Key, Plan};
+use super::lookup::Lookup;
 use super::purge::Filter;
 use crate::config;
 use crate::methods::{Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
-use crate::pool::Reply;
+use crate::pool::{Pool, Reply};
 use crate::shared::{Found, Put, Store, StoreTime, micros};
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 use purges::Purges;
@@ -100,6 +97,138 @@ impl Second {
         self.store.is_there() && self.purges.are_known_somewhere()
     }
 
+    /// Looks for an answer to `plan` that another gateway has shared; `None` if the store is not asked, or does not answer.
+    pub(super) async fn find(
+        &self,
+        lookup: &Lookup,
+        pool: &Pool,
+        plan: &Plan,
+        requirement: SlotRequirement,
+    ) -> Option<SecondFound> {
+        let floor = match requirement {
+            SlotRequirement::None => None,
+            SlotRequirement::AtLeast(slot) => Some(slot),
+            // A caller's own number, past what the pool has reached: a node's word on it is wanted.
+            SlotRequirement::CallerMinimum(_) => return None,
+        };
+        // Before anything is made for it: a store that does not answer costs a miss nothing.
+        if !self.is_there() {
+            self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
+            return None;
+        }
+        // Before the cluster is read: what is found of one that the pool leaves meanwhile is not kept.
+        let generation = lookup.held.generation();
+        let (genesis, places) = self.places(lookup, pool, plan)?;
+        let part = self.store.part(places.first()?.name.key());
+        if !self.purges.are_known(&genesis, part) {
+            self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
+            return None;
+        }
+        let keys: Vec<_> = places.iter().map(|place| place.name.key().to_owned()).collect();
+        let found = self.store.get(&keys).await.ok()?;
+        let took = found.asked_at.elapsed();
+        let (candidate, foreign) = self.best(lookup, &genesis, places, found, floor).await;
+        Some(SecondFound { candidate, foreign, took, generation })
+    }
+
+    /// Counts a look into the shared store, of which something was `taken`.
+    pub(super) fn count(&self, taken: bool, foreign: bool, took: Duration) {
+        let result = match (taken, foreign) {
+            (true, _) => SharedResult::Hit,
+            (false, true) => SharedResult::Foreign,
+            (false, false) => SharedResult::Miss,
+        };
+        self.store.count(SharedOperation::Get, result, took);
+    }
+
+    /// Returns the genesis hash of the cluster, and the places where the answer to `plan` may be. There are none while the
+    /// cluster is not known, or if the answer would not live long enough.
+    fn places(&self, lookup: &Lookup, pool: &Pool, plan: &Plan) -> Option<(String, Vec<Place>)> {
+        let keys = std::iter::once(&plan.key).chain(&plan.other);
+        let lives = |key: &&Key| {
+            let class = if matches!(key, Key::NoBlock(_)) { Class::Skipped } else { plan.class };
+            lookup.held.ttl(class) >= WORTH_SHARING
+        };
+        let mut keys = keys.filter(lives).peekable();
+        keys.peek()?;
+        let genesis = pool.genesis()?;
+        let place = |key: &Key| {
+            let name = self.seal.name(self.store.namespace(), &genesis, key)?;
+            let mut plan = plan.clone();
+            // What is found of an account is read in the form in which it is kept.
+            let form = match (key, &mut plan.upstream) {
+                (Key::Account(_, form, _), Query::Account(q)) => Some((form, &mut q.form)),
+                (Key::Accounts(_, form, _), Query::Accounts(q)) => Some((form, &mut q.form)),
+                _ => None,
+            };
+            if let Some((kept, asked)) = form
+                && plan.key != *key
+            {
+                *asked = *kept;
+                plan.other = Some(std::mem::replace(&mut plan.key, key.clone()));
+            }
+            Some(Place { name, plan })
+        };
+        let places = keys.filter_map(place).collect();
+        Some((genesis, places))
+    }
+
+    /// Returns the newest of what was found that serves now, and true if anything was not what is kept there.
+    async fn best(
+        &self,
+        lookup: &Lookup,
+        genesis: &str,
+        places: Vec<Place>,
+        found: Found,
+        floor: Option<Slot>,
+    ) -> (Option<Candidate>, bool) {
+        let Found { values, read_at, asked_at } = found;
+        let (mut best, mut foreign): (Option<Candidate>, _) = (None, false);
+        for (Place { name, plan }, bytes) in places.into_iter().zip(values) {
+            let Some(bytes) = bytes else { continue };
+            let Some(value) = self.read(&name, bytes).await else {
+                foreign = true;
+                self.forget(&name);
+                continue;
+            };
+            let Some(sent_at) = sent_at(&value, read_at, asked_at) else { continue };
+            if self.is_purged(genesis, &plan.key, &value, sent_at) {
+                // It would keep the place against one of a lower slot.
+                self.forget(&name);
+                continue;
+            }
+            let Value { slot, body, confirmed, .. } = value;
+            let reply = Reply { node: NO_NODE, body, sent_at, slot, confirmed };
+            let newest = best.as_ref().is_none_or(|(_, best)| (best.slot, best.sent_at) < (slot, sent_at));
+            if newest && lookup.takes(&plan, &reply, floor) {
+                best = Some((plan, reply));
+            }
+        }
+        (best, foreign)
+    }
+
+    /// Shares what a node has said and is kept under `key`, if its `life` is long enough; returns at once.
+    pub(super) fn offer(&self, pool: &Pool, key: &Key, reply: &Reply, life: Duration) {
+        if life < WORTH_SHARING || !self.store.takes_writes() || !pool.vouches_for(reply.node) {
+            return;
+        }
+        let genesis = pool.genesis();
+        let name = genesis.and_then(|genesis| self.seal.name(self.store.namespace(), &genesis, key));
+        let Some(name) = name else { return };
+        self.enqueue(Offer { name, reply: reply.clone(), life });
+    }
+
+    /// Brings purges to the shared store, and does here what others have purged. Returns true if the store has all of this
+    /// gateway's.
+    pub(super) async fn share_purges(&self, lookup: &Arc<Lookup>, genesis: Option<&str>) -> bool {
+        self.purges.share(&self.store, &self.seal, genesis, lookup).await
+    }
+
+    /// Waits until the store is connected.
+    pub(super) async fn connected(&self) {
+        self.store.connected().await;
+    }
+
     /// Takes nothing any more that was asked for before `now`.
     pub(super) fn nothing_before(&self, now: Instant) {
         *self.not_before.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
@@ -123,175 +252,7 @@ impl Second {
         emptied.is_some_and(|emptied| sent_at <= emptied)
             || self.purges.take(genesis, key, value.sent_at, sent_at)
     }
-}
 
-/// A place where the answer to a plan may be, and the plan for what is found there.
-struct Place {
-    name: Name,
-    plan: Plan,
-}
-
-/// What was found of an answer.
-struct Candidate {
-    reply: Reply,
-    plan: Plan,
-}
-
-impl Cache {
-    /// What another gateway has kept for `plan`, taken in as a node's answer is; `None` where a node is to be asked.
-    pub(super) async fn second_level(&self, plan: &Plan, demand: Demand) -> Option<Arc<Entry>> {
-        let second = self.second.as_ref()?;
-        let floor = match demand {
-            Demand::Any => None,
-            Demand::Reached(slot) => Some(slot),
-            // A caller's own number, past what the pool has reached: a node's word on it is wanted.
-            Demand::Own(_) => return None,
-        };
-        // Before anything is made for it: a store that does not answer costs a miss nothing.
-        if !second.is_there() {
-            second.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
-            return None;
-        }
-        // Before the cluster is read: what is found of one that the pool leaves meanwhile is not kept.
-        let generation = self.generation.number();
-        let (genesis, places) = self.places(plan, second)?;
-        let part = second.store.part(places.first()?.name.key());
-        if !second.purges.are_known(&genesis, part) {
-            second.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
-            return None;
-        }
-        let keys: Vec<_> = places.iter().map(|place| place.name.key().to_owned()).collect();
-        let found = second.store.get(&keys).await.ok()?;
-        let took = found.asked_at.elapsed();
-        let (candidate, foreign) = self.best(second, &genesis, places, found, floor).await;
-        let mut taken = None;
-        if let Some(Candidate { reply, plan }) = candidate {
-            taken = self.take_in(&plan, &reply, 0, generation, Origin::Shared).await.ok();
-        }
-        let result = match (&taken, foreign) {
-            (Some(_), _) => SharedResult::Hit,
-            (None, true) => SharedResult::Foreign,
-            (None, false) => SharedResult::Miss,
-        };
-        second.store.count(SharedOperation::Get, result, took);
-        taken.map(|landed| Arc::clone(landed.entry()))
-    }
-
-    /// The genesis hash of the cluster, and where the answer to `plan` may be; nowhere while the cluster is not known, or
-    /// where it would not live long enough.
-    fn places(&self, plan: &Plan, second: &Second) -> Option<(String, Vec<Place>)> {
-        let keys = std::iter::once(&plan.key).chain(&plan.other);
-        let lives = |key: &&Key| {
-            let class = if matches!(key, Key::NoBlock(_)) { Class::Skipped } else { plan.class };
-            self.rules.ttl(class) >= WORTH_SHARING
-        };
-        let mut keys = keys.filter(lives).peekable();
-        keys.peek()?;
-        let genesis = self.pool.genesis()?;
-        let place = |key: &Key| {
-            let name = second.seal.name(second.store.namespace(), &genesis, key)?;
-            let mut plan = plan.clone();
-            // What is found of an account is read in the form in which it is kept.
-            let form = match (key, &mut plan.upstream) {
-                (Key::Account(_, form, _), Query::Account(q)) => Some((form, &mut q.form)),
-                (Key::Accounts(_, form, _), Query::Accounts(q)) => Some((form, &mut q.form)),
-                _ => None,
-            };
-            if let Some((kept, asked)) = form
-                && plan.key != *key
-            {
-                *asked = *kept;
-                plan.other = Some(std::mem::replace(&mut plan.key, key.clone()));
-            }
-            Some(Place { name, plan })
-        };
-        let places = keys.filter_map(place).collect();
-        Some((genesis, places))
-    }
-
-    /// The newest of what was found that serves now, and whether anything was not what is kept there.
-    async fn best(
-        &self,
-        second: &Second,
-        genesis: &str,
-        places: Vec<Place>,
-        found: Found,
-        floor: Option<Slot>,
-    ) -> (Option<Candidate>, bool) {
-        let Found { values, read_at, asked_at } = found;
-        let (mut best, mut foreign): (Option<Candidate>, _) = (None, false);
-        for (Place { name, plan }, bytes) in places.into_iter().zip(values) {
-            let Some(bytes) = bytes else { continue };
-            let Some(value) = second.read(&name, bytes).await else {
-                foreign = true;
-                second.forget(&name);
-                continue;
-            };
-            let Some(sent_at) = sent_at(&value, read_at, asked_at) else { continue };
-            if second.is_purged(genesis, &plan.key, &value, sent_at) {
-                // It would keep the place against one of a lower slot.
-                second.forget(&name);
-                continue;
-            }
-            let Value { slot, body, confirmed, .. } = value;
-            let reply = Reply { node: NO_NODE, body, sent_at, slot, confirmed };
-            let newest =
-                best.as_ref().is_none_or(|best| (best.reply.slot, best.reply.sent_at) < (slot, sent_at));
-            if newest && self.takes(&plan, &reply, floor) {
-                best = Some(Candidate { reply, plan });
-            }
-        }
-        (best, foreign)
-    }
-
-    /// Whether an answer from the shared store would be fresh here, and is not behind what was shown, nor further ahead
-    /// than is believed.
-    pub(super) fn takes(&self, plan: &Plan, reply: &Reply, floor: Option<Slot>) -> bool {
-        let held = self.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot).max();
-        let shown = self.floor(&plan.key, Instant::now());
-        if held.max(floor).max(Some(shown)).is_some_and(|floor| reply.slot < floor) {
-            return false;
-        }
-        let known = |c| self.frontier.slot(c) > 0 && self.frontier.believes(c, reply.slot);
-        if !plan.upstream.commitment().is_none_or(known) {
-            return false;
-        }
-        let (_, Ok((_, class))) = judge(plan, reply, &self.frontier) else { return false };
-        let stamp = Stamp { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
-        self.rules.judge(&stamp, &self.frontier, Instant::now()) == Freshness::Fresh
-    }
-
-    /// Shares what a node has said and is kept under `key`, if it lives long enough; returns at once.
-    pub(super) fn offer(&self, key: &Key, reply: &Reply, class: Class) {
-        let Some(second) = &self.second else { return };
-        let life = self.rules.ttl(class);
-        if life < WORTH_SHARING || !second.store.takes_writes() || !self.pool.vouches_for(reply.node) {
-            return;
-        }
-        let genesis = self.pool.genesis();
-        let name = genesis.and_then(|genesis| second.seal.name(second.store.namespace(), &genesis, key));
-        let Some(name) = name else { return };
-        second.enqueue(Offer { name, reply: reply.clone(), life });
-    }
-}
-
-/// When an answer was asked for, on this gateway's clock, and not later than it was. Its age is told twice, by the
-/// store's clock and by the two machines' own, and the higher one counts: no clock that is wrong by itself makes it
-/// younger.
-fn sent_at(value: &Value, read_at: StoreTime, asked_at: Instant) -> Option<Instant> {
-    let by_store = asked_at.checked_sub(Duration::from_micros(read_at.saturating_sub(value.sent_at)))?;
-    let by_wall =
-        Instant::now().checked_sub(Duration::from_micros(wall_us().saturating_sub(value.wall_us)))?;
-    Some(by_store.min(by_wall))
-}
-
-/// The wall clock, in microseconds since 1970.
-fn wall_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
-}
-
-impl Second {
     /// What a value says, if it is the one that is kept under this name.
     async fn read(&self, name: &Name, bytes: Bytes) -> Option<Value> {
         if bytes.len() < OFF_WORKER_BYTES / LONG_PART {
@@ -316,6 +277,42 @@ impl Second {
             self.metrics.shared_requests.at((SharedOperation::Put, SharedResult::Dropped)).inc();
         }
     }
+}
+
+/// A place where the answer to a plan may be, and the plan for what is found there.
+struct Place {
+    name: Name,
+    plan: Plan,
+}
+
+/// An answer that was found, with the plan for it.
+type Candidate = (Plan, Reply);
+
+/// The result of a look into the shared store.
+pub(super) struct SecondFound {
+    /// The newest answer that serves now.
+    pub(super) candidate: Option<Candidate>,
+    /// True if something was not what is kept there.
+    pub(super) foreign: bool,
+    pub(super) took: Duration,
+    /// The cache's generation when the store was asked.
+    pub(super) generation: u64,
+}
+
+/// When an answer was asked for, on this gateway's clock, and not later than it was. Its age is told twice, by the
+/// store's clock and by the two machines' own, and the higher one counts: no clock that is wrong by itself makes it
+/// younger.
+fn sent_at(value: &Value, read_at: StoreTime, asked_at: Instant) -> Option<Instant> {
+    let by_store = asked_at.checked_sub(Duration::from_micros(read_at.saturating_sub(value.sent_at)))?;
+    let by_wall =
+        Instant::now().checked_sub(Duration::from_micros(wall_us().saturating_sub(value.wall_us)))?;
+    Some(by_store.min(by_wall))
+}
+
+/// The wall clock, in microseconds since 1970.
+fn wall_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Offer {

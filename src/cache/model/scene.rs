@@ -70,6 +70,7 @@ pub(super) struct Scene<W> {
     pub(super) era: u32,
     pub(super) step: usize,
     cache: Arc<Cache>,
+    metrics: Arc<Metrics>,
     tasks: TaskTracker,
     going_up: UnboundedReceiver<(UpstreamRequest, WayBack)>,
     waiting: Vec<Caller<W>>,
@@ -83,12 +84,13 @@ impl<W> Scene<W> {
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap());
         let (stand_in, going_up) = unbounded_channel();
         pool.stand_in.set(stand_in).unwrap();
-        let cache = Cache::new(&config, Arc::clone(&frontier), pool, metrics, tasks.clone(), None);
+        let cache =
+            Cache::new(&config, Arc::clone(&frontier), pool, Arc::clone(&metrics), tasks.clone(), None);
         for (c, slot) in Commitment::ALL.into_iter().zip([FIRST, FIRST - 2, FIRST - 32]) {
             frontier.probed(0, c, slot, Instant::now());
         }
         let (calls, waiting) = (Vec::new(), Vec::new());
-        Self { frontier, calls, era: 0, step: 0, cache, tasks, going_up, waiting }
+        Self { frontier, calls, era: 0, step: 0, cache, metrics, tasks, going_up, waiting }
     }
 
     /// The frontier at a commitment, or so far behind it.
@@ -114,20 +116,18 @@ impl<W> Scene<W> {
 
     /// Takes every turn to make a long answer, so that whoever needs one waits until they are dropped.
     pub(super) async fn takes_all_turns(&self) -> OwnedSemaphorePermit {
-        let turns = &self.cache.makers;
-        let all = u32::try_from(turns.available_permits()).unwrap();
-        Arc::clone(turns).acquire_many_owned(all).await.unwrap()
+        self.cache.renderer.take_all_permits().await
     }
 
     /// The slot below which the accounts of `query` are not shown.
     pub(super) fn shown(&self, query: &Query) -> Slot {
-        let plan = Plan::new(query, &self.frontier, &self.cache.sizes);
-        self.cache.floor(&plan.key, Instant::now())
+        let plan = self.cache.lookup.plan(query);
+        self.cache.lookup.held.floor(&plan.key, Instant::now())
     }
 
     /// The number of floors that were given up.
     pub(super) fn floor_resets(&self) -> u64 {
-        self.cache.metrics.cache_floor_resets.at(()).get()
+        self.metrics.cache_floor_resets.at(()).get()
     }
 
     pub(super) fn clears(&mut self) {

@@ -1,0 +1,337 @@
+//! The fetcher: one call to a node for all who ask the same, and the judgement of the answer.
+//!
+//! [`Fetcher`] owns the flights, the second level, the merger and the pool. Before a flight asks a node, it looks into the
+//! cache and the second level once more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use super::basis::Use;
+use super::derive::list;
+use super::entry::{CodedForms, Entry, Kept, Payload, Stamp};
+use super::fetched::{Fetched, Landing, SlotRequirement};
+use super::flight::{Flights, Seat};
+use super::forms;
+use super::judge::judge;
+use super::key::{Key, Plan};
+use super::lookup::{FetchStart, Keep, Lookup};
+use super::merge::Merger;
+use super::options::CallOptions;
+use super::renderer::Renderer;
+use super::second_level::{Second, SecondFound};
+use super::store::Insert;
+use crate::config;
+use crate::error::{Attempt, Error};
+use crate::frontier::Frontier;
+use crate::methods::{AccountEncoding, Commitment, PerCommitment, Pubkey, Query, Slot};
+use crate::node::{NodeReply, OFF_WORKER_BYTES};
+use crate::pool::{Pool, Reply, UpstreamRequest};
+use crate::shared as shared_store;
+use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
+
+/// A flight waits so long for its turn to make an answer of a kept one; then it asks a node.
+const TURN_COMES_WITHIN: Duration = Duration::from_millis(50);
+
+/// A minContextSlot that is little above the frontier is waited for during one slot, and no longer than this.
+const LONGEST_FRONTIER_WAIT: Duration = Duration::from_secs(1);
+
+/// The source of an answer that is taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A node: others may want it, too.
+    Node,
+    /// The shared store.
+    Shared,
+}
+
+/// Callers share a flight when key, required slot and cache generation match. The generation keeps callers after a purge
+/// off fetches from before it.
+type FlightKey = (Key, SlotRequirement, u64);
+
+/// Fetches what is not held.
+pub(super) struct Fetcher {
+    lookup: Arc<Lookup>,
+    renderer: Arc<Renderer>,
+    flights: Arc<Flights<FlightKey, Landing>>,
+    merger: Arc<Merger>,
+    /// The level that other gateways share, if there is one.
+    second: Option<Second>,
+    pool: Arc<Pool>,
+    frontier: Arc<Frontier>,
+    max_lag_slots: PerCommitment<u64>,
+    metrics: Arc<Metrics>,
+    request_timeout: Duration,
+    tasks: TaskTracker,
+}
+
+impl Fetcher {
+    /// Creates a fetcher over `pool`; fetches run as tasks of `tasks`.
+    pub(super) fn new(
+        config: &config::Config,
+        (lookup, renderer): (Arc<Lookup>, Arc<Renderer>),
+        frontier: Arc<Frontier>,
+        pool: Arc<Pool>,
+        metrics: Arc<Metrics>,
+        tasks: TaskTracker,
+        shared: Option<&Arc<shared_store::Store>>,
+    ) -> Self {
+        let second = shared.map(|store| Second::new(config, Arc::clone(store), &metrics, &tasks));
+        Self {
+            lookup,
+            renderer,
+            flights: Flights::new(tasks.clone()),
+            merger: Arc::default(),
+            second,
+            pool,
+            frontier,
+            max_lag_slots: config.cache.max_lag_slots,
+            metrics,
+            request_timeout: config.server.request_timeout,
+            tasks,
+        }
+    }
+
+    /// Joins the flight for `plan` and `requirement`, or leads one, which then has the caller's `options`.
+    pub(super) fn join_flight(
+        self: &Arc<Self>,
+        plan: &Plan,
+        requirement: SlotRequirement,
+        options: &CallOptions,
+    ) -> Seat<Landing> {
+        let (fetcher, lead, leader) = (Arc::clone(self), plan.clone(), options.clone());
+        let fly = move || {
+            let (fetcher, plan) = (Arc::clone(&fetcher), lead.clone());
+            // The flight's own deadline: callers who came late may wait as long as the one who led.
+            let deadline = Instant::now() + fetcher.request_timeout;
+            let options = CallOptions { deadline, ..leader.clone() };
+            async move {
+                if requirement == SlotRequirement::None
+                    && let Some(found) = fetcher.without_a_node(&plan).await
+                {
+                    return Ok(found);
+                }
+                if let Some(found) = fetcher.find_shared(&plan, requirement).await {
+                    return Ok(found);
+                }
+                fetcher.fetch(&plan, requirement, options).await
+            }
+        };
+        let key = (plan.key.clone(), requirement, self.lookup.held.generation());
+        self.flights.join(&key, fly, worth_another_try)
+    }
+
+    /// Asks the pool in a flight of the caller's own, past what is kept.
+    pub(super) fn fly_alone(
+        self: &Arc<Self>,
+        plan: &Plan,
+        requirement: SlotRequirement,
+        options: &CallOptions,
+    ) -> Seat<Landing> {
+        let (fetcher, plan, options) = (Arc::clone(self), plan.clone(), options.clone());
+        self.flights.alone(async move { fetcher.fetch(&plan, requirement, options).await })
+    }
+
+    /// Returns true if the frontier is at `slot`, or arrives there within a moment.
+    pub(super) async fn frontier_reaches(&self, slot: Slot, commitment: Commitment) -> bool {
+        let near = *self.max_lag_slots.get(commitment);
+        if slot > self.frontier.slot(commitment).saturating_add(near) {
+            return false;
+        }
+        let wait = self.frontier.slot_time().min(LONGEST_FRONTIER_WAIT);
+        tokio::time::timeout(wait, self.frontier.reached(commitment, slot)).await.is_ok()
+    }
+
+    /// Returns the second level, if there is one.
+    pub(super) fn second(&self) -> Option<&Second> {
+        self.second.as_ref()
+    }
+
+    /// Returns the genesis hash of the pool's cluster, once it is known.
+    pub(super) fn genesis(&self) -> Option<String> {
+        self.pool.genesis()
+    }
+
+    /// Returns an answer that needs no node: an earlier flight may have landed between the caller's look-up and its
+    /// boarding, and an answer may follow from a kept one.
+    async fn without_a_node(&self, plan: &Plan) -> Option<Fetched> {
+        if let Some((held, key)) = self.lookup.find_fresh(plan) {
+            return Some(Fetched::AlreadyFresh(held, key));
+        }
+        let derived = self.renderer.derive(plan, Use::Fresh, Instant::now() + TURN_COMES_WITHIN).await?;
+        Some(Fetched::AlreadyFresh(derived, None))
+    }
+
+    /// Returns an answer that another gateway has shared, taken in as a node's is; `None` if a node is to be asked.
+    async fn find_shared(&self, plan: &Plan, requirement: SlotRequirement) -> Option<Fetched> {
+        let second = self.second.as_ref()?;
+        let SecondFound { candidate, foreign, took, generation } =
+            second.find(&self.lookup, &self.pool, plan, requirement).await?;
+        let mut taken = None;
+        if let Some((plan, reply)) = candidate {
+            taken = self.take_in(&plan, &reply, 0, generation, Origin::Shared).await.ok();
+        }
+        second.count(taken.is_some(), foreign, took);
+        let entry = Arc::clone(taken?.entry());
+        let is_fresh = self.lookup.held.may_be_used(&entry.stamp, Use::Fresh, Instant::now());
+        is_fresh.then_some(Fetched::AlreadyFresh(entry, None))
+    }
+
+    /// Asks the pool, judges the answer and keeps it.
+    async fn fetch(&self, plan: &Plan, requirement: SlotRequirement, options: CallOptions) -> Landing {
+        let commitment = plan.upstream.commitment();
+        let FetchStart { generation, shown, held, space } = self.lookup.begin_fetch(plan);
+        // At processed a fork may be dropped with its slots: there what is held only orders the choice.
+        let (held, prefer) = match commitment {
+            Some(Commitment::Confirmed | Commitment::Finalized) => (held, None),
+            _ => (None, held),
+        };
+        let (floor, own) = match requirement {
+            SlotRequirement::None => (None, None),
+            SlotRequirement::AtLeast(slot) => (Some(slot), None),
+            SlotRequirement::CallerMinimum(slot) => (Some(slot), Some(slot)),
+        };
+        // A wish above what the pool has reached goes to one node alone, which says so itself.
+        let alone = own.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
+        let query = plan.upstream.clone().with_min_context_slot(own);
+        let CallOptions { deadline, caller, trace, .. } = options;
+        let ask = UpstreamRequest { query, floor: held.max(floor), prefer, alone, deadline, caller, trace };
+        let may_merge = requirement == SlotRequirement::None && self.pool.merges();
+        let reply = match &plan.upstream {
+            Query::Account(_) if may_merge => self.merger.call(&self.pool, &self.tasks, ask, space).await?,
+            _ => self.pool.call(&ask).await?,
+        };
+        let floor = if commitment == Some(Commitment::Processed) { 0 } else { shown };
+        self.take_in(plan, &reply, floor, generation, Origin::Node).await
+    }
+
+    /// Judges an answer: keeps it if it may be kept, and never lets it move a held one backwards. `floor` is the slot
+    /// at which its accounts were shown before, and which nodes were asked for.
+    pub(super) async fn take_in(
+        &self,
+        plan: &Plan,
+        reply: &Reply,
+        floor: Slot,
+        generation: u64,
+        origin: Origin,
+    ) -> Landing {
+        let not_kept = |reason| {
+            self.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
+        };
+        // A caller who asked for more than is held gets the node's own word that it has less.
+        let refused = matches!(reply.body, NodeReply::Error { code: -32016, .. });
+        if !refused && let Some((held, key)) = self.lookup.held_ahead(plan, reply.slot, floor) {
+            not_kept(UncacheableReason::Older);
+            return Ok(Fetched::KeptNewer(held, key));
+        }
+        let (said, place) = judge(plan, reply, &self.frontier);
+        let class = place.as_ref().map_or(plan.class, |(_, class)| *class);
+        let taken = self.take_apart(plan, reply, said).await.ok_or_else(|| {
+            let upstream = self.pool.name_of(reply.node);
+            Error::NoUpstream(vec![Attempt { upstream, reason: AttemptResult::BadJson.to_string() }])
+        })?;
+        let Taken { kept, home, singles } = taken;
+        let stamp = Stamp { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
+        let entry = Arc::new(Entry { kept, stamp, coded: CodedForms::default() });
+        let placed = place.and_then(|(key, _)| {
+            let key = home.unwrap_or(key);
+            let answer = Keep { plan, key, entry: &entry, singles, floor, generation };
+            self.lookup.keep_fetched(answer, |key| {
+                if let (Origin::Node, Some(second)) = (origin, &self.second) {
+                    second.offer(&self.pool, key, reply, self.lookup.held.ttl(class));
+                }
+            })
+        });
+        match placed {
+            Ok(Insert::Stored | Insert::ReplacedNewer) => Ok(Fetched::New(entry, true)),
+            Ok(Insert::TooLarge) => {
+                not_kept(UncacheableReason::TooLarge);
+                Ok(Fetched::New(entry, false))
+            }
+            Ok(Insert::KeptNewer(held)) => {
+                not_kept(UncacheableReason::Older);
+                Ok(Fetched::KeptNewer(held, None))
+            }
+            Err(reason) => {
+                not_kept(reason);
+                Ok(Fetched::New(entry, false))
+            }
+        }
+    }
+
+    /// What is kept of an answer: of accounts, what other forms can be made of; `None` where they are not what a node
+    /// writes.
+    async fn take_apart(&self, plan: &Plan, reply: &Reply, said: Payload) -> Option<Taken> {
+        let (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) =
+            (&reply.body, &plan.upstream)
+        else {
+            return Some(Taken { kept: Kept::Said(said), home: None, singles: Vec::new() });
+        };
+        let (query, asked) = (plan.upstream.clone(), plan.asked);
+        let read = if result.len() > OFF_WORKER_BYTES {
+            let result = result.clone();
+            tokio::task::spawn_blocking(move || Taken::read(&query, asked, &result)).await.ok()?
+        } else {
+            Taken::read(&query, asked, result)
+        };
+        let (taken, spaces) = read?;
+        self.lookup.note_spaces(spaces);
+        Some(taken)
+    }
+}
+
+/// An answer as it is kept.
+struct Taken {
+    kept: Kept,
+    /// The key of accounts by the form under which they are kept.
+    home: Option<Key>,
+    /// The single accounts of a list.
+    singles: Vec<(Key, Kept)>,
+}
+
+/// The sizes that an answer tells.
+type Spaces = Vec<(Pubkey, u64)>;
+
+impl Taken {
+    /// Takes the answer to an account method apart; `None` where it is not what a node writes.
+    fn read(query: &Query, asked: Option<AccountEncoding>, result: &Bytes) -> Option<(Self, Spaces)> {
+        match query {
+            Query::Account(q) => {
+                let single = list::read_single(result, q.form)?;
+                let spaces = single.space.map(|space| (q.pubkey, space)).into_iter().collect();
+                let form = forms::kept(q.form, single.value.kind());
+                let home = Some(Key::Account(q.pubkey, form, q.commitment));
+                Some((Self { kept: single.kept(asked), home, singles: Vec::new() }, spaces))
+            }
+            Query::Accounts(q) => {
+                let (context, singles) = list::read_list(result, q.form, q.pubkeys.len())?;
+                let values: Arc<[_]> = singles.iter().map(|single| single.value.clone()).collect();
+                let form = forms::kept_list(q.form, &values);
+                let home = Some(Key::Accounts(Arc::clone(&q.pubkeys), form, q.commitment));
+                let mut spaces = Spaces::new();
+                let singles = q.pubkeys.iter().zip(singles).map(|(pubkey, single)| {
+                    spaces.extend(single.space.map(|space| (*pubkey, space)));
+                    let form = forms::kept(q.form, single.value.kind());
+                    (Key::Account(*pubkey, form, q.commitment), single.kept(asked))
+                });
+                let singles = singles.collect();
+                let kept = Kept::Accounts { context, values, asked };
+                Some((Self { kept, home, singles }, spaces))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether a failed flight is worth a second try: an answer over the limit would be as large again.
+fn worth_another_try(landing: &Landing) -> bool {
+    let too_large = AttemptResult::TooLarge.as_str();
+    match landing {
+        Err(Error::NoUpstream(attempts)) => attempts.iter().all(|attempt| attempt.reason != too_large),
+        Err(_) => true,
+        Ok(_) => false,
+    }
+}

@@ -1,0 +1,273 @@
+//! The entries that are held, with everything that decides whether one may still serve: their slots, their ages, the slots
+//! at which accounts were shown, and the generation.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::basis::{Basis, Use};
+use super::class::Class;
+use super::entry::{Entry, Kept, Payload, Stamp};
+use super::floors::{AccountFloors, NO_ACCOUNTS};
+use super::freshness::{Freshness, Rules};
+use super::generation::{Generation, Hold};
+use super::key::{Key, Plan};
+use super::purge::Filter;
+use super::status::CacheStatus;
+use super::store::{Insert, Store};
+use crate::config::{self, Assemble};
+use crate::frontier::Frontier;
+use crate::methods::{Commitment, Pubkey, Query, Slot};
+use crate::telemetry::{Metrics, Outcome};
+
+/// The entries that are held.
+pub(super) struct HeldEntries {
+    store: Store,
+    /// The slots below which accounts are not shown.
+    floors: AccountFloors,
+    /// How often the cache was emptied.
+    generation: Generation,
+    rules: Rules,
+    frontier: Arc<Frontier>,
+    metrics: Arc<Metrics>,
+}
+
+impl HeldEntries {
+    /// Creates a cache without entries.
+    pub(super) fn new(config: &config::Cache, frontier: Arc<Frontier>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            store: Store::new(config.capacity, config.max_entry, Arc::clone(&metrics)),
+            floors: AccountFloors::new(config.capacity),
+            generation: Generation::default(),
+            rules: Rules(config.clone()),
+            frontier,
+            metrics,
+        }
+    }
+
+    /// Returns the entry held for `key`, fresh or not.
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.store.get(key)
+    }
+
+    /// Weighs `entry` anew, if it is the one held for `key`.
+    pub(super) fn weigh(&self, key: Key, entry: &Arc<Entry>) {
+        self.store.weigh(key, entry);
+    }
+
+    /// Holds the present generation, until something of it is kept.
+    pub(super) fn hold(&self) -> Hold<'_> {
+        self.generation.hold()
+    }
+
+    /// Returns how far an entry of this stamp may be served at `now`.
+    pub(super) fn freshness(&self, stamp: &Stamp, now: Instant) -> Freshness {
+        self.rules.judge(stamp, &self.frontier, now)
+    }
+
+    /// Returns the bytes held and the number of entries.
+    pub(super) fn usage(&self) -> (u64, u64) {
+        self.store.usage()
+    }
+
+    /// Begins the next generation: answers that are on their way are not kept.
+    pub(super) fn end_generation(&self) {
+        self.generation.ends();
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&self) {
+        self.store.clear();
+        self.floors.clear();
+    }
+
+    /// Forgets what any of `filters` takes, and returns the number of entries.
+    pub(super) fn purge(&self, filters: &[Filter]) -> u64 {
+        self.generation.ends();
+        if !filters.iter().any(Filter::is_everything) {
+            let entries = self.store.purge(|key| filters.iter().any(|filter| filter.takes(key)));
+            filters.iter().filter_map(Filter::all_of).for_each(|account| self.floors.forget(account));
+            return entries;
+        }
+        let (_, entries) = self.store.usage();
+        self.store.clear();
+        self.floors.clear();
+        entries
+    }
+
+    /// Forgets the slots at which accounts were shown.
+    pub(super) fn forget_floors(&self) {
+        self.floors.clear();
+    }
+
+    /// Returns the number of the present generation.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.number()
+    }
+
+    /// Returns the bound in time of a class.
+    pub(super) fn ttl(&self, class: Class) -> Duration {
+        self.rules.ttl(class)
+    }
+
+    /// Returns the entries held for `plan`. If an account is held under two keys, only the one of the higher slot counts,
+    /// since that was shown last. A block comes before its absence.
+    pub(super) fn candidates(&self, plan: &Plan) -> [Option<Arc<Entry>>; 2] {
+        let own = self.store.get(&plan.key);
+        let other = plan.other.as_ref().and_then(|key| self.store.get(key));
+        match (own, other) {
+            (Some(own), Some(other)) if matches!(plan.class, Class::Account(_)) => {
+                let rank = |entry: &Entry| (entry.stamp.slot, entry.stamp.sent_at);
+                [Some(if rank(&other) > rank(&own) { other } else { own }), None]
+            }
+            both => [both.0, both.1],
+        }
+    }
+
+    /// Returns the other key of `plan`, unless `held`, a candidate of it, is the entry under its own key.
+    pub(super) fn elsewhere(&self, plan: &Plan, held: &Arc<Entry>) -> Option<Key> {
+        let is_own = || self.store.get(&plan.key).is_some_and(|own| Arc::ptr_eq(&own, held));
+        plan.other.clone().filter(|_| !is_own())
+    }
+
+    /// Returns the entry held for `key`, if it may be used so and reaches the slot that the caller wants.
+    pub(super) fn usable(
+        &self,
+        key: &Key,
+        usage: Use,
+        wanted: Option<Slot>,
+        now: Instant,
+    ) -> Option<Arc<Entry>> {
+        let held = self.store.get(key)?;
+        let behind = usage != Use::LastResort && held.stamp.slot < self.floor(key, now);
+        let usable = self.may_be_used(&held.stamp, usage, now) && !behind;
+        (usable && held.stamp.reaches(wanted)).then_some(held)
+    }
+
+    /// Returns true if an entry of this stamp may be used so, as far as its age goes.
+    pub(super) fn may_be_used(&self, stamp: &Stamp, usage: Use, now: Instant) -> bool {
+        match usage {
+            Use::Fresh => self.rules.judge(stamp, &self.frontier, now) == Freshness::Fresh,
+            Use::InFault | Use::LastResort => self.serves(stamp),
+        }
+    }
+
+    /// Returns true if an entry may still be served, if only in a fault. Until then it holds its floor.
+    pub(super) fn serves(&self, stamp: &Stamp) -> bool {
+        let now = Instant::now();
+        self.rules.in_fault(stamp, now)
+            || !matches!(self.rules.judge(stamp, &self.frontier, now), Freshness::Expired(_))
+    }
+
+    /// Keeps `entry` unless what is held for `key` is newer and may be served.
+    pub(super) fn keep(&self, key: Key, entry: &Arc<Entry>) -> Insert {
+        let placed = self.store.keep(key, entry, |held| self.serves(held));
+        // At processed there is no floor to fall.
+        let processed = matches!(
+            entry.stamp.class,
+            Class::Account(Commitment::Processed)
+                | Class::Fee(Commitment::Processed)
+                | Class::Votes(Commitment::Processed)
+        );
+        if matches!(placed, Insert::ReplacedNewer) && !processed {
+            self.metrics.cache_floor_resets.at(()).inc();
+        }
+        placed
+    }
+
+    /// Returns how an entry serves now; `None` if it may not.
+    pub(super) fn status(&self, stamp: &Stamp, basis: Basis) -> Option<(CacheStatus, Outcome)> {
+        let now = Instant::now();
+        let freshness = self.rules.judge(stamp, &self.frontier, now);
+        let left = self.rules.ttl_left_s(stamp, now);
+        let hit = |ttl_s, stale| CacheStatus::Hit { ttl_s, derived: false, stale };
+        match (basis, freshness) {
+            (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Fresh) => {
+                Some((hit(left.max(0), false), Outcome::Hit))
+            }
+            // Past its bound in slots alone, what is left of its time does not count.
+            (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Stale(_)) => {
+                Some((hit(left.min(0), true), Outcome::Stale))
+            }
+            (Basis::StandIn, Freshness::Expired(_)) => {
+                self.serves(stamp).then(|| (CacheStatus::StaleIfError { ttl_s: left.min(0) }, Outcome::Stale))
+            }
+            (Basis::Kept | Basis::Found, Freshness::Expired(_))
+            | (Basis::Joined(..), Freshness::Stale(_) | Freshness::Expired(_)) => None,
+            (Basis::Joined(status, outcome), Freshness::Fresh) | (Basis::Own(status, outcome), _) => {
+                Some((status, outcome))
+            }
+        }
+    }
+
+    /// Returns true if a newer answer than `entry` was shown. A node's error shows no account, and so does not go back.
+    pub(super) fn is_overtaken(&self, plan: &Plan, entry: &Entry, basis: Basis) -> bool {
+        let is_error = matches!(entry.kept, Kept::Said(Payload::Error { .. }));
+        (!is_error || basis.is_kept()) && self.is_behind(plan, &entry.stamp, basis)
+    }
+
+    /// Returns true if a newer answer is held, or an account was shown above the slot of `stamp`. At processed only what is
+    /// kept is held to it.
+    pub(super) fn is_behind(&self, plan: &Plan, stamp: &Stamp, basis: Basis) -> bool {
+        let has_floor = match plan.class {
+            Class::Account(c) | Class::Fee(c) | Class::Votes(c) => {
+                basis.is_kept() || c != Commitment::Processed
+            }
+            _ => false,
+        };
+        let newer = |held: Arc<Entry>| held.stamp.slot > stamp.slot && self.serves(&held.stamp);
+        // A list of several slots has the lowest of them.
+        let is_mixed = stamp.derived && self.rules.0.assemble == Assemble::WithinBound;
+        let is_below = || !is_mixed && stamp.slot < self.floor(&plan.key, Instant::now());
+        has_floor && (is_below() || self.candidates(plan).into_iter().flatten().any(newer))
+    }
+
+    /// Observes how far behind the frontier a hit is, if that is bounded; vote accounts are bounded in time alone.
+    pub(super) fn observe_lag(&self, query: &Query, stamp: &Stamp) {
+        if let (Some(commitment), Class::Account(_) | Class::Fee(_)) = (query.commitment(), stamp.class) {
+            let lag = self.frontier.slot(commitment).saturating_sub(stamp.slot);
+            #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
+            self.metrics.cache_served_lag.at(Some(commitment)).observe(lag as f64);
+        }
+    }
+
+    /// Returns the slot below which no answer under `key` is shown, since one of its accounts was; 0 if there is none.
+    pub(super) fn floor(&self, key: &Key, now: Instant) -> Slot {
+        self.floors_under(key, now).1
+    }
+
+    /// Returns the lowest and the highest floor of the accounts under `key`.
+    pub(super) fn floors_under(&self, key: &Key, now: Instant) -> (Slot, Slot) {
+        let span = |(accounts, commitment): (&[Pubkey], _)| self.floors.span(accounts, commitment, now);
+        key.accounts().map_or(NO_ACCOUNTS, span)
+    }
+
+    /// Raises the floors of the accounts under `key`, which are shown at `slot`.
+    pub(super) fn raises(&self, key: &Key, slot: Slot, now: Instant) {
+        if let Some((accounts, commitment)) = key.accounts() {
+            self.floors.raise(accounts, commitment, slot, self.rules.longest_life(commitment), now);
+        }
+    }
+
+    /// Lets `floor`, which was asked for and which no node reaches any more, fall to `slot`. Counts the fall.
+    pub(super) fn falls(&self, key: &Key, floor: Slot, slot: Slot) {
+        let Some((accounts, commitment)) = key.accounts().filter(|_| slot < floor) else { return };
+        let life = self.rules.longest_life(commitment);
+        if self.floors.fall(accounts, commitment, (floor, slot), life, Instant::now()) {
+            self.metrics.cache_floor_resets.at(()).inc();
+        }
+    }
+
+    /// Raises floors that have fallen below `slot`, at which an entry for `plan` is shown. `lowest` is one of them.
+    pub(super) fn shows(&self, plan: &Plan, slot: Slot, lowest: Slot) {
+        if slot <= lowest {
+            return;
+        }
+        // What was held before the cache was emptied raises nothing.
+        let _held = self.generation.hold();
+        if self.candidates(plan).into_iter().flatten().any(|held| held.stamp.slot == slot) {
+            self.raises(&plan.key, slot, Instant::now());
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The renderer: an entry in the form and the coding of a caller, checked once more when it leaves.
+//!
+//! [`Renderer`] owns what bounds this work: the permits for long texts and the compressor. It owns the verifier, too, which
+//! compares some hits with a node's answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::task::TaskTracker;
+
+use super::basis::{Basis, Use};
+use super::coded::Compressor;
+use super::derive::account::Unmade;
+use super::entry::{Body, CodedForms, Entry, Kept, Payload, Stamp};
+use super::key::Plan;
+use super::lookup::Lookup;
+use super::options::CacheAnswer;
+use super::planned_call::PlannedCall;
+use super::render::{is_as_kept, is_long_work, most_written, written};
+use super::status::CacheStatus;
+use super::verify::Verifier;
+use crate::coding::{self, Coded, Coding};
+use crate::config;
+use crate::error::Error;
+use crate::methods::Query;
+use crate::node::OFF_WORKER_BYTES;
+use crate::pool::Pool;
+use crate::telemetry::{Metrics, Outcome};
+
+/// An answer that was fetched for its caller may wait for its turn for so long, or for its time to live where that is
+/// longer.
+const WAITS_AT_MOST: Duration = Duration::from_millis(400);
+
+/// A caller waits for a compressed text for so long, and then takes it plain.
+const COMPRESSION_WAIT: Duration = Duration::from_secs(1);
+
+/// Writes entries for callers.
+pub(super) struct Renderer {
+    lookup: Arc<Lookup>,
+    /// Bounds the work on long texts that runs beside the async workers.
+    render_permits: Arc<Semaphore>,
+    compressor: Arc<Compressor>,
+    verifier: Arc<Verifier>,
+    /// The verifier asks it.
+    pool: Arc<Pool>,
+    request_timeout: Duration,
+    tasks: TaskTracker,
+}
+
+impl Renderer {
+    /// Creates a renderer of the entries that `lookup` finds, for work on as many texts at once as there are `cores`.
+    pub(super) fn new(
+        config: &config::Config,
+        cores: usize,
+        lookup: Arc<Lookup>,
+        pool: Arc<Pool>,
+        metrics: &Arc<Metrics>,
+        tasks: TaskTracker,
+    ) -> Self {
+        let request_timeout = config.server.request_timeout;
+        Self {
+            lookup,
+            render_permits: Arc::new(Semaphore::new(cores * 2)),
+            compressor: Arc::new(Compressor::new(cores, Arc::clone(metrics))),
+            verifier: Verifier::new(config.verify.sample, request_timeout, Arc::clone(metrics)),
+            pool,
+            request_timeout,
+            tasks,
+        }
+    }
+
+    /// Returns the compressor.
+    pub(super) fn compressor(&self) -> &Arc<Compressor> {
+        &self.compressor
+    }
+
+    /// Takes every permit, so that each caller who needs one waits until they are dropped.
+    #[cfg(test)]
+    pub(super) async fn take_all_permits(&self) -> tokio::sync::OwnedSemaphorePermit {
+        let all = u32::try_from(self.render_permits.available_permits()).unwrap();
+        Arc::clone(&self.render_permits).acquire_many_owned(all).await.unwrap()
+    }
+
+    /// Returns an entry as the answer that this caller gets. If that takes long to make, it waits for its turn, by the
+    /// caller's deadline and with room for its bytes. `None` if the entry may not serve the call any more by then.
+    pub(super) async fn render(
+        &self,
+        call: &PlannedCall<'_>,
+        entry: &Arc<Entry>,
+        basis: Basis,
+    ) -> Result<Option<CacheAnswer>, Error> {
+        let (query, since) = (call.query, Instant::now());
+        let is_long = is_long_work(query, entry);
+        let mut room = None;
+        let written = if is_long {
+            // Before the wait: what there is no room for does not queue.
+            room = Some(call.conditions.room(most_written(query, entry)).ok_or(Error::Overloaded)?);
+            let turn =
+                timeout_at(call.options.deadline, Arc::clone(&self.render_permits).acquire_owned()).await;
+            let Ok(Ok(turn)) = turn else { return Err(Error::TimedOut(self.request_timeout)) };
+            // What is too old by now takes no work.
+            if !self.is_in_bounds(call, &entry.stamp, basis, since) || self.goes_back(call, entry, basis) {
+                return Ok(None);
+            }
+            let (query, entry) = (query.clone(), Arc::clone(entry));
+            let taken = room.take();
+            let work = tokio::task::spawn_blocking(move || {
+                // Both are held to the end of the work, which goes on where nobody waits for it any more.
+                let _turn = turn;
+                (written(&query, &entry), taken)
+            });
+            let (written, taken) = work.await.unwrap_or((Err(Unmade::Broken), None));
+            room = taken;
+            written
+        } else {
+            written(query, entry)
+        };
+        // What a node wrote amiss is as good as no answer.
+        let (payload, derived) = written.map_err(|_| Error::NoUpstream(Vec::new()))?;
+        let (coded, coding_waited) = self.coded(call, entry, &payload).await;
+        let waited = is_long || coding_waited;
+        let basis = match basis {
+            // However long the work takes, an answer that was asked for since the caller came is one.
+            Basis::Own(..) => basis,
+            _ if !waited || self.is_in_bounds(call, &entry.stamp, basis, since) => basis,
+            _ if entry.stamp.sent_at >= call.came => Basis::Own(CacheStatus::Collapsed, Outcome::Collapsed),
+            _ => return Ok(None),
+        };
+        // A kept entry that has not waited was looked up just now.
+        if (waited || !matches!(basis, Basis::Kept)) && self.goes_back(call, entry, basis) {
+            return Ok(None);
+        }
+        let Some((status, outcome)) = self.lookup.held.status(&entry.stamp, basis) else { return Ok(None) };
+        let (status, outcome) = match (status, outcome) {
+            (CacheStatus::Hit { ttl_s, stale, .. }, outcome) => {
+                self.verifier.maybe(&self.pool, &self.tasks, query, &entry.stamp, &payload);
+                let outcome = if derived && outcome == Outcome::Hit { Outcome::Derived } else { outcome };
+                (CacheStatus::Hit { ttl_s, derived, stale }, outcome)
+            }
+            as_it_is => as_it_is,
+        };
+        if outcome.is_hit() {
+            self.lookup.held.observe_lag(query, &entry.stamp);
+        }
+        // Whoever gets the answer counts it from here on.
+        drop(room);
+        Ok(Some(CacheAnswer { payload, stamp: entry.stamp, status, outcome, coded }))
+    }
+
+    /// Returns true if an entry that was judged before a wait meets what the caller wants by now, and is in time.
+    fn is_in_bounds(&self, call: &PlannedCall<'_>, stamp: &Stamp, basis: Basis, since: Instant) -> bool {
+        let wanted =
+            if matches!(basis, Basis::Kept) { call.wanted().max(call.conditions.floor()) } else { None };
+        let in_time = match basis {
+            Basis::Own(..) => since.elapsed() <= self.lookup.held.ttl(stamp.class).max(WAITS_AT_MOST),
+            _ => self.lookup.held.status(stamp, basis).is_some(),
+        };
+        in_time && stamp.reaches(wanted)
+    }
+
+    /// Returns true if an entry may not leave since a newer answer was shown. On the last try only what is kept is held to
+    /// that: a floor of ours is never a caller's error.
+    fn goes_back(&self, call: &PlannedCall<'_>, entry: &Entry, basis: Basis) -> bool {
+        (!call.is_anew || matches!(basis, Basis::Kept))
+            && self.lookup.held.is_overtaken(&call.plan, entry, basis)
+    }
+
+    /// Returns an answer to `plan` that is made of a kept one of another shape, and kept from now on. `None` if there is no
+    /// such entry, or its turn does not come by the deadline.
+    pub(super) async fn derive(&self, plan: &Plan, usage: Use, deadline: Instant) -> Option<Arc<Entry>> {
+        let generation = self.lookup.held.generation();
+        let (source, way) = self.lookup.source(plan, usage)?;
+        let Kept::Said(Payload::Result(Body::One(text))) = &source.kept else { return None };
+        let text = text.clone();
+        let written = if text.len() > OFF_WORKER_BYTES {
+            let permit = Arc::clone(&self.render_permits).acquire_owned();
+            let permit = timeout_at(deadline, permit).await.ok()?.ok()?;
+            let work = tokio::task::spawn_blocking(move || {
+                // Held to the end of the work, which goes on if nobody waits for it any more.
+                let _permit = permit;
+                way.make(&text)
+            });
+            let text = work.await.ok().flatten();
+            // It has aged meanwhile.
+            text.filter(|_| self.lookup.held.may_be_used(&source.stamp, usage, Instant::now()))
+        } else {
+            way.make(&text)
+        };
+        let kept = Kept::Said(Payload::Result(Body::One(written?)));
+        let stamp = Stamp { derived: true, ..source.stamp };
+        let entry = Arc::new(Entry { kept, stamp, coded: CodedForms::default() });
+        let is_kept = self.lookup.keep_derived(plan, &entry, generation);
+        (is_kept || usage != Use::Fresh).then_some(entry)
+    }
+
+    /// Returns `payload`, which `entry` gave, in the coding that the caller takes; `None` if it goes out plain. The second
+    /// value is true if that took a wait.
+    async fn coded(
+        &self,
+        call: &PlannedCall<'_>,
+        entry: &Arc<Entry>,
+        payload: &Payload,
+    ) -> (Option<Arc<Coded>>, bool) {
+        let (Some(coding), Payload::Result(body)) = (call.options.coding, payload) else {
+            return (None, false);
+        };
+        if !coding::is_worth(body.len()) {
+            return (None, false);
+        }
+        let is_kept = is_as_kept(call.query, entry);
+        if is_kept && let Some(coded) = entry.coded.made(coding) {
+            return (Some(Arc::clone(coded)), false);
+        }
+        let until = call.options.deadline.min(Instant::now() + COMPRESSION_WAIT);
+        let body = body.clone();
+        let coded = if is_kept {
+            // A task of its own, so that it is not begun again where the caller is gone.
+            let (lookup, compressor) = (Arc::clone(&self.lookup), Arc::clone(&self.compressor));
+            let (query, entry) = (call.query.clone(), Arc::clone(entry));
+            let keeping = async move { keep_coded(&lookup, &compressor, &query, &entry, coding, body).await };
+            let kept = self.tasks.spawn(keeping);
+            timeout_at(until, kept).await.ok().and_then(Result::ok).flatten()
+        } else {
+            let bytes = body.len();
+            let work = move || Coded::new(coding, &body.whole()).map(Arc::new);
+            timeout_at(until, self.compressor.compress(bytes, work)).await.ok().flatten()
+        };
+        (coded, true)
+    }
+}
+
+/// Returns the text of `entry`, which is `body`, in `coding`. It is made once, for all who come meanwhile, and kept.
+async fn keep_coded(
+    lookup: &Lookup,
+    compressor: &Compressor,
+    query: &Query,
+    entry: &Arc<Entry>,
+    coding: Coding,
+    body: Body,
+) -> Option<Arc<Coded>> {
+    let mut is_first = false;
+    let made = entry.coded.of(coding).get_or_try_init(|| async {
+        is_first = true;
+        let bytes = body.len();
+        let work = move || Coded::new(coding, &body.whole()).map(Arc::new);
+        compressor.compress(bytes, work).await.ok_or(())
+    });
+    let coded = Arc::clone(made.await.ok()?);
+    if is_first {
+        lookup.weigh(query, entry);
+    }
+    Some(coded)
+}
