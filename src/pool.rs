@@ -136,8 +136,8 @@ impl Pool {
         self.selector.pick(&self.nodes, request, &[], None).ok()
     }
 
-    /// Starts to probe every node that is not probed yet, each in a task of its own, until `stop` or until the node has
-    /// left the pool.
+    /// Starts to probe every node that is not probed yet, each in a task of its own. A task ends with `stop`, or once its
+    /// node has left the pool.
     pub fn probe(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
         for member in self.members().iter().filter(|member| member.begin_probing()) {
             let (pool, stop, id) = (Arc::clone(self), stop.clone(), member.id);

@@ -209,7 +209,7 @@ impl Member {
         self.state.set_health(health)
     }
 
-    /// What is known of the node's cluster.
+    /// The knowledge of the node's cluster.
     pub(super) fn cluster(&self) -> &ClusterMark {
         &self.state.cluster
     }

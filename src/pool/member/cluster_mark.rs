@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::pool::lock;
 
-/// What is known of one node's cluster.
+/// The knowledge of one node's cluster.
 #[derive(Debug, Default)]
 pub(in crate::pool) struct ClusterMark {
     /// True if the node showed the pool's genesis hash when it was last asked for its own.
