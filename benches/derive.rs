@@ -17,7 +17,7 @@ use slotfront::cache::derive::list::{
     Single, joined, parts, read_list, read_single, write_list, write_single,
 };
 use slotfront::cache::derive::{samples, votes};
-use slotfront::cache::entry::{CodedForms, Entry, Stamp};
+use slotfront::cache::entry::{CompressedForms, Entry, EntryMeta};
 use slotfront::methods::{
     AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Commitment, DataSlice, Pubkey,
 };
@@ -94,8 +94,8 @@ fn lists(c: &mut Criterion, cluster: &Cluster) {
         let kept = single.kept(Some(AccountEncoding::Base64));
         Arc::new(Entry {
             kept,
-            stamp: Stamp { slot: 1, sent_at: Instant::now(), class, derived: false },
-            coded: CodedForms::default(),
+            stamp: EntryMeta { slot: 1, sent_at: Instant::now(), class, derived: false },
+            coded: CompressedForms::default(),
         })
     };
     let entries: Vec<_> = singles.into_iter().map(entry).collect();

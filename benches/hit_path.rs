@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
 use futures_util::FutureExt;
-use slotfront::cache::key::Plan;
+use slotfront::cache::key::LookupPlan;
 use slotfront::cache::sizes::Sizes;
 use slotfront::cache::{CallOptions, Charge, NoConditions};
 use slotfront::frontier::Frontier;
@@ -59,7 +59,9 @@ fn hit_path(c: &mut Criterion) {
 
     c.bench_function("envelope: split", |b| b.iter(|| black_box(envelope::parse(black_box(&body)))));
     c.bench_function("params: read into a query", |b| b.iter(|| black_box(query(black_box(&parsed)))));
-    c.bench_function("key: plan", |b| b.iter(|| black_box(Plan::new(black_box(&asked), &frontier, &sizes))));
+    c.bench_function("key: plan", |b| {
+        b.iter(|| black_box(LookupPlan::new(black_box(&asked), &frontier, &sizes)));
+    });
     c.bench_function("cache: hit", |b| {
         b.iter(|| black_box(hit(&asked).is_ok()));
     });

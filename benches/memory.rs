@@ -11,7 +11,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use slotfront::cache::class::Class;
 use slotfront::cache::derive::list::read_single;
-use slotfront::cache::entry::{CodedForms, Entry, Stamp};
+use slotfront::cache::entry::{CompressedForms, Entry, EntryMeta};
 use slotfront::cache::key::Key;
 use slotfront::cache::store::Store;
 use slotfront::methods::{AccountEncoding, AccountForm, Commitment, Pubkey};
@@ -40,8 +40,8 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
     let class = Class::Account(Commitment::Confirmed);
     let entry = Entry {
         kept,
-        stamp: Stamp { slot: 345_600_119, sent_at: Instant::now(), class, derived: false },
-        coded: CodedForms::default(),
+        stamp: EntryMeta { slot: 345_600_119, sent_at: Instant::now(), class, derived: false },
+        coded: CompressedForms::default(),
     };
     let mut pubkey = [0; 32];
     for (i, part) in pubkey.chunks_mut(8).enumerate() {

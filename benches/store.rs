@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
 use slotfront::cache::class::Class;
-use slotfront::cache::entry::{Body, CodedForms, Entry, Kept, Payload, Stamp};
+use slotfront::cache::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
 use slotfront::cache::key::Key;
 use slotfront::cache::store::Store;
 use slotfront::methods::{AccountEncoding, AccountForm, Commitment, Pubkey};
@@ -29,12 +29,12 @@ fn key(number: u64) -> Key {
 }
 
 fn entry(slot: u64) -> Arc<Entry> {
-    let kept = Kept::Said(Payload::Result(Body::One(Bytes::from_static(b"null"))));
+    let kept = EntryBody::Verbatim(Payload::Result(TextParts::One(Bytes::from_static(b"null"))));
     let class = Class::Account(Commitment::Confirmed);
     Arc::new(Entry {
         kept,
-        stamp: Stamp { slot, sent_at: Instant::now(), class, derived: false },
-        coded: CodedForms::default(),
+        stamp: EntryMeta { slot, sent_at: Instant::now(), class, derived: false },
+        coded: CompressedForms::default(),
     })
 }
 

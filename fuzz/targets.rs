@@ -10,8 +10,8 @@ use bytes::Bytes;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use slotfront::cache::derive::{block, list, samples, votes};
-use slotfront::cache::entry::Body;
-use slotfront::cache::key::Plan;
+use slotfront::cache::entry::TextParts;
+use slotfront::cache::key::LookupPlan;
 use slotfront::cache::sizes::Sizes;
 use slotfront::error::Error;
 use slotfront::frontier::Frontier;
@@ -90,7 +90,7 @@ pub(crate) fn params(data: &[u8]) {
                 frontier.probed(0, commitment, slot, now);
             }
             for frontier in [&frontier, &Frontier::new(1)] {
-                let plan = Plan::new(&query, frontier, &Sizes::default());
+                let plan = LookupPlan::new(&query, frontier, &Sizes::default());
                 assert_eq!(plan.upstream.min_context_slot(), None, "one caller's condition is nobody else's");
                 json(plan.upstream.params_json().as_bytes());
             }
@@ -208,7 +208,7 @@ pub(crate) fn account(data: &[u8]) {
         };
         let made = list::write_single(&text, &single.value, asked);
         let base58 = matches!(asked.encoding, AccountEncoding::Base58 | AccountEncoding::Binary);
-        let Ok((body, _)): Result<(Body, bool), _> = made else {
+        let Ok((body, _)): Result<(TextParts, bool), _> = made else {
             let parsed = asked.encoding == AccountEncoding::JsonParsed;
             assert!(parsed || (base58 && part.len() > 128), "{asked:?} of {} bytes", part.len());
             continue;

@@ -18,7 +18,6 @@ mod forms;
 pub mod freshness;
 mod generation;
 mod held_entries;
-mod judge;
 pub mod key;
 mod lookup;
 mod merge;
@@ -26,6 +25,7 @@ mod merge;
 mod model;
 mod options;
 mod planned_call;
+mod policy;
 pub mod purge;
 mod render;
 mod renderer;
@@ -46,13 +46,13 @@ use tokio_util::task::TaskTracker;
 use basis::Basis;
 pub use charge::Charge;
 pub use coded::Compressor;
-use entry::Stamp;
+use entry::EntryMeta;
 use fetcher::Fetcher;
 use lookup::Lookup;
 pub use options::{CacheAnswer, CallOptions, Conditions, NoConditions, Room};
 use planned_call::PlannedCall;
 use renderer::Renderer;
-use second_level::Second;
+use second_level::SecondLevel;
 pub use status::{CacheStatus, Why};
 
 use crate::config;
@@ -120,7 +120,7 @@ impl Cache {
 
     /// Returns true if a hit, which waited for other answers of its batch, still is one: it is within its bounds, and nobody
     /// was shown a newer one meanwhile.
-    pub fn still_serves(&self, query: &Query, stamp: &Stamp, status: CacheStatus) -> bool {
+    pub fn still_serves(&self, query: &Query, stamp: &EntryMeta, status: CacheStatus) -> bool {
         let basis =
             if matches!(status, CacheStatus::StaleIfError { .. }) { Basis::StandIn } else { Basis::Found };
         let plan = self.lookup.plan(query);
@@ -139,7 +139,7 @@ impl Cache {
 
     /// Returns true if there is a shared store, and it answers.
     pub fn shares(&self) -> bool {
-        self.fetcher.second().is_some_and(Second::is_there)
+        self.fetcher.second().is_some_and(SecondLevel::is_there)
     }
 
     /// Forgets everything. What nodes are being asked just now is not kept, nor given to callers who ask from now on. What

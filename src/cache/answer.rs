@@ -8,7 +8,7 @@ use super::Cache;
 use super::basis::{Basis, Use};
 use super::entry::Entry;
 use super::fetched::{Fetched, Landing, SlotRequirement};
-use super::flight::Seat;
+use super::flight::FlightHandle;
 use super::lookup::CacheLookup;
 use super::options::{CacheAnswer, CallOptions};
 use super::planned_call::PlannedCall;
@@ -219,7 +219,7 @@ async fn join_flight(
 }
 
 /// Waits for what a flight brings. A caller who goes meanwhile owes its price.
-async fn await_flight(call: &PlannedCall<'_>, flight: Seat<Landing>) -> Landing {
+async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<Landing>) -> Landing {
     call.charge.boarded(&flight);
     let landing = flight.landed().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())));
     call.charge.landed(&landing);

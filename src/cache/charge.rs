@@ -6,7 +6,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::fetched::{Fetched, Landing};
-use super::flight::Seat;
+use super::flight::FlightHandle;
 
 /// Books a call, as a hit or as a miss.
 type Book = Box<dyn FnOnce(bool) + Send + Sync>;
@@ -23,7 +23,7 @@ enum Owed {
     Hit,
     Miss,
     /// Whatever this flight's landing costs.
-    Flight(Seat<Landing>),
+    Flight(FlightHandle<Landing>),
 }
 
 impl Charge {
@@ -43,7 +43,7 @@ impl Charge {
     }
 
     /// The call waits for a flight.
-    pub(super) fn boarded(&self, seat: &Seat<Landing>) {
+    pub(super) fn boarded(&self, seat: &FlightHandle<Landing>) {
         *self.owed() = Owed::Flight(seat.clone());
     }
 

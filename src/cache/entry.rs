@@ -13,14 +13,14 @@ use crate::methods::{AccountEncoding, Slot};
 
 /// JSON text in one or several pieces, as far as possible slices of what a node sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Body {
+pub enum TextParts {
     /// All of it in one piece.
     One(Bytes),
     /// The pieces in order.
     Many(Arc<[Bytes]>),
 }
 
-impl Body {
+impl TextParts {
     /// The pieces in order.
     pub fn pieces(&self) -> &[Bytes] {
         match self {
@@ -61,7 +61,7 @@ impl Body {
     }
 }
 
-impl From<Bytes> for Body {
+impl From<Bytes> for TextParts {
     fn from(bytes: Bytes) -> Self {
         Self::One(bytes)
     }
@@ -71,7 +71,7 @@ impl From<Bytes> for Body {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
     /// The `result` member.
-    Result(Body),
+    Result(TextParts),
     /// The `error` member, with its code read out.
     Error {
         /// The JSON-RPC code.
@@ -109,9 +109,9 @@ const ENVELOPE_BYTES: usize = 64;
 
 /// What is kept of an answer.
 #[derive(Debug, Clone)]
-pub enum Kept {
+pub enum EntryBody {
     /// What the node said, as it said it.
-    Said(Payload),
+    Verbatim(Payload),
     /// One account, of which other forms can be made.
     Account {
         /// The whole result, of which the value is a part.
@@ -134,11 +134,11 @@ pub enum Kept {
     },
 }
 
-impl Kept {
+impl EntryBody {
     /// All that it holds in memory beyond its fixed size, in bytes; what entries share is counted for each.
     pub fn weight(&self) -> usize {
         match self {
-            Self::Said(payload) => payload.weight(),
+            Self::Verbatim(payload) => payload.weight(),
             Self::Account { result, .. } => result.len(),
             Self::Accounts { context, values, .. } => {
                 // Each holds on to its single answer: beside the value that is a context and the envelope.
@@ -152,7 +152,7 @@ impl Kept {
 
 /// What an answer stands for, and so how long it may be served.
 #[derive(Debug, Clone, Copy)]
-pub struct Stamp {
+pub struct EntryMeta {
     /// The answer's slot: its context's, else the asked node's own as known before the call was sent.
     pub slot: Slot,
     /// When the upstream call was sent: the answer's age counts from here.
@@ -167,19 +167,19 @@ pub struct Stamp {
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// What is kept of it.
-    pub kept: Kept,
+    pub kept: EntryBody,
     /// What it stands for.
-    pub stamp: Stamp,
+    pub stamp: EntryMeta,
     /// Its text compressed, where a caller took it so.
-    pub coded: CodedForms,
+    pub coded: CompressedForms,
 }
 
 /// The compressed forms of one text, each made once and shared by all who hold it. Most texts have none, and little room
 /// for them.
 #[derive(Debug, Clone, Default)]
-pub struct CodedForms(OnceLock<Arc<[OnceCell<Arc<Coded>>; 2]>>);
+pub struct CompressedForms(OnceLock<Arc<[OnceCell<Arc<Coded>>; 2]>>);
 
-impl CodedForms {
+impl CompressedForms {
     /// The form in `coding`, once it is made.
     pub fn of(&self, coding: Coding) -> &OnceCell<Arc<Coded>> {
         &self.0.get_or_init(Arc::default)[coding as usize]
@@ -197,7 +197,7 @@ impl CodedForms {
     }
 }
 
-impl Stamp {
+impl EntryMeta {
     /// Whether it stands for at least `slot`.
     pub fn reaches(&self, slot: Option<Slot>) -> bool {
         slot.is_none_or(|slot| self.slot >= slot)

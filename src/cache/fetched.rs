@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::entry::Entry;
-use super::key::{Key, Plan};
+use super::key::{Key, LookupPlan};
 use crate::error::Error;
 use crate::methods::Slot;
 
@@ -30,7 +30,7 @@ impl Fetched {
 
     /// Returns true if it has what the caller of `plan` asks for. Callers of different parts of an account share a call
     /// for the whole of it; an entry that holds one part serves only those who asked for that.
-    pub(super) fn serves(&self, plan: &Plan) -> bool {
+    pub(super) fn serves(&self, plan: &LookupPlan) -> bool {
         match self {
             Self::KeptNewer(_, Some(key)) | Self::AlreadyFresh(_, Some(key)) => {
                 plan.other.as_ref() == Some(key)

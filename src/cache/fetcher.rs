@@ -12,17 +12,17 @@ use tokio_util::task::TaskTracker;
 
 use super::basis::Use;
 use super::derive::list;
-use super::entry::{CodedForms, Entry, Kept, Payload, Stamp};
+use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
 use super::fetched::{Fetched, Landing, SlotRequirement};
-use super::flight::{Flights, Seat};
+use super::flight::{FlightHandle, Flights};
 use super::forms;
-use super::judge::judge;
-use super::key::{Key, Plan};
+use super::key::{Key, LookupPlan};
 use super::lookup::{FetchStart, Keep, Lookup};
 use super::merge::Merger;
 use super::options::CallOptions;
+use super::policy::cache_policy;
 use super::renderer::Renderer;
-use super::second_level::{Second, SecondFound};
+use super::second_level::{SecondLevel, SharedAnswers};
 use super::store::Insert;
 use crate::config;
 use crate::error::{Attempt, Error};
@@ -59,7 +59,7 @@ pub(super) struct Fetcher {
     flights: Arc<Flights<FlightKey, Landing>>,
     merger: Arc<Merger>,
     /// The level that other gateways share, if there is one.
-    second: Option<Second>,
+    second: Option<SecondLevel>,
     pool: Arc<Pool>,
     frontier: Arc<Frontier>,
     max_lag_slots: PerCommitment<u64>,
@@ -79,7 +79,7 @@ impl Fetcher {
         tasks: TaskTracker,
         shared: Option<&Arc<shared_store::Store>>,
     ) -> Self {
-        let second = shared.map(|store| Second::new(config, Arc::clone(store), &metrics, &tasks));
+        let second = shared.map(|store| SecondLevel::new(config, Arc::clone(store), &metrics, &tasks));
         Self {
             lookup,
             renderer,
@@ -98,10 +98,10 @@ impl Fetcher {
     /// Joins the flight for `plan` and `requirement`, or leads one, which then has the caller's `options`.
     pub(super) fn join_flight(
         self: &Arc<Self>,
-        plan: &Plan,
+        plan: &LookupPlan,
         requirement: SlotRequirement,
         options: &CallOptions,
-    ) -> Seat<Landing> {
+    ) -> FlightHandle<Landing> {
         let (fetcher, lead, leader) = (Arc::clone(self), plan.clone(), options.clone());
         let fly = move || {
             let (fetcher, plan) = (Arc::clone(&fetcher), lead.clone());
@@ -127,10 +127,10 @@ impl Fetcher {
     /// Asks the pool in a flight of the caller's own, past what is kept.
     pub(super) fn fly_alone(
         self: &Arc<Self>,
-        plan: &Plan,
+        plan: &LookupPlan,
         requirement: SlotRequirement,
         options: &CallOptions,
-    ) -> Seat<Landing> {
+    ) -> FlightHandle<Landing> {
         let (fetcher, plan, options) = (Arc::clone(self), plan.clone(), options.clone());
         self.flights.alone(async move { fetcher.fetch(&plan, requirement, options).await })
     }
@@ -146,7 +146,7 @@ impl Fetcher {
     }
 
     /// Returns the second level, if there is one.
-    pub(super) fn second(&self) -> Option<&Second> {
+    pub(super) fn second(&self) -> Option<&SecondLevel> {
         self.second.as_ref()
     }
 
@@ -157,7 +157,7 @@ impl Fetcher {
 
     /// Returns an answer that needs no node: an earlier flight may have landed between the caller's look-up and its
     /// boarding, and an answer may follow from a kept one.
-    async fn without_a_node(&self, plan: &Plan) -> Option<Fetched> {
+    async fn without_a_node(&self, plan: &LookupPlan) -> Option<Fetched> {
         if let Some((held, key)) = self.lookup.find_fresh(plan) {
             return Some(Fetched::AlreadyFresh(held, key));
         }
@@ -166,9 +166,9 @@ impl Fetcher {
     }
 
     /// Returns an answer that another gateway has shared, taken in as a node's is; `None` if a node is to be asked.
-    async fn find_shared(&self, plan: &Plan, requirement: SlotRequirement) -> Option<Fetched> {
+    async fn find_shared(&self, plan: &LookupPlan, requirement: SlotRequirement) -> Option<Fetched> {
         let second = self.second.as_ref()?;
-        let SecondFound { candidate, foreign, took, generation } =
+        let SharedAnswers { candidate, foreign, took, generation } =
             second.find(&self.lookup, &self.pool, plan, requirement).await?;
         let mut taken = None;
         if let Some((plan, reply)) = candidate {
@@ -181,7 +181,7 @@ impl Fetcher {
     }
 
     /// Asks the pool, judges the answer and keeps it.
-    async fn fetch(&self, plan: &Plan, requirement: SlotRequirement, options: CallOptions) -> Landing {
+    async fn fetch(&self, plan: &LookupPlan, requirement: SlotRequirement, options: CallOptions) -> Landing {
         let commitment = plan.upstream.commitment();
         let FetchStart { generation, shown, held, space } = self.lookup.begin_fetch(plan);
         // At processed a fork may be dropped with its slots: there what is held only orders the choice.
@@ -212,7 +212,7 @@ impl Fetcher {
     /// at which its accounts were shown before, and which nodes were asked for.
     pub(super) async fn take_in(
         &self,
-        plan: &Plan,
+        plan: &LookupPlan,
         reply: &Reply,
         floor: Slot,
         generation: u64,
@@ -227,15 +227,15 @@ impl Fetcher {
             not_kept(UncacheableReason::Older);
             return Ok(Fetched::KeptNewer(held, key));
         }
-        let (said, place) = judge(plan, reply, &self.frontier);
+        let (said, place) = cache_policy(plan, reply, &self.frontier);
         let class = place.as_ref().map_or(plan.class, |(_, class)| *class);
         let taken = self.take_apart(plan, reply, said).await.ok_or_else(|| {
             let upstream = self.pool.name_of(reply.node);
             Error::NoUpstream(vec![Attempt { upstream, reason: AttemptResult::BadJson.to_string() }])
         })?;
         let Taken { kept, home, singles } = taken;
-        let stamp = Stamp { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
-        let entry = Arc::new(Entry { kept, stamp, coded: CodedForms::default() });
+        let stamp = EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
+        let entry = Arc::new(Entry { kept, stamp, coded: CompressedForms::default() });
         let placed = place.and_then(|(key, _)| {
             let key = home.unwrap_or(key);
             let answer = Keep { plan, key, entry: &entry, singles, floor, generation };
@@ -264,11 +264,11 @@ impl Fetcher {
 
     /// What is kept of an answer: of accounts, what other forms can be made of; `None` where they are not what a node
     /// writes.
-    async fn take_apart(&self, plan: &Plan, reply: &Reply, said: Payload) -> Option<Taken> {
+    async fn take_apart(&self, plan: &LookupPlan, reply: &Reply, said: Payload) -> Option<Taken> {
         let (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) =
             (&reply.body, &plan.upstream)
         else {
-            return Some(Taken { kept: Kept::Said(said), home: None, singles: Vec::new() });
+            return Some(Taken { kept: EntryBody::Verbatim(said), home: None, singles: Vec::new() });
         };
         let (query, asked) = (plan.upstream.clone(), plan.asked);
         let read = if result.len() > OFF_WORKER_BYTES {
@@ -285,11 +285,11 @@ impl Fetcher {
 
 /// An answer as it is kept.
 struct Taken {
-    kept: Kept,
+    kept: EntryBody,
     /// The key of accounts by the form under which they are kept.
     home: Option<Key>,
     /// The single accounts of a list.
-    singles: Vec<(Key, Kept)>,
+    singles: Vec<(Key, EntryBody)>,
 }
 
 /// The sizes that an answer tells.
@@ -318,7 +318,7 @@ impl Taken {
                     (Key::Account(*pubkey, form, q.commitment), single.kept(asked))
                 });
                 let singles = singles.collect();
-                let kept = Kept::Accounts { context, values, asked };
+                let kept = EntryBody::Accounts { context, values, asked };
                 Some((Self { kept, home, singles }, spaces))
             }
             _ => None,

@@ -59,7 +59,7 @@ impl<T> std::fmt::Debug for Left<T> {
 
 /// A place among those who wait for a flight.
 #[derive(Debug, Clone)]
-pub struct Seat<T> {
+pub struct FlightHandle<T> {
     flight: Flight<T>,
     /// Whether this caller is the one for whom the flight started.
     pub leads: bool,
@@ -78,19 +78,19 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         key: &K,
         mut fetch: impl FnMut() -> F + Send + 'static,
         failed: fn(&T) -> bool,
-    ) -> Seat<T>
+    ) -> FlightHandle<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
         let mut shard = self.shard(key);
         if let Some(flight) = shard.get(key) {
-            return Seat { flight: flight.clone(), leads: false };
+            return FlightHandle { flight: flight.clone(), leads: false };
         }
         let (land, flight) = Flight::new();
         shard.insert(key.clone(), flight.clone());
         drop(shard);
         // Removed however the task ends, also when it panics or is dropped: no one must wait for it again.
-        let mut entry = Departed { flights: Arc::clone(self), key: Some(key.clone()) };
+        let mut entry = FlightGuard { flights: Arc::clone(self), key: Some(key.clone()) };
         let left = Arc::clone(&flight.left);
         self.tasks.spawn(async move {
             let mut landed = fetch().await;
@@ -105,11 +105,11 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
             land.send_replace(Some(landed.clone()));
             left.landed(landed);
         });
-        Seat { flight, leads: true }
+        FlightHandle { flight, leads: true }
     }
 
     /// Starts a flight that nobody else can join.
-    pub fn alone(&self, fetch: impl Future<Output = T> + Send + 'static) -> Seat<T> {
+    pub fn alone(&self, fetch: impl Future<Output = T> + Send + 'static) -> FlightHandle<T> {
         let (land, flight) = Flight::new();
         let left = Arc::clone(&flight.left);
         self.tasks.spawn(async move {
@@ -117,7 +117,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
             land.send_replace(Some(landed.clone()));
             left.landed(landed);
         });
-        Seat { flight, leads: true }
+        FlightHandle { flight, leads: true }
     }
 
     fn shard(&self, key: &K) -> MutexGuard<'_, Table<K, T>> {
@@ -148,7 +148,7 @@ impl<T> Left<T> {
     }
 }
 
-impl<T: Clone> Seat<T> {
+impl<T: Clone> FlightHandle<T> {
     /// Waits for what the flight brings; `None` where its task died.
     pub async fn landed(mut self) -> Option<T> {
         self.flight.landing.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone())
@@ -164,13 +164,13 @@ impl<T: Clone> Seat<T> {
 }
 
 /// Takes a flight off the table when it ends.
-struct Departed<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> {
+struct FlightGuard<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> {
     flights: Arc<Flights<K, T>>,
     /// `None` once it is off the table.
     key: Option<K>,
 }
 
-impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Departed<K, T> {
+impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> FlightGuard<K, T> {
     /// Takes the flight off the table if nobody waits for it. In one step: whoever comes a moment later would be given a
     /// failure that nobody tried again.
     fn leaves_alone(&mut self, land: &watch::Sender<Option<T>>) -> bool {
@@ -187,7 +187,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> De
     }
 }
 
-impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Drop for Departed<K, T> {
+impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Drop for FlightGuard<K, T> {
     fn drop(&mut self) {
         if let Some(key) = &self.key {
             self.flights.shard(key).remove(key);

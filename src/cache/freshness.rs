@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::class::Class;
-use super::entry::Stamp;
+use super::entry::EntryMeta;
 use crate::config;
 use crate::frontier::Frontier;
 use crate::methods::Commitment;
@@ -27,11 +27,11 @@ pub enum Freshness {
 
 /// The bounds of every class, from the settings.
 #[derive(Debug, Clone)]
-pub struct Rules(pub config::Cache);
+pub struct FreshnessPolicy(pub config::Cache);
 
-impl Rules {
+impl FreshnessPolicy {
     /// Whether what has this `stamp` may be served at `now`, as the frontier stands.
-    pub fn judge(&self, stamp: &Stamp, frontier: &Frontier, now: Instant) -> Freshness {
+    pub fn assess(&self, stamp: &EntryMeta, frontier: &Frontier, now: Instant) -> Freshness {
         let age = now.saturating_duration_since(stamp.sent_at);
         let (ttl, commitment) = (self.ttl(stamp.class), commitment(stamp.class));
         let stretch = stretched_at(stamp.class).map_or(0.0, |c| *self.0.stale_while_revalidate.get(c));
@@ -55,7 +55,7 @@ impl Rules {
     }
 
     /// Whether it may be served when no node answers.
-    pub fn in_fault(&self, stamp: &Stamp, now: Instant) -> bool {
+    pub fn in_fault(&self, stamp: &EntryMeta, now: Instant) -> bool {
         let age = now.saturating_duration_since(stamp.sent_at);
         let rules = &self.0.stale_if_error;
         match stamp.class {
@@ -83,7 +83,7 @@ impl Rules {
     }
 
     /// What is left of the time bound, in seconds rounded towards zero; negative past it.
-    pub fn ttl_left_s(&self, stamp: &Stamp, now: Instant) -> i64 {
+    pub fn ttl_left_s(&self, stamp: &EntryMeta, now: Instant) -> i64 {
         let (age, ttl) = (now.saturating_duration_since(stamp.sent_at), self.ttl(stamp.class));
         let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
         if age <= ttl { seconds(ttl.saturating_sub(age)) } else { -seconds(age.saturating_sub(ttl)) }
@@ -142,12 +142,12 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    fn rules() -> Rules {
-        Rules(Config::dev(([127, 0, 0, 1], 0).into(), ([127, 0, 0, 1], 0).into(), Vec::new()).cache)
+    fn rules() -> FreshnessPolicy {
+        FreshnessPolicy(Config::dev(([127, 0, 0, 1], 0).into(), ([127, 0, 0, 1], 0).into(), Vec::new()).cache)
     }
 
-    fn stamp(class: Class, slot: Slot, sent_at: Instant) -> Stamp {
-        Stamp { slot, sent_at, class, derived: false }
+    fn stamp(class: Class, slot: Slot, sent_at: Instant) -> EntryMeta {
+        EntryMeta { slot, sent_at, class, derived: false }
     }
 
     #[tokio::test]
@@ -184,7 +184,7 @@ mod tests {
                 frontier.probed(0, c, 1_000_000, t0);
             }
             let stamp = stamp(class, 1_000_000 - lag, t0);
-            assert_eq!(rules().judge(&stamp, &frontier, t0 + age), expected, "{name}");
+            assert_eq!(rules().assess(&stamp, &frontier, t0 + age), expected, "{name}");
         }
     }
 
@@ -193,9 +193,9 @@ mod tests {
         let (frontier, t0) = (Frontier::new(1), Instant::now());
         let stamp = stamp(Class::NotYet(101, Commitment::Confirmed), 100, t0);
         frontier.probed(0, Commitment::Confirmed, 100, t0);
-        assert_eq!(rules().judge(&stamp, &frontier, t0 + MS(200)), Freshness::Fresh);
+        assert_eq!(rules().assess(&stamp, &frontier, t0 + MS(200)), Freshness::Fresh);
         frontier.probed(0, Commitment::Confirmed, 101, t0);
-        assert_eq!(rules().judge(&stamp, &frontier, t0 + MS(1)), Freshness::Expired(StaleCause::Lag));
+        assert_eq!(rules().assess(&stamp, &frontier, t0 + MS(1)), Freshness::Expired(StaleCause::Lag));
     }
 
     #[tokio::test]

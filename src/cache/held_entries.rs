@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use super::basis::{Basis, Use};
 use super::class::Class;
-use super::entry::{Entry, Kept, Payload, Stamp};
+use super::entry::{Entry, EntryBody, EntryMeta, Payload};
 use super::floors::{AccountFloors, NO_ACCOUNTS};
-use super::freshness::{Freshness, Rules};
+use super::freshness::{Freshness, FreshnessPolicy};
 use super::generation::{Generation, Hold};
-use super::key::{Key, Plan};
+use super::key::{Key, LookupPlan};
 use super::purge::Filter;
 use super::status::CacheStatus;
 use super::store::{Insert, Store};
@@ -28,7 +28,7 @@ pub(super) struct HeldEntries {
     floors: AccountFloors,
     /// How often the cache was emptied.
     generation: Generation,
-    rules: Rules,
+    rules: FreshnessPolicy,
     frontier: Arc<Frontier>,
     metrics: Arc<Metrics>,
 }
@@ -40,7 +40,7 @@ impl HeldEntries {
             store: Store::new(config.capacity, config.max_entry, Arc::clone(&metrics)),
             floors: AccountFloors::new(config.capacity),
             generation: Generation::default(),
-            rules: Rules(config.clone()),
+            rules: FreshnessPolicy(config.clone()),
             frontier,
             metrics,
         }
@@ -62,8 +62,8 @@ impl HeldEntries {
     }
 
     /// Returns how far an entry of this stamp may be served at `now`.
-    pub(super) fn freshness(&self, stamp: &Stamp, now: Instant) -> Freshness {
-        self.rules.judge(stamp, &self.frontier, now)
+    pub(super) fn freshness(&self, stamp: &EntryMeta, now: Instant) -> Freshness {
+        self.rules.assess(stamp, &self.frontier, now)
     }
 
     /// Returns the bytes held and the number of entries.
@@ -113,7 +113,7 @@ impl HeldEntries {
 
     /// Returns the entries held for `plan`. If an account is held under two keys, only the one of the higher slot counts,
     /// since that was shown last. A block comes before its absence.
-    pub(super) fn candidates(&self, plan: &Plan) -> [Option<Arc<Entry>>; 2] {
+    pub(super) fn candidates(&self, plan: &LookupPlan) -> [Option<Arc<Entry>>; 2] {
         let own = self.store.get(&plan.key);
         let other = plan.other.as_ref().and_then(|key| self.store.get(key));
         match (own, other) {
@@ -126,7 +126,7 @@ impl HeldEntries {
     }
 
     /// Returns the other key of `plan`, unless `held`, a candidate of it, is the entry under its own key.
-    pub(super) fn elsewhere(&self, plan: &Plan, held: &Arc<Entry>) -> Option<Key> {
+    pub(super) fn elsewhere(&self, plan: &LookupPlan, held: &Arc<Entry>) -> Option<Key> {
         let is_own = || self.store.get(&plan.key).is_some_and(|own| Arc::ptr_eq(&own, held));
         plan.other.clone().filter(|_| !is_own())
     }
@@ -146,18 +146,18 @@ impl HeldEntries {
     }
 
     /// Returns true if an entry of this stamp may be used so, as far as its age goes.
-    pub(super) fn may_be_used(&self, stamp: &Stamp, usage: Use, now: Instant) -> bool {
+    pub(super) fn may_be_used(&self, stamp: &EntryMeta, usage: Use, now: Instant) -> bool {
         match usage {
-            Use::Fresh => self.rules.judge(stamp, &self.frontier, now) == Freshness::Fresh,
+            Use::Fresh => self.rules.assess(stamp, &self.frontier, now) == Freshness::Fresh,
             Use::InFault | Use::LastResort => self.serves(stamp),
         }
     }
 
     /// Returns true if an entry may still be served, if only in a fault. Until then it holds its floor.
-    pub(super) fn serves(&self, stamp: &Stamp) -> bool {
+    pub(super) fn serves(&self, stamp: &EntryMeta) -> bool {
         let now = Instant::now();
         self.rules.in_fault(stamp, now)
-            || !matches!(self.rules.judge(stamp, &self.frontier, now), Freshness::Expired(_))
+            || !matches!(self.rules.assess(stamp, &self.frontier, now), Freshness::Expired(_))
     }
 
     /// Keeps `entry` unless what is held for `key` is newer and may be served.
@@ -177,9 +177,9 @@ impl HeldEntries {
     }
 
     /// Returns how an entry serves now; `None` if it may not.
-    pub(super) fn status(&self, stamp: &Stamp, basis: Basis) -> Option<(CacheStatus, Outcome)> {
+    pub(super) fn status(&self, stamp: &EntryMeta, basis: Basis) -> Option<(CacheStatus, Outcome)> {
         let now = Instant::now();
-        let freshness = self.rules.judge(stamp, &self.frontier, now);
+        let freshness = self.rules.assess(stamp, &self.frontier, now);
         let left = self.rules.ttl_left_s(stamp, now);
         let hit = |ttl_s, stale| CacheStatus::Hit { ttl_s, derived: false, stale };
         match (basis, freshness) {
@@ -202,14 +202,14 @@ impl HeldEntries {
     }
 
     /// Returns true if a newer answer than `entry` was shown. A node's error shows no account, and so does not go back.
-    pub(super) fn is_overtaken(&self, plan: &Plan, entry: &Entry, basis: Basis) -> bool {
-        let is_error = matches!(entry.kept, Kept::Said(Payload::Error { .. }));
+    pub(super) fn is_overtaken(&self, plan: &LookupPlan, entry: &Entry, basis: Basis) -> bool {
+        let is_error = matches!(entry.kept, EntryBody::Verbatim(Payload::Error { .. }));
         (!is_error || basis.is_kept()) && self.is_behind(plan, &entry.stamp, basis)
     }
 
     /// Returns true if a newer answer is held, or an account was shown above the slot of `stamp`. At processed only what is
     /// kept is held to it.
-    pub(super) fn is_behind(&self, plan: &Plan, stamp: &Stamp, basis: Basis) -> bool {
+    pub(super) fn is_behind(&self, plan: &LookupPlan, stamp: &EntryMeta, basis: Basis) -> bool {
         let has_floor = match plan.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => {
                 basis.is_kept() || c != Commitment::Processed
@@ -224,7 +224,7 @@ impl HeldEntries {
     }
 
     /// Observes how far behind the frontier a hit is, if that is bounded; vote accounts are bounded in time alone.
-    pub(super) fn observe_lag(&self, query: &Query, stamp: &Stamp) {
+    pub(super) fn observe_lag(&self, query: &Query, stamp: &EntryMeta) {
         if let (Some(commitment), Class::Account(_) | Class::Fee(_)) = (query.commitment(), stamp.class) {
             let lag = self.frontier.slot(commitment).saturating_sub(stamp.slot);
             #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
@@ -260,7 +260,7 @@ impl HeldEntries {
     }
 
     /// Raises floors that have fallen below `slot`, at which an entry for `plan` is shown. `lowest` is one of them.
-    pub(super) fn shows(&self, plan: &Plan, slot: Slot, lowest: Slot) {
+    pub(super) fn shows(&self, plan: &LookupPlan, slot: Slot, lowest: Slot) {
         if slot <= lowest {
             return;
         }

@@ -1,4 +1,4 @@
-//! Where an answer is kept, and how it is fetched: a [`Query`] as the frontier stands becomes a [`Plan`].
+//! Where an answer is kept, and how it is fetched: a [`Query`] as the frontier stands becomes a [`LookupPlan`].
 //!
 //! `minContextSlot` is a condition of one caller and never part of a key. A block's place depends on its finality:
 //! at or under the finalized frontier all commitments share one place, above it the confirmed one is kept apart.
@@ -110,7 +110,7 @@ impl Key {
 
 /// How one query is answered: where to look, what to ask upstream, and how long the answer lives.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct LookupPlan {
     /// Where the answer is kept.
     pub key: Key,
     /// Where the same may be kept, too: a block's absence, which counts where there is no block; an account in the other
@@ -124,7 +124,7 @@ pub struct Plan {
     pub asked: Option<AccountEncoding>,
 }
 
-impl Plan {
+impl LookupPlan {
     /// The plan for `query` as the frontier stands, by what is known of the accounts' sizes.
     pub fn new(query: &Query, frontier: &Frontier, sizes: &Sizes) -> Self {
         let mut upstream = query.clone().with_min_context_slot(None);
@@ -191,9 +191,9 @@ impl Accounts {
         Self { key: place(*form), other: other.map(place), asked: encoding }
     }
 
-    fn plan(self, upstream: Query, commitment: Commitment) -> Plan {
+    fn plan(self, upstream: Query, commitment: Commitment) -> LookupPlan {
         let Self { key, other, asked } = self;
-        Plan { key, other, upstream, class: Class::Account(commitment), asked }
+        LookupPlan { key, other, upstream, class: Class::Account(commitment), asked }
     }
 }
 
@@ -219,7 +219,7 @@ mod tests {
     async fn a_final_block_has_one_place_and_a_confirmed_one_another() {
         let frontier = Frontier::new(1);
         frontier.probed(0, Commitment::Finalized, 100, Instant::now());
-        let plan = |slot, commitment| Plan::new(&block(slot, commitment), &frontier, &Sizes::default());
+        let plan = |slot, commitment| LookupPlan::new(&block(slot, commitment), &frontier, &Sizes::default());
         let (confirmed, finalized) = (plan(100, Commitment::Confirmed), plan(100, Commitment::Finalized));
         assert_eq!((&confirmed.key, confirmed.class), (&finalized.key, Class::BlockFinal));
         assert_eq!(confirmed.upstream.commitment(), Some(Commitment::Finalized), "goes up at finalized");

@@ -10,12 +10,12 @@ use tokio::time::Instant;
 use super::basis::Use;
 use super::class::Class;
 use super::derive::{Source, block, list};
-use super::entry::{CodedForms, Entry, Kept, Payload, Stamp};
+use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
 use super::forms;
 use super::freshness::Freshness;
 use super::held_entries::HeldEntries;
-use super::judge::judge;
-use super::key::{Finality, Key, Plan};
+use super::key::{Finality, Key, LookupPlan};
+use super::policy::cache_policy;
 use super::sizes::Sizes;
 use super::store::Insert;
 use crate::config::{self, Assemble};
@@ -58,11 +58,11 @@ pub(super) struct FetchStart {
 
 /// A fetched answer that may be kept.
 pub(super) struct Keep<'a> {
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a LookupPlan,
     pub(super) key: Key,
     pub(super) entry: &'a Arc<Entry>,
     /// The single accounts of a list.
-    pub(super) singles: Vec<(Key, Kept)>,
+    pub(super) singles: Vec<(Key, EntryBody)>,
     /// The slot at which the accounts were shown, and which nodes were asked for.
     pub(super) floor: Slot,
     pub(super) generation: u64,
@@ -81,18 +81,18 @@ impl Lookup {
     }
 
     /// Returns the plan for `query` by the present frontier.
-    pub(super) fn plan(&self, query: &Query) -> Plan {
-        Plan::new(query, &self.frontier, &self.sizes)
+    pub(super) fn plan(&self, query: &Query) -> LookupPlan {
+        LookupPlan::new(query, &self.frontier, &self.sizes)
     }
 
     /// Returns the entry for `plan`, if it reaches the slot that the caller wants. Counts each entry that may not serve as it
     /// is.
-    pub(super) fn look_up(&self, plan: &Plan, wanted: Option<Slot>) -> CacheLookup {
+    pub(super) fn look_up(&self, plan: &LookupPlan, wanted: Option<Slot>) -> CacheLookup {
         self.assess(plan, wanted, |cause| self.metrics.cache_stale.at(cause).inc())
     }
 
     /// Returns the entry for `plan` if it is fresh. Counts nothing.
-    pub(super) fn find_fresh(&self, plan: &Plan) -> Option<HeldEntry> {
+    pub(super) fn find_fresh(&self, plan: &LookupPlan) -> Option<HeldEntry> {
         let CacheLookup::Hit(held) = self.assess(plan, None, |_| ()) else { return None };
         let key = self.held.elsewhere(plan, &held);
         Some((held, key))
@@ -101,7 +101,7 @@ impl Lookup {
     /// Looks up, and calls `not_fresh` for each entry that may not serve as it is.
     fn assess(
         &self,
-        plan: &Plan,
+        plan: &LookupPlan,
         wanted: Option<Slot>,
         mut not_fresh: impl FnMut(StaleCause),
     ) -> CacheLookup {
@@ -136,7 +136,7 @@ impl Lookup {
     }
 
     /// Returns the entry that may stand in for an answer that no node gives.
-    pub(super) fn stands_in(&self, query: &Query, plan: &Plan, usage: Use) -> Option<Arc<Entry>> {
+    pub(super) fn stands_in(&self, query: &Query, plan: &LookupPlan, usage: Use) -> Option<Arc<Entry>> {
         let wanted = query.min_context_slot();
         let floor = if usage == Use::LastResort { 0 } else { self.held.floor(&plan.key, Instant::now()) };
         let stands_in = |held: &Arc<Entry>| {
@@ -147,12 +147,12 @@ impl Lookup {
     }
 
     /// Lets the floors of the accounts under `plan` fall to the entry of `stamp`, which stands in although it is below.
-    pub(super) fn falls_back_to(&self, plan: &Plan, stamp: &Stamp) {
+    pub(super) fn falls_back_to(&self, plan: &LookupPlan, stamp: &EntryMeta) {
         self.held.falls(&plan.key, self.held.floor(&plan.key, Instant::now()), stamp.slot);
     }
 
     /// Returns the entry from which the answer to `plan` can be made, with the way to make it.
-    pub(super) fn source(&self, plan: &Plan, usage: Use) -> Option<(Arc<Entry>, Source)> {
+    pub(super) fn source(&self, plan: &LookupPlan, usage: Use) -> Option<(Arc<Entry>, Source)> {
         let now = Instant::now();
         match &plan.key {
             Key::Votes(query @ VotesQuery { vote_pubkey: Some(pubkey), .. }) => {
@@ -162,7 +162,7 @@ impl Lookup {
             Key::Block(slot, asked, finality) => {
                 let kept = |shape| {
                     let held = self.held.usable(&Key::Block(*slot, shape, *finality), usage, None, now);
-                    held.filter(|entry| matches!(entry.kept, Kept::Said(Payload::Result(_))))
+                    held.filter(|entry| matches!(entry.kept, EntryBody::Verbatim(Payload::Result(_))))
                 };
                 let found = block::sources(*asked).find_map(|shape| Some((kept(shape)?, shape)));
                 let (entry, shape) = found?;
@@ -174,7 +174,7 @@ impl Lookup {
 
     /// Keeps an answer that was made of a kept one. Returns false if the cache was emptied since `generation`, or a newer
     /// answer is held: then a node is asked, under its floor.
-    pub(super) fn keep_derived(&self, plan: &Plan, entry: &Arc<Entry>, generation: u64) -> bool {
+    pub(super) fn keep_derived(&self, plan: &LookupPlan, entry: &Arc<Entry>, generation: u64) -> bool {
         let held = self.held.hold();
         held.number() == generation
             && !matches!(self.held.keep(plan.key.clone(), entry), Insert::KeptNewer(_))
@@ -233,7 +233,7 @@ impl Lookup {
 
     /// Places `list`; `None` if a newer one was placed since it was looked for.
     pub(super) fn place_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
-        let Kept::Accounts { values, .. } = &list.kept else { return None };
+        let EntryBody::Accounts { values, .. } = &list.kept else { return None };
         let form = forms::kept_assembled(query.form, values);
         let (key, list) = (Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment), Arc::new(list));
         let now = Instant::now();
@@ -262,7 +262,7 @@ impl Lookup {
     }
 
     /// Returns what a fetch for `plan` must know of the cache before it begins.
-    pub(super) fn begin_fetch(&self, plan: &Plan) -> FetchStart {
+    pub(super) fn begin_fetch(&self, plan: &LookupPlan) -> FetchStart {
         let shown = self.held.floor(&plan.key, Instant::now());
         let held = self.held.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot);
         let held = held.chain(Some(shown).filter(|slot| *slot > 0)).max();
@@ -275,7 +275,7 @@ impl Lookup {
 
     /// Returns the entry that is held above `slot`, at which a node has answered, and may still be served: nobody is shown
     /// the answer, even if it would not be kept. `floor` is the slot at which the accounts were shown.
-    pub(super) fn held_ahead(&self, plan: &Plan, slot: Slot, floor: Slot) -> Option<HeldEntry> {
+    pub(super) fn held_ahead(&self, plan: &LookupPlan, slot: Slot, floor: Slot) -> Option<HeldEntry> {
         let floored = match plan.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => c != Commitment::Processed,
             _ => false,
@@ -314,7 +314,7 @@ impl Lookup {
         if !plan.upstream.commitment().is_none_or(believed) {
             return Err(UncacheableReason::Unbelieved);
         }
-        if !matches!(entry.kept, Kept::Said(Payload::Error { .. })) {
+        if !matches!(entry.kept, EntryBody::Verbatim(Payload::Error { .. })) {
             self.held.falls(&plan.key, floor, slot);
         }
         // Before anybody is told: from then on no account of it is shown lower, even if this is too large to be kept.
@@ -325,8 +325,10 @@ impl Lookup {
         }
         if !matches!(placed, Insert::KeptNewer(_)) {
             for (key, kept) in singles {
-                self.held
-                    .keep(key, &Arc::new(Entry { kept, stamp: entry.stamp, coded: CodedForms::default() }));
+                self.held.keep(
+                    key,
+                    &Arc::new(Entry { kept, stamp: entry.stamp, coded: CompressedForms::default() }),
+                );
             }
         }
         Ok(placed)
@@ -341,7 +343,7 @@ impl Lookup {
 
     /// Notes that the answer to `plan` was too large. Returns true if a node was asked for more than `query` wants: the next
     /// plan asks for less.
-    pub(super) fn note_too_large(&self, query: &Query, plan: &Plan) -> bool {
+    pub(super) fn note_too_large(&self, query: &Query, plan: &LookupPlan) -> bool {
         let wider = |asked: AccountForm, sent: AccountForm| asked != sent && sent.slice.is_none();
         match (query, &plan.upstream) {
             (Query::Account(asked), Query::Account(sent)) if wider(asked.form, sent.form) => {
@@ -358,7 +360,7 @@ impl Lookup {
 
     /// Weighs `entry`, whose compressed forms have grown, under each key under which `query` may have found it.
     pub(super) fn weigh(&self, query: &Query, entry: &Arc<Entry>) {
-        let Plan { key, other, .. } = self.plan(query);
+        let LookupPlan { key, other, .. } = self.plan(query);
         // A block may have become final meanwhile.
         let before = match &key {
             Key::Block(slot, shape, Finality::Final) => Some(Key::Block(*slot, *shape, Finality::Confirmed)),
@@ -371,7 +373,7 @@ impl Lookup {
 
     /// Returns true if an answer that another gateway shares would be fresh here, is not behind what was shown, and is not
     /// further ahead than is believed. `floor` is the slot that the caller wants.
-    pub(super) fn takes(&self, plan: &Plan, reply: &Reply, floor: Option<Slot>) -> bool {
+    pub(super) fn takes(&self, plan: &LookupPlan, reply: &Reply, floor: Option<Slot>) -> bool {
         let held = self.held.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot).max();
         let shown = self.held.floor(&plan.key, Instant::now());
         if held.max(floor).max(Some(shown)).is_some_and(|floor| reply.slot < floor) {
@@ -381,8 +383,8 @@ impl Lookup {
         if !plan.upstream.commitment().is_none_or(known) {
             return false;
         }
-        let (_, Ok((_, class))) = judge(plan, reply, &self.frontier) else { return false };
-        let stamp = Stamp { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
+        let (_, Ok((_, class))) = cache_policy(plan, reply, &self.frontier) else { return false };
+        let stamp = EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
         self.held.may_be_used(&stamp, Use::Fresh, Instant::now())
     }
 }

@@ -25,12 +25,12 @@ const BUSY: usize = 4;
 /// Calls for single accounts, by what they have in common.
 #[derive(Default)]
 pub(super) struct Merger {
-    lines: Mutex<HashMap<(AccountForm, Commitment), Line>>,
+    lines: Mutex<HashMap<(AccountForm, Commitment), MergeGroup>>,
 }
 
 /// Those of one form and commitment. It is there as long as calls are under way.
 #[derive(Default)]
-struct Line {
+struct MergeGroup {
     under_way: usize,
     waiting: Vec<Waiting>,
 }
@@ -53,7 +53,7 @@ enum Turn {
     /// It goes up by itself, and takes others along when it ends.
     Alone,
     /// It waits.
-    Waits(oneshot::Receiver<Option<Result<Reply, Error>>>),
+    Queued(oneshot::Receiver<Option<Result<Reply, Error>>>),
 }
 
 impl Merger {
@@ -72,7 +72,7 @@ impl Merger {
         let group = (query.form, query.commitment);
         let _under_way = match self.turn(group, query, &ask, space) {
             Turn::Alone => self.counted(group, pool, tasks),
-            Turn::Waits(reply) => {
+            Turn::Queued(reply) => {
                 if let Ok(Some(reply)) = reply.await {
                     return reply;
                 }
@@ -100,7 +100,7 @@ impl Merger {
         let &UpstreamRequest { floor, prefer, deadline, caller, .. } = ask;
         let (pubkey, trace) = (query.pubkey, ask.trace.clone());
         line.waiting.push(Waiting { pubkey, space, floor, prefer, deadline, caller, trace, reply });
-        Turn::Waits(receiver)
+        Turn::Queued(receiver)
     }
 
     /// Counts a call until it ends, however it ends; then those who wait go.
@@ -144,7 +144,7 @@ impl Merger {
         next
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(AccountForm, Commitment), Line>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(AccountForm, Commitment), MergeGroup>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::entry::{Payload, Stamp};
+use super::entry::{EntryMeta, Payload};
 use super::status::CacheStatus;
 use crate::coding::{Coded, Coding};
 use crate::methods::Slot;
@@ -38,7 +38,7 @@ pub struct CacheAnswer {
     /// The same, for metrics.
     pub outcome: Outcome,
     /// What it stands for.
-    pub stamp: Stamp,
+    pub stamp: EntryMeta,
     /// The text of `payload` in the coding that the caller takes, where it is there so.
     pub coded: Option<Arc<Coded>>,
 }

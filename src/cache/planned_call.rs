@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::charge::Charge;
-use super::key::Plan;
+use super::key::LookupPlan;
 use super::options::{CallOptions, Conditions};
 use super::status::Why;
 use crate::methods::{Query, Slot};
@@ -11,7 +11,7 @@ use crate::methods::{Query, Slot};
 /// One caller's call, planned.
 pub(super) struct PlannedCall<'a> {
     pub(super) query: &'a Query,
-    pub(super) plan: Plan,
+    pub(super) plan: LookupPlan,
     pub(super) why: Why,
     pub(super) options: CallOptions,
     pub(super) charge: &'a Charge,

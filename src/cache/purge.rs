@@ -69,7 +69,7 @@ impl Filter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::key::Plan;
+    use super::super::key::LookupPlan;
     use super::super::sizes::Sizes;
     use super::*;
     use crate::frontier::Frontier;
@@ -81,7 +81,7 @@ mod tests {
 
     fn key(method: Method, params: &str) -> Key {
         let params = Params::Array(bytes::Bytes::copy_from_slice(params.as_bytes()));
-        Plan::new(
+        LookupPlan::new(
             &Query::parse(method, &params, Profile::Node).unwrap(),
             &Frontier::new(1),
             &Sizes::default(),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::derive::account::Unmade;
 use super::derive::{list, samples};
-use super::entry::{Body, Entry, Kept, Payload};
+use super::entry::{Entry, EntryBody, Payload, TextParts};
 use super::key::ALL_SAMPLES;
 use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
 use crate::node::OFF_WORKER_BYTES;
@@ -12,17 +12,19 @@ use crate::node::OFF_WORKER_BYTES;
 /// What `entry` says in the form of `query`, and whether it was made from another.
 pub(super) fn written(query: &Query, entry: &Entry) -> Result<(Payload, bool), Unmade> {
     let (form, asked, made) = match (&entry.kept, query) {
-        (Kept::Account { result, value, asked, .. }, Query::Account(q)) => {
+        (EntryBody::Account { result, value, asked, .. }, Query::Account(q)) => {
             (q.form, *asked, list::write_single(result, value, q.form))
         }
-        (Kept::Accounts { context, values, asked }, Query::Accounts(q)) => {
+        (EntryBody::Accounts { context, values, asked }, Query::Accounts(q)) => {
             (q.form, *asked, list::write_list(context, values, q.form))
         }
-        (Kept::Said(Payload::Result(Body::One(all))), Query::Samples(q)) if q.limit < ALL_SAMPLES => {
+        (EntryBody::Verbatim(Payload::Result(TextParts::One(all))), Query::Samples(q))
+            if q.limit < ALL_SAMPLES =>
+        {
             let head = samples::head(all, q.limit).ok_or(Unmade::Broken)?;
             return Ok((Payload::Result(head.into()), true));
         }
-        (Kept::Said(payload), _) => return Ok((payload.clone(), entry.stamp.derived)),
+        (EntryBody::Verbatim(payload), _) => return Ok((payload.clone(), entry.stamp.derived)),
         _ => return Err(Unmade::Broken),
     };
     // For the caller's own form it was fetched, whatever form served.
@@ -45,11 +47,11 @@ fn base58_too_long() -> Payload {
 /// The most bytes that the caller's form of `entry` takes beside what is kept.
 pub(super) fn most_written(query: &Query, entry: &Entry) -> usize {
     match (&entry.kept, query) {
-        (Kept::Account { value, .. }, Query::Account(q)) => value.most_written(q.form),
-        (Kept::Accounts { values, .. }, Query::Accounts(q)) => {
+        (EntryBody::Account { value, .. }, Query::Account(q)) => value.most_written(q.form),
+        (EntryBody::Accounts { values, .. }, Query::Accounts(q)) => {
             values.iter().map(|value| value.most_written(q.form)).sum()
         }
-        (Kept::Said(payload), _) => payload.len(),
+        (EntryBody::Verbatim(payload), _) => payload.len(),
         _ => 0,
     }
 }
@@ -62,12 +64,12 @@ pub(super) fn is_long_work(query: &Query, entry: &Entry) -> bool {
 /// Whether the caller's form of `entry` is the one that is kept.
 pub(super) fn is_as_kept(query: &Query, entry: &Entry) -> bool {
     match (&entry.kept, query) {
-        (Kept::Account { value, .. }, Query::Account(q)) => value.is_kept_in(q.form),
-        (Kept::Accounts { values, .. }, Query::Accounts(q)) => {
+        (EntryBody::Account { value, .. }, Query::Account(q)) => value.is_kept_in(q.form),
+        (EntryBody::Accounts { values, .. }, Query::Accounts(q)) => {
             values.iter().all(|value| value.is_kept_in(q.form))
         }
-        (Kept::Said(_), Query::Samples(q)) => q.limit == ALL_SAMPLES,
-        (Kept::Said(_), _) => true,
+        (EntryBody::Verbatim(_), Query::Samples(q)) => q.limit == ALL_SAMPLES,
+        (EntryBody::Verbatim(_), _) => true,
         _ => false,
     }
 }

@@ -13,8 +13,8 @@ use tokio_util::task::TaskTracker;
 use super::basis::{Basis, Use};
 use super::coded::Compressor;
 use super::derive::account::Unmade;
-use super::entry::{Body, CodedForms, Entry, Kept, Payload, Stamp};
-use super::key::Plan;
+use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
+use super::key::LookupPlan;
 use super::lookup::Lookup;
 use super::options::CacheAnswer;
 use super::planned_call::PlannedCall;
@@ -150,7 +150,7 @@ impl Renderer {
     }
 
     /// Returns true if an entry that was judged before a wait meets what the caller wants by now, and is in time.
-    fn is_in_bounds(&self, call: &PlannedCall<'_>, stamp: &Stamp, basis: Basis, since: Instant) -> bool {
+    fn is_in_bounds(&self, call: &PlannedCall<'_>, stamp: &EntryMeta, basis: Basis, since: Instant) -> bool {
         let wanted =
             if matches!(basis, Basis::Kept) { call.wanted().max(call.conditions.floor()) } else { None };
         let in_time = match basis {
@@ -169,10 +169,15 @@ impl Renderer {
 
     /// Returns an answer to `plan` that is made of a kept one of another shape, and kept from now on. `None` if there is no
     /// such entry, or its turn does not come by the deadline.
-    pub(super) async fn derive(&self, plan: &Plan, usage: Use, deadline: Instant) -> Option<Arc<Entry>> {
+    pub(super) async fn derive(
+        &self,
+        plan: &LookupPlan,
+        usage: Use,
+        deadline: Instant,
+    ) -> Option<Arc<Entry>> {
         let generation = self.lookup.held.generation();
         let (source, way) = self.lookup.source(plan, usage)?;
-        let Kept::Said(Payload::Result(Body::One(text))) = &source.kept else { return None };
+        let EntryBody::Verbatim(Payload::Result(TextParts::One(text))) = &source.kept else { return None };
         let text = text.clone();
         let written = if text.len() > OFF_WORKER_BYTES {
             let permit = Arc::clone(&self.render_permits).acquire_owned();
@@ -188,9 +193,9 @@ impl Renderer {
         } else {
             way.make(&text)
         };
-        let kept = Kept::Said(Payload::Result(Body::One(written?)));
-        let stamp = Stamp { derived: true, ..source.stamp };
-        let entry = Arc::new(Entry { kept, stamp, coded: CodedForms::default() });
+        let kept = EntryBody::Verbatim(Payload::Result(TextParts::One(written?)));
+        let stamp = EntryMeta { derived: true, ..source.stamp };
+        let entry = Arc::new(Entry { kept, stamp, coded: CompressedForms::default() });
         let is_kept = self.lookup.keep_derived(plan, &entry, generation);
         (is_kept || usage != Use::Fresh).then_some(entry)
     }
@@ -238,7 +243,7 @@ async fn keep_coded(
     query: &Query,
     entry: &Arc<Entry>,
     coding: Coding,
-    body: Body,
+    body: TextParts,
 ) -> Option<Arc<Coded>> {
     let mut is_first = false;
     let made = entry.coded.of(coding).get_or_try_init(|| async {

@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use super::class::Class;
 use super::fetched::SlotRequirement;
-use super::key::{Key, Plan};
+use super::key::{Key, LookupPlan};
 use super::lookup::Lookup;
 use super::purge::Filter;
 use crate::config;
@@ -47,7 +47,7 @@ const LONG_PART: usize = 4;
 const NO_NODE: usize = usize::MAX;
 
 /// The shared store as the second level of the cache.
-pub(super) struct Second {
+pub(super) struct SecondLevel {
     store: Arc<Store>,
     seal: Arc<Seal>,
     queue: mpsc::Sender<Offer>,
@@ -69,7 +69,7 @@ struct Offer {
     life: Duration,
 }
 
-impl Second {
+impl SecondLevel {
     pub(super) fn new(
         config: &config::Config,
         store: Arc<Store>,
@@ -102,9 +102,9 @@ impl Second {
         &self,
         lookup: &Lookup,
         pool: &Pool,
-        plan: &Plan,
+        plan: &LookupPlan,
         requirement: SlotRequirement,
-    ) -> Option<SecondFound> {
+    ) -> Option<SharedAnswers> {
         let floor = match requirement {
             SlotRequirement::None => None,
             SlotRequirement::AtLeast(slot) => Some(slot),
@@ -128,7 +128,7 @@ impl Second {
         let found = self.store.get(&keys).await.ok()?;
         let took = found.asked_at.elapsed();
         let (candidate, foreign) = self.best(lookup, &genesis, places, found, floor).await;
-        Some(SecondFound { candidate, foreign, took, generation })
+        Some(SharedAnswers { candidate, foreign, took, generation })
     }
 
     /// Counts a look into the shared store, of which something was `taken`.
@@ -143,7 +143,7 @@ impl Second {
 
     /// Returns the genesis hash of the cluster, and the places where the answer to `plan` may be. There are none while the
     /// cluster is not known, or if the answer would not live long enough.
-    fn places(&self, lookup: &Lookup, pool: &Pool, plan: &Plan) -> Option<(String, Vec<Place>)> {
+    fn places(&self, lookup: &Lookup, pool: &Pool, plan: &LookupPlan) -> Option<(String, Vec<Place>)> {
         let keys = std::iter::once(&plan.key).chain(&plan.other);
         let lives = |key: &&Key| {
             let class = if matches!(key, Key::NoBlock(_)) { Class::Skipped } else { plan.class };
@@ -282,14 +282,14 @@ impl Second {
 /// A place where the answer to a plan may be, and the plan for what is found there.
 struct Place {
     name: Name,
-    plan: Plan,
+    plan: LookupPlan,
 }
 
 /// An answer that was found, with the plan for it.
-type Candidate = (Plan, Reply);
+type Candidate = (LookupPlan, Reply);
 
 /// The result of a look into the shared store.
-pub(super) struct SecondFound {
+pub(super) struct SharedAnswers {
     /// The newest answer that serves now.
     pub(super) candidate: Option<Candidate>,
     /// True if something was not what is kept there.

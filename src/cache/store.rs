@@ -12,7 +12,7 @@ use moka::notification::RemovalCause;
 use moka::ops::compute::Op;
 use moka::sync::SegmentedCache;
 
-use super::entry::{Entry, Stamp};
+use super::entry::{Entry, EntryMeta};
 use super::key::Key;
 use crate::low_priority;
 use crate::telemetry::{EvictionCause, Metrics};
@@ -71,7 +71,7 @@ impl Store {
 
     /// Keeps `entry`, unless the held one is of a higher slot and may still be served, as `serves` says. Compares and
     /// replaces in one step.
-    pub fn keep(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&Stamp) -> bool) -> Insert {
+    pub fn keep(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&EntryMeta) -> bool) -> Insert {
         if u64::from(weight(&key, entry)) > self.max_entry {
             return Insert::TooLarge;
         }

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 pub use compare::compare;
 
 use super::class::Class;
-use super::entry::{Payload, Stamp};
+use super::entry::{EntryMeta, Payload};
 use crate::methods::{BlockQuery, Commitment, Query, Slot};
 use crate::pool::{Caller, Pool, UpstreamRequest};
 use crate::telemetry::{Metrics, Trace, VerifyResult};
@@ -80,7 +80,7 @@ impl Verifier {
         pool: &Arc<Pool>,
         tasks: &TaskTracker,
         query: &Query,
-        stamp: &Stamp,
+        stamp: &EntryMeta,
         delivered: &Payload,
     ) {
         if !self.picks() {

@@ -8,7 +8,7 @@ use super::context::RequestContext;
 use super::pieces::Pieces;
 use super::responses::{CallResponse, PendingHit, node_error, spliced_result};
 use super::{outgoing, passthrough};
-use crate::cache::entry::{Body, Payload};
+use crate::cache::entry::{Payload, TextParts};
 use crate::cache::{CacheAnswer, CallOptions, Charge, Conditions, Room};
 use crate::error::Error;
 use crate::gateway::Shown;
@@ -125,7 +125,7 @@ fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &Cache
         Payload::Result(result) if profile == Profile::Spec => {
             spliced_result(id, [methods::shape_result(profile, query, result.whole())])
         }
-        Payload::Result(Body::One(result)) if result.len() <= COPIED_BYTES => {
+        Payload::Result(TextParts::One(result)) if result.len() <= COPIED_BYTES => {
             let mut text = Vec::with_capacity(result.len() + 64);
             reply::result(&mut text, id, result);
             Pieces::from(Bytes::from(text))

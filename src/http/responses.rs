@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::access::{CallOutcome, Calls};
 use super::pieces::Pieces;
 use crate::cache::CacheStatus;
-use crate::cache::entry::Stamp;
+use crate::cache::entry::EntryMeta;
 use crate::coding::{self, Coded, Coding, Part, WORTH_BYTES};
 use crate::error::Error;
 use crate::jsonrpc::{Id, reply};
@@ -30,7 +30,7 @@ pub(super) struct CallResponse {
 pub(super) struct PendingHit {
     pub(super) id: Id,
     pub(super) query: Query,
-    pub(super) stamp: Stamp,
+    pub(super) stamp: EntryMeta,
     pub(super) status: CacheStatus,
 }
 

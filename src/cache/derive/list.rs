@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::super::entry::{Body, CodedForms, Entry, Kept, Stamp};
+use super::super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, TextParts};
 use super::account::{ByteSpan, Unmade, Value};
 use crate::methods::{AccountEncoding, AccountForm};
 use crate::node::Contextual;
@@ -30,9 +30,9 @@ pub struct Single {
 
 impl Single {
     /// As an entry keeps it, fetched for a caller who `asked` for that encoding.
-    pub fn kept(self, asked: Option<AccountEncoding>) -> Kept {
+    pub fn kept(self, asked: Option<AccountEncoding>) -> EntryBody {
         let Self { result, context, value, .. } = self;
-        Kept::Account { result, context, value, asked }
+        EntryBody::Account { result, context, value, asked }
     }
 }
 
@@ -93,19 +93,19 @@ fn alone(context: &[u8], value: &Value) -> Option<Single> {
 /// A list from single ones, whatever their slots: the lowest is the list's, and its age is the oldest's.
 pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     let lowest = singles.iter().min_by_key(|single| single.stamp.slot)?;
-    let Kept::Account { result, context: (from, to), .. } = &lowest.kept else { return None };
+    let EntryBody::Account { result, context: (from, to), .. } = &lowest.kept else { return None };
     let context = result.slice(*from as usize..*to as usize);
     let sent_at = singles.iter().map(|single| single.stamp.sent_at).min()?;
     let values = singles.iter().map(|single| match &single.kept {
-        Kept::Account { value, .. } => Some(value.clone()),
+        EntryBody::Account { value, .. } => Some(value.clone()),
         _ => None,
     });
     let values = values.collect::<Option<Arc<[_]>>>()?;
-    let kept = Kept::Accounts { context, values, asked: None };
+    let kept = EntryBody::Accounts { context, values, asked: None };
     Some(Entry {
         kept,
-        stamp: Stamp { slot: lowest.stamp.slot, sent_at, class: lowest.stamp.class, derived: true },
-        coded: CodedForms::default(),
+        stamp: EntryMeta { slot: lowest.stamp.slot, sent_at, class: lowest.stamp.class, derived: true },
+        coded: CompressedForms::default(),
     })
 }
 
@@ -113,22 +113,22 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
 ///
 /// # Errors
 /// As for [`Value::write`].
-pub fn write_single(result: &Bytes, value: &Value, form: AccountForm) -> Result<(Body, bool), Unmade> {
+pub fn write_single(result: &Bytes, value: &Value, form: AccountForm) -> Result<(TextParts, bool), Unmade> {
     if value.is_kept_in(form) {
-        return Ok((Body::One(result.clone()), false));
+        return Ok((TextParts::One(result.clone()), false));
     }
     let (from, to) = value.place_in(result).ok_or(Unmade::Broken)?;
     let mut pieces = vec![result.slice(..from as usize)];
     value.write(form, &mut pieces)?;
     pieces.push(result.slice(to as usize..));
-    Ok((Body::of(pieces), true))
+    Ok((TextParts::of(pieces), true))
 }
 
 /// A list in `form`, and whether any value differs from what is kept.
 ///
 /// # Errors
 /// As for [`Value::write`], by the first value that cannot be written, as a node does.
-pub fn write_list(context: &Bytes, values: &[Value], form: AccountForm) -> Result<(Body, bool), Unmade> {
+pub fn write_list(context: &Bytes, values: &[Value], form: AccountForm) -> Result<(TextParts, bool), Unmade> {
     let mut pieces = vec![Bytes::from_static(CONTEXT), context.clone(), Bytes::from_static(br#","value":["#)];
     let mut differs = false;
     for (i, value) in values.iter().enumerate() {
@@ -138,7 +138,7 @@ pub fn write_list(context: &Bytes, values: &[Value], form: AccountForm) -> Resul
         differs |= value.write(form, &mut pieces)?;
     }
     pieces.push(Bytes::from_static(b"]}"));
-    Ok((Body::of(pieces), differs))
+    Ok((TextParts::of(pieces), differs))
 }
 
 #[cfg(test)]

@@ -3,16 +3,16 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 
 use super::super::class::Class;
-use super::super::entry::{Body, CodedForms, Kept, Payload};
+use super::super::entry::{CompressedForms, EntryBody, Payload, TextParts};
 use super::*;
 use crate::coding::{Coded, Coding};
 
 fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
-    let kept = Kept::Said(Payload::Result(Body::One(Bytes::from(vec![b'1'; bytes]))));
+    let kept = EntryBody::Verbatim(Payload::Result(TextParts::One(Bytes::from(vec![b'1'; bytes]))));
     Arc::new(Entry {
         kept,
-        stamp: Stamp { slot, sent_at: Instant::now(), class: Class::Samples, derived: false },
-        coded: CodedForms::default(),
+        stamp: EntryMeta { slot, sent_at: Instant::now(), class: Class::Samples, derived: false },
+        coded: CompressedForms::default(),
     })
 }
 

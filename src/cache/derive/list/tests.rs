@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::super::super::class::Class;
-use super::super::super::entry::CodedForms;
+use super::super::super::entry::CompressedForms;
 use super::super::super::forms;
 use super::super::account::Kind;
 use super::super::recorded::{Exchange, load};
@@ -20,13 +20,13 @@ fn entry(single: Single, slot: u64) -> Arc<Entry> {
     let class = Class::Account(Commitment::Finalized);
     Arc::new(Entry {
         kept,
-        stamp: Stamp { slot, sent_at: Instant::now(), class, derived: false },
-        coded: CodedForms::default(),
+        stamp: EntryMeta { slot, sent_at: Instant::now(), class, derived: false },
+        coded: CompressedForms::default(),
     })
 }
 
 fn text(list: &Entry) -> String {
-    let Kept::Accounts { context, values, .. } = &list.kept else { panic!("no list") };
+    let EntryBody::Accounts { context, values, .. } = &list.kept else { panic!("no list") };
     String::from_utf8(write_list(context, values, FORM).unwrap().0.whole().to_vec()).unwrap()
 }
 
@@ -169,7 +169,7 @@ fn recorded_lists_follow_from_recorded_single_answers() {
         };
         let Some(singles) = keys.iter().map(single).collect::<Option<Vec<_>>>() else { continue };
         let Some(made) = joined(&singles) else { continue };
-        let Kept::Accounts { context, values, .. } = &made.kept else { panic!("no list") };
+        let EntryBody::Accounts { context, values, .. } = &made.kept else { panic!("no list") };
         let (body, _) = write_list(context, values, form).unwrap();
         assert_eq!(body.whole(), said, "{}", list.name);
         proved += 1;

@@ -3,8 +3,8 @@
 //! Pure: the Freshness table of the design, row by row.
 
 use super::class::Class;
-use super::entry::{Body, Payload};
-use super::key::{Key, Plan};
+use super::entry::{Payload, TextParts};
+use super::key::{Key, LookupPlan};
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Query};
 use crate::node::{Contextual, NodeReply};
@@ -18,7 +18,7 @@ const LONG_TERM_STORAGE_LAG_SLOTS: u64 = 9_000;
 pub(super) type Place = Result<(Key, Class), UncacheableReason>;
 
 /// What `reply` says, and where it is kept as the frontier stands.
-pub(super) fn judge(plan: &Plan, reply: &Reply, frontier: &Frontier) -> (Payload, Place) {
+pub(super) fn cache_policy(plan: &LookupPlan, reply: &Reply, frontier: &Frontier) -> (Payload, Place) {
     let finalized = frontier.slot(Commitment::Finalized);
     let keep = |class| Ok((plan.key.clone(), class));
     let absent = |class| Ok((plan.other.clone().unwrap_or_else(|| plan.key.clone()), class));
@@ -34,7 +34,7 @@ pub(super) fn judge(plan: &Plan, reply: &Reply, frontier: &Frontier) -> (Payload
                 }
                 _ => keep(plan.class),
             };
-            (Payload::Result(Body::One(result.clone())), place)
+            (Payload::Result(TextParts::One(result.clone())), place)
         }
         NodeReply::Error { code, body } => {
             let place = match (&plan.upstream, code) {
