@@ -1,7 +1,7 @@
 //! The public listener: accept loop, routes, body limits, content types, CORS, compression, headers.
 //!
 //! Beside `admin`, and `app` which starts that one, the only room that knows axum. The hot route, `POST /v3/<API_KEY>`, is
-//! [`request::serve`]: the fast path calls it for plain requests of HTTP/1.1, and [`serve`] for all that hyper has read.
+//! `request::serve`: the fast path calls it for plain requests of HTTP/1.1, and `serve` for all that hyper has read.
 //! axum's router has the other routes. The order of checks is a node's: verb, content type, size, UTF-8, and only then
 //! JSON-RPC, each with a node's own status and text.
 

@@ -143,7 +143,13 @@ impl Lookup {
             held.stamp.reaches(wanted) && held.stamp.slot >= floor && self.held.serves(&held.stamp)
         };
         let held = self.held.candidates(plan).into_iter().flatten().find(stands_in);
-        held.or_else(|| self.assembled(query, usage, wanted))
+        if let Some(held) = held {
+            // The floor may have fallen below the entry, which is shown now.
+            let (lowest, _) = self.held.floors_under(&plan.key, Instant::now());
+            self.held.shows(plan, held.stamp.slot, lowest);
+            return Some(held);
+        }
+        self.assembled(query, usage, wanted)
     }
 
     /// Lets the floors of the accounts under `plan` fall to the entry of `stamp`, which stands in although it is below.

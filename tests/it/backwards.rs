@@ -74,32 +74,6 @@ async fn a_kept_list_does_not_hide_what_was_shown_since() {
 }
 
 #[tokio::test]
-async fn a_vote_account_made_of_an_older_list_is_asked_for_instead() {
-    let ttl = Duration::from_millis(1500);
-    let stage = Stage::of(2, |config| {
-        short_lived(config);
-        config.upstreams[1].tier = 1;
-        config.cache.ttl.vote_accounts = PerCommitment::uniform(ttl);
-    })
-    .await;
-    stage.cluster.node(1).set_lag(5);
-    let lags = || stage.front().frontier.lag(1, Commitment::Finalized) > Some(0);
-    stage.until("the lag is known", lags).await;
-    let vote = stage.cluster.examples().vote_accounts[0].to_string();
-    let one = json!([{"votePubkey": vote}]);
-    let last_vote = |reply: &Reply| reply.result()["current"][0]["lastVote"].as_u64().unwrap();
-    let first = stage.call("getVoteAccounts", one.clone()).await;
-    stage.cluster.node(0).fault_on("getVoteAccounts", Fault::Status(500), None);
-    // The one is held past its life, and the list, which has no floor of its own, comes from the laggard.
-    tokio::time::sleep(ttl).await;
-    let all = stage.call("getVoteAccounts", json!([])).await;
-    assert_eq!(all.cache(), "fwd=miss; stored");
-    let second = stage.call("getVoteAccounts", one).await;
-    assert!(!second.cache().starts_with("hit; ttl=1"), "it is over: {}", second.cache());
-    assert!(last_vote(&second) >= last_vote(&first), "{} after {}", last_vote(&second), last_vote(&first));
-}
-
-#[tokio::test]
 async fn an_answer_that_is_not_kept_goes_not_back_either() {
     let stage = Stage::with(short_lived).await;
     let message = stage.cluster.examples().fee_message_processed;

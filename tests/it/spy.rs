@@ -35,13 +35,17 @@ pub(crate) struct Spy {
     /// What is answered to the calls of a method instead, as it goes over the wire.
     pub(crate) instead: Arc<OnceLock<(&'static str, Vec<u8>)>>,
     seen: Arc<Mutex<Vec<Seen>>>,
+    /// Made once. On a busy machine that takes longer than a probe waits, and a probe that is given up opens another
+    /// connection.
+    client: Arc<OnceLock<reqwest::Client>>,
 }
 
 impl Spy {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let spy = Self { url, node: Arc::default(), instead: Arc::default(), seen: Arc::default() };
+        let (node, instead, seen, client) = Default::default();
+        let spy = Self { url, node, instead, seen, client };
         let (tasks, by) = (TaskTracker::new(), spy.clone());
         tasks.clone().spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -57,9 +61,12 @@ impl Spy {
         self.seen.lock().unwrap().iter().filter(|seen| seen.body.contains(words)).cloned().collect()
     }
 
+    fn client(&self) -> &reqwest::Client {
+        self.client.get_or_init(|| reqwest::Client::builder().no_proxy().build().unwrap())
+    }
+
     async fn serve(&self, stream: TcpStream) -> Option<()> {
         let mut stream = BufReader::new(stream);
-        let client = reqwest::Client::builder().no_proxy().build().ok()?;
         loop {
             let mut head = String::new();
             while !head.ends_with("\r\n\r\n") {
@@ -80,7 +87,7 @@ impl Spy {
             }
             let (status, answer) = match self.node.get() {
                 Some(node) => {
-                    let call = client.post(node).header("content-type", "application/json").body(body);
+                    let call = self.client().post(node).header("content-type", "application/json").body(body);
                     let answer = call.send().await.ok()?;
                     (answer.status().as_u16(), answer.bytes().await.ok()?.to_vec())
                 }

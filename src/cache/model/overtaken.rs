@@ -1,4 +1,4 @@
-//! Answers that are behind a slot at which one of their accounts was shown while they were on their way from a node.
+//! Answers that are behind a newer one: shown while they were on their way from a node, or held in another form.
 
 use super::scene::{Scene, on_a_stepped_clock, options};
 use super::*;
@@ -144,4 +144,28 @@ fn at_processed_an_overtaken_answer_is_given() {
             assert_eq!(scene.calls.len(), 2, "{name}");
         });
     }
+}
+
+#[test]
+fn a_vote_account_made_of_an_older_list_is_asked_for_instead() {
+    on_a_stepped_clock(async {
+        let c = Commitment::Finalized;
+        let votes =
+            |only: &str| parsed(Method::GetVoteAccounts, &format!(r#"[{{"commitment":"{c}"{only}}}]"#));
+        let one = votes(&format!(r#","votePubkey":"{}""#, Pubkey([1; 32])));
+        let text = format!(r#"{{"current":[{{"votePubkey":"{}"}}],"delinquent":[]}}"#, Pubkey([1; 32]));
+        let mut scene = Scene::new(|_| ());
+        let newest = scene.at(c, 0);
+        for (number, query, slot) in [(0, &one, newest), (1, &votes(""), newest - 5)] {
+            scene.ask((), query.clone(), options(false, None));
+            assert!(scene.settles().await.is_empty());
+            assert_eq!(lands(&mut scene, number, slot, text.clone()).await.len(), 1);
+            // What the first call brought is held past its life by the second.
+            advance(Duration::from_secs(if number == 0 { 16 } else { 0 })).await;
+        }
+        scene.ask((), one, options(false, None));
+        assert!(scene.settles().await.is_empty(), "the list is fresh, and older than what is held");
+        let told = lands(&mut scene, 2, newest - 5, text).await;
+        assert!(matches!(told[..], [(slot, CacheStatus::StaleIfError { .. })] if slot == newest), "{told:?}");
+    });
 }

@@ -140,3 +140,25 @@ fn a_caller_who_joins_a_call_is_not_given_another_callers_form() {
         lands(0, 0),
     ]);
 }
+
+#[test]
+fn an_account_that_stands_in_above_a_fallen_floor_raises_it() {
+    let single =
+        |bypass| ask(1, AccountEncoding::Base64Zstd, None, Conditions { min: None, floor: None, bypass });
+    let list = |accounts: &[u8]| {
+        let form = AccountForm { encoding: AccountEncoding::Base64Zstd, slice: None };
+        let wish = Wish { accounts: accounts.to_vec(), list: true, form, commitment: Commitment::Finalized };
+        Step::Ask(wish, Conditions::default())
+    };
+    plays(vec![
+        single(false),
+        Step::Lands(0, Some(-1)),
+        list(&[0, 1]),
+        // No node reaches the floor any more, and then none answers.
+        Step::Lands(0, Some(0)),
+        single(true),
+        Step::Lands(0, None),
+        list(&[0, 1, 2, 3]),
+        Step::Lands(0, Some(0)),
+    ]);
+}

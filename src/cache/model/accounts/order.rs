@@ -109,7 +109,8 @@ impl Play {
             let call = &self.scene.calls[*mark];
             let until =
                 call.landed_at.filter(|_| call.said.as_ref().is_some_and(|said| said.keepable))? + life;
-            Some(AccountShown { n: *n, commitment, slot: at(*n, *mark), step, era, until })
+            // A list that mixes slots says the lowest of them.
+            Some(AccountShown { n: *n, commitment, slot: answer.stamp.slot, step, era, until })
         });
         let of_calls: Vec<_> = of_calls.collect();
         if !behind.is_empty() && holds && !mixes {
