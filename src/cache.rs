@@ -65,6 +65,8 @@ use crate::telemetry::Metrics;
 
 /// The time between two looks at the purges of other gateways.
 const LOOK: Duration = Duration::from_secs(1);
+/// The time between two looks at whether the pool's cluster is known.
+const IDENTIFIED_WITHIN: Duration = Duration::from_millis(20);
 
 /// The cache over a pool: three owners, and the way of a call through them (`cache/answer.rs`).
 pub struct Cache {
@@ -177,12 +179,27 @@ impl Cache {
             let watching = async {
                 let Some(second) = cache.fetcher.second() else { return };
                 loop {
+                    let is_identified = cache.fetcher.genesis().is_some();
                     cache.share_purges().await;
-                    let _ = tokio::time::timeout(LOOK, second.connected()).await;
+                    // Nothing is taken from the store before its purges for this cluster are known.
+                    let reason_to_look = async {
+                        tokio::select! {
+                            () = second.connected() => {}
+                            () = cache.identified(), if !is_identified => {}
+                        }
+                    };
+                    let _ = tokio::time::timeout(LOOK, reason_to_look).await;
                 }
             };
             stop.run_until_cancelled(watching).await;
         });
+    }
+
+    /// Waits until the cluster of the pool is known.
+    async fn identified(&self) {
+        while self.fetcher.genesis().is_none() {
+            tokio::time::sleep(IDENTIFIED_WITHIN).await;
+        }
     }
 
     /// Brings purges to the shared store, and does here what others have purged. Returns whether the store has all of this
