@@ -97,10 +97,7 @@ async fn from_kept(
     let assembled = || cache.lookup.assembled(call.query, Use::Fresh, call.wanted());
     let entry = match found {
         CacheLookup::Hit(entry) => Arc::clone(entry),
-        CacheLookup::Stale(entry) => assembled().unwrap_or_else(|| {
-            drop(cache.fetcher.join_flight(&call.plan, SlotRequirement::None, &call.options));
-            Arc::clone(entry)
-        }),
+        CacheLookup::Stale(entry) => assembled().unwrap_or_else(|| Arc::clone(entry)),
         CacheLookup::Expired | CacheLookup::Miss => {
             let Some(list) = assembled() else { return Ok(None) };
             list

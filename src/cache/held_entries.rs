@@ -91,8 +91,7 @@ impl HeldEntries {
             return entries;
         }
         let (_, entries) = self.store.usage();
-        self.store.clear();
-        self.floors.clear();
+        self.clear();
         entries
     }
 
