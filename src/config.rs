@@ -3,6 +3,7 @@
 //! A `Config` exists only when every value is possible; all that is wrong is reported at once, each with its path,
 //! its value (never a secret), the rule and the fix. Defaults live in [`defaults`], each with its reason.
 
+mod bounds;
 mod check;
 pub mod defaults;
 mod dev;
@@ -13,10 +14,8 @@ mod reader;
 pub mod reload;
 mod secret;
 mod sections;
-mod shared;
 #[cfg(test)]
 mod tests;
-mod upstreams;
 mod value;
 pub mod watch;
 
@@ -27,11 +26,10 @@ use std::time::Duration;
 
 use crate::methods::{AnyMethod, Commitment, Further, PerCommitment, Profile};
 
+pub use bounds::{is_name, url_fault};
 pub use load::{from_text, load};
 pub use problem::{Origin, Problem, Problems};
 pub use secret::Secret;
-pub use sections::is_name;
-pub use upstreams::url_fault;
 
 /// Every setting, valid.
 #[derive(Debug, Clone, PartialEq)]

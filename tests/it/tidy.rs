@@ -137,7 +137,7 @@ fn nothing_above_node_knows_reqwest() {
 #[test]
 fn nothing_but_shared_knows_the_store() {
     // A setting's address begins with the word.
-    only_crate("redis", &["shared", "config/shared"]);
+    only_crate("redis", &["shared", "config/sections/shared"]);
 }
 
 #[test]

@@ -1,14 +1,13 @@
 //! `[shared]`: the store that several gateways have in common; without a `url` there is none.
 
-use super::reader::Reader;
-use super::sections::{TIMEOUT, is_name};
-use super::upstreams::ca_file;
-use super::{Secret, Shared, defaults};
+use crate::config::bounds::{TIMEOUT, ca_file, is_name};
+use crate::config::reader::Reader;
+use crate::config::{Secret, Shared, defaults};
 
 const FIX: &str =
     "write it like \"redis://user:password@10.0.0.5:6379\", rediss:// with TLS, or env:NAME, file:PATH";
 
-/// Reads the section, whole even where it asks for nothing.
+/// Reads the section, and judges all of it even if it names no store.
 pub(super) fn read(r: &Reader<'_>) -> Option<Shared> {
     let url = r.secret("url");
     let urls = url.as_ref().map(|url| addresses(r, url)).unwrap_or_default();
@@ -28,7 +27,7 @@ pub(super) fn read(r: &Reader<'_>) -> Option<Shared> {
     url.is_some().then_some(shared)
 }
 
-/// The addresses in a list that is separated by commas, each a secret: it may hold a password.
+/// Reads a list of addresses that is separated by commas. Each is a secret, since it may hold a password.
 fn addresses(r: &Reader<'_>, list: &Secret) -> Vec<Secret> {
     let urls: Vec<_> = list.expose().split(',').map(|url| Secret::new(url.trim())).collect();
     if let Some(rule) = urls.iter().find_map(fault) {
@@ -44,7 +43,7 @@ fn scheme(url: &Secret) -> Option<String> {
     url::Url::parse(url.expose()).ok().map(|url| url.scheme().to_owned())
 }
 
-/// What is wrong with an address, without showing it.
+/// Returns the fault of an address, without showing the address.
 fn fault(url: &Secret) -> Option<&'static str> {
     match url::Url::parse(url.expose()) {
         Ok(url) if matches!(url.scheme(), "redis" | "rediss") && url.has_host() => {

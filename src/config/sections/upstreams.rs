@@ -1,25 +1,22 @@
 //! `[[upstream]]` in the file, or `SLOTFRONT_UPSTREAMS=name=url,…` in the environment, which replaces the file's.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 use hyper::header::{HeaderName, HeaderValue};
 
-use super::problem::Origin;
-use super::reader::Reader;
-use super::secret::Secret;
-use super::sections::is_name;
-use super::{Upstream, defaults};
+use crate::config::bounds::{ca_file, is_name, url_fault};
+use crate::config::problem::Origin;
+use crate::config::reader::Reader;
+use crate::config::{Secret, Upstream, defaults};
 
 /// A list of `name=url` or plain urls; names and urls hold no comma.
 const VARIABLE: &str = "SLOTFRONT_UPSTREAMS";
 const KEY: &str = "upstream";
-const SCHEMES: &str = "expected a URL with http or https and a host";
 
 /// Reads all upstreams; at least one is needed, and names differ.
 pub(super) fn read(root: &Reader<'_>) -> Vec<Upstream> {
     let upstreams = if let Some(list) = root.sheet().env.get(VARIABLE) {
-        // What the file says of upstreams is replaced, and not judged.
+        // The variable replaces the upstreams of the file, which are not judged.
         root.written(KEY);
         from_variable(root, list)
     } else {
@@ -50,7 +47,7 @@ fn one(r: &Reader<'_>, i: usize) -> Upstream {
     }
     let name = r.get("name", default_name(i));
     if !is_name(&name) {
-        // Not shown: what is no name may be a url.
+        // Not shown, because it may be a url.
         let rule = "expected letters, digits, '-', '_' and '.', at most 64 of them";
         r.problem("name", None, rule, "write it like \"validator-1\"");
     }
@@ -65,20 +62,6 @@ fn one(r: &Reader<'_>, i: usize) -> Upstream {
         http2: r.get("http2", defaults::HTTP2),
         genesis: r.get("genesis", defaults::GENESIS),
     }
-}
-
-/// A certificate authority of its own, if one is named.
-pub(super) fn ca_file(r: &Reader<'_>) -> Option<PathBuf> {
-    let ca_file = r.file("ca_file");
-    let ca_fault = ca_file.as_ref().and_then(|path| match std::fs::read_to_string(path) {
-        Err(e) => Some(format!("cannot be read: {}", e.kind())),
-        Ok(text) if !text.contains("-----BEGIN CERTIFICATE-----") => Some("holds no certificate".to_owned()),
-        Ok(_) => None,
-    });
-    if let Some(rule) = ca_fault {
-        r.problem("ca_file", None, rule, "name a readable file with certificates in PEM");
-    }
-    ca_file
 }
 
 fn headers(r: &Reader<'_>) -> BTreeMap<String, Secret> {
@@ -103,7 +86,7 @@ fn headers(r: &Reader<'_>) -> BTreeMap<String, Secret> {
 fn from_variable(root: &Reader<'_>, list: &str) -> Vec<Upstream> {
     let mut upstreams = Vec::new();
     for (i, entry) in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).enumerate() {
-        // A `=` of the url's own query is none of ours.
+        // A `=` may belong to the url's query.
         let (name, url) = match entry.split_once('=') {
             Some((name, url)) if is_name(name.trim()) => (name.trim().to_owned(), url.trim()),
             _ => (default_name(i), entry),
@@ -127,20 +110,7 @@ fn from_variable(root: &Reader<'_>, list: &str) -> Vec<Upstream> {
     upstreams
 }
 
-/// `upstream-1` and so on, for those without a name.
+/// Returns the name of an upstream that has none: `upstream-1` and so on.
 fn default_name(i: usize) -> String {
     format!("upstream-{}", i + 1)
-}
-
-/// What is wrong with an upstream's url, without showing it. An empty one has been named before.
-pub fn url_fault(url: &Secret) -> Option<&'static str> {
-    if url.expose().is_empty() {
-        return None;
-    }
-    match url::Url::parse(url.expose()) {
-        Err(_) => Some(SCHEMES),
-        Ok(url) if !matches!(url.scheme(), "http" | "https") || !url.has_host() => Some(SCHEMES),
-        Ok(url) if url.fragment().is_some() => Some("has a fragment (#…), which is never sent"),
-        Ok(_) => None,
-    }
 }

@@ -1,0 +1,40 @@
+//! `[plans.NAME]`: what a key may do.
+
+use std::collections::BTreeMap;
+
+use crate::config::bounds::{MAX_NAME, is_name};
+use crate::config::reader::Reader;
+use crate::config::{Plan, defaults};
+
+/// Reads the tables, one for each plan, and the default plan.
+pub(super) fn read(r: &Reader<'_>) -> BTreeMap<String, Plan> {
+    let mut names = r.names();
+    names.insert(defaults::PLAN.to_owned());
+    let mut plans = BTreeMap::new();
+    for name in names {
+        if !is_name(&name) {
+            let rule = format!("expected a name of letters, digits, '-', '_' and '.', at most {MAX_NAME}");
+            r.problem(&name, None, rule, "rename the plan");
+        }
+        let plan = plan(&r.table(&name));
+        plans.insert(name, plan);
+    }
+    plans
+}
+
+fn plan(r: &Reader<'_>) -> Plan {
+    const MAX_RATE: u32 = 1_000_000;
+    let rps = r.within("rps", defaults::RPS, 1..=MAX_RATE);
+    Plan {
+        rps,
+        burst: r.within("burst", rps.saturating_mul(defaults::BURST_SECONDS), 1..=MAX_RATE),
+        daily_units: r.optional_within("daily_units", 1..=u64::MAX),
+        monthly_units: r.optional_within("monthly_units", 1..=u64::MAX),
+        methods: r.list("methods"),
+        commitments: r.list("commitments"),
+        max_batch: r.optional_within("max_batch", 1..=10_000),
+        max_accounts: r.optional_within("max_accounts", 1..=100),
+        bypass_cache: r.get("bypass_cache", defaults::BYPASS_CACHE),
+        monotonic: r.get("monotonic", defaults::MONOTONIC),
+    }
+}

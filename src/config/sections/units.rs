@@ -1,0 +1,33 @@
+//! `[units]`: the prices of calls.
+
+use std::ops::RangeInclusive;
+
+use crate::config::bounds::SHARE;
+use crate::config::reader::Reader;
+use crate::config::{Units, defaults};
+use crate::methods::{Further, Method};
+
+/// A price in units.
+const COST: RangeInclusive<u64> = 0..=1_000_000;
+
+/// Reads the prices.
+pub(super) fn read(r: &Reader<'_>) -> Units {
+    let default = r.within("default", defaults::UNITS, COST);
+    Units {
+        by_method: Method::ALL.map(|method| {
+            // `default` is for the methods that cost a plain call.
+            let own = defaults::units(method);
+            r.within(method.as_str(), if own == defaults::UNITS { default } else { own }, COST)
+        }),
+        by_further: further_units(r, default),
+        hit_factor: r.within("hit_factor", defaults::HIT_FACTOR, SHARE),
+    }
+}
+
+fn further_units(r: &Reader<'_>, default: u64) -> [u64; Further::COUNT] {
+    let mut prices = [default; Further::COUNT];
+    for method in Further::all() {
+        prices[method.index()] = r.within(method.as_str(), default, COST);
+    }
+    prices
+}
