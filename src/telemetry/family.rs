@@ -12,7 +12,6 @@ use prometheus::{Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCo
 use prometheus::{Histogram, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::labels::Label;
-use super::sharded::{ShardedCounter, ShardedFloatCounter, ShardedHistogram};
 
 /// Counters start at zero in families of at most this many series; beyond, zeros would be most of the text.
 const START_AT_ZERO: usize = 40;
@@ -144,12 +143,6 @@ pub type Counters<L> = Family<IntCounter, L>;
 pub type Gauges<L> = Family<IntGauge, L>;
 /// Numbers that come and go; not exported before they are first set.
 pub type FloatGauges<L> = Family<Gauge, L>;
-/// As [`Counters`], for what every call counts.
-pub type HotCounters<L> = Family<ShardedCounter, L>;
-/// Numbers that only grow, for what every call counts.
-pub type HotFloatCounters<L> = Family<ShardedFloatCounter, L>;
-/// As [`Histograms`], for what every call counts.
-pub type HotHistograms<L> = Family<ShardedHistogram, L>;
 /// Distributions.
 pub type Histograms<L> = Family<Histogram, L>;
 

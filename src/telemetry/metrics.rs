@@ -11,12 +11,12 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntGauge, IntGaugeVec, Registry, TextEncoder};
 
 use super::family::{Counters, FloatGauges, Gauges, Histograms, Register};
-use super::family::{HotCounters, HotFloatCounters, HotHistograms};
 use super::labels::{
     AttemptResult, AuthFailure, Compression, EvictionCause, HedgeResult, LimitReason, NodeCode, Outcome,
     ReloadResult, RetryReason,
 };
 use super::labels::{SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult};
+use super::sharded::{HotCounters, HotFloatCounters, HotHistograms};
 use crate::methods::{Commitment, Further, Method};
 
 /// What all names begin with.

@@ -10,7 +10,7 @@ use prometheus::Opts;
 use prometheus::core::{Collector, Desc, Describer};
 use prometheus::proto::{self, LabelPair, MetricFamily, MetricType};
 
-use super::family::Series;
+use super::family::{Family, Series};
 
 /// Threads beyond so many share, which costs time and loses nothing.
 const SHARDS: usize = 8;
@@ -129,6 +129,13 @@ impl ShardedHistogram {
         self.numbers.float(self.bounds.len() + 1)
     }
 }
+
+/// Whole numbers that every call counts.
+pub type HotCounters<L> = Family<ShardedCounter, L>;
+/// Numbers that every call adds to.
+pub type HotFloatCounters<L> = Family<ShardedFloatCounter, L>;
+/// Distributions to which every call adds a value.
+pub type HotHistograms<L> = Family<ShardedHistogram, L>;
 
 /// What a scrape sees of a series.
 pub trait Shown: Clone + Send + Sync + 'static {
