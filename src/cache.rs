@@ -1,7 +1,11 @@
-//! The read-through cache: look up, derive, join or lead a flight, judge what landed and keep it.
+//! The read-through cache.
 //!
-//! Never asks twice at once for the same, never replaces an answer by an older one, never answers for a stronger
-//! commitment than the one that was asked. What it serves past its bounds says so in its [`CacheStatus`].
+//! A call is looked up, derived from another held answer, or fetched. Callers with the same question share
+//! one fetch. A node's answer is checked and stored before it is returned.
+//!
+//! Three rules hold throughout. One question has at most one fetch under way. A stored answer is never
+//! replaced by an older one. An answer never comes from a weaker commitment than the caller's. An answer past
+//! its bounds says so in its [`CacheStatus`].
 
 mod answer;
 mod basis;
@@ -63,25 +67,25 @@ use crate::pool::Pool;
 use crate::shared as shared_store;
 use crate::telemetry::Metrics;
 
-/// The time between two looks at the purges of other gateways.
+/// The interval between two reads of the purge lists that other gateways write.
 const LOOK: Duration = Duration::from_secs(1);
-/// The time between two looks at whether the pool's cluster is known.
+/// The interval between two checks for the genesis hash of the pool's cluster.
 const IDENTIFIED_WITHIN: Duration = Duration::from_millis(20);
 
 /// The cache over a pool: three owners, and the way of a call through them (`cache/answer.rs`).
 pub struct Cache {
-    /// What is held, and may serve.
+    /// The held entries, and the rules for serving them.
     lookup: Arc<Lookup>,
-    /// What is not held.
+    /// Fetches answers that are not held.
     fetcher: Arc<Fetcher>,
-    /// An entry in the caller's form and coding.
+    /// Writes an entry in the caller's form and coding.
     renderer: Arc<Renderer>,
     frontier: Arc<Frontier>,
     request_timeout: Duration,
 }
 
 impl Cache {
-    /// Creates an empty cache over `pool`; fetches run as tasks of `tasks`.
+    /// Creates an empty cache over `pool`. Fetches run as tasks of `tasks`.
     pub fn new(
         config: &config::Config,
         frontier: Arc<Frontier>,
@@ -101,11 +105,12 @@ impl Cache {
         Arc::new(Self { lookup, fetcher, renderer, frontier, request_timeout: config.server.request_timeout })
     }
 
-    /// Answers `query` from what is kept, or from a node. The call is booked by `charge`, even if its caller goes meanwhile.
+    /// Answers `query` from a held entry or from a node. `charge` books the call, even if the caller
+    /// disconnects first.
     ///
     /// # Errors
-    /// [`Error::NoUpstream`] if no node answers, [`Error::TimedOut`] if none does in time, and [`Error::Overloaded`] if there
-    /// is no room for the answer, unless a kept answer may stand in.
+    /// Unless a held answer may stand in: [`Error::NoUpstream`] if no node answers, [`Error::TimedOut`] if
+    /// none answers in time, and [`Error::Overloaded`] if memory for the answer is short.
     pub async fn answer(
         &self,
         query: &Query,
@@ -120,8 +125,8 @@ impl Cache {
         answer::answer(self, call).await
     }
 
-    /// Returns true if a hit, which waited for other answers of its batch, still is one: it is within its bounds, and nobody
-    /// was shown a newer one meanwhile.
+    /// Returns true if a hit that waited for the rest of its batch may still be served. It must be within its
+    /// bounds, and no newer answer may have been shown meanwhile.
     pub fn still_serves(&self, query: &Query, stamp: &EntryMeta, status: CacheStatus) -> bool {
         let basis =
             if matches!(status, CacheStatus::StaleIfError { .. }) { Basis::StandIn } else { Basis::Found };
@@ -139,13 +144,13 @@ impl Cache {
         self.lookup.held.usage()
     }
 
-    /// Returns true if there is a shared store, and it answers.
+    /// Returns true if a shared store is configured and answers.
     pub fn shares(&self) -> bool {
         self.fetcher.second().is_some_and(SecondLevel::is_there)
     }
 
-    /// Forgets everything. What nodes are being asked just now is not kept, nor given to callers who ask from now on. What
-    /// was asked for until now is not taken from the shared store any more either.
+    /// Removes all entries. Fetches under way are not stored and not given to later callers. Answers that the
+    /// shared store got before this moment are ignored from now on.
     pub fn clear(&self) {
         self.lookup.held.end_generation();
         if let Some(second) = self.fetcher.second() {
@@ -154,8 +159,9 @@ impl Cache {
         self.lookup.held.clear();
     }
 
-    /// Forgets what `filter` takes, and returns the number of entries; no work for an async worker. What of it is in the
-    /// shared store is not taken any more; [`Self::share_purges`] tells the other gateways.
+    /// Removes the entries that match `filter`, and returns their number. Walks over all entries, so an async
+    /// worker must not call this. Matching answers in the shared store are ignored from now on.
+    /// [`Self::share_purges`] informs the other gateways.
     pub fn purge(&self, filter: &purge::Filter) -> u64 {
         if let Some(second) = self.fetcher.second() {
             second.purge(self.fetcher.genesis().as_deref(), filter, Instant::now());
@@ -163,8 +169,9 @@ impl Cache {
         self.lookup.held.purge(&[*filter])
     }
 
-    /// Forgets everything, since a node of another cluster was asked, or the pool has become one: the shared store may have
-    /// what such a node gave, in the name of any cluster that this gateway has been of.
+    /// Removes all entries and purges the shared store for each cluster that this gateway has belonged to.
+    /// Needed after a node of another cluster was asked: its answers may have been shared under the name of
+    /// any of those clusters.
     pub fn purge_all_clusters(&self) {
         if let Some(second) = self.fetcher.second() {
             second.purge_all_clusters(Instant::now());
@@ -172,7 +179,7 @@ impl Cache {
         self.lookup.held.purge(&[purge::Filter::default()]);
     }
 
-    /// Keeps the purges of all gateways known here, until `stop`.
+    /// Exchanges purges with the other gateways until `stop` is cancelled.
     pub fn watch_purges(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
         let (cache, stop) = (Arc::clone(self), stop.clone());
         tasks.spawn(async move {
@@ -181,7 +188,8 @@ impl Cache {
                 loop {
                     let is_identified = cache.fetcher.genesis().is_some();
                     cache.share_purges().await;
-                    // Nothing is taken from the store before its purges for this cluster are known.
+                    // The store is not read before its purges for this cluster are known, so a new cluster is
+                    // looked up at once.
                     let reason_to_look = async {
                         tokio::select! {
                             () = second.connected() => {}
@@ -202,8 +210,8 @@ impl Cache {
         }
     }
 
-    /// Brings purges to the shared store, and does here what others have purged. Returns whether the store has all of this
-    /// gateway's, or `None` if there is no such store.
+    /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store
+    /// has all of this gateway's purges, and `None` if no store is configured.
     pub async fn share_purges(&self) -> Option<bool> {
         let genesis = self.fetcher.genesis();
         Some(self.fetcher.second()?.share_purges(&self.lookup, genesis.as_deref()).await)

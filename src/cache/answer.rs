@@ -1,4 +1,4 @@
-//! The way of one call through the three owners: from what is held, else from a node, else from what may stand in.
+//! The way of one call through the three owners: look up, fetch, and fall back to an entry that may stand in.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::error::Error;
 use crate::methods::{AccountsQuery, Query, Slot};
 use crate::telemetry::{AttemptResult, Outcome};
 
-/// The reason why a node's answer is not the caller's.
+/// The reason why a fetch gave this caller no answer.
 pub(super) enum Missed {
-    /// The answer passed its bounds on its way, somebody was shown a newer one meanwhile, or it has only the form of the
-    /// caller who led.
+    /// The answer passed its bounds on its way, a newer one was shown meanwhile, or its form serves only the
+    /// caller who led the flight.
     Late,
-    /// There is no answer.
+    /// The fetch failed.
     Failed(Error),
 }
 
@@ -33,14 +33,14 @@ impl From<Error> for Missed {
     }
 }
 
-/// The part that a caller had in a flight.
+/// A caller's part in a flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Role {
     /// The flight started for this caller.
     Leader,
-    /// The caller joined it.
+    /// The caller joined a flight under way.
     Joiner {
-        /// The node was asked after the caller had come.
+        /// True if the node was asked after this caller arrived.
         asked_since: bool,
     },
 }
@@ -61,8 +61,9 @@ pub(super) async fn answer(cache: &Cache, mut call: PlannedCall<'_>) -> Result<C
     answer
 }
 
-/// Looks up, and asks a node for what is not held. Begins anew if the node's answer comes too late, once: under load
-/// every answer may, and nodes would be asked without end.
+/// Looks the call up, and fetches what is not held. If the fetched answer is unusable, starts over once.
+/// There is no third try: under load every answer may come too late, and the nodes would be asked without
+/// end.
 async fn answer_in_bounds(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, Error> {
     loop {
         if !call.options.bypass {
@@ -75,7 +76,7 @@ async fn answer_in_bounds(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<C
                 call.why = Why::Stale;
             }
         }
-        // Boxed, so that the future of a hit is small. The clock of the deadline, too, is set for a fetch only.
+        // Boxed, so that the future of a hit is small. For the same reason the timer is set for a fetch only.
         let fetched = timeout_at(call.options.deadline, Box::pin(fetched(cache, call))).await;
         match fetched.map_err(|_| Error::TimedOut(cache.request_timeout))? {
             Ok(answer) => return Ok(answer),
@@ -87,8 +88,8 @@ async fn answer_in_bounds(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<C
     }
 }
 
-/// Returns an answer from the entry that was found, or from one that is made of others at once. `None` if a node is to be
-/// asked.
+/// Returns an answer from the entry that was found, or from one assembled of other entries. `None` if a node
+/// is to be asked.
 async fn from_kept(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -112,13 +113,14 @@ async fn from_kept(
         answer.await
     };
     match answer {
-        // An entry that cannot be read is as good as none.
+        // An entry that cannot be read counts as no entry.
         Err(Error::NoUpstream(_)) => Ok(None),
         answer => answer,
     }
 }
 
-/// Asks a node, and once more for less if it was asked for more than the caller wants and that was too large.
+/// Fetches an answer. If the node was asked for more than the caller wants and that was too large, asks once
+/// for less.
 async fn fetched(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, Missed> {
     let answer = from_node(cache, call).await;
     if let Err(Missed::Failed(Error::NoUpstream(attempts))) = &answer
@@ -131,11 +133,11 @@ async fn fetched(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswe
     answer
 }
 
-/// Returns the answer of a node: by a flight shared with others, or by a call of this caller's own.
+/// Returns a node's answer, by a flight that is shared with others or by a call for this caller alone.
 async fn from_node(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, Missed> {
     let (own, commitment) = (call.query.min_context_slot(), call.query.commitment());
     let frontier = &cache.frontier;
-    // No node is known to be at a floor above the frontier: there, what lands first is taken.
+    // No node is known to have reached a floor above the frontier. In that case the first answer is taken.
     let reached = |floor: &Slot| commitment.is_some_and(|c| frontier.slot(c) >= *floor);
     let floor = call.options.floor.filter(reached);
     let last = floor.map_or(SlotRequirement::None, SlotRequirement::AtLeast);
@@ -149,7 +151,8 @@ async fn from_node(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer,
         return Ok(answer);
     }
     let (Some(slot), Some(commitment)) = (own, commitment) else {
-        // A caller whose answer is below the floor, or who joined and got one too old, asks once more, and takes what comes.
+        // An answer below the floor, or one that was too old for a joiner, is asked for once more. The second
+        // one is taken.
         return match by_flight(cache, call, SlotRequirement::None, floor).await? {
             Some(answer) => Ok(answer),
             None => last_flight(cache, call, last).await,
@@ -159,7 +162,7 @@ async fn from_node(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer,
         if let Some(answer) = by_flight(cache, call, SlotRequirement::None, own.max(floor)).await? {
             return Ok(answer);
         }
-        // All for whom the first answer was too low share the next, from a node at the frontier.
+        // All callers for whom the first answer was too low share the next one, from a node at the frontier.
         let reached = SlotRequirement::AtLeast(frontier.slot(commitment));
         if let Some(answer) = by_flight(cache, call, reached, own).await? {
             return Ok(answer);
@@ -168,7 +171,8 @@ async fn from_node(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer,
     last_flight(cache, call, SlotRequirement::CallerMinimum(slot)).await
 }
 
-/// Waits for a flight; `None` if the answer does not serve this caller: below `wanted`, or too old.
+/// Waits for a flight. `None` if its answer does not serve this caller, because it is below `wanted` or too
+/// old.
 async fn by_flight(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -177,21 +181,22 @@ async fn by_flight(
 ) -> Result<Option<CacheAnswer>, Missed> {
     let (landed, leads) = join_flight(cache, call, requirement).await?;
     let entry = landed.entry();
-    // A joiner takes what a hit of that age and slot would be; the leader's answer was asked for after it came.
+    // A joiner takes the answer only if a hit of that age and slot would do. The leader's was asked for after
+    // it arrived.
     let fresh = || cache.lookup.held.may_be_used(&entry.stamp, Use::Fresh, Instant::now());
     let meets = landed.serves(&call.plan) && entry.stamp.reaches(wanted) && (leads || fresh());
     let role = if leads { Role::Leader } else { Role::Joiner { asked_since: false } };
     if meets { land(cache, call, &landed, role).await.map(Some) } else { Ok(None) }
 }
 
-/// Waits for a flight, and takes what lands; what another's brings too late, once more.
+/// Waits for a flight and takes its answer. Joins one more flight if the answer of another caller is too old.
 async fn last_flight(
     cache: &Cache,
     call: &PlannedCall<'_>,
     requirement: SlotRequirement,
 ) -> Result<CacheAnswer, Missed> {
     let since = Instant::now();
-    // The next flight begins after the first has landed, and so is in time.
+    // The next flight begins after the first has landed, so its answer is young enough.
     let too_old = |entry: &Entry| {
         entry.stamp.sent_at < since
             && !cache.lookup.held.may_be_used(&entry.stamp, Use::Fresh, Instant::now())
@@ -215,7 +220,7 @@ async fn join_flight(
     Ok((await_flight(call, flight).await?, leads))
 }
 
-/// Waits for what a flight brings. A caller who goes meanwhile owes its price.
+/// Waits for the result of a flight. A caller who leaves while waiting still owes its price.
 async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<Landing>) -> Landing {
     call.charge.boarded(&flight);
     let landing = flight.landed().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())));
@@ -223,8 +228,8 @@ async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<Landing>) -> 
     landing
 }
 
-/// Returns a list of which some accounts are kept and fresh: the others are fetched alone, and the lowest slot is the
-/// list's. `None` if that is not the mode, or not possible.
+/// Returns a list of which some accounts are held and fresh. The other accounts are fetched, and the lowest slot
+/// becomes the list's slot. `None` if the `assemble` mode forbids this, or the list cannot be completed.
 async fn completed(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<CacheAnswer>, Missed> {
     let Query::Accounts(query) = call.query else { return Ok(None) };
     let Some(missing) = cache.lookup.missing(query, call.wanted()) else { return Ok(None) };
@@ -246,8 +251,9 @@ async fn completed(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<Cache
     deliver(cache, call, &list, basis).await?.ok_or(Missed::Late).map(Some)
 }
 
-/// Returns the answer that a fetch came back with. A floor of ours is never a caller's error: an answer of the last try
-/// that is behind a slot which somebody was shown meanwhile gives way to a held one, and is given if none reaches it.
+/// Turns the result of a fetch into this caller's answer. The cache's floors never become a caller's error.
+/// If an answer of the last try is below a slot that was shown meanwhile, a held one replaces it. If none is
+/// held, it is given.
 pub(super) async fn land(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -281,8 +287,8 @@ pub(super) async fn land(
     deliver(cache, call, entry, basis).await?.ok_or(Missed::Late)
 }
 
-/// Returns the answer that may stand in for one that no node gives. A floor of ours is never a caller's error: if nothing
-/// held reaches it, it falls to what is held.
+/// Returns an entry in place of an answer that no node gives. If no held entry reaches the floor, the floor
+/// falls to the held one, because the cache's floors never become a caller's error.
 async fn in_fault(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> Result<CacheAnswer, Error> {
     let mut entry = stands_in(cache, call, Use::InFault).await;
     if entry.is_none() {
@@ -296,7 +302,7 @@ async fn in_fault(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> Result
     deliver(cache, call, &entry, Basis::StandIn).await.ok().flatten().ok_or(error)
 }
 
-/// Returns the entry that may stand in, or one that can be made of what is held.
+/// Returns the entry that may stand in, derived from other entries if necessary.
 async fn stands_in(cache: &Cache, call: &PlannedCall<'_>, usage: Use) -> Option<Arc<Entry>> {
     match cache.lookup.stands_in(call.query, &call.plan, usage) {
         Some(entry) => Some(entry),
@@ -304,8 +310,8 @@ async fn stands_in(cache: &Cache, call: &PlannedCall<'_>, usage: Use) -> Option<
     }
 }
 
-/// Returns an entry as the answer that this caller gets, and has a stale one fetched anew. `None` if the entry may not
-/// serve the call any more by then.
+/// Renders an entry for this caller, and starts a refetch if the entry is stale. `None` if the entry may no
+/// longer be served once it is rendered.
 pub(super) async fn deliver(
     cache: &Cache,
     call: &PlannedCall<'_>,

@@ -1,58 +1,58 @@
-//! What a call owes while its answer is on the way, so that a caller who hangs up pays as if it had stayed.
+//! The price of a call. A caller who hangs up pays as if it had stayed.
 //!
-//! A call is booked once, when its [`Charge`] is dropped: by the answer, or by what the flight brings that its caller has
-//! left. Nothing is owed before a flight is boarded, and nothing for a flight that fails.
+//! A call is booked once, when its [`Charge`] is dropped: by its answer, or by the result of the flight that
+//! its caller left. A call that joined no flight owes nothing, and a flight that fails costs nothing.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::fetched::{Fetched, Landing};
 use super::flight::FlightHandle;
 
-/// Books a call, as a hit or as a miss.
+/// Books a call. The argument is true for a hit and false for a miss.
 type Book = Box<dyn FnOnce(bool) + Send + Sync>;
 
-/// Books one call, whether or not its caller waits for the answer.
+/// Books one call when it is dropped, even if the caller did not wait for the answer.
 pub struct Charge {
     book: Option<Book>,
     owed: Mutex<Owed>,
 }
 
-/// What a call owes.
+/// The present debt of a call.
 enum Owed {
     Nothing,
     Hit,
     Miss,
-    /// Whatever this flight's landing costs.
+    /// The price that the result of this flight has.
     Flight(FlightHandle<Landing>),
 }
 
 impl Charge {
-    /// A call that `book` books: it is told whether the answer is a hit.
+    /// Creates the charge of a call. `book` gets true for a hit and false for a miss.
     pub fn new(book: impl FnOnce(bool) + Send + Sync + 'static) -> Self {
         Self { book: Some(Box::new(book)), owed: Mutex::new(Owed::Nothing) }
     }
 
-    /// A call that nobody pays for.
+    /// Creates the charge of a call that is not booked.
     pub fn nobody() -> Self {
         Self { book: None, owed: Mutex::new(Owed::Nothing) }
     }
 
-    /// The call has an answer.
+    /// Notes that the call has an answer.
     pub(super) fn answered(&self, hit: bool) {
         *self.owed() = if hit { Owed::Hit } else { Owed::Miss };
     }
 
-    /// The call waits for a flight.
+    /// Notes that the call waits for a flight.
     pub(super) fn boarded(&self, seat: &FlightHandle<Landing>) {
         *self.owed() = Owed::Flight(seat.clone());
     }
 
-    /// The flight has landed: from now on its caller owes what it brought.
+    /// Notes the result of the flight. From now on the caller owes its price.
     pub(super) fn landed(&self, landing: &Landing) {
         *self.owed() = landing.as_ref().map_or(Owed::Nothing, owed);
     }
 
-    /// The call has come to nothing.
+    /// Notes that the call has failed.
     pub(super) fn failed(&self) {
         *self.owed() = Owed::Nothing;
     }
@@ -62,7 +62,7 @@ impl Charge {
     }
 }
 
-/// What one who waited for this owes.
+/// Returns the price of a flight's result.
 fn owed(landed: &Fetched) -> Owed {
     match landed {
         Fetched::New(..) => Owed::Miss,

@@ -1,4 +1,4 @@
-//! The classes of answers: all that the rules of freshness tell apart.
+//! The classes of answers that the freshness rules distinguish.
 
 use crate::methods::{Commitment, Slot};
 
@@ -19,7 +19,8 @@ pub enum Class {
     BlockFinal,
     /// A block that is confirmed only, or -32015 for one.
     BlockConfirmed,
-    /// -32004: the block is not there yet at this commitment. It ends when the frontier reaches the slot.
+    /// The error -32004: the block does not exist yet at this commitment. The entry ends when the frontier
+    /// reaches the slot.
     NotYet(Slot, Commitment),
     /// A skipped slot that a second node confirms.
     Skipped,

@@ -1,5 +1,7 @@
-//! Long answers compressed: each kept text once in each coding, kept beside it and counted in its weight; what is written
-//! for one caller alone, for that caller. All of it by one [`Compressor`].
+//! Compression of long answers by one bounded [`Compressor`].
+//!
+//! The compressed form of a held text is kept with its entry and counted in its weight. A text that is
+//! written for one caller is compressed for that caller only.
 
 use std::sync::Arc;
 
@@ -8,24 +10,25 @@ use tokio::sync::Semaphore;
 use crate::low_priority;
 use crate::telemetry::{Compression, Metrics};
 
-/// Work on longer texts leaves the async workers: compressing 64 KiB takes some 200 µs.
+/// Longer texts are compressed off the async workers: compressing 64 KiB takes some 200 µs.
 const OFF_WORKER_BYTES: usize = 64 * 1024;
 
-/// Compresses a few texts at a time, long ones on threads that give way to the calls.
+/// Compresses a bounded number of long texts at a time, on threads of low priority.
 ///
-/// Nobody waits for a place: what finds none goes out plain, which costs less than the work would.
+/// No call waits for a permit. A text that finds none goes out uncompressed, which costs less than the work
+/// would.
 pub struct Compressor {
     places: Arc<Semaphore>,
     metrics: Arc<Metrics>,
 }
 
 impl Compressor {
-    /// A compressor of so many long texts at once.
+    /// Creates a compressor of at most `permits` long texts at once.
     pub fn new(places: usize, metrics: Arc<Metrics>) -> Self {
         Self { places: Arc::new(Semaphore::new(places)), metrics }
     }
 
-    /// Does `work`, which compresses so many bytes. `None` where there is no place for it, or it cannot be done.
+    /// Runs `work`, which compresses a text of `bytes` bytes. `None` if no permit is free or the work fails.
     pub async fn compress<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -42,7 +45,7 @@ impl Compressor {
         };
         count(Compression::Done);
         let work = low_priority::run(move || {
-            // Held to the end of the work, which goes on where nobody waits for it any more.
+            // Held until the work ends, even if its caller has left.
             let _place = place;
             work()
         });

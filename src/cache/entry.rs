@@ -1,4 +1,4 @@
-//! What the cache keeps: an answer's bytes with its slot and the moment it was asked for.
+//! The entries of the cache: an answer's bytes with its slot and the moment at which it was asked for.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,17 +11,17 @@ use super::derive::account::{ByteSpan, Value};
 use crate::coding::{Coded, Coding};
 use crate::methods::{AccountEncoding, Slot};
 
-/// JSON text in one or several pieces, as far as possible slices of what a node sent.
+/// JSON text in one or several pieces. Where possible, the pieces are slices of a node's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TextParts {
-    /// All of it in one piece.
+    /// A text in one piece.
     One(Bytes),
     /// The pieces in order.
     Many(Arc<[Bytes]>),
 }
 
 impl TextParts {
-    /// The pieces in order.
+    /// Returns the pieces in order.
     pub fn pieces(&self) -> &[Bytes] {
         match self {
             Self::One(bytes) => std::slice::from_ref(bytes),
@@ -29,7 +29,7 @@ impl TextParts {
         }
     }
 
-    /// All of it in one piece; several are copied together.
+    /// Returns the text in one piece. Several pieces are copied together.
     pub fn whole(&self) -> Bytes {
         match self {
             Self::One(bytes) => bytes.clone(),
@@ -37,22 +37,22 @@ impl TextParts {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.pieces().iter().map(Bytes::len).sum()
     }
 
-    /// Whether there is no byte in it.
+    /// Returns true if the text has no bytes.
     pub fn is_empty(&self) -> bool {
         self.pieces().iter().all(Bytes::is_empty)
     }
 
-    /// The pieces as one body.
+    /// Joins the pieces into one text.
     pub fn of(mut pieces: Vec<Bytes>) -> Self {
         if pieces.len() == 1 { Self::One(pieces.swap_remove(0)) } else { Self::Many(pieces.into()) }
     }
 
-    /// What it takes to hold the pieces together, in bytes beyond their own.
+    /// Returns the memory for the list of pieces, in bytes. The pieces' own bytes are not counted.
     pub fn binding_bytes(&self) -> usize {
         match self {
             Self::One(_) => 0,
@@ -67,12 +67,12 @@ impl From<Bytes> for TextParts {
     }
 }
 
-/// What a node said.
+/// A node's answer: its `result` or its `error`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
     /// The `result` member.
     Result(TextParts),
-    /// The `error` member, with its code read out.
+    /// The `error` member, with its code.
     Error {
         /// The JSON-RPC code.
         code: i32,
@@ -82,7 +82,7 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Result(body) => body.len(),
@@ -90,12 +90,12 @@ impl Payload {
         }
     }
 
-    /// Whether there is no byte in it; never so for what a node said.
+    /// Returns true if the payload has no bytes. A node's answer always has some.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All that it holds in memory, in bytes.
+    /// Returns all bytes that the payload holds in memory.
     pub fn weight(&self) -> usize {
         match self {
             Self::Result(body) => body.len() + body.binding_bytes(),
@@ -104,44 +104,46 @@ impl Payload {
     }
 }
 
-/// What surrounds context and value in a single account's answer, and what the allocator adds to it.
+/// The bytes around context and value in a single account's answer, with the allocator's share.
 const ENVELOPE_BYTES: usize = 64;
 
-/// What is kept of an answer.
+/// The kept form of an answer.
 #[derive(Debug, Clone)]
 pub enum EntryBody {
-    /// What the node said, as it said it.
+    /// The answer exactly as the node sent it.
     Verbatim(Payload),
-    /// One account, of which other forms can be made.
+    /// One account, from which other forms can be made.
     Account {
-        /// The whole result, of which the value is a part.
+        /// The whole `result`. The value is a slice of it.
         result: Bytes,
-        /// Where its context stands.
+        /// The span of the context within `result`.
         context: ByteSpan,
-        /// Its value.
+        /// The account's value.
         value: Value,
-        /// In which encoding, without a slice, the caller asked for whom it was fetched.
+        /// The encoding for which the account was fetched, if its caller asked for no slice.
         asked: Option<AccountEncoding>,
     },
-    /// A list of accounts, each of whose bytes are shared with its single entry where that is long.
+    /// A list of accounts. The bytes of a long account are shared with its single entry.
     Accounts {
-        /// The context.
+        /// The context object.
         context: Bytes,
         /// The values in the order of the keys.
         values: Arc<[Value]>,
-        /// In which encoding, without a slice, the caller asked for whom it was fetched.
+        /// The encoding for which the list was fetched, if its caller asked for no slice.
         asked: Option<AccountEncoding>,
     },
 }
 
 impl EntryBody {
-    /// All that it holds in memory beyond its fixed size, in bytes; what entries share is counted for each.
+    /// Returns the memory beyond the fixed size, in bytes. Bytes that entries share are counted for each of
+    /// them.
     pub fn weight(&self) -> usize {
         match self {
             Self::Verbatim(payload) => payload.weight(),
             Self::Account { result, .. } => result.len(),
             Self::Accounts { context, values, .. } => {
-                // Each holds on to its single answer: beside the value that is a context and the envelope.
+                // Each value keeps its single answer alive: beside the value that is a context and the
+                // envelope.
                 let texts: usize = values.iter().map(|value| value.text().len()).sum();
                 let beside = values.len() * (context.len() + size_of::<Value>() + ENVELOPE_BYTES);
                 context.len() + texts + beside
@@ -150,47 +152,48 @@ impl EntryBody {
     }
 }
 
-/// What an answer stands for, and so how long it may be served.
+/// The slot, age and class of an answer, which decide how long it may be served.
 #[derive(Debug, Clone, Copy)]
 pub struct EntryMeta {
-    /// The answer's slot: its context's, else the asked node's own as known before the call was sent.
+    /// The slot of the answer's context. Without a context, the slot at which the node was known to be when
+    /// it was asked.
     pub slot: Slot,
-    /// When the upstream call was sent: the answer's age counts from here.
+    /// The moment at which the upstream call was sent. The answer's age counts from here.
     pub sent_at: Instant,
-    /// How long it may be served.
+    /// The class, which decides how long the answer may be served.
     pub class: Class,
-    /// Whether it was made from an entry of another question.
+    /// True if the answer was derived from the entry of another question.
     pub derived: bool,
 }
 
 /// One kept answer.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// What is kept of it.
+    /// The kept form of the answer.
     pub kept: EntryBody,
-    /// What it stands for.
+    /// The slot, age and class.
     pub stamp: EntryMeta,
-    /// Its text compressed, where a caller took it so.
+    /// The compressed forms of the text, for callers who accept them.
     pub coded: CompressedForms,
 }
 
-/// The compressed forms of one text, each made once and shared by all who hold it. Most texts have none, and little room
-/// for them.
+/// The compressed forms of one text. Each is made once and shared by all holders of the text. Most texts have
+/// none, so the memory for them is allocated on first use.
 #[derive(Debug, Clone, Default)]
 pub struct CompressedForms(OnceLock<Arc<[OnceCell<Arc<Coded>>; 2]>>);
 
 impl CompressedForms {
-    /// The form in `coding`, once it is made.
+    /// Returns the cell of the form in `coding`, for its first caller to fill.
     pub fn of(&self, coding: Coding) -> &OnceCell<Arc<Coded>> {
         &self.0.get_or_init(Arc::default)[coding as usize]
     }
 
-    /// The form in `coding`, if it is made.
+    /// Returns the form in `coding`, if it is made.
     pub fn made(&self, coding: Coding) -> Option<&Arc<Coded>> {
         self.0.get()?[coding as usize].get()
     }
 
-    /// What they hold in memory, in bytes.
+    /// Returns the memory that the forms hold, in bytes.
     pub fn weight(&self) -> usize {
         let forms = self.0.get().into_iter().flat_map(|forms| forms.iter());
         forms.filter_map(OnceCell::get).map(|coded| coded.len()).sum()
@@ -198,7 +201,7 @@ impl CompressedForms {
 }
 
 impl EntryMeta {
-    /// Whether it stands for at least `slot`.
+    /// Returns true if the answer's slot is at least `slot`.
     pub fn reaches(&self, slot: Option<Slot>) -> bool {
         slot.is_none_or(|slot| self.slot >= slot)
     }

@@ -7,7 +7,7 @@ use super::key::{Key, LookupPlan};
 use crate::error::Error;
 use crate::methods::Slot;
 
-/// The result of a flight, which all who wait for it get.
+/// The result of a flight, which all of its callers get.
 pub(super) type Landing = Result<Fetched, Error>;
 
 /// The result of a fetch.
@@ -15,9 +15,11 @@ pub(super) type Landing = Result<Fetched, Error>;
 pub(super) enum Fetched {
     /// A node's answer, and true if it is kept.
     New(Arc<Entry>, bool),
-    /// The held entry, since no node gives anything newer, and its key if that is the other one of the caller who led.
+    /// The held entry, because no node gives a newer one. The key is set if the entry is under the leader's
+    /// other key.
     KeptNewer(Arc<Entry>, Option<Key>),
-    /// An entry that was fresh when the flight began, or was made of one. No node was asked. The key is as above.
+    /// An entry that was fresh when the flight began, or was derived from one. No node was asked. The key is
+    /// as above.
     AlreadyFresh(Arc<Entry>, Option<Key>),
 }
 
@@ -28,8 +30,9 @@ impl Fetched {
         }
     }
 
-    /// Returns true if it has what the caller of `plan` asks for. Callers of different parts of an account share a call
-    /// for the whole of it; an entry that holds one part serves only those who asked for that.
+    /// Returns true if the result serves the caller of `plan`. Callers who want different parts of an account
+    /// share one call for the whole account. An entry that holds one part serves only the callers who asked
+    /// for that part.
     pub(super) fn serves(&self, plan: &LookupPlan) -> bool {
         match self {
             Self::KeptNewer(_, Some(key)) | Self::AlreadyFresh(_, Some(key)) => {
@@ -45,8 +48,8 @@ impl Fetched {
 pub(super) enum SlotRequirement {
     /// Any answer of a usable node will do.
     None,
-    /// This slot at least, which the frontier has reached.
+    /// At least this slot, which the frontier has reached.
     AtLeast(Slot),
-    /// The caller's own minContextSlot, which goes to the node: the node's word on it passes through.
+    /// The caller's own minContextSlot. The node gets it, and the node's answer to it reaches the caller.
     CallerMinimum(Slot),
 }

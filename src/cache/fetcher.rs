@@ -1,7 +1,8 @@
-//! The fetcher: one call to a node for all who ask the same, and the judgement of the answer.
+//! The fetcher asks nodes for answers that are not held, once for all callers with the same question.
 //!
-//! [`Fetcher`] owns the flights, the second level, the merger and the pool. Before a flight asks a node, it looks into the
-//! cache and the second level once more.
+//! [`Fetcher`] owns the flights, the second level, the merger and the pool. Before a flight asks a node, it
+//! looks into the cache once more and then into the second level. Each answer passes the caching rules before
+//! it is kept.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,32 +34,33 @@ use crate::pool::{Pool, Reply, UpstreamRequest};
 use crate::shared as shared_store;
 use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
 
-/// A flight waits so long for its turn to make an answer of a kept one; then it asks a node.
+/// The longest wait of a flight for a render permit to derive an answer. After that the flight asks a node.
 const TURN_COMES_WITHIN: Duration = Duration::from_millis(50);
 
-/// A minContextSlot that is little above the frontier is waited for during one slot, and no longer than this.
+/// The longest wait for the frontier to reach a minContextSlot that is slightly ahead of it. One slot is
+/// usual.
 const LONGEST_FRONTIER_WAIT: Duration = Duration::from_secs(1);
 
-/// The source of an answer that is taken in.
+/// The source of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A node: others may want it, too.
+    /// A node. The answer is offered to the other gateways.
     Node,
     /// The shared store.
     Shared,
 }
 
-/// Callers share a flight when key, required slot and cache generation match. The generation keeps callers after a purge
-/// off fetches from before it.
+/// Callers share a flight when key, required slot and cache generation match. The generation keeps callers
+/// after a purge off fetches from before it.
 type FlightKey = (Key, SlotRequirement, u64);
 
-/// Fetches what is not held.
+/// Fetches answers that are not held.
 pub(super) struct Fetcher {
     lookup: Arc<Lookup>,
     renderer: Arc<Renderer>,
     flights: Arc<Flights<FlightKey, Landing>>,
     merger: Arc<Merger>,
-    /// The level that other gateways share, if there is one.
+    /// The level that gateways share, if one is configured.
     second: Option<SecondLevel>,
     pool: Arc<Pool>,
     frontier: Arc<Frontier>,
@@ -69,7 +71,7 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    /// Creates a fetcher over `pool`; fetches run as tasks of `tasks`.
+    /// Creates a fetcher over `pool`. Fetches run as tasks of `tasks`.
     pub(super) fn new(
         config: &config::Config,
         (lookup, renderer): (Arc<Lookup>, Arc<Renderer>),
@@ -95,7 +97,7 @@ impl Fetcher {
         }
     }
 
-    /// Joins the flight for `plan` and `requirement`, or leads one, which then has the caller's `options`.
+    /// Joins the flight for `plan` and `requirement`, or starts one with the caller's `options`.
     pub(super) fn join_flight(
         self: &Arc<Self>,
         plan: &LookupPlan,
@@ -105,7 +107,8 @@ impl Fetcher {
         let (fetcher, lead, leader) = (Arc::clone(self), plan.clone(), options.clone());
         let fly = move || {
             let (fetcher, plan) = (Arc::clone(&fetcher), lead.clone());
-            // The flight's own deadline: callers who came late may wait as long as the one who led.
+            // The flight has a deadline of its own, so that callers who join late may wait as long as the
+            // leader.
             let deadline = Instant::now() + fetcher.request_timeout;
             let options = CallOptions { deadline, ..leader.clone() };
             async move {
@@ -124,7 +127,7 @@ impl Fetcher {
         self.flights.join(&key, fly, worth_another_try)
     }
 
-    /// Asks the pool in a flight of the caller's own, past what is kept.
+    /// Asks the pool in a flight for this caller alone, past the cache.
     pub(super) fn fly_alone(
         self: &Arc<Self>,
         plan: &LookupPlan,
@@ -135,7 +138,7 @@ impl Fetcher {
         self.flights.alone(async move { fetcher.fetch(&plan, requirement, options).await })
     }
 
-    /// Returns true if the frontier is at `slot`, or arrives there within a moment.
+    /// Returns true if the frontier is at `slot`, or arrives there within about one slot.
     pub(super) async fn frontier_reaches(&self, slot: Slot, commitment: Commitment) -> bool {
         let near = *self.max_lag_slots.get(commitment);
         if slot > self.frontier.slot(commitment).saturating_add(near) {
@@ -145,7 +148,7 @@ impl Fetcher {
         tokio::time::timeout(wait, self.frontier.reached(commitment, slot)).await.is_ok()
     }
 
-    /// Returns the second level, if there is one.
+    /// Returns the second level, if one is configured.
     pub(super) fn second(&self) -> Option<&SecondLevel> {
         self.second.as_ref()
     }
@@ -155,8 +158,8 @@ impl Fetcher {
         self.pool.genesis()
     }
 
-    /// Returns an answer that needs no node: an earlier flight may have landed between the caller's look-up and its
-    /// boarding, and an answer may follow from a kept one.
+    /// Returns an answer that needs no node. An earlier flight may have landed since the caller's look-up,
+    /// and the answer may be derivable from a held one.
     async fn without_a_node(&self, plan: &LookupPlan) -> Option<Fetched> {
         if let Some((held, key)) = self.lookup.find_fresh(plan) {
             return Some(Fetched::AlreadyFresh(held, key));
@@ -165,7 +168,8 @@ impl Fetcher {
         Some(Fetched::AlreadyFresh(derived, None))
     }
 
-    /// Returns an answer that another gateway has shared, taken in as a node's is; `None` if a node is to be asked.
+    /// Returns an answer that another gateway has shared, accepted by the rules for a node's. `None` if a
+    /// node is to be asked.
     async fn find_shared(&self, plan: &LookupPlan, requirement: SlotRequirement) -> Option<Fetched> {
         let second = self.second.as_ref()?;
         let SharedAnswers { candidate, foreign, took, generation } =
@@ -180,11 +184,11 @@ impl Fetcher {
         is_fresh.then_some(Fetched::AlreadyFresh(entry, None))
     }
 
-    /// Asks the pool, judges the answer and keeps it.
+    /// Asks the pool, and keeps the answer if the caching rules allow it.
     async fn fetch(&self, plan: &LookupPlan, requirement: SlotRequirement, options: CallOptions) -> Landing {
         let commitment = plan.upstream.commitment();
         let FetchStart { generation, shown, held, space } = self.lookup.begin_fetch(plan);
-        // At processed a fork may be dropped with its slots: there what is held only orders the choice.
+        // At processed a fork may be dropped with its slots, so the held slot is only a preference there.
         let (held, prefer) = match commitment {
             Some(Commitment::Confirmed | Commitment::Finalized) => (held, None),
             _ => (None, held),
@@ -194,7 +198,8 @@ impl Fetcher {
             SlotRequirement::AtLeast(slot) => (Some(slot), None),
             SlotRequirement::CallerMinimum(slot) => (Some(slot), Some(slot)),
         };
-        // A wish above what the pool has reached goes to one node alone, which says so itself.
+        // A minContextSlot above all that the pool has reached goes to one node, which refuses it in its own
+        // words.
         let alone = own.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(own);
         let CallOptions { deadline, caller, trace, .. } = options;
@@ -208,8 +213,8 @@ impl Fetcher {
         self.take_in(plan, &reply, floor, generation, Origin::Node).await
     }
 
-    /// Judges an answer: keeps it if it may be kept, and never lets it move a held one backwards. `floor` is the slot
-    /// at which its accounts were shown before, and which nodes were asked for.
+    /// Keeps an answer if the rules allow it, unless a newer one is held. `floor` is the slot at which its
+    /// accounts were shown before, and which was required of the node.
     pub(super) async fn take_in(
         &self,
         plan: &LookupPlan,
@@ -221,7 +226,7 @@ impl Fetcher {
         let not_kept = |reason| {
             self.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
         };
-        // A caller who asked for more than is held gets the node's own word that it has less.
+        // The caller asked for a slot that the node has not reached. The node's own refusal is the answer.
         let refused = matches!(reply.body, NodeReply::Error { code: -32016, .. });
         if !refused && let Some((held, key)) = self.lookup.held_ahead(plan, reply.slot, floor) {
             not_kept(UncacheableReason::Older);
@@ -262,8 +267,8 @@ impl Fetcher {
         }
     }
 
-    /// What is kept of an answer: of accounts, what other forms can be made of; `None` where they are not what a node
-    /// writes.
+    /// Returns the kept form of an answer. Accounts are parsed, so that other forms can be made of them.
+    /// `None` if they are not in the format that nodes write.
     async fn take_apart(&self, plan: &LookupPlan, reply: &Reply, said: Payload) -> Option<Taken> {
         let (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) =
             (&reply.body, &plan.upstream)
@@ -283,20 +288,20 @@ impl Fetcher {
     }
 }
 
-/// An answer as it is kept.
+/// A parsed answer in its kept form.
 struct Taken {
     kept: EntryBody,
-    /// The key of accounts by the form under which they are kept.
+    /// The key by the form under which accounts are kept.
     home: Option<Key>,
     /// The single accounts of a list.
     singles: Vec<(Key, EntryBody)>,
 }
 
-/// The sizes that an answer tells.
+/// The sizes of accounts in bytes, as an answer states them.
 type Spaces = Vec<(Pubkey, u64)>;
 
 impl Taken {
-    /// Takes the answer to an account method apart; `None` where it is not what a node writes.
+    /// Parses the answer to an account method. `None` if it is not in the format that nodes write.
     fn read(query: &Query, asked: Option<AccountEncoding>, result: &Bytes) -> Option<(Self, Spaces)> {
         match query {
             Query::Account(q) => {
@@ -326,7 +331,8 @@ impl Taken {
     }
 }
 
-/// Whether a failed flight is worth a second try: an answer over the limit would be as large again.
+/// Returns true if a failed flight is worth a second try. An answer over the size limit would be as large
+/// again.
 fn worth_another_try(landing: &Landing) -> bool {
     let too_large = AttemptResult::TooLarge.as_str();
     match landing {

@@ -1,8 +1,8 @@
-//! Single-flight: however many ask the same at once, one call goes up.
+//! Single-flight: all callers with the same question at the same time share one upstream call.
 //!
-//! The fetch is a task of its own and outlives the caller that led it; a failed one is tried once more for those who
-//! still wait. Callers bring their own deadlines: a flight is only ever waited for, never cancelled. A caller who leaves
-//! may leave a function behind that is given what lands; such a caller no longer counts as waiting.
+//! The fetch is a task that outlives its leader. A failed fetch is tried once more if callers still wait.
+//! Callers bring their own deadlines and never cancel a flight. A caller who leaves may leave a callback for
+//! the result, and no longer counts as waiting.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-/// Locks among which keys are spread, so that flights of different keys rarely meet.
+/// The number of locks over which keys are spread, so that flights of different keys rarely contend.
 const SHARDS: usize = 64;
 
-/// The flights under way, each giving a `T` to all who wait.
+/// The flights under way. Each gives a `T` to all of its callers.
 #[derive(Debug)]
 pub struct Flights<K, T> {
     shards: Box<[Shard<K, T>]>,
@@ -26,7 +26,7 @@ pub struct Flights<K, T> {
 type Table<K, T> = HashMap<K, Flight<T>>;
 type Shard<K, T> = Mutex<Table<K, T>>;
 
-/// A flight as its passengers hold it.
+/// A flight, as its callers hold it.
 #[derive(Debug)]
 struct Flight<T> {
     landing: watch::Receiver<Option<T>>,
@@ -39,10 +39,10 @@ impl<T> Clone for Flight<T> {
     }
 }
 
-/// A function of a caller who has gone; it is given what landed.
+/// A callback of a caller who has left. It gets the result.
 type OnLanding<T> = Box<dyn FnOnce(&T) + Send>;
 
-/// What callers left behind: their functions until the flight lands, from then on the landing.
+/// The callbacks of callers who left, until the flight lands, and its result from then on.
 struct Left<T>(Mutex<Result<T, Vec<OnLanding<T>>>>);
 
 impl<T> Left<T> {
@@ -57,22 +57,23 @@ impl<T> std::fmt::Debug for Left<T> {
     }
 }
 
-/// A place among those who wait for a flight.
+/// A caller's share in a flight.
 #[derive(Debug, Clone)]
 pub struct FlightHandle<T> {
     flight: Flight<T>,
-    /// Whether this caller is the one for whom the flight started.
+    /// True if the flight started for this caller.
     pub leads: bool,
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Flights<K, T> {
-    /// No flight yet; fetches run as tasks of `tasks`.
+    /// Creates an empty table. Fetches run as tasks of `tasks`.
     pub fn new(tasks: TaskTracker) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Arc::new(Self { shards, hasher: RandomState::new(), tasks })
     }
 
-    /// Joins the flight for `key`, or starts one with `fetch`; `failed` says whether a landing is worth a second try.
+    /// Joins the flight for `key`, or starts one with `fetch`. `failed` returns true if a result is worth a
+    /// second try.
     pub fn join<F>(
         self: &Arc<Self>,
         key: &K,
@@ -89,14 +90,15 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         let (land, flight) = Flight::new();
         shard.insert(key.clone(), flight.clone());
         drop(shard);
-        // Removed however the task ends, also when it panics or is dropped: no one must wait for it again.
+        // The guard removes the flight however its task ends, even by a panic, so that no caller waits for a
+        // dead task.
         let mut entry = FlightGuard { flights: Arc::clone(self), key: Some(key.clone()) };
         let left = Arc::clone(&flight.left);
         self.tasks.spawn(async move {
             let mut landed = fetch().await;
             if failed(&landed) && !entry.leaves_alone(&land) {
                 let again = fetch().await;
-                // Of two failures the first says more: the second may have found nobody left to ask.
+                // The first of two failures says more: the second may have found no node left to ask.
                 if !failed(&again) {
                     landed = again;
                 }
@@ -108,7 +110,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         FlightHandle { flight, leads: true }
     }
 
-    /// Starts a flight that nobody else can join.
+    /// Starts a flight that no other caller can join.
     pub fn alone(&self, fetch: impl Future<Output = T> + Send + 'static) -> FlightHandle<T> {
         let (land, flight) = Flight::new();
         let left = Arc::clone(&flight.left);
@@ -135,7 +137,7 @@ impl<T> Flight<T> {
 }
 
 impl<T> Left<T> {
-    /// Gives the landing to those who left before, and keeps it for those who leave later.
+    /// Calls the callbacks left so far, and keeps the result for callers who leave later.
     fn landed(&self, landed: T) {
         let mut left = self.lock();
         if let Err(functions) = std::mem::replace(&mut *left, Ok(landed))
@@ -149,12 +151,13 @@ impl<T> Left<T> {
 }
 
 impl<T: Clone> FlightHandle<T> {
-    /// Waits for what the flight brings; `None` where its task died.
+    /// Waits for the result of the flight. `None` if its task died.
     pub async fn landed(mut self) -> Option<T> {
         self.flight.landing.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone())
     }
 
-    /// Gives up the place. `function` is given what lands, at once if it has; never where the flight's task dies.
+    /// Leaves the flight. `function` gets the result, at once if there is one already. It is not called if
+    /// the task dies.
     pub fn leave(self, function: impl FnOnce(&T) + Send + 'static) {
         match &mut *self.flight.left.lock() {
             Err(functions) => functions.push(Box::new(function)),
@@ -163,20 +166,20 @@ impl<T: Clone> FlightHandle<T> {
     }
 }
 
-/// Takes a flight off the table when it ends.
+/// Removes a flight from the table when the flight ends.
 struct FlightGuard<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> {
     flights: Arc<Flights<K, T>>,
-    /// `None` once it is off the table.
+    /// `None` once the flight is removed.
     key: Option<K>,
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> FlightGuard<K, T> {
-    /// Takes the flight off the table if nobody waits for it. In one step: whoever comes a moment later would be given a
-    /// failure that nobody tried again.
+    /// Removes the flight if no caller waits for it. The check and the removal happen under one lock.
+    /// Otherwise a caller who joins in between would get a failure that was not tried again.
     fn leaves_alone(&mut self, land: &watch::Sender<Option<T>>) -> bool {
         let Some(key) = &self.key else { return true };
         let mut shard = self.flights.shard(key);
-        // The table holds one receiver; any further one is somebody who still waits.
+        // The table holds one receiver. Any other receiver belongs to a caller who waits.
         if land.receiver_count() > 1 {
             return false;
         }
@@ -213,7 +216,7 @@ mod tests {
             Arc::new(Self { started: AtomicUsize::new(0), gate: Semaphore::new(0) })
         }
 
-        /// A fetch that waits for the gate, then gives the number of fetches started so far.
+        /// Returns a fetch that waits for the gate and then returns the number of fetches started so far.
         fn fetch(
             self: &Arc<Self>,
         ) -> impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = usize> + Send>> + Send + 'static {

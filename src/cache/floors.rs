@@ -1,11 +1,12 @@
-//! The slots below which accounts are not shown: for each account and commitment the highest slot of any answer that
-//! showed it, alone, in a list, in any form, or as a token balance.
+//! The floors of accounts. A floor is the highest slot at which an answer showed an account: alone, in a
+//! list, in any form, or as a token balance. No answer below it is shown. Each commitment has its own floors.
 //!
-//! A floor holds for as long as an answer of a lower slot could still be served. Held entries cannot tell it by
-//! themselves: the one that was shown may be evicted while an older list still holds the account.
+//! A floor holds for as long as an answer of a lower slot could still be served. Held entries cannot replace
+//! floors: the shown entry may be evicted while an older list still holds the account.
 //!
-//! The memory is bounded. Where more floors are in force than fit, the older half of a shard is folded into one number,
-//! below which no account without a floor of its own is shown. That costs hits, and never shows an older slot.
+//! Memory is bounded. If more floors are in force than fit, the older half of a shard is folded into one
+//! number. An account without a floor of its own is not shown below that number. That costs hits, and never
+//! shows an older slot.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -16,9 +17,9 @@ use tokio::time::Instant;
 
 use crate::methods::{Commitment, Pubkey, Slot};
 
-/// So many for each commitment that two threads seldom meet at one.
+/// The number of shards for each commitment, so that two threads seldom contend.
 const SHARDS: usize = 64;
-/// One floor for so many bytes of the cache's capacity: an entry of an account weighs more than half of that.
+/// The bytes of cache capacity for each floor. The entry of an account weighs more than half of that.
 const BYTES_A_FLOOR: u64 = 1024;
 /// The least number of floors in a shard's half.
 const MIN_HALF: usize = 32;
@@ -28,11 +29,11 @@ pub(super) const NO_ACCOUNTS: (Slot, Slot) = (Slot::MAX, 0);
 
 /// The floors of all accounts.
 pub(super) struct AccountFloors {
-    /// [`SHARDS`] for each commitment.
+    /// [`SHARDS`] shards for each commitment.
     shards: Box<[Shard]>,
     hasher: RandomState,
     started: Instant,
-    /// How many floors a half of a shard holds.
+    /// The number of floors in one half of a shard.
     half: usize,
 }
 
@@ -40,24 +41,24 @@ pub(super) struct AccountFloors {
 #[repr(align(64))]
 struct Shard(RwLock<Floors>);
 
-/// A floor, and until when it holds, in milliseconds after the start.
+/// A slot and the end of its validity, in milliseconds after the start.
 #[derive(Debug, Clone, Copy, Default)]
 struct Floor {
     slot: Slot,
     until_ms: u64,
 }
 
-/// The floors of a shard's accounts.
+/// The floors of a shard's accounts, in two generations.
 #[derive(Default)]
 struct Floors {
     young: HashMap<Pubkey, Floor>,
     old: HashMap<Pubkey, Floor>,
-    /// The highest floor that was let go while it held.
+    /// The highest floor that was dropped while it was valid.
     folded: Floor,
 }
 
 impl Floors {
-    /// The floor that holds at `now_ms`; 0 where there is none.
+    /// Returns the floor that is valid at `now_ms`, or 0.
     fn slot(&self, account: &Pubkey, now_ms: u64) -> Slot {
         let own = self.young.get(account).or_else(|| self.old.get(account));
         let floor = own.unwrap_or(&self.folded);
@@ -67,7 +68,7 @@ impl Floors {
     fn put(&mut self, account: Pubkey, floor: Floor, half: usize, now_ms: u64) {
         if self.young.len() >= half && !self.young.contains_key(&account) {
             let held = self.old.values().filter(|floor| floor.until_ms >= now_ms);
-            // One that has ended says nothing any more.
+            // A folded floor that has ended is forgotten.
             let before = Some(self.folded).filter(|folded| folded.until_ms >= now_ms).unwrap_or_default();
             self.folded = held.fold(before, |folded, floor| Floor {
                 slot: folded.slot.max(floor.slot),
@@ -80,7 +81,7 @@ impl Floors {
 }
 
 impl AccountFloors {
-    /// No floors, and room for as many as a cache of `capacity` bytes may need.
+    /// Creates an empty table, sized for a cache of `capacity` bytes.
     pub(super) fn new(capacity: u64) -> Self {
         let halves = BYTES_A_FLOOR * (SHARDS * Commitment::ALL.len() * 2) as u64;
         let half = usize::try_from(capacity / halves).unwrap_or(usize::MAX).max(MIN_HALF);
@@ -88,7 +89,7 @@ impl AccountFloors {
         Self { shards, hasher: RandomState::new(), started: Instant::now(), half }
     }
 
-    /// The lowest and the highest floor among `accounts`; an account without one has 0.
+    /// Returns the lowest and the highest floor among `accounts`. An account without a floor has 0.
     pub(super) fn span(&self, accounts: &[Pubkey], commitment: Commitment, now: Instant) -> (Slot, Slot) {
         let now_ms = self.ms(now);
         accounts.iter().fold(NO_ACCOUNTS, |(lowest, highest), account| {
@@ -97,7 +98,7 @@ impl AccountFloors {
         })
     }
 
-    /// Raises the floors of `accounts` that are not above `slot`: they hold for `life` from `now` on.
+    /// Raises the floors of `accounts` that are not above `slot`. They are valid for `life` from `now` on.
     pub(super) fn raise(
         &self,
         accounts: &[Pubkey],
@@ -109,7 +110,8 @@ impl AccountFloors {
         self.change(accounts, commitment, slot, life, now, |floor| floor <= slot);
     }
 
-    /// Lets the floors of `accounts` that are above `slot`, and not above `from`, fall to `slot`. Returns true if any did.
+    /// Lowers the floors of `accounts` that are above `slot`, and not above `from`, to `slot`. Returns true
+    /// if any fell.
     pub(super) fn fall(
         &self,
         accounts: &[Pubkey],
@@ -121,7 +123,7 @@ impl AccountFloors {
         self.change(accounts, commitment, slot, life, now, |floor| floor > slot && floor <= from)
     }
 
-    /// Forgets the floors of `account`.
+    /// Removes the floors of `account`.
     pub(super) fn forget(&self, account: &Pubkey) {
         for commitment in Commitment::ALL {
             let mut floors = self.shard(account, commitment).write();
@@ -130,7 +132,7 @@ impl AccountFloors {
         }
     }
 
-    /// Forgets all floors.
+    /// Removes all floors.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let all = std::mem::take(&mut *shard.write());
@@ -138,7 +140,7 @@ impl AccountFloors {
         }
     }
 
-    /// Sets the floors that `changes` to `slot`. Returns true if it set any.
+    /// Sets the floors for which `changes` returns true to `slot`. Returns true if it set any.
     fn change(
         &self,
         accounts: &[Pubkey],

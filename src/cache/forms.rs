@@ -1,7 +1,9 @@
-//! The forms of accounts: which form is fetched, under which form an answer is kept, and which kept form serves a caller.
+//! The forms of accounts: which form is fetched, under which form an answer is kept, and which kept form
+//! serves a caller.
 //!
-//! A form is an encoding and, sometimes, a slice. Fewer forms in the cache mean more hits, so a form is fetched from
-//! which others follow, as far as the size of the account allows it ([`fetched`]):
+//! A form is an encoding and, sometimes, a slice. Fewer forms in the cache mean more hits. A caller's form is
+//! therefore fetched in a form from which others can be made, as far as the size of the account allows
+//! ([`fetched`]):
 //!
 //! | the caller asks for | small account | unknown size | large account |
 //! | --- | --- | --- | --- |
@@ -9,10 +11,10 @@
 //! | base58, binary | base64, whole | base64, 129 bytes of the slice | base64, 129 bytes of the slice |
 //! | jsonParsed | jsonParsed, whole | jsonParsed, whole | as asked |
 //!
-//! Nodes refuse more than 128 bytes in base58, so 129 bytes of base64 tell everything.
+//! Nodes refuse more than 128 bytes in base58, so 129 bytes of base64 are enough to answer.
 //!
-//! An answer is kept under the form in which it was fetched. A slice that proves to be the whole account is kept as
-//! "base64, whole" ([`kept`]). A kept form serves these callers ([`serving`]):
+//! An answer is kept under the form in which it was fetched. A slice that proves to be the whole account is
+//! kept as "base64, whole" ([`kept`]). A kept form serves these callers ([`serving`]):
 //!
 //! | kept under | serves callers who ask for |
 //! | --- | --- |
@@ -22,15 +24,15 @@
 //! | jsonParsed, whole | jsonParsed, with each slice and without |
 //! | jsonParsed, a slice | jsonParsed with that slice |
 //!
-//! A list of accounts follows the rules of one account. Its size is that of its largest account, and it is whole if
-//! each of its accounts is.
+//! A list of accounts follows the rules of one account. Its size is that of its largest account, and it is
+//! whole if each of its accounts is.
 
 use super::derive::account::{Kind, Value};
 use super::sizes::Size;
 use crate::methods::AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
 use crate::methods::{AccountForm, BASE58_MAX, DataSlice};
 
-/// The form from which each form but `jsonParsed` follows.
+/// The form from which every form but `jsonParsed` can be made.
 const WHOLE: AccountForm = AccountForm { encoding: Base64, slice: None };
 
 /// Returns the form in which an account of this size is fetched for a caller who asks for `asked`.
@@ -49,28 +51,30 @@ pub(super) fn fetched(asked: AccountForm, size: Size) -> AccountForm {
     }
 }
 
-/// Returns the kept forms that serve `asked`, with the one from which most follows first. There are two at most.
+/// Returns the kept forms that serve `asked`, at most two. The one from which most forms can be made comes
+/// first.
 pub(super) fn serving(asked: AccountForm) -> impl Iterator<Item = AccountForm> {
     let widest = fetched(asked, Size::Small);
-    // The account may have been larger, or unknown, when it was fetched. The two forms never both differ from the widest.
+    // The account may have been larger, or unknown, when it was fetched. At most one of the two forms differs
+    // from the widest one.
     let others = [Size::Unknown, Size::Large].map(|size| fetched(asked, size));
     std::iter::once(widest).chain(others.into_iter().find(|other| *other != widest))
 }
 
-/// Returns the form under which a value of this kind is kept that was fetched in the form `fetched`.
+/// Returns the form under which a value of this kind is kept after it was fetched in the form `fetched`.
 pub(super) fn kept(fetched: AccountForm, kind: Kind) -> AccountForm {
     if kind == Kind::Whole { WHOLE } else { fetched }
 }
 
-/// Returns the form under which a list is kept that was fetched in the form `fetched`. An empty list proves nothing of
-/// its form.
+/// Returns the form under which a list is kept after it was fetched in the form `fetched`. An empty list
+/// proves nothing about its form.
 pub(super) fn kept_list(fetched: AccountForm, values: &[Value]) -> AccountForm {
     let is_whole = !values.is_empty() && values.iter().all(|value| value.kind() == Kind::Whole);
     if is_whole { WHOLE } else { fetched }
 }
 
-/// Returns the form under which a list is kept that was put together from single accounts for `asked`. An account that
-/// is kept as it was asked for, as a slice of jsonParsed is, serves no other form, and so neither does the list.
+/// Returns the form under which a list is kept that was assembled of single accounts for `asked`. An account
+/// in a form that serves no other, such as a slice of jsonParsed, limits the list to `asked`.
 pub(super) fn kept_assembled(asked: AccountForm, values: &[Value]) -> AccountForm {
     if values.iter().any(|value| value.kind() == Kind::AsAsked) {
         return asked;
