@@ -308,7 +308,7 @@ fn empty_on_another_cluster(front: &Arc<Front>, tasks: &TaskTracker, stop: &Canc
     tasks.spawn(async move {
         while let Some(Ok(())) = stop.run_until_cancelled(clusters.changed()).await {
             front.cache.purge_all_clusters();
-            front.gateway.forget_shown();
+            front.gateway.forget_shown_slots();
         }
     });
 }

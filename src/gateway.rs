@@ -1,8 +1,9 @@
-//! Who may call, and how often: a raw key becomes a [`Principal`], and the principal admits, limits and books.
+//! API keys, plans, rate limits and quotas: a raw key becomes a [`Principal`], which authorizes, limits and charges
+//! calls.
 //!
-//! Knows neither HTTP routes nor nodes. Everything that a request needs is in its principal: a reload swaps the whole
-//! table at once, requests under way keep the principal that they began with, and the state of its limits is shared
-//! with its successor. A key is looked up by its SHA-256, so timing tells nothing about keys.
+//! The gateway knows neither HTTP routes nor nodes. A request takes its principal once and keeps it. A reload swaps
+//! the whole key table; the new principal of a key shares the limiter state of the old one. Keys are looked up by
+//! SHA-256, so lookup time says nothing about a key.
 
 mod address;
 mod clock;
@@ -13,8 +14,8 @@ mod limit;
 mod plan;
 mod principal;
 mod quota;
-mod seen;
 mod share;
+mod slot_floor;
 mod snapshot;
 mod table;
 #[cfg(test)]
@@ -41,11 +42,11 @@ use crate::error::Error;
 use crate::low_priority;
 use crate::shared::Store;
 use crate::telemetry::{AuthFailure, Metrics, ReloadResult};
-use clock::Clock;
+use clock::WallClock;
 use keys::file::KeyFile;
 use keys::{KeyFileError, KeyHash};
 use lease::{LeaseClient, LeaseQueue};
-use limit::{Limit, State};
+use limit::{Limiter, LimiterState};
 use principal::PlanLimits;
 use quota::{Ledger, Period, Used};
 use snapshot::{AccessMode, KeySnapshot, read_keys, take_snapshot};
@@ -54,18 +55,18 @@ use table::KeyTableContext;
 pub(crate) use address::PerAddress;
 pub use principal::Principal;
 pub use quota::UsageError;
-pub use seen::Shown;
 pub(crate) use share::Share;
 pub use share::{SharePermit, SharedBytes};
+pub use slot_floor::SlotFloor;
 pub use usage::Usage;
 
-/// How often files are looked at and written, and clocks compared.
+/// The interval at which files are checked and written, and the wall clock is read.
 const TICK: Duration = Duration::from_secs(1);
-/// Longer than any key: more is not worth a hash.
+/// The longest text that is hashed as a key, in bytes. No real key is longer.
 pub(crate) const MAX_KEY: usize = 128;
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// Why the gateway cannot start, or not change.
+/// The reasons why the gateway cannot start or reload.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     /// The key file is refused.
@@ -76,29 +77,29 @@ pub enum GatewayError {
     Usage(#[from] UsageError),
 }
 
-/// The door: keys, plans, limits, quotas.
+/// Authenticates callers and holds their plans, limits and quotas.
 pub struct Gateway {
     snapshot: ArcSwap<KeySnapshot>,
-    /// Snapshots that were replaced while a request was reading them.
+    /// Replaced snapshots that a request may still be reading.
     superseded: Mutex<Vec<Arc<KeySnapshot>>>,
-    clock: Arc<Clock>,
+    clock: Arc<WallClock>,
     ledger: Arc<Ledger>,
     registry: Arc<OnceLock<Arc<Metrics>>>,
-    /// The key file. The lock is held while a new snapshot is made.
+    /// The watched key file. The lock is held while a new snapshot is built.
     keys_file: Mutex<Option<Watched>>,
-    /// Whether the usage file could not be written the last time.
+    /// True after the last attempt to write the usage file has failed.
     unsaved: AtomicBool,
-    /// The way to the shared store and the leases that wait for it, until the store is known.
+    /// The client of the shared store and the leases to renew. Taken when the store is connected.
     leases: Mutex<Option<(Arc<LeaseClient>, LeaseQueue)>>,
 }
 
 impl Gateway {
-    /// The gateway that `config` describes. A missing key file is no error: nobody can call until it comes.
+    /// Creates the gateway that `config` describes. Until a missing key file appears, no caller is accepted.
     ///
     /// # Errors
-    /// The key file or the usage file is there, and cannot be taken.
+    /// The key file or the usage file exists and is invalid or unreadable.
     pub fn new(config: &Config) -> Result<Self, GatewayError> {
-        let clock = Arc::new(Clock::new(Timestamp::now()));
+        let clock = Arc::new(WallClock::new(Timestamp::now()));
         let ledger = Arc::new(Ledger::open(config.auth.usage_file.as_deref())?);
         let registry = Arc::default();
         let leases = config.shared.as_ref().map(|_| LeaseClient::new(&clock));
@@ -128,13 +129,12 @@ impl Gateway {
         })
     }
 
-    /// Says where the gateway counts.
+    /// Sets the metrics to report to. Later calls are ignored.
     pub fn report_to(&self, metrics: &Arc<Metrics>) {
-        // Told twice, the first holds.
         let _ = self.registry.set(Arc::clone(metrics));
     }
 
-    /// Counts rates and units together with all who have `store`, as one of `tasks`, until `stop`.
+    /// Shares rates and quotas with all gateways of `store`, in background `tasks` that end with `stop`.
     pub fn share(&self, store: &Arc<Store>, tasks: &TaskTracker, stop: &CancellationToken) {
         let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((client, queue)) = leases {
@@ -145,16 +145,16 @@ impl Gateway {
         }
     }
 
-    /// Puts another configuration in force, all of it or nothing. Limits and quotas go on; the usage file stays the
-    /// one of the start. A key file that was just written is waited for, as long as keys are in force. May block.
+    /// Puts `config` in force, completely or not at all. Limits and quotas carry over; the usage file of the start
+    /// stays. While keys are in force, a key file that is being written is waited for. May block.
     ///
     /// # Errors
-    /// The key file cannot be taken, for example since a plan is gone that keys have.
+    /// The key file is refused, for example because it names a plan that is gone.
     pub fn replace(&self, config: &Config) -> Result<(), GatewayError> {
         self.replace_settled(config, || std::thread::sleep(TICK))
     }
 
-    /// The same, with a `pause` between two looks at a key file that may be in the middle of being written.
+    /// Implements [`Self::replace`]; `pause` separates two looks at a key file that may be half written.
     fn replace_settled(&self, config: &Config, pause: impl FnMut()) -> Result<(), GatewayError> {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.snapshot.load();
@@ -173,8 +173,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Puts `snapshot` in force. The one before is kept until no request reads it: to free a hundred thousand keys takes
-    /// a while, and is no request's work.
+    /// Puts `snapshot` in force and keeps the replaced one until no request reads it. Freeing a large key table
+    /// takes long, so no request does it.
     fn put(&self, snapshot: KeySnapshot) {
         let snapshot = Arc::new(snapshot);
         let before = self.snapshot.swap(Arc::clone(&snapshot));
@@ -184,64 +184,65 @@ impl Gateway {
         self.superseded.lock().unwrap_or_else(PoisonError::into_inner).push(before);
     }
 
-    /// Frees the snapshots that no request reads any more. None can begin to.
+    /// Frees the replaced snapshots that no request reads. No new request can reach them.
     fn free_superseded(&self) {
         let mut superseded = self.superseded.lock().unwrap_or_else(PoisonError::into_inner);
         superseded.retain(|snapshot| Arc::strong_count(snapshot) > 1);
     }
 
-    /// Whether anybody may call, with any key or none.
+    /// Returns true if callers need no key.
     pub fn is_open(&self) -> bool {
         !matches!(self.snapshot.load().access, AccessMode::Keys(_))
     }
 
-    /// The file that the keys come from, if they do. May wait for a reload.
+    /// Returns the file that holds the keys, if one is configured. Waits for a reload in progress.
     pub(crate) fn key_file(&self) -> Option<KeyFile> {
         let watched = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         watched.as_ref().map(|watched| KeyFile::new(watched.path()))
     }
 
-    /// The plans in force, by name.
+    /// Returns the names of the plans in force, in order.
     pub(crate) fn plans(&self) -> Vec<String> {
         self.snapshot.load().plans.keys().cloned().collect()
     }
 
-    /// Whether this is a key in force, if only to be told that it has ended.
+    /// Returns true if the key table has this key, expired and revoked keys included.
     pub(crate) fn holds(&self, key: &str) -> bool {
         self.snapshot.load().table().is_some_and(|table| table.get(&KeyHash::of(key)).is_some())
     }
 
-    /// Whether the key of this id is in force as a revoked one.
+    /// Returns true if the key with this id is loaded and revoked.
     pub(crate) fn is_revoked(&self, id: &str) -> bool {
         self.snapshot.load().table().and_then(|table| table.named(id)).is_some_and(|key| key.validity.revoked)
     }
 
-    /// What the key of this id has used.
+    /// Returns the usage of the key with this id.
     pub(crate) fn usage_of(&self, id: &str) -> Option<Usage> {
         self.snapshot.load().table().and_then(|table| Usage::of(table.named(id)?, Instant::now()))
     }
 
-    /// Forgets what slots were shown to whom: they were another cluster's.
-    pub fn forget_shown(&self) {
+    /// Forgets the slots shown to each caller, because they belong to another cluster.
+    pub fn forget_shown_slots(&self) {
         let forget = |principal: &Principal| {
             if let Some(limits) = &principal.limits {
-                limits.forget_shown();
+                limits.forget_shown_slots();
             }
         };
         match &self.snapshot.load().access {
             AccessMode::Keys(table) => table.principals().for_each(forget),
             AccessMode::Open(everybody) => forget(everybody),
-            AccessMode::OpenPlan(_, clients) => clients.each(forget),
+            AccessMode::OpenPlan(_, clients) => clients.for_each(forget),
         }
     }
 
-    /// Who is calling with this key, from this address and, in a browser, from a page of this origin. `None` is an
-    /// address that is not known: it is in no address list.
+    /// Returns the caller that `key` identifies. `client` is the caller's address; an unknown address matches no
+    /// address list. `origin` is the `Origin` header, which only browsers send.
     ///
     /// # Errors
-    /// [`Error::Unauthorized`] for a key that is unknown, expired or revoked, with no hint which;
-    /// [`Error::Forbidden`] for a key that does not hold there; [`Error::Limited`] instead of either, when they happen
-    /// too often from one address. A key that holds is never refused for the failures of others at its address.
+    /// - [`Error::Unauthorized`] for a key that is unknown, expired or revoked. The error does not tell which.
+    /// - [`Error::Forbidden`] for a valid key used from a wrong address or origin.
+    /// - [`Error::Limited`] instead of both, after too many failures from one address. A valid key is never refused
+    ///   because of other failures at its address.
     pub fn authenticate(
         &self,
         key: &str,
@@ -254,7 +255,7 @@ impl Gateway {
             AccessMode::Open(everybody) => return Ok(Arc::clone(everybody)),
             AccessMode::OpenPlan(terms, clients) => {
                 let context = &snapshot.context;
-                let lease = || context.lease(&format!("address {}", address::show(client)));
+                let lease = || context.lease(&format!("address {}", address::client_name(client)));
                 let limits = || PlanLimits::new(Arc::clone(terms), None, Arc::new(Used::default()), lease);
                 return Ok(clients.get(client, || context.anonymous(Some(limits()))));
             }
@@ -266,10 +267,11 @@ impl Gateway {
             principal.validity.check(&hash, client, origin, || self.clock.wall(now))?;
             Ok(Arc::clone(principal))
         });
-        // Not towards the key's rate, which is its owner's: whoever has stolen the key could use it up from anywhere.
+        // Failures do not count towards the key's rate. Otherwise anyone with a stolen key could exhaust its
+        // owner's rate.
         checked.map_err(|failure| {
             let per_minute = snapshot.failed_per_minute;
-            let make = || Limit::new(per_minute, MINUTE, per_minute, State::default());
+            let make = || Limiter::new(per_minute, MINUTE, per_minute, LimiterState::default());
             if let Err(retry_after) = snapshot.failed.get(client, make).take(self.clock.steady(now)) {
                 let limit = format!("{per_minute} failed API keys a minute");
                 let error = Error::Limited { limit, reason: "failed_keys", retry_after };
@@ -294,8 +296,8 @@ impl Gateway {
         error
     }
 
-    /// Starts what goes on beside the requests: the key file is read when it changes, use is written when there was
-    /// any, and the wall clock is followed. A last writing follows `stop`.
+    /// Starts the background loop: it follows the key file and the wall clock, and writes the usage file. After
+    /// `stop` the usage file is written once more.
     pub fn watch(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
         let (gateway, stop) = (Arc::clone(self), stop.clone());
         tasks.spawn(async move {
@@ -306,46 +308,46 @@ impl Gateway {
                     () = stop.cancelled() => running = false,
                 }
                 let gateway = Arc::clone(&gateway);
-                // Files block, and a large key file takes its time; a panic in there ends with this tick.
+                // Files block, and a large key file takes long to read. A panic ends only this tick.
                 let _ = low_priority::run(move || gateway.tick(running)).await;
             }
         });
     }
 
-    /// Writes the use that is not written yet. May block.
+    /// Writes the usage that is not yet on disk. May block.
     pub(crate) fn save(&self) {
         if let Err(error) = self.ledger.save(Timestamp::now()) {
-            tracing::error!(%error, "units used are not written, and are lost");
+            tracing::error!(%error, "cannot write the usage file; units used since the last write are lost");
         }
     }
 
-    /// What is done once a second; `running` until the last time.
+    /// Does the work of one second. `running` is false for the last run.
     fn tick(&self, running: bool) {
         let wall = Timestamp::now();
         self.clock.set(wall);
         self.follow_keys(Watched::look_twice);
         self.free_superseded();
-        let saved = if running { self.ledger.save_in_pace(wall) } else { Some(self.ledger.save(wall)) };
+        let saved = if running { self.ledger.save_if_due(wall) } else { Some(self.ledger.save(wall)) };
         match (saved, self.unsaved.load(Ordering::Relaxed)) {
-            // Told once, until it works again.
+            // Logged once per outage.
             (Some(Err(error)), false) => {
                 self.unsaved.store(true, Ordering::Relaxed);
-                tracing::error!(%error, "units used are not written, and would be lost in a crash");
+                tracing::error!(%error, "cannot write the usage file; a crash would lose the units used since the last write");
             }
             (Some(Ok(())), true) => {
                 self.unsaved.store(false, Ordering::Relaxed);
-                tracing::info!("units used are written again");
+                tracing::info!("the usage file can be written again");
             }
             (Some(Err(_)), true) | (Some(Ok(())), false) | (None, _) => {}
         }
     }
 
-    /// Takes the key file that was changed here, as whole as it was written. May block.
+    /// Reads the key file after a change made by this process, without waiting for it to settle. May block.
     pub(crate) fn take_keys(&self) {
         self.follow_keys(Watched::look);
     }
 
-    /// Takes the key file if `look` finds another; refuses it whole if anything is wrong with it. May block.
+    /// Reads the key file if `look` finds a new text, and refuses a faulty file as a whole. May block.
     fn follow_keys(&self, look: impl FnOnce(&mut Watched) -> io::Result<Option<String>>) {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(watched) = keys_file.as_mut() else { return };
@@ -358,11 +360,11 @@ impl Gateway {
                 let count = snapshot.keys();
                 self.put(snapshot);
                 self.count_read(ReloadResult::Applied);
-                tracing::info!(keys_file = %watched.path().display(), keys = count, "key file taken");
+                tracing::info!(keys_file = %watched.path().display(), keys = count, "key file loaded");
             }
             Err(error) => {
                 self.count_read(ReloadResult::Rejected);
-                tracing::error!(%error, "key file refused; the keys before it stay in force");
+                tracing::error!(%error, "key file refused; the previous keys stay in force");
             }
         }
     }

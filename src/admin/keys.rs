@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::control::{Refusal, body};
 use super::{State, json};
 use crate::config::defaults;
-use crate::gateway::keys::file::{ChangeError, KeyFile, Made, NewKey};
+use crate::gateway::keys::file::{ChangeError, IssuedKey, KeyFile, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
 use crate::gateway::keys::{Key, MAX_NAME, is_name};
 use crate::methods::AnyMethod;
@@ -130,18 +130,18 @@ pub(super) async fn create(Shared(state): Shared<Arc<State>>, text: Bytes) -> Re
         methods: narrowed("methods", methods, scope::method)?,
     };
     let new = NewKey { name, plan, expires: end, scope };
-    let made = on_file(state, move |state, file| {
-        let made = file.create(&new, now).map_err(|e| refused(&e))?;
-        let in_force = taken(state, &made);
+    let issued = on_file(state, move |state, file| {
+        let issued = file.create(&new, now).map_err(|e| refused(&e))?;
+        let in_force = taken(state, &issued);
         tracing::info!(
             audit.action = "key.create",
-            key.id = made.id,
+            key.id = issued.id,
             in_force,
-            "a key was made by an admin call"
+            "a key was issued by an admin call"
         );
-        Ok(serde_json::json!({ "id": made.id, "key": made.key.expose(), "in_force": in_force }))
+        Ok(serde_json::json!({ "id": issued.id, "key": issued.key.expose(), "in_force": in_force }))
     });
-    made.await
+    issued.await
 }
 
 /// Takes a key back, at once and for good, also what it replaced.
@@ -185,21 +185,21 @@ pub(super) async fn rotate(
         let why = format!("grace: expected a time such as \"24h\" or \"0s\", found {grace:?}");
         return Err(Refusal::new(StatusCode::BAD_REQUEST, why));
     };
-    let made = on_file(state, move |state, file| {
-        let made = file.rotate(&wanted, until, now).map_err(|e| refused(&e))?;
-        let in_force = taken(state, &made);
+    let issued = on_file(state, move |state, file| {
+        let issued = file.rotate(&wanted, until, now).map_err(|e| refused(&e))?;
+        let in_force = taken(state, &issued);
         let old_until = (until > now).then(|| until.to_string());
         tracing::info!(
             audit.action = "key.rotate",
-            key.id = made.id,
+            key.id = issued.id,
             old_until,
             in_force,
             "a key was rotated by an admin call"
         );
-        let key = made.key.expose();
-        Ok(serde_json::json!({ "id": made.id, "key": key, "old_until": old_until, "in_force": in_force }))
+        let key = issued.key.expose();
+        Ok(serde_json::json!({ "id": issued.id, "key": key, "old_until": old_until, "in_force": in_force }))
     });
-    made.await
+    issued.await
 }
 
 /// What a key has used, as its owner sees it.
@@ -219,9 +219,9 @@ pub(super) async fn usage(
 }
 
 /// Reads the file again, and says whether the key is in force; it is not where something else in the file is wrong.
-fn taken(state: &State, made: &Made) -> bool {
+fn taken(state: &State, issued: &IssuedKey) -> bool {
     state.controls.gateway.take_keys();
-    state.controls.gateway.holds(made.key.expose())
+    state.controls.gateway.holds(issued.key.expose())
 }
 
 /// Does `work` on the key file where it may block. It is done, and told, even where the caller has gone.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::table::Table;
 use super::{Failure, World};
 use crate::config::{defaults, is_name};
-use crate::gateway::keys::file::{ChangeError, KeyFile, Made, NewKey};
+use crate::gateway::keys::file::{ChangeError, IssuedKey, KeyFile, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
 use crate::gateway::keys::{self, Key, MAX_NAME};
 use crate::methods::AnyMethod;
@@ -18,7 +18,7 @@ use crate::methods::AnyMethod;
 /// Make, list, revoke and rotate API keys
 #[derive(Debug, Parser)]
 #[command(
-    long_about = "Make, list, revoke and rotate API keys. The file holds hashes only: a key is shown once, when it is made.\n\
+    long_about = "Make, list, revoke and rotate API keys. The file holds hashes only: a key is shown once, when it is issued.\n\
                   A running gateway takes a changed file within two seconds; nothing is restarted.",
     after_help = "Examples:\n    slotfront keys create --file keys.toml --name alice --plan standard --expires 90d\n    \
                   slotfront keys list --file keys.toml\n    \
@@ -132,9 +132,9 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
             plan_exists(&plan, config, world)?;
             let expires = expires.map(|text| when(&text, now)).transpose()?;
             let new = NewKey { name, plan, expires, scope: narrowed.scope() };
-            let made = file.open().create(&new, now).map_err(failure)?;
-            writeln!(world.err, "made {}; this is the only time that the key is shown:", made.id)?;
-            show(&made, world)
+            let issued = file.open().create(&new, now).map_err(failure)?;
+            writeln!(world.err, "made {}; this is the only time that the key is shown:", issued.id)?;
+            show(&issued, world)
         }
         Command::List { file } => {
             if !file.file.exists() {
@@ -151,11 +151,11 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
         Command::Rotate { file, name, grace } => {
             let until =
                 now.checked_add(grace).map_err(|_| Failure::usage("--grace reaches past the calendar"))?;
-            let made = file.open().rotate(&name, until, now).map_err(failure)?;
+            let issued = file.open().rotate(&name, until, now).map_err(failure)?;
             let old =
                 if grace.is_zero() { "ends now".to_owned() } else { format!("holds until {}", date(until)) };
-            writeln!(world.err, "rotated {}; the old key {old}. The new one, shown only now:", made.id)?;
-            show(&made, world)
+            writeln!(world.err, "rotated {}; the old key {old}. The new one, shown only now:", issued.id)?;
+            show(&issued, world)
         }
     }
 }
@@ -188,9 +188,9 @@ fn plan_exists(plan: &str, config: Option<PathBuf>, world: &mut World<'_>) -> Re
     Ok(())
 }
 
-fn show(made: &Made, world: &mut World<'_>) -> Result<(), Failure> {
+fn show(issued: &IssuedKey, world: &mut World<'_>) -> Result<(), Failure> {
     // Beside the gateway that reads its hash, the one place where a key is let out.
-    writeln!(world.out, "{}", made.key.expose())?;
+    writeln!(world.out, "{}", issued.key.expose())?;
     Ok(())
 }
 

@@ -1,7 +1,7 @@
-//! One thing per client address, in bounded memory.
+//! A map with one value for each client address, in bounded memory.
 //!
-//! An IPv6 client counts as its /64: whoever has one address has 2^64. All clients of unknown address count as one. When more addresses come than are
-//! remembered, those not seen for longest are forgotten.
+//! An IPv6 client counts as its /64 network, because one customer usually gets a whole /64. All clients of unknown
+//! address share one value. When the map is full, the address unused for longest is forgotten.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -10,43 +10,43 @@ use std::time::Duration;
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
-/// A few hundred bytes each: some 20 MiB at the worst.
+/// The most addresses remembered. At a few hundred bytes each, they take about 20 MiB.
 const ADDRESSES: u64 = 65_536;
-/// A day: what an address has used of a monthly quota is forgotten with it.
+/// The time after which an unused address is forgotten, together with its use of a monthly quota.
 const IDLE: Duration = Duration::from_hours(24);
 
-/// One `T` for each client address.
+/// A map with one `T` for each client address.
 pub(crate) struct PerAddress<T>(Cache<Option<IpAddr>, Arc<T>>);
 
 impl<T: Send + Sync + 'static> PerAddress<T> {
     pub(crate) fn new() -> Self {
-        // Not TinyLFU, moka's own policy: it may refuse a newcomer, who would then have no limit.
+        // The default policy, TinyLFU, may refuse a new address, which would then have no limit.
         let policy = EvictionPolicy::lru();
         Self(Cache::builder().max_capacity(ADDRESSES).eviction_policy(policy).time_to_idle(IDLE).build())
     }
 
-    /// The thing of `client`, made on its first call.
+    /// Returns the value of `client`, made by `make` on its first use.
     pub(crate) fn get(&self, client: Option<IpAddr>, make: impl FnOnce() -> T) -> Arc<T> {
-        self.0.get_with(client.map(network), || Arc::new(make()))
+        self.0.get_with(client.map(client_network), || Arc::new(make()))
     }
 
-    /// All that is remembered.
-    pub(crate) fn each(&self, visit: impl Fn(&T)) {
+    /// Calls `visit` for every remembered value.
+    pub(crate) fn for_each(&self, visit: impl Fn(&T)) {
         self.0.iter().for_each(|(_, thing)| visit(&thing));
     }
 }
 
-/// What counts as one client.
-fn network(client: IpAddr) -> IpAddr {
+/// Returns the address or network that counts as one client.
+fn client_network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V4(v4) => v4.into(),
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
     }
 }
 
-/// Returns the name under which a client is counted together with other gateways.
-pub(crate) fn show(client: Option<IpAddr>) -> String {
-    client.map_or_else(|| "unknown".to_owned(), |client| network(client).to_string())
+/// Returns the name of a client's limit in the shared store.
+pub(crate) fn client_name(client: Option<IpAddr>) -> String {
+    client.map_or_else(|| "unknown".to_owned(), |client| client_network(client).to_string())
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv6_client_is_its_network_and_a_mapped_one_is_ipv4() {
+    fn ipv6_clients_count_by_network_mapped_ones_as_ipv4() {
         let rows = [
             ("192.0.2.1", "192.0.2.1"),
             ("::ffff:192.0.2.1", "192.0.2.1"),
@@ -62,12 +62,16 @@ mod tests {
             ("2001:db8:1:2::ffff", "2001:db8:1:2::"),
         ];
         for (client, expected) in rows {
-            assert_eq!(network(client.parse().unwrap()), expected.parse::<IpAddr>().unwrap(), "{client}");
+            assert_eq!(
+                client_network(client.parse().unwrap()),
+                expected.parse::<IpAddr>().unwrap(),
+                "{client}"
+            );
         }
     }
 
     #[test]
-    fn however_many_addresses_come_some_are_forgotten() {
+    fn addresses_beyond_the_bound_are_forgotten() {
         let seen = PerAddress::new();
         for i in 0..u32::try_from(ADDRESSES + 2_000).unwrap() {
             seen.get(Some(IpAddr::V4(i.into())), || ());
@@ -75,12 +79,12 @@ mod tests {
         seen.0.run_pending_tasks();
         assert!(seen.0.entry_count() <= ADDRESSES, "{}", seen.0.entry_count());
         let kept = std::cell::Cell::new(0);
-        seen.each(|()| kept.set(kept.get() + 1));
+        seen.for_each(|()| kept.set(kept.get() + 1));
         assert!(kept.get() <= ADDRESSES && kept.get() > ADDRESSES / 2, "{kept:?}");
     }
 
     #[test]
-    fn the_same_client_meets_the_same_thing() {
+    fn one_client_gets_one_value() {
         let seen = PerAddress::new();
         let get = |client: &str, thing| *seen.get(client.parse().ok(), || thing);
         assert_eq!([get("2001:db8::1", 1), get("2001:db8::2", 2)], [1, 1]);

@@ -1,6 +1,7 @@
-//! Rates and quotas over all gateways: tasks that lease calls from the shared store and book units there.
+//! Background tasks that share rates and quotas between gateways: one leases calls from the shared store, one books
+//! units.
 //!
-//! Both run beside the requests. While the store is lost, each gateway goes on alone.
+//! While the store is lost, each gateway limits on its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,18 +15,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::clock::Clock;
+use super::clock::WallClock;
 use super::lease::{Lease, LeaseQueue};
 use super::quota::{Ledger, Period, Used};
 use crate::shared::Store;
 use crate::shared::limits::identity;
 
-/// Questions to the store at once.
+/// The most requests to the store in flight.
 const AT_ONCE: usize = 256;
-/// The time between two looks for leased calls that are not used, and for units to be booked.
+/// The interval at which unused leased calls are given back and used units are booked.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Renews the leases in `queue`, until `stop`.
+/// Starts the task that renews the leases in `queue`, until `stop`.
 pub(super) fn lease(queue: LeaseQueue, tasks: &TaskTracker, stop: &CancellationToken) {
     let stop = stop.clone();
     tasks.spawn(async move {
@@ -33,11 +34,11 @@ pub(super) fn lease(queue: LeaseQueue, tasks: &TaskTracker, stop: &CancellationT
     });
 }
 
-/// Books the units of `ledger` in `store`, until `stop`; what was used until then is booked last.
+/// Starts the task that books the units of `ledger` in `store`. After `stop` it books the rest once.
 pub(super) fn book(
     store: Arc<Store>,
     ledger: Arc<Ledger>,
-    clock: Arc<Clock>,
+    clock: Arc<WallClock>,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) {
@@ -52,7 +53,7 @@ pub(super) fn book(
     });
 }
 
-/// Asks the store for each lease in the queue, many at once, and gives back leased calls that are not used.
+/// Renews queued leases, up to [`AT_ONCE`] at a time, and gives back leased calls that are not used.
 async fn renew(mut queue: LeaseQueue) {
     let mut leased: HashMap<usize, Arc<Lease>> = HashMap::new();
     let mut asking = FuturesUnordered::new();
@@ -81,7 +82,7 @@ async fn renew(mut queue: LeaseQueue) {
     }
 }
 
-/// Books the units of each key that was used, some keys at once, and takes in what other gateways have booked.
+/// Books the new units of each key, up to [`AT_ONCE`] keys at a time, and adopts the totals of all gateways.
 async fn book_once(store: &Store, ledger: &Ledger, period: Period, gateway: u64) {
     if !store.takes_writes() {
         return;
@@ -92,11 +93,11 @@ async fn book_once(store: &Store, ledger: &Ledger, period: Period, gateway: u64)
         async move {
             let _place = places.acquire().await;
             let booking = used.booking(period, gateway);
-            // A booking that fails is tried again as the same booking.
+            // A failed booking is sent again unchanged, so that it counts once.
             if let Ok(booked) = store.book(&id, &booking).await {
                 used.booked(&booking, &booked);
             }
         }
     };
-    join_all(ledger.unshared().into_iter().map(book)).await;
+    join_all(ledger.pending().into_iter().map(book)).await;
 }

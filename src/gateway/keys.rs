@@ -1,7 +1,7 @@
-//! API keys at rest: a TOML file of `[[key]]` tables that holds hashes, never a key.
+//! The key file: TOML with one `[[key]]` table for each key. Holds hashes of keys, never a key.
 //!
-//! Reading judges the file as a whole: a file with one bad key is refused, with everything that is wrong with it, so
-//! that a slip of an editor locks nobody out. [`mod@file`] changes it.
+//! A file with one faulty key is refused as a whole, with a list of all its faults, so that a typing error locks
+//! nobody out. [`mod@file`] changes the file.
 
 pub mod file;
 pub mod scope;
@@ -16,32 +16,32 @@ use sha2::{Digest, Sha256};
 use crate::config::Secret;
 use scope::Scope;
 
-/// What every key begins with, so that scanners of leaked secrets can find it.
+/// The prefix of every key, by which secret scanners find leaked keys.
 const PREFIX: &str = "sf_";
-/// Random bytes of a key.
+/// The number of random bytes in a key.
 const KEY_BYTES: usize = 32;
-/// Random bytes of a key's id; a collision is seen when it is made.
+/// The number of random bytes in a key's id. `create` draws again after a collision.
 const ID_BYTES: usize = 6;
 
-/// Most characters of a key's name: it stands in one line of a table.
+/// The maximum length of a key's name, in characters. A name fits into one table row.
 pub const MAX_NAME: usize = 64;
 
-/// Whether `name` may say whose a key is.
+/// Returns true if `name` has 1 to [`MAX_NAME`] characters and no control characters.
 pub fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.chars().count()) && !name.chars().any(char::is_control)
 }
 
-/// The SHA-256 of a key: what is kept of it. 32 random bytes need no slow hash.
+/// The SHA-256 of a key, the only form that is stored. A key of 32 random bytes needs no slow hash.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// The hash of a key as it stands in a request's path.
+    /// Hashes a key as it appears in a request's path.
     pub fn of(key: &str) -> Self {
         Self(Sha256::digest(key.as_bytes()).into())
     }
 
-    /// Reads 64 hexadecimal digits.
+    /// Parses 64 hexadecimal digits.
     fn parse(text: &str) -> Option<Self> {
         let digit = |b: u8| char::from(b).to_digit(16).and_then(|d| u8::try_from(d).ok());
         let (pairs, rest) = text.as_bytes().as_chunks::<2>();
@@ -57,16 +57,16 @@ impl std::fmt::Display for KeyHash {
     }
 }
 
-/// A fresh key.
+/// Generates a key.
 ///
 /// # Errors
-/// The system has no randomness to give.
-pub fn fresh_key() -> Result<Secret, getrandom::Error> {
+/// The system's random source fails.
+pub fn generate_key() -> Result<Secret, getrandom::Error> {
     random::<KEY_BYTES>().map(|text| Secret::new(PREFIX.to_owned() + &text))
 }
 
-/// A fresh id.
-fn fresh_id() -> Result<String, getrandom::Error> {
+/// Generates a key id.
+fn generate_id() -> Result<String, getrandom::Error> {
     random::<ID_BYTES>().map(|text| format!("key-{text}"))
 }
 
@@ -76,40 +76,40 @@ fn random<const N: usize>() -> Result<String, getrandom::Error> {
     Ok(bs58::encode(bytes).into_string())
 }
 
-/// One key of the file, without the key.
+/// A key of the file, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
-    /// Its name in logs and metrics; unique, no secret.
+    /// The unique name in logs and metrics. Not secret.
     pub id: String,
-    /// Whose it is, in words for people.
+    /// The owner, as free text.
     pub name: String,
-    /// Its plan.
+    /// The name of the plan.
     pub plan: String,
-    /// The hash of the key.
+    /// The hash of the current secret.
     pub hash: KeyHash,
-    /// Hashes of keys that it replaced, each valid until a time.
+    /// The hashes of replaced secrets, each with the time at which it ends.
     pub previous: Vec<(KeyHash, Timestamp)>,
-    /// When it was made.
+    /// The time of creation.
     pub created: Timestamp,
-    /// When it ends.
+    /// The time at which the key ends.
     pub expires: Option<Timestamp>,
-    /// When it was taken back.
+    /// The time of revocation.
     pub revoked: Option<Timestamp>,
-    /// What narrows it.
+    /// The restrictions beyond the plan.
     pub scope: Scope,
 }
 
-/// Everything that is wrong with a key file.
+/// All faults of a key file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {}", .problems.join("; "))]
 pub struct KeyFileError {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What is wrong, each naming the key and the fix.
+    /// The faults. Each names the key, and the fix if it is not obvious.
     pub problems: Vec<String>,
 }
 
-/// The file as written.
+/// The key file as TOML.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFile {
@@ -142,10 +142,10 @@ struct RawPrevious {
     until: String,
 }
 
-/// Reads a key file. `is_plan` says which plans there are.
+/// Parses a key file. `is_plan` returns true for the name of a configured plan.
 ///
 /// # Errors
-/// All that is wrong with it. Nothing of its text is shown but ids and names of plans.
+/// All faults of the file. They quote ids and plan names only.
 pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Key>, Vec<String>> {
     let raw: RawFile = toml::from_str(text).map_err(|e| {
         let line = e.span().map_or(0, |span| text[..span.start].matches('\n').count()) + 1;
@@ -156,24 +156,24 @@ pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Ke
     let mut hashes = HashSet::with_capacity(raw.key.len());
     let mut keys = Vec::with_capacity(raw.key.len());
     for (i, raw) in raw.key.into_iter().enumerate() {
-        let mut judge = Judge { id: raw.id.clone(), problems: &mut problems };
+        let mut reader = KeyReader { id: raw.id.clone(), problems: &mut problems };
         if !is_id(&raw.id) {
-            judge.id = format!("number {}", i + 1);
-            judge.wrong("id: expected 1 to 64 letters, digits, '-', '_' or '.'");
+            reader.id = format!("number {}", i + 1);
+            reader.wrong("id: expected 1 to 64 letters, digits, '-', '_' or '.'");
         }
         if !ids.insert(raw.id.clone()) {
-            judge.wrong("id: there is another key with it; ids are unique");
+            reader.wrong("id: another key has the same id; ids must be unique");
         }
         if !is_plan(&raw.plan) {
-            judge.wrong(&format!(
-                "plan: there is no plan {:?}; add it to the configuration, or name another",
+            reader.wrong(&format!(
+                "plan: no plan is named {:?}; add it to the configuration, or use another",
                 raw.plan
             ));
         }
-        if let Some(key) = judge.key(raw) {
+        if let Some(key) = reader.key(raw) {
             for hash in std::iter::once(key.hash).chain(key.previous.iter().map(|(hash, _)| *hash)) {
                 if !hashes.insert(hash) {
-                    judge.wrong("sha256: another key has the same; each key is its own");
+                    reader.wrong("sha256: another key has the same hash; hashes must be unique");
                 }
             }
             keys.push(key);
@@ -182,7 +182,7 @@ pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Ke
     if problems.is_empty() { Ok(keys) } else { Err(problems) }
 }
 
-/// Whether a key file says nothing at all, which is less than that there are no keys.
+/// Returns true if the file sets nothing, not even an empty list of keys.
 pub(crate) fn is_blank(text: &str) -> bool {
     toml::from_str::<toml::Table>(text).is_ok_and(|table| table.is_empty())
 }
@@ -192,18 +192,18 @@ fn is_id(id: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(plain)
 }
 
-/// Notes what is wrong with one key.
-struct Judge<'a> {
+/// Converts one key and records its faults.
+struct KeyReader<'a> {
     id: String,
     problems: &'a mut Vec<String>,
 }
 
-impl Judge<'_> {
+impl KeyReader<'_> {
     fn wrong(&mut self, what: &str) {
         self.problems.push(format!("key {}: {what}", self.id));
     }
 
-    /// `value`, or a note that it is none.
+    /// Returns `value`, and records the fault `rule` if there is none.
     fn need<T>(&mut self, value: Option<T>, rule: &str) -> Option<T> {
         if value.is_none() {
             self.wrong(rule);
@@ -229,11 +229,11 @@ impl Judge<'_> {
         read: impl Fn(&str) -> Result<T, &'static str>,
     ) -> Option<Vec<T>> {
         let list: Result<Vec<T>, _> = list?.iter().map(|item| read(item)).collect();
-        // What was found is not shown: it stands in a file that may hold more than it should.
+        // The text found is not shown, because a mistyped file may hold a secret there.
         list.map_err(|rule| self.wrong(&format!("{name}: {rule}"))).ok()
     }
 
-    /// The key, all of whose members are read. What cannot be is left out: with a problem noted, the file is refused.
+    /// Converts one key. Faulty parts are left out, which is safe because any fault refuses the file.
     fn key(&mut self, raw: RawKey) -> Option<Key> {
         let hash = self.hash(&raw.sha256);
         let previous = raw
@@ -268,8 +268,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_32_random_bytes_in_base58() {
-        let (one, two) = (fresh_key().unwrap(), fresh_key().unwrap());
+    fn generated_keys_are_32_random_bytes_in_base58() {
+        let (one, two) = (generate_key().unwrap(), generate_key().unwrap());
         assert_ne!(one, two);
         let bytes = bs58::decode(one.expose().strip_prefix("sf_").unwrap()).into_vec().unwrap();
         assert_eq!(bytes.len(), 32);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_taken_whole() {
+    fn parse_reads_every_field() {
         let hash = KeyHash::of("one");
         let text = format!(
             "[[key]]\nid = \"a\"\nname = \"Alice\"\nplan = \"standard\"\nsha256 = \"{hash}\"\n\
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_with_a_file_is_told_and_no_hash_shown() {
+    fn parse_reports_all_faults_without_hashes() {
         let hash = KeyHash::of("one");
         let key = |id: &str, sha256: &str, more: &str| {
             format!(
@@ -312,15 +312,15 @@ mod tests {
             key("a", "123", "") + &key("a", &hash.to_string(), "methods = [\"x\"]") + &key("b c", "", "");
         let problems = parse(&text, |plan| plan == "standard").unwrap_err().join("\n");
         insta::assert_snapshot!(problems, @r#"
-    key a: plan: there is no plan "gold"; add it to the configuration, or name another
+    key a: plan: no plan is named "gold"; add it to the configuration, or use another
     key a: sha256: expected 64 hexadecimal digits; `slotfront keys create` writes them
     key a: created: expected a time like "2027-01-31T12:00:00Z"
-    key a: id: there is another key with it; ids are unique
-    key a: plan: there is no plan "gold"; add it to the configuration, or name another
+    key a: id: another key has the same id; ids must be unique
+    key a: plan: no plan is named "gold"; add it to the configuration, or use another
     key a: created: expected a time like "2027-01-31T12:00:00Z"
     key a: methods: expected one of the eight methods, or one that passthrough.methods may name, spelt as in a call
     key number 3: id: expected 1 to 64 letters, digits, '-', '_' or '.'
-    key number 3: plan: there is no plan "gold"; add it to the configuration, or name another
+    key number 3: plan: no plan is named "gold"; add it to the configuration, or use another
     key number 3: sha256: expected 64 hexadecimal digits; `slotfront keys create` writes them
     key number 3: created: expected a time like "2027-01-31T12:00:00Z"
     "#);

@@ -1,13 +1,15 @@
-//! A rate over all gateways: calls are leased from the shared store ahead of being asked for, so that none waits.
+//! A rate shared by all gateways. Calls are leased from the shared store in advance, so no request waits for the
+//! store.
 //!
-//! A decision has three sources, in this order: calls that are leased, which are nobody else's; credit on what was left
-//! when the store was last asked, and has come since; and, where neither gives any, a refusal. Credit is booked with
-//! the next asking, so nothing that passes is lost, and what passed too much is missing afterwards.
+//! A call passes on one of two grounds, in this order. First, a leased call, which no other gateway can use.
+//! Second, credit: the calls left at the last answer of the store, and those added by the rate since. Otherwise the
+//! call is refused. Credit used is booked with the next request to the store. A gateway that overspent pays it back
+//! that way.
 //!
-//! How much credit: all that is thought to be left, as long as that proves right. Once it does not (others were using
-//! the same key at the same time, and more passed together than there was), only an eighth of it for five minutes: then
-//! up to eight gateways cannot pass more than there is but for what comes between two askings. While the store is lost
-//! every gateway goes by its own limiter alone, which is asked in any case.
+//! At first the credit is all that is believed to be left. If the store reports an overdraft, other gateways were
+//! using the same key. Then only an eighth is used as credit for five minutes, so that up to eight gateways
+//! together stay within the rate, apart from calls between two requests to the store. While the store is lost, only
+//! the gateway's own limiter decides; it always applies as well.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -15,90 +17,90 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::clock::Clock;
+use super::clock::WallClock;
 use super::limit::Rate;
 use crate::shared::Store;
 use crate::shared::limits::{Ask, Leased};
 
-/// The most leases that wait to be renewed. A lease that finds no room asks with its next call.
+/// The most leases that wait for renewal. A lease that finds the queue full tries again with its next call.
 const QUEUE: usize = 16_384;
 
-/// So much of what is thought to be left may a gateway use that was wrong before.
+/// The part of the believed rest that is used as credit after an overdraft: one in so many.
 const CAUTIOUS_PART: i64 = 8;
-/// For so long.
+/// The time for which credit stays reduced after an overdraft.
 const CAUTIOUS: Duration = Duration::from_mins(5);
-/// Calls are leased for this time ahead, at least.
+/// The least time for which calls are leased in advance.
 const AHEAD: Duration = Duration::from_millis(50);
 
-/// The way of leases to the shared store.
+/// The connection of leases to the shared store.
 pub(crate) struct LeaseClient {
-    /// Set once, when the gateway is started.
+    /// Set once, when the gateway starts.
     store: OnceLock<Arc<Store>>,
     queue: mpsc::Sender<Arc<Lease>>,
-    clock: Arc<Clock>,
+    clock: Arc<WallClock>,
 }
 
-/// The leases that wait to be renewed.
+/// The leases that wait for renewal.
 pub(crate) type LeaseQueue = mpsc::Receiver<Arc<Lease>>;
 
 impl LeaseClient {
-    /// A client without a store, and the queue that somebody is to empty.
-    pub(crate) fn new(clock: &Arc<Clock>) -> (Arc<Self>, LeaseQueue) {
+    /// Creates a client without a store, and the queue of leases to renew.
+    pub(crate) fn new(clock: &Arc<WallClock>) -> (Arc<Self>, LeaseQueue) {
         let (queue, queued) = mpsc::channel(QUEUE);
         (Arc::new(Self { store: OnceLock::new(), queue, clock: Arc::clone(clock) }), queued)
     }
 
-    /// Gives it the store; the first one holds.
+    /// Sets the store. Later calls are ignored.
     pub(crate) fn connect(&self, store: Arc<Store>) {
         let _ = self.store.set(store);
     }
 
-    /// The store, while it answers and takes what is booked.
+    /// Returns the store while it is reachable and accepts writes.
     fn store(&self) -> Option<&Arc<Store>> {
         self.store.get().filter(|store| store.takes_writes())
     }
 
-    /// Asks the store about the rate `of`.
+    /// Books and leases calls of the limit `of`.
     async fn lease(&self, of: &str, ask: Ask) -> Option<Leased> {
         self.store.get()?.lease(of, ask).await.ok()
     }
 
-    /// Steady time.
+    /// Returns the steady time.
     fn now(&self) -> Duration {
         self.clock.steady(Instant::now())
     }
 }
 
-/// One rate as this gateway has it.
+/// The lease of one key or address at this gateway.
 pub(crate) struct Lease {
-    /// The name of its holder in the store.
+    /// The name of the limit in the store.
     of: String,
     client: Arc<LeaseClient>,
-    state: Mutex<State>,
+    state: Mutex<LeaseState>,
 }
 
-/// All of it, decided under one lock; times are steady.
+/// The state of a lease, changed under one lock. Times are steady.
 #[derive(Debug, Default)]
-struct State {
-    /// Calls leased and not used.
+struct LeaseState {
+    /// Leased calls that are not used yet.
     held: u32,
-    /// Calls let through on credit, and not booked yet.
+    /// Calls passed on credit that are not booked yet.
     owed: u32,
-    /// Calls let through since the store was last asked.
+    /// Calls passed since the last request to the store.
     used: u32,
-    /// Calls wanted the last time.
+    /// The number of leased calls that the last request aimed at.
     wanted: u32,
-    /// Whether it is being asked.
+    /// True while a request to the store is in flight.
     asking: bool,
-    /// What was left, and when that was so; nothing before the first answer.
+    /// The calls left for all gateways and the time of that answer. `None` before the first.
     known: Option<(i64, Duration)>,
     cautious_until: Duration,
-    /// For what plan it is asked.
+    /// The rate at the last call.
     rate: Option<Rate>,
 }
 
-impl State {
-    /// Calls that are thought to be left for all.
+impl LeaseState {
+    /// Returns the calls believed to be left for all gateways.
     fn left(&self, rate: Rate, now: Duration) -> i64 {
         let burst = i64::from(rate.burst);
         self.known.map_or(burst, |(left, at)| {
@@ -107,14 +109,17 @@ impl State {
         })
     }
 
-    /// Calls that may pass beyond those that are leased.
+    /// Returns the calls that may pass on credit.
     fn credit(&self, rate: Rate, now: Duration) -> i64 {
         let left = self.left(rate, now);
         let part = if now < self.cautious_until { (left / CAUTIOUS_PART).max(1) } else { left };
         if left < 1 { 0 } else { part - i64::from(self.owed) }
     }
 
-    /// Lets a call pass, or says how long until one may.
+    /// Takes one call.
+    ///
+    /// # Errors
+    /// The time until a call may pass.
     fn take(&mut self, rate: Rate, now: Duration) -> Result<(), Duration> {
         if self.held > 0 {
             self.held -= 1;
@@ -128,13 +133,13 @@ impl State {
         Ok(())
     }
 
-    /// Whether the store is to be asked: before what is leased is used up, and for what is owed.
+    /// Returns true if the store should be asked: to book credit, or because leased calls run low.
     fn is_due(&self, rate: Rate, now: Duration) -> bool {
         let low = self.held <= self.wanted / 2;
         !self.asking && (self.owed > 0 || (low && self.left(rate, now) > 0))
     }
 
-    /// What it is asked for.
+    /// Builds the request to the store.
     fn ask(&mut self, rate: Rate) -> Ask {
         let ahead = u32::try_from(AHEAD.as_nanos() / rate.cell.as_nanos().max(1)).unwrap_or(u32::MAX);
         self.wanted = self.used.saturating_mul(2).max(ahead).clamp(1, rate.burst);
@@ -143,7 +148,7 @@ impl State {
         Ask { used: self.owed.into(), want, cell: rate.cell, burst: rate.burst }
     }
 
-    /// It has answered: `booked` calls are no longer owed.
+    /// Applies the store's answer to a request that booked `booked` calls.
     fn answered(&mut self, booked: u32, leased: Leased, now: Duration) {
         self.owed = self.owed.saturating_sub(booked);
         self.held = self.held.saturating_add(leased.calls);
@@ -154,7 +159,7 @@ impl State {
         self.asking = false;
     }
 
-    /// It has not: whether anything was booked is not known. What was leased may be lost with it.
+    /// Forgets all leased and owed calls after a failed request, because the store may have booked them or not.
     fn failed(&mut self) {
         (self.owed, self.held, self.used, self.asking) = (0, 0, 0, false);
         self.known = None;
@@ -162,13 +167,15 @@ impl State {
 }
 
 impl Lease {
-    /// A lease with nothing leased, for the holder `of`.
+    /// Creates an empty lease of the limit `of`.
     pub(crate) fn new(of: String, client: &Arc<LeaseClient>) -> Arc<Self> {
         Arc::new(Self { of, client: Arc::clone(client), state: Mutex::default() })
     }
 
-    /// Lets a call pass, or says how long until one may; says whether it counts here, which it does not while the store
-    /// is lost: then all pass.
+    /// Takes one call. Returns false if the store is lost; then the call passes without being counted here.
+    ///
+    /// # Errors
+    /// The time until a call may pass.
     pub(crate) fn take(self: &Arc<Self>, rate: Rate, now: Duration) -> Result<bool, Duration> {
         if self.client.store().is_none() {
             return Ok(false);
@@ -186,14 +193,14 @@ impl Lease {
         taken.map(|()| true)
     }
 
-    /// A call that counts here did not pass after all.
+    /// Returns a counted call that another limit has refused.
     pub(crate) fn give_back(&self) {
         let mut state = self.lock();
         state.held = state.held.saturating_add(1);
         state.used = state.used.saturating_sub(1);
     }
 
-    /// Calls that would pass now, where the store says so.
+    /// Returns the calls that would pass now. `None` while the store is lost.
     pub(crate) fn left(&self, rate: Rate, now: Duration) -> Option<u32> {
         self.client.store()?;
         let state = self.lock();
@@ -201,7 +208,7 @@ impl Lease {
         Some(u32::try_from(left).unwrap_or(u32::MAX))
     }
 
-    /// Asks the store, and takes in what it says. Says whether anything is leased now.
+    /// Asks the store and applies its answer. Returns true if leased calls are held now.
     pub(crate) async fn ask(&self) -> bool {
         let (ask, booked) = {
             let mut state = self.lock();
@@ -217,7 +224,7 @@ impl Lease {
         state.held > 0
     }
 
-    /// Gives back what was leased and is not used. Says whether anything still is leased.
+    /// Gives back leased calls if none was used since the last look. Returns true if leased calls are held now.
     pub(crate) async fn settle(&self) -> bool {
         let (back, rate) = {
             let mut state = self.lock();
@@ -233,7 +240,7 @@ impl Lease {
         self.lock().held > 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LeaseState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -250,16 +257,16 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    /// 100 a second, 20 at once.
+    /// 100 calls a second, 20 at once.
     const RATE: Rate = Rate { cell: Duration::from_millis(10), burst: 20 };
 
-    /// The store, as its script counts; see `src/shared/lease.lua`.
+    /// A model of `src/shared/lease.lua`.
     #[derive(Default)]
-    struct Store {
+    struct StoreModel {
         rest: Duration,
     }
 
-    impl Store {
+    impl StoreModel {
         fn lease(&mut self, ask: Ask, now: Duration) -> Leased {
             let cell = i64::try_from(ask.cell.as_nanos()).unwrap();
             let nanos = |d: Duration| i64::try_from(d.as_nanos()).unwrap();
@@ -278,7 +285,7 @@ mod tests {
         }
     }
 
-    fn asks(state: &mut State, store: &mut Store, now: Duration) {
+    fn ask_if_due(state: &mut LeaseState, store: &mut StoreModel, now: Duration) {
         if state.is_due(RATE, now) {
             let booked = state.owed;
             let ask = state.ask(RATE);
@@ -288,32 +295,32 @@ mod tests {
     }
 
     #[test]
-    fn one_gateway_alone_has_its_whole_burst_at_once_and_then_the_rate() {
-        let (mut state, mut store, now) = (State::default(), Store::default(), MS(1000));
+    fn one_gateway_passes_its_burst_then_the_rate() {
+        let (mut state, mut store, now) = (LeaseState::default(), StoreModel::default(), MS(1000));
         let at_once = (0..50).filter(|_| state.take(RATE, now).is_ok()).count();
         assert_eq!(at_once, 20, "before the store was even asked");
-        asks(&mut state, &mut store, now);
+        ask_if_due(&mut state, &mut store, now);
         assert!(state.take(RATE, now).is_err());
         let mut passed = 0;
         for ms in 1001..=2000 {
             passed += u32::from(state.take(RATE, MS(ms)).is_ok());
-            asks(&mut state, &mut store, MS(ms));
+            ask_if_due(&mut state, &mut store, MS(ms));
         }
         assert!((95..=101).contains(&passed), "{passed} in a second");
-        assert_eq!(state.cautious_until, Duration::ZERO, "it was never wrong");
+        assert_eq!(state.cautious_until, Duration::ZERO, "no overdraft");
     }
 
     #[test]
     fn four_gateways_under_a_flood_pass_what_one_would() {
         let (mut states, mut store) =
-            ([const { None }; 4].map(|_: Option<()>| State::default()), Store::default());
+            ([const { None }; 4].map(|_: Option<()>| LeaseState::default()), StoreModel::default());
         let mut passed = 0;
-        // A call a millisecond at each, for ten seconds; the store is asked once in three milliseconds.
+        // A call each millisecond at each gateway for ten seconds. The store is asked every three milliseconds.
         for ms in 0..10_000 {
             for (i, state) in states.iter_mut().enumerate() {
                 passed += u32::from(state.take(RATE, MS(1000 + ms)).is_ok());
                 if (ms + i as u64).is_multiple_of(3) {
-                    asks(state, &mut store, MS(1000 + ms));
+                    ask_if_due(state, &mut store, MS(1000 + ms));
                 }
             }
         }
@@ -321,28 +328,29 @@ mod tests {
     }
 
     #[test]
-    fn what_was_passed_too_much_is_missing_afterwards() {
-        let (mut states, mut store, now) = ([State::default(), State::default()], Store::default(), MS(1000));
+    fn overspent_calls_are_paid_back() {
+        let (mut states, mut store, now) =
+            ([LeaseState::default(), LeaseState::default()], StoreModel::default(), MS(1000));
         for state in &mut states {
             while state.take(RATE, now).is_ok() {}
         }
         for state in &mut states {
-            asks(state, &mut store, now);
+            ask_if_due(state, &mut store, now);
         }
-        assert!(states[1].cautious_until > now, "it has learnt that it is not alone");
+        assert!(states[1].cautious_until > now, "an overdraft reduces the credit");
         let mut passed = 0;
         for ms in 1..=1000 {
             for state in &mut states {
                 passed += u32::from(state.take(RATE, now + MS(ms)).is_ok());
-                asks(state, &mut store, now + MS(ms));
+                ask_if_due(state, &mut store, now + MS(ms));
             }
         }
         assert!(passed <= 82, "{passed}: of a second's hundred calls twenty were passed before");
     }
 
     #[test]
-    fn a_store_that_fails_leaves_nothing_behind() {
-        let mut state = State::default();
+    fn failed_requests_clear_the_lease() {
+        let mut state = LeaseState::default();
         state.take(RATE, MS(1)).unwrap();
         state.asking = true;
         state.failed();

@@ -1,9 +1,9 @@
-//! How often: one GCRA (generic cell rate algorithm) limiter, which lets `burst` calls through at once and `rate`
-//! calls a second on average.
+//! A rate limiter: GCRA (generic cell rate algorithm), which passes `burst` calls at once and `rate` calls a second
+//! on average.
 //!
-//! governor has the algorithm. Its limiters ask a clock; ours shows the `now` that the caller decided with, so that a
-//! decision is a function of its inputs. The state is shared: a limiter made anew on a reload goes on where its
-//! predecessor was.
+//! The algorithm is governor's. A governor limiter reads a clock; ours shows it the caller's `now`, so that a
+//! decision is a function of its inputs. The state is shared, so a limiter made on a reload continues where the old
+//! one was.
 
 use std::cell::Cell;
 use std::num::NonZeroU32;
@@ -16,29 +16,29 @@ use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 
-/// A rate, as a plan has it.
+/// The rate of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rate {
-    /// The time that one call takes to be forgotten.
+    /// The time after which a call no longer counts.
     pub(crate) cell: Duration,
-    /// Calls at once.
+    /// The most calls at once.
     pub(crate) burst: u32,
 }
 
-/// The state of a limiter: the steady time at which all calls of its burst are free again. Clones share it.
+/// The state of a limiter: the steady time at which its whole burst is free again. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct State(Arc<InMemoryState>);
+pub(crate) struct LimiterState(Arc<InMemoryState>);
 
-impl State {
-    /// Returns the time at which the limiter is at rest again, or zero before its first call.
+impl LimiterState {
+    /// Returns the steady time at which the whole burst is free again. Zero before the first call.
     fn at_rest(&self) -> Duration {
-        // An error leaves the state as it is, and carries it out.
+        // An `Err` reads the state without changing it.
         let rest = self.measure_and_replace(&NotKeyed::NonKey, Err::<((), Nanos), _>);
         rest.err().flatten().map_or(Duration::ZERO, Duration::from)
     }
 }
 
-impl StateStore for State {
+impl StateStore for LimiterState {
     type Key = NotKeyed;
 
     fn measure_and_replace<T, F, E>(&self, key: &Self::Key, f: F) -> Result<T, E>
@@ -50,15 +50,15 @@ impl StateStore for State {
 }
 
 thread_local! {
-    /// The time that the limiter asked on this thread is to see.
+    /// The time that [`CallerClock`] shows on this thread.
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Shows the caller's own `now`.
+/// A clock that shows the `now` of the caller.
 #[derive(Debug, Clone, Copy)]
-struct Given;
+struct CallerClock;
 
-impl Clock for Given {
+impl Clock for CallerClock {
     type Instant = Duration;
 
     fn now(&self) -> Duration {
@@ -66,59 +66,64 @@ impl Clock for Given {
     }
 }
 
-/// One limit. Times are steady, since any start that its predecessors shared.
+/// A limiter of one rate. Times are steady, and a limiter and its successors count from the same start.
 #[derive(Debug)]
-pub(crate) struct Limit {
-    limiter: RateLimiter<NotKeyed, State, Given, NoOpMiddleware<Duration>>,
-    state: State,
+pub(crate) struct Limiter {
+    inner: RateLimiter<NotKeyed, LimiterState, CallerClock, NoOpMiddleware<Duration>>,
+    state: LimiterState,
     rate: Rate,
 }
 
-/// What is left of a limit.
+/// The calls left of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Left {
-    /// Calls that would be let through at once.
+pub(crate) struct Remaining {
+    /// The calls that would pass at once.
     pub(crate) calls: u32,
-    /// Until `burst` calls would be.
+    /// The time until the whole burst is free.
     pub(crate) full_in: Duration,
 }
 
-impl Limit {
-    /// `rate` calls in each `period`, `burst` at once; all at least 1 of their units. Starts from `state`.
-    pub(crate) fn new(rate: u32, period: Duration, burst: u32, state: State) -> Self {
+impl Limiter {
+    /// Creates a limiter of `rate` calls each `period`, `burst` at once, which continues from `state`. Zero counts
+    /// as 1.
+    pub(crate) fn new(rate: u32, period: Duration, burst: u32, state: LimiterState) -> Self {
         let burst = NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN);
         let cell = (period / rate.max(1)).max(Duration::from_nanos(1));
         // Infallible: `cell` is not zero.
         let quota = Quota::with_period(cell).unwrap_or(Quota::per_second(NonZeroU32::MIN)).allow_burst(burst);
-        // The limiter counts from its birth; all are born at zero, so that they can share a state.
+        // A governor limiter counts from its creation. All are created at time zero, so that they can share a
+        // state.
         NOW.set(Duration::ZERO);
-        let limiter = RateLimiter::new(quota, state.clone(), Given);
-        Self { limiter, state, rate: Rate { cell, burst: burst.get() } }
+        let inner = RateLimiter::new(quota, state.clone(), CallerClock);
+        Self { inner, state, rate: Rate { cell, burst: burst.get() } }
     }
 
-    /// Returns the state, for a successor to start from.
-    pub(crate) fn state(&self) -> State {
+    /// Returns the state for a successor.
+    pub(crate) fn state(&self) -> LimiterState {
         self.state.clone()
     }
 
-    /// Returns the rate that it lets through.
+    /// Returns the rate.
     pub(crate) fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// Takes one call, or says how long until one is free.
+    /// Takes one call.
+    ///
+    /// # Errors
+    /// The time until a call may pass.
     pub(crate) fn take(&self, now: Duration) -> Result<(), Duration> {
         NOW.set(now);
-        self.limiter.check().map_err(|not_until| not_until.wait_time_from(now))
+        self.inner.check().map_err(|not_until| not_until.wait_time_from(now))
     }
 
-    /// What is left, without taking any.
-    pub(crate) fn left(&self, now: Duration) -> Left {
+    /// Returns the calls left, and takes none.
+    pub(crate) fn left(&self, now: Duration) -> Remaining {
         let full_in = self.state.at_rest().saturating_sub(now);
         let Rate { cell, burst } = self.rate;
         let room = (cell * burst).saturating_sub(full_in);
         let calls = u32::try_from(room.as_nanos() / cell.as_nanos()).unwrap_or(u32::MAX);
-        Left { calls, full_in }
+        Remaining { calls, full_in }
     }
 }
 
@@ -131,37 +136,37 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_burst_then_the_rate() {
-        let limit = Limit::new(10, SECOND, 5, State::default());
+    fn burst_passes_at_once_then_the_rate() {
+        let limit = Limiter::new(10, SECOND, 5, LimiterState::default());
         let at = |ms| Duration::from_millis(ms);
         let passed = (0..20).filter(|_| limit.take(at(1000)).is_ok()).count();
         assert_eq!(passed, 5, "20 calls against a burst of 5");
         assert_eq!(limit.take(at(1000)), Err(at(100)));
-        assert_eq!(limit.left(at(1000)), Left { calls: 0, full_in: at(500) });
+        assert_eq!(limit.left(at(1000)), Remaining { calls: 0, full_in: at(500) });
         assert_eq!(limit.take(at(1099)), Err(at(1)));
         assert_eq!(limit.take(at(1100)), Ok(()));
-        assert_eq!(limit.left(at(1350)), Left { calls: 2, full_in: at(250) });
-        assert_eq!(limit.left(at(9000)), Left { calls: 5, full_in: Duration::ZERO });
+        assert_eq!(limit.left(at(1350)), Remaining { calls: 2, full_in: at(250) });
+        assert_eq!(limit.left(at(9000)), Remaining { calls: 5, full_in: Duration::ZERO });
     }
 
     #[test]
-    fn a_successor_goes_on_where_its_predecessor_was() {
-        let old = Limit::new(1, SECOND, 5, State::default());
+    fn successors_continue_the_state() {
+        let old = Limiter::new(1, SECOND, 5, LimiterState::default());
         while old.take(SECOND).is_ok() {}
-        let new = Limit::new(1, SECOND, 10, old.state());
+        let new = Limiter::new(1, SECOND, 10, old.state());
         assert_eq!(new.left(SECOND).calls, 5, "the five that were taken count against the ten");
         assert!(old.take(SECOND).is_err());
     }
 
     proptest! {
-        /// Never more than burst + rate × time, whatever the pattern of calls.
+        /// At most burst + rate × time calls pass, in any pattern.
         #[test]
-        fn never_above_burst_and_rate(
+        fn passes_at_most_burst_plus_rate(
             rate in 1_u32..50,
             burst in 1_u32..50,
             steps in prop::collection::vec(0_u64..200, 1..200),
         ) {
-            let limit = Limit::new(rate, SECOND, burst, State::default());
+            let limit = Limiter::new(rate, SECOND, burst, LimiterState::default());
             let mut now = Duration::ZERO;
             let mut passed = 0_u128;
             for step in steps {

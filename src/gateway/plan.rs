@@ -1,4 +1,4 @@
-//! What a plan allows, and what a call costs: functions of the settings and the query, without state.
+//! The permissions of a plan and the price of a call: stateless functions of settings and query.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use crate::config::{Config, Plan, Units};
 use crate::error::Error;
 use crate::methods::{AnyMethod, Commitment, Forwarded, Query};
 
-/// The most accounts that a node takes in one list.
+/// The most accounts that a node accepts in one list.
 const FULL_LIST: u64 = 100;
 
-/// The plans by name, shared by all keys that have them.
+/// The plans by name, shared by their keys.
 pub(crate) type Plans = BTreeMap<String, Arc<PlanTerms>>;
 
 /// A plan as its keys share it.
@@ -18,21 +18,22 @@ pub(crate) type Plans = BTreeMap<String, Arc<PlanTerms>>;
 pub(crate) struct PlanTerms {
     pub(crate) name: String,
     pub(crate) plan: Plan,
-    /// `RateLimit-Policy`, which is the same for every answer.
+    /// The value of the `RateLimit-Policy` header.
     pub(crate) policy: String,
 }
 
-/// The plans of `config`.
+/// Returns the plans of `config`.
 pub(crate) fn plans(config: &Config) -> Plans {
     let terms = |(name, plan): (&String, &Plan)| {
-        // Digits and ASCII words only: it is a header's value.
+        // The name may be written into a header, because it is ASCII.
         (name.clone(), Arc::new(PlanTerms { name: name.clone(), plan: plan.clone(), policy: policy(plan) }))
     };
     config.plans.iter().map(terms).collect()
 }
 
-/// `"rate";q=200;w=2, "day";q=1000000;w=86400`: so much in so many seconds. Months differ in length, and name none.
-/// The form is that of draft-ietf-httpapi-ratelimit-headers-10.
+/// Formats `RateLimit-Policy`: `"rate";q=200;w=2, "day";q=1000000;w=86400` means 200 calls in 2 seconds and a
+/// million units a day. Months differ in length, so they have no `w`. Source:
+/// draft-ietf-httpapi-ratelimit-headers-10.
 fn policy(plan: &Plan) -> String {
     let rate = format!("\"rate\";q={};w={}", plan.burst, plan.burst.div_ceil(plan.rps));
     let day = plan.daily_units.map(|quota| format!("\"day\";q={quota};w=86400"));
@@ -40,7 +41,7 @@ fn policy(plan: &Plan) -> String {
     [Some(rate), day, month].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Whether `plan` allows the call; `methods` is the key's own list, which narrows the plan's.
+/// Checks that `plan` allows the call. `methods` is the key's own list, which restricts the plan's.
 pub(crate) fn admit(plan: &Plan, methods: Option<&[AnyMethod]>, query: &Query) -> Result<(), Error> {
     admit_by_name(plan, methods, AnyMethod::Own(query.method()), query.commitment())?;
     if let (Some(limit), Query::Accounts(accounts)) = (plan.max_accounts, query)
@@ -52,7 +53,7 @@ pub(crate) fn admit(plan: &Plan, methods: Option<&[AnyMethod]>, query: &Query) -
     Ok(())
 }
 
-/// Whether `plan` and the key's own list allow a call that is forwarded.
+/// Checks that `plan` and the key's own list allow a passthrough call.
 pub(crate) fn admit_forwarded(
     plan: &Plan,
     methods: Option<&[AnyMethod]>,
@@ -79,22 +80,22 @@ fn admit_by_name(
     Ok(())
 }
 
-/// What a forwarded call costs, in units.
+/// Returns the price of a passthrough call, in units.
 pub(crate) fn forwarded_units(units: &Units, call: &Forwarded) -> f64 {
     f64::from(u32::try_from(units.by_further[call.method.index()]).unwrap_or(u32::MAX))
 }
 
-/// What one call costs, in units; a fraction where a hit costs a fraction.
+/// Returns the price of a call, in units. Fractional if the price of hits is a fraction.
 ///
-/// The price of getMultipleAccounts is that of a full list, of which a shorter one pays its part, rounded up to a whole
-/// unit: the price as written is the most that any call costs, which the checks of quotas rely on.
+/// The configured price of getMultipleAccounts is that of a full list. A shorter list pays its part, rounded up to
+/// a whole unit. No call costs more than its configured price; the checks of quotas rely on that.
 pub(crate) fn units(units: &Units, query: &Query, hit: bool) -> f64 {
     let mut price = units.by_method[query.method().index()];
     if let Query::Accounts(accounts) = query {
         let part = (accounts.pubkeys.len() as u64).clamp(1, FULL_LIST);
         price = (price * part).div_ceil(FULL_LIST);
     }
-    // Prices end at a million, far below what an f64 holds exactly.
+    // The maximum price is a million, which an f64 holds exactly.
     let price = f64::from(u32::try_from(price).unwrap_or(u32::MAX));
     if hit { price * units.hit_factor } else { price }
 }
@@ -115,7 +116,7 @@ mod tests {
     const SAMPLES: Query = Query::Samples(SamplesQuery { limit: 720 });
 
     #[test]
-    fn a_plan_allows_methods_commitments_and_lengths() {
+    fn plans_restrict_methods_commitments_and_list_lengths() {
         let any = "127.0.0.1:0".parse().unwrap();
         let all = crate::config::Config::dev(any, any, vec![]).plans["dev"].clone();
         let narrow = Plan {
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_may_cost_less() {
+    fn hits_cost_their_factor() {
         let prices =
             Units { by_method: [10, 5, 1, 5, 1, 1, 1, 1], by_further: [1; Further::COUNT], hit_factor: 0.25 };
         let query = accounts(100, Commitment::Finalized);
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_accounts_costs_its_part_of_a_full_one() {
+    fn account_lists_cost_their_part() {
         let rows = [
             (5, 0, 1.0),
             (5, 1, 1.0),

@@ -1,4 +1,4 @@
-//! Who is calling: a key with its plan, its limits and what it has used. One for each key, shared by its requests.
+//! The caller of a request: a key with its plan, limits and usage. All requests of a key share one principal.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -8,58 +8,58 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::clock::Clock;
+use super::clock::WallClock;
 use super::keys::KeyHash;
 use super::keys::scope::Scope;
 use super::lease::Lease;
-use super::limit::{Left, Limit, State};
+use super::limit::{Limiter, LimiterState, Remaining};
 use super::plan::{self, PlanTerms};
 use super::quota::{Period, Used};
-use super::seen::{Seen, Shown};
 use super::share::{Share, SharePermit, SharedBytes};
+use super::slot_floor::{ShownSlots, SlotFloor};
 use crate::config::Units;
 use crate::error::Error;
 use crate::methods::{Forwarded, Query};
 use crate::pool::Caller;
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
 
-/// The id of whoever calls in open mode.
+/// The id of every caller in open mode.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
-/// The caller of a request, and what the caller may do.
+/// The caller of a request and its permissions.
 pub struct Principal {
     pub(crate) id: Arc<str>,
     pub(crate) validity: KeyValidity,
-    /// The limits; none in open mode without a plan.
+    /// The plan and its limits. `None` in open mode without a plan.
     pub(crate) limits: Option<PlanLimits>,
-    /// Most calls in a batch.
+    /// The most calls in a batch.
     pub(crate) max_batch: usize,
     /// The prices of calls.
     pub(crate) units: Arc<Units>,
-    pub(crate) clock: Arc<Clock>,
+    pub(crate) clock: Arc<WallClock>,
     pub(crate) metrics: OnceLock<Arc<KeyMetrics>>,
-    /// The source of `metrics`, once there is one.
+    /// The registry that `metrics` comes from, once it is set.
     pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
 }
 
-/// The limits of one key or client address. Each limiter owns its state, and a successor shares it.
+/// The limits of one key or client address. Each limiter shares its state with its successor after a reload.
 #[derive(Debug)]
 pub(crate) struct PlanLimits {
     pub(crate) terms: Arc<PlanTerms>,
-    rate: Limit,
-    /// The same rate over all gateways, where they have a store in common.
+    rate: Limiter,
+    /// The lease of the rate over all gateways, if a shared store is configured.
     lease: Option<Arc<Lease>>,
     used: Arc<Used>,
     share: Share,
-    /// Written only where the plan is `monotonic`.
-    seen: Seen,
+    /// The slots shown to this caller. Written only if the plan is `monotonic`.
+    shown: ShownSlots,
 }
 
-/// The secrets of a key, and when, from where and for what they hold.
+/// The secrets of a key, their validity, and the restrictions of the key.
 #[derive(Debug, Default)]
 pub(crate) struct KeyValidity {
     pub(crate) hash: KeyHash,
-    /// Secrets that were replaced, each with the time at which it ends.
+    /// The replaced secrets, each with the time at which it ends.
     pub(crate) previous: Vec<(KeyHash, Timestamp)>,
     pub(crate) expires: Option<Timestamp>,
     pub(crate) revoked: bool,
@@ -67,7 +67,7 @@ pub(crate) struct KeyValidity {
 }
 
 impl KeyValidity {
-    /// Returns the hashes of all secrets of the key.
+    /// Returns the hashes of all secrets.
     pub(crate) fn hashes(&self) -> impl Iterator<Item = KeyHash> {
         self.previous.iter().map(|(hash, _)| *hash).chain([self.hash])
     }
@@ -82,7 +82,7 @@ impl KeyValidity {
         if ended(self.expires) || ended(until) { Err(AuthFailure::Expired) } else { Ok(()) }
     }
 
-    /// Checks that the secret with this `hash` may be used now, from there.
+    /// Checks that the secret with this `hash` may be used now, from this address and origin.
     pub(crate) fn check(
         &self,
         hash: &KeyHash,
@@ -97,7 +97,7 @@ impl KeyValidity {
         if self.scope.addresses.as_ref().is_some_and(|list| !is_in(list)) {
             return Err(AuthFailure::Address);
         }
-        // Only browsers send an origin, and none of them can leave it out: without one it is no browser.
+        // Only browsers send an origin, and they always do. A request without one does not come from a web page.
         if let (Some(allowed), Some(origin)) = (&self.scope.origins, origin)
             && !allowed.iter().any(|known| known == origin)
         {
@@ -108,29 +108,29 @@ impl KeyValidity {
 }
 
 impl PlanLimits {
-    /// The limits of `terms`. They go on from `before`, the limits of the same holder before a reload; units go on in
-    /// `used` in any case.
+    /// Creates the limits of `terms`. They continue from `before`, the limits of the same holder before a reload.
+    /// Units continue from `used`.
     pub(crate) fn new(
         terms: Arc<PlanTerms>,
         before: Option<&Self>,
         used: Arc<Used>,
         lease: impl FnOnce() -> Option<Arc<Lease>>,
     ) -> Self {
-        let state = before.map_or_else(State::default, |before| before.rate.state());
-        let rate = Limit::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst, state);
+        let state = before.map_or_else(LimiterState::default, |before| before.rate.state());
+        let rate = Limiter::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst, state);
         let lease = before.and_then(|before| before.lease.clone()).or_else(lease);
         let share = before.map_or_else(Share::default, |before| before.share.clone());
-        let seen = before.map_or_else(Seen::default, |before| before.seen.clone());
-        Self { terms, rate, lease, used, share, seen }
+        let shown = before.map_or_else(ShownSlots::default, |before| before.shown.clone());
+        Self { terms, rate, lease, used, share, shown }
     }
 
     /// Forgets the slots that were shown.
-    pub(crate) fn forget_shown(&self) {
-        self.seen.forget();
+    pub(crate) fn forget_shown_slots(&self) {
+        self.shown.forget();
     }
 
-    /// Takes one call of the rate: of that over all gateways, where there is such, and of this gateway's own, which
-    /// holds in any case. What the one gives and the other does not is given back.
+    /// Takes one call from the shared rate, if there is one, and from this gateway's own. If the own rate refuses,
+    /// the shared call is given back.
     fn take(&self, steady: Duration) -> Result<(), Duration> {
         let Some(lease) = &self.lease else { return self.rate.take(steady) };
         let counts = lease.take(self.rate.rate(), steady)?;
@@ -141,19 +141,20 @@ impl PlanLimits {
         })
     }
 
-    /// Returns what is used of the quotas.
+    /// Returns the usage in the quota windows.
     pub(crate) fn used(&self) -> &Used {
         &self.used
     }
 
-    /// What is left of the rate.
-    pub(crate) fn left(&self, steady: Duration) -> Left {
+    /// Returns the calls left of the rate: the lower of the shared rate and the gateway's own.
+    pub(crate) fn left(&self, steady: Duration) -> Remaining {
         let own = self.rate.left(steady);
         let shared = self.lease.as_ref().and_then(|lease| lease.left(self.rate.rate(), steady));
-        Left { calls: shared.map_or(own.calls, |shared| shared.min(own.calls)), ..own }
+        Remaining { calls: shared.map_or(own.calls, |shared| shared.min(own.calls)), ..own }
     }
 
-    /// The quota that is used up, if one is, and how long until its window ends. The longer wait is named.
+    /// Returns the exhausted quota and the time until its window ends. If both are exhausted, returns the monthly
+    /// one.
     fn exhausted(&self, wall: impl Fn() -> Timestamp) -> Option<(LimitReason, u64, Duration)> {
         let (daily, monthly) = (self.terms.plan.daily_units, self.terms.plan.monthly_units);
         if daily.is_none() && monthly.is_none() {
@@ -170,40 +171,40 @@ impl PlanLimits {
 }
 
 impl Principal {
-    /// The key's id, as it stands in logs and metrics; no secret.
+    /// Returns the key's id for logs and metrics. Not secret.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Most calls in a batch: the plan's bound or the server's, whichever is lower.
+    /// Returns the most calls in a batch: the lower bound of plan and server.
     pub fn max_batch(&self) -> usize {
         self.max_batch
     }
 
-    /// Whether `Cache-Control: no-cache` is obeyed.
+    /// Returns true if the caller may bypass the cache with `Cache-Control: no-cache`.
     pub fn bypass_cache(&self) -> bool {
         self.limits.as_ref().is_some_and(|limits| limits.terms.plan.bypass_cache)
     }
 
-    /// Returns the caller as the pool tells callers apart, the same after a reload.
+    /// Returns the identity by which the pool tells callers apart. Stays the same after a reload.
     pub fn caller(&self) -> Caller {
         self.limits.as_ref().map_or_else(Caller::default, |limits| Caller::numbered(limits.share.holder()))
     }
 
-    /// One place in flight, if `free` are free and it is within this key's share of them (`gateway::share`). Without a
-    /// plan nobody is told apart, and whoever comes gets what is free.
+    /// Takes an in-flight permit out of `free` ones, if that is within the key's fair share. A caller without a
+    /// plan has no share and takes any free permit.
     pub fn hold(&self, free: usize) -> Option<SharePermit> {
-        self.limits.as_ref().map_or_else(|| SharePermit::of_nobody(free), |limits| limits.share.hold(free))
+        self.limits.as_ref().map_or_else(|| SharePermit::uncounted(free), |limits| limits.share.hold(free))
     }
 
-    /// So many bytes of answers on their way out, if they are within this key's share when `free` are free. Without a plan
-    /// nobody is told apart.
+    /// Counts `bytes` of outgoing answers out of `free` ones, if that is within the key's fair share. A caller
+    /// without a plan is not counted.
     pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<SharedBytes> {
-        let Some(limits) = &self.limits else { return Some(SharedBytes::of_nobody()) };
+        let Some(limits) = &self.limits else { return Some(SharedBytes::uncounted()) };
         limits.share.hold_bytes(bytes, free)
     }
 
-    /// Whether the plan and the key allow this call.
+    /// Checks that the plan and the key allow this call.
     ///
     /// # Errors
     /// [`Error::Forbidden`], naming the method, commitment or number of accounts.
@@ -213,8 +214,8 @@ impl Principal {
         plan::admit(&limits.terms.plan, methods, query)
     }
 
-    /// The call as it may go to a node, if the plan and the key allow it. Where the plan names commitments, only the one
-    /// that was judged is in it.
+    /// Checks that the plan and the key allow a passthrough call, and returns the call to send. If the plan
+    /// restricts commitments, the call is rewritten to hold only the commitment that was checked.
     ///
     /// # Errors
     /// [`Error::Forbidden`], naming the method or commitment.
@@ -226,10 +227,10 @@ impl Principal {
         Ok(if plan.commitments.is_some() { call.canonical() } else { call })
     }
 
-    /// Takes one call of the rate, and sees whether there are units left; they are booked afterwards.
+    /// Takes one call from the rate and checks that quota is left. Units are booked after the answer.
     ///
     /// # Errors
-    /// [`Error::Limited`], naming the limit and when to come back.
+    /// [`Error::Limited`], naming the limit and the time to wait.
     pub fn take(&self, now: Instant) -> Result<(), Error> {
         let Some(limits) = &self.limits else { return Ok(()) };
         if let Some((reason, quota, ends_in)) = limits.exhausted(|| self.clock.wall(now)) {
@@ -241,18 +242,18 @@ impl Principal {
             .map_err(|wait| self.limited(LimitReason::Rate, format!("{per_second} calls a second"), wait))
     }
 
-    /// Takes one call of the rate, if one is left, for what is refused in any case.
+    /// Counts a refused call towards the rate, if a call is left.
     pub fn note_call(&self, now: Instant) {
         if let Some(limits) = &self.limits {
             let _ = limits.take(self.clock.steady(now));
         }
     }
 
-    /// What this caller has been shown at the query's commitment, where the plan is `monotonic`; the answer's slot is
-    /// noted there. `None` too for answers that show no slot.
-    pub fn shown(&self, query: &Query) -> Option<Shown> {
+    /// Returns the lowest slot that this caller may be shown, if the plan is `monotonic`. `None` also for a query
+    /// whose answer has no context slot.
+    pub fn slot_floor(&self, query: &Query) -> Option<SlotFloor> {
         let limits = self.limits.as_ref().filter(|limits| limits.terms.plan.monotonic)?;
-        query.commitment().filter(|_| query.has_context()).map(|commitment| limits.seen.at(commitment))
+        query.commitment().filter(|_| query.has_context()).map(|commitment| limits.shown.at(commitment))
     }
 
     fn limited(&self, reason: LimitReason, limit: String, retry_after: Duration) -> Error {
@@ -262,14 +263,16 @@ impl Principal {
         Error::Limited { limit, reason: reason.as_str(), retry_after }
     }
 
-    /// Books a call that is not answered yet, once it is told whether the answer is a hit; its caller may have gone by then.
+    /// Returns the charge of a call in progress. The charge is called with true for a hit, even if the caller has
+    /// gone.
     pub fn charge_on_landing(self: &Arc<Self>, query: &Query) -> impl FnOnce(bool) + Send + Sync + use<> {
         let (principal, hit, miss) =
             (Arc::clone(self), plan::units(&self.units, query, true), plan::units(&self.units, query, false));
         move |is_hit| principal.book(if is_hit { hit } else { miss })
     }
 
-    /// Books what a call that was paid as a hit costs more, once it is told that its next answer is none.
+    /// Returns the surcharge of a call charged as a hit. The surcharge is called with false if a miss had to answer
+    /// it.
     pub fn charge_hit_anew_on_landing(
         self: &Arc<Self>,
         query: &Query,
@@ -283,17 +286,17 @@ impl Principal {
         }
     }
 
-    /// Returns true if what is booked counts towards anything: the caller has a plan.
+    /// Returns true if the caller has a plan, so that its charges count.
     pub fn has_plan(&self) -> bool {
         self.limits.is_some()
     }
 
-    /// Books what a forwarded call cost.
+    /// Charges a passthrough call.
     pub fn charge_forwarded(&self, call: &Forwarded) {
         self.book(plan::forwarded_units(&self.units, call));
     }
 
-    /// Books units.
+    /// Books `units` in the quota windows and the metrics.
     pub(crate) fn book(&self, units: f64) {
         let wall = self.clock.wall(Instant::now());
         if let Some(limits) = &self.limits {
@@ -304,7 +307,7 @@ impl Principal {
         }
     }
 
-    /// Counts a call that has ended.
+    /// Counts a finished call.
     pub fn count(&self, metrics: &Metrics, outcome: Outcome) {
         self.metrics.get_or_init(|| metrics.key(&self.id)).requests.at(outcome).inc();
     }
@@ -314,13 +317,13 @@ impl Principal {
         Some(self.metrics.get_or_init(|| registry.key(&self.id)))
     }
 
-    /// `RateLimit-Policy`: what there is. Nothing without limits.
+    /// Returns the value of `RateLimit-Policy`. `None` without limits.
     pub fn policy(&self) -> Option<&str> {
         self.limits.as_ref().map(|limits| &*limits.terms.policy)
     }
 
-    /// Writes `RateLimit`, what is left of that at `now`, at the end of `out`: `"rate";r=199;t=1, "day";r=999990;t=3600`,
-    /// so much is left, until all is there again in so many seconds.
+    /// Appends the value of `RateLimit` to `out`: `"rate";r=199;t=1, "day";r=999990;t=3600`. `r` is what is left at
+    /// `now`; `t` is the number of seconds until all of it is free again.
     pub fn write_left(&self, out: &mut Vec<u8>, now: Instant) {
         let Some(limits) = &self.limits else { return };
         let mut write = |before: &str, left: u64, until: Duration| {
@@ -354,12 +357,12 @@ impl std::fmt::Debug for Principal {
     }
 }
 
-/// Whole seconds, rounded up: at the time named it is true.
+/// Returns whole seconds, rounded up, so that waiting for them suffices.
 pub(crate) fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Whole units, rounded up.
+/// Returns whole units, rounded up.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,7 +1,7 @@
-//! How much: units used in this UTC day and month, one word each, kept over a restart in a file.
+//! Quotas: units used in the current UTC day and month, kept in a file over restarts.
 //!
-//! Booked after the answer, so a quota may be overshot by the calls in flight. A window that ended is not reset by
-//! anybody: it is seen to be another one by whoever looks next.
+//! Units are booked after the answer, so calls in flight may exceed a quota. No task resets a window; a reader sees
+//! from its number that it has ended.
 
 mod ledger;
 
@@ -17,30 +17,30 @@ use crate::shared::limits::{Booked, Booking};
 pub(crate) use ledger::Ledger;
 pub use ledger::UsageError;
 
-/// Units are counted in thousandths, since a hit may cost a fraction.
+/// The resolution of units: thousandths, because a hit may cost a fraction.
 const THOUSANDTHS: f64 = 1000.0;
 
-/// A day or a month, numbered from 1970; 65,536 days reach to 2149.
-type Number = u16;
+/// The number of a day or month since 1970. Days fit until 2149.
+type WindowNumber = u16;
 
-/// The day and the month of a moment, in UTC.
+/// The UTC day and month of a point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Period {
-    day: Number,
-    month: Number,
+    day: WindowNumber,
+    month: WindowNumber,
     date: Date,
 }
 
 impl Period {
-    /// The period that `wall` lies in.
+    /// Returns the period that contains `wall`.
     pub(crate) fn of(wall: Timestamp) -> Self {
         let date = Offset::UTC.to_datetime(wall).date();
         let months = i32::from(date.year() - 1970) * 12 + i32::from(date.month()) - 1;
-        let number = |n: i64| Number::try_from(n.max(0)).unwrap_or(Number::MAX);
+        let number = |n: i64| WindowNumber::try_from(n.max(0)).unwrap_or(WindowNumber::MAX);
         Self { day: number(wall.as_second().div_euclid(86_400)), month: number(months.into()), date }
     }
 
-    /// Until the day ends, and until the month ends.
+    /// Returns the time until the day ends and until the month ends.
     pub(crate) fn ends_in(wall: Timestamp) -> (Duration, Duration) {
         let date = Offset::UTC.to_datetime(wall).date();
         let until = |end: Option<Date>| {
@@ -53,47 +53,48 @@ impl Period {
     }
 }
 
-/// The use in one window: its number in the upper 16 bits, thousandths of units in the lower 48 (2.8e11 units).
+/// The usage in one window: the window's number in the upper 16 bits, thousandths of units in the lower 48 (2.8e11
+/// units).
 #[derive(Debug, Default)]
 struct Window(AtomicU64);
 
 const USED: u64 = (1 << 48) - 1;
 
 impl Window {
-    fn at(number: Number, used: u64) -> Self {
+    fn at(number: WindowNumber, used: u64) -> Self {
         Self(AtomicU64::new(u64::from(number) << 48 | used.min(USED)))
     }
 
-    /// What was used in window `number`.
-    fn used(&self, number: Number) -> u64 {
+    /// Returns the thousandths used in window `number`.
+    fn used(&self, number: WindowNumber) -> u64 {
         Self::seen(self.0.load(Ordering::Relaxed), number).1
     }
 
-    /// Adds to window `number`.
-    fn add(&self, number: Number, thousandths: u64) {
+    /// Adds `thousandths` to window `number`.
+    fn add(&self, number: WindowNumber, thousandths: u64) {
         let add = |word| {
             let (number, used) = Self::seen(word, number);
             Some(u64::from(number) << 48 | used.saturating_add(thousandths).min(USED))
         };
-        // Infallible: the closure always gives a value.
+        // Infallible: the closure always returns a value.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Raises window `number` to `used`, if it is lower.
-    fn at_least(&self, number: Number, used: u64) {
+    /// Raises the usage of window `number` to at least `used`.
+    fn at_least(&self, number: WindowNumber, used: u64) {
         let raise = |word| {
             let (number, known) = Self::seen(word, number);
             Some(u64::from(number) << 48 | known.max(used).min(USED))
         };
-        // Infallible: the closure always gives a value.
+        // Infallible: the closure always returns a value.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
     }
 
-    /// The window that `word` stands for when it is `number` by the clock. A clock that went back by one window does
-    /// not give a quota away a second time; one that is further off was wrong before, and is believed now.
-    fn seen(word: u64, number: Number) -> (Number, u64) {
-        // Truncation is the point: the upper 16 bits alone.
-        let known = (word >> 48) as Number;
+    /// Decodes `word` when the clock says `number`. A clock that went back by one window does not restore the
+    /// quota. A clock that jumped further is believed, because it was wrong before.
+    fn seen(word: u64, number: WindowNumber) -> (WindowNumber, u64) {
+        // Truncation to the upper 16 bits is intended.
+        let known = (word >> 48) as WindowNumber;
         if known == number || known.checked_sub(1) == Some(number) {
             (known, word & USED)
         } else {
@@ -102,83 +103,83 @@ impl Window {
     }
 }
 
-/// What of a key's use the shared store has still to hear of.
+/// The units of a key that are not booked in the shared store yet.
 #[derive(Debug, Default)]
-struct Unshared {
-    /// Thousandths of units that wait.
+struct PendingUnits {
+    /// The thousandths of units to book.
     waiting: AtomicU64,
-    /// The booking under way.
-    attempt: Mutex<Attempt>,
-    /// Whether somebody wants to know what others have booked.
+    /// The booking in progress.
+    attempt: Mutex<BookingAttempt>,
+    /// True if a reader wants to know the totals of all gateways.
     wanted: AtomicBool,
 }
 
-/// A booking: the same until the store has answered, so that it counts once however often it is sent.
+/// A booking. Repeated unchanged until the store has answered, so that it counts once.
 #[derive(Debug, Default)]
-struct Attempt {
+struct BookingAttempt {
     open: bool,
     number: u64,
     units: u64,
 }
 
-impl Unshared {
-    fn attempt(&self) -> MutexGuard<'_, Attempt> {
+impl PendingUnits {
+    fn attempt(&self) -> MutexGuard<'_, BookingAttempt> {
         self.attempt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What one key has used; by itself in a ledger of its own, as of an address, which is not kept.
+/// The usage of one key, or of one client address, which no ledger keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     day: Window,
     month: Window,
-    /// Set by every booking; shared by all keys of a ledger.
+    /// Set by every booking and shared by all keys of a ledger.
     dirty: Arc<AtomicBool>,
-    /// What the shared store does not know yet, where there is one.
-    unshared: OnceLock<Arc<Unshared>>,
+    /// The units to book in the shared store, if one is configured.
+    pending: OnceLock<Arc<PendingUnits>>,
 }
 
 impl Used {
-    /// Adds to both windows.
+    /// Adds `units` to both windows.
     pub(crate) fn book(&self, period: Period, units: f64) {
         let thousandths = thousandths(units);
         self.day.add(period.day, thousandths);
         self.month.add(period.month, thousandths);
-        if let Some(unshared) = self.unshared.get() {
-            unshared.waiting.fetch_add(thousandths, Ordering::AcqRel);
+        if let Some(pending) = self.pending.get() {
+            pending.waiting.fetch_add(thousandths, Ordering::AcqRel);
         }
         if !self.dirty.load(Ordering::Relaxed) {
             self.dirty.store(true, Ordering::Relaxed);
         }
     }
 
-    /// What is to be booked in the shared store: what an earlier attempt may or may not have, else all that waits.
+    /// Returns the next booking in the shared store: the unanswered one again, or all pending units.
     pub(crate) fn booking(&self, period: Period, who: u64) -> Booking {
         let mut booking =
             Booking { windows: [period.day, period.month], units: 0, known: [0; 2], who, number: 0 };
-        let Some(unshared) = self.unshared.get() else { return booking };
-        let mut attempt = unshared.attempt();
+        let Some(pending) = self.pending.get() else { return booking };
+        let mut attempt = pending.attempt();
         if !attempt.open {
-            *attempt = Attempt {
+            *attempt = BookingAttempt {
                 open: true,
                 number: attempt.number + 1,
-                units: unshared.waiting.swap(0, Ordering::AcqRel),
+                units: pending.waiting.swap(0, Ordering::AcqRel),
             };
         }
         (booking.units, booking.number) = (attempt.units, attempt.number);
-        // What the store has been told: it may have forgotten it.
+        // The totals that the store should know. They restore a store that has lost them.
         let (day, month) = (self.day.used(period.day), self.month.used(period.month));
-        let untold = attempt.units + unshared.waiting.load(Ordering::Acquire);
+        let untold = attempt.units + pending.waiting.load(Ordering::Acquire);
         booking.known = [day.saturating_sub(untold), month.saturating_sub(untold)];
         booking
     }
 
-    /// It is booked: what others have booked counts here, too.
+    /// Applies the store's answer, which includes the units booked by other gateways.
     pub(crate) fn booked(&self, booking: &Booking, booked: &Booked) {
-        let Some(unshared) = self.unshared.get() else { return };
-        let mut attempt = unshared.attempt();
+        let Some(pending) = self.pending.get() else { return };
+        let mut attempt = pending.attempt();
         attempt.open = false;
-        let waiting = unshared.waiting.load(Ordering::Acquire);
+        let waiting = pending.waiting.load(Ordering::Acquire);
         for (at, window) in [&self.day, &self.month].into_iter().enumerate() {
             if booked.windows[at] == booking.windows[at] {
                 window.at_least(booked.windows[at], booked.units[at].saturating_add(waiting));
@@ -189,33 +190,33 @@ impl Used {
         }
     }
 
-    /// Whether the store is to hear of it, or it of the store.
+    /// Returns true if there are units to book, or if a reader wants to know the totals of all gateways.
     fn is_untold(&self) -> bool {
-        self.unshared.get().is_some_and(|unshared| {
-            unshared.wanted.swap(false, Ordering::Relaxed)
-                || unshared.waiting.load(Ordering::Relaxed) > 0
-                || unshared.attempt().open
+        self.pending.get().is_some_and(|pending| {
+            pending.wanted.swap(false, Ordering::Relaxed)
+                || pending.waiting.load(Ordering::Relaxed) > 0
+                || pending.attempt().open
         })
     }
 
-    /// Somebody looks: the next look should see what others have booked meanwhile.
+    /// Requests the totals of all gateways with the next look.
     pub(crate) fn wanted(&self) {
-        if let Some(unshared) = self.unshared.get() {
-            unshared.wanted.store(true, Ordering::Relaxed);
+        if let Some(pending) = self.pending.get() {
+            pending.wanted.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether nothing of it counts any more: its last day and month have ended, and the shared store knows all of it.
+    /// Returns true if both windows have ended and the shared store knows all units.
     pub(crate) fn is_over(&self, period: Period) -> bool {
-        let told = |unshared: &Arc<Unshared>| {
-            unshared.waiting.load(Ordering::Acquire) == 0 && !unshared.attempt().open
+        let is_booked = |pending: &Arc<PendingUnits>| {
+            pending.waiting.load(Ordering::Acquire) == 0 && !pending.attempt().open
         };
         self.day.used(period.day) == 0
             && self.month.used(period.month) == 0
-            && self.unshared.get().is_none_or(told)
+            && self.pending.get().is_none_or(is_booked)
     }
 
-    /// Units used in this day and this month.
+    /// Returns the units used in this day and this month.
     pub(crate) fn units(&self, period: Period) -> (f64, f64) {
         (units(self.day.used(period.day)), units(self.month.used(period.month)))
     }
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_roll_over_at_utc_midnight_and_month() {
+    fn windows_end_at_utc_midnight_and_month() {
         let used = Used::default();
         used.book(Period::of(at("2026-11-29T23:59:59.999Z")), 2.5);
         check(&used, "2026-11-29T00:00:00Z", 2.5, 2.5);
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_gives_no_quota_twice() {
+    fn clock_jumps_restore_no_quota() {
         let used = Used::default();
         used.book(Period::of(at("2026-11-30T00:00:01Z")), 5.0);
         check(&used, "2026-11-29T23:59:59Z", 5.0, 5.0);
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_window_is_known_before() {
+    fn periods_know_their_end() {
         let (day, month) = Period::ends_in(at("2028-02-28T23:00:00Z"));
         assert_eq!((day.as_secs(), month.as_secs()), (3600, 3600 + 86_400));
     }

@@ -1,27 +1,25 @@
-//! A fair share of the places in flight, and of the bytes of answers on their way out: one key cannot take them all from
-//! the others.
-//!
-//! The rule is that of [`crate::fair`].
+//! The fair share of each key in the in-flight permits and in the bytes of outgoing answers, by the rule of
+//! [`crate::fair`]. No key can take everything from the others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::fair::{may_hold, may_hold_more};
 
-/// The share of one holder: a key, or a client address. Clones count together.
+/// The share of one holder: a key or a client address. Clones count together.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Share(Arc<Holding>);
+pub(crate) struct Share(Arc<Holdings>);
 
-/// The places and bytes that one holder has.
+/// The permits and bytes that one holder has taken.
 #[derive(Debug)]
-struct Holding {
+struct Holdings {
     holder: usize,
     places: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-impl Default for Holding {
-    /// Nothing held, by a new holder.
+impl Default for Holdings {
+    /// Creates a new holder that has taken nothing.
     fn default() -> Self {
         static HOLDERS: AtomicUsize = AtomicUsize::new(1);
         let holder = HOLDERS.fetch_add(1, Ordering::Relaxed);
@@ -30,19 +28,19 @@ impl Default for Holding {
 }
 
 impl Share {
-    /// Returns the number of the holder, which no other holder of this process has; never 0.
+    /// Returns the number of the holder, unique in this process and never 0.
     pub(crate) fn holder(&self) -> usize {
         self.0.holder
     }
 
-    /// Takes one more place, if that is within the share when `free` are free before it.
+    /// Takes one permit, if that is within the share. `free` counts the free permits, this one included.
     pub(crate) fn hold(&self, free: usize) -> Option<SharePermit> {
         let before = self.0.places.fetch_add(1, Ordering::Relaxed);
         let permit = SharePermit(Some(Arc::clone(&self.0)));
         may_hold_more(before, free).then_some(permit)
     }
 
-    /// Takes so many more bytes, if they are within the share when `free` are free before them.
+    /// Takes `bytes`, if that is within the share. `free` counts the free bytes, these included.
     pub(crate) fn hold_bytes(&self, bytes: usize, free: usize) -> Option<SharedBytes> {
         let before = self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         let held = SharedBytes { bytes, holding: Some(Arc::clone(&self.0)) };
@@ -50,16 +48,16 @@ impl Share {
     }
 }
 
-/// Bytes of a holder, given back on drop.
+/// Bytes taken by a holder and given back on drop.
 #[derive(Debug)]
 pub struct SharedBytes {
     bytes: usize,
-    holding: Option<Arc<Holding>>,
+    holding: Option<Arc<Holdings>>,
 }
 
 impl SharedBytes {
-    /// Bytes of a caller without a plan, whom nothing counts.
-    pub(crate) fn of_nobody() -> Self {
+    /// Returns the uncounted bytes of a caller without a plan.
+    pub(crate) fn uncounted() -> Self {
         Self { bytes: 0, holding: None }
     }
 }
@@ -72,13 +70,13 @@ impl Drop for SharedBytes {
     }
 }
 
-/// A place of a holder, given back on drop.
+/// A permit taken by a holder and given back on drop.
 #[derive(Debug)]
-pub struct SharePermit(Option<Arc<Holding>>);
+pub struct SharePermit(Option<Arc<Holdings>>);
 
 impl SharePermit {
-    /// Takes a place for a caller without a plan, if one is free.
-    pub(crate) fn of_nobody(free: usize) -> Option<Self> {
+    /// Takes a permit for a caller without a plan, if one is free.
+    pub(crate) fn uncounted(free: usize) -> Option<Self> {
         (free > 0).then_some(Self(None))
     }
 }
@@ -95,7 +93,7 @@ impl Drop for SharePermit {
 mod tests {
     use super::*;
 
-    /// What each of `keys` holds once all have asked for as much as they can get, in turn; and what is left free.
+    /// Lets `keys` holders take turns until none gets another permit. Returns the permits of each and those left.
     fn filled(keys: usize, places: usize) -> (Vec<usize>, usize) {
         let shares: Vec<_> = (0..keys).map(|_| Share::default()).collect();
         let mut held: Vec<Vec<SharePermit>> = (0..keys).map(|_| Vec::new()).collect();
@@ -113,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_want_everything_get_the_same_and_leave_something() {
+    fn greedy_keys_get_equal_shares_and_leave_some() {
         for (keys, places, each, left) in [
             (1, 10_000, 8_889, 1_111),
             (2, 10_000, 4_706, 588),
@@ -128,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_holds_eight_times_the_bytes_that_are_free() {
+    fn one_key_takes_eight_times_the_free_bytes() {
         let (hog, other) = (Share::default(), Share::default());
         let held = hog.hold_bytes(800, 900);
         assert!(held.is_some() && hog.hold_bytes(1, 100).is_none());
@@ -138,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_too_much_gives_back_before_it_gets_more() {
+    fn holders_above_their_share_get_nothing_more() {
         let (hog, other) = (Share::default(), Share::default());
         let mut held: Vec<_> = (0..18).map(|taken| hog.hold(20 - taken)).collect();
         assert!(held.iter().all(Option::is_some) && hog.hold(2).is_none());

@@ -1,4 +1,4 @@
-//! The keys and plans in force, made from the configuration and the key file, and then never changed.
+//! An immutable snapshot of the keys and plans in force, built from the configuration and the key file.
 
 use std::io;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use super::GatewayError;
 use super::address::PerAddress;
 use super::keys::{self, KeyFileError, KeyHash};
-use super::limit::Limit;
+use super::limit::Limiter;
 use super::plan::{self, PlanTerms, Plans};
 use super::principal::{KeyValidity, Principal};
-use super::table::{KeyTableContext, Table};
+use super::table::{KeyTable, KeyTableContext};
 use crate::config::watch::Watched;
 use crate::config::{AuthMode, Config};
 
@@ -21,21 +21,21 @@ pub(crate) struct KeySnapshot {
     pub(crate) context: KeyTableContext,
     pub(crate) dev_key: Option<String>,
     pub(crate) failed_per_minute: u32,
-    pub(crate) failed: Arc<PerAddress<Limit>>,
+    pub(crate) failed: Arc<PerAddress<Limiter>>,
 }
 
-/// The callers that are let in.
+/// The callers that are accepted.
 pub(crate) enum AccessMode {
-    /// Holders of a key of the table.
-    Keys(Table),
-    /// Everybody, without limits.
+    /// Holders of a key in the table.
+    Keys(KeyTable),
+    /// Everyone, without limits.
     Open(Arc<Principal>),
-    /// Everybody, each client address with the plan's limits.
+    /// Everyone, with the plan's limits for each client address.
     OpenPlan(Arc<PlanTerms>, Arc<PerAddress<Principal>>),
 }
 
 impl KeySnapshot {
-    /// Returns a snapshot with other keys, and all else as here.
+    /// Returns a copy of this snapshot with other keys.
     pub(crate) fn with_keys(&self, keys: Vec<keys::Key>) -> Self {
         Self {
             plans: self.plans.clone(),
@@ -53,23 +53,24 @@ impl KeySnapshot {
         }
     }
 
-    /// Returns the keys, if callers need one.
-    pub(crate) fn table(&self) -> Option<&Table> {
+    /// Returns the key table, if callers need a key.
+    pub(crate) fn table(&self) -> Option<&KeyTable> {
         if let AccessMode::Keys(table) = &self.access { Some(table) } else { None }
     }
 
     /// Returns the number of keys in force.
     pub(crate) fn keys(&self) -> usize {
-        self.table().map_or(0, Table::len)
+        self.table().map_or(0, KeyTable::len)
     }
 
-    /// Returns the number of keys in force that are of the key file.
+    /// Returns the number of keys in force that come from the key file.
     pub(crate) fn keys_of_file(&self) -> usize {
         self.keys().saturating_sub(usize::from(self.dev_key.is_some()))
     }
 }
 
-/// Returns the snapshot of `config`, which goes on from `old`, and the key file to watch, which `read` reads.
+/// Builds the snapshot of `config`, which continues from `old`, and reads the key file with `read`. Returns the
+/// file to watch as well.
 pub(crate) fn take_snapshot(
     config: &Config,
     context: KeyTableContext,
@@ -108,10 +109,10 @@ fn table(
     plans: &Plans,
     old: Option<&KeySnapshot>,
     context: &KeyTableContext,
-) -> Table {
-    let none = Table::default();
+) -> KeyTable {
+    let none = KeyTable::default();
     let old = old.and_then(KeySnapshot::table).unwrap_or(&none);
-    let mut table = Table::new(keys, plans, old, context);
+    let mut table = KeyTable::new(keys, plans, old, context);
     if let Some((key, terms)) = dev_key.and_then(|key| Some((key, plans.get(key)?))) {
         let validity = KeyValidity { hash: KeyHash::of(key), ..KeyValidity::default() };
         table.add(key, validity, terms, old, context);
@@ -119,8 +120,8 @@ fn table(
     table
 }
 
-/// Returns the keys of `text`, the content of the file at `path`, if it has changed. A blank file is refused while
-/// `in_force` keys are in force, because it may be about to be written.
+/// Parses `text`, the content of the key file at `path`. `None` if it has not changed. A blank file is refused
+/// while `in_force` keys are in force, because an editor may be about to write it.
 pub(crate) fn read_keys(
     text: io::Result<Option<String>>,
     path: &Path,
@@ -130,7 +131,7 @@ pub(crate) fn read_keys(
     let read = match text {
         Ok(None) => return Ok(None),
         Ok(Some(text)) if in_force > 0 && keys::is_blank(&text) => Err(vec![format!(
-            "is empty, and {in_force} keys of before are in force; write `key = []` to take all keys out"
+            "is empty while {in_force} keys are in force; write `key = []` to remove all keys"
         )]),
         Ok(Some(text)) => keys::parse(&text, |plan| plans.contains_key(plan)),
         Err(error) => Err(vec![format!("cannot be read: {}", error.kind())]),
@@ -138,7 +139,7 @@ pub(crate) fn read_keys(
     read.map(Some).map_err(|problems| KeyFileError { path: path.to_path_buf(), problems })
 }
 
-/// Everybody by `terms`; addresses go on with their limits where nothing has changed for them.
+/// Accepts everyone by `terms`. Addresses keep their limits unless a setting that concerns them has changed.
 fn open_plan(terms: &Arc<PlanTerms>, context: &KeyTableContext, old: Option<&KeySnapshot>) -> AccessMode {
     if let Some(KeySnapshot { access: AccessMode::OpenPlan(known, clients), context: before, .. }) = old
         && known.plan == terms.plan
@@ -150,16 +151,16 @@ fn open_plan(terms: &Arc<PlanTerms>, context: &KeyTableContext, old: Option<&Key
     AccessMode::OpenPlan(Arc::clone(terms), Arc::new(PerAddress::new()))
 }
 
-/// A key file that is missing at the start is waited for; one that goes missing takes no keys with it.
+/// Handles a missing key file: an error while keys are in force, a warning otherwise, because it may appear later.
 fn missing(path: &Path, in_force: usize) -> Result<(), KeyFileError> {
     if in_force > 0 {
-        let problems = vec![format!("is missing, and {in_force} keys of before are in force")];
+        let problems = vec![format!("is missing while {in_force} keys are in force")];
         return Err(KeyFileError { path: path.to_path_buf(), problems });
     }
     let path = path.display();
     tracing::warn!(
         keys_file = %path,
-        "there is no key file yet, so nobody can call; make a key: slotfront keys create --file {path} --name NAME"
+        "the key file does not exist yet, so every request is refused; create a key: slotfront keys create --file {path} --name NAME"
     );
     Ok(())
 }

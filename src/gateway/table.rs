@@ -1,9 +1,9 @@
-//! Every key by its hash: built whole from a key file, then never changed.
+//! The key table: an immutable map from key hashes to principals, built from the key file.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use super::clock::Clock;
+use super::clock::WallClock;
 use super::keys::{Key, KeyHash};
 use super::lease::{Lease, LeaseClient};
 use super::plan::{PlanTerms, Plans};
@@ -14,35 +14,35 @@ use crate::telemetry::Metrics;
 
 /// The keys in force.
 #[derive(Default)]
-pub(crate) struct Table {
-    /// All secrets, those included that were replaced and still hold.
+pub(crate) struct KeyTable {
+    /// All secrets, including replaced ones that are still valid.
     by_hash: HashMap<KeyHash, Arc<Principal>>,
     by_id: HashMap<Arc<str>, Arc<Principal>>,
 }
 
-/// The parts of principals that do not come from their keys.
+/// The parts of a principal that do not come from its key.
 #[derive(Clone)]
 pub(crate) struct KeyTableContext {
-    pub(crate) clock: Arc<Clock>,
+    pub(crate) clock: Arc<WallClock>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
     /// The server's bound on batches.
     pub(crate) max_batch: usize,
     /// The prices of calls.
     pub(crate) units: Arc<Units>,
-    /// The way to the shared store, if there is one.
+    /// The client of the shared store, if one is configured.
     pub(crate) lease_client: Option<Arc<LeaseClient>>,
 }
 
-impl Table {
-    /// The table of `keys`. A key that `old` knows goes on with its rate, the places that it holds, and the slots that it
-    /// was shown.
+impl KeyTable {
+    /// Builds the table of `keys`. A key that `old` has keeps its rate, the permits it holds and the slots it was
+    /// shown.
     pub(crate) fn new(keys: Vec<Key>, plans: &Plans, old: &Self, context: &KeyTableContext) -> Self {
         let mut table = Self::default();
         table.by_hash.reserve(keys.len());
         table.by_id.reserve(keys.len());
         for key in keys {
-            // The file was refused if a key names no plan.
+            // Unreachable: a file with an unknown plan is refused.
             let Some(terms) = plans.get(&key.plan) else { continue };
             let validity = KeyValidity {
                 hash: key.hash,
@@ -56,7 +56,7 @@ impl Table {
         table
     }
 
-    /// Adds the key `id`; one of the same id or the same hash gives way to it.
+    /// Adds the key `id`. Replaces a key of the same id or hash.
     pub(crate) fn add(
         &mut self,
         id: &str,
@@ -76,12 +76,12 @@ impl Table {
         self.by_id.insert(id, principal);
     }
 
-    /// Returns the key with this hash, which may have ended.
+    /// Returns the key with this hash, which may have expired.
     pub(crate) fn get(&self, hash: &KeyHash) -> Option<&Arc<Principal>> {
         self.by_hash.get(hash)
     }
 
-    /// Returns the key of this id, revoked or not.
+    /// Returns the key with this id, which may be revoked.
     pub(crate) fn named(&self, id: &str) -> Option<&Principal> {
         self.by_id.get(id).map(|principal| &**principal)
     }
@@ -98,12 +98,12 @@ impl Table {
 }
 
 impl KeyTableContext {
-    /// Returns the rate of `holder` over all gateways, if they have a store in common.
+    /// Creates the lease of `holder`, if a shared store is configured.
     pub(crate) fn lease(&self, holder: &str) -> Option<Arc<Lease>> {
         self.lease_client.as_ref().map(|client| Lease::new(holder.to_owned(), client))
     }
 
-    /// Returns a caller without a key.
+    /// Creates a caller without a key.
     pub(crate) fn anonymous(&self, limits: Option<PlanLimits>) -> Principal {
         self.principal(Arc::from(ANONYMOUS), KeyValidity::default(), limits)
     }

@@ -1,4 +1,4 @@
-//! The door as a request meets it.
+//! Tests of the gateway as a request uses it.
 
 mod key_file;
 mod reload;
@@ -13,12 +13,12 @@ use crate::methods::{Method, Query};
 const CLIENT: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)));
 
 /// A directory with a key file, and a configuration that names it.
-struct Site {
+struct TestKeys {
     dir: tempfile::TempDir,
     config: Config,
 }
 
-impl Site {
+impl TestKeys {
     fn new() -> Self {
         let any = "127.0.0.1:0".parse().unwrap();
         let mut config = Config::dev(any, any, vec![Upstream::plain("a", Secret::new("http://a.example"))]);
@@ -49,14 +49,14 @@ impl Site {
     }
 }
 
-fn enter(gateway: &Gateway, key: &str) -> Result<Arc<Principal>, Error> {
+fn authenticate(gateway: &Gateway, key: &str) -> Result<Arc<Principal>, Error> {
     gateway.authenticate(key, CLIENT, None, Instant::now())
 }
 
 #[tokio::test(start_paused = true)]
 async fn unknown_expired_and_revoked_keys_get_one_answer() {
-    let site = Site::new();
-    let file = KeyFile::new(site.keys_file());
+    let keys = TestKeys::new();
+    let file = KeyFile::new(keys.keys_file());
     let now = Timestamp::now();
     let new = NewKey::of("a", "standard");
     let ends = now + Duration::from_mins(1);
@@ -66,39 +66,43 @@ async fn unknown_expired_and_revoked_keys_get_one_answer() {
     let rotated = file.create(&new, now).unwrap();
     file.revoke(&revoked.id, now).unwrap();
     let successor = file.rotate(&rotated.id, ends, now).unwrap();
-    let gateway = site.gateway();
+    let gateway = keys.gateway();
 
-    assert_eq!(enter(&gateway, good.key.expose()).unwrap().id(), good.id);
-    assert_eq!(enter(&gateway, ending.key.expose()).unwrap().id(), ending.id);
+    assert_eq!(authenticate(&gateway, good.key.expose()).unwrap().id(), good.id);
+    assert_eq!(authenticate(&gateway, ending.key.expose()).unwrap().id(), ending.id);
     for key in [&rotated.key, &successor.key] {
-        assert_eq!(enter(&gateway, key.expose()).unwrap().id(), rotated.id, "both secrets hold for a while");
+        assert_eq!(
+            authenticate(&gateway, key.expose()).unwrap().id(),
+            rotated.id,
+            "both secrets are valid for a while"
+        );
     }
     let long = "x".repeat(20_000);
     for key in ["", "dev", "sf_", &long, revoked.key.expose()] {
-        assert_eq!(enter(&gateway, key).unwrap_err(), Error::Unauthorized);
+        assert_eq!(authenticate(&gateway, key).unwrap_err(), Error::Unauthorized);
     }
     tokio::time::advance(Duration::from_secs(61)).await;
     for key in [&ending.key, &rotated.key] {
-        assert_eq!(enter(&gateway, key.expose()).unwrap_err(), Error::Unauthorized);
+        assert_eq!(authenticate(&gateway, key.expose()).unwrap_err(), Error::Unauthorized);
     }
-    assert!(enter(&gateway, successor.key.expose()).is_ok());
+    assert!(authenticate(&gateway, successor.key.expose()).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_jumps_moves_what_has_a_date_and_no_rate() {
-    let mut site = Site::new();
-    site.plan("small", |plan| (plan.rps, plan.burst) = (1, 2));
+async fn clock_jumps_affect_dates_and_no_rates() {
+    let mut keys = TestKeys::new();
+    keys.plan("small", |plan| (plan.rps, plan.burst) = (1, 2));
     let start = Timestamp::now();
     let new = NewKey { expires: Some(start + Duration::from_hours(2)), ..NewKey::of("a", "small") };
-    let key = KeyFile::new(site.keys_file()).create(&new, start).unwrap().key;
-    let gateway = site.gateway();
-    let principal = enter(&gateway, key.expose()).unwrap();
+    let key = KeyFile::new(keys.keys_file()).create(&new, start).unwrap().key;
+    let gateway = keys.gateway();
+    let principal = authenticate(&gateway, key.expose()).unwrap();
     while principal.take(Instant::now()).is_ok() {}
     for jump in [Duration::from_hours(3), Duration::from_hours(24 * 365)] {
         gateway.clock.set(start + jump);
-        assert_eq!(enter(&gateway, key.expose()).unwrap_err(), Error::Unauthorized);
+        assert_eq!(authenticate(&gateway, key.expose()).unwrap_err(), Error::Unauthorized);
         gateway.clock.set(start - jump);
-        assert!(enter(&gateway, key.expose()).is_ok(), "the clock was corrected");
+        assert!(authenticate(&gateway, key.expose()).is_ok(), "the clock was corrected");
         assert!(principal.take(Instant::now()).is_err(), "rates follow the steady clock");
     }
     tokio::time::advance(Duration::from_secs(1)).await;
@@ -106,12 +110,12 @@ async fn a_clock_that_jumps_moves_what_has_a_date_and_no_rate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_are_limited_for_each_address_and_never_hold_up_a_good_key() {
-    let mut site = Site::new();
-    site.config.auth.failed_per_minute = 3;
-    let good = site.key("standard");
-    let gateway = site.gateway();
-    let tries: Vec<_> = (0..5).map(|_| enter(&gateway, "wrong").unwrap_err()).collect();
+async fn failed_keys_are_limited_by_address() {
+    let mut keys = TestKeys::new();
+    keys.config.auth.failed_per_minute = 3;
+    let good = keys.key("standard");
+    let gateway = keys.gateway();
+    let tries: Vec<_> = (0..5).map(|_| authenticate(&gateway, "wrong").unwrap_err()).collect();
     let limited = Error::Limited {
         limit: "3 failed API keys a minute".to_owned(),
         reason: "failed_keys",
@@ -119,47 +123,47 @@ async fn failures_are_limited_for_each_address_and_never_hold_up_a_good_key() {
     };
     let unknown = Error::Unauthorized;
     assert_eq!(tries, [unknown.clone(), unknown.clone(), unknown, limited.clone(), limited]);
-    assert!(enter(&gateway, &good).is_ok());
+    assert!(authenticate(&gateway, &good).is_ok());
     let other = Some("192.0.2.2".parse().unwrap());
     assert_eq!(gateway.authenticate("wrong", other, None, Instant::now()).unwrap_err(), Error::Unauthorized);
     tokio::time::advance(Duration::from_secs(20)).await;
-    assert_eq!(enter(&gateway, "wrong").unwrap_err(), Error::Unauthorized);
+    assert_eq!(authenticate(&gateway, "wrong").unwrap_err(), Error::Unauthorized);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_holds_for_its_origins_addresses_and_methods() {
-    let site = Site::new();
-    let key = site.key("standard");
-    let text = std::fs::read_to_string(site.keys_file()).unwrap()
+async fn keys_are_restricted_to_origins_addresses_methods() {
+    let keys = TestKeys::new();
+    let key = keys.key("standard");
+    let text = std::fs::read_to_string(keys.keys_file()).unwrap()
         + "addresses = [\"192.0.2.0/24\"]\norigins = [\"https://a.example\"]\nmethods = [\"getBlock\"]\n";
-    std::fs::write(site.keys_file(), text).unwrap();
-    let gateway = site.gateway();
-    let enter = |client: &str, origin| {
+    std::fs::write(keys.keys_file(), text).unwrap();
+    let gateway = keys.gateway();
+    let authenticate_from = |client: &str, origin| {
         gateway.authenticate(&key, client.parse().ok(), origin, Instant::now()).map(|_| ())
     };
     let forbidden = |what: &str| Err(Error::Forbidden(what.to_owned()));
-    assert_eq!(enter("192.0.2.9", None), Ok(()));
-    assert_eq!(enter("::ffff:192.0.2.9", Some("https://a.example")), Ok(()));
-    assert_eq!(enter("192.0.2.9", Some("https://b.example")), forbidden("this origin"));
-    assert_eq!(enter("198.51.100.1", None), forbidden("this address"));
-    assert_eq!(enter("unknown", None), forbidden("an unknown client address"));
+    assert_eq!(authenticate_from("192.0.2.9", None), Ok(()));
+    assert_eq!(authenticate_from("::ffff:192.0.2.9", Some("https://a.example")), Ok(()));
+    assert_eq!(authenticate_from("192.0.2.9", Some("https://b.example")), forbidden("this origin"));
+    assert_eq!(authenticate_from("198.51.100.1", None), forbidden("this address"));
+    assert_eq!(authenticate_from("unknown", None), forbidden("an unknown client address"));
     let principal = gateway.authenticate(&key, CLIENT, None, Instant::now()).unwrap();
     assert_eq!(principal.admit(&Query::ClusterNodes), forbidden("getClusterNodes"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_good_key_from_a_wrong_place_counts_as_failed() {
-    let mut site = Site::new();
-    site.config.auth.failed_per_minute = 3;
-    site.plan("small", |plan| (plan.rps, plan.burst) = (1, 1));
-    let key = site.key("small");
-    let text = std::fs::read_to_string(site.keys_file()).unwrap()
+async fn keys_used_from_wrong_addresses_count_as_failed() {
+    let mut keys = TestKeys::new();
+    keys.config.auth.failed_per_minute = 3;
+    keys.plan("small", |plan| (plan.rps, plan.burst) = (1, 1));
+    let key = keys.key("small");
+    let text = std::fs::read_to_string(keys.keys_file()).unwrap()
         + "addresses = [\"192.0.2.0/24\"]\norigins = [\"https://a.example\"]\n";
-    std::fs::write(site.keys_file(), text).unwrap();
-    let gateway = site.gateway();
+    std::fs::write(keys.keys_file(), text).unwrap();
+    let gateway = keys.gateway();
     let metrics = Metrics::new();
     gateway.report_to(&metrics);
-    let enter = |key: &str, client: &str, origin| {
+    let authenticate_from = |key: &str, client: &str, origin| {
         gateway.authenticate(key, client.parse().ok(), origin, Instant::now())
     };
     let (near, far, elsewhere) = ("192.0.2.9", "198.51.100.1", Some("https://b.example"));
@@ -167,13 +171,16 @@ async fn a_good_key_from_a_wrong_place_counts_as_failed() {
         |entered: Result<_, Error>| matches!(entered, Err(Error::Limited { reason: "failed_keys", .. }));
     for (client, origin) in [(near, elsewhere), (far, None)] {
         for _ in 0..3 {
-            assert!(matches!(enter(&key, client, origin), Err(Error::Forbidden(_))), "{client}");
+            assert!(matches!(authenticate_from(&key, client, origin), Err(Error::Forbidden(_))), "{client}");
         }
-        assert!(limited(enter(&key, client, origin)), "{client}: used in a wrong place too often");
-        assert!(limited(enter("wrong", client, None)), "{client}: one count with wrong keys");
+        assert!(
+            limited(authenticate_from(&key, client, origin)),
+            "{client}: used in a wrong place too often"
+        );
+        assert!(limited(authenticate_from("wrong", client, None)), "{client}: one count with wrong keys");
     }
-    // The owner's rate is untouched: it holds one call.
-    assert!(enter(&key, near, None).unwrap().take(Instant::now()).is_ok());
+    // The owner's rate, which allows one call, is untouched.
+    assert!(authenticate_from(&key, near, None).unwrap().take(Instant::now()).is_ok());
     let text = metrics.render();
     for (reason, times) in [("origin", 3), ("address", 3), ("limited", 4)] {
         let line = format!("slotfront_auth_failures_total{{reason=\"{reason}\"}} {times}");
@@ -183,16 +190,16 @@ async fn a_good_key_from_a_wrong_place_counts_as_failed() {
 
 #[tokio::test(start_paused = true)]
 async fn limits_and_headers_follow_the_plan() {
-    let mut site = Site::new();
-    site.plan("small", |plan| {
+    let mut keys = TestKeys::new();
+    keys.plan("small", |plan| {
         (plan.rps, plan.burst) = (2, 5);
         (plan.daily_units, plan.monthly_units) = (Some(10), Some(20));
         plan.max_batch = Some(7);
     });
-    let key = site.key("small");
-    let gateway = site.gateway();
+    let key = keys.key("small");
+    let gateway = keys.gateway();
     gateway.clock.set("2026-11-30T23:00:00Z".parse().unwrap());
-    let principal = enter(&gateway, &key).unwrap();
+    let principal = authenticate(&gateway, &key).unwrap();
     let left = || {
         let mut left = Vec::new();
         principal.write_left(&mut left, Instant::now());
@@ -228,11 +235,11 @@ async fn limits_and_headers_follow_the_plan() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_monotonic_plan_remembers_the_highest_slot_shown_over_a_reload() {
-    let mut site = Site::new();
-    site.plan("steady", |plan| plan.monotonic = true);
-    let (steady, plain) = (site.key("steady"), site.key("standard"));
-    let gateway = site.gateway();
+async fn monotonic_plans_keep_slot_floors_over_reloads() {
+    let mut keys = TestKeys::new();
+    keys.plan("steady", |plan| plan.monotonic = true);
+    let (steady, plain) = (keys.key("steady"), keys.key("standard"));
+    let gateway = keys.gateway();
     let query = |method, params: &'static str| {
         let params = crate::jsonrpc::Params::Array(bytes::Bytes::from_static(params.as_bytes()));
         Query::parse(method, &params, crate::methods::Profile::Node).unwrap()
@@ -243,9 +250,11 @@ async fn a_monotonic_plan_remembers_the_highest_slot_shown_over_a_reload() {
         r#"["11111111111111111111111111111111",{"commitment":"confirmed"}]"#,
     );
     let block = query(Method::GetBlock, "[5]");
-    let principal = enter(&gateway, &steady).unwrap();
-    let floor = |principal: &Principal, query| principal.shown(query).and_then(|shown| shown.slot());
-    let show = |principal: &Principal, query, slot| principal.shown(query).iter().for_each(|s| s.show(slot));
+    let principal = authenticate(&gateway, &steady).unwrap();
+    let floor = |principal: &Principal, query| principal.slot_floor(query).and_then(|floor| floor.slot());
+    let show = |principal: &Principal, query, slot| {
+        principal.slot_floor(query).iter().for_each(|floor| floor.raise(slot));
+    };
     assert_eq!(floor(&principal, &account), None, "nothing has been shown yet");
     for slot in [10, 12, 11] {
         show(&principal, &account, slot);
@@ -253,34 +262,34 @@ async fn a_monotonic_plan_remembers_the_highest_slot_shown_over_a_reload() {
     show(&principal, &block, 99);
     assert_eq!([&account, &confirmed, &block].map(|query| floor(&principal, query)), [Some(12), None, None]);
 
-    gateway.replace(&site.config).unwrap();
-    let successor = enter(&gateway, &steady).unwrap();
+    gateway.replace(&keys.config).unwrap();
+    let successor = authenticate(&gateway, &steady).unwrap();
     show(&principal, &confirmed, 14);
     assert_eq!([&account, &confirmed].map(|query| floor(&successor, query)), [Some(12), Some(14)]);
 
-    let other = enter(&gateway, &plain).unwrap();
+    let other = authenticate(&gateway, &plain).unwrap();
     show(&other, &account, 20);
     assert_eq!(floor(&other, &account), None, "not by this plan");
 
-    let under_way = successor.shown(&account).unwrap();
-    gateway.forget_shown();
-    under_way.show(99);
+    let under_way = successor.slot_floor(&account).unwrap();
+    gateway.forget_shown_slots();
+    under_way.raise(99);
     assert_eq!([&account, &confirmed].map(|query| floor(&principal, query)), [None, None], "another cluster");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_gateway_takes_any_key_or_none() {
-    let mut site = Site::new();
-    site.config.auth.mode = AuthMode::Open;
-    let gateway = site.gateway();
+async fn open_mode_accepts_any_key_or_none() {
+    let mut keys = TestKeys::new();
+    keys.config.auth.mode = AuthMode::Open;
+    let gateway = keys.gateway();
     assert!(gateway.is_open());
-    let anybody = enter(&gateway, "").unwrap();
+    let anybody = authenticate(&gateway, "").unwrap();
     assert!((0..1000).all(|_| anybody.take(Instant::now()).is_ok()), "no limits");
     assert_eq!(anybody.policy(), None);
 
-    site.plan("small", |plan| plan.burst = 5);
-    site.config.auth.open_plan = Some("small".to_owned());
-    gateway.replace(&site.config).unwrap();
+    keys.plan("small", |plan| plan.burst = 5);
+    keys.config.auth.open_plan = Some("small".to_owned());
+    gateway.replace(&keys.config).unwrap();
     let calls = |client: &str, key: &str| {
         let client = client.parse().ok();
         (0..20)
@@ -290,30 +299,34 @@ async fn an_open_gateway_takes_any_key_or_none() {
             .count()
     };
     assert_eq!((calls("192.0.2.1", "a"), calls("192.0.2.1", "b"), calls("192.0.2.2", "a")), (5, 0, 5));
-    gateway.replace(&site.config).unwrap();
-    assert_eq!((calls("unknown", "a"), calls("_hidden", "b")), (5, 0), "all of unknown address are one");
-    assert_eq!(calls("192.0.2.1", "a"), 0, "a reload that changes nothing forgives nothing");
+    gateway.replace(&keys.config).unwrap();
+    assert_eq!(
+        (calls("unknown", "a"), calls("_hidden", "b")),
+        (5, 0),
+        "all unknown addresses share one limit"
+    );
+    assert_eq!(calls("192.0.2.1", "a"), 0, "a reload without changes restores nothing");
 }
 
 #[tokio::test(start_paused = true)]
-async fn dev_has_its_key_and_no_file() {
+async fn dev_config_has_the_dev_key() {
     let any = "127.0.0.1:0".parse().unwrap();
     let gateway = Gateway::new(&Config::dev(any, any, vec![])).unwrap();
-    let principal = enter(&gateway, "dev").unwrap();
+    let principal = authenticate(&gateway, "dev").unwrap();
     assert_eq!((principal.id(), principal.bypass_cache()), ("dev", true));
-    assert_eq!(enter(&gateway, "prod").unwrap_err(), Error::Unauthorized);
+    assert_eq!(authenticate(&gateway, "prod").unwrap_err(), Error::Unauthorized);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_happens_at_the_door_is_counted() {
-    let mut site = Site::new();
-    site.plan("small", |plan| plan.burst = 1);
-    let key = site.key("small");
-    let gateway = site.gateway();
+async fn refusals_and_units_are_counted() {
+    let mut keys = TestKeys::new();
+    keys.plan("small", |plan| plan.burst = 1);
+    let key = keys.key("small");
+    let gateway = keys.gateway();
     let metrics = Metrics::new();
     gateway.report_to(&metrics);
-    assert!(enter(&gateway, "wrong").is_err());
-    let principal = enter(&gateway, &key).unwrap();
+    assert!(authenticate(&gateway, "wrong").is_err());
+    let principal = authenticate(&gateway, &key).unwrap();
     assert!(principal.take(Instant::now()).is_ok() && principal.take(Instant::now()).is_err());
     principal.book(2.0);
     let text = metrics.render();
@@ -328,16 +341,16 @@ async fn what_happens_at_the_door_is_counted() {
 }
 
 #[tokio::test]
-async fn use_is_written_when_the_gateway_ends() {
-    let site = Site::new();
-    let key = site.key("standard");
-    let gateway = Arc::new(site.gateway());
+async fn usage_is_written_at_shutdown() {
+    let keys = TestKeys::new();
+    let key = keys.key("standard");
+    let gateway = Arc::new(keys.gateway());
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     gateway.watch(&tasks, &stop);
-    enter(&gateway, &key).unwrap().book(3.0);
+    authenticate(&gateway, &key).unwrap().book(3.0);
     stop.cancel();
     tasks.close();
     tasks.wait().await;
-    let used = Usage::of(&enter(&site.gateway(), &key).unwrap(), Instant::now()).unwrap().month.used;
+    let used = Usage::of(&authenticate(&keys.gateway(), &key).unwrap(), Instant::now()).unwrap().month.used;
     assert!((used - 3.0).abs() < 1e-9, "{used}");
 }

@@ -1,4 +1,4 @@
-//! What the owner of a key may see of it: `GET /v3/<API_KEY>/usage`.
+//! The usage of a key as its owner sees it: `GET /v3/<API_KEY>/usage`.
 
 use serde::Serialize;
 use tokio::time::Instant;
@@ -6,50 +6,50 @@ use tokio::time::Instant;
 use super::principal::{Principal, seconds, to_f64};
 use super::quota::Period;
 
-/// A key's plan, limits, and what is left of them.
+/// The plan of a key, its limits, and the rest of them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
     /// The key's id.
     pub id: String,
-    /// Its plan.
+    /// The name of the plan.
     pub plan: String,
-    /// Calls.
-    pub rate: Rate,
-    /// Units in this UTC day.
-    pub day: Units,
-    /// Units in this UTC month.
-    pub month: Units,
+    /// The rate.
+    pub rate: RateUsage,
+    /// The units of this UTC day.
+    pub day: UnitUsage,
+    /// The units of this UTC month.
+    pub month: UnitUsage,
 }
 
-/// Calls a second.
+/// The rate in calls a second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Rate {
-    /// On average.
+pub struct RateUsage {
+    /// The average number of calls a second.
     pub per_second: u32,
-    /// At once.
+    /// The most calls at once.
     pub burst: u32,
-    /// At once now.
+    /// The calls that would pass at once now.
     pub left: u32,
 }
 
-/// Units in one window.
+/// The units of one window.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Units {
-    /// Used so far.
+pub struct UnitUsage {
+    /// The units used so far.
     pub used: f64,
-    /// At most; `null` is no limit.
+    /// The most units; `null` means no limit.
     pub quota: Option<u64>,
-    /// Of these, left.
+    /// The units left; `null` without a limit.
     pub left: Option<f64>,
-    /// Until the window ends, in seconds.
+    /// The time until the window ends, in seconds.
     pub ends_in_seconds: u64,
 }
 
 impl Usage {
-    /// The usage of `principal` at `now`. `None` for a caller without a plan, whom nothing counts.
+    /// Returns the usage of `principal` at `now`. `None` for a caller without a plan.
     pub fn of(principal: &Principal, now: Instant) -> Option<Self> {
         let limits = principal.limits.as_ref()?;
         let plan = &limits.terms.plan;
@@ -57,7 +57,7 @@ impl Usage {
         let wall = principal.clock.wall(now);
         let (day, month) = limits.used().units(Period::of(wall));
         let (day_ends, month_ends) = Period::ends_in(wall);
-        let units = |used, quota: Option<u64>, ends| Units {
+        let units = |used, quota: Option<u64>, ends| UnitUsage {
             used,
             quota,
             left: quota.map(|quota| (to_f64(quota) - used).max(0.0)),
@@ -66,7 +66,7 @@ impl Usage {
         Some(Self {
             id: principal.id().to_owned(),
             plan: limits.terms.name.clone(),
-            rate: Rate {
+            rate: RateUsage {
                 per_second: plan.rps,
                 burst: plan.burst,
                 left: limits.left(principal.clock.steady(now)).calls,

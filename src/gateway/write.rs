@@ -1,17 +1,17 @@
-//! Writes a file so that a reader, or a crash, meets either the old content or the new, never a part.
+//! Atomic file writes: a reader, also after a crash, sees either the old content or the new.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Replaces the content of `path`: written beside it, synced, renamed over it. A symlink stays one, its target is
-/// replaced. A new file is its owner's alone; an existing one keeps its permissions, and its owner
-/// where the writer may give files away.
+/// Replaces the content of `path`: writes a file beside it, syncs it, renames it over `path`. The target of a
+/// symlink is replaced, not the link. A new file is private to its owner. An existing file keeps its permissions,
+/// and its owner if the process may set that.
 pub(crate) fn atomically(path: &Path, content: &str) -> io::Result<()> {
     atomically_with(path, |file| file.write_all(content.as_bytes()))
 }
 
-/// The same with what `write` writes, in pieces.
+/// Works like [`atomically`] with content that `write` writes in pieces.
 pub(crate) fn atomically_with(
     path: &Path,
     write: impl FnOnce(&mut File) -> io::Result<()>,
@@ -28,8 +28,8 @@ pub(crate) fn atomically_with(
     std::fs::rename(&beside, &path)
 }
 
-/// Waits until nobody else writes `path`, for as long as the answer is held. The lock is a file of its own, since the
-/// file itself is replaced.
+/// Waits for exclusive write access to `path`, and holds it until the returned file is dropped. The lock is a file
+/// of its own, because `path` itself is replaced.
 pub(crate) fn lock(path: &Path) -> io::Result<File> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let lock = with_suffix(&path, ".lock");
@@ -44,7 +44,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Who reads the file by its group still can after root has written it. Others may not give files away, and need not.
+/// Keeps the file's group, so that a group reader can still read it after root has written it. Failure is ignored,
+/// because only root may give files away.
 #[cfg(unix)]
 fn keep_owner(file: &File, old: &std::fs::Metadata) {
     use std::os::unix::fs::{MetadataExt, fchown};
@@ -71,17 +72,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replaced_file_keeps_its_mode_and_where_that_is_allowed_its_group() {
+    fn replaced_files_keep_mode_and_group() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.toml");
         atomically(&path, "old").unwrap();
-        assert_eq!(
-            std::fs::metadata(&path).unwrap().mode() & 0o777,
-            0o600,
-            "a new file is its owner's alone"
-        );
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "a new file is private");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-        // Only root may give a file to a group that it is not in; others see the group that they have.
+        // Only root may set a foreign group. Otherwise the file keeps the group it has.
         let _ = chown(&path, None, Some(65534));
         let before = std::fs::metadata(&path).unwrap();
         atomically(&path, "new").unwrap();
@@ -91,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_under_two_names_has_one_lock() {
+    fn symlinks_share_the_lock_of_their_target() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join("keys.toml"), dir.path().join("link.toml"));
         atomically(&file, "").unwrap();

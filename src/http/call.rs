@@ -11,7 +11,7 @@ use super::{outgoing, passthrough};
 use crate::cache::entry::{Payload, TextParts};
 use crate::cache::{CacheAnswer, CallOptions, Charge, Conditions, Room};
 use crate::error::Error;
-use crate::gateway::Shown;
+use crate::gateway::SlotFloor;
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, Method, Profile, Query, Slot};
 use crate::telemetry::NodeCode;
@@ -72,7 +72,7 @@ async fn ask_cache(
     query: &Query,
     charge: Charge,
 ) -> Result<CacheAnswer, Error> {
-    let conditions = CallConditions { request, shown: request.principal.shown(query) };
+    let conditions = CallConditions { request, floor: request.principal.slot_floor(query) };
     let options = CallOptions {
         bypass: request.bypass,
         floor: conditions.floor(),
@@ -82,8 +82,8 @@ async fn ask_cache(
         trace: request.trace.clone(),
     };
     let answer = request.front.cache.answer(query, options, charge, &conditions).await?;
-    if let Some(shown) = &conditions.shown {
-        shown.show(answer.stamp.slot);
+    if let Some(floor) = &conditions.floor {
+        floor.raise(answer.stamp.slot);
     }
     Ok(answer)
 }
@@ -137,12 +137,12 @@ fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &Cache
 /// The conditions of a call that the cache asks again while its answer takes a while.
 struct CallConditions<'a> {
     request: &'a RequestContext<'a>,
-    shown: Option<Shown>,
+    floor: Option<SlotFloor>,
 }
 
 impl Conditions for CallConditions<'_> {
     fn floor(&self) -> Option<Slot> {
-        self.shown.as_ref().and_then(Shown::slot)
+        self.floor.as_ref().and_then(SlotFloor::slot)
     }
 
     fn room(&self, bytes: usize) -> Option<Room> {

@@ -152,7 +152,7 @@ async fn callers_on_kept_connections_notice_no_reload_good_or_bad() {
                 std::fs::read_to_string(&path).unwrap().replace("plans.small", "plans.tiny"),
             )
             .unwrap();
-            reload(409, "there is no plan \\\"small\\\"").await;
+            reload(409, "no plan is named \\\"small\\\"").await;
             write(&addresses[1..], "1000000");
             reload(200, "plans").await;
 

@@ -1,6 +1,6 @@
-//! Changes to a key file: create, revoke, rotate. Comments and order of what is not changed stay.
+//! Changes to a key file: create, revoke, rotate. Comments and the order of other keys are kept.
 //!
-//! Two commands at once wait for each other; a gateway that reads meanwhile sees the file before or after.
+//! Concurrent commands wait for each other. A gateway reads the file as it was before a change or after it.
 
 use std::path::{Path, PathBuf};
 
@@ -8,122 +8,122 @@ use jiff::Timestamp;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
 use super::scope::Scope;
-use super::{Key, KeyFileError, KeyHash, fresh_id, fresh_key};
+use super::{Key, KeyFileError, KeyHash, generate_id, generate_key};
 use crate::config::Secret;
 use crate::gateway::write;
 
-/// What a new file begins with.
+/// The comment at the start of a new file.
 const HEAD: &str =
-    "# API keys of slotfront: only hashes. Written by `slotfront keys`, read again whenever it changes.\n";
+    "# API keys of slotfront: hashes only. Written by `slotfront keys`, read again whenever it changes.\n";
 
-/// A key file on disk, which need not exist yet.
+/// A key file on disk. The file may not exist yet.
 #[derive(Debug, Clone)]
 pub struct KeyFile {
     path: PathBuf,
 }
 
-/// What is wanted of a new key.
+/// The properties of a key to create.
 #[derive(Debug, Clone)]
 pub struct NewKey {
-    /// Whose it is, in words for people.
+    /// The owner, as free text.
     pub name: String,
-    /// Its plan.
+    /// The name of the plan.
     pub plan: String,
-    /// When it ends.
+    /// The time at which the key ends.
     pub expires: Option<Timestamp>,
-    /// What narrows it.
+    /// The restrictions beyond the plan.
     pub scope: Scope,
 }
 
 impl NewKey {
-    /// A key that never ends, and holds everywhere for all of its plan.
+    /// Describes a key that never ends and has no restrictions beyond its plan.
     pub fn of(name: impl Into<String>, plan: impl Into<String>) -> Self {
         Self { name: name.into(), plan: plan.into(), expires: None, scope: Scope::default() }
     }
 }
 
-/// A key that was made: the only time that it is known.
+/// A new secret, which is shown once and not stored.
 #[derive(Debug)]
-pub struct Made {
-    /// Its id.
+pub struct IssuedKey {
+    /// The key's id.
     pub id: String,
-    /// The key itself.
+    /// The secret.
     pub key: Secret,
 }
 
-/// Why a key file was not changed.
+/// The reasons why a key file was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{path}: {cause}")]
     Io {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: std::io::Error,
     },
-    /// It is no key file as it stands.
+    /// The content of the file is not a valid key file.
     #[error(transparent)]
     File(#[from] KeyFileError),
     /// No key has this id or name.
     #[error("{path}: no key has the id or name {wanted:?}; `slotfront keys list` shows them")]
     Unknown {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What was asked for.
+        /// The id or name searched for.
         wanted: String,
     },
-    /// More than one key has this name.
+    /// Several keys have this name.
     #[error("{path}: {count} keys have the name {wanted:?}; use an id")]
     Ambiguous {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What was asked for.
+        /// The name searched for.
         wanted: String,
-        /// How many.
+        /// The number of keys with this name.
         count: usize,
     },
-    /// The key was taken back already.
+    /// The key is revoked.
     #[error("{path}: the key {id} is revoked; create another")]
     Revoked {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The key's id.
         id: String,
     },
-    /// The system has no randomness to give.
-    #[error("no randomness: {0}")]
+    /// The system's random source fails.
+    #[error("the system's random source fails: {0}")]
     Random(#[from] getrandom::Error),
 }
 
 impl KeyFile {
-    /// The key file at `path`.
+    /// Names the key file at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All keys, in the order of the file; none where there is no file.
+    /// Returns all keys in file order. A missing file has none.
     ///
     /// # Errors
-    /// It cannot be read, or is no key file.
+    /// The file cannot be read, or is invalid.
     pub fn list(&self) -> Result<Vec<Key>, ChangeError> {
         self.read().and_then(|text| self.parse(&text))
     }
 
-    /// Makes a key.
+    /// Creates a key and appends it to the file.
     ///
     /// # Errors
-    /// The file cannot be read or written, or is no key file.
-    pub fn create(&self, new: &NewKey, now: Timestamp) -> Result<Made, ChangeError> {
+    /// The file cannot be read or written, or is invalid.
+    pub fn create(&self, new: &NewKey, now: Timestamp) -> Result<IssuedKey, ChangeError> {
         self.change(|document, keys| {
-            let key = fresh_key()?;
+            let key = generate_key()?;
             let id = loop {
-                let id = fresh_id()?;
+                let id = generate_id()?;
                 if keys.iter().all(|key| key.id != id) {
                     break id;
                 }
@@ -138,19 +138,20 @@ impl KeyFile {
                 table["expires"] = value(written(expires));
             }
             write_scope(&mut table, &new.scope);
-            // Comments at the end of the file stay before what is added.
+            // Comments at the end of the file stay in front of the new key.
             let comments = document.trailing().as_str().unwrap_or_default().to_owned();
             document.set_trailing("");
             table.decor_mut().set_prefix(comments + "\n");
             tables(document).push(table);
-            Ok(Made { id, key })
+            Ok(IssuedKey { id, key })
         })
     }
 
-    /// Takes back the key with this id or name, at once and for good, also what it replaced. Says its id.
+    /// Revokes the key with this id or name, together with its replaced secrets, and returns its id. Cannot be
+    /// undone.
     ///
     /// # Errors
-    /// There is none, or more than one, or the file cannot be changed.
+    /// No key or several keys match, or the file cannot be changed.
     pub fn revoke(&self, wanted: &str, now: Timestamp) -> Result<String, ChangeError> {
         self.change(|document, keys| {
             let i = self.find(keys, wanted)?;
@@ -163,17 +164,22 @@ impl KeyFile {
         })
     }
 
-    /// Gives the key with this id or name another secret; the old one holds until `old_until`.
+    /// Gives the key with this id or name a new secret. The old secret stays valid until `old_until`.
     ///
     /// # Errors
-    /// There is none, or more than one, or it is revoked, or the file cannot be changed.
-    pub fn rotate(&self, wanted: &str, old_until: Timestamp, now: Timestamp) -> Result<Made, ChangeError> {
+    /// No key or several keys match, the key is revoked, or the file cannot be changed.
+    pub fn rotate(
+        &self,
+        wanted: &str,
+        old_until: Timestamp,
+        now: Timestamp,
+    ) -> Result<IssuedKey, ChangeError> {
         self.change(|document, keys| {
             let old = &keys[self.find(keys, wanted)?];
             if old.revoked.is_some() {
                 return Err(ChangeError::Revoked { path: self.path.clone(), id: old.id.clone() });
             }
-            let key = fresh_key()?;
+            let key = generate_key()?;
             let mut previous = Array::new();
             let still = old.previous.iter().filter(|(_, until)| *until > now).copied();
             for (hash, until) in still.chain((old_until > now).then_some((old.hash, old_until))) {
@@ -189,11 +195,11 @@ impl KeyFile {
             } else {
                 table["previous"] = value(Value::Array(previous));
             }
-            Ok(Made { id: old.id.clone(), key })
+            Ok(IssuedKey { id: old.id.clone(), key })
         })
     }
 
-    /// The position of the key with this id, or else name.
+    /// Returns the position of the key with this id or, failing that, this name.
     fn find(&self, keys: &[Key], wanted: &str) -> Result<usize, ChangeError> {
         if let Some(i) = keys.iter().position(|key| key.id == wanted) {
             return Ok(i);
@@ -208,7 +214,7 @@ impl KeyFile {
         }
     }
 
-    /// Reads, changes and writes under the lock; what would be no key file is never written.
+    /// Reads, changes and writes the file under its lock. An invalid result is not written.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut DocumentMut, &[Key]) -> Result<T, ChangeError>,
@@ -217,7 +223,7 @@ impl KeyFile {
         let _lock = write::lock(&self.path).map_err(io)?;
         let text = self.read()?;
         let keys = self.parse(&text)?;
-        let mut document: DocumentMut = text.parse().map_err(|_| self.wrong("is no TOML".to_owned()))?;
+        let mut document: DocumentMut = text.parse().map_err(|_| self.wrong("is not TOML".to_owned()))?;
         let made = change(&mut document, &keys)?;
         let changed = document.to_string();
         self.parse(&changed)?;
@@ -233,7 +239,7 @@ impl KeyFile {
         }
     }
 
-    /// Plans are the gateway's business: a file may serve several.
+    /// Accepts every plan name, because gateways with different plans may share a file.
     fn parse(&self, text: &str) -> Result<Vec<Key>, ChangeError> {
         let wrong = |problems| KeyFileError { path: self.path.clone(), problems }.into();
         super::parse(text, |_| true).map_err(wrong)
@@ -244,19 +250,20 @@ impl KeyFile {
     }
 }
 
-/// The tables of the keys, whether written as `[[key]]` or as `key = [{…}]`. The file has been read as one of them.
+/// Returns the key tables, and turns `key = [{…}]` into `[[key]]` first. The file has been parsed as one of the
+/// two.
 fn tables(document: &mut DocumentMut) -> &mut ArrayOfTables {
     let tables = document.remove("key").and_then(|item| item.into_array_of_tables().ok()).unwrap_or_default();
     document.insert("key", Item::ArrayOfTables(tables));
     document["key"].as_array_of_tables_mut().expect("inserted just above")
 }
 
-/// The table of the key at position `i`.
+/// Returns the table of the key at position `i`.
 fn table(document: &mut DocumentMut, i: usize) -> &mut Table {
     tables(document).get_mut(i).expect("the same text was read as that many keys")
 }
 
-/// Writes what narrows a key; what does not is left out.
+/// Writes the restrictions that are set.
 fn write_scope(table: &mut Table, scope: &Scope) {
     let mut write = |name: &str, list: Option<Array>| {
         if let Some(list) = list {
@@ -268,7 +275,7 @@ fn write_scope(table: &mut Table, scope: &Scope) {
     write("methods", scope.methods.as_ref().map(|list| list.iter().map(|method| method.as_str()).collect()));
 }
 
-/// A time as it stands in the file: whole seconds, UTC.
+/// Formats a time for the file, in UTC and whole seconds.
 fn written(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
@@ -287,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_rotated_and_taken_back() {
+    fn keys_are_created_rotated_and_revoked() {
         let dir = tempfile::tempdir().unwrap();
         let file = KeyFile::new(dir.path().join("keys.toml"));
         assert_eq!(file.list().unwrap(), []);
@@ -324,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_narrows_a_key_stays_with_it() {
+    fn restrictions_outlast_rotation_and_revocation() {
         let dir = tempfile::tempdir().unwrap();
         let file = KeyFile::new(dir.path().join("keys.toml"));
         let now = at("2026-11-21T00:00:00Z");
@@ -345,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_must_mean_one_key() {
+    fn ambiguous_names_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = KeyFile::new(dir.path().join("keys.toml"));
         let now = at("2026-11-21T00:00:00Z");
@@ -357,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_none_is_left_alone() {
+    fn invalid_files_are_not_written() {
         let dir = tempfile::tempdir().unwrap();
         let file = KeyFile::new(dir.path().join("keys.toml"));
         std::fs::write(file.path(), "[[key]]\nid = \"a\"\n").unwrap();
@@ -369,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn many_commands_at_once_lose_nothing() {
+    fn concurrent_changes_are_all_kept() {
         let dir = tempfile::tempdir().unwrap();
         let file = KeyFile::new(dir.path().join("keys.toml"));
         std::thread::scope(|scope| {
@@ -385,7 +392,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_new_file_is_its_owners_alone_and_a_symlink_stays_one() {
+    fn new_files_are_private_and_symlinks_are_kept() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let (target, link) = (dir.path().join("target"), dir.path().join("keys.toml"));

@@ -1,4 +1,4 @@
-//! Where, and for what, a key holds beyond its plan: one rule for each list, however it comes in.
+//! The restrictions of a key beyond its plan: where it may be used from, and for which methods.
 
 use std::net::IpAddr;
 
@@ -7,28 +7,29 @@ use url::Url;
 
 use crate::methods::AnyMethod;
 
-/// What narrows a key. `None` is any.
+/// The restrictions of a key. `None` means no restriction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Web origins that it may be used from.
+    /// The web origins that the key may be used from.
     pub origins: Option<Vec<String>>,
-    /// Client addresses that it may be used from.
+    /// The client networks that the key may be used from.
     pub addresses: Option<Vec<IpNet>>,
-    /// Methods that it may call, within its plan's.
+    /// The methods that the key may call, out of those of its plan.
     pub methods: Option<Vec<AnyMethod>>,
 }
 
 impl Scope {
-    /// Whether the key holds everywhere, for all of its plan.
+    /// Returns true if there are no restrictions.
     pub fn is_any(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A web origin. It is compared with what a browser sends, letter by letter, so only what one sends can be meant.
+/// Parses a web origin. Browsers send one exact form, and requests are compared letter by letter, so others are
+/// refused.
 ///
 /// # Errors
-/// What was expected.
+/// The expected form.
 pub fn origin(text: &str) -> Result<String, &'static str> {
     let sent = || {
         let url = Url::parse(text).ok()?;
@@ -41,19 +42,19 @@ pub fn origin(text: &str) -> Result<String, &'static str> {
     )
 }
 
-/// A network of client addresses, or one address.
+/// Parses a network of client addresses, or one address.
 ///
 /// # Errors
-/// What was expected.
+/// The expected form.
 pub fn address(text: &str) -> Result<IpNet, &'static str> {
     let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
     network.ok_or("expected an address or a network, like 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32")
 }
 
-/// A method.
+/// Parses a method name.
 ///
 /// # Errors
-/// What was expected.
+/// The expected form.
 pub fn method(text: &str) -> Result<AnyMethod, &'static str> {
     AnyMethod::from_name(text).ok_or(
         "expected one of the eight methods, or one that passthrough.methods may name, spelt as in a call",
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_origin_is_what_a_browser_sends_and_nothing_else() {
+    fn origins_have_the_form_that_browsers_send() {
         for good in [
             "https://app.example",
             "http://localhost:3000",
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_is_a_network_of_itself() {
+    fn single_addresses_are_networks() {
         for (text, network) in
             [("192.0.2.7", "192.0.2.7/32"), ("10.0.0.0/8", "10.0.0.0/8"), ("2001:db8::1", "2001:db8::1/128")]
         {

@@ -1,5 +1,5 @@
-//! The use of every key, and the file that keeps it over a restart: written while calls go on, so a small part of a core
-//! at most is spent on it.
+//! The usage of all keys, and the file that keeps it over restarts. The file is written while calls are served,
+//! with at most a hundredth of a core.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -18,158 +18,156 @@ use tokio::time::Instant;
 use super::super::write;
 use super::{Period, Used, Window, thousandths};
 
-/// The use of every key by its id.
-type Uses = BTreeMap<Arc<str>, Arc<Used>>;
+/// The usage by key id.
+type UsageById = BTreeMap<Arc<str>, Arc<Used>>;
 
-/// Writing all use of a hundred thousand keys takes a while, on a core that calls want: it takes at most so small a part of
-/// it.
-const PART: u32 = 100;
-/// But it is not put off for longer: a crash loses what was used since.
-const MOST: Duration = Duration::from_secs(10);
-/// Keys that are written at a time: the table is not held any longer.
-const AT_A_TIME: usize = 1000;
+/// The pause after writing the file, as a multiple of the time that writing took.
+const PAUSE_FACTOR: u32 = 100;
+/// The longest pause. A crash loses the units used since the last write.
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// The most keys written under one lock of the table.
+const KEYS_PER_LOCK: usize = 1000;
 
-/// What this thread has computed until now; a disk that is waited for takes nothing from anybody.
-fn computed() -> Duration {
+/// Returns the CPU time of this thread. Waiting for a disk costs no core, so it does not count.
+fn thread_cpu_time() -> Duration {
     let clock = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(clock).unwrap_or_default()
 }
 
-/// How often the file may be written.
+/// The schedule of writing the file.
 #[derive(Debug, Default)]
-struct Pace {
-    /// Not before.
+struct SaveSchedule {
+    /// The earliest time of the next write.
     next: Option<Instant>,
 }
 
-impl Pace {
-    /// Whether it may be written at `now`.
+impl SaveSchedule {
+    /// Returns true if the file may be written at `now`.
     fn allows(&self, now: Instant) -> bool {
         self.next.is_none_or(|next| now >= next)
     }
 
-    /// It was, from `began` on, which took so much of a core.
-    fn written(&mut self, began: Instant, took: Duration) {
-        self.next = Some(began + (took * PART).min(MOST));
+    /// Notes a write that began at `began` and took `took` of CPU time.
+    fn note_write(&mut self, began: Instant, took: Duration) {
+        self.next = Some(began + (took * PAUSE_FACTOR).min(MAX_PAUSE));
     }
 }
 
-/// The use of every key by its id, and the file that keeps it.
+/// The usage by key id, and the file that keeps it.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     file: Option<PathBuf>,
-    /// In order, as in the file.
-    used: Mutex<Uses>,
+    /// Ordered by id, as in the file.
+    used: Mutex<UsageById>,
     dirty: Arc<AtomicBool>,
-    pace: Mutex<Pace>,
-    /// Whether the use is booked in a shared store, too.
+    schedule: Mutex<SaveSchedule>,
+    /// True if units are booked in a shared store as well.
     shared: AtomicBool,
 }
 
-/// The file: the day and month that its numbers belong to, and the numbers.
+/// The content of the file: the usage of the day and month that contain `date`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct UsageFile {
     date: Date,
-    keys: BTreeMap<String, KeptKey>,
+    keys: BTreeMap<String, KeyUsage>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct KeptKey {
+struct KeyUsage {
     day_units: f64,
     month_units: f64,
 }
 
-/// Why a usage file cannot be taken.
+/// The reasons why a usage file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("auth.usage_file: {path}: {cause}")]
     Io {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: std::io::Error,
     },
-    /// It is not what was written.
+    /// The content is not a valid usage file.
     #[error("auth.usage_file: {path}: {cause}; repair it, or remove it to count from zero")]
     Content {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: serde_json::Error,
     },
 }
 
 impl Ledger {
-    /// The ledger in `file`; a missing file is an empty one.
+    /// Opens the ledger in `file`. A missing file is an empty ledger.
     pub(crate) fn open(file: Option<&Path>) -> Result<Self, UsageError> {
         let dirty = Arc::default();
-        let used = file.map_or_else(|| Ok(Uses::new()), |path| read(path, &dirty))?;
+        let used = file.map_or_else(|| Ok(UsageById::new()), |path| read(path, &dirty))?;
         Ok(Self {
             file: file.map(Path::to_path_buf),
             used: Mutex::new(used),
             dirty,
-            pace: Mutex::default(),
+            schedule: Mutex::default(),
             shared: AtomicBool::new(false),
         })
     }
 
-    /// Returns the use of the key `id`.
+    /// Returns the usage of the key `id`.
     pub(crate) fn of(&self, id: &Arc<str>) -> Arc<Used> {
         let mut keys = self.uses();
         let fresh = || Arc::new(Used { dirty: Arc::clone(&self.dirty), ..Used::default() });
         let used = keys.entry(Arc::clone(id)).or_insert_with(fresh);
         if self.shared.load(Ordering::Relaxed) {
-            used.unshared.get_or_init(Arc::default);
+            used.pending.get_or_init(Arc::default);
         }
         Arc::clone(used)
     }
 
-    /// Forgets the keys that are not in force, once nothing of their use counts any more: until then a key that comes back
-    /// goes on where it was. A key that a call still holds is kept.
+    /// Forgets keys that are not in force, after their windows have ended. Until then a key that comes back
+    /// continues its usage. A key that a request still holds is kept.
     pub(crate) fn forget(&self, period: Period, is_in_force: impl Fn(&str) -> bool) {
         self.uses()
             .retain(|id, used| is_in_force(id) || Arc::strong_count(used) > 1 || !used.is_over(period));
     }
 
-    /// From now on the use is booked in a shared store, too.
+    /// Starts to book units in a shared store as well.
     pub(crate) fn share(&self) {
         self.shared.store(true, Ordering::Relaxed);
         for used in self.uses().values() {
-            used.unshared.get_or_init(Arc::default);
+            used.pending.get_or_init(Arc::default);
         }
     }
 
-    /// The keys of which the shared store has something to hear, or somebody wants to hear.
-    pub(crate) fn unshared(&self) -> Vec<(Arc<str>, Arc<Used>)> {
+    /// Returns the keys to book in the shared store.
+    pub(crate) fn pending(&self) -> Vec<(Arc<str>, Arc<Used>)> {
         let keys = self.uses();
         let untold = keys.iter().filter(|(_, used)| used.is_untold());
         untold.map(|(id, used)| (Arc::clone(id), Arc::clone(used))).collect()
     }
 
-    /// How many keys it knows.
+    /// Returns the number of keys.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.uses().len()
     }
 
-    /// Writes the file, if anything was booked since the last time; where it takes long, not each time: then nothing is
-    /// known of how it would go.
-    pub(crate) fn save_in_pace(&self, wall: Timestamp) -> Option<Result<(), UsageError>> {
+    /// Writes the file like [`Self::save`], unless the last write was too recent. `None` if no write was tried.
+    pub(crate) fn save_if_due(&self, wall: Timestamp) -> Option<Result<(), UsageError>> {
         let began = Instant::now();
-        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-        if !pace.allows(began) {
+        let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
+        if !schedule.allows(began) {
             return None;
         }
-        let before = computed();
+        let before = thread_cpu_time();
         let saved = self.save(wall);
-        pace.written(began, computed().saturating_sub(before));
+        schedule.note_write(began, thread_cpu_time().saturating_sub(before));
         Some(saved)
     }
 
-    /// Writes the file, if anything was booked since the last time.
+    /// Writes the file if units were booked since the last write.
     pub(crate) fn save(&self, wall: Timestamp) -> Result<(), UsageError> {
         let Some(path) = &self.file else { return Ok(()) };
         if !self.dirty.swap(false, Ordering::Relaxed) {
@@ -181,7 +179,7 @@ impl Ledger {
         })
     }
 
-    /// Writes what [`Kept`] reads.
+    /// Writes the content that [`UsageFile`] reads.
     fn write(&self, out: &mut impl Write, period: Period) -> io::Result<()> {
         write!(out, r#"{{"date":"{}","keys":{{"#, period.date)?;
         let (mut text, mut last, mut any) = (Vec::new(), None::<Arc<str>>, false);
@@ -190,7 +188,7 @@ impl Ledger {
             {
                 let keys = self.uses();
                 let after = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                let mut some = keys.range::<str, _>((after, Bound::Unbounded)).take(AT_A_TIME).peekable();
+                let mut some = keys.range::<str, _>((after, Bound::Unbounded)).take(KEYS_PER_LOCK).peekable();
                 if some.peek().is_none() {
                     break;
                 }
@@ -204,7 +202,7 @@ impl Ledger {
                         }
                         serde_json::to_writer(&mut text, &**id)?;
                         text.push(b':');
-                        serde_json::to_writer(&mut text, &KeptKey { day_units, month_units })?;
+                        serde_json::to_writer(&mut text, &KeyUsage { day_units, month_units })?;
                     }
                 }
                 last = end.map(Arc::clone);
@@ -214,28 +212,28 @@ impl Ledger {
         out.write_all(b"}}\n")
     }
 
-    fn uses(&self) -> MutexGuard<'_, Uses> {
+    fn uses(&self) -> MutexGuard<'_, UsageById> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<Uses, UsageError> {
+fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<UsageById, UsageError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Uses::new()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(UsageById::new()),
         Err(cause) => return Err(UsageError::Io { path: path.to_path_buf(), cause }),
     };
-    let kept: Kept = serde_json::from_str(&text)
+    let file: UsageFile = serde_json::from_str(&text)
         .map_err(|cause| UsageError::Content { path: path.to_path_buf(), cause })?;
-    let midnight = Offset::UTC.to_timestamp(kept.date.to_datetime(jiff::civil::Time::midnight()));
+    let midnight = Offset::UTC.to_timestamp(file.date.to_datetime(jiff::civil::Time::midnight()));
     let period = Period::of(midnight.unwrap_or(Timestamp::UNIX_EPOCH));
-    let used = |key: &KeptKey| Used {
+    let used = |key: &KeyUsage| Used {
         day: Window::at(period.day, thousandths(key.day_units)),
         month: Window::at(period.month, thousandths(key.month_units)),
         dirty: Arc::clone(dirty),
-        unshared: OnceLock::new(),
+        pending: OnceLock::new(),
     };
-    Ok(kept.keys.iter().map(|(id, key)| (Arc::from(id.as_str()), Arc::new(used(key)))).collect())
+    Ok(file.keys.iter().map(|(id, key)| (Arc::from(id.as_str()), Arc::new(used(key)))).collect())
 }
 
 #[cfg(test)]
@@ -244,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn use_outlives_a_restart() {
+    fn usage_outlasts_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("usage.json");
         let wall = at("2026-11-21T12:00:00Z");
@@ -273,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn all_of_many_keys_are_written_in_order_and_once() {
+    fn all_keys_are_written_once_in_order() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("usage.json");
         let wall = at("2026-11-21T12:00:00Z");
-        let ids: Vec<Arc<str>> = (0..=2 * AT_A_TIME).map(|i| Arc::from(format!("key-{i:05}"))).collect();
+        let ids: Vec<Arc<str>> = (0..=2 * KEYS_PER_LOCK).map(|i| Arc::from(format!("key-{i:05}"))).collect();
         let ledger = Ledger::open(Some(&path)).unwrap();
-        // Every third has used nothing, so that pieces begin and end with such.
+        // Every third key has used nothing, so that chunks begin and end with unused keys.
         let uses = |i: usize| if i.is_multiple_of(3) { 0.0 } else { f64::from(u32::try_from(i).unwrap()) };
         for (i, id) in ids.iter().enumerate().rev() {
             ledger.of(id).book(Period::of(wall), uses(i));
@@ -295,24 +293,27 @@ mod tests {
     }
 
     #[test]
-    fn writing_takes_a_small_part_of_the_time() {
-        let (mut pace, ms, now) = (Pace::default(), Duration::from_millis, Instant::now());
-        assert!(pace.allows(now));
-        pace.written(now, ms(2));
-        assert!(pace.allows(now + ms(1000)), "what is quick is written each second");
-        pace.written(now, ms(30));
-        assert!(!pace.allows(now + ms(2999)) && pace.allows(now + ms(3000)));
-        pace.written(now, ms(3_600_000));
-        assert!(!pace.allows(now + ms(9999)) && pace.allows(now + ms(10_000)), "and no crash loses more");
+    fn writing_takes_a_hundredth_of_a_core() {
+        let (mut schedule, ms, now) = (SaveSchedule::default(), Duration::from_millis, Instant::now());
+        assert!(schedule.allows(now));
+        schedule.note_write(now, ms(2));
+        assert!(schedule.allows(now + ms(1000)), "a quick write repeats each second");
+        schedule.note_write(now, ms(30));
+        assert!(!schedule.allows(now + ms(2999)) && schedule.allows(now + ms(3000)));
+        schedule.note_write(now, ms(3_600_000));
+        assert!(
+            !schedule.allows(now + ms(9999)) && schedule.allows(now + ms(10_000)),
+            "bounded loss in a crash"
+        );
     }
 
     #[test]
-    fn what_is_not_tried_is_no_success() {
+    fn skipped_writes_are_not_reported_as_success() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(Some(&folder.path().join("usage.json"))).unwrap();
         let wall = "2026-11-21T12:00:00Z".parse().unwrap();
-        assert!(matches!(ledger.save_in_pace(wall), Some(Ok(()))));
-        ledger.pace.lock().unwrap().written(Instant::now(), MOST);
-        assert!(ledger.save_in_pace(wall).is_none());
+        assert!(matches!(ledger.save_if_due(wall), Some(Ok(()))));
+        ledger.schedule.lock().unwrap().note_write(Instant::now(), MAX_PAUSE);
+        assert!(ledger.save_if_due(wall).is_none());
     }
 }

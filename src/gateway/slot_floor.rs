@@ -1,0 +1,51 @@
+//! The highest slot shown to a key at each commitment. A `monotonic` plan shows no lower slot later.
+//!
+//! This module only stores the slots; the cache decides how to answer. At processed, a slot stays recorded even if
+//! its fork is dropped: the floor asks for a newer answer and is never an error. When the cluster changes, all
+//! slots are forgotten, and calls that began earlier no longer record any.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+
+use crate::methods::{Commitment, PerCommitment, Slot};
+
+/// The slot for each commitment; 0 before the first answer.
+type Slots = PerCommitment<AtomicU64>;
+
+/// The highest slots shown so far. A successor after a reload shares them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ShownSlots(Arc<ArcSwap<Slots>>);
+
+impl ShownSlots {
+    /// Returns the floor at `commitment`, for one call.
+    pub(crate) fn at(&self, commitment: Commitment) -> SlotFloor {
+        SlotFloor { slots: self.0.load_full(), commitment }
+    }
+
+    /// Forgets all slots.
+    pub(crate) fn forget(&self) {
+        self.0.store(Arc::default());
+    }
+}
+
+/// The floor of one call: the highest slot shown to its caller at one commitment.
+#[derive(Debug)]
+pub struct SlotFloor {
+    slots: Arc<Slots>,
+    commitment: Commitment,
+}
+
+impl SlotFloor {
+    /// Returns the highest slot shown so far. `None` before the first.
+    pub fn slot(&self) -> Option<Slot> {
+        let slot = self.slots.get(self.commitment).load(Ordering::Relaxed);
+        (slot > 0).then_some(slot)
+    }
+
+    /// Records that `slot` was shown. A lower slot than before changes nothing.
+    pub fn raise(&self, slot: Slot) {
+        self.slots.get(self.commitment).fetch_max(slot, Ordering::Relaxed);
+    }
+}
