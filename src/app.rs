@@ -31,7 +31,7 @@ use crate::http::{Front, Outgoing};
 use crate::low_priority;
 use crate::node::client::ClientError;
 use crate::pool::Pool;
-use crate::shared::{SharedError, Store};
+use crate::redis_store::{SharedError, Store};
 use crate::telemetry::{self, Metrics, ReloadResult, Tracer};
 use signals::{Hangup, Signals};
 

@@ -64,7 +64,7 @@ use crate::error::Error;
 use crate::frontier::Frontier;
 use crate::methods::Query;
 use crate::pool::Pool;
-use crate::shared as shared_store;
+use crate::redis_store;
 use crate::telemetry::Metrics;
 
 /// The interval between two reads of the purge lists that other gateways write.
@@ -92,7 +92,7 @@ impl Cache {
         pool: Arc<Pool>,
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
-        shared: Option<&Arc<shared_store::Store>>,
+        shared: Option<&Arc<redis_store::Store>>,
     ) -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let lookup = Arc::new(Lookup::new(&config.cache, Arc::clone(&frontier), Arc::clone(&metrics)));

@@ -40,7 +40,7 @@ use crate::config::Config;
 use crate::config::watch::Watched;
 use crate::error::Error;
 use crate::low_priority;
-use crate::shared::Store;
+use crate::redis_store::Store;
 use crate::telemetry::{AuthFailure, Metrics, ReloadResult};
 use clock::WallClock;
 use keys::file::KeyFile;

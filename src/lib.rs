@@ -15,7 +15,7 @@ pub mod methods;
 
 pub mod cache;
 pub mod pool;
-pub mod shared;
+pub mod redis_store;
 
 pub mod frontier;
 pub mod node;

@@ -31,7 +31,7 @@ use crate::frontier::Frontier;
 use crate::methods::{AccountEncoding, Commitment, PerCommitment, Pubkey, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::{Pool, Reply, UpstreamRequest};
-use crate::shared as shared_store;
+use crate::redis_store;
 use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
 
 /// The longest wait of a flight for a render permit to derive an answer. After that the flight asks a node.
@@ -79,7 +79,7 @@ impl Fetcher {
         pool: Arc<Pool>,
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
-        shared: Option<&Arc<shared_store::Store>>,
+        shared: Option<&Arc<redis_store::Store>>,
     ) -> Self {
         let second = shared.map(|store| SecondLevel::new(config, Arc::clone(store), &metrics, &tasks));
         Self {

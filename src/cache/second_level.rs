@@ -28,7 +28,7 @@ use crate::config;
 use crate::methods::{Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::{Pool, Reply};
-use crate::shared::{Found, Put, Store, StoreTime, micros};
+use crate::redis_store::{Found, Put, Store, StoreTime, micros};
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 use purges::Purges;
 use value::{Name, Seal, Value};

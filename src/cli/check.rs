@@ -16,7 +16,7 @@ use crate::gateway::Gateway;
 use crate::http::tls::Tls;
 use crate::methods::Commitment;
 use crate::node::{BufferBudget, Client};
-use crate::shared::Store;
+use crate::redis_store::Store;
 use crate::telemetry::Metrics;
 use doctor::{Finding, Probed};
 

@@ -18,8 +18,8 @@ use tokio_util::task::TaskTracker;
 use super::clock::WallClock;
 use super::lease::{Lease, LeaseQueue};
 use super::quota::{Ledger, Period, Used};
-use crate::shared::Store;
-use crate::shared::limits::identity;
+use crate::redis_store::Store;
+use crate::redis_store::limits::identity;
 
 /// The most requests to the store in flight.
 const AT_ONCE: usize = 256;

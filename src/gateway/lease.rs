@@ -19,8 +19,8 @@ use tokio::time::Instant;
 
 use super::clock::WallClock;
 use super::limit::Rate;
-use crate::shared::Store;
-use crate::shared::limits::{Ask, Leased};
+use crate::redis_store::Store;
+use crate::redis_store::limits::{LeaseRequest, Leased};
 
 /// The most leases that wait for renewal. A lease that finds the queue full tries again with its next call.
 const QUEUE: usize = 16_384;
@@ -61,7 +61,7 @@ impl LeaseClient {
     }
 
     /// Books and leases calls of the limit `of`.
-    async fn lease(&self, of: &str, ask: Ask) -> Option<Leased> {
+    async fn lease(&self, of: &str, ask: LeaseRequest) -> Option<Leased> {
         self.store.get()?.lease(of, ask).await.ok()
     }
 
@@ -140,12 +140,12 @@ impl LeaseState {
     }
 
     /// Builds the request to the store.
-    fn ask(&mut self, rate: Rate) -> Ask {
+    fn ask(&mut self, rate: Rate) -> LeaseRequest {
         let ahead = u32::try_from(AHEAD.as_nanos() / rate.cell.as_nanos().max(1)).unwrap_or(u32::MAX);
         self.wanted = self.used.saturating_mul(2).max(ahead).clamp(1, rate.burst);
         self.used = 0;
         let want = self.wanted.saturating_sub(self.held);
-        Ask { used: self.owed.into(), want, cell: rate.cell, burst: rate.burst }
+        LeaseRequest { used: self.owed.into(), want, cell: rate.cell, burst: rate.burst }
     }
 
     /// Applies the store's answer to a request that booked `booked` calls.
@@ -233,7 +233,7 @@ impl Lease {
             let (true, Some(rate)) = (idle && state.held > 0, state.rate) else { return state.held > 0 };
             (std::mem::take(&mut state.held), rate)
         };
-        let ask = Ask { used: -i64::from(back), want: 0, cell: rate.cell, burst: rate.burst };
+        let ask = LeaseRequest { used: -i64::from(back), want: 0, cell: rate.cell, burst: rate.burst };
         if let Some(leased) = self.client.lease(&self.of, ask).await {
             self.lock().known = Some((leased.left, self.client.now()));
         }
@@ -260,14 +260,14 @@ mod tests {
     /// 100 calls a second, 20 at once.
     const RATE: Rate = Rate { cell: Duration::from_millis(10), burst: 20 };
 
-    /// A model of `src/shared/lease.lua`.
+    /// A model of `src/redis_store/lease.lua`.
     #[derive(Default)]
     struct StoreModel {
         rest: Duration,
     }
 
     impl StoreModel {
-        fn lease(&mut self, ask: Ask, now: Duration) -> Leased {
+        fn lease(&mut self, ask: LeaseRequest, now: Duration) -> Leased {
             let cell = i64::try_from(ask.cell.as_nanos()).unwrap();
             let nanos = |d: Duration| i64::try_from(d.as_nanos()).unwrap();
             let (now, burst) = (nanos(now), i64::from(ask.burst));

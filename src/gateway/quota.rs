@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::Offset;
 
-use crate::shared::limits::{Booked, Booking};
+use crate::redis_store::limits::{Booked, Booking};
 pub(crate) use ledger::Ledger;
 pub use ledger::UsageError;
 

@@ -135,9 +135,9 @@ fn nothing_above_node_knows_reqwest() {
 }
 
 #[test]
-fn nothing_but_shared_knows_the_store() {
+fn nothing_but_the_redis_store_knows_redis() {
     // A setting's address begins with the word.
-    only_crate("redis", &["shared", "config/sections/shared"]);
+    only_crate("redis", &["redis_store", "config/sections/shared"]);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn codes_of_ours_are_born_in_one_place() {
 
 #[test]
 fn rooms_call_downwards_only() {
-    let rooms = ["http", "gateway", "jsonrpc", "methods", "cache", "shared", "pool", "node", "frontier"];
+    let rooms = ["http", "gateway", "jsonrpc", "methods", "cache", "redis_store", "pool", "node", "frontier"];
     for (above, room) in rooms.iter().enumerate() {
         for stranger in &rooms[..above] {
             // The vocabulary of `methods` and the usable words of `jsonrpc` are handed down as values.

@@ -21,8 +21,8 @@ use super::super::lookup::Lookup;
 use super::super::purge::Filter;
 use super::value::Seal;
 use crate::methods::{Commitment, Method};
-use crate::shared::purges::{Change, Listed};
-use crate::shared::{Failed, Store, StoreTime, micros};
+use crate::redis_store::purges::{Change, Listed};
+use crate::redis_store::{Failed, Store, StoreTime, micros};
 use list::Purge;
 
 /// A part whose list was not read for so long is not read from either.

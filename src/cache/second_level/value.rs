@@ -19,7 +19,7 @@ use crate::methods::{
     AccountQuery, AccountsQuery, BalanceQuery, BlockQuery, Commitment, FeeQuery, Query, SamplesQuery, Slot,
 };
 use crate::node::NodeReply;
-use crate::shared::StoreTime;
+use crate::redis_store::StoreTime;
 
 /// The format and its version; another one has other names, too.
 const VERSION: &[u8; 4] = b"sfA1";

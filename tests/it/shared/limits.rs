@@ -170,7 +170,7 @@ fn a_key_in_the_store_does_not_grow_with_restarts() {
         redis::cmd("HSET").arg(key).arg(format!("of:{process:x}")).arg(1).exec(&mut connection).unwrap();
     }
     let mut book = |who: u64, number: u64| -> (u64, u64, u64, u64) {
-        let script = include_str!("../../../src/shared/book.lua");
+        let script = include_str!("../../../src/redis_store/book.lua");
         let mut call = redis::cmd("EVAL");
         call.arg(script).arg(1).arg(key).arg(&[20000, 650, 10, 0, 0]).arg(format!("{who:x}")).arg(number);
         call.query(&mut connection).unwrap()

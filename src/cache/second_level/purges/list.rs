@@ -13,7 +13,7 @@ use super::super::value::Seal;
 use super::KNOWN_FOR;
 use crate::cache::purge::Filter;
 use crate::methods::{Method, Pubkey};
-use crate::shared::{StoreTime, micros};
+use crate::redis_store::{StoreTime, micros};
 
 /// Of more than this, the oldest are summed up until half as many are left.
 pub(super) const MOST: usize = 128;

@@ -1,16 +1,16 @@
 //! The parts of a store that fail by themselves: nodes of a cluster hold ranges of slots, and so does each part.
 
-/// Slots of a cluster.
+/// The slots of a cluster.
 const SLOTS: usize = 16_384;
 
-/// The part of `parts` that holds `key`: a cluster goes by what stands in braces.
+/// Returns the part of `parts` that holds `key`: a cluster hashes the text in braces.
 pub(super) fn part_of(key: &str, parts: usize) -> usize {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(key, |(tag, _)| tag);
     let slot = usize::from(crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes())) % SLOTS;
     slot * parts / SLOTS
 }
 
-/// A tag whose keys lie in this part, for what each part has of a kind.
+/// Returns a tag whose keys lie in this part, for keys that each part has.
 pub(super) fn tag_in(part: usize, parts: usize) -> String {
     let mut tags = (0_u32..).map(|n| format!("{{{n}}}")).filter(|tag| part_of(tag, parts) == part);
     // Infallible: numbers fall into every part.

@@ -10,7 +10,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisFutur
 
 use crate::config;
 
-/// To connect and to be let in.
+/// The time to connect and to be let in.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// A connection, shared by all who ask.
@@ -28,7 +28,7 @@ pub(super) struct Link {
     pub(super) writes: Wire,
 }
 
-/// How connections are made.
+/// The way to make connections.
 pub(super) enum Dial {
     /// To the first of these that takes writes.
     Servers(Vec<Client>, Box<AsyncConnectionConfig>),
@@ -37,8 +37,9 @@ pub(super) enum Dial {
 }
 
 impl Dial {
+    /// Prepares connections to the store that `settings` name.
     pub(super) fn new(settings: &config::Shared) -> Result<Self, String> {
-        // What the client says of an address may be the address.
+        // The client's own error may hold the address.
         let wrong = |_| "is no address that a client of the store takes".to_owned();
         let certificates = || -> Result<TlsCertificates, String> {
             let read =
@@ -64,14 +65,14 @@ impl Dial {
             None => Client::open(url).map_err(wrong),
         };
         let clients = urls.map(client).collect::<Result<_, _>>()?;
-        // Who asks has a timeout of its own.
+        // Each caller has a timeout of its own.
         let settings = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(CONNECT));
         Ok(Self::Servers(clients, Box::new(settings)))
     }
 
-    /// Both connections, made and let in.
+    /// Makes both connections, and has them let in.
     pub(super) async fn connect(&self) -> Result<Link, RedisError> {
         match self {
             Self::Cluster(client) => {
@@ -85,7 +86,7 @@ impl Dial {
                     let connect = || client.get_multiplexed_async_connection_with_config(settings);
                     match tokio::try_join!(connect(), connect()) {
                         Ok((reads, mut writes)) => {
-                            // Of several servers one takes writes; one alone is it.
+                            // Only one of several servers takes writes.
                             if clients.len() == 1 || takes_writes(&mut writes).await? {
                                 return Ok(Link { reads: Wire::One(reads), writes: Wire::One(writes) });
                             }
@@ -101,7 +102,7 @@ impl Dial {
     }
 }
 
-/// Whether a server is the one that the others follow.
+/// Returns true if the others follow this server.
 async fn takes_writes(server: &mut MultiplexedConnection) -> Result<bool, RedisError> {
     let hello: Vec<Value> = redis::cmd("HELLO").query_async(server).await?;
     let word = |value: &Value, word: &str| match value {
