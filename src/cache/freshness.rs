@@ -1,7 +1,8 @@
-//! How long an answer may be served: two bounds, in time and in slots, by class.
+//! The freshness rules: how long an answer may be served, bounded in time and in slots by its class.
 //!
-//! Pure: `now` and the frontier are arguments, so that a frontier that moves ends the freshness of everything behind
-//! it at once, without a scan. The bound in time always holds; the bound in slots holds against the known frontier.
+//! The functions are pure: `now` and the frontier are arguments. A frontier that moves ends the freshness of
+//! all entries behind it at once, without a scan. The time bound always holds. The slot bound holds against
+//! the known frontier.
 
 use std::time::Duration;
 
@@ -14,23 +15,23 @@ use crate::frontier::Frontier;
 use crate::methods::Commitment;
 use crate::telemetry::StaleCause;
 
-/// Whether an entry may be served now.
+/// The freshness of an entry at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freshness {
-    /// As it is.
+    /// Within its bounds. The entry may be served.
     Fresh,
-    /// While a fresh answer is fetched.
+    /// Slightly past a bound. The entry may be served while a fresh answer is fetched.
     Stale(StaleCause),
-    /// Not, unless no node answers.
+    /// Past its bounds. The entry may be served only if no node answers.
     Expired(StaleCause),
 }
 
-/// The bounds of every class, from the settings.
+/// The freshness bounds of every class, from the settings.
 #[derive(Debug, Clone)]
 pub struct FreshnessPolicy(pub config::Cache);
 
 impl FreshnessPolicy {
-    /// Whether what has this `stamp` may be served at `now`, as the frontier stands.
+    /// Returns the freshness of an answer with this `stamp` at `now`, against `frontier`.
     pub fn assess(&self, stamp: &EntryMeta, frontier: &Frontier, now: Instant) -> Freshness {
         let age = now.saturating_duration_since(stamp.sent_at);
         let (ttl, commitment) = (self.ttl(stamp.class), commitment(stamp.class));
@@ -54,7 +55,7 @@ impl FreshnessPolicy {
         }
     }
 
-    /// Whether it may be served when no node answers.
+    /// Returns true if the answer may be served when no node answers.
     pub fn in_fault(&self, stamp: &EntryMeta, now: Instant) -> bool {
         let age = now.saturating_duration_since(stamp.sent_at);
         let rules = &self.0.stale_if_error;
@@ -71,7 +72,8 @@ impl FreshnessPolicy {
         }
     }
 
-    /// How long an answer that shows accounts at `commitment` may be served at most, if only in a fault.
+    /// Returns the longest time for which an answer that shows accounts at `commitment` may be served, faults
+    /// included.
     pub fn longest_life(&self, commitment: Commitment) -> Duration {
         let stretch = 1.0 + *self.0.stale_while_revalidate.get(commitment);
         let ttl = self.ttl(Class::Account(commitment)).mul_f64(stretch);
@@ -82,14 +84,15 @@ impl FreshnessPolicy {
         }
     }
 
-    /// What is left of the time bound, in seconds rounded towards zero; negative past it.
+    /// Returns the rest of the time bound in seconds, rounded towards zero. Negative once the bound has
+    /// passed.
     pub fn ttl_left_s(&self, stamp: &EntryMeta, now: Instant) -> i64 {
         let (age, ttl) = (now.saturating_duration_since(stamp.sent_at), self.ttl(stamp.class));
         let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
         if age <= ttl { seconds(ttl.saturating_sub(age)) } else { -seconds(age.saturating_sub(ttl)) }
     }
 
-    /// The bound in time.
+    /// Returns the time bound of a class.
     pub fn ttl(&self, class: Class) -> Duration {
         let ttl = &self.0.ttl;
         match class {
@@ -107,8 +110,8 @@ impl FreshnessPolicy {
     }
 }
 
-/// The commitment whose frontier bounds the class in slots; vote accounts, too, change with every slot, but are
-/// bounded in time alone.
+/// Returns the commitment whose frontier bounds the class in slots. Vote accounts change with every slot,
+/// too, but are bounded in time only.
 const fn commitment(class: Class) -> Option<Commitment> {
     match class {
         Class::Account(c) | Class::Fee(c) => Some(c),
@@ -116,7 +119,7 @@ const fn commitment(class: Class) -> Option<Commitment> {
     }
 }
 
-/// The commitment whose factor stretches the class's bounds while a fresh answer is fetched.
+/// Returns the commitment whose factor stretches the class's bounds while a fresh answer is fetched.
 const fn stretched_at(class: Class) -> Option<Commitment> {
     match class {
         Class::Account(c) | Class::Fee(c) | Class::Votes(c) => Some(c),

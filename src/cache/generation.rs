@@ -1,7 +1,7 @@
-//! How often the cache was emptied: what was asked for before is not kept after, and not given to whoever asks after.
+//! The generation of the cache: the number of times it was purged.
 //!
-//! Whether it still counts and the keeping are one step: else an answer could be found good, the cache be emptied, and
-//! the answer be kept all the same.
+//! An answer that was asked for in an earlier generation is neither kept nor given to later callers. The
+//! generation check and the insert happen under one lock. Otherwise a purge between them would be undone.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
@@ -9,28 +9,29 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 #[derive(Debug, Default)]
 pub(super) struct Generation(RwLock<u64>);
 
-/// Holds a generation: as long as it is there the next does not begin.
+/// Keeps the next generation from beginning until it is dropped.
 pub(super) struct Hold<'a>(RwLockReadGuard<'a, u64>);
 
 impl Generation {
-    /// The next one begins, once nobody holds this one. What is emptied is emptied after.
+    /// Begins the next generation, once no guard holds this one. Entries must be removed after this call, not
+    /// before.
     pub(super) fn ends(&self) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
-    /// Its number.
+    /// Returns the number of the present generation.
     pub(super) fn number(&self) -> u64 {
         self.hold().number()
     }
 
-    /// Holds it for as long as something of it is kept; not across an await.
+    /// Holds the present generation while an answer is inserted. Must not be held across an await.
     pub(super) fn hold(&self) -> Hold<'_> {
         Hold(self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Hold<'_> {
-    /// Its number.
+    /// Returns the number of the held generation.
     pub(super) fn number(&self) -> u64 {
         *self.0
     }

@@ -1,5 +1,5 @@
-//! The entries that are held, with everything that decides whether one may still serve: their slots, their ages, the slots
-//! at which accounts were shown, and the generation.
+//! The held entries, with everything that decides whether one may still serve: slots, ages, floors and the
+//! generation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use crate::frontier::Frontier;
 use crate::methods::{Commitment, Pubkey, Query, Slot};
 use crate::telemetry::{Metrics, Outcome};
 
-/// The entries that are held.
+/// The held entries and the rules for serving them.
 pub(super) struct HeldEntries {
     store: Store,
     /// The slots below which accounts are not shown.
     floors: AccountFloors,
-    /// How often the cache was emptied.
+    /// The number of purges so far.
     generation: Generation,
     rules: FreshnessPolicy,
     frontier: Arc<Frontier>,
@@ -51,17 +51,17 @@ impl HeldEntries {
         self.store.get(key)
     }
 
-    /// Weighs `entry` anew, if it is the one held for `key`.
+    /// Computes the weight of `entry` again, if it is the one held for `key`.
     pub(super) fn weigh(&self, key: Key, entry: &Arc<Entry>) {
         self.store.weigh(key, entry);
     }
 
-    /// Holds the present generation, until something of it is kept.
+    /// Holds the present generation while an answer is inserted.
     pub(super) fn hold(&self) -> Hold<'_> {
         self.generation.hold()
     }
 
-    /// Returns how far an entry of this stamp may be served at `now`.
+    /// Returns the freshness of an entry with this stamp at `now`.
     pub(super) fn freshness(&self, stamp: &EntryMeta, now: Instant) -> Freshness {
         self.rules.assess(stamp, &self.frontier, now)
     }
@@ -71,18 +71,18 @@ impl HeldEntries {
         self.store.usage()
     }
 
-    /// Begins the next generation: answers that are on their way are not kept.
+    /// Begins the next generation. Answers that are being fetched will not be kept.
     pub(super) fn end_generation(&self) {
         self.generation.ends();
     }
 
-    /// Forgets everything.
+    /// Removes all entries and floors.
     pub(super) fn clear(&self) {
         self.store.clear();
         self.floors.clear();
     }
 
-    /// Forgets what any of `filters` takes, and returns the number of entries.
+    /// Removes the entries that any of `filters` matches, and returns their number.
     pub(super) fn purge(&self, filters: &[Filter]) -> u64 {
         self.generation.ends();
         if !filters.iter().any(Filter::is_everything) {
@@ -95,7 +95,7 @@ impl HeldEntries {
         entries
     }
 
-    /// Forgets the slots at which accounts were shown.
+    /// Removes all floors.
     pub(super) fn forget_floors(&self) {
         self.floors.clear();
     }
@@ -105,13 +105,13 @@ impl HeldEntries {
         self.generation.number()
     }
 
-    /// Returns the bound in time of a class.
+    /// Returns the time bound of a class.
     pub(super) fn ttl(&self, class: Class) -> Duration {
         self.rules.ttl(class)
     }
 
-    /// Returns the entries held for `plan`. If an account is held under two keys, only the one of the higher slot counts,
-    /// since that was shown last. A block comes before its absence.
+    /// Returns the entries held for `plan`. If an account is held under two keys, only the entry of the
+    /// higher slot is returned, because that one was shown last. A block comes before its absence.
     pub(super) fn candidates(&self, plan: &LookupPlan) -> [Option<Arc<Entry>>; 2] {
         let own = self.store.get(&plan.key);
         let other = plan.other.as_ref().and_then(|key| self.store.get(key));
@@ -124,13 +124,13 @@ impl HeldEntries {
         }
     }
 
-    /// Returns the other key of `plan`, unless `held`, a candidate of it, is the entry under its own key.
+    /// Returns the other key of `plan`, unless the candidate `held` is the entry under its first key.
     pub(super) fn elsewhere(&self, plan: &LookupPlan, held: &Arc<Entry>) -> Option<Key> {
         let is_own = || self.store.get(&plan.key).is_some_and(|own| Arc::ptr_eq(&own, held));
         plan.other.clone().filter(|_| !is_own())
     }
 
-    /// Returns the entry held for `key`, if it may be used so and reaches the slot that the caller wants.
+    /// Returns the entry held for `key`, if `usage` allows it and it reaches the slot that the caller wants.
     pub(super) fn usable(
         &self,
         key: &Key,
@@ -144,7 +144,7 @@ impl HeldEntries {
         (usable && held.stamp.reaches(wanted)).then_some(held)
     }
 
-    /// Returns true if an entry of this stamp may be used so, as far as its age goes.
+    /// Returns true if `usage` allows an entry of this age.
     pub(super) fn may_be_used(&self, stamp: &EntryMeta, usage: Use, now: Instant) -> bool {
         match usage {
             Use::Fresh => self.rules.assess(stamp, &self.frontier, now) == Freshness::Fresh,
@@ -152,17 +152,18 @@ impl HeldEntries {
         }
     }
 
-    /// Returns true if an entry may still be served, if only in a fault. Until then it holds its floor.
+    /// Returns true if an entry may still be served, even if only in a fault. Until then its floor is in
+    /// force.
     pub(super) fn serves(&self, stamp: &EntryMeta) -> bool {
         let now = Instant::now();
         self.rules.in_fault(stamp, now)
             || !matches!(self.rules.assess(stamp, &self.frontier, now), Freshness::Expired(_))
     }
 
-    /// Keeps `entry` unless what is held for `key` is newer and may be served.
+    /// Keeps `entry`, unless the entry held for `key` is newer and may still be served.
     pub(super) fn keep(&self, key: Key, entry: &Arc<Entry>) -> Insert {
         let placed = self.store.keep(key, entry, |held| self.serves(held));
-        // At processed there is no floor to fall.
+        // At processed there are no floors.
         let processed = matches!(
             entry.stamp.class,
             Class::Account(Commitment::Processed)
@@ -175,7 +176,7 @@ impl HeldEntries {
         placed
     }
 
-    /// Returns how an entry serves now; `None` if it may not.
+    /// Returns the status with which an entry is served now. `None` if it may not be served.
     pub(super) fn status(&self, stamp: &EntryMeta, basis: Basis) -> Option<(CacheStatus, Outcome)> {
         let now = Instant::now();
         let freshness = self.rules.assess(stamp, &self.frontier, now);
@@ -185,7 +186,7 @@ impl HeldEntries {
             (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Fresh) => {
                 Some((hit(left.max(0), false), Outcome::Hit))
             }
-            // Past its bound in slots alone, what is left of its time does not count.
+            // Past its slot bound only, the rest of its time bound does not count.
             (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Stale(_)) => {
                 Some((hit(left.min(0), true), Outcome::Stale))
             }
@@ -200,14 +201,15 @@ impl HeldEntries {
         }
     }
 
-    /// Returns true if a newer answer than `entry` was shown. A node's error shows no account, and so does not go back.
+    /// Returns true if a newer answer than `entry` was shown. A node's error shows no account, so it cannot
+    /// be overtaken.
     pub(super) fn is_overtaken(&self, plan: &LookupPlan, entry: &Entry, basis: Basis) -> bool {
         let is_error = matches!(entry.kept, EntryBody::Verbatim(Payload::Error { .. }));
         (!is_error || basis.is_kept()) && self.is_behind(plan, &entry.stamp, basis)
     }
 
-    /// Returns true if a newer answer is held, or an account was shown above the slot of `stamp`. At processed only what is
-    /// kept is held to it.
+    /// Returns true if a newer answer is held, or if an account was shown above the slot of `stamp`. At
+    /// processed only held entries are checked.
     pub(super) fn is_behind(&self, plan: &LookupPlan, stamp: &EntryMeta, basis: Basis) -> bool {
         let has_floor = match plan.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => {
@@ -216,13 +218,14 @@ impl HeldEntries {
             _ => false,
         };
         let newer = |held: Arc<Entry>| held.stamp.slot > stamp.slot && self.serves(&held.stamp);
-        // A list of several slots has the lowest of them.
+        // An assembled list of several slots has the lowest of them, so its floor says nothing.
         let is_mixed = stamp.derived && self.rules.0.assemble == Assemble::WithinBound;
         let is_below = || !is_mixed && stamp.slot < self.floor(&plan.key, Instant::now());
         has_floor && (is_below() || self.candidates(plan).into_iter().flatten().any(newer))
     }
 
-    /// Observes how far behind the frontier a hit is, if that is bounded; vote accounts are bounded in time alone.
+    /// Observes by how many slots a hit is behind the frontier. Vote accounts are bounded in time only, and
+    /// not observed.
     pub(super) fn observe_lag(&self, query: &Query, stamp: &EntryMeta) {
         if let (Some(commitment), Class::Account(_) | Class::Fee(_)) = (query.commitment(), stamp.class) {
             let lag = self.frontier.slot(commitment).saturating_sub(stamp.slot);
@@ -231,7 +234,8 @@ impl HeldEntries {
         }
     }
 
-    /// Returns the slot below which no answer under `key` is shown, since one of its accounts was; 0 if there is none.
+    /// Returns the slot below which no answer under `key` is shown, because one of its accounts was shown
+    /// there, or 0.
     pub(super) fn floor(&self, key: &Key, now: Instant) -> Slot {
         self.floors_under(key, now).1
     }
@@ -249,7 +253,7 @@ impl HeldEntries {
         }
     }
 
-    /// Lets `floor`, which was asked for and which no node reaches any more, fall to `slot`. Counts the fall.
+    /// Lowers `floor` to `slot`, because no node reaches it any more. Counts the reset.
     pub(super) fn falls(&self, key: &Key, floor: Slot, slot: Slot) {
         let Some((accounts, commitment)) = key.accounts().filter(|_| slot < floor) else { return };
         let life = self.rules.longest_life(commitment);
@@ -258,12 +262,13 @@ impl HeldEntries {
         }
     }
 
-    /// Raises floors that have fallen below `slot`, at which an entry for `plan` is shown. `lowest` is one of them.
+    /// Raises floors that have fallen below `slot`, at which an entry for `plan` is shown. `lowest` is one of
+    /// them.
     pub(super) fn shows(&self, plan: &LookupPlan, slot: Slot, lowest: Slot) {
         if slot <= lowest {
             return;
         }
-        // What was held before the cache was emptied raises nothing.
+        // An entry from before a purge raises no floor.
         let _held = self.generation.hold();
         if self.candidates(plan).into_iter().flatten().any(|held| held.stamp.slot == slot) {
             self.raises(&plan.key, slot, Instant::now());

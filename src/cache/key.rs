@@ -1,7 +1,8 @@
-//! Where an answer is kept, and how it is fetched: a [`Query`] as the frontier stands becomes a [`LookupPlan`].
+//! Cache keys, and the plan for a query: a [`Query`] and the present frontier make a [`LookupPlan`].
 //!
-//! `minContextSlot` is a condition of one caller and never part of a key. A block's place depends on its finality:
-//! at or under the finalized frontier all commitments share one place, above it the confirmed one is kept apart.
+//! `minContextSlot` is a condition of one caller and never part of a key. The key of a block depends on its
+//! finality. At or below the finalized frontier all commitments share one key. Above it the confirmed block
+//! has a key of its own.
 
 use std::sync::Arc;
 
@@ -17,21 +18,22 @@ use crate::methods::{
     VotesQuery,
 };
 
-/// The most samples a node keeps for getRecentPerformanceSamples: asked for once, every smaller limit is its head.
+/// The number of samples that a node keeps for getRecentPerformanceSamples. All are fetched, and cut to a
+/// caller's limit.
 pub const ALL_SAMPLES: u16 = 720;
 
-/// Where an answer is kept: equal keys mean the same question.
+/// The key of an answer. Equal keys mean the same question.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
     /// One account, by the form in which it was fetched.
     Account(Pubkey, AccountForm, Commitment),
     /// A list of accounts in order, by the form in which it was fetched.
     Accounts(Arc<[Pubkey]>, AccountForm, Commitment),
-    /// A token account's balance.
+    /// The balance of a token account.
     Balance(Pubkey, Commitment),
-    /// A message's fee.
+    /// The fee of a message.
     Fee(Bytes, Commitment),
-    /// Vote accounts under one filter.
+    /// The vote accounts that one filter selects.
     Votes(VotesQuery),
     /// All performance samples.
     Samples,
@@ -39,23 +41,23 @@ pub enum Key {
     ClusterNodes,
     /// A block in one shape.
     Block(Slot, Shape, Finality),
-    /// That a slot holds no block.
+    /// The absence of a block from a slot.
     NoBlock(Slot),
-    /// That a block is not there yet.
+    /// A block that does not exist yet at a commitment.
     NotYet(Slot, Commitment),
 }
 
-/// Whether a kept block is final by construction.
+/// The commitment at which a kept block was fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Finality {
-    /// Asked for at finalized.
+    /// Fetched at finalized, so the block cannot change any more.
     Final,
-    /// Asked for at confirmed, above the finalized frontier.
+    /// Fetched at confirmed, above the finalized frontier.
     Confirmed,
 }
 
 impl Key {
-    /// What the key itself weighs beyond its fixed size, in bytes.
+    /// Returns the memory of the key beyond its fixed size, in bytes.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Accounts(keys, ..) => keys.len() * size_of::<Pubkey>(),
@@ -64,7 +66,8 @@ impl Key {
         }
     }
 
-    /// Whether calls of `method` are answered from it; accounts, single and listed, answer both of their methods.
+    /// Returns true if calls of `method` are answered from this key. Single accounts and lists answer both
+    /// account methods.
     pub fn answers(&self, method: Method) -> bool {
         match self {
             Self::Account(..) | Self::Accounts(..) => {
@@ -79,7 +82,7 @@ impl Key {
         }
     }
 
-    /// Whether it holds data of `account`, or its balance: alone, or in a list.
+    /// Returns true if the entry holds data of `account`, alone or in a list, or its balance.
     pub fn concerns(&self, account: &Pubkey) -> bool {
         match self {
             Self::Account(pubkey, ..) | Self::Balance(pubkey, _) => pubkey == account,
@@ -88,7 +91,8 @@ impl Key {
         }
     }
 
-    /// The accounts that an answer under it shows, and at which commitment; `None` where it shows none.
+    /// Returns the accounts that an answer under this key shows, and their commitment. `None` if it shows
+    /// none.
     pub fn accounts(&self) -> Option<(&[Pubkey], Commitment)> {
         match self {
             Self::Account(pubkey, _, commitment) | Self::Balance(pubkey, commitment) => {
@@ -99,7 +103,7 @@ impl Key {
         }
     }
 
-    /// The slot whose block it holds, or the absence of one.
+    /// Returns the slot whose block, or whose absence of a block, is held under this key.
     pub fn block_slot(&self) -> Option<Slot> {
         match self {
             Self::Block(slot, ..) | Self::NoBlock(slot) | Self::NotYet(slot, _) => Some(*slot),
@@ -108,24 +112,24 @@ impl Key {
     }
 }
 
-/// How one query is answered: where to look, what to ask upstream, and how long the answer lives.
+/// The plan for one query: the keys to look up, the upstream call, and the lifetime of its answer.
 #[derive(Debug, Clone)]
 pub struct LookupPlan {
-    /// Where the answer is kept.
+    /// The key under which the answer is kept.
     pub key: Key,
-    /// Where the same may be kept, too: a block's absence, which counts where there is no block; an account in the other
-    /// of whole and slice, of which the one of the higher slot counts.
+    /// A second key to consult: for a block, the "no such block" entry; for an account, the other stored
+    /// form. Of the two forms of an account, the higher slot wins.
     pub other: Option<Key>,
-    /// The call as it goes upstream, without the caller's own conditions.
+    /// The upstream call, without the caller's own conditions.
     pub upstream: Query,
-    /// How long a result lives.
+    /// The class of a result.
     pub class: Class,
-    /// The encoding that the caller asked for, if it is all that was asked of the form of accounts.
+    /// The encoding that the caller asked for, if the caller asked for no slice.
     pub asked: Option<AccountEncoding>,
 }
 
 impl LookupPlan {
-    /// The plan for `query` as the frontier stands, by what is known of the accounts' sizes.
+    /// Creates the plan for `query` from the present frontier and the known sizes of accounts.
     pub fn new(query: &Query, frontier: &Frontier, sizes: &Sizes) -> Self {
         let mut upstream = query.clone().with_min_context_slot(None);
         let (key, class) = match &mut upstream {
@@ -161,7 +165,7 @@ impl LookupPlan {
             Commitment::Processed | Commitment::Confirmed if !is_final => {
                 (Commitment::Confirmed, Finality::Confirmed, Class::BlockConfirmed)
             }
-            // Final by construction: a node gives a block at finalized only once it is.
+            // Final by construction: a node returns a block at finalized only once it is final.
             _ => (Commitment::Finalized, Finality::Final, Class::BlockFinal),
         };
         Self {
@@ -174,7 +178,7 @@ impl LookupPlan {
     }
 }
 
-/// Where accounts are kept, one or a list, and what of their form was asked for.
+/// The keys of one account or a list, and the encoding that the caller asked for.
 struct Accounts {
     key: Key,
     other: Option<Key>,
@@ -182,7 +186,7 @@ struct Accounts {
 }
 
 impl Accounts {
-    /// Turns the form that was asked for into the one to fetch; `place` is where a form is kept.
+    /// Replaces the form that was asked for by the form to fetch. `place` makes the key of a form.
     fn new(form: &mut AccountForm, size: Size, place: impl Fn(AccountForm) -> Key) -> Self {
         let asked = *form;
         *form = forms::fetched(asked, size);

@@ -1,7 +1,7 @@
-//! The look-up: which entries are held, and which calls they may serve.
+//! The look-up: the held entries, and the calls that they may serve.
 //!
-//! [`Lookup`] owns everything that decides this: the held entries with their floors, generation and rules of freshness
-//! ([`HeldEntries`]), and what is known of accounts' sizes. It is synchronous and asks nobody.
+//! [`Lookup`] owns everything that decides this: the held entries with their floors, generation and freshness
+//! rules ([`HeldEntries`]), and the known sizes of accounts. It is synchronous and does no I/O.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::methods::{AccountForm, AccountsQuery, Commitment, Pubkey, Query, Slot
 use crate::pool::Reply;
 use crate::telemetry::{Metrics, StaleCause, UncacheableReason};
 
-/// What is held, and the rules of what it may serve.
+/// The held entries, and the rules for serving them.
 pub(super) struct Lookup {
     pub(super) held: HeldEntries,
     sizes: Sizes,
@@ -41,18 +41,18 @@ pub(super) enum CacheLookup {
     Expired,
 }
 
-/// An entry that is held, and its key if that is the other one of the plan.
+/// A held entry, and the plan's other key if the entry is under that one.
 pub(super) type HeldEntry = (Arc<Entry>, Option<Key>);
 
 /// The state of the cache when a fetch begins.
 pub(super) struct FetchStart {
-    /// An answer of an earlier generation is not kept.
+    /// The cache generation. An answer of an earlier generation is not kept.
     pub(super) generation: u64,
     /// The slot at which the answer's accounts were shown.
     pub(super) shown: Slot,
     /// The highest slot that is held or was shown.
     pub(super) held: Option<Slot>,
-    /// The size of the account, if one account is fetched and its size is known.
+    /// The account's size in bytes, if a single account is fetched and its size is known.
     pub(super) space: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Keep<'a> {
     pub(super) entry: &'a Arc<Entry>,
     /// The single accounts of a list.
     pub(super) singles: Vec<(Key, EntryBody)>,
-    /// The slot at which the accounts were shown, and which nodes were asked for.
+    /// The slot at which the accounts were shown, and which was required of the node.
     pub(super) floor: Slot,
     pub(super) generation: u64,
 }
@@ -80,13 +80,13 @@ impl Lookup {
         }
     }
 
-    /// Returns the plan for `query` by the present frontier.
+    /// Returns the plan for `query` at the present frontier.
     pub(super) fn plan(&self, query: &Query) -> LookupPlan {
         LookupPlan::new(query, &self.frontier, &self.sizes)
     }
 
-    /// Returns the entry for `plan`, if it reaches the slot that the caller wants. Counts each entry that may not serve as it
-    /// is.
+    /// Returns the entry for `plan`, if it reaches the slot that the caller wants. Counts each entry that is
+    /// not fresh.
     pub(super) fn look_up(&self, plan: &LookupPlan, wanted: Option<Slot>) -> CacheLookup {
         self.assess(plan, wanted, |cause| self.metrics.cache_stale.at(cause).inc())
     }
@@ -98,7 +98,7 @@ impl Lookup {
         Some((held, key))
     }
 
-    /// Looks up, and calls `not_fresh` for each entry that may not serve as it is.
+    /// Looks `plan` up, and calls `not_fresh` for each entry that is not fresh.
     fn assess(
         &self,
         plan: &LookupPlan,
@@ -108,7 +108,7 @@ impl Lookup {
         let now = Instant::now();
         let mut found = CacheLookup::Miss;
         for held in self.held.candidates(plan).into_iter().flatten() {
-            // Another answer may have shown one of its accounts at a higher slot.
+            // Another answer may have shown one of the accounts at a higher slot.
             let (lowest, floor) = self.held.floors_under(&plan.key, now);
             if !held.stamp.reaches(wanted) || held.stamp.slot < floor {
                 not_fresh(StaleCause::Floor);
@@ -144,7 +144,7 @@ impl Lookup {
         };
         let held = self.held.candidates(plan).into_iter().flatten().find(stands_in);
         if let Some(held) = held {
-            // The floor may have fallen below the entry, which is shown now.
+            // The entry is shown now, and its floor may have fallen below it.
             let (lowest, _) = self.held.floors_under(&plan.key, Instant::now());
             self.held.shows(plan, held.stamp.slot, lowest);
             return Some(held);
@@ -152,12 +152,13 @@ impl Lookup {
         self.assembled(query, usage, wanted)
     }
 
-    /// Lets the floors of the accounts under `plan` fall to the entry of `stamp`, which stands in although it is below.
+    /// Lowers the floors of the accounts under `plan` to the entry of `stamp`, which stands in although it is
+    /// below them.
     pub(super) fn falls_back_to(&self, plan: &LookupPlan, stamp: &EntryMeta) {
         self.held.falls(&plan.key, self.held.floor(&plan.key, Instant::now()), stamp.slot);
     }
 
-    /// Returns the entry from which the answer to `plan` can be made, with the way to make it.
+    /// Returns the entry from which the answer to `plan` can be derived, and the derivation.
     pub(super) fn source(&self, plan: &LookupPlan, usage: Use) -> Option<(Arc<Entry>, Source)> {
         let now = Instant::now();
         match &plan.key {
@@ -178,21 +179,22 @@ impl Lookup {
         }
     }
 
-    /// Keeps an answer that was made of a kept one. Returns false if the cache was emptied since `generation`, or a newer
-    /// answer is held: then a node is asked, under its floor.
+    /// Keeps a derived answer. Returns false if the cache was purged since `generation`, or if a newer answer
+    /// is held. In that case a node is asked, under the newer answer's floor.
     pub(super) fn keep_derived(&self, plan: &LookupPlan, entry: &Arc<Entry>, generation: u64) -> bool {
         let held = self.held.hold();
         held.number() == generation
             && !matches!(self.held.keep(plan.key.clone(), entry), Insert::KeptNewer(_))
     }
 
-    /// Returns a list made of single accounts, if all that it takes may be used. The list is kept, so that it has a floor.
+    /// Returns a list assembled of single accounts, if all of them may be used. The list is kept, so that it
+    /// has a floor.
     pub(super) fn assembled(&self, query: &Query, usage: Use, wanted: Option<Slot>) -> Option<Arc<Entry>> {
         let (Query::Accounts(query), mode) = (query, self.assemble) else { return None };
         if mode == Assemble::Off {
             return None;
         }
-        // Otherwise what was read before the cache was emptied could be kept after.
+        // Without the guard, accounts that were read before a purge could be kept after it.
         let _held = self.held.hold();
         let singles = self.singles(query, usage, wanted);
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
@@ -201,8 +203,8 @@ impl Lookup {
         self.keep_list(query, list)
     }
 
-    /// Returns the accounts of `query` that are to be fetched so that the others can be taken from the cache; `None` if that
-    /// is not the mode, or if all or none are held.
+    /// Returns the accounts of `query` to fetch, so that the others can be served from the cache. `None` if
+    /// the mode forbids it, or if all or none of them are held.
     pub(super) fn missing(&self, query: &AccountsQuery, wanted: Option<Slot>) -> Option<Vec<Pubkey>> {
         if self.assemble != Assemble::WithinBound {
             return None;
@@ -215,14 +217,14 @@ impl Lookup {
         (!missing.is_empty() && kept.iter().any(Option::is_some)).then_some(missing)
     }
 
-    /// Returns a list made of fresh single accounts of any slots.
+    /// Returns a list assembled of fresh single accounts, at whatever slots they are.
     pub(super) fn completed(&self, query: &AccountsQuery, wanted: Option<Slot>) -> Option<Arc<Entry>> {
         let _held = self.held.hold();
         let singles: Option<Vec<_>> = self.singles(query, Use::Fresh, wanted).into_iter().collect();
         self.keep_list(query, list::joined(&singles?)?)
     }
 
-    /// Keeps a list that was made here; `None` if a newer one is held, behind which it would go back.
+    /// Keeps an assembled list. `None` if a newer one is held.
     fn keep_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
         if self.holds_newer(query, &list) {
             return None;
@@ -230,21 +232,22 @@ impl Lookup {
         self.place_list(query, list)
     }
 
-    /// Returns true if a list of the same accounts is held above the slot of `list`, in whichever form serves `query`.
+    /// Returns true if a list of the same accounts is held above the slot of `list`, in any form that serves
+    /// `query`.
     pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
         let mut held = forms::serving(query.form).filter_map(|form| self.held.get(&key(form)));
         held.any(|held| held.stamp.slot > list.stamp.slot && self.held.serves(&held.stamp))
     }
 
-    /// Places `list`; `None` if a newer one was placed since it was looked for.
+    /// Inserts `list`. `None` if a newer list was inserted since the check.
     pub(super) fn place_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
         let EntryBody::Accounts { values, .. } = &list.kept else { return None };
         let form = forms::kept_assembled(query.form, values);
         let (key, list) = (Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment), Arc::new(list));
         let now = Instant::now();
         if self.held.floors_under(&key, now).0 < list.stamp.slot {
-            // A floor has fallen, and what is held above it is shown again.
+            // The floor has fallen, and an entry above it is shown again.
             self.held.raises(&key, list.stamp.slot, now);
         }
         (!matches!(self.held.keep(key, &list), Insert::KeptNewer(_))).then_some(list)
@@ -267,7 +270,7 @@ impl Lookup {
         list.pubkeys.iter().map(single).collect()
     }
 
-    /// Returns what a fetch for `plan` must know of the cache before it begins.
+    /// Returns the state of the cache that a fetch for `plan` needs.
     pub(super) fn begin_fetch(&self, plan: &LookupPlan) -> FetchStart {
         let shown = self.held.floor(&plan.key, Instant::now());
         let held = self.held.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot);
@@ -279,8 +282,9 @@ impl Lookup {
         FetchStart { generation: self.held.generation(), shown, held, space }
     }
 
-    /// Returns the entry that is held above `slot`, at which a node has answered, and may still be served: nobody is shown
-    /// the answer, even if it would not be kept. `floor` is the slot at which the accounts were shown.
+    /// Returns the held entry that is above `slot`, at which a node has answered, and that may still be
+    /// served. The caller gets it instead of the node's answer. `floor` is the slot at which the accounts
+    /// were shown.
     pub(super) fn held_ahead(&self, plan: &LookupPlan, slot: Slot, floor: Slot) -> Option<HeldEntry> {
         let floored = match plan.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => c != Commitment::Processed,
@@ -303,7 +307,7 @@ impl Lookup {
         Some(held)
     }
 
-    /// Keeps a fetched answer, or returns the reason why not. Calls `kept` if the answer takes its place.
+    /// Keeps a fetched answer, or returns the reason against it. Calls `kept` if the answer was inserted.
     pub(super) fn keep_fetched(
         &self,
         answer: Keep<'_>,
@@ -312,7 +316,8 @@ impl Lookup {
         let Keep { plan, key, entry, singles, floor, generation } = answer;
         let slot = entry.stamp.slot;
         let believed = |c| !plan.upstream.has_context() || self.frontier.believes(c, slot);
-        // The generation check and the insert happen under one lock. Otherwise a purge between them would be undone.
+        // The generation check and the insert happen under one lock. Otherwise a purge between them would be
+        // undone.
         let held = self.held.hold();
         if held.number() != generation {
             return Err(UncacheableReason::Purged);
@@ -323,7 +328,8 @@ impl Lookup {
         if !matches!(entry.kept, EntryBody::Verbatim(Payload::Error { .. })) {
             self.held.falls(&plan.key, floor, slot);
         }
-        // Before anybody is told: from then on no account of it is shown lower, even if this is too large to be kept.
+        // Raised before any caller gets the answer, and even if the answer is too large to keep. Lower slots
+        // are hidden from now on.
         self.held.raises(&plan.key, slot, Instant::now());
         let placed = self.held.keep(key.clone(), entry);
         if matches!(placed, Insert::Stored | Insert::ReplacedNewer) {
@@ -340,15 +346,15 @@ impl Lookup {
         Ok(placed)
     }
 
-    /// Notes the sizes of accounts, as an answer tells them.
+    /// Notes the sizes of accounts that an answer states, in bytes.
     pub(super) fn note_spaces(&self, spaces: Vec<(Pubkey, u64)>) {
         for (pubkey, space) in spaces {
             self.sizes.note(&pubkey, space);
         }
     }
 
-    /// Notes that the answer to `plan` was too large. Returns true if a node was asked for more than `query` wants: the next
-    /// plan asks for less.
+    /// Notes that the answer to `plan` was too large. Returns true if the node was asked for more than
+    /// `query` wants, so that the next plan asks for less.
     pub(super) fn note_too_large(&self, query: &Query, plan: &LookupPlan) -> bool {
         let wider = |asked: AccountForm, sent: AccountForm| asked != sent && sent.slice.is_none();
         match (query, &plan.upstream) {
@@ -364,10 +370,11 @@ impl Lookup {
         }
     }
 
-    /// Weighs `entry`, whose compressed forms have grown, under each key under which `query` may have found it.
+    /// Updates the weight of `entry`, whose compressed forms have grown, under each key where `query` may
+    /// have found it.
     pub(super) fn weigh(&self, query: &Query, entry: &Arc<Entry>) {
         let LookupPlan { key, other, .. } = self.plan(query);
-        // A block may have become final meanwhile.
+        // The block may have become final meanwhile.
         let before = match &key {
             Key::Block(slot, shape, Finality::Final) => Some(Key::Block(*slot, *shape, Finality::Confirmed)),
             _ => None,
@@ -377,8 +384,8 @@ impl Lookup {
         }
     }
 
-    /// Returns true if an answer that another gateway shares would be fresh here, is not behind what was shown, and is not
-    /// further ahead than is believed. `floor` is the slot that the caller wants.
+    /// Returns true if an answer from the shared store may be used here. It must be fresh, reach all slots
+    /// shown, and lie no further ahead than is believed. `floor` is the slot that the caller wants.
     pub(super) fn takes(&self, plan: &LookupPlan, reply: &Reply, floor: Option<Slot>) -> bool {
         let held = self.held.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot).max();
         let shown = self.held.floor(&plan.key, Instant::now());

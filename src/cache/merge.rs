@@ -1,8 +1,8 @@
-//! `pool.merge`: while nodes are busy with calls for single accounts, those that come after them wait and go up
-//! together as one list.
+//! Merging of calls (`pool.merge`): while nodes are busy with calls for single accounts, later calls are
+//! queued and go upstream together as one list.
 //!
-//! No timer: a call that ends takes along those that have gathered meanwhile, as many as one call may hold.
-//! Only accounts whose size is known gather, that no answer grows past what one call should bring.
+//! There is no timer. Each call that ends sends the calls that have queued meanwhile, as many as one list may
+//! hold. Only accounts of known size are queued, so that no merged answer grows too large.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,23 +19,23 @@ use crate::node::NodeReply;
 use crate::pool::{Caller, Pool, Reply, UpstreamRequest};
 use crate::telemetry::Trace;
 
-/// With so many calls of one form and commitment under way, the pool is busy.
+/// The number of calls of one form and commitment with which the pool counts as busy.
 const BUSY: usize = 4;
 
-/// Calls for single accounts, by what they have in common.
+/// The calls for single accounts, grouped by form and commitment.
 #[derive(Default)]
 pub(super) struct Merger {
     lines: Mutex<HashMap<(AccountForm, Commitment), MergeGroup>>,
 }
 
-/// Those of one form and commitment. It is there as long as calls are under way.
+/// The calls of one form and commitment. The group exists while calls are under way.
 #[derive(Default)]
 struct MergeGroup {
     under_way: usize,
     waiting: Vec<Waiting>,
 }
 
-/// One that waits to be taken along.
+/// A queued call.
 struct Waiting {
     pubkey: Pubkey,
     space: u64,
@@ -44,20 +44,21 @@ struct Waiting {
     deadline: Instant,
     caller: Caller,
     trace: Trace,
-    /// Gets its part of the list's answer; `None` where it has to ask for itself.
+    /// The sender of the call's part of the answer. `None` means that the call must go upstream by itself.
     reply: oneshot::Sender<Option<Result<Reply, Error>>>,
 }
 
-/// What one call for a single account does.
+/// The way in which a call for a single account goes upstream.
 enum Turn {
-    /// It goes up by itself, and takes others along when it ends.
+    /// By itself. When it ends, it sends the queued calls.
     Alone,
-    /// It waits.
+    /// Queued for a merged call. The receiver gets its part of the answer.
     Queued(oneshot::Receiver<Option<Result<Reply, Error>>>),
 }
 
 impl Merger {
-    /// Asks `pool` for one account, of `space` bytes where that is known: by itself, or together with others.
+    /// Asks `pool` for one account, by itself or merged with others. `space` is the account's size in bytes,
+    /// if known.
     ///
     /// # Errors
     /// As for [`Pool::call`].
@@ -92,7 +93,7 @@ impl Merger {
         let mut lines = self.lock();
         let line = lines.entry(group).or_default();
         let Some(space) = space.filter(|space| line.under_way >= BUSY && *space <= TOGETHER_BYTES) else {
-            // Counted in the same step: of many at once no more than a few find the pool idle.
+            // Counted under the same lock, so that only a few of many simultaneous calls find the pool idle.
             line.under_way += 1;
             return Turn::Alone;
         };
@@ -103,7 +104,7 @@ impl Merger {
         Turn::Queued(receiver)
     }
 
-    /// Counts a call until it ends, however it ends; then those who wait go.
+    /// Counts a call until it ends. Its end sends the queued calls.
     fn under_way(
         self: &Arc<Self>,
         group: (AccountForm, Commitment),
@@ -114,7 +115,7 @@ impl Merger {
         self.counted(group, pool, tasks)
     }
 
-    /// The same for a call that is counted already.
+    /// Returns the guard of a call that is counted already.
     fn counted(
         self: &Arc<Self>,
         group: (AccountForm, Commitment),
@@ -124,12 +125,12 @@ impl Merger {
         UnderWay { merger: Arc::clone(self), group, pool: Arc::clone(pool), tasks: tasks.clone() }
     }
 
-    /// A call has ended: those who go next, if any wait.
+    /// Notes the end of a call, and returns the queued calls to send next.
     fn ended(&self, group: (AccountForm, Commitment)) -> Vec<Waiting> {
         let mut lines = self.lock();
         let Some(line) = lines.get_mut(&group) else { return Vec::new() };
         line.under_way -= 1;
-        // Whoever has given up needs no answer.
+        // Callers who gave up need no answer.
         line.waiting.retain(|waiting| !waiting.reply.is_closed());
         let mut together = 0;
         let fits = line.waiting.iter().take(MAX_KEYS).take_while(|waiting| {
@@ -149,7 +150,7 @@ impl Merger {
     }
 }
 
-/// A call that is under way.
+/// A call that is under way. Dropping it sends the queued calls.
 struct UnderWay {
     merger: Arc<Merger>,
     group: (AccountForm, Commitment),
@@ -172,7 +173,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Asks for all of `waiting` at once and gives each its part.
+/// Fetches all accounts of `waiting` in one call, and gives each caller its part.
 async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), waiting: Vec<Waiting>) {
     let pubkeys = waiting.iter().map(|waiting| waiting.pubkey).collect();
     let list = AccountsQuery { pubkeys, form, commitment, min_context_slot: None };
@@ -183,7 +184,7 @@ async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), wa
         prefer: waiting.iter().filter_map(|waiting| waiting.prefer).max(),
         alone: false,
         deadline,
-        // One call is one caller's, and has one place in one trace: those of the one who has waited longest.
+        // A merged call has one caller and one trace: those of the call that waited longest.
         caller: waiting.first().map(|waiting| waiting.caller).unwrap_or_default(),
         trace: waiting.first().map(|waiting| waiting.trace.clone()).unwrap_or_default(),
     };
@@ -198,11 +199,11 @@ async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), wa
             (Ok(reply), Some(part)) => {
                 Some(Ok(Reply { body: NodeReply::Result(part.clone()), ..reply.clone() }))
             }
-            // A node's own word on the list says nothing of each account.
+            // A node's refusal of the list does not apply to each account, so each is asked for by itself.
             (Ok(_), _) => None,
             (Err(error), _) => Some(Err(error.clone())),
         };
-        // Nobody waits any more: then it was for nothing.
+        // The caller may have given up meanwhile.
         let _ = waiting.reply.send(reply);
     }
 }

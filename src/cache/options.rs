@@ -1,4 +1,4 @@
-//! The options of a call to the cache, and the answer that it gives.
+//! The options of a call to the cache, and its answer.
 
 use std::sync::Arc;
 
@@ -11,48 +11,48 @@ use crate::methods::Slot;
 use crate::pool::Caller;
 use crate::telemetry::{Outcome, Trace};
 
-/// The options of a call beside the query.
+/// The options of a call, beside the query.
 #[derive(Debug, Clone)]
 pub struct CallOptions {
-    /// Go past the cache (the answer is kept all the same).
+    /// True to go past the cache. The answer is kept all the same.
     pub bypass: bool,
-    /// The slot that this caller must not fall behind: a hit below is a miss to this caller; never an error.
+    /// The slot below which this caller gets no hit. An answer below it is never an error.
     pub floor: Option<Slot>,
-    /// When the caller stops waiting.
+    /// The moment at which the caller stops waiting.
     pub deadline: Instant,
-    /// The coding in which the caller takes a long answer; it may get it plain all the same.
+    /// The content coding that the caller accepts. The answer may come uncompressed all the same.
     pub coding: Option<Coding>,
-    /// The caller, as the pool tells callers apart.
+    /// The caller, as the pool distinguishes callers.
     pub caller: Caller,
-    /// Its place in a trace.
+    /// The call's span context.
     pub trace: Trace,
 }
 
 /// An answer on its way to a caller.
 #[derive(Debug, Clone)]
 pub struct CacheAnswer {
-    /// What a node said.
+    /// The node's result or error.
     pub payload: Payload,
-    /// Where it came from, for the `Cache-Status` header.
+    /// The source of the answer, for the `Cache-Status` header.
     pub status: CacheStatus,
-    /// The same, for metrics.
+    /// The source of the answer, for metrics.
     pub outcome: Outcome,
-    /// What it stands for.
+    /// The slot, age and class of the answer.
     pub stamp: EntryMeta,
-    /// The text of `payload` in the coding that the caller takes, where it is there so.
+    /// The text of `payload` in the caller's coding, if it was compressed.
     pub coded: Option<Arc<Coded>>,
 }
 
-/// The conditions of a caller that the cache asks again while an answer takes its time.
+/// The conditions of a caller that can change while an answer is on its way.
 pub trait Conditions: Send + Sync {
-    /// The slot that this caller must not fall behind by now.
+    /// Returns the slot below which this caller must not be answered by now.
     fn floor(&self) -> Option<Slot>;
 
-    /// Room for so many bytes that are to be written for this caller alone; `None` where there is none.
+    /// Reserves memory for `bytes` bytes that are written for this caller only. `None` if memory is short.
     fn room(&self, bytes: usize) -> Option<Room>;
 }
 
-/// Room that a caller has given, until it is dropped.
+/// Memory that a caller has reserved, until it is dropped.
 pub type Room = Box<dyn Send + Sync>;
 
 /// No conditions beyond the [`CallOptions`].

@@ -1,4 +1,4 @@
-//! One caller's call, planned.
+//! A caller's call with its plan.
 
 use tokio::time::Instant;
 
@@ -8,7 +8,7 @@ use super::options::{CallOptions, Conditions};
 use super::status::Why;
 use crate::methods::{Query, Slot};
 
-/// One caller's call, planned.
+/// A caller's call with its plan.
 pub(super) struct PlannedCall<'a> {
     pub(super) query: &'a Query,
     pub(super) plan: LookupPlan,
@@ -16,14 +16,15 @@ pub(super) struct PlannedCall<'a> {
     pub(super) options: CallOptions,
     pub(super) charge: &'a Charge,
     pub(super) conditions: &'a dyn Conditions,
-    /// When the caller came.
+    /// The moment at which the caller arrived.
     pub(super) came: Instant,
-    /// A node is asked anew, since an answer came too late. The next answer is the last.
+    /// True on the second try, after the first answer came too late. There is no third one.
     pub(super) is_anew: bool,
 }
 
 impl PlannedCall<'_> {
-    /// Returns the slot that an answer should stand for: the caller's condition, or the floor that its plan keeps.
+    /// Returns the slot that an answer must reach: the caller's minContextSlot or the floor of its plan,
+    /// whichever is higher.
     pub(super) fn wanted(&self) -> Option<Slot> {
         self.query.min_context_slot().max(self.options.floor)
     }

@@ -1,6 +1,7 @@
-//! What becomes of a node's answer: where it is kept and how long it lives, or why it is not kept.
+//! The caching rules: the key and class under which a node's answer is kept, or the reason why it is not
+//! kept.
 //!
-//! Pure: the Freshness table of the design, row by row.
+//! The rules are pure functions of the answer and the frontier.
 
 use super::class::Class;
 use super::entry::{Payload, TextParts};
@@ -11,13 +12,13 @@ use crate::node::{Contextual, NodeReply};
 use crate::pool::Reply;
 use crate::telemetry::UncacheableReason;
 
-/// Long-term storage is filled by the nodes themselves, with a delay: a recent slot that it lacks may still come.
+/// Nodes fill long-term storage with a delay, so a recent slot that is missing there may still come.
 const LONG_TERM_STORAGE_LAG_SLOTS: u64 = 9_000;
 
-/// Where an answer is kept and how long it lives, or why it is not.
+/// The key and class under which an answer is kept, or the reason why it is not kept.
 pub(super) type Place = Result<(Key, Class), UncacheableReason>;
 
-/// What `reply` says, and where it is kept as the frontier stands.
+/// Returns the payload of `reply`, and its key and class at the present frontier.
 pub(super) fn cache_policy(plan: &LookupPlan, reply: &Reply, frontier: &Frontier) -> (Payload, Place) {
     let finalized = frontier.slot(Commitment::Finalized);
     let keep = |class| Ok((plan.key.clone(), class));
@@ -49,7 +50,7 @@ pub(super) fn cache_policy(plan: &LookupPlan, reply: &Reply, frontier: &Frontier
                     let settled = reply.confirmed && !may_come;
                     absent(if settled { Class::Skipped } else { Class::SkippedUnconfirmed })
                 }
-                // At or under the frontier it is over already.
+                // At or below the frontier the block must exist, so the node's answer is out of date.
                 (Query::Block(q), -32004)
                     if matches!(plan.other, Some(Key::NotYet(..)))
                         && q.slot > frontier.slot(q.commitment) =>

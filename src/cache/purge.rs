@@ -1,30 +1,32 @@
-//! Which kept answers an operator wants gone.
+//! The filter of a purge.
 //!
-//! Reads only keys: what an answer says plays no part. What is on its way while a purge runs goes to those who asked
-//! for it, and is not kept.
+//! A filter reads keys only, never answers. An answer that is being fetched during a purge reaches its
+//! callers and is not kept.
 
 use super::key::Key;
 use crate::methods::{Method, Pubkey, Slot};
 
-/// What a purge takes: entries for which every part that is given holds; all of them where none is.
+/// The entries that a purge removes. An entry must match every field that is set. With no field set, all
+/// entries match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Filter {
-    /// Entries that answer this method. Single accounts and lists answer both getAccountInfo and getMultipleAccounts,
-    /// so either name takes both.
+    /// The entries that answer this method. Single accounts and lists answer both getAccountInfo and
+    /// getMultipleAccounts, so either name matches both.
     pub method: Option<Method>,
-    /// Entries of this account: its data, alone and in lists, and its token balance.
+    /// The entries of this account: its data, alone and in lists, and its token balance.
     pub account: Option<Pubkey>,
     /// The block of this slot in every shape, and its absence.
     pub slot: Option<Slot>,
 }
 
 impl Filter {
-    /// All entries that answer `method`.
+    /// Creates a filter for all entries that answer `method`.
     pub fn of(method: Method) -> Self {
         Self { method: Some(method), ..Self::default() }
     }
 
-    /// The filters of fewer parts, each of which takes all that this one takes; this one is among them.
+    /// Returns all filters with a subset of this filter's fields. Each of them matches at least as much. This
+    /// one is included.
     pub fn wider(self) -> impl Iterator<Item = Self> {
         (0..8).map(move |parts| Self {
             method: self.method.filter(|_| parts & 1 != 0),
@@ -33,10 +35,11 @@ impl Filter {
         })
     }
 
-    /// The methods whose entries together are all that it takes, and more; none where it takes everything.
+    /// Returns the methods whose entries together include all that this filter matches. Empty if it matches
+    /// everything.
     pub fn methods(&self) -> &'static [Method] {
         match (self.method, self.account, self.slot) {
-            // Either name takes the entries of both.
+            // Both names match the same entries.
             (Some(Method::GetAccountInfo | Method::GetMultipleAccounts), ..) => &[Method::GetAccountInfo],
             (Some(Method::GetTokenAccountBalance), ..) => &[Method::GetTokenAccountBalance],
             (Some(Method::GetVoteAccounts), ..) => &[Method::GetVoteAccounts],
@@ -49,17 +52,17 @@ impl Filter {
         }
     }
 
-    /// Whether it takes all there is.
+    /// Returns true if the filter matches all entries.
     pub fn is_everything(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The account of which it takes all there is, if it does.
+    /// Returns the account of which this filter matches all entries, if there is one.
     pub fn all_of(&self) -> Option<&Pubkey> {
         self.account.as_ref().filter(|_| self.method.is_none() && self.slot.is_none())
     }
 
-    /// Whether it takes what is kept under `key`.
+    /// Returns true if the filter matches the entry under `key`.
     pub fn takes(&self, key: &Key) -> bool {
         self.method.is_none_or(|method| key.answers(method))
             && self.account.is_none_or(|account| key.concerns(&account))

@@ -1,4 +1,4 @@
-//! An entry in the form that a caller asked for.
+//! The conversion of an entry into the form that a caller asked for.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use super::key::ALL_SAMPLES;
 use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
 use crate::node::OFF_WORKER_BYTES;
 
-/// What `entry` says in the form of `query`, and whether it was made from another.
+/// Returns the payload of `entry` in the form of `query`, and true if it was derived from another form.
 pub(super) fn written(query: &Query, entry: &Entry) -> Result<(Payload, bool), Unmade> {
     let (form, asked, made) = match (&entry.kept, query) {
         (EntryBody::Account { result, value, asked, .. }, Query::Account(q)) => {
@@ -27,7 +27,7 @@ pub(super) fn written(query: &Query, entry: &Entry) -> Result<(Payload, bool), U
         (EntryBody::Verbatim(payload), _) => return Ok((payload.clone(), entry.stamp.derived)),
         _ => return Err(Unmade::Broken),
     };
-    // For the caller's own form it was fetched, whatever form served.
+    // An answer that was fetched for the caller's own form is not reported as derived.
     let fetched_for_it = form.slice.is_none() && asked == Some(form.encoding);
     match made {
         Ok((body, differs)) => {
@@ -38,13 +38,13 @@ pub(super) fn written(query: &Query, entry: &Entry) -> Result<(Payload, bool), U
     }
 }
 
-/// A node's own refusal.
+/// Returns the error with which a node refuses long data in base58.
 fn base58_too_long() -> Payload {
     let body = format!(r#"{{"code":{BASE58_TOO_LONG_CODE},"message":"{BASE58_TOO_LONG}"}}"#);
     Payload::Error { code: BASE58_TOO_LONG_CODE, body: Bytes::from(body) }
 }
 
-/// The most bytes that the caller's form of `entry` takes beside what is kept.
+/// Returns the most bytes that the caller's form of `entry` adds to the kept ones.
 pub(super) fn most_written(query: &Query, entry: &Entry) -> usize {
     match (&entry.kept, query) {
         (EntryBody::Account { value, .. }, Query::Account(q)) => value.most_written(q.form),
@@ -56,12 +56,12 @@ pub(super) fn most_written(query: &Query, entry: &Entry) -> usize {
     }
 }
 
-/// Whether making the caller's form of `entry` would keep an async worker from others.
+/// Returns true if writing the caller's form of `entry` would block an async worker for too long.
 pub(super) fn is_long_work(query: &Query, entry: &Entry) -> bool {
     entry.kept.weight() > OFF_WORKER_BYTES && !is_as_kept(query, entry)
 }
 
-/// Whether the caller's form of `entry` is the one that is kept.
+/// Returns true if the caller's form of `entry` is the one that is kept.
 pub(super) fn is_as_kept(query: &Query, entry: &Entry) -> bool {
     match (&entry.kept, query) {
         (EntryBody::Account { value, .. }, Query::Account(q)) => value.is_kept_in(q.form),

@@ -1,7 +1,7 @@
-//! The renderer: an entry in the form and the coding of a caller, checked once more when it leaves.
+//! The renderer writes an entry in a caller's form and coding, and checks it again before it leaves.
 //!
-//! [`Renderer`] owns what bounds this work: the permits for long texts and the compressor. It owns the verifier, too, which
-//! compares some hits with a node's answer.
+//! [`Renderer`] owns what bounds this work: the permits for long texts and the compressor. It also owns the
+//! verifier, which compares some hits with a node's answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,11 +29,10 @@ use crate::node::OFF_WORKER_BYTES;
 use crate::pool::Pool;
 use crate::telemetry::{Metrics, Outcome};
 
-/// An answer that was fetched for its caller may wait for its turn for so long, or for its time to live where that is
-/// longer.
+/// The longest wait of a fetched answer for a render permit, unless its time to live is longer.
 const WAITS_AT_MOST: Duration = Duration::from_millis(400);
 
-/// A caller waits for a compressed text for so long, and then takes it plain.
+/// The longest wait of a caller for a compressed text. After that the text goes out uncompressed.
 const COMPRESSION_WAIT: Duration = Duration::from_secs(1);
 
 /// Writes entries for callers.
@@ -43,14 +42,15 @@ pub(super) struct Renderer {
     render_permits: Arc<Semaphore>,
     compressor: Arc<Compressor>,
     verifier: Arc<Verifier>,
-    /// The verifier asks it.
+    /// The pool that the verifier asks.
     pool: Arc<Pool>,
     request_timeout: Duration,
     tasks: TaskTracker,
 }
 
 impl Renderer {
-    /// Creates a renderer of the entries that `lookup` finds, for work on as many texts at once as there are `cores`.
+    /// Creates a renderer for the entries of `lookup`. `cores` bounds the number of long texts that are
+    /// written at once.
     pub(super) fn new(
         config: &config::Config,
         cores: usize,
@@ -83,8 +83,8 @@ impl Renderer {
         Arc::clone(&self.render_permits).acquire_many_owned(all).await.unwrap()
     }
 
-    /// Returns an entry as the answer that this caller gets. If that takes long to make, it waits for its turn, by the
-    /// caller's deadline and with room for its bytes. `None` if the entry may not serve the call any more by then.
+    /// Returns an entry as this caller's answer. Long work waits for a permit until the caller's deadline,
+    /// with memory reserved for its bytes. `None` if the entry may no longer be served by then.
     pub(super) async fn render(
         &self,
         call: &PlannedCall<'_>,
@@ -95,19 +95,19 @@ impl Renderer {
         let is_long = is_long_work(query, entry);
         let mut room = None;
         let written = if is_long {
-            // Before the wait: what there is no room for does not queue.
+            // Reserved before the wait, so that a text without memory does not queue.
             room = Some(call.conditions.room(most_written(query, entry)).ok_or(Error::Overloaded)?);
             let turn =
                 timeout_at(call.options.deadline, Arc::clone(&self.render_permits).acquire_owned()).await;
             let Ok(Ok(turn)) = turn else { return Err(Error::TimedOut(self.request_timeout)) };
-            // What is too old by now takes no work.
+            // An entry that is too old by now is not worth the work.
             if !self.is_in_bounds(call, &entry.stamp, basis, since) || self.goes_back(call, entry, basis) {
                 return Ok(None);
             }
             let (query, entry) = (query.clone(), Arc::clone(entry));
             let taken = room.take();
             let work = tokio::task::spawn_blocking(move || {
-                // Both are held to the end of the work, which goes on where nobody waits for it any more.
+                // Both are held until the work ends, even if its caller has left.
                 let _turn = turn;
                 (written(&query, &entry), taken)
             });
@@ -117,18 +117,19 @@ impl Renderer {
         } else {
             written(query, entry)
         };
-        // What a node wrote amiss is as good as no answer.
+        // A malformed answer of a node counts as no answer.
         let (payload, derived) = written.map_err(|_| Error::NoUpstream(Vec::new()))?;
         let (coded, coding_waited) = self.coded(call, entry, &payload).await;
         let waited = is_long || coding_waited;
         let basis = match basis {
-            // However long the work takes, an answer that was asked for since the caller came is one.
+            // However long the work takes, an answer that was asked for after the caller arrived stays the
+            // caller's own.
             Basis::Own(..) => basis,
             _ if !waited || self.is_in_bounds(call, &entry.stamp, basis, since) => basis,
             _ if entry.stamp.sent_at >= call.came => Basis::Own(CacheStatus::Collapsed, Outcome::Collapsed),
             _ => return Ok(None),
         };
-        // A kept entry that has not waited was looked up just now.
+        // A held entry that has not waited was looked up just now.
         if (waited || !matches!(basis, Basis::Kept)) && self.goes_back(call, entry, basis) {
             return Ok(None);
         }
@@ -144,12 +145,12 @@ impl Renderer {
         if outcome.is_hit() {
             self.lookup.held.observe_lag(query, &entry.stamp);
         }
-        // Whoever gets the answer counts it from here on.
+        // From here on the receiver of the answer accounts for its memory.
         drop(room);
         Ok(Some(CacheAnswer { payload, stamp: entry.stamp, status, outcome, coded }))
     }
 
-    /// Returns true if an entry that was judged before a wait meets what the caller wants by now, and is in time.
+    /// Returns true if an entry still meets the caller's conditions after a wait, and is in time.
     fn is_in_bounds(&self, call: &PlannedCall<'_>, stamp: &EntryMeta, basis: Basis, since: Instant) -> bool {
         let wanted =
             if matches!(basis, Basis::Kept) { call.wanted().max(call.conditions.floor()) } else { None };
@@ -160,15 +161,15 @@ impl Renderer {
         in_time && stamp.reaches(wanted)
     }
 
-    /// Returns true if an entry may not leave since a newer answer was shown. On the last try only what is kept is held to
-    /// that: a floor of ours is never a caller's error.
+    /// Returns true if an entry may not leave because a newer answer was shown. On the last try this applies
+    /// to held entries only, because the cache's floors never become a caller's error.
     fn goes_back(&self, call: &PlannedCall<'_>, entry: &Entry, basis: Basis) -> bool {
         (!call.is_anew || matches!(basis, Basis::Kept))
             && self.lookup.held.is_overtaken(&call.plan, entry, basis)
     }
 
-    /// Returns an answer to `plan` that is made of a kept one of another shape, and kept from now on. `None` if there is no
-    /// such entry, or its turn does not come by the deadline.
+    /// Returns an answer to `plan` that is derived from a held one, and keeps it. `None` if there is no such
+    /// entry, or if no render permit is free by the deadline.
     pub(super) async fn derive(
         &self,
         plan: &LookupPlan,
@@ -183,12 +184,12 @@ impl Renderer {
             let permit = Arc::clone(&self.render_permits).acquire_owned();
             let permit = timeout_at(deadline, permit).await.ok()?.ok()?;
             let work = tokio::task::spawn_blocking(move || {
-                // Held to the end of the work, which goes on if nobody waits for it any more.
+                // Held until the work ends, even if its caller has left.
                 let _permit = permit;
                 way.make(&text)
             });
             let text = work.await.ok().flatten();
-            // It has aged meanwhile.
+            // The source may have expired meanwhile.
             text.filter(|_| self.lookup.held.may_be_used(&source.stamp, usage, Instant::now()))
         } else {
             way.make(&text)
@@ -200,8 +201,8 @@ impl Renderer {
         (is_kept || usage != Use::Fresh).then_some(entry)
     }
 
-    /// Returns `payload`, which `entry` gave, in the coding that the caller takes; `None` if it goes out plain. The second
-    /// value is true if that took a wait.
+    /// Returns `payload`, which was written from `entry`, in the coding that the caller accepts. `None` if it
+    /// goes out uncompressed. The second value is true if the call had to wait.
     async fn coded(
         &self,
         call: &PlannedCall<'_>,
@@ -221,7 +222,7 @@ impl Renderer {
         let until = call.options.deadline.min(Instant::now() + COMPRESSION_WAIT);
         let body = body.clone();
         let coded = if is_kept {
-            // A task of its own, so that it is not begun again where the caller is gone.
+            // The task goes on if its caller leaves, so that the work is not repeated.
             let (lookup, compressor) = (Arc::clone(&self.lookup), Arc::clone(&self.compressor));
             let (query, entry) = (call.query.clone(), Arc::clone(entry));
             let keeping = async move { keep_coded(&lookup, &compressor, &query, &entry, coding, body).await };
@@ -236,7 +237,8 @@ impl Renderer {
     }
 }
 
-/// Returns the text of `entry`, which is `body`, in `coding`. It is made once, for all who come meanwhile, and kept.
+/// Returns the text `body` of `entry` in `coding`. The compressed text is made once for all callers, and
+/// kept.
 async fn keep_coded(
     lookup: &Lookup,
     compressor: &Compressor,

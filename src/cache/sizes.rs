@@ -1,45 +1,47 @@
-//! Which accounts are known to be small: those are fetched whole, so that every form follows from one answer.
+//! The known sizes of accounts. Small accounts are fetched whole, so that every form can be made from one
+//! answer.
 //!
-//! A table of fixed size, a place for each account by its address, and a newcomer takes the place. Nothing that is
-//! answered depends on it: a wrong guess costs an upstream call of the other shape.
+//! The table has a fixed size. The address of an account picks its cell, and a new account replaces the old
+//! one. No answer depends on the table: a wrong guess costs an upstream call of another form.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::methods::Pubkey;
 
-/// Places, of 8 bytes each.
+/// The number of cells, of 8 bytes each.
 const PLACES: usize = 1 << 16;
-/// Up to this size an account is fetched and kept whole, whatever is asked of it.
+/// The largest account, in bytes, that is fetched and kept whole whatever a caller asks for.
 const SMALL_BYTES: u64 = 64 * 1024;
-/// Up to this size together several accounts are, and go up in one call.
+/// The largest sum, in bytes, of accounts that are fetched whole in one call.
 pub(super) const TOGETHER_BYTES: u64 = 1024 * 1024;
-/// The part of a place that holds the size; the rest is a mark of whose it is. No account is larger.
+/// The bits of a cell that hold the size. The other bits identify the account. No account is larger than
+/// this.
 const SPACE: u64 = (1 << 24) - 1;
 
-/// What is known of an account's size, or of several.
+/// The size of an account, or of several, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Size {
-    /// At most 64 KiB when it was last seen; several: each, and at most 1 MiB together.
+    /// At most 64 KiB when last seen. Several accounts: each of them, and at most 1 MiB together.
     Small,
-    /// It was not seen, or is forgotten.
+    /// Not seen, or forgotten.
     Unknown,
-    /// More.
+    /// Larger than small.
     Large,
 }
 
-/// What is known of accounts' sizes.
+/// The table of known sizes.
 #[derive(Debug)]
 pub struct Sizes(Box<[AtomicU64]>);
 
 impl Default for Sizes {
-    /// Nothing is known.
+    /// Creates an empty table.
     fn default() -> Self {
         Self((0..PLACES).map(|_| AtomicU64::new(0)).collect())
     }
 }
 
 impl Sizes {
-    /// An account was seen to be of `space` bytes.
+    /// Notes that an account was seen with `space` bytes.
     pub fn note(&self, pubkey: &Pubkey, space: u64) {
         let (place, mark) = self.place(pubkey);
         let (held, noted) = (place.load(Ordering::Relaxed), mark | space.min(SPACE));
@@ -48,19 +50,19 @@ impl Sizes {
         }
     }
 
-    /// All of an account proved to be too much: it is not asked for again, whatever its size is said to be.
+    /// Notes that a whole account is too large to fetch. Later sizes of the account are ignored.
     pub fn note_large(&self, pubkey: &Pubkey) {
         self.note(pubkey, SPACE);
     }
 
-    /// An account's size in bytes when it was last seen.
+    /// Returns the account's size in bytes when it was last seen.
     pub fn space(&self, pubkey: &Pubkey) -> Option<u64> {
         let (place, mark) = self.place(pubkey);
         let noted = place.load(Ordering::Relaxed);
         (noted & !SPACE == mark).then_some(noted & SPACE)
     }
 
-    /// What is known of an account.
+    /// Returns the size class of an account.
     pub fn of(&self, pubkey: &Pubkey) -> Size {
         match self.space(pubkey) {
             None => Size::Unknown,
@@ -69,7 +71,8 @@ impl Sizes {
         }
     }
 
-    /// Several accounts are as their largest; an unknown one may be large, and many small ones are much.
+    /// Returns the size class of several accounts: that of the largest, and large if small ones sum up to too
+    /// much.
     pub fn of_all(&self, pubkeys: &[Pubkey]) -> Size {
         let size = pubkeys.iter().map(|pubkey| self.of(pubkey)).max().unwrap_or(Size::Small);
         let together = || pubkeys.iter().filter_map(|pubkey| self.space(pubkey)).sum::<u64>();
@@ -78,7 +81,7 @@ impl Sizes {
 
     fn place(&self, pubkey: &Pubkey) -> (&AtomicU64, u64) {
         let word = |at: usize| pubkey.0[at..at + 8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-        // Never zero, which is an empty place.
+        // The mark is never zero, which is an empty cell.
         let mark = (word(0) ^ word(8).rotate_left(17)) | 1 << 63;
         #[expect(clippy::cast_possible_truncation, reason = "any place will do")]
         let place = (word(16) ^ word(24)) as usize % PLACES;

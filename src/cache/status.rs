@@ -1,62 +1,63 @@
-//! The `Cache-Status` header (RFC 9211): where an answer came from, in words.
+//! The `Cache-Status` header (RFC 9211): the source of an answer.
 
 use std::fmt;
 
-/// Why a call went to a node.
+/// The reason why a call went to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// Nothing was kept.
+    /// No entry was held.
     Miss,
-    /// What was kept had expired.
+    /// The held entry had expired.
     Stale,
     /// The caller asked to go past the cache.
     Request,
 }
 
-/// Where an answer came from.
+/// The source of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheStatus {
-    /// From what is kept: seconds left, negative while stale; whether it was made from another form.
+    /// A held entry.
     Hit {
-        /// Seconds left, rounded towards zero.
+        /// The rest of the entry's time to live in seconds, rounded towards zero. Negative while stale.
         ttl_s: i64,
-        /// Whether the answer was made from an entry of another form.
+        /// True if the answer was derived from an entry of another form.
         derived: bool,
-        /// Whether it is past a bound, and a fresh one is being fetched.
+        /// True if the entry is past a bound and a fresh answer is being fetched.
         stale: bool,
     },
-    /// From what is kept past its bounds, since no node answers.
+    /// A held entry past its bounds, because no node answers.
     StaleIfError {
-        /// Seconds left: negative.
+        /// The rest of the entry's time to live in seconds: negative.
         ttl_s: i64,
     },
-    /// From a node.
+    /// A node.
     Forwarded {
-        /// Why it was asked.
+        /// The reason why the node was asked.
         why: Why,
-        /// Whether the answer is kept.
+        /// True if the answer is kept.
         stored: bool,
     },
-    /// From a node, of a method that is never kept.
+    /// A node, by a method whose answers are never kept.
     Bypassed,
-    /// From a node, by another caller's call.
+    /// A node, by the call of another caller.
     Collapsed,
-    /// A batch: how many of its answers came from what is kept.
+    /// The answers of a batch.
     Batch {
-        /// Answers from what is kept.
+        /// The number of answers from held entries.
         hits: usize,
-        /// Answers in all.
+        /// The number of answers in all.
         of: usize,
     },
 }
 
 impl CacheStatus {
-    /// An answer from a node.
+    /// Returns the status of an answer from a node.
     pub const fn forwarded(why: Why, stored: bool) -> Self {
         Self::Forwarded { why, stored }
     }
 
-    /// Writes it, as [`fmt::Display`] does, at the end of `out`; the usual one without the machinery of formatting.
+    /// Appends the status to `out`, in the text of [`fmt::Display`]. The usual status is written without
+    /// formatting.
     pub fn write(&self, out: &mut Vec<u8>) {
         if let Self::Hit { ttl_s, derived: false, stale: false } = *self {
             out.extend_from_slice(b"slotfront; hit; ttl=");
@@ -66,7 +67,7 @@ impl CacheStatus {
         }
     }
 
-    /// Whether no node was asked.
+    /// Returns true if no node was asked.
     pub const fn is_hit(self) -> bool {
         matches!(self, Self::Hit { .. } | Self::StaleIfError { .. })
     }
@@ -76,7 +77,7 @@ impl fmt::Display for CacheStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("slotfront; ")?;
         match *self {
-            // What is stale by less than a second has no negative number to say so.
+            // An answer that is stale by less than a second has no negative number to show it.
             Self::Hit { ttl_s: 0, stale: true, derived: false } => f.write_str("hit; ttl=0; detail=stale"),
             Self::Hit { ttl_s, derived, .. } => {
                 write!(f, "hit; ttl={ttl_s}{}", if derived { "; detail=derived" } else { "" })

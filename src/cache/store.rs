@@ -1,7 +1,8 @@
-//! The kept entries: a moka cache that is bounded in bytes, in which an entry is replaced only by one of the same or a
-//! higher slot.
+//! The entry store: a moka cache bounded in bytes. An entry is replaced only by one of the same or a higher
+//! slot.
 //!
-//! moka has no `Expiry` and no time to live here. Freshness is a rule of the entry's own, and moka's clock is not ours.
+//! moka's `Expiry` and time to live are not used. Freshness depends on the frontier, too, and tests step
+//! their own clock.
 
 use std::hash::RandomState;
 use std::sync::Arc;
@@ -17,25 +18,25 @@ use super::key::Key;
 use crate::low_priority;
 use crate::telemetry::{EvictionCause, Metrics};
 
-/// The bytes that an entry takes beside its answer, as measured (`cargo bench --bench memory`): the key, the entry's own
-/// fields, moka's books, and what the allocator adds to each piece.
+/// The bytes that an entry takes beside its answer (`cargo bench --bench memory`): the key, the entry's own
+/// fields, moka's bookkeeping and the allocator's share.
 const OVERHEAD_BYTES: usize = 620;
-/// An entry that nobody asks for in this long makes room, however much there is.
+/// The time after which an entry that no caller asked for is evicted, even if there is memory for it.
 const IDLE: Duration = Duration::from_hours(24);
 
-/// Freeing more entries than this would hold up a worker.
+/// The number of entries above which freeing them would block a worker for too long.
 const FREED_AT_ONCE: u64 = 1000;
 
-/// More segments make it no less likely that two reads meet.
+/// More segments would not make contention between two reads less likely.
 const MAX_SEGMENTS: u64 = 64;
-/// The least number of entries of the largest size that fit a segment.
+/// The number of entries of the largest size that must fit a segment.
 const LARGEST_IN_SEGMENT: u64 = 4;
 
 type Entries = SegmentedCache<Key, Arc<Entry>, RandomState>;
 
-/// The kept entries.
+/// The held entries.
 pub struct Store {
-    /// Replaced as a whole when everything is forgotten: moka's own `invalidate_all` takes the entries out later.
+    /// Replaced as a whole when everything is removed: moka's `invalidate_all` frees the entries later.
     entries: ArcSwap<Entries>,
     capacity: u64,
     max_entry: u64,
@@ -47,18 +48,19 @@ pub struct Store {
 pub enum Insert {
     /// The entry is kept.
     Stored,
-    /// The entry is kept in place of one of a higher slot, which no node reaches and which may not be served any more.
+    /// The entry replaced one of a higher slot that may not be served any more, because no node reaches that
+    /// slot.
     ReplacedNewer,
-    /// An entry of a higher slot is held already, and stays.
+    /// An entry of a higher slot is held, and stays.
     KeptNewer(Arc<Entry>),
-    /// The entry is over `cache.max_entry`.
+    /// The entry is larger than `cache.max_entry`.
     TooLarge,
 }
 
 impl Store {
     /// Creates an empty store of `capacity` bytes, for single entries of up to `max_entry` bytes.
     pub fn new(capacity: u64, max_entry: u64, metrics: Arc<Metrics>) -> Self {
-        // moka keeps nothing, and does not say so, where it has no room at all.
+        // Without any capacity moka silently keeps nothing, so such entries are refused.
         let max_entry = max_entry.min(capacity);
         let entries = ArcSwap::from_pointee(entries(capacity, max_entry, Arc::clone(&metrics)));
         Self { entries, capacity, max_entry, metrics }
@@ -69,8 +71,8 @@ impl Store {
         self.entries.load().get(key)
     }
 
-    /// Keeps `entry`, unless the held one is of a higher slot and may still be served, as `serves` says. Compares and
-    /// replaces in one step.
+    /// Keeps `entry`, unless the held one is of a higher slot and `serves` returns true for it. The
+    /// comparison and the replacement are atomic.
     pub fn keep(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&EntryMeta) -> bool) -> Insert {
         if u64::from(weight(&key, entry)) > self.max_entry {
             return Insert::TooLarge;
@@ -90,7 +92,7 @@ impl Store {
         outcome
     }
 
-    /// Weighs `entry` anew, if it is the one held for `key`.
+    /// Computes the weight of `entry` again, if it is the one held for `key`.
     pub fn weigh(&self, key: Key, entry: &Arc<Entry>) {
         self.entries.load().entry(key).and_compute_with(|held| match held {
             Some(held) if Arc::ptr_eq(held.value(), entry) => Op::Put(held.into_value()),
@@ -98,7 +100,7 @@ impl Store {
         });
     }
 
-    /// Forgets everything at once. Many entries are freed by a thread of low priority.
+    /// Removes all entries at once. A large number of entries is freed on a thread of low priority.
     pub fn clear(&self) {
         let empty = entries(self.capacity, self.max_entry, Arc::clone(&self.metrics));
         let forgotten = self.entries.swap(Arc::new(empty));
@@ -106,20 +108,20 @@ impl Store {
         let count = forgotten.entry_count();
         self.metrics.cache_evictions.at(EvictionCause::Purged).inc_by(count);
         if count > FREED_AT_ONCE {
-            // Without a thread, they are freed here.
+            // If the thread cannot be started, the entries are freed here.
             let _ = low_priority::spawn(|| drop(forgotten));
         }
     }
 
-    /// Forgets the entries whose keys `takes`, and returns their number. Walks over all entries, so an async worker must
-    /// not call it.
+    /// Removes the entries for whose keys `takes` returns true, and returns their number. Walks over all
+    /// entries, so an async worker must not call this.
     pub fn purge(&self, takes: impl Fn(&Key) -> bool) -> u64 {
         let entries = self.entries.load();
         let named = entries.iter().filter(|(key, _)| takes(key));
         named.map(|(key, _)| u64::from(entries.remove(&*key).is_some())).sum()
     }
 
-    /// Returns the bytes held and the number of entries, once moka has evicted what is over the capacity.
+    /// Returns the bytes held and the number of entries, once moka has evicted what exceeds the capacity.
     pub fn usage(&self) -> (u64, u64) {
         let entries = self.entries.load();
         entries.run_pending_tasks();
@@ -145,11 +147,11 @@ fn entries(capacity: u64, max_entry: u64, metrics: Arc<Metrics>) -> Entries {
         .build_with_hasher(RandomState::new())
 }
 
-/// Returns the number of moka's segments. Two reads that meet in one wait for each other. Each segment has its share of
-/// the capacity, and must hold some of the largest entries.
+/// Returns the number of moka's segments. Two reads of the same segment contend. Each segment has its share
+/// of the capacity, and must hold several of the largest entries.
 fn segments(capacity: u64, max_entry: u64) -> usize {
     let fit = (capacity / max_entry.max(1) / LARGEST_IN_SEGMENT).clamp(1, MAX_SEGMENTS);
-    // A power of two, which moka would make of it anyway, but not a larger one.
+    // moka rounds up to a power of two. Rounding down here keeps the segments large enough.
     1 << fit.ilog2()
 }
 

@@ -64,7 +64,7 @@ async fn the_store_is_bounded_in_bytes() {
 
 #[tokio::test]
 async fn a_hot_small_set_outlives_a_scan_of_large_blocks_that_nobody_asks_for_again() {
-    // 1,000 accounts of 300 bytes that are asked for all the time, in a store of 16 MiB; then 400 blocks of 2 MiB.
+    // The store holds 16 MiB: 1,000 hot accounts of 300 bytes, then a scan over 400 blocks of 2 MiB.
     let store = store(16 << 20, 4 << 20);
     let hot: Vec<Key> = (0..1000).map(Key::NoBlock).collect();
     for key in &hot {
@@ -114,7 +114,7 @@ async fn emptying_forgets_everything_and_counts_it() {
     }
 }
 
-/// A step of a test, with one of a few keys.
+/// A step of a property test, on one of a few keys.
 #[derive(Debug, Clone)]
 enum StoreStep {
     Keep(u64, usize),
@@ -161,10 +161,10 @@ fn readable(store: &Store) -> (u64, u64) {
     held.fold((0, 0), |(bytes, entries), weight| (bytes + weight, entries + 1))
 }
 
-/// Asserts that moka holds what can be read, once it has evicted in several turns what is over the capacity.
+/// Asserts that moka's usage matches the readable entries, after several rounds of eviction.
 ///
-/// Its sum of bytes is off by the difference of two weights where an entry leaves whose last replacement moka had not
-/// looked at yet.
+/// moka's sum of bytes may be off by the difference of two weights if an entry leaves before moka has
+/// processed its last replacement.
 fn assert_usage_is_what_can_be_read(store: &Store) {
     for _ in 0..10 {
         store.usage();
@@ -180,7 +180,7 @@ fn assert_usage_is_what_can_be_read(store: &Store) {
     );
 }
 
-/// Room for some ten of the entries that the steps make.
+/// The capacity: some ten of the entries that the steps make.
 const CAPACITY: u64 = 40_000;
 
 proptest! {
