@@ -1,8 +1,9 @@
-//! Answers made from what is kept in another form, byte for byte as a node would write them.
+//! Derivations: answers made from a held entry of another form, byte for byte as a node would write them.
 //!
-//! What is cheap is made anew for each caller: forms of accounts, fewer samples. What takes a pass over a long text is
-//! made once, in the flight of those who ask for it, and kept: a block in a lesser shape, one vote account. A list that
-//! was put together is kept, too, for it has a slot behind which the next answer must not go.
+//! Cheap forms are written again for each caller: account forms and shorter lists of samples. Some forms take
+//! a pass over a long text: a block in another shape, and one vote account. They are made once, in the flight
+//! of their callers, and kept. An assembled list is kept, too, because its slot is a floor for the next
+//! answer.
 
 pub mod account;
 pub mod block;
@@ -17,11 +18,11 @@ use bytes::Bytes;
 
 use crate::methods::Pubkey;
 
-/// The answer that is made of a kept text.
+/// The derivation of an answer from a held text.
 pub(super) enum Source {
-    /// One vote account of all.
+    /// One vote account from the list of all.
     Votes(Pubkey),
-    /// A block in another shape.
+    /// A block in the second shape from a block in the first.
     Block(block::Shape, block::Shape),
 }
 

@@ -1,11 +1,12 @@
-//! The second level: what another gateway has fetched, by way of the shared store.
+//! The second level of the cache: answers that other gateways have put into the shared store.
 //!
-//! It is asked inside the flight, after the local look-up and before a node, so that however many want the same, it is
-//! asked once; and what it gives goes the way of a node's answer: judged by the same rules against this gateway's
-//! frontier, held entries and time, and kept. What is there is no better than a node's word: below what is held, past
-//! its time, further ahead than is believed, or not what was written, it is a miss.
+//! A flight reads it after the local look-up and before it asks a node, so that all callers with the same
+//! question cost one read. An answer found there is treated like a node's: the same caching rules apply,
+//! against this gateway's frontier, held entries and clock. An answer that is older than a held one, expired,
+//! too far ahead or unreadable is a miss.
 //!
-//! Answers go up beside the requests, from a queue that is bounded in number and bytes; what does not fit is not shared.
+//! Answers are written back beside the requests, from a queue that is bounded in number and bytes. An answer
+//! that does not fit is not shared.
 
 mod purges;
 mod value;
@@ -33,17 +34,17 @@ use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 use purges::Purges;
 use value::{Name, Seal, Value};
 
-/// What lives shorter is over before it is of use to another.
+/// The shortest life of an answer that is worth sharing.
 const WORTH_SHARING: Duration = Duration::from_secs(2);
-/// Answers that wait to be shared.
+/// The number of answers that may wait to be written.
 const QUEUE: usize = 1024;
-/// Their bytes together.
+/// The sum of their bytes.
 const QUEUE_BYTES: usize = 64 << 20;
-/// Answers on their way up at once.
+/// The number of answers that are written at once.
 const AT_ONCE: usize = 8;
-/// Packing and signing take some times as long as what else is done to a text on the way of a request.
+/// The factor by which compressing and signing a text takes longer than other work on it.
 const LONG_PART: usize = 4;
-/// No node has this number.
+/// The node index of an answer that came from the store.
 const NO_NODE: usize = usize::MAX;
 
 /// The shared store as the second level of the cache.
@@ -51,18 +52,19 @@ pub(super) struct SecondLevel {
     store: Arc<Store>,
     seal: Arc<Seal>,
     queue: mpsc::Sender<Offer>,
-    /// Bytes of answers that wait.
+    /// The bytes of the queued answers.
     waiting: Arc<AtomicUsize>,
-    /// Longest text that is taken.
+    /// The longest text that is accepted, in bytes.
     max_text: usize,
-    /// What was asked for before is not taken any more: the cache was emptied, since it was of another cluster.
+    /// The moment of the last purge after a change of cluster. Answers that were asked for before it are
+    /// ignored.
     not_before: Mutex<Option<Instant>>,
     purges: Purges,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
 }
 
-/// An answer to be shared.
+/// An answer to be written.
 struct Offer {
     name: Name,
     reply: Reply,
@@ -97,7 +99,8 @@ impl SecondLevel {
         self.store.is_there() && self.purges.are_known_somewhere()
     }
 
-    /// Looks for an answer to `plan` that another gateway has shared; `None` if the store is not asked, or does not answer.
+    /// Looks for an answer to `plan` that another gateway has shared. `None` if the store is not asked, or
+    /// does not answer.
     pub(super) async fn find(
         &self,
         lookup: &Lookup,
@@ -108,15 +111,15 @@ impl SecondLevel {
         let floor = match requirement {
             SlotRequirement::None => None,
             SlotRequirement::AtLeast(slot) => Some(slot),
-            // A caller's own number, past what the pool has reached: a node's word on it is wanted.
+            // The caller's own minContextSlot lies past the frontier, so a node's answer to it is needed.
             SlotRequirement::CallerMinimum(_) => return None,
         };
-        // Before anything is made for it: a store that does not answer costs a miss nothing.
+        // Checked before any work, so that a store that does not answer costs a miss nothing.
         if !self.is_there() {
             self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         }
-        // Before the cluster is read: what is found of one that the pool leaves meanwhile is not kept.
+        // Read before the cluster is, so that an answer is not kept if the pool leaves the cluster meanwhile.
         let generation = lookup.held.generation();
         let (genesis, places) = self.places(lookup, pool, plan)?;
         let part = self.store.part(places.first()?.name.key());
@@ -131,7 +134,7 @@ impl SecondLevel {
         Some(SharedAnswers { candidate, foreign, took, generation })
     }
 
-    /// Counts a look into the shared store, of which something was `taken`.
+    /// Counts a read of the shared store. `taken` is true if an answer was used.
     pub(super) fn count(&self, taken: bool, foreign: bool, took: Duration) {
         let result = match (taken, foreign) {
             (true, _) => SharedResult::Hit,
@@ -141,8 +144,8 @@ impl SecondLevel {
         self.store.count(SharedOperation::Get, result, took);
     }
 
-    /// Returns the genesis hash of the cluster, and the places where the answer to `plan` may be. There are none while the
-    /// cluster is not known, or if the answer would not live long enough.
+    /// Returns the genesis hash of the cluster, and the store keys under which the answer to `plan` may be.
+    /// `None` while the cluster is unknown, or if the answer would not live long enough.
     fn places(&self, lookup: &Lookup, pool: &Pool, plan: &LookupPlan) -> Option<(String, Vec<Place>)> {
         let keys = std::iter::once(&plan.key).chain(&plan.other);
         let lives = |key: &&Key| {
@@ -155,7 +158,7 @@ impl SecondLevel {
         let place = |key: &Key| {
             let name = self.seal.name(self.store.namespace(), &genesis, key)?;
             let mut plan = plan.clone();
-            // What is found of an account is read in the form in which it is kept.
+            // The value of an account is parsed in the form under which it is kept.
             let form = match (key, &mut plan.upstream) {
                 (Key::Account(_, form, _), Query::Account(q)) => Some((form, &mut q.form)),
                 (Key::Accounts(_, form, _), Query::Accounts(q)) => Some((form, &mut q.form)),
@@ -173,7 +176,7 @@ impl SecondLevel {
         Some((genesis, places))
     }
 
-    /// Returns the newest of what was found that serves now, and true if anything was not what is kept there.
+    /// Returns the newest usable answer, and true if a value was unreadable.
     async fn best(
         &self,
         lookup: &Lookup,
@@ -193,7 +196,7 @@ impl SecondLevel {
             };
             let Some(sent_at) = sent_at(&value, read_at, asked_at) else { continue };
             if self.is_purged(genesis, &plan.key, &value, sent_at) {
-                // It would keep the place against one of a lower slot.
+                // Removed, because it would keep an answer of a lower slot out.
                 self.forget(&name);
                 continue;
             }
@@ -207,7 +210,8 @@ impl SecondLevel {
         (best, foreign)
     }
 
-    /// Shares what a node has said and is kept under `key`, if its `life` is long enough; returns at once.
+    /// Queues a node's answer that is kept under `key` to be shared, if its `life` is long enough. Returns at
+    /// once.
     pub(super) fn offer(&self, pool: &Pool, key: &Key, reply: &Reply, life: Duration) {
         if life < WORTH_SHARING || !self.store.takes_writes() || !pool.vouches_for(reply.node) {
             return;
@@ -218,8 +222,8 @@ impl SecondLevel {
         self.enqueue(Offer { name, reply: reply.clone(), life });
     }
 
-    /// Brings purges to the shared store, and does here what others have purged. Returns true if the store has all of this
-    /// gateway's.
+    /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store
+    /// has all of this gateway's purges.
     pub(super) async fn share_purges(&self, lookup: &Arc<Lookup>, genesis: Option<&str>) -> bool {
         self.purges.share(&self.store, &self.seal, genesis, lookup).await
     }
@@ -229,31 +233,31 @@ impl SecondLevel {
         self.store.connected().await;
     }
 
-    /// Takes nothing any more that was asked for before `now`.
+    /// Ignores all answers from now on that were asked for before `now`.
     pub(super) fn nothing_before(&self, now: Instant) {
         *self.not_before.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// Takes nothing any more that was asked for before `now` and that `filter` takes, and tells the others of the cluster
-    /// with this genesis hash.
+    /// Ignores all answers from now on that `filter` matches and that were asked for before `now`. Informs
+    /// the other gateways of the cluster with this genesis hash.
     pub(super) fn purge(&self, genesis: Option<&str>, filter: &Filter, now: Instant) {
         self.purges.begin(genesis, *filter, now);
     }
 
-    /// Takes nothing any more that was asked for before `now`, and tells the others of each cluster that this gateway has
-    /// shared answers of.
+    /// Ignores all answers from now on that were asked for before `now`. Informs the other gateways of each
+    /// cluster with which this gateway has shared answers.
     pub(super) fn purge_all_clusters(&self, now: Instant) {
         self.purges.begin_everywhere(now);
     }
 
-    /// Whether `value` of `key`, which was asked for at `sent_at`, was purged since.
+    /// Returns true if `value` of `key` was purged after `sent_at`, when it was asked for.
     fn is_purged(&self, genesis: &str, key: &Key, value: &Value, sent_at: Instant) -> bool {
         let emptied = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
         emptied.is_some_and(|emptied| sent_at <= emptied)
             || self.purges.take(genesis, key, value.sent_at, sent_at)
     }
 
-    /// What a value says, if it is the one that is kept under this name.
+    /// Decodes a value. `None` if it was not written under this name.
     async fn read(&self, name: &Name, bytes: Bytes) -> Option<Value> {
         if bytes.len() < OFF_WORKER_BYTES / LONG_PART {
             return self.seal.open(name, &bytes, self.max_text);
@@ -262,13 +266,13 @@ impl SecondLevel {
         tokio::task::spawn_blocking(move || seal.open(&name, &bytes, max_text)).await.ok().flatten()
     }
 
-    /// Takes away what no gateway can read: it would keep the place.
+    /// Deletes a value that no gateway can read, because it would keep others out.
     fn forget(&self, name: &Name) {
         let (store, key) = (Arc::clone(&self.store), name.key().to_owned());
         self.tasks.spawn(async move { store.forget(&key).await });
     }
 
-    /// Puts an answer into the queue, if there is room.
+    /// Queues an answer, if there is room.
     fn enqueue(&self, offer: Offer) {
         let bytes = offer.bytes();
         let room = self.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes <= QUEUE_BYTES;
@@ -279,29 +283,29 @@ impl SecondLevel {
     }
 }
 
-/// A place where the answer to a plan may be, and the plan for what is found there.
+/// A store key under which the answer to a plan may be, with the plan for its value.
 struct Place {
     name: Name,
     plan: LookupPlan,
 }
 
-/// An answer that was found, with the plan for it.
+/// An answer that was found, with its plan.
 type Candidate = (LookupPlan, Reply);
 
-/// The result of a look into the shared store.
+/// The result of a read of the shared store.
 pub(super) struct SharedAnswers {
-    /// The newest answer that serves now.
+    /// The newest answer that may be used now.
     pub(super) candidate: Option<Candidate>,
-    /// True if something was not what is kept there.
+    /// True if a value was unreadable.
     pub(super) foreign: bool,
     pub(super) took: Duration,
     /// The cache's generation when the store was asked.
     pub(super) generation: u64,
 }
 
-/// When an answer was asked for, on this gateway's clock, and not later than it was. Its age is told twice, by the
-/// store's clock and by the two machines' own, and the higher one counts: no clock that is wrong by itself makes it
-/// younger.
+/// Returns the moment at which an answer was asked for, on this gateway's clock, and never a later one. Its
+/// age is known twice: by the store's clock and by the wall clocks of the two machines. The higher age
+/// counts, so that a single wrong clock cannot make an answer younger.
 fn sent_at(value: &Value, read_at: StoreTime, asked_at: Instant) -> Option<Instant> {
     let by_store = asked_at.checked_sub(Duration::from_micros(read_at.saturating_sub(value.sent_at)))?;
     let by_wall =
@@ -309,7 +313,7 @@ fn sent_at(value: &Value, read_at: StoreTime, asked_at: Instant) -> Option<Insta
     Some(by_store.min(by_wall))
 }
 
-/// The wall clock, in microseconds since 1970.
+/// Returns the wall clock in microseconds since 1970.
 fn wall_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
@@ -323,7 +327,7 @@ impl Offer {
     }
 }
 
-/// What brings answers up.
+/// Writes queued answers to the store.
 struct Writer {
     store: Arc<Store>,
     seal: Arc<Seal>,
@@ -332,7 +336,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Brings up what is offered until nobody can offer any more, some at once.
+    /// Writes queued answers, several at once, until no sender is left.
     async fn run(self, mut offers: mpsc::Receiver<Offer>) {
         let places = Arc::new(Semaphore::new(AT_ONCE));
         while let Some(offer) = offers.recv().await {
@@ -366,6 +370,6 @@ async fn bring_up(store: &Store, seal: &Arc<Seal>, offer: Offer) {
         Some(seal.close(&name, &value))
     };
     let Some(value) = sealed else { return };
-    // It is counted, and nobody waits for it.
+    // A failed write is counted by the store.
     let _ = store.put(&Put { key, value, sent_at, life }).await;
 }

@@ -1,8 +1,10 @@
-//! Proof in production: a share of hits is asked of a node again, after they were answered, and compared.
+//! Verification of hits in production: a sample of hits is fetched again from a node and compared
+//! (`verify.sample`).
 //!
-//! Never in a caller's way and never a load: nothing waits for it, each picked hit costs one call to one node, and no
-//! more than four are under way; a hit that is picked past that is let go. It corrects nothing: a mismatch is
-//! counted and logged for a person to look at. What proves nothing, a node that does not answer included, is `moved`.
+//! No caller waits for it. Each picked hit costs one call to one node. At most four comparisons run at a
+//! time, and a hit that is picked beyond that is skipped. A mismatch is counted and logged for an operator,
+//! and nothing is corrected. An answer that proves nothing is counted as `moved`, and so is a node that does
+//! not answer.
 
 mod compare;
 
@@ -23,17 +25,17 @@ use crate::methods::{BlockQuery, Commitment, Query, Slot};
 use crate::pool::{Caller, Pool, UpstreamRequest};
 use crate::telemetry::{Metrics, Trace, VerifyResult};
 
-/// Comparisons under way at once; more would be felt by the nodes.
+/// The number of comparisons under way at once. More would put load on the nodes.
 const AT_ONCE: usize = 4;
 
-/// Picks hits and compares them with what a node says.
+/// Picks hits and compares them with a node's answer.
 pub struct Verifier {
-    /// The highest draw that is picked; 0 picks none.
+    /// The highest random draw that picks a hit. 0 picks none.
     threshold: u64,
     draws: AtomicU64,
     hasher: RandomState,
     places: Arc<Semaphore>,
-    /// How long a node may take.
+    /// The longest wait for a node.
     patience: Duration,
     metrics: Arc<Metrics>,
 }
@@ -47,7 +49,7 @@ struct Hit {
 }
 
 impl Verifier {
-    /// Compares the share `sample` of hits, from 0.0 to 1.0; gives a node `patience` to answer.
+    /// Creates a verifier of the share `sample` of hits, from 0.0 to 1.0. A node gets `patience` to answer.
     pub fn new(sample: f64, patience: Duration, metrics: Arc<Metrics>) -> Arc<Self> {
         #[expect(
             clippy::cast_possible_truncation,
@@ -67,14 +69,16 @@ impl Verifier {
         })
     }
 
-    /// Whether this hit is one of the sample: a draw without a lock, and none at all where nothing is sampled.
+    /// Returns true if this hit belongs to the sample. Takes no lock, and draws no number if nothing is
+    /// sampled.
     pub fn picks(&self) -> bool {
         self.threshold > 0
             && self.hasher.hash_one(self.draws.fetch_add(1, Ordering::Relaxed)) <= self.threshold
     }
 
-    /// Compares a hit if it is picked and there is room: `delivered` is what the caller of `query` got of an entry of this
-    /// `stamp`. Returns at once; the comparison is one of `tasks`.
+    /// Starts the comparison of a hit if it is picked and a permit is free. `delivered` is the payload that
+    /// the caller of `query` got from an entry with this `stamp`. Returns at once. The comparison runs as one
+    /// of `tasks`.
     pub fn maybe(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
@@ -96,14 +100,14 @@ impl Verifier {
         });
     }
 
-    /// Asks one node what the hit answered, compares, counts, and logs a mismatch.
+    /// Asks one node the same question, compares the answers, counts the result, and logs a mismatch.
     async fn verify(&self, pool: &Pool, hit: Hit) {
         let method = hit.query.method();
         let count = |result| self.metrics.verify.at((Some(method), result)).inc();
         let Ok(again) = pool.call(&ask(&hit, Instant::now() + self.patience)).await else {
             return count(VerifyResult::Moved);
         };
-        // A block is megabytes to read into trees, and nobody waits.
+        // Parsing a block takes megabytes and blocks a worker.
         let compared = tokio::task::spawn_blocking(move || {
             let Hit { query, class, payload, slot } = &hit;
             (compare(query, *class, payload, *slot, &again.body, again.slot), hit, again)
@@ -118,13 +122,14 @@ impl Verifier {
                 cache.slot = hit.slot,
                 upstream.slot = again.slot,
                 upstream.name = pool.name_of(again.node),
-                "a hit differs from what a node says of the same: purge it, and find out which of the two is wrong"
+                "a hit differs from a node's answer to the same call: purge the entry, and find out which one is wrong"
             );
         }
     }
 }
 
-/// The caller's own call once more, as the hit was fetched: at its slot at least, a final block at finalized.
+/// Returns the upstream call for a comparison: at the hit's slot or above, and for a final block at
+/// finalized.
 fn ask(hit: &Hit, deadline: Instant) -> UpstreamRequest {
     let floor = matches!(hit.class, Class::Account(_) | Class::Fee(_) | Class::Votes(_)).then_some(hit.slot);
     let query = match (&hit.query, hit.class) {

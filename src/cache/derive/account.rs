@@ -1,8 +1,9 @@
-//! One account's value in every form: slices and encodings are cut and written here, from what was fetched once.
+//! One account's value in every form. Slices and encodings are made here from a value that was fetched once.
 //!
-//! From base64 a node's `binary`, `base58`, `base64` and every slice follow byte for byte, and `base64+zstd` up to the
-//! encoder's choices. `jsonParsed` is a form of its own, for it takes the program's decoder; what no decoder knows is
-//! base64 there, too, and is sliced unless a token program owns it. Members beside `data` are never touched.
+//! `binary`, `base58`, `base64` and every slice are derived from base64 byte for byte. `base64+zstd` may
+//! differ by the encoder's choices. `jsonParsed` needs the program's decoder, so it is fetched and kept
+//! apart. Data that no decoder knows is base64 there, and is sliced unless a token program owns it. Members
+//! beside `data` are never changed.
 
 use std::ops::Range;
 
@@ -13,14 +14,14 @@ use bytes::Bytes;
 use crate::methods::{AccountEncoding, AccountForm, BASE58_MAX, DataSlice};
 use crate::node::answer::AccountMembers;
 
-/// Owners whose accounts are never sliced where they are asked for as `jsonParsed`.
+/// The owners whose accounts are never sliced in `jsonParsed`.
 const TOKEN_PROGRAMS: [&str; 2] =
     ["TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA", "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb"];
 
-/// A part of a text: the offset of its first byte, and the offset behind its last.
+/// A span of a text: the offset of its first byte, and the offset after its last one.
 pub type ByteSpan = (u32, u32);
 
-/// What a kept value holds, and so what can be made of it.
+/// The kind of a kept value, which decides the forms that can be made of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// All of the data, in base64: every form but `jsonParsed`.
@@ -29,12 +30,12 @@ pub enum Kind {
     Part,
     /// `jsonParsed`, without a slice: `jsonParsed` with every slice.
     Parsed,
-    /// A form from which nothing else is made.
+    /// A form from which no other can be made.
     AsAsked,
 }
 
 impl From<AccountForm> for Kind {
-    /// What an answer holds that was fetched in `form`.
+    /// Returns the kind of an answer that was fetched in `form`.
     fn from(form: AccountForm) -> Self {
         match form {
             AccountForm { encoding: AccountEncoding::Base64, slice: None } => Self::Whole,
@@ -45,40 +46,40 @@ impl From<AccountForm> for Kind {
     }
 }
 
-/// One account as kept: the `value` of getAccountInfo, or an element of getMultipleAccounts' list.
+/// One kept account: the `value` of getAccountInfo, or an element of getMultipleAccounts' list.
 #[derive(Debug, Clone)]
 pub struct Value {
     text: Bytes,
-    /// The member `data` within the text, if it is base64 that a form may change.
+    /// The span of `data` within the text, if it is base64 that other forms change.
     data: Option<ByteSpan>,
     kind: Kind,
 }
 
-/// Why a form cannot be made.
+/// The reason why a form cannot be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmade {
-    /// More than 128 bytes in base58: a node refuses, too.
+    /// The data is longer than 128 bytes, which nodes refuse in base58.
     Base58TooLong,
-    /// The kept text is not what a node writes.
+    /// The kept text is not in the format that nodes write.
     Broken,
 }
 
-/// Memory for the list of pieces in which a value is written, and for what surrounds its data.
+/// The memory for the pieces in which a value is written, and for the text around its data.
 const PIECES_BYTES: usize = 8 * size_of::<Bytes>();
 
-/// What surrounds the text in a pair, as nodes write it.
+/// The text around the data in a pair, as nodes write it.
 const HEAD: &str = "[\"";
 const TAIL: &str = "\",\"base64\"]";
 
 impl Value {
-    /// Reads a value that was fetched in `form`, and the account's whole size where it says so; `None` where it is not
-    /// what a node writes.
+    /// Parses a value that was fetched in `form`. The second value is the account's size in bytes, if the
+    /// answer has it. `None` if the text is not in the format that nodes write.
     ///
-    /// A part that turns out to be everything counts as whole: `form` is then of no more importance.
+    /// A slice that proves to be the whole account gets the kind [`Kind::Whole`].
     pub fn read(text: &Bytes, form: AccountForm) -> Option<(Self, Option<u64>)> {
         let kind = Kind::from(form);
         if text.as_ref() == b"null" {
-            // No account is none in every form; jsonParsed is kept apart all the same.
+            // An absent account is `null` in every form. In jsonParsed it is kept apart all the same.
             let kind = if form.encoding == AccountEncoding::JsonParsed { kind } else { Kind::Whole };
             return Some((Self { text: text.clone(), data: None, kind }, None));
         }
@@ -103,29 +104,29 @@ impl Value {
         Some((Self { text, data, kind }, members.space))
     }
 
-    /// What it holds.
+    /// Returns the kind of the value.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Where it stands in `text`, of which it is a part.
+    /// Returns the value's span in `text`. `None` if the value is not a slice of `text`.
     pub fn place_in(&self, text: &Bytes) -> Option<ByteSpan> {
         let from = (self.text.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
         let to = from.checked_add(self.text.len()).filter(|to| *to <= text.len())?;
         Some((u32::try_from(from).ok()?, u32::try_from(to).ok()?))
     }
 
-    /// The same value as a part of `text`, in which it stands at `at`.
+    /// Returns the value as a slice of `text`, in which it is at `at`.
     pub(super) fn moved_into(&self, text: &Bytes, at: Range<usize>) -> Self {
         Self { text: text.slice(at), data: self.data, kind: self.kind }
     }
 
-    /// The value as it is kept.
+    /// Returns the text of the value as it is kept.
     pub fn text(&self) -> &Bytes {
         &self.text
     }
 
-    /// Returns true if the value is written in `form` as it is kept.
+    /// Returns true if the value in `form` is the kept text.
     pub fn is_kept_in(&self, form: AccountForm) -> bool {
         self.data.is_none()
             || match self.kind {
@@ -136,7 +137,7 @@ impl Value {
             }
     }
 
-    /// The most bytes that [`Self::write`] adds to what is kept, the list of its pieces included.
+    /// Returns the most bytes that [`Self::write`] adds to the kept text, the list of pieces included.
     pub fn most_written(&self, form: AccountForm) -> usize {
         let Some((from, to)) = self.data.filter(|_| !self.is_kept_in(form)) else {
             return PIECES_BYTES;
@@ -151,12 +152,14 @@ impl Value {
         self.text.len() - (to - from) as usize + data / 3 * 4 + PIECES_BYTES
     }
 
-    /// Writes the value in `form` as pieces onto `out`; whether it differs from what is kept.
+    /// Writes the value in `form`, as pieces that are appended to `out`. Returns true if it differs from the
+    /// kept text.
     ///
-    /// The caller sees to it that `form` follows from what is kept: the same slice of a [`Kind::Part`].
+    /// The caller must make sure that `form` can be made of this kind. A [`Kind::Part`] serves its own slice
+    /// only.
     ///
     /// # Errors
-    /// [`Unmade`], with nothing of use in `out`.
+    /// [`Unmade`]. `out` then holds nothing of use.
     pub fn write(&self, form: AccountForm, out: &mut Vec<Bytes>) -> Result<bool, Unmade> {
         let Some((from, to)) = self.data.filter(|_| !self.is_kept_in(form)) else {
             out.push(self.text.clone());
@@ -182,7 +185,7 @@ impl Value {
                 (HEAD, packed.into(), Bytes::from_static(b"\",\"base64+zstd\"]"))
             }
         };
-        // A part of the text holds on to all of it: a short one is copied.
+        // A slice keeps the whole text in memory, so a short one is copied.
         let is_short = data.len() < self.text.len() / 2;
         let part = |part: Bytes| if is_short { Bytes::copy_from_slice(&part) } else { part };
         let (before, after) = (part(self.text.slice(..from)), part(self.text.slice(to..)));
@@ -191,27 +194,28 @@ impl Value {
     }
 }
 
-/// `text` with its member `data` at `at` written compactly, as nodes write it, and where it stands then.
+/// Returns `text` with its member `data`, which is at `at`, in compact form, and the new span of that member.
 fn rewritten(text: &Bytes, at: &Range<usize>, data: &str) -> (Bytes, Range<usize>) {
     let pair = [HEAD, data, TAIL].concat();
     let end = at.start + pair.len();
     ([&text[..at.start], pair.as_bytes(), &text[at.end..]].concat().into(), at.start..end)
 }
 
-/// How many bytes padded base64 text stands for.
+/// Returns the number of bytes that padded base64 text encodes.
 fn decoded_len(base64: &[u8]) -> usize {
     let padding = base64.iter().rev().take(2).take_while(|byte| **byte == b'=').count();
     (base64.len() / 4 * 3).saturating_sub(padding)
 }
 
-/// The bytes that a slice is, of `len` bytes: clipped, never refused.
+/// Returns the range of a slice within `len` bytes. A slice past the end is cut short.
 fn clip(slice: Option<DataSlice>, len: usize) -> Range<usize> {
     let Some(DataSlice { offset, length }) = slice else { return 0..len };
     let clip = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(len);
     clip(offset)..clip(offset.saturating_add(length))
 }
 
-/// The base64 text of `bytes` of what `base64` stands for; without a copy where they begin and end with a group.
+/// Returns `bytes` of the data that `base64` encodes, in base64. No copy is made if they begin and end at a
+/// group.
 fn cut(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, Unmade> {
     let ends_with_group = bytes.end.is_multiple_of(3) || bytes.end == decoded_len(base64);
     if bytes.start.is_multiple_of(3) && ends_with_group && !bytes.is_empty() {
@@ -224,7 +228,7 @@ fn base58(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, Unmade> {
     Ok(bs58::encode(decode(base64, bytes)?).into_string().into())
 }
 
-/// `bytes` of what `base64` stands for; only their groups are read.
+/// Decodes `bytes` of the data that `base64` encodes. Only the groups that hold them are read.
 fn decode(base64: &Bytes, bytes: Range<usize>) -> Result<Vec<u8>, Unmade> {
     let groups = bytes.start / 3..bytes.end.div_ceil(3);
     let text = base64.get(groups.start * 4..groups.end * 4).ok_or(Unmade::Broken)?;

@@ -1,8 +1,9 @@
-//! A block's answer from a kept one of another shape.
+//! The derivation of a block in one shape from a kept block in another.
 //!
-//! Reads no instruction and knows no program. Nodes of other versions may write members that are not known here: where
-//! one stands in what is opened, nothing is derived, and a node is asked. `accounts` comes from jsonParsed only: which accounts of a message are
-//! writable depends on the keys that a node reserves, which json and base64 do not say.
+//! No instruction is read and no program is known. A node of a newer version may write members that are
+//! unknown here. If one of them is in an object that must be opened, nothing is derived and a node is asked.
+//! `accounts` is derived from jsonParsed only. The forms json and base64 do not tell which accounts of a message are
+//! writable, because that depends on the keys that a node reserves.
 
 use std::borrow::Cow;
 
@@ -13,16 +14,17 @@ use bytes::Bytes;
 use super::object::{Object, Open, Part};
 use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
 
-/// What of a block is asked for: everything in a getBlock but slot and commitment. Canonical as a [`BlockQuery`] is.
+/// The parameters of getBlock but slot and commitment, in the canonical form of a [`BlockQuery`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// How much of its transactions.
+    /// The level of detail of transactions.
     pub details: BlockDetails,
-    /// How transactions are written; matters for details `Full` only.
+    /// The encoding of transactions. Has an effect for details `Full` only.
     pub encoding: BlockEncoding,
-    /// Whether rewards are included.
+    /// True if rewards are included.
     pub rewards: bool,
-    /// The highest transaction version that the caller reads; matters for details `Full` and `Accounts` only.
+    /// The highest transaction version that the caller reads. Has an effect for details `Full` and `Accounts`
+    /// only.
     pub max_version: Option<u8>,
 }
 
@@ -33,7 +35,7 @@ impl From<&BlockQuery> for Shape {
     }
 }
 
-/// Details and, of full ones, encodings from the shortest text to the longest.
+/// Details with their encodings, from the shortest text to the longest.
 const FORMS: [(BlockDetails, BlockEncoding); 8] = [
     (BlockDetails::None, BlockEncoding::Json),
     (BlockDetails::Signatures, BlockEncoding::Json),
@@ -45,10 +47,10 @@ const FORMS: [(BlockDetails, BlockEncoding); 8] = [
     (BlockDetails::Full, BlockEncoding::JsonParsed),
 ];
 
-/// The versions that callers are expected to name; one that a caller names itself comes first.
+/// The versions that callers usually name. The caller's own version is tried first.
 const VERSIONS: [Option<u8>; 3] = [Some(0), None, Some(1)];
 
-/// The members of a block.
+/// The known members of a block.
 const BLOCK: [&str; 9] = [
     "blockHeight",
     "blockTime",
@@ -61,48 +63,48 @@ const BLOCK: [&str; 9] = [
     "transactions",
 ];
 
-/// The members of a transaction, what it is, how it went and its version.
+/// The known members of a transaction.
 const TRANSACTION: [&str; 3] = ["meta", "transaction", "version"];
 
-/// The members of what a transaction is, where it is written in JSON.
+/// The known members of a transaction's `transaction`, if it is written in JSON.
 const INNER: [&str; 3] = ["accountKeys", "message", "signatures"];
 
-/// The members of a message in jsonParsed; the last one came with version 1.
+/// The known members of a message in jsonParsed. The last one came with version 1.
 const MESSAGE: [&str; 5] =
     ["accountKeys", "addressTableLookups", "instructions", "recentBlockhash", "transactionConfig"];
 
-/// The members of `meta` that details `accounts` show, beside `rewards`.
+/// The members of `meta` that details `accounts` include, beside `rewards`.
 const SHORT_META: [&str; 7] =
     ["err", "fee", "postBalances", "postTokenBalances", "preBalances", "preTokenBalances", "status"];
 
-/// The members of `meta` that they do not. One that stands in neither list may belong to a later node's `accounts`.
+/// The members of `meta` that they omit. A member in neither list may belong to a newer node's `accounts`.
 const LONG_META: [&str; 5] =
     ["computeUnitsConsumed", "costUnits", "innerInstructions", "logMessages", "returnData"];
 
-/// The members of `meta` that other encodings than jsonParsed show, too.
+/// The members of `meta` that only encodings other than jsonParsed include, and `rewards`.
 const OTHER_META: [&str; 2] = ["loadedAddresses", "rewards"];
 
 const SIGNATURE_BYTES: usize = 64;
 
-/// What becomes of a kept answer's transactions.
+/// The change of a kept block's transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// They are left out.
+    /// Removes the transactions.
     Drop,
-    /// They are signatures, and stay.
+    /// Leaves the list of signatures as it is.
     Keep,
-    /// Each by the first of its signatures.
+    /// Replaces each transaction by the first of its signatures.
     Signatures,
-    /// Each by the first signature in its wire form.
+    /// Replaces each transaction by the first signature in its wire form.
     WireSignatures,
-    /// Each by its accounts and short meta, then trimmed.
+    /// Reduces each transaction to its accounts and short meta, and then trims it.
     Accounts,
-    /// Each without what was not asked for: rewards, version.
+    /// Removes from each transaction what was not asked for: rewards, version.
     Trim,
 }
 
 impl Change {
-    /// The change that leads from `kept` to `asked`; `None` where `kept` lacks something.
+    /// Returns the change that leads from `kept` to `asked`. `None` if `kept` lacks something.
     fn between(kept: Shape, asked: Shape) -> Option<Self> {
         use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
 
@@ -116,7 +118,7 @@ impl Change {
             (Full, Signatures) => match kept.encoding {
                 BlockEncoding::Json | BlockEncoding::JsonParsed => Self::Signatures,
                 BlockEncoding::Base64 => Self::WireSignatures,
-                // Its time grows with the square of a transaction's length.
+                // Decoding base58 takes time that grows with the square of a transaction's length.
                 BlockEncoding::Base58 | BlockEncoding::Binary => return None,
             },
             (Full, Accounts) if kept.encoding == BlockEncoding::JsonParsed => Self::Accounts,
@@ -124,13 +126,13 @@ impl Change {
             (Full, Full) if kept.encoding == asked.encoding => Self::Trim,
             _ => return None,
         };
-        // Signatures and less are given whatever the versions are.
+        // Shapes with at most signatures do not depend on the version.
         let versioned = matches!(change, Self::Accounts | Self::Trim);
         let fits = asked.max_version == kept.max_version || asked.max_version.is_none();
         (fits || !versioned).then_some(change)
     }
 
-    /// How far the kept answer is taken apart for it.
+    /// Returns the depth to which the kept answer is parsed for this change.
     const fn open(self) -> Open {
         const TRIM: Open = Open::Each(&Open::Members(&[("meta", Open::Members(&[]))]));
         const SIGNATURES: Open = Open::Each(&Open::Members(&[(
@@ -152,15 +154,14 @@ impl Change {
     }
 }
 
-/// Whether an answer in `kept` shape holds all that one in `asked` shape needs.
+/// Returns true if an answer in `kept` shape holds all that one in `asked` shape needs.
 ///
-/// One thing is left to [`reshape`]: without a `max_version`, a block is an answer only if it holds legacy
-/// transactions alone.
+/// [`reshape`] checks one more thing: without a `max_version`, a block may hold legacy transactions only.
 pub fn derivable(kept: Shape, asked: Shape) -> bool {
     Change::between(kept, asked).is_some()
 }
 
-/// The other shapes from which `asked` can be made, the cheapest first.
+/// Returns the other shapes from which `asked` can be derived, the cheapest first.
 pub fn sources(asked: Shape) -> impl Iterator<Item = Shape> {
     FORMS
         .into_iter()
@@ -180,10 +181,11 @@ pub fn sources(asked: Shape) -> impl Iterator<Item = Shape> {
         .filter(move |kept| *kept != asked && derivable(*kept, asked))
 }
 
-/// The answer in `asked` shape from the `result` in `kept` shape, byte for byte as the same node would write it.
+/// Returns the answer in `asked` shape from `result` in `kept` shape, byte for byte as the same node would
+/// write it.
 ///
-/// `None` where it cannot be made, and where `result` is not what a node writes, `null` included: then a node is asked.
-/// Takes one pass over the text. Members stay in the order found.
+/// `None` if it cannot be derived, or if `result` is not in the format that nodes write, such as `null`. In
+/// that case a node is asked. The derivation takes one pass over the text and keeps the order of members.
 pub fn reshape(result: &Bytes, kept: Shape, asked: Shape) -> Option<Bytes> {
     let change = Change::between(kept, asked)?;
     let mut block = Part::read(result, change.open())?;
@@ -206,7 +208,8 @@ pub fn reshape(result: &Bytes, kept: Shape, asked: Shape) -> Option<Bytes> {
             let first = if change == Change::Signatures { first_signature } else { first_wire_signature };
             let transactions = members.get("transactions")?.as_list()?;
             let signatures = transactions.iter_mut().map(first).collect::<Option<_>>()?;
-            // Next to each other in the alphabet, and in the node's own type as well.
+            // The two names are neighbours in the alphabet and in the node's own type, so the order of
+            // members stays.
             members.replace("transactions", "signatures", Part::List(signatures))?;
         }
         Change::Accounts | Change::Trim => {
@@ -223,7 +226,7 @@ pub fn reshape(result: &Bytes, kept: Shape, asked: Shape) -> Option<Bytes> {
     Some(block.write())
 }
 
-/// The first signature of a transaction in json, jsonParsed or accounts.
+/// Returns the first signature of a transaction in json, jsonParsed or accounts.
 fn first_signature<'a>(transaction: &mut Part<'a>) -> Option<Part<'a>> {
     let transaction = transaction.as_object()?;
     transaction.only(&[&TRANSACTION])?;
@@ -234,8 +237,9 @@ fn first_signature<'a>(transaction: &mut Part<'a>) -> Option<Part<'a>> {
     first.as_text()?.starts_with('"').then(|| std::mem::replace(first, Part::NULL))
 }
 
-/// The first signature of a transaction in base64: it stands behind the number of signatures, which is one byte up to
-/// 127. Version 1 keeps its signatures elsewhere, and is known by a first byte above that.
+/// Returns the first signature of a transaction in base64. It follows the number of signatures, which is one
+/// byte up to
+/// 127. Version 1 keeps its signatures elsewhere, and has a first byte above 127.
 fn first_wire_signature<'a>(transaction: &mut Part<'a>) -> Option<Part<'a>> {
     /// The fewest whole groups of four characters that hold the count and one signature.
     const CHARACTERS: usize = (1 + SIGNATURE_BYTES).div_ceil(3) * 4;
@@ -258,7 +262,7 @@ fn first_wire_signature<'a>(transaction: &mut Part<'a>) -> Option<Part<'a>> {
     Some(Part::Text(Cow::Owned(quoted_base58(signature)?)))
 }
 
-/// A signature in base58, between quotes.
+/// Returns a signature in base58, with quotes.
 fn quoted_base58(signature: &[u8; SIGNATURE_BYTES]) -> Option<String> {
     let mut text = [0; five8::BASE58_ENCODED_64_MAX_LEN];
     let length = five8::encode_64(signature, &mut text);
@@ -266,7 +270,7 @@ fn quoted_base58(signature: &[u8; SIGNATURE_BYTES]) -> Option<String> {
     Some(format!("\"{text}\""))
 }
 
-/// Makes a transaction in jsonParsed one in accounts. A transaction without meta is without it in both.
+/// Reduces a transaction in jsonParsed to one in accounts. A transaction without meta has none in both.
 fn shorten(transaction: &mut Object) -> Option<()> {
     let inner = transaction.get("transaction")?.as_object()?;
     let message = inner.get("message")?.as_object()?;
@@ -286,7 +290,7 @@ fn shorten(transaction: &mut Object) -> Option<()> {
     Some(())
 }
 
-/// Leaves out what was not asked for.
+/// Removes what was not asked for.
 fn trim(transaction: &mut Object, kept: Shape, asked: Shape) -> Option<()> {
     let meta = transaction.get("meta")?;
     let has_meta = matches!(meta, Part::Object(_));
@@ -295,7 +299,7 @@ fn trim(transaction: &mut Object, kept: Shape, asked: Shape) -> Option<()> {
         match asked.details {
             _ if asked.rewards => {}
             BlockDetails::Full => *meta.get("rewards")? = Part::NULL,
-            // Not there, or `null`, if rewards were not asked for before either.
+            // The member is absent or `null` if rewards were not asked for before either.
             _ => drop(meta.remove("rewards")),
         }
     }

@@ -1,7 +1,9 @@
-//! Lists of accounts from single ones of one slot, and the other way round; both share the bytes of a long account.
+//! Lists of accounts from single ones of one slot, and single ones from lists. Both share the bytes of a long
+//! account.
 //!
-//! Element i of a list is the `value` of the single answer in the same form at the same slot, exactly. A list made
-//! here is as consistent as a node's own: at finalized even a node's list may mix neighbouring slots.
+//! Element i of a list equals the `value` of the single answer in the same form at the same slot. An
+//! assembled list is as consistent as a node's own: at finalized even a node's list may mix neighbouring
+//! slots.
 
 use std::sync::Arc;
 
@@ -16,27 +18,27 @@ use crate::node::answer::elements;
 const CONTEXT: &[u8] = br#"{"context":"#;
 const VALUE: &[u8] = br#","value":"#;
 
-/// One account of a list that was taken apart.
+/// One account of a list that was parsed.
 pub struct Single {
     /// The whole answer, as if the account had been asked for alone.
     pub result: Bytes,
-    /// Where its context stands.
+    /// The span of the context within `result`.
     pub context: ByteSpan,
-    /// Its value, which is a part of it.
+    /// The account's value, a slice of `result`.
     pub value: Value,
-    /// The account's size, where the answer says it.
+    /// The account's size in bytes, if the answer has it.
     pub space: Option<u64>,
 }
 
 impl Single {
-    /// As an entry keeps it, fetched for a caller who `asked` for that encoding.
+    /// Returns the entry body of the account. `asked` is the encoding that the caller asked for.
     pub fn kept(self, asked: Option<AccountEncoding>) -> EntryBody {
         let Self { result, context, value, .. } = self;
         EntryBody::Account { result, context, value, asked }
     }
 }
 
-/// A single account's answer as kept, and its size; `None` where it is not what a node writes.
+/// Parses a single account's answer. `None` if it is not in the format that nodes write.
 pub fn read_single(result: &Bytes, form: AccountForm) -> Option<Single> {
     let Contextual { context, value, .. } = Contextual::split(result)?;
     let (read, space) = Value::read(&value, form)?;
@@ -45,14 +47,14 @@ pub fn read_single(result: &Bytes, form: AccountForm) -> Option<Single> {
         let context = (u32::try_from(from).ok()?, u32::try_from(from + context.len()).ok()?);
         return Some(Single { result: result.clone(), context, value: read, space });
     }
-    // Rewritten: it stands in a result of its own.
+    // The value was rewritten, so it needs a result of its own.
     Some(Single { space, ..alone(&context, &read)? })
 }
 
-/// A list's answer taken apart: its context, and the single answers that it holds, in its order; `None` where it is
-/// not a list of `count`.
+/// Parses a list's answer into its context and its single answers, in order. `None` if it is not a list of
+/// `count`.
 ///
-/// Each single is in memory of its own: one that outlives the others holds on to nothing more.
+/// Each single answer has memory of its own, so that one which outlives the others keeps nothing else alive.
 pub fn read_list(list: &Bytes, form: AccountForm, count: usize) -> Option<(Bytes, Vec<Single>)> {
     let Contextual { context, value, .. } = Contextual::split(list)?;
     let elements = elements(&value)?;
@@ -67,14 +69,15 @@ pub fn read_list(list: &Bytes, form: AccountForm, count: usize) -> Option<(Bytes
     Some((Bytes::copy_from_slice(&context), singles))
 }
 
-/// The single answers that a list's answer holds, as their node would have written them; `None` where it is no list.
+/// Returns the single answers of a list as the node would have written them. `None` if `list` is not a list's
+/// answer.
 pub fn parts(list: &Bytes) -> Option<Vec<Bytes>> {
     let Contextual { context, value, .. } = Contextual::split(list)?;
     let single = |value: &Bytes| [CONTEXT, &context, VALUE, value, b"}"].concat().into();
     Some(elements(&value)?.iter().map(single).collect())
 }
 
-/// `value` as an answer of its own, copied.
+/// Returns `value` as an answer of its own, copied.
 fn alone(context: &[u8], value: &Value) -> Option<Single> {
     let mut result =
         BytesMut::with_capacity(CONTEXT.len() + context.len() + VALUE.len() + value.text().len() + 1);
@@ -90,7 +93,8 @@ fn alone(context: &[u8], value: &Value) -> Option<Single> {
     Some(Single { value: value.moved_into(&result, from..to), context: at, result, space: None })
 }
 
-/// A list from single ones, whatever their slots: the lowest is the list's, and its age is the oldest's.
+/// Assembles a list of single accounts. The lowest slot becomes the list's slot, and the earliest `sent_at`
+/// its age.
 pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     let lowest = singles.iter().min_by_key(|single| single.stamp.slot)?;
     let EntryBody::Account { result, context: (from, to), .. } = &lowest.kept else { return None };
@@ -109,7 +113,7 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     })
 }
 
-/// A single answer in `form`, and whether it differs from what is kept.
+/// Returns a single answer in `form`, and true if it differs from the kept text.
 ///
 /// # Errors
 /// As for [`Value::write`].
@@ -124,10 +128,10 @@ pub fn write_single(result: &Bytes, value: &Value, form: AccountForm) -> Result<
     Ok((TextParts::of(pieces), true))
 }
 
-/// A list in `form`, and whether any value differs from what is kept.
+/// Returns a list in `form`, and true if any value differs from its kept text.
 ///
 /// # Errors
-/// As for [`Value::write`], by the first value that cannot be written, as a node does.
+/// As for [`Value::write`], by the first value that cannot be written. A node does the same.
 pub fn write_list(context: &Bytes, values: &[Value], form: AccountForm) -> Result<(TextParts, bool), Unmade> {
     let mut pieces = vec![Bytes::from_static(CONTEXT), context.clone(), Bytes::from_static(br#","value":["#)];
     let mut differs = false;

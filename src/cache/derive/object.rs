@@ -1,7 +1,7 @@
-//! A JSON text taken apart only as far as a derivation looks into it, changed there, and written back.
+//! A JSON text that is parsed only as far as a derivation reads it, changed, and written back.
 //!
-//! Builds no tree of the rest: what is not opened stays the text that it was, so that a float keeps its digits. The
-//! order of members is the order found; members are few, and are looked up one after the other.
+//! The rest stays the text that it was, so that a float keeps its digits. Members keep their order. They are
+//! few, so they are searched one after the other.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,24 +10,25 @@ use bytes::Bytes;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Room for the members of most objects that are opened, so that they are not moved as they are read.
+/// The number of members for which memory is reserved. Most opened objects have fewer.
 const MEMBERS: usize = 16;
 
-/// How far a text is taken apart. Written as constants, so that no answer decides how deep this goes.
+/// The depth to which a text is parsed. Depths are constants, so that no answer decides how deep the
+/// recursion goes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Open {
     /// Left as text.
     Not,
-    /// An array, each element as given.
+    /// An array. Each element is parsed as given.
     Each(&'static Open),
-    /// An object, the named members as given, all others left as text. May be `null` instead.
+    /// An object or `null`. The named members are parsed as given, and the others are left as text.
     Members(&'static [(&'static str, Open)]),
 }
 
-/// A JSON value, opened or not.
+/// A JSON value, parsed or left as text.
 #[derive(Debug)]
 pub(super) enum Part<'a> {
-    /// JSON text as it stood, or as it will stand.
+    /// JSON text.
     Text(Cow<'a, str>),
     /// An array.
     List(Vec<Part<'a>>),
@@ -35,7 +36,7 @@ pub(super) enum Part<'a> {
     Object(Object<'a>),
 }
 
-/// A JSON object's members, in order. No name among them needs escaping.
+/// The members of a JSON object, in order. No name among them needs escaping.
 #[derive(Debug)]
 pub(super) struct Object<'a>(Vec<(&'a str, Part<'a>)>);
 
@@ -43,7 +44,7 @@ impl<'a> Part<'a> {
     /// The value `null`.
     pub(super) const NULL: Self = Self::Text(Cow::Borrowed("null"));
 
-    /// Takes `text` apart; `None` where it is not JSON, or not of the form that `open` expects.
+    /// Parses `text`. `None` if it is not JSON, or not in the form that `open` expects.
     pub(super) fn read(text: &'a Bytes, open: Open) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -52,14 +53,14 @@ impl<'a> Part<'a> {
         Some(part)
     }
 
-    /// The compact text, in memory of just its size.
+    /// Writes the value as compact text into a buffer of exactly its size.
     pub(super) fn write(&self) -> Bytes {
         let mut text = Vec::with_capacity(self.len());
         self.write_to(&mut text);
         text.into()
     }
 
-    /// How many bytes it is written in.
+    /// Returns the length of the written text in bytes.
     fn len(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -71,7 +72,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// No deeper than what was opened.
+    /// Appends the text of the value. The recursion is as deep as the text was parsed.
     fn write_to(&self, text: &mut Vec<u8>) {
         match self {
             Self::Text(part) => text.extend_from_slice(part.as_bytes()),
@@ -98,7 +99,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The text of what was not opened.
+    /// Returns the text, if the value was not parsed.
     pub(super) fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -106,7 +107,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The elements, if this is an opened array.
+    /// Returns the elements, if the value is a parsed array.
     pub(super) fn as_list(&mut self) -> Option<&mut Vec<Part<'a>>> {
         match self {
             Self::List(elements) => Some(elements),
@@ -114,7 +115,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The members, if this is an opened object.
+    /// Returns the members, if the value is a parsed object.
     pub(super) fn as_object(&mut self) -> Option<&mut Object<'a>> {
         match self {
             Self::Object(object) => Some(object),
@@ -128,40 +129,40 @@ fn commas<T>(items: &[T]) -> usize {
 }
 
 impl<'a> Object<'a> {
-    /// The names of all members.
+    /// Returns the names of all members.
     pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
         self.0.iter().map(|(name, _)| *name)
     }
 
-    /// `None` where a member is in none of these lists: what a node of another version makes of it is not known.
+    /// Returns `None` if a member is in none of these lists: its meaning in a newer node's answer is unknown.
     pub(super) fn only(&self, known: &[&[&str]]) -> Option<()> {
         self.names().all(|name| known.iter().any(|list| list.contains(&name))).then_some(())
     }
 
-    /// Whether there is a member of this name.
+    /// Returns true if there is a member of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.names().any(|other| other == name)
     }
 
-    /// A member's value.
+    /// Returns the value of a member.
     pub(super) fn get(&mut self, name: &str) -> Option<&mut Part<'a>> {
         self.0.iter_mut().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
-    /// Takes a member out.
+    /// Removes a member and returns its value.
     pub(super) fn remove(&mut self, name: &str) -> Option<Part<'a>> {
         let at = self.0.iter().position(|(other, _)| *other == name)?;
         Some(self.0.remove(at).1)
     }
 
-    /// Puts another member in the place of one.
+    /// Replaces a member by another one at the same position.
     pub(super) fn replace(&mut self, name: &str, by: &'a str, value: Part<'a>) -> Option<()> {
         let member = self.0.iter_mut().find(|(other, _)| *other == name)?;
         *member = (by, value);
         Some(())
     }
 
-    /// Keeps only the members of these names.
+    /// Removes all members but those for whose names `kept` returns true.
     pub(super) fn retain(&mut self, mut kept: impl FnMut(&str) -> bool) {
         self.0.retain(|(name, _)| kept(name));
     }
@@ -214,7 +215,7 @@ impl<'de> Visitor<'de> for Open {
             return Err(serde::de::Error::invalid_type(serde::de::Unexpected::Map, &self));
         };
         let mut members = Vec::with_capacity(MEMBERS);
-        // Borrowed, which an escaped name cannot be: a node escapes none.
+        // An escaped name cannot be borrowed, so it is refused. Nodes escape none.
         while let Some(name) = map.next_key::<&str>()? {
             let open = opened.iter().find(|(other, _)| *other == name).map_or(Self::Not, |(_, open)| *open);
             members.push((name, map.next_value_seed(open)?));
@@ -227,7 +228,7 @@ impl<'de> Visitor<'de> for Open {
 mod tests {
     use super::*;
 
-    /// `{"a":[{…}]}`
+    /// The text `{"a":[{…}]}`.
     const OPEN: Open = Open::Members(&[("a", Open::Each(&Open::Members(&[])))]);
 
     #[test]

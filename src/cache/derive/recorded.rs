@@ -1,4 +1,4 @@
-//! What a node really answered: the exchanges in `tests/fixtures/recorded`, on which derivations are proved.
+//! Recorded answers of real nodes (`tests/fixtures/recorded`), on which derivations are tested.
 
 use std::path::Path;
 
@@ -13,22 +13,22 @@ use crate::node::NodeReply;
 /// One call and the node's answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Exchange {
-    /// What is asked, for people.
+    /// A description of the call.
     pub(crate) name: String,
-    /// The consistent set that it belongs to: its answers are of one moment, or of one block.
+    /// The group of answers from one moment, or of one block, that are consistent with each other.
     pub(crate) group: Option<String>,
-    /// `getSlot` right after the answer.
+    /// The results of `getSlot` right after the answer.
     pub(crate) slots: PerCommitment<Slot>,
-    /// The call; `None` where we refuse it without asking.
+    /// The call. `None` if slotfront refuses it without asking a node.
     pub(crate) query: Option<Query>,
-    /// The body, byte for byte.
+    /// The response body, byte for byte.
     pub(crate) response: Bytes,
-    /// The body, taken apart.
+    /// The parsed body.
     pub(crate) reply: NodeReply,
 }
 
 impl Exchange {
-    /// The `result`; `None` where the node answered with an error.
+    /// Returns the `result`. `None` if the node answered with an error.
     pub(crate) fn result(&self) -> Option<&Bytes> {
         match &self.reply {
             NodeReply::Result(result) => Some(result),
@@ -55,7 +55,7 @@ struct Request<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// All exchanges of a file, by its name without the endings: `load("getBlock")`.
+/// Loads all exchanges of a file, named without its extension: `load("getBlock")`.
 #[track_caller]
 pub(crate) fn load(file: &str) -> Vec<Exchange> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recorded");
@@ -64,7 +64,7 @@ pub(crate) fn load(file: &str) -> Vec<Exchange> {
     lines.lines().map(exchange).collect()
 }
 
-/// Every pair of exchanges of the same group, both ways round, one with itself left out.
+/// Returns every ordered pair of different exchanges in the same group.
 pub(crate) fn pairs(exchanges: &[Exchange]) -> impl Iterator<Item = (&Exchange, &Exchange)> {
     exchanges.iter().enumerate().filter(|(_, one)| one.group.is_some()).flat_map(move |(i, one)| {
         let others = exchanges.iter().enumerate().filter(move |(j, _)| i != *j);
@@ -147,7 +147,7 @@ mod tests {
         );
     }
 
-    /// As nodes from 4.1 on write vote accounts.
+    /// Returns vote accounts as nodes from 4.1 on write them.
     fn with_commission_bps(votes: &Bytes) -> Bytes {
         let votes = std::str::from_utf8(votes).unwrap();
         votes.replace(r#","lastVote":"#, r#","inflationRewardsCommissionBps":500,"lastVote":"#).into()

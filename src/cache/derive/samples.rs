@@ -1,10 +1,10 @@
-//! Performance samples: every smaller limit is the head of the whole list (contract 2.7, newest first).
+//! Performance samples: a smaller limit is a prefix of the whole list, because nodes list the newest first.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::node::answer::elements;
 
-/// The first `limit` elements of a JSON array; `None` where `all` is none.
+/// Returns the first `limit` elements of a JSON array. `None` if `all` is not an array.
 pub fn head(all: &Bytes, limit: u16) -> Option<Bytes> {
     let elements = elements(all)?;
     let mut head = BytesMut::from(&b"["[..]);

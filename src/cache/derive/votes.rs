@@ -1,23 +1,24 @@
-//! One validator's vote account from the kept list of all, asked for with the same other members.
+//! One validator's vote account, filtered from the kept list of all with the same other parameters.
 
 use bytes::Bytes;
 
 use super::object::{Open, Part};
 use crate::methods::Pubkey;
 
-/// `{"current":[{…}],"delinquent":[{…}]}`
+/// The text `{"current":[{…}],"delinquent":[{…}]}`.
 const OPEN: Open = {
     const LIST: Open = Open::Each(&Open::Members(&[]));
     Open::Members(&[("current", LIST), ("delinquent", LIST)])
 };
 
-/// Only what a list of all vote accounts says of this one: as with a node, neither list may have it.
+/// Returns a list of all vote accounts reduced to the one of `vote_pubkey`. As from a node, both lists may be
+/// empty.
 ///
-/// `None` where `result` is not what a node writes: then a node is asked.
+/// `None` if `result` is not in the format that nodes write. In that case a node is asked.
 pub fn only(result: &Bytes, vote_pubkey: &Pubkey) -> Option<Bytes> {
     let vote_pubkey = format!("\"{vote_pubkey}\"");
     let mut lists = Part::read(result, OPEN)?;
-    // What an account holds stays as it is; a member beside the lists may speak of all accounts.
+    // Unknown members of an account are kept. An unknown member beside the lists may concern all accounts.
     lists.as_object()?.only(&[&["current", "delinquent"]])?;
     for list in ["current", "delinquent"] {
         let list = lists.as_object()?.get(list)?.as_list()?;

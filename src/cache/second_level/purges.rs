@@ -1,10 +1,13 @@
-//! Purges that reach the shared store, and so every gateway that reads it: those that run, those that are restarted, and
-//! new ones.
+//! Purges that reach every gateway of the shared store: those that run, those that are restarted, and new
+//! ones.
 //!
-//! The store keeps a list of purges for each cluster, each with its moment by the store's clock. No gateway takes what was
-//! asked for before a purge that names it, and none reads the store while it does not know the list. Each second a gateway
-//! reads the list, does here what others have purged, drops what is of no use, and adds what the list lacks: its own purges
-//! that did not reach the store before, and those that a store lost with its memory.
+//! The store keeps a list of purges for each cluster, each with its time by the store's clock. No gateway
+//! uses an answer that was asked for before a purge that matches it. No gateway reads the store while it does
+//! not know the list.
+//!
+//! Each second a gateway reads the list, applies the purges of others, and drops superfluous ones. It adds
+//! the purges that the list lacks. Those are its own that did not reach the store before, and those that a
+//! store lost with its memory.
 
 mod list;
 
@@ -25,25 +28,28 @@ use crate::redis_store::purges::{Change, Listed};
 use crate::redis_store::{Failed, Store, StoreTime, micros};
 use list::Purge;
 
-/// A part whose list was not read for so long is not read from either.
+/// The time for which a list counts as known after it was read. Without a known list its part of the store is
+/// not read.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
-/// Own purges that wait for the store. More become one of everything.
+/// The number of own purges that may wait for the store. More become one purge of everything.
 const MOST_PENDING: usize = 512;
-/// Purges are kept for as long as an answer may be that was shared before, by whichever gateway.
+/// The least time for which purges are kept: the longest life of answers that gateways with other settings
+/// may share.
 const KEPT_AT_LEAST: Duration = Duration::from_hours(7 * 24);
 
-/// The purges that are known here.
+/// The purges that this gateway knows.
 pub(super) struct Purges {
     inner: Mutex<Inner>,
-    /// The parts of the store.
+    /// The number of parts of the store.
     parts: usize,
-    /// One look at a time.
+    /// Allows one synchronization at a time.
     turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// By the genesis hash of their cluster: the pool's, and those before it whose lists lack a purge that was done here.
+    /// The lists by genesis hash: that of the pool's cluster, and earlier clusters whose lists lack a purge
+    /// of this gateway.
     lists: HashMap<String, List>,
     /// Own purges from before any cluster was known.
     early: Vec<(Instant, Filter)>,
@@ -51,25 +57,25 @@ struct Inner {
 
 /// The purges of one cluster.
 struct List {
-    /// Ordered by time.
+    /// The known purges, ordered by time.
     known: Vec<Purge>,
-    /// Own purges that have no time yet, since the store has not been asked for it.
+    /// Own purges without a time, because the store's clock has not been read since.
     pending: Vec<(Instant, Filter)>,
-    /// When the list of each part was asked for last.
+    /// The moments at which the list of each part was last requested.
     read: Vec<Option<Instant>>,
     /// Own purges that a part of the store may lack.
     unshared: Vec<Purge>,
-    /// All parts of the store have all that is known here.
+    /// True if all parts of the store have all known purges.
     is_shared: bool,
 }
 
-/// The purges after a look.
+/// The known purges after a synchronization.
 struct Learnt {
-    /// Those of others that were not obeyed here.
+    /// Purges of other gateways that were not applied here yet.
     new: Vec<Purge>,
-    /// All that count.
+    /// All purges that are in force.
     known: Vec<Purge>,
-    /// The moment before which none counts any more.
+    /// The time before which purges are no longer in force.
     from: StoreTime,
 }
 
@@ -84,7 +90,7 @@ impl List {
     }
 }
 
-/// Adds an own purge to those that have no time yet.
+/// Adds an own purge to those without a time.
 fn begin(pending: &mut Vec<(Instant, Filter)>, filter: Filter, now: Instant) {
     if pending.len() < MOST_PENDING {
         pending.push((now, filter));
@@ -98,7 +104,8 @@ impl Purges {
         Self { inner: Mutex::default(), parts, turn: tokio::sync::Mutex::default() }
     }
 
-    /// From now on nothing of this cluster is taken that was asked for before `now` and that `filter` takes.
+    /// Ignores answers of this cluster from now on that `filter` matches and that were asked for before
+    /// `now`.
     pub(super) fn begin(&self, genesis: Option<&str>, filter: Filter, now: Instant) {
         let mut inner = self.lock();
         let pending = match genesis {
@@ -111,35 +118,36 @@ impl Purges {
         begin(pending, filter, now);
     }
 
-    /// From now on nothing is taken that was asked for before `now`, of any cluster whose purges were followed here.
+    /// Ignores answers from now on that were asked for before `now`, for each cluster whose purges were read
+    /// here.
     pub(super) fn begin_everywhere(&self, now: Instant) {
         for list in self.lock().lists.values_mut() {
             begin(&mut list.pending, Filter::default(), now);
         }
     }
 
-    /// Returns true if what lies under `key` was purged since it was asked for, at `sent_at` and at `asked_for` by the
-    /// store's clock.
+    /// Returns true if the answer under `key` was purged after it was asked for. `asked_for` is that moment
+    /// by the store's clock, and `sent_at` by this gateway's.
     pub(super) fn take(&self, genesis: &str, key: &Key, asked_for: StoreTime, sent_at: Instant) -> bool {
         let inner = self.lock();
-        // A cluster that the pool has left.
+        // An unknown list belongs to a cluster that the pool has left.
         let Some(list) = inner.lists.get(genesis) else { return true };
         list.known.iter().any(|purge| asked_for <= purge.time && purge.filter.takes(key))
             || list.pending.iter().any(|(at, filter)| sent_at <= *at && filter.takes(key))
     }
 
-    /// Returns true if the purges of this cluster are known in this part of the store.
+    /// Returns true if the purges of this cluster are known for this part of the store.
     pub(super) fn are_known(&self, genesis: &str, part: usize) -> bool {
         self.lock().lists.get(genesis).is_some_and(|list| list.is_known(part))
     }
 
-    /// Returns true if the purges of any cluster are known in any part.
+    /// Returns true if the purges of any cluster are known for any part of the store.
     pub(super) fn are_known_somewhere(&self) -> bool {
         self.lock().lists.values().any(|list| (0..self.parts).any(|part| list.is_known(part)))
     }
 
-    /// Brings purges to the shared store, and does here what others have purged. Returns true if the store has all of this
-    /// gateway's.
+    /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store
+    /// has all of this gateway's purges.
     pub(super) async fn share(
         &self,
         store: &Store,
@@ -154,8 +162,9 @@ impl Purges {
         all_there
     }
 
-    /// Reads the lists of this cluster, and of those before it that lack a purge, learns from them, and adds what they lack.
-    /// Returns the purges of others in this cluster that were not known here, and whether the store has all purges now.
+    /// Reads the lists of this cluster, and of earlier ones that lack a purge, and adds the missing purges.
+    /// Returns the purges of other gateways in this cluster that were unknown here, and true if the store has
+    /// all purges now.
     async fn look(
         &self,
         store: &Store,
@@ -179,7 +188,7 @@ impl Purges {
         (new, all_have_all)
     }
 
-    /// Lets go of clusters to which no purge is owed, but for this one. Returns those that are left.
+    /// Drops earlier clusters whose lists are complete. Returns the clusters that are left.
     fn follow(&self, genesis: Option<&str>) -> Vec<String> {
         let mut inner = self.lock();
         let Inner { lists, early } = &mut *inner;
@@ -191,7 +200,7 @@ impl Purges {
         lists.keys().cloned().collect()
     }
 
-    /// The same for the lists of one cluster.
+    /// Synchronizes the lists of one cluster, and returns the same values for it.
     async fn look_at(&self, genesis: &str, store: &Store, seal: &Seal, life: Duration) -> (Vec<Purge>, bool) {
         let lists = join_all((0..self.parts).map(|part| store.purges(genesis, part))).await;
         let lists: Vec<_> = lists
@@ -221,12 +230,12 @@ impl Purges {
         (new, is_shared)
     }
 
-    /// Does something with the list of this cluster.
+    /// Calls `act` with the list of this cluster, if there is one.
     fn of<T>(&self, genesis: &str, act: impl FnOnce(&mut List) -> T) -> Option<T> {
         self.lock().lists.get_mut(genesis).map(act)
     }
 
-    /// Takes the lists in, and gives own purges their time.
+    /// Merges the lists that were read, and gives own purges their time.
     fn learn(
         &self,
         genesis: &str,
@@ -259,11 +268,13 @@ impl Purges {
         new.extend(disobeyed.iter().filter(|purge| known.contains(purge)));
         new.sort_unstable_by_key(Purge::order);
         new.dedup();
-        // An own purge that others have summed up without having seen it is not known to anybody: it begins anew.
+        // Others have summed up an own purge that they did not know. It takes effect nowhere, so it begins
+        // again.
         let (unshared, unseen): (Vec<_>, Vec<_>) =
             unshared.into_iter().partition(|own| disobeyed.is_empty() || known.contains(own));
         list::sum_up(&mut known, read_at);
-        // What was asked for until the purge was asked for no later than this by the store's clock.
+        // By the store's clock, no answer that was asked for before the purge can have a later time than
+        // this.
         let time = read_at.saturating_add(micros(clocks_differ_by));
         let pending = list.pending.extract_if(.., |(begun, _)| *begun <= asked_at).map(|(_, filter)| filter);
         let own = pending.chain(unseen.into_iter().map(|purge| purge.filter));
@@ -280,20 +291,20 @@ impl Purges {
     }
 }
 
-/// Returns the purges that a list which holds `held` lacks, and those in it that are of no use.
+/// Returns the known purges that a list with `held` lacks, and the superfluous ones in it.
 fn differences<'a>(
     held: &'a [Purge],
     known: &'a [Purge],
     from: StoreTime,
 ) -> (Vec<&'a Purge>, Vec<&'a Purge>) {
     let missing = known.iter().filter(|purge| !held.contains(purge));
-    // Those from before are another gateway's to judge, which may keep answers for longer.
+    // Older purges may still matter to a gateway that keeps answers for longer.
     let useless = held.iter().filter(|purge| purge.time >= from && !known.contains(purge));
     (missing.collect(), useless.collect())
 }
 
-/// Does here what others have purged, all at once: each purge for itself would look at every entry, and keep what is
-/// just being fetched from being kept.
+/// Applies the purges of other gateways all at once. Each single purge would walk over all entries, and would
+/// keep answers that are being fetched from being stored.
 async fn obey(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
     for Purge { filter, summary, .. } in &purges {
         tracing::debug!(
@@ -301,14 +312,14 @@ async fn obey(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
             purge.account = filter.account.map(|account| account.to_string()),
             purge.slot = filter.slot,
             purge.summary = summary.is_some(),
-            "kept answers are purged, as at another gateway of the same store"
+            "applying a purge of another gateway"
         );
     }
     let (lookup, count) = (Arc::clone(lookup), purges.len());
     let purging = move || {
         let filters: Vec<_> = purges.iter().map(|purge| purge.filter).collect();
         let entries = lookup.held.purge(&filters);
-        // Of the accounts that a summary stands for nobody can tell the slots any more.
+        // The accounts that a summary stands for are unknown, so all floors are removed.
         if purges.iter().any(|purge| purge.summary.is_some()) {
             lookup.held.forget_floors();
         }
@@ -319,11 +330,11 @@ async fn obey(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
     tracing::info!(
         purge.count = count,
         purge.entries = entries,
-        "kept answers were purged, as at another gateway of the same store"
+        "entries were purged, as other gateways of the shared store had asked"
     );
 }
 
-/// How long an answer may be in the shared store, and so a purge has to be known.
+/// Returns the longest life of an answer in the shared store. Purges must be known for as long.
 fn longest_shared(lookup: &Lookup) -> Duration {
     let classes = [
         Class::BlockFinal,

@@ -1,4 +1,4 @@
-//! An answer as it lies in the shared store: under which name, and in which bytes.
+//! The name and the bytes of an answer in the shared store.
 //!
 //! ```text
 //! "sfA1" slot(20 digits) sent-at(20 digits)   the rank: texts compare as numbers do
@@ -6,8 +6,9 @@
 //! flags(1) code(4) wall-clock(8) length(4) question-length(4) question text
 //! ```
 //!
-//! Numbers are big-endian. Whatever is cut short, altered, of another version, signed with another secret, or of another
-//! question is no value. Without a secret the code is a checksum: it finds accidents, not malice.
+//! Numbers are big-endian. Bytes that are cut short, altered, of another version, signed with another secret,
+//! or written for another question are refused. Without a secret the MAC is a checksum: it finds accidents,
+//! not malice.
 
 use bytes::Bytes;
 use ring::hmac;
@@ -21,31 +22,31 @@ use crate::methods::{
 use crate::node::NodeReply;
 use crate::redis_store::StoreTime;
 
-/// The format and its version; another one has other names, too.
+/// The format and its version. Another version has other names, too.
 const VERSION: &[u8; 4] = b"sfA1";
-/// Version, slot, moment.
+/// The length of version, slot and time.
 const RANK: usize = 44;
 const MAC: usize = 32;
-/// What comes between the code and the question.
+/// The length of the fields between the MAC and the question.
 const FIXED: usize = 1 + 4 + 8 + 4 + 4;
-/// Shorter texts are not worth packing.
+/// The length from which a text is worth packing.
 const WORTH_PACKING: usize = 1024;
-/// The level of zstd: quick, and JSON packs well anyway.
+/// The level of zstd: fast, and JSON packs well anyway.
 const LEVEL: i32 = 1;
 
 const PACKED: u8 = 1;
 const ERROR: u8 = 2;
 const CONFIRMED: u8 = 4;
 
-/// An answer, and what has to be known of it.
+/// An answer with its slot and times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Value {
     pub(super) slot: Slot,
-    /// When it was asked for, by the store's clock.
+    /// The moment at which the answer was asked for, by the store's clock.
     pub(super) sent_at: StoreTime,
-    /// The same by the writer's own clock, in microseconds since 1970.
+    /// The writer's wall clock at that moment, in microseconds since 1970.
     pub(super) wall_us: u64,
-    /// Whether a second node said so, too; see [`Reply::confirmed`](crate::pool::Reply).
+    /// True if a second node confirmed the answer. See [`Reply::confirmed`](crate::pool::Reply).
     pub(super) confirmed: bool,
     pub(super) body: NodeReply,
 }
@@ -58,7 +59,7 @@ impl Value {
     }
 }
 
-/// Where an answer lies.
+/// The name of an answer in the shared store.
 #[derive(Debug, Clone)]
 pub(super) struct Name {
     key: String,
@@ -66,13 +67,13 @@ pub(super) struct Name {
 }
 
 impl Name {
-    /// The key in the store.
+    /// Returns the key in the store.
     pub(super) fn key(&self) -> &str {
         &self.key
     }
 }
 
-/// What names and values are signed with.
+/// Signs and verifies names and values.
 pub(super) struct Seal(hmac::Key);
 
 impl Seal {
@@ -81,8 +82,9 @@ impl Seal {
         Self(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))
     }
 
-    /// Where the answer under `key` lies, in the cluster of this genesis hash; `None` where it is never shared. What may
-    /// be the answer to one plan lies together, which is what the braces are for.
+    /// Returns the name of the answer under `key`, in the cluster of this genesis hash. `None` if it is never
+    /// shared. All answers to one plan have the same text in braces, so that a Redis cluster keeps them
+    /// together.
     pub(super) fn name(&self, namespace: &str, genesis: &str, key: &Key) -> Option<Name> {
         let (question, together) = question(key)?;
         let (tag, hash) = (self.digest(&[together.as_bytes()]), self.digest(&[question.as_bytes()]));
@@ -90,7 +92,7 @@ impl Seal {
         Some(Name { key, question })
     }
 
-    /// The value's bytes.
+    /// Returns the bytes of a value.
     pub(super) fn close(&self, name: &Name, value: &Value) -> Vec<u8> {
         let (code, text, mut flags) = match &value.body {
             NodeReply::Result(text) => (0, text, 0),
@@ -110,7 +112,7 @@ impl Seal {
         rest.push(flags);
         rest.extend(code.to_be_bytes());
         rest.extend(value.wall_us.to_be_bytes());
-        // Texts end far below 4 GiB, at `cache.max_entry` and what fits a node's answer.
+        // Texts end far below 4 GiB: `cache.max_entry` and the limit on a node's answer see to that.
         rest.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
         rest.extend(u32::try_from(question.len()).unwrap_or(u32::MAX).to_be_bytes());
         rest.extend(question);
@@ -120,7 +122,8 @@ impl Seal {
         [rank.as_bytes(), &mac, &rest].concat()
     }
 
-    /// What the bytes under this name say, if they were closed for it; a text of `max_text` bytes at most.
+    /// Decodes the bytes under this name. `None` if they were not encoded for it, or if the text is longer
+    /// than `max_text` bytes.
     pub(super) fn open(&self, name: &Name, bytes: &Bytes, max_text: usize) -> Option<Value> {
         let (rank, signed) = bytes.split_at_checked(RANK)?;
         let (mac, rest) = signed.split_at_checked(MAC)?;
@@ -158,18 +161,18 @@ impl Seal {
         Some(Value { slot, sent_at, wall_us: u64::from_be_bytes(*wall_us), confirmed, body })
     }
 
-    /// A line of text, signed for the cluster of this genesis hash.
+    /// Returns a line of text with its signature for the cluster of this genesis hash.
     pub(super) fn line(&self, genesis: &str, text: &str) -> String {
         format!("{text} {}", hex(&self.digest(&[b"line", genesis.as_bytes(), text.as_bytes()])[..16]))
     }
 
-    /// What a line says, if it was signed so.
+    /// Returns the text of a line. `None` if its signature is wrong.
     pub(super) fn read_line<'a>(&self, genesis: &str, line: &'a str) -> Option<&'a str> {
         let (text, _) = line.rsplit_once(' ')?;
         (self.line(genesis, text) == line).then_some(text)
     }
 
-    /// One digest over all parts, of which each is set apart by its length.
+    /// Returns one digest over all parts. The length of each part is included.
     fn digest(&self, parts: &[&[u8]]) -> [u8; MAC] {
         let mut context = hmac::Context::with_key(&self.0);
         for part in parts {
@@ -182,8 +185,8 @@ impl Seal {
     }
 }
 
-/// The question that `key` stands for, in words that do not change from one build to the next, and what lies together
-/// with it.
+/// Returns the question of `key`, and the text that the keys of one plan share. Both texts stay the same from
+/// one build to the next.
 fn question(key: &Key) -> Option<(String, String)> {
     let min_context_slot = None;
     let query = match key.clone() {
@@ -208,7 +211,7 @@ fn question(key: &Key) -> Option<(String, String)> {
             Query::Block(BlockQuery { slot, details, encoding, rewards, max_version, commitment })
         }
         Key::NoBlock(slot) => return Some((format!("no block {slot}"), format!("block {slot}"))),
-        // Over in less time than is worth sharing.
+        // The entry ends before it is worth sharing.
         Key::NotYet(..) => return None,
     };
     let text = format!("{} {}", query.method().as_str(), query.params_json());
@@ -226,7 +229,7 @@ fn question(key: &Key) -> Option<(String, String)> {
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // A String takes every write.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })

@@ -1,8 +1,8 @@
-//! What a hit and a node's later answer to the same call say of each other. Pure.
+//! The comparison of a hit with a node's later answer to the same call.
 //!
-//! Only what cannot both be true is a mismatch. An answer without a slot of its own (votes, samples, nodes, errors that
-//! depend on an account) may have changed in between; at finalized a node's answer may hold data of up to two slots
-//! past its label; and a node that joined late calls "skipped" what another has.
+//! Only answers that cannot both be true are a mismatch. Answers without a slot (votes, samples, nodes,
+//! errors that depend on an account) may have changed in between. At finalized a node's answer may hold data
+//! of up to two slots past its label. A node that joined late reports slots as skipped that others have.
 
 use std::io::Read;
 
@@ -17,14 +17,14 @@ use crate::methods::{AccountEncoding, Commitment, Query, Slot};
 use crate::node::{Contextual, NodeReply};
 use crate::telemetry::VerifyResult;
 
-/// The most data that an account holds, in bytes: what unpacks to more is no account.
+/// The largest size of an account in bytes. Data that unpacks to more belongs to no account.
 const MAX_ACCOUNT_BYTES: u64 = 10 << 20;
-/// The slot holds no block, as nodes without and with long-term storage say it.
+/// The error codes for a skipped slot, of nodes without and with long-term storage.
 const SKIPPED: [i32; 2] = [-32007, -32009];
-/// The block holds a transaction of a version above the caller's.
+/// The error code for a block with a transaction of a version above the caller's.
 const UNSUPPORTED_VERSION: i32 = -32015;
 
-/// Compares `hit`, which answered `query` at `hit_slot`, with what a node answered later, at `again_slot`.
+/// Compares `hit`, which answered `query` at `hit_slot`, with a node's later answer at `again_slot`.
 pub fn compare(
     query: &Query,
     class: Class,
@@ -40,7 +40,7 @@ pub fn compare(
     }
 }
 
-/// Whether both say the same; `None` where that cannot be told.
+/// Returns true if both answers are equal. `None` if that cannot be decided.
 fn same(query: &Query, hit: &Payload, again: &NodeReply) -> Option<bool> {
     match (hit, again) {
         (Payload::Result(hit), NodeReply::Result(again)) => {
@@ -48,7 +48,7 @@ fn same(query: &Query, hit: &Payload, again: &NodeReply) -> Option<bool> {
             if hit == *again { Some(true) } else { Some(bare(query, &hit)? == bare(query, again)?) }
         }
         (Payload::Error { code, body }, NodeReply::Error { code: again, body: other }) => match query {
-            // Of a block the code says it all; the words change from version to version.
+            // For a block the code is enough. The message changes from version to version.
             Query::Block(_) => Some(code == again || (SKIPPED.contains(code) && SKIPPED.contains(again))),
             _ => Some(code == again && parsed(body)? == parsed(other)?),
         },
@@ -56,7 +56,7 @@ fn same(query: &Query, hit: &Payload, again: &NodeReply) -> Option<bool> {
     }
 }
 
-/// Whether a hit and an answer that differ cannot both be true.
+/// Returns true if a hit and a different answer cannot both be true.
 fn contradicts(class: Class, hit: &Payload, again: &NodeReply, same_slot: bool) -> bool {
     let something = matches!(again, NodeReply::Result(result) if result.as_ref() != b"null");
     match (class, hit) {
@@ -67,14 +67,14 @@ fn contradicts(class: Class, hit: &Payload, again: &NodeReply, same_slot: bool) 
             something || matches!(again, NodeReply::Error { code: UNSUPPORTED_VERSION, .. })
         }
         (Class::BlockFinal | Class::BlockConfirmed | Class::Skipped, Payload::Error { .. }) => something,
-        // Long-term storage is filled with a delay: what it lacks may still come.
+        // Long-term storage is filled with a delay, so a missing block may still come.
         (Class::SkippedUnconfirmed, Payload::Error { code, .. }) => something && *code != -32009,
         _ => false,
     }
 }
 
-/// A result without what says nothing: its context (slots are compared apart), how its data is packed, and the order
-/// of what has none.
+/// Returns a result without the parts that may differ: its context, the packing of its data, and the order of
+/// unordered lists. Slots are compared separately.
 fn bare(query: &Query, result: &Bytes) -> Option<Value> {
     Some(match query {
         Query::Account(_) => unpacked(parsed(&Contextual::split(result)?.value)?),
@@ -103,14 +103,15 @@ fn parsed(json: &Bytes) -> Option<Value> {
     serde_json::from_slice(json).ok()
 }
 
-/// Orders a list by a member of its objects.
+/// Sorts a list by a member of its objects.
 fn in_order(list: &mut Value, member: &str) {
     if let Value::Array(list) = list {
         list.sort_by(|a, b| a[member].as_str().cmp(&b[member].as_str()));
     }
 }
 
-/// An account with its data unpacked where it is base64+zstd: packed bytes depend on the packer's version.
+/// Returns an account with its base64+zstd data unpacked, because packed bytes depend on the packer's
+/// version.
 fn unpacked(mut account: Value) -> Value {
     let Some(data) = account.get_mut("data") else { return account };
     let plain = match data.as_array().map(Vec::as_slice) {
@@ -145,7 +146,7 @@ mod tests {
     use VerifyResult::{Equal, Mismatch, Moved};
 
     const KEY: &str = "11111111111111111111111111111111";
-    /// The hit's slot.
+    /// The slot of the hit.
     const SLOT: Slot = 100;
     const CONFIRMED: Class = Class::Account(Commitment::Confirmed);
     const FINALIZED: Class = Class::Account(Commitment::Finalized);
@@ -164,7 +165,7 @@ mod tests {
         Query::parse(method, &Params::Array(params.into()), Profile::Node).unwrap()
     }
 
-    /// What one side said.
+    /// An answer of one side.
     #[derive(Debug, Clone)]
     enum Says {
         Result(Value),
@@ -180,7 +181,7 @@ mod tests {
         Says::Result(json!({ "context": { "slot": SLOT, "apiVersion": "4.0.0" }, "value": value }))
     }
 
-    /// Whether `hit` and `again`, which a node gives at slot `at`, are what is expected.
+    /// Asserts that `hit` and `again`, which a node gives at slot `at`, compare as expected.
     #[track_caller]
     fn check(method: Method, class: Class, hit: &Says, again: &Says, at: Slot, expected: VerifyResult) {
         let payload = match hit {
@@ -188,7 +189,7 @@ mod tests {
             Error(code, message) => Payload::Error { code: *code, body: error(*code, message) },
         };
         let reply = match again {
-            // As a node of another version may write it.
+            // A node of another version may write it like this.
             Says::Result(value) => {
                 NodeReply::Result(format!("{value:#}").replace("\"4.0.0\"", "\"4.1.0\"").into())
             }
@@ -306,7 +307,7 @@ mod tests {
             (Class::BlockFinal, &version, &reworded, Equal),
             (Class::BlockConfirmed, &block, &other, Mismatch),
             (Class::BlockConfirmed, &block, &block, Equal),
-            // A node that joined late calls skipped what another has.
+            // A node that joined late reports a slot as skipped that another one has.
             (Class::BlockFinal, &block, &skipped, Moved),
             (Class::BlockFinal, &block, &lacking, Moved),
             (Class::BlockFinal, &block, &not_yet, Moved),
@@ -324,7 +325,7 @@ mod tests {
             (not_yet_at, &not_yet, &not_yet, Equal),
             (not_yet_at, &not_yet, &block, Moved),
         ] {
-            // Whatever slots the two nodes are at.
+            // The slots of the two nodes do not matter.
             for at in [SLOT, SLOT + 5] {
                 check(Method::GetBlock, class, hit, again, at, expected);
             }

@@ -9,7 +9,7 @@ use super::*;
 use crate::methods::Query;
 use crate::node::NodeReply;
 
-/// A node's refusal of a version that the caller does not read.
+/// The error with which a node refuses a version that the caller does not read.
 const UNSUPPORTED_VERSION: i32 = -32015;
 
 const FULL: Shape = Shape {
@@ -87,7 +87,7 @@ fn every_recorded_shape_is_made_from_every_other_that_holds_it() {
         }
     }
     let proved: Vec<_> = proved.iter().map(|(what, count)| (what.as_str(), *count)).collect();
-    // Exact, so that no row can stop proving something unseen.
+    // The numbers are exact, so that no row can silently stop proving something.
     let expected = [
         ("a version that is not supported", 75),
         ("accounts from accounts", 86),
@@ -129,8 +129,8 @@ fn every_recorded_shape_is_made_from_every_other_that_holds_it() {
     assert_eq!(proved, expected);
 }
 
-/// A recorded text as a node of 4.2 might write it, where callers read version 1: the recorded version 0 becomes 1, its
-/// messages get a config, and some rewards are of a new type.
+/// Returns a recorded text as a node of 4.2 might write it for callers of version 1. The recorded version 0
+/// becomes 1, its messages get a config, and some rewards get a new type.
 fn as_newer(text: &Bytes) -> Bytes {
     const CONFIG: &str = r#","transactionConfig":{"computeUnitLimit":1400000,"heapSize":null,"loadedAccountsDataSizeLimit":null,"priorityFee":50000}"#;
     let text = str::from_utf8(text).unwrap().replace(r#""version":0"#, r#""version":1"#);
@@ -163,7 +163,7 @@ fn blocks_of_newer_nodes_are_reshaped_alike() {
             types += usize::from(source.contains("DeactivatedStake"));
         }
     }
-    // Exact, so that none can stop proving something unseen.
+    // The number is exact, so that no case can silently stop proving something.
     assert_eq!((proved, configs, types), (2_901, 817, 462));
 }
 
@@ -182,7 +182,7 @@ fn a_member_that_is_not_known_is_for_a_node_to_judge() {
     };
     let no_rewards = |shape: Shape| Shape { rewards: false, ..shape };
     for (kept, asked, at, expected) in [
-        // What is opened for the change.
+        // Members of objects that are opened for the change.
         (NONE, no_rewards(NONE), "", false),
         (SIGNATURES, NONE, "", false),
         (FULL, SIGNATURES, "", false),
@@ -194,7 +194,7 @@ fn a_member_that_is_not_known_is_for_a_node_to_judge() {
         (ACCOUNTS, no_rewards(ACCOUNTS), r#"{"err":"#, false),
         (FULL, ACCOUNTS, r#"{"accountKeys":"#, false),
         (FULL, SIGNATURES, r#"{"message":"#, false),
-        // What goes with the transactions, or stays as it is.
+        // Members that are removed with the transactions, or stay as they are.
         (FULL, NONE, r#"{"meta":"#, true),
         (JSON, no_rewards(JSON), r#"{"message":"#, true),
         (FULL, SIGNATURES, r#"{"accountKeys":"#, true),
@@ -258,7 +258,7 @@ fn the_cheapest_source_comes_first() {
     assert_eq!(sources(FULL).count(), 0);
 }
 
-/// A block of one transaction, as shape [`FULL`].
+/// Returns a block of one transaction, in shape [`FULL`].
 fn parsed(transaction: &str) -> String {
     format!(r#"{{"blockhash":"B","rewards":[],"transactions":[{transaction}]}}"#)
 }
@@ -274,19 +274,19 @@ fn what_no_recording_holds_is_made_as_nodes_write_it_or_not_at_all() {
         let made = reshape(&parsed(transaction).into(), FULL, asked)?;
         Some(String::from_utf8(made.to_vec()).unwrap())
     };
-    // Stored without meta: no version in any shape.
+    // Stored without meta: no shape has a version.
     let old = format!(r#"{{"meta":null,{transaction}}}"#);
     let short = r#"{"meta":null,"transaction":{"accountKeys":[1.0],"signatures":["S","T"]}}"#;
     assert_eq!(made(&old, ACCOUNTS), Some(parsed(short)));
     assert_eq!(made(&old, legacy), Some(parsed(short).replace(r#""rewards":[],"#, "")));
     assert_eq!(made(&old, SIGNATURES).unwrap(), r#"{"blockhash":"B","rewards":[],"signatures":["S"]}"#);
-    // Another order of members than ours, kept.
+    // The order of members differs from ours, and is kept.
     let unordered = format!(r#"{{"version":"legacy",{transaction},"meta":{{"costUnits":1,{SHORT}}}}}"#);
     let short =
         r#"{"version":"legacy","transaction":{"accountKeys":[1.0],"signatures":["S","T"]},"meta":{SHORT}}"#;
     assert_eq!(made(&unordered, ACCOUNTS), Some(parsed(&short.replace("SHORT", SHORT))));
     for transaction in [
-        // A node may write what we do not know into either shape.
+        // A node may write members that we do not know into either shape.
         &format!(r#"{{"meta":{{"new":1,{SHORT}}},{transaction},"version":0}}"#),
         &format!(r#"{{"meta":{{{SHORT}}},"new":1,{transaction},"version":0}}"#),
         &format!(r#"{{"meta":{{"err":null}},{transaction},"version":0}}"#),
@@ -355,7 +355,7 @@ fn what_is_no_block_gives_nothing() {
     }
 }
 
-/// A recorded block with a version-0 transaction, with its shape.
+/// Returns a recorded block with a version-0 transaction, with its shape.
 fn recorded_in(details: BlockDetails, encoding: BlockEncoding) -> (Shape, Bytes) {
     let asked = |shape: Shape| (shape.details, shape.encoding, shape.rewards) == (details, encoding, true);
     let found = load("getBlock").into_iter().find_map(|exchange| {
@@ -371,7 +371,7 @@ proptest! {
         zeros in 0..=SIGNATURE_BYTES,
         mut signature in prop::collection::vec(any::<u8>(), SIGNATURE_BYTES),
     ) {
-        // Leading zeros are a case of their own, and rare.
+        // Leading zeros are a special case of base58, and rare.
         signature[..zeros].fill(0);
         for signature in [signature.try_into().unwrap(), [255; SIGNATURE_BYTES]] {
             let expected = format!("\"{}\"", bs58::encode(signature).into_string());

@@ -1,4 +1,4 @@
-//! Lists from single answers and back, on made and on recorded texts.
+//! Lists from single answers and back, on constructed and on recorded texts.
 
 use tokio::time::Instant;
 
@@ -67,7 +67,7 @@ fn a_list_of_another_length_is_no_answer() {
     assert!(none.is_empty());
 }
 
-/// The form of a recorded call, its keys and the slot of its answer.
+/// Returns the form of a recorded call, its keys, and true if it is for a list.
 fn asked(exchange: &Exchange) -> Option<(Form, Vec<crate::methods::Pubkey>, bool)> {
     match exchange.query.as_ref()? {
         Query::Account(q) => Some((q.form, vec![q.pubkey], false)),
@@ -76,7 +76,7 @@ fn asked(exchange: &Exchange) -> Option<(Form, Vec<crate::methods::Pubkey>, bool
     }
 }
 
-/// The same text with what zstd packed written plainly: the encoder's choices are not promised.
+/// Returns the text with zstd-packed data unpacked, because the encoder's choices are not promised.
 fn unpacked(text: &str) -> String {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD as BASE64;
@@ -93,7 +93,7 @@ fn unpacked(text: &str) -> String {
     out + rest
 }
 
-/// What `kept` says in the form of `wanted`, as a body's `result` or the words of a refusal.
+/// Returns `kept` in the form of `wanted`, as a body's `result`, or the reason why it cannot be made.
 fn made(kept: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) -> Result<String, Unmade> {
     let (body, _) = if is_list {
         let (context, singles) = read_list(kept, form, keys).unwrap();
@@ -106,8 +106,8 @@ fn made(kept: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) -> R
     Ok(String::from_utf8(body.whole().to_vec()).unwrap())
 }
 
-/// Every recorded answer in one form, made from every other recorded one of the same accounts at the same slot that
-/// is said to hold it.
+/// Derives every recorded answer from each other recorded answer of the same accounts at the same slot, if
+/// the form allows it.
 #[test]
 fn recorded_answers_follow_from_each_other() {
     let (mut proved, mut refused, mut packed) = (0, 0, 0);
@@ -149,7 +149,8 @@ fn recorded_answers_follow_from_each_other() {
     );
 }
 
-/// Element i of a list is the value of the single answer at the same slot, and a list made of singles is the node's.
+/// Checks that element i of a list is the value of the single answer, and that a list made of singles is the
+/// node's.
 #[test]
 fn recorded_lists_follow_from_recorded_single_answers() {
     let mut proved = 0;

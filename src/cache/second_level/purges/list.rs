@@ -1,8 +1,8 @@
-//! The purges of one cluster in a list that stays short.
+//! The purges of one cluster, in a list that stays short.
 //!
-//! A purge is superfluous once later ones take all that it takes. Where the list is too long all the same, its oldest purges
-//! become one for each method that they concern: a summary. A summary has a digest of the purges that it stands for. A
-//! gateway that knew exactly those has obeyed them, and empties nothing for the summary.
+//! A purge is superfluous once later ones match all that it matches. If the list is still too long, its
+//! oldest purges become one summary for each method that they concern. A summary has a digest of the purges
+//! that it stands for. A gateway that knew exactly those purges has applied them, and ignores the summary.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,20 +15,21 @@ use crate::cache::purge::Filter;
 use crate::methods::{Method, Pubkey};
 use crate::redis_store::{StoreTime, micros};
 
-/// Of more than this, the oldest are summed up until half as many are left.
+/// The length above which the oldest purges are summed up, until half as many are left.
 pub(super) const MOST: usize = 128;
-/// Purges that are younger are not summed up: a gateway that reads from the store has read the list since they were older.
+/// The least age of purges to sum up. Each gateway that reads the store has read the list since they were
+/// older.
 const SETTLED: Duration = KNOWN_FOR;
-/// The digits of a moment.
+/// The number of digits of a time.
 const DIGITS: usize = 20;
 
-/// A purge and its moment.
+/// A purge and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Purge {
-    /// By the store's clock.
+    /// The time by the store's clock.
     pub(super) time: StoreTime,
     pub(super) filter: Filter,
-    /// The digest of the purges that it stands for, where it is a summary.
+    /// The digest of the purges that a summary stands for.
     pub(super) summary: Option<u64>,
 }
 
@@ -38,7 +39,8 @@ impl Purge {
         (self.time, method.map(Method::index), account.map(|account| account.0), *slot, self.summary)
     }
 
-    /// The purge in words: its time, a dash for each part of the filter that is any, and a summary's digest.
+    /// Returns the line for the list: the time, the filter's fields with a dash for each unset one, and a
+    /// summary's digest.
     pub(super) fn text(&self) -> String {
         let Filter { method, account, slot } = &self.filter;
         let word = |word: Option<String>| word.unwrap_or_else(|| "-".to_owned());
@@ -68,8 +70,8 @@ impl Purge {
         Some(Self { time, filter: Filter { method, account, slot }, summary })
     }
 
-    /// The part of a summary's digest that stands for this purge. Parts are added up without order, so a summary of
-    /// summaries has the digest of all that they stand for.
+    /// Returns the purge's part of a summary's digest. Parts are combined without order, so a summary of
+    /// summaries has the digest of all purges that they stand for.
     fn digest(&self) -> u64 {
         self.summary.unwrap_or_else(|| {
             let mut first = [0; 8];
@@ -79,13 +81,13 @@ impl Purge {
     }
 }
 
-/// The purges in a list of lines; what is not signed as ours is left out.
+/// Parses a list of lines. Lines with a wrong signature are left out.
 pub(super) fn read(text: &[u8], genesis: &str, seal: &Seal) -> Vec<Purge> {
     let text = std::str::from_utf8(text).unwrap_or_default();
     text.lines().filter_map(|line| Purge::read(seal.read_line(genesis, line)?)).collect()
 }
 
-/// Orders the purges, and drops those from before `from`, and those of which later ones take all.
+/// Sorts the purges, and drops those from before `from` and superfluous ones.
 pub(super) fn tidy(purges: &mut Vec<Purge>, from: StoreTime) {
     purges.retain(|purge| purge.time >= from);
     purges.sort_unstable_by_key(Purge::order);
@@ -105,7 +107,7 @@ pub(super) fn tidy(purges: &mut Vec<Purge>, from: StoreTime) {
     purges.reverse();
 }
 
-/// The summary of all purges up to `until` that concern `method`; `None` where there are none.
+/// Returns the summary of all purges up to `until` that concern `method`. `None` if there are none.
 pub(super) fn summary(purges: &[Purge], method: Method, until: StoreTime) -> Option<Purge> {
     let concern = |purge: &&Purge| purge.time <= until && purge.filter.methods().contains(&method);
     let concern: Vec<_> = purges.iter().filter(concern).collect();
@@ -114,13 +116,13 @@ pub(super) fn summary(purges: &[Purge], method: Method, until: StoreTime) -> Opt
     Some(Purge { time, filter: Filter::of(method), summary: Some(digest) })
 }
 
-/// Returns true if `purge` is a summary of purges of which all are among `known`, and no others are.
+/// Returns true if `purge` is a summary of exactly those of `known` that concern its method.
 pub(super) fn is_summary_of(purge: &Purge, known: &[Purge]) -> bool {
     let own = purge.filter.method.and_then(|method| summary(known, method, purge.time));
     own.is_some_and(|own| own.summary == purge.summary)
 }
 
-/// Sums up the oldest purges of a tidy list that is too long, as it was read at `read_at`.
+/// Sums up the oldest purges of a sorted list that is too long. The list was read at `read_at`.
 pub(super) fn sum_up(purges: &mut Vec<Purge>, read_at: StoreTime) {
     if purges.len() <= MOST {
         return;

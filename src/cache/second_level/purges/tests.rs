@@ -54,7 +54,7 @@ impl OneList {
         purges
     }
 
-    /// A look of a gateway, and the purges that it has to obey.
+    /// Synchronizes a gateway, and returns the purges that it has to apply.
     fn look(&mut self, purges: &Purges) -> Vec<Purge> {
         let (text, read_at, asked_at) = (Bytes::new(), micros(self.passed), self.now());
         let lists = [Ok((self.held.clone(), Listed { text, read_at, asked_at }))];
@@ -111,7 +111,7 @@ fn a_purge_is_obeyed_once_also_when_it_is_over_or_covered() {
     let later = purge(2 * LIFE, account(1));
     store.held = vec![over, covered, later];
     assert_eq!(store.look(&follower), [later]);
-    // As in a part of the store that was away.
+    // A part of the store that was away has such a list.
     store.held = vec![over, covered, later];
     assert_eq!(store.look(&follower), []);
 }
@@ -120,7 +120,7 @@ fn a_purge_is_obeyed_once_also_when_it_is_over_or_covered() {
 fn an_own_purge_that_others_have_summed_up_unseen_begins_anew() {
     let (mut store, own, other) = (OneList::new(), OneList::gateway(), OneList::gateway());
     own.begin(Some("genesis"), account(0), store.now());
-    // The store does not take it for a while.
+    // The store does not accept the purge for a while.
     let before = own.learn(
         "genesis",
         &[Ok((

@@ -93,7 +93,7 @@ fn names_differ_by_cluster_and_question_and_lie_together_where_one_plan_asks_for
 }
 
 proptest! {
-    /// No accident makes another answer of it.
+    /// An accident never turns a value into another answer.
     #[test]
     fn what_is_altered_or_cut_is_no_value(bytes in 0_usize..3000, at in any::<prop::sample::Index>(), bit in 0_u8..8) {
         let seal = seal("secret");
@@ -106,7 +106,7 @@ proptest! {
         prop_assert_eq!(seal.open(&name, &Bytes::from(cut), MAX), None);
     }
 
-    /// Whatever lies there, it is read without harm.
+    /// Arbitrary bytes are refused without harm.
     #[test]
     fn anything_may_lie_there(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let seal = seal("");
