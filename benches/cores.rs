@@ -19,8 +19,8 @@ use slotfront::jsonrpc::envelope::{self, Element, Request};
 use slotfront::jsonrpc::reply;
 use slotfront::methods::{Method, Profile, Query};
 use slotfront::pool::Caller;
-use slotfront::sim::Cluster;
 use slotfront::telemetry::{Metrics, Outcome, Trace};
+use slotfront_sim::Cluster;
 use tokio::time::Instant;
 
 mod scene;

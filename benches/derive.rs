@@ -21,7 +21,7 @@ use slotfront::cache::entry::{CompressedForms, Entry, EntryMeta};
 use slotfront::methods::{
     AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Commitment, DataSlice, Pubkey,
 };
-use slotfront::sim::{Cluster, Settings};
+use slotfront_sim::{Cluster, Settings};
 use tokio::time::Instant;
 
 const WHOLE: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };

@@ -44,7 +44,7 @@ pub(crate) fn envelope(data: &[u8]) {
     for element in elements {
         let (id, error) = match element {
             Element::Notification => continue,
-            Element::Refused { id, error } => (id, error),
+            Element::Refused { id, error } => (id, Error::from(error)),
             Element::Call(Call { id, method, params }) => {
                 if let Params::Array(text) | Params::Object(text) = &params {
                     json(text);
@@ -56,7 +56,7 @@ pub(crate) fn envelope(data: &[u8]) {
             }
         };
         let mut answers = [Vec::new(), Vec::new(), Vec::new()];
-        reply::refusal(&mut answers[0], &id, &error);
+        error.write_response(&mut answers[0], &id);
         reply::result(&mut answers[1], &id, b"[1]");
         reply::node_error(&mut answers[2], &id, br#"{"code":1,"message":""}"#);
         let ids = answers.each_ref().map(|answer| json(answer)["id"].clone());
@@ -97,7 +97,7 @@ pub(crate) fn params(data: &[u8]) {
         }
         Err(error) => {
             let mut text = Vec::new();
-            reply::refusal(&mut text, &call.id, &Error::Params(error));
+            Error::Params(error).write_response(&mut text, &call.id);
             assert!(
                 json(&text)["error"]["code"].as_i64().is_some_and(|code| code == -32602 || code == -32600)
             );

@@ -5,12 +5,14 @@
 
 mod check;
 mod completions;
+#[cfg(feature = "dev")]
 mod dev;
 mod health;
 mod keys;
 mod openrpc;
 mod replay;
 mod serve;
+#[cfg(feature = "dev")]
 mod sim;
 mod table;
 #[cfg(test)]
@@ -19,12 +21,18 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::config::{self, Config};
+
+#[cfg(feature = "dev")]
+const DEV_HELP: &str = "See it work, with nothing to set up:\n    slotfront dev";
+#[cfg(not(feature = "dev"))]
+const DEV_HELP: &str = "The commands dev and sim, which simulate a cluster, come with the cargo feature dev.";
 
 /// slotfront: a caching JSON-RPC proxy in front of Solana nodes.
 #[derive(Debug, Parser)]
@@ -35,11 +43,13 @@ use crate::config::{self, Config};
     about = "A caching JSON-RPC proxy in front of Solana nodes",
     long_about = "A caching JSON-RPC proxy in front of Solana nodes: many readers cost a node what one reader cost.\n\
                   It answers eight read-only methods at POST /v3/<API_KEY>, with keys, plans and limits.",
-    after_help = "See it work, with nothing to set up:\n    slotfront dev\n\n\
-                  Run it in front of your own nodes:\n    \
-                  slotfront keys create --file keys.toml --name alice\n    \
-                  SLOTFRONT_UPSTREAMS=node-1=http://10.0.0.1:8899 slotfront serve\n\n\
-                  Exit codes: 0 success, 1 failure at run time, 2 wrong use or configuration."
+    after_help = format!(
+        "{DEV_HELP}\n\n\
+         Run it in front of your own nodes:\n    \
+         slotfront keys create --file keys.toml --name alice\n    \
+         SLOTFRONT_UPSTREAMS=node-1=http://10.0.0.1:8899 slotfront serve\n\n\
+         Exit codes: 0 success, 1 failure at run time, 2 wrong use or configuration."
+    )
 )]
 struct Cli {
     #[command(subcommand)]
@@ -48,12 +58,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[cfg(feature = "dev")]
     Dev(dev::Args),
     Serve(serve::Args),
     Check(check::Args),
     Health(health::Args),
     Replay(replay::Args),
     Keys(keys::Args),
+    #[cfg(feature = "dev")]
     Sim(sim::Args),
     Openrpc(openrpc::Args),
     Completions(completions::Args),
@@ -132,16 +144,28 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command, world: &mut World<'_>) -> Result<(), Failure> {
     match command {
+        #[cfg(feature = "dev")]
         Command::Dev(args) => in_runtime(dev::run(args, world)),
         Command::Serve(args) => in_runtime(serve::run(args, world)),
         Command::Check(args) => in_runtime(check::run(args, world)),
         Command::Health(args) => in_runtime(health::run(args, world)),
         Command::Replay(args) => in_runtime(replay::run(args, world)),
         Command::Keys(args) => keys::run(args, world, jiff::Timestamp::now()),
+        #[cfg(feature = "dev")]
         Command::Sim(args) => in_runtime(sim::run(args, world)),
         Command::Openrpc(args) => openrpc::run(&args, world),
         Command::Completions(args) => completions::run(&args, world),
     }
+}
+
+/// Returns the address at which a client on this machine finds a listener.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        IpAddr::V4(_) | IpAddr::V6(_) => {}
+    }
+    address
 }
 
 /// Tasks that a thread runs before it asks the kernel what has come, and the most that it then takes: no more than it runs

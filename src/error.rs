@@ -5,14 +5,12 @@
 
 use std::time::Duration;
 
+use crate::jsonrpc::envelope::EnvelopeError;
+use crate::jsonrpc::{Id, reply};
 use crate::methods::ParamError;
 
 /// JSON-RPC codes that slotfront itself answers with.
 pub mod code {
-    /// The body is no JSON, or an id has an impossible type.
-    pub const PARSE_ERROR: i32 = -32700;
-    /// JSON, but not a call.
-    pub const INVALID_REQUEST: i32 = -32600;
     /// None of the eight methods.
     pub const METHOD_NOT_FOUND: i32 = -32601;
     /// Unknown, expired or revoked key.
@@ -34,12 +32,8 @@ pub mod code {
 /// A refusal of ours, each variant one reaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// Not JSON, or not shaped like a call at all.
-    Parse,
-    /// JSON, but not a call.
-    InvalidRequest,
-    /// `jsonrpc` is missing or null. Answered without a `jsonrpc` member, as a node does.
-    UnsupportedVersion,
+    /// Not a call, or none that a node would carry out.
+    Envelope(EnvelopeError),
     /// None of the eight methods, nor one that is forwarded.
     MethodNotFound,
     /// A method that writes, by name.
@@ -79,6 +73,12 @@ pub enum Error {
     TimedOut(Duration),
 }
 
+impl From<EnvelopeError> for Error {
+    fn from(error: EnvelopeError) -> Self {
+        Self::Envelope(error)
+    }
+}
+
 /// One failed attempt, for `data.attempts`: a node's name and a reason, no address.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Attempt {
@@ -106,6 +106,15 @@ pub struct Wire {
 }
 
 impl Error {
+    /// Writes the JSON-RPC response of a refused call.
+    pub fn write_response(&self, out: &mut Vec<u8>, id: &Id) {
+        if let Self::Envelope(error) = self {
+            return reply::envelope_refusal(out, id, *error);
+        }
+        let Wire { code, message, data, .. } = self.wire();
+        reply::refusal(out, id, code, &message, data.as_deref());
+    }
+
     /// The one mapping from refusal to wire.
     #[deny(clippy::wildcard_enum_match_arm)]
     pub fn wire(&self) -> Wire {
@@ -118,10 +127,13 @@ impl Error {
             reason,
         };
         match self {
-            Self::Parse => wire(200, code::PARSE_ERROR, "Parse error", "not_json"),
-            Self::InvalidRequest => wire(200, code::INVALID_REQUEST, "Invalid request", "not_a_call"),
-            Self::UnsupportedVersion => {
-                wire(200, code::INVALID_REQUEST, "Unsupported JSON-RPC protocol version", "version")
+            Self::Envelope(error) => {
+                let reason = match error {
+                    EnvelopeError::Parse => "not_json",
+                    EnvelopeError::InvalidRequest => "not_a_call",
+                    EnvelopeError::UnsupportedVersion => "version",
+                };
+                wire(200, error.code(), error.message(), reason)
             }
             Self::MethodNotFound => wire(200, code::METHOD_NOT_FOUND, "Method not found", "unknown_method"),
             Self::Write(method) => wire(
@@ -194,9 +206,9 @@ mod tests {
     fn the_whole_table() {
         let attempt = Attempt { upstream: "a".to_owned(), reason: "timeout".to_owned() };
         let table: Vec<String> = [
-            Error::Parse,
-            Error::InvalidRequest,
-            Error::UnsupportedVersion,
+            Error::Envelope(EnvelopeError::Parse),
+            Error::Envelope(EnvelopeError::InvalidRequest),
+            Error::Envelope(EnvelopeError::UnsupportedVersion),
             Error::MethodNotFound,
             Error::Write("sendTransaction"),
             Error::Params(ParamError {

@@ -21,6 +21,7 @@ mod fast_path;
 pub mod fields;
 mod in_flight;
 pub mod listener;
+pub(crate) mod openrpc;
 mod outgoing;
 mod passthrough;
 pub mod pieces;

@@ -10,8 +10,7 @@ pub mod admin;
 pub mod http;
 
 pub mod gateway;
-pub mod jsonrpc;
-pub mod methods;
+pub use slotfront_rpc::{jsonrpc, methods};
 
 pub mod cache;
 pub mod pool;
@@ -27,5 +26,4 @@ pub mod config;
 pub mod error;
 mod fair;
 pub mod low_priority;
-pub mod sim;
 pub mod telemetry;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slotfront::methods::{Commitment, Pubkey};
-use slotfront::sim::{Cluster, SLOT_TIME, Settings};
+use slotfront_sim::{Cluster, SLOT_TIME, Settings};
 
 use crate::dice::Dice;
 

@@ -1,18 +1,18 @@
 //! `slotfront dev`: a simulated cluster and the gateway in front of it, with nothing to set up.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use slotfront_sim::{Cluster, Settings, further_methods};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Failure, World, sim};
+use super::{Failure, World, reachable, sim};
 use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
 use crate::config::reload::Source;
 use crate::config::{Config, Secret, Upstream, defaults};
 use crate::gateway::Gateway;
-use crate::sim::{Cluster, Settings, further_methods};
 use crate::telemetry;
 
 /// A simulated cluster and the gateway in front of it, with nothing to set up
@@ -75,16 +75,6 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let result = app::run(config, gateway, listeners, source, signals).await.map_err(Failure::runtime);
     stop.cancel();
     result
-}
-
-/// Where a client on this machine finds a listener.
-pub(super) fn reachable(mut address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
-        IpAddr::V4(_) | IpAddr::V6(_) => {}
-    }
-    address
 }
 
 fn welcome(args: &Args, public: SocketAddr, admin: SocketAddr, wallet: &str) -> String {

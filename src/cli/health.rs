@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::dev::reachable;
-use super::{Failure, World};
+use super::{Failure, World, reachable};
 
 /// A container's own patience is longer.
 const TIMEOUT: Duration = Duration::from_secs(5);

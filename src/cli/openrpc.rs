@@ -1,7 +1,7 @@
 //! `slotfront openrpc`: the interface as a document.
 
 use super::{Failure, World};
-use crate::methods::openrpc;
+use crate::http::openrpc;
 
 /// Print the interface.
 #[derive(Debug, clap::Args)]

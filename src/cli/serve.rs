@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::dev::reachable;
-use super::{Failure, World};
+use super::{Failure, World, reachable};
 use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
 use crate::config::{self, reload::Source};

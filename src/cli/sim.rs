@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::builder::RangedU64ValueParser;
+use slotfront_sim::{Cluster, SLOT_TIME, Settings};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -10,7 +11,6 @@ use tokio_util::task::TaskTracker;
 use super::{Failure, World};
 use crate::app;
 use crate::app::signals::Signals;
-use crate::sim::{Cluster, SLOT_TIME, Settings};
 
 /// Only the simulated cluster: node i listens on the port + i
 #[derive(Debug, clap::Args)]

@@ -24,6 +24,7 @@ fn the_command_line_is_sound() {
     Cli::command().debug_assert();
 }
 
+#[cfg(feature = "dev")]
 #[test]
 fn help_teaches() {
     let help = Cli::command().render_long_help().to_string();
@@ -80,8 +81,6 @@ fn help_and_version_succeed_and_nonsense_is_wrong_use() {
         (&["keys", "create", "--help"], 0),
         (&[], 2),
         (&["deev"], 2),
-        (&["dev", "--nodes", "0"], 2),
-        (&["sim", "--slot-time", "soon"], 2),
         (&["keys", "create"], 2),
         (&["serve"], 2),
         (&["replay", "--requests", "/nowhere/calls.jsonl", "--against", "http://127.0.0.1:1"], 2),
@@ -180,6 +179,15 @@ fn check_sums_up_what_is_valid_and_tells_what_is_not() {
     );
 }
 
+#[cfg(feature = "dev")]
+#[test]
+fn a_simulated_cluster_has_nodes_and_slots() {
+    for args in [&["dev", "--nodes", "0"][..], &["sim", "--slot-time", "soon"]] {
+        assert_eq!(typed(args).1.unwrap_err().0, 2, "{args:?}");
+    }
+}
+
+#[cfg(feature = "dev")]
 #[test]
 fn a_port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

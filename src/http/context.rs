@@ -17,7 +17,7 @@ use super::responses::CallResponse;
 use crate::coding::Coding;
 use crate::error::Error;
 use crate::gateway::Principal;
-use crate::jsonrpc::{Id, reply};
+use crate::jsonrpc::Id;
 use crate::methods::{Commitment, Method, Profile};
 use crate::telemetry::{Outcome, Trace};
 
@@ -96,7 +96,7 @@ impl<'a> RequestContext<'a> {
         error: Error,
     ) -> CallResponse {
         let mut text = Vec::with_capacity(128);
-        reply::refusal(&mut text, id, &error);
+        error.write_response(&mut text, id);
         let body = Pieces::from(Bytes::from(text));
         let outcome = CallOutcome { method, commitment, outcome: outcome(&error) };
         self.count(CallResponse { refusal: Some(error), ..CallResponse::new(body, outcome) })
@@ -130,9 +130,7 @@ fn cache_coding(accepts: Accepted, calls: usize) -> Option<Coding> {
 #[deny(clippy::wildcard_enum_match_arm)]
 pub(super) fn outcome(error: &Error) -> Outcome {
     match error {
-        Error::Parse
-        | Error::InvalidRequest
-        | Error::UnsupportedVersion
+        Error::Envelope(_)
         | Error::MethodNotFound
         | Error::Write(_)
         | Error::Params(_)

@@ -17,8 +17,8 @@ use super::responses::{CallResponse, Responses};
 use super::{Front, body, call, encoding};
 use crate::coding::{self, Coding};
 use crate::error::Error;
-use crate::jsonrpc::envelope::{self, Element, Request, TooMany};
-use crate::jsonrpc::{Call, Id, reply};
+use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
+use crate::jsonrpc::{Call, Id};
 use crate::methods::Profile;
 use crate::telemetry::trace::RequestSpan;
 
@@ -51,8 +51,8 @@ pub(super) async fn serve(
         Ok(Request::One(Element::Call(call))) => Responses::Whole(call::answer(&request, call).await),
         Ok(Request::Batch(elements)) if !elements.is_empty() => answer_batch(&request, elements).await,
         Ok(Request::One(Element::Notification) | Request::Batch(_)) => answer_silence(&request),
-        Ok(Request::One(Element::Refused { id, error })) => refuse_call(&request, &id, error),
-        Ok(Request::ParseError) => refuse_call(&request, &Id::Null, Error::Parse),
+        Ok(Request::One(Element::Refused { id, error })) => refuse_call(&request, &id, error.into()),
+        Ok(Request::ParseError) => refuse_call(&request, &Id::Null, EnvelopeError::Parse.into()),
         Err(TooMany(calls)) => refuse_call(&request, &Id::Null, Error::BatchTooLarge { calls, limit }),
     };
     renew_aged(&request, &mut responses).await;
@@ -69,7 +69,7 @@ async fn answer_batch(request: &RequestContext<'_>, elements: Vec<Element>) -> R
                 None
             }
             Element::Refused { id, error } => {
-                let error = request.principal.take(Instant::now()).err().unwrap_or(error);
+                let error = request.principal.take(Instant::now()).err().unwrap_or(error.into());
                 Some(request.refuse(&id, None, None, error))
             }
             Element::Call(call) => Some(call::answer(request, call).await),
@@ -179,7 +179,7 @@ fn refuse_unknown(front: &Front, caller: &Caller, started: Instant, body: &Bytes
         },
     };
     let mut text = Vec::with_capacity(160);
-    reply::refusal(&mut text, &id, error);
+    error.write_response(&mut text, &id);
     front.metrics.call(None, None, outcome(error), started.elapsed(), text.len());
     let wire = error.wire();
     text.push(b'\n');

@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 use super::Front;
 use super::fields::{Fields, elements};
+use super::openrpc;
 use super::reply::Reply;
 use crate::coding::Coding;
 use crate::error::Error;
 use crate::gateway::Usage;
-use crate::methods::openrpc;
 use crate::pool::health::Health;
 
 /// The caller of one of these routes, an extension of each request.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use slotfront::methods::{Commitment, Pubkey};
-use slotfront::sim::Fault;
+use slotfront_sim::Fault;
 
 use crate::harness::{Reply, Stage};
 
@@ -19,7 +19,7 @@ async fn an_answer_that_comes_late_does_not_take_the_place_of_a_newer_one() {
         stage.call("getAccountInfo", json!([account, config])).await
     };
     let holds = [0, 1].map(|node| stage.cluster.node(node).hold("getAccountInfo"));
-    let waiting = || holds.iter().map(slotfront::sim::Hold::waiting).sum::<usize>();
+    let waiting = || holds.iter().map(slotfront_sim::Hold::waiting).sum::<usize>();
     let old_slot = stage.cluster.slot(Commitment::Confirmed);
     let (late, newer) = tokio::join!(ask(None), async {
         stage.until("the first call is on its way", || waiting() == 1).await;

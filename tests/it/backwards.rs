@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use slotfront::config::{Assemble, Config};
 use slotfront::methods::{Commitment, PerCommitment};
-use slotfront::sim::Fault;
+use slotfront_sim::Fault;
 
 use crate::harness::{Reply, Stage};
 

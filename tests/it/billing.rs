@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use slotfront::config::{AuthMode, Config};
 use slotfront::methods::{Commitment, Further};
-use slotfront::sim::Fault;
+use slotfront_sim::Fault;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 

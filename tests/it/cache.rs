@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use slotfront::methods::{Commitment, PerCommitment};
-use slotfront::sim::Fault;
+use slotfront_sim::Fault;
 
 use crate::harness::{Reply, Stage};
 
@@ -74,7 +74,7 @@ async fn five_hundred_at_once_are_one_upstream_call() {
             })
             .await;
         stage
-            .until("one call is held", || holds.iter().map(slotfront::sim::Hold::waiting).sum::<usize>() == 1)
+            .until("one call is held", || holds.iter().map(slotfront_sim::Hold::waiting).sum::<usize>() == 1)
             .await;
         drop(holds);
     };

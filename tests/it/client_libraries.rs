@@ -3,7 +3,7 @@
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use slotfront::methods::{AnyMethod, Method};
-use slotfront::sim::Fault;
+use slotfront_sim::Fault;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::harness::{Reply, Stage};

@@ -8,7 +8,7 @@ use slotfront::config::{Config, GenesisCheck, Secret};
 use slotfront::methods::{Commitment, Slot};
 use slotfront::pool::health::Health;
 use slotfront::pool::select::Unusable;
-use slotfront::sim::{Cluster, Fault, Settings};
+use slotfront_sim::{Cluster, Fault, Settings};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -89,7 +89,7 @@ async fn calls_wait_until_a_node_shows_its_cluster() {
         let readiness = stage.admin("/readyz").await;
         assert_eq!(readiness.status, 503);
         assert!(readiness.text.contains("unidentified"), "{}", readiness.text);
-        holds.iter().for_each(slotfront::sim::Hold::release);
+        holds.iter().for_each(slotfront_sim::Hold::release);
     };
     let (reply, ()) = tokio::join!(block(&stage), released);
     assert_eq!(reply.result()["blockhash"], blockhash(&stage.cluster));

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use slotfront::config::Assemble;
 use slotfront::methods::{Commitment, PerCommitment};
-use slotfront::sim::{Cluster, Node, Settings};
+use slotfront_sim::{Cluster, Node, Settings};
 
 use crate::harness::{Reply, Stage};
 

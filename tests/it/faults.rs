@@ -12,7 +12,7 @@ use slotfront::breaker::BreakerState;
 use slotfront::config::Config;
 use slotfront::methods::{Commitment, Slot};
 use slotfront::pool::select::Unusable;
-use slotfront::sim::Fault;
+use slotfront_sim::Fault;
 use tokio::time::Instant;
 
 use crate::harness::{Reply, Stage};

@@ -7,8 +7,8 @@ use slotfront::jsonrpc::Params;
 use slotfront::methods::{Commitment, Method, Profile, Query, Slot};
 use slotfront::node::NodeReply;
 use slotfront::pool::{Caller, Reply, UpstreamRequest};
-use slotfront::sim::Fault;
 use slotfront::telemetry::Trace;
+use slotfront_sim::Fault;
 use tokio::time::Instant;
 
 use crate::harness::Stage;

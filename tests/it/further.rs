@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use slotfront::config::{Config, Secret};
 use slotfront::methods::{AnyMethod, Commitment, Further, Method};
-use slotfront::sim::Fault;
+use slotfront_sim::Fault;
 use socket2::{Domain, Socket, Type};
 
 use crate::harness::Stage;

@@ -5,7 +5,7 @@ use serde_json::json;
 use slotfront::config::AuthMode;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{AnyMethod, Commitment, Method};
-use slotfront::sim::Settings;
+use slotfront_sim::Settings;
 
 use crate::harness::{Reply, Stage};
 
@@ -246,7 +246,7 @@ async fn a_slot_that_no_node_reaches_any_more_is_no_monotonic_keys_error_and_is_
 async fn a_cluster_that_is_started_anew_from_low_slots_owes_a_monotonic_key_nothing() {
     let stage =
         Stage::of(1, |config| config.plans.get_mut("dev").expect("the dev plan").monotonic = true).await;
-    let wallet = |cluster: &slotfront::sim::Cluster| json!([cluster.examples().wallets[0].to_string()]);
+    let wallet = |cluster: &slotfront_sim::Cluster| json!([cluster.examples().wallets[0].to_string()]);
     let shown = slot_of(&stage.call("getAccountInfo", wallet(&stage.cluster)).await);
     let node = stage.cluster.node(0).address().expect("an address");
     let other = stage.replace_cluster_at(Settings::default().first_slot - 864_000, 2, &[node]).await;

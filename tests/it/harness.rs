@@ -11,7 +11,7 @@ use slotfront::gateway::Gateway;
 use slotfront::http::ends::GracePeriods;
 use slotfront::methods::{Commitment, PerCommitment};
 use slotfront::pool::select::Unusable;
-use slotfront::sim::{Cluster, Settings};
+use slotfront_sim::{Cluster, Settings};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

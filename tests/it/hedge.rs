@@ -9,8 +9,8 @@ use slotfront::error::Error;
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Method, Profile, Query};
 use slotfront::pool::{Caller, Reply, UpstreamRequest};
-use slotfront::sim::Fault;
 use slotfront::telemetry::Trace;
+use slotfront_sim::Fault;
 use tokio::time::Instant;
 
 use crate::harness::Stage;

@@ -5,32 +5,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::tidy::code;
+use crate::tidy::{code_of, members};
 
 /// The circles that still exist, each as all files in it. A circle that is gone or smaller must leave this list.
 const CIRCLES: &[&[&str]] = &[
+    &["slotfront_sim: answer.rs", "slotfront_sim: node.rs"],
     &[
-        "methods/get_account_info.rs",
-        "methods/get_block.rs",
-        "methods/get_cluster_nodes.rs",
-        "methods/get_fee_for_message.rs",
-        "methods/get_multiple_accounts.rs",
-        "methods/get_recent_performance_samples.rs",
-        "methods/get_token_account_balance.rs",
-        "methods/get_vote_accounts.rs",
-        "methods/openrpc.rs",
+        "slotfront_sim: chain/bank.rs",
+        "slotfront_sim: chain/instruction.rs",
+        "slotfront_sim: chain/message.rs",
     ],
-    &["sim/answer.rs", "sim/node.rs"],
-    &["sim/chain/bank.rs", "sim/chain/instruction.rs", "sim/chain/message.rs"],
 ];
 
 /// The types whose inherent methods still stand in several files, by the file that defines the type.
-const SPREAD: &[(&str, &[&str])] = &[("sim/chain.rs: Chain", &["sim/chain.rs", "sim/chain/slot.rs"])];
+const SPREAD: &[(&str, &[&str])] =
+    &[("slotfront_sim: chain.rs: Chain", &["slotfront_sim: chain.rs", "slotfront_sim: chain/slot.rs"])];
 
-/// A path as it is written, or from the root of the crate.
+/// A path as it is written, or from the name of a crate.
 type Path = Vec<String>;
 
-/// The files of a crate by their modules, with what the graph needs of each.
+/// The crate that files are named without.
+const PRODUCT: &str = "slotfront";
+
+/// The files of all crates by their modules, with what the graph needs of each.
 struct Sources(BTreeMap<Path, Source>);
 
 #[derive(Default)]
@@ -43,12 +40,12 @@ struct Source {
 }
 
 impl Sources {
-    /// Reads files: each a path inside `src`, and its code.
-    fn read(files: impl IntoIterator<Item = (String, String)>) -> Self {
+    /// Reads files: each a crate's name, a path inside `src`, and its code.
+    fn read(files: impl IntoIterator<Item = (String, String, String)>) -> Self {
         let files: BTreeMap<Path, Source> = files
             .into_iter()
-            .filter(|(name, _)| name != "main.rs")
-            .map(|(name, code)| (module_of(&name), Source::read(&code)))
+            .filter(|(_, name, _)| name != "main.rs")
+            .map(|(krate, name, code)| (module_of(&krate, &name), Source::read(&code)))
             .collect();
         let tests: Vec<Path> =
             files.iter().flat_map(|(module, source)| source.test_modules(module)).collect();
@@ -60,17 +57,19 @@ impl Sources {
         )
     }
 
-    /// Returns a path, as it is written in `module`, from the root of the crate; `None` if it leads to another crate.
+    /// Returns a path, as it is written in `module`, from the name of its crate; `None` if it leads out of the workspace.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Path> {
         let join = |module: &[String], rest: &[String]| Some([module, rest].concat());
         match path.first()?.as_str() {
-            "crate" => join(&[], &path[1..]),
+            "crate" => join(&module[..1], &path[1..]),
             "self" => join(module, &path[1..]),
             "super" => {
                 let ups = path.iter().take_while(|segment| *segment == "super").count();
                 join(module.get(..module.len().checked_sub(ups)?)?, &path[ups..])
             }
-            child => self.0.contains_key(&join(module, &[child.to_owned()])?).then(|| join(module, path))?,
+            child if self.0.contains_key(&join(module, &[child.to_owned()])?) => join(module, path),
+            // Another crate.
+            _ => self.0.contains_key(&path[..1]).then(|| path.to_vec()),
         }
     }
 
@@ -341,23 +340,30 @@ fn is_child(module: &[String], parent: &[String]) -> bool {
     module.split_last().is_some_and(|(_, before)| before == parent)
 }
 
-/// Returns the module of a file; the root of the crate is the empty path.
-fn module_of(name: &str) -> Path {
+/// Returns the module of a file, from the name of its crate.
+fn module_of(krate: &str, name: &str) -> Path {
     let name = name.trim_end_matches(".rs");
-    if name == "lib" { Path::new() } else { name.split('/').map(ToOwned::to_owned).collect() }
+    let inside = name.split('/').filter(|segment| *segment != "lib");
+    std::iter::once(krate).chain(inside).map(ToOwned::to_owned).collect()
 }
 
 fn file_of(module: &[String]) -> String {
-    if module.is_empty() { "lib.rs".to_owned() } else { format!("{}.rs", module.join("/")) }
+    let Some((krate, inside)) = module.split_first() else { return String::new() };
+    let file = if inside.is_empty() { "lib.rs".to_owned() } else { format!("{}.rs", inside.join("/")) };
+    if krate == PRODUCT { file } else { format!("{krate}: {file}") }
 }
 
-fn of_product() -> Sources {
-    Sources::read(code())
+fn of_workspace() -> Sources {
+    let files = members().into_iter().flat_map(|member| {
+        let files = code_of(&member);
+        files.into_iter().map(move |(name, code)| (member.name.clone(), name, code))
+    });
+    Sources::read(files)
 }
 
 #[test]
 fn files_import_each_other_in_no_circle() {
-    let found = of_product().circles();
+    let found = of_workspace().circles();
     for (circle, imports) in &found {
         let listed = CIRCLES.iter().any(|listed| circle == listed);
         assert!(listed, "a circle of imports that is not listed:\n  {}", imports.join("\n  "));
@@ -369,7 +375,7 @@ fn files_import_each_other_in_no_circle() {
 
 #[test]
 fn the_methods_of_a_type_stand_in_one_file() {
-    let found = of_product().spread();
+    let found = of_workspace().spread();
     for (name, files) in &found {
         let listed = SPREAD.iter().any(|(listed, allowed)| name == listed && files == allowed);
         assert!(listed, "the methods of {name} stand in several files, other than listed: {files:?}");
@@ -380,7 +386,12 @@ fn the_methods_of_a_type_stand_in_one_file() {
 }
 
 fn sources(files: &[(&str, &str)]) -> Sources {
-    Sources::read(files.iter().map(|(name, code)| ((*name).to_owned(), (*code).to_owned())))
+    let owned = |(name, code): &(&str, &str)| {
+        // A file of another crate is named after it.
+        let (krate, name) = name.split_once(": ").unwrap_or((PRODUCT, name));
+        (krate.to_owned(), name.to_owned(), (*code).to_owned())
+    };
+    Sources::read(files.iter().map(owned))
 }
 
 #[test]
@@ -406,6 +417,15 @@ fn a_circle_is_found_however_it_is_imported() {
     }
     let parent = [("a.rs", "mod b; use b::B;"), ("a/b.rs", "use super::A;"), lib];
     assert!(sources(&parent).circles().is_empty(), "a parent and its child are no circle");
+    let crates = [
+        ("lib.rs", "mod a; mod b; pub use other::c;"),
+        ("other: lib.rs", "pub mod c; pub mod d;"),
+        ("a.rs", "use crate::c::C;"),
+        ("other: c.rs", "use crate::d::D;"),
+        ("other: d.rs", "use super::c::C;"),
+    ];
+    let found: Vec<_> = sources(&crates).circles().into_keys().collect();
+    assert_eq!(found, [["other: c.rs", "other: d.rs"]], "a circle in another crate");
     let tests =
         [lib, ("a.rs", "use crate::b::B;"), ("b.rs", "#[cfg(test)]\nmod m;"), ("b/m.rs", "use crate::a::A;")];
     assert!(sources(&tests).circles().is_empty());

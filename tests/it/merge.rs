@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use slotfront::methods::PerCommitment;
-use slotfront::sim::{Fault, Hold};
+use slotfront_sim::{Fault, Hold};
 
 use crate::harness::Stage;
 

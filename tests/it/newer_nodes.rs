@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use slotfront::methods::Commitment;
-use slotfront::sim::Fault;
+use slotfront_sim::Fault;
 
 use crate::harness::Stage;
 

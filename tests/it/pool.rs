@@ -8,8 +8,8 @@ use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{Commitment, Query};
 use slotfront::pool::select::Unusable;
 use slotfront::pool::{Caller, UpstreamRequest};
-use slotfront::sim::Fault;
 use slotfront::telemetry::Trace;
+use slotfront_sim::Fault;
 use tokio::time::Instant;
 
 use crate::harness::Stage;

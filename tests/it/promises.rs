@@ -9,7 +9,7 @@ const PAGES: [&str; 2] = ["README.md", "SECURITY.md"];
 /// Every function that Rust or Python declares, in the folders that have tests.
 fn declared() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for folder in ["src", "tests", "fuzz"] {
+    for folder in ["src", "crates", "tests", "fuzz"] {
         collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut names);
     }
     names

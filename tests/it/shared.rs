@@ -270,7 +270,7 @@ async fn one_cluster_never_answers_for_another_nor_one_secret_for_another() {
         .iter()
         .map(|upstream| upstream.url.expose().trim_start_matches("http://").parse().unwrap())
         .collect();
-    let other = a.replace_cluster_at(slotfront::sim::Settings::default().first_slot, 99, &addresses).await;
+    let other = a.replace_cluster_at(slotfront_sim::Settings::default().first_slot, 99, &addresses).await;
     let b = Stage::behind(other, &a, with(store.settings())).await;
     let b = connected(b).await;
     let second = b.call("getBlock", params).await;

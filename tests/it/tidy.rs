@@ -15,9 +15,31 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Every source file as its path inside `src` and its code, tests and comments left out.
-pub(crate) fn code() -> Vec<(String, String)> {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+/// A crate of the workspace.
+pub(crate) struct Member {
+    /// The name as code writes it.
+    pub(crate) name: String,
+    pub(crate) folder: PathBuf,
+}
+
+/// The members of the workspace, the product first.
+pub(crate) fn members() -> Vec<Member> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = |folder: &Path| -> toml::Table {
+        toml::from_str(&fs::read_to_string(folder.join("Cargo.toml")).unwrap()).unwrap()
+    };
+    let folders = manifest(root)["workspace"]["members"].as_array().unwrap().clone();
+    let folders = folders.iter().map(|folder| root.join(folder.as_str().unwrap()));
+    let member = |folder: PathBuf| Member {
+        name: manifest(&folder)["package"]["name"].as_str().unwrap().replace('-', "_"),
+        folder,
+    };
+    std::iter::once(root.to_owned()).chain(folders).map(member).collect()
+}
+
+/// Every source file of a member as its path inside `src` and its code, tests and comments left out.
+pub(crate) fn code_of(member: &Member) -> Vec<(String, String)> {
+    let src = member.folder.join("src");
     let mut files = Vec::new();
     sources(&src, &mut files);
     files
@@ -31,6 +53,11 @@ pub(crate) fn code() -> Vec<(String, String)> {
         })
         .filter(|(name, _)| !name.contains("tests"))
         .collect()
+}
+
+/// The source files of the product.
+fn code() -> Vec<(String, String)> {
+    code_of(&members()[0])
 }
 
 #[track_caller]
@@ -64,11 +91,11 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The rooms that `code` in a file of this depth reaches: through `crate::`, alone or in braces, through `super` as
-/// far as it leads out of the room, and through the name of the crate.
+/// far as it leads out of the room.
 fn rooms_of(code: &str, depth: usize) -> BTreeSet<String> {
     let out = format!("{}::", vec!["super"; depth].join("::"));
     let mut rooms = BTreeSet::new();
-    for door in ["crate::", "slotfront::", &out] {
+    for door in ["crate::", &out] {
         for (_, path) in code.match_indices(door).map(|(at, _)| code.split_at(at + door.len())) {
             let Some(group) = path.strip_prefix('{') else {
                 rooms.extend(words(path).next().map(ToOwned::to_owned));
@@ -115,7 +142,6 @@ fn imports_are_seen_however_they_are_written() {
         ),
         ("use crate::{\n    frontier::Frontier,\n    http,\n};", 1, &["frontier", "http"]),
         ("use super::super::pool::Pool; use super::key;", 2, &["pool"]),
-        ("fn f() -> slotfront::http::Front", 1, &["http"]),
         ("crate::gateway::units(1)", 1, &["gateway"]),
     ] {
         let rooms: Vec<_> = rooms_of(code, depth).into_iter().collect();
@@ -147,16 +173,22 @@ fn codes_of_ours_are_born_in_one_place() {
     }
 }
 
+/// The rooms, in the order in which a request meets them.
+const ROOMS: [&str; 10] =
+    ["cli", "app", "admin", "http", "gateway", "cache", "pool", "frontier", "node", "redis_store"];
+
+/// The modules that every room may use, those that use others first.
+const FOUNDATIONS: [&str; 8] =
+    ["telemetry", "error", "breaker", "config", "chunks", "coding", "fair", "low_priority"];
+
+/// A room knows those after it and the foundations; a foundation knows those after it.
 #[test]
 fn rooms_call_downwards_only() {
-    let rooms = ["http", "gateway", "jsonrpc", "methods", "cache", "redis_store", "pool", "node", "frontier"];
-    for (above, room) in rooms.iter().enumerate() {
-        for stranger in &rooms[..above] {
-            // The vocabulary of `methods` and the usable words of `jsonrpc` are handed down as values.
-            if matches!(*stranger, "methods" | "jsonrpc") {
-                continue;
-            }
-            let uses = code().into_iter().filter(|(name, code)| {
+    let order = [&ROOMS[..], &FOUNDATIONS].concat();
+    let code = code();
+    for (above, room) in order.iter().enumerate() {
+        for stranger in &order[..above] {
+            let uses = code.iter().filter(|(name, code)| {
                 let depth = name.split('/').count();
                 within(name, &[room]) && rooms_of(code, depth).contains(*stranger)
             });
@@ -167,8 +199,37 @@ fn rooms_call_downwards_only() {
 }
 
 #[test]
+fn every_room_has_a_place_in_the_order() {
+    let named: BTreeSet<_> = [&ROOMS[..], &FOUNDATIONS].concat().into_iter().map(str::to_owned).collect();
+    let files = code().into_iter().map(|(name, _)| name);
+    let modules: BTreeSet<_> = files
+        .filter_map(|name| Some(name.split('/').next()?.trim_end_matches(".rs").to_owned()))
+        .filter(|module| !["lib", "main"].contains(&module.as_str()))
+        .collect();
+    assert_eq!(named, modules);
+}
+
+/// Cargo holds which member knows which; their order in the program is the rooms'.
+#[test]
+fn members_know_as_little_as_they_can() {
+    for (member, denied) in [
+        ("crates/rpc", &["slotfront", "slotfront-sim", "tokio", "hyper", "axum", "http"][..]),
+        ("crates/sim", &["slotfront", "reqwest", "axum", "moka"]),
+    ] {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(member).join("Cargo.toml");
+        let manifest: toml::Table = toml::from_str(&fs::read_to_string(manifest).unwrap()).unwrap();
+        let dependencies = manifest["dependencies"].as_table().unwrap();
+        let known: Vec<_> = denied.iter().filter(|name| dependencies.contains_key(**name)).collect();
+        assert!(known.is_empty(), "{member} depends on {known:?}");
+    }
+}
+
+#[test]
 fn files_can_be_read_in_one_sitting() {
-    let long: Vec<_> =
-        code().into_iter().filter(|(_, code)| code.lines().count() > 420).map(|(name, _)| name).collect();
-    assert!(long.is_empty(), "{long:?}");
+    for member in members() {
+        let files = code_of(&member).into_iter();
+        let long: Vec<_> =
+            files.filter(|(_, code)| code.lines().count() > 420).map(|(name, _)| name).collect();
+        assert!(long.is_empty(), "{}: {long:?}", member.name);
+    }
 }

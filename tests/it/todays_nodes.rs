@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use slotfront::breaker::BreakerState;
 use slotfront::methods::{Commitment, Method};
 use slotfront::pool::select::Unusable;
-use slotfront::sim::Fault;
+use slotfront_sim::Fault;
 use tokio::time::Instant;
 
 use crate::harness::Stage;
@@ -37,7 +37,7 @@ fn assert_no_fault(stage: &Stage) {
 async fn firedancer_beside_agave_has_no_fault() {
     for first in 0..2 {
         let configure = |config: &mut slotfront::config::Config| config.upstreams[1 - first].tier = 1;
-        let prepare = |cluster: &slotfront::sim::Cluster| cluster.node(0).set_firedancer(true);
+        let prepare = |cluster: &slotfront_sim::Cluster| cluster.node(0).set_firedancer(true);
         let stage = Stage::before_any_probe(2, configure, prepare).await;
         stage.settled().await;
         let calls = calls(&stage);

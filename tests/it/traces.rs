@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use serde_json::{Value, json};
 use slotfront::config::{Config, Secret};
-use slotfront::sim::Fault;
+use slotfront_sim::Fault;
 use tracing::Dispatch;
 use tracing_subscriber::layer::SubscriberExt;
 

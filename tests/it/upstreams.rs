@@ -6,7 +6,7 @@ use serde_json::json;
 use slotfront::config::{Config, Secret, Upstream};
 use slotfront::methods::Commitment;
 use slotfront::pool::select::Unusable;
-use slotfront::sim::Fault;
+use slotfront_sim::Fault;
 use tokio::time::Instant;
 
 use crate::harness::Stage;
@@ -52,11 +52,11 @@ async fn nodes_come_and_go_without_a_dropped_request() {
     let holds = [0, 1].map(|node| stage.cluster.node(node).hold("getAccountInfo"));
     let calls = (10..20).map(|wallet| read(&stage, wallet));
     let in_flight = async {
-        let all = || holds.iter().map(slotfront::sim::Hold::waiting).sum::<usize>() == 10;
+        let all = || holds.iter().map(slotfront_sim::Hold::waiting).sum::<usize>() == 10;
         stage.until("all calls wait at the nodes", all).await;
         assert!(holds.iter().all(|hold| hold.waiting() > 0), "at both");
         reload(&stage, &with_nodes(&stage, &[1, 2]));
-        holds.iter().for_each(slotfront::sim::Hold::release);
+        holds.iter().for_each(slotfront_sim::Hold::release);
     };
     let (statuses, ()) = futures_util::future::join(futures_util::future::join_all(calls), in_flight).await;
     assert_eq!(statuses, [200; 10]);

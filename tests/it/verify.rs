@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use slotfront::methods::{Commitment, Method};
-use slotfront::sim::{Fault, Hold};
 use slotfront::telemetry::VerifyResult;
+use slotfront_sim::{Fault, Hold};
 
 use crate::harness::Stage;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use slotfront::config::{Config, Secret};
-use slotfront::sim::Fault;
+use slotfront_sim::Fault;
 use tokio::net::TcpListener;
 
 use crate::harness::Stage;

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use slotfront::cache::purge::Filter;
 use slotfront::config::{Config, Secret, Shared};
 use slotfront::methods::{Method, Pubkey};
-use slotfront::sim::{Cluster, Fault};
 use slotfront::telemetry::{EvictionCause, SharedOperation, SharedResult};
+use slotfront_sim::{Cluster, Fault};
 use tokio::time::Instant;
 
 use super::{connected, counted, put, two, with};

@@ -1,0 +1,161 @@
+//! `getAccountInfo [pubkey, config?]`: one account, and the config that both account methods share.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::description::{self, Description, Param, contextual, nullable, schema};
+use super::params::{self, ParamError};
+use super::pubkey::Address;
+use super::{AccountEncoding, AccountForm, Commitment, DataSlice, Pubkey, Slot, commitment};
+use crate::jsonrpc::Params;
+use crate::jsonrpc::scan::Scan;
+
+/// getAccountInfo: one account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AccountQuery {
+    /// Whose account.
+    pub pubkey: Pubkey,
+    /// The form of its data. Canonical: as sent, a slice kept for every encoding.
+    pub form: AccountForm,
+    /// At which commitment.
+    pub commitment: Commitment,
+    /// The caller's condition on the answer's slot; never part of a cache key.
+    pub min_context_slot: Option<Slot>,
+}
+
+impl AccountQuery {
+    pub(super) fn parse(params: &Params) -> Result<Self, ParamError> {
+        if let Params::Array(text) = params
+            && let Some(query) = Self::plain(text)
+        {
+            return Ok(query);
+        }
+        let (address, config) = params::one_or_two::<Address, RpcAccountInfoConfig>(params)?;
+        let config = config.unwrap_or_default();
+        Ok(Self {
+            pubkey: address.judge()?,
+            form: config.form(AccountEncoding::Binary),
+            commitment: config.commitment,
+            min_context_slot: config.min_context_slot,
+        })
+    }
+
+    /// Params as nearly all callers write them; `None` says nothing.
+    fn plain(text: &[u8]) -> Option<Self> {
+        let mut scan = Scan::new(text);
+        scan.expect(b'[')?;
+        let pubkey = Pubkey::parse(scan.text()?).ok()?;
+        let config = RpcAccountInfoConfig::plain_last(&mut scan)?;
+        Some(Self {
+            pubkey,
+            form: config.form(AccountEncoding::Binary),
+            commitment: config.commitment,
+            min_context_slot: config.min_context_slot,
+        })
+    }
+
+    pub(super) fn params_json(&self) -> Value {
+        json!([self.pubkey.to_string(), config_json(self.form, self.commitment, self.min_context_slot)])
+    }
+}
+
+/// The config of both account methods, by the name that a node's errors give it.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RpcAccountInfoConfig {
+    encoding: Option<AccountEncoding>,
+    data_slice: Option<UiDataSliceConfig>,
+    #[serde(flatten, deserialize_with = "commitment::lenient")]
+    pub(super) commitment: Commitment,
+    pub(super) min_context_slot: Option<Slot>,
+}
+
+#[derive(Deserialize)]
+struct UiDataSliceConfig {
+    offset: usize,
+    length: usize,
+}
+
+impl RpcAccountInfoConfig {
+    /// The config as the last of an array's elements, or the default where there is none; `None` where it is not plain.
+    pub(super) fn plain_last(scan: &mut Scan<'_>) -> Option<Self> {
+        let mut config = Self::default();
+        if scan.takes(b',') {
+            let (mut commitment, mut encoding, mut slot) = (None, None, None);
+            scan.members(|scan, name| {
+                let twice = match name {
+                    b"commitment" => commitment.replace(Commitment::from_name(scan.text()?)?).is_some(),
+                    b"encoding" => encoding.replace(AccountEncoding::from_name(scan.text()?)?).is_some(),
+                    b"minContextSlot" => slot.replace(scan.number()?).is_some(),
+                    _ => true,
+                };
+                (!twice).then_some(())
+            })?;
+            config.commitment = commitment.unwrap_or_default();
+            (config.encoding, config.min_context_slot) = (encoding, slot);
+        }
+        scan.expect(b']')?;
+        scan.is_done().then_some(config)
+    }
+
+    /// The form asked for; the default encoding differs from method to method.
+    pub(super) fn form(&self, default: AccountEncoding) -> AccountForm {
+        AccountForm {
+            encoding: self.encoding.unwrap_or(default),
+            slice: self
+                .data_slice
+                .as_ref()
+                .map(|slice| DataSlice { offset: slice.offset as u64, length: slice.length as u64 }),
+        }
+    }
+}
+
+/// The config in canonical form.
+pub(super) fn config_json(
+    form: AccountForm,
+    commitment: Commitment,
+    min_context_slot: Option<Slot>,
+) -> Value {
+    let mut config = json!({ "encoding": form.encoding.as_str(), "commitment": commitment });
+    if let Some(DataSlice { offset, length }) = form.slice {
+        config["dataSlice"] = json!({ "offset": offset, "length": length });
+    }
+    if let Some(slot) = min_context_slot {
+        config["minContextSlot"] = slot.into();
+    }
+    config
+}
+
+/// The config's schema; the default encoding differs from method to method.
+pub(super) fn config_schema(default: AccountEncoding) -> Value {
+    description::config(json!({
+        "encoding": { "allOf": [schema("AccountEncoding")], "default": default.as_str() },
+        "dataSlice": schema("DataSlice"),
+        "commitment": description::commitment(),
+        "minContextSlot": schema("MinContextSlot"),
+    }))
+}
+
+pub(super) fn describe() -> Description {
+    Description {
+        summary: "One account.",
+        params: vec![
+            Param::required("address", "Whose account.", schema("Pubkey")),
+            Param::optional("config", "Form and commitment.", config_schema(AccountEncoding::Binary)),
+        ],
+        result: contextual(&nullable(schema("Account"))),
+        errors: &["MinContextSlotNotReached", "Base58TooLarge"],
+        example: json!(["SysvarC1ock11111111111111111111111111111111", { "encoding": "base64" }]),
+        example_result: json!({
+            "context": { "apiVersion": "4.0.0", "slot": 2858 },
+            "value": {
+                "data": ["KgsAAAAAAAC8KgFrAAAAAAAAAAAAAAAAAQAAAAAAAAAmMAFrAAAAAA==", "base64"],
+                "executable": false,
+                "lamports": 1_169_280,
+                "owner": "Sysvar1111111111111111111111111111111111111",
+                "rentEpoch": 0,
+                "space": 40,
+            },
+        }),
+    }
+}

@@ -1,0 +1,197 @@
+//! `getFeeForMessage [message, config?]`: the fee that the cluster would charge for a transaction message.
+//!
+//! Refuses what every node version refuses, in the words of 4.0. What versions judge differently (message versions 1
+//! to 126, and long texts that newer nodes take for them), and what a node looks at after minContextSlot (the
+//! message's inner sense, its lookup tables), goes to the node.
+
+use base64::engine::general_purpose::STANDARD;
+use base64::{DecodeError as Base64Error, Engine};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::description::{self, Description, Param, contextual, schema};
+use super::message::{DecodeError, MAX_MESSAGE, Message, TYPE};
+use super::params::{self, ParamError};
+use super::{Commitment, Slot, commitment};
+use crate::jsonrpc::Params;
+
+/// Longest base64 text of [`MAX_MESSAGE`] bytes, in characters.
+const MAX_TEXT: usize = 1644;
+
+/// From this text on, in the order of ASCII, newer nodes (4.5) take a message for one of version 1 or later.
+const LATER_VERSIONS: &str = "gQ";
+
+/// Most bytes of such a message.
+const LATER_MAX_MESSAGE: usize = 4096;
+
+/// Longest text of such a message, in characters.
+const LATER_MAX_TEXT: usize = 5464;
+
+/// getFeeForMessage: the fee that the cluster would charge for a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeeQuery {
+    /// The message's bytes, decoded from base64.
+    pub message: Bytes,
+    /// At which commitment.
+    pub commitment: Commitment,
+    /// The caller's condition on the answer's slot; never part of a cache key.
+    pub min_context_slot: Option<Slot>,
+}
+
+impl FeeQuery {
+    pub(super) fn parse(params: &Params) -> Result<Self, ParamError> {
+        let (text, config) = params::one_or_two::<String, RpcContextConfig>(params)?;
+        let config = config.unwrap_or_default();
+        Ok(Self {
+            message: decode(&text)?.into(),
+            commitment: config.commitment,
+            min_context_slot: config.min_context_slot,
+        })
+    }
+
+    pub(super) fn params_json(&self) -> Value {
+        let mut config = json!({ "commitment": self.commitment });
+        if let Some(slot) = self.min_context_slot {
+            config["minContextSlot"] = slot.into();
+        }
+        json!([STANDARD.encode(&self.message), config])
+    }
+}
+
+/// By the name that a node's errors give it.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct RpcContextConfig {
+    #[serde(flatten, deserialize_with = "commitment::lenient")]
+    commitment: Commitment,
+    min_context_slot: Option<Slot>,
+}
+
+fn decode(text: &str) -> Result<Vec<u8>, ParamError> {
+    if text.len() > MAX_TEXT {
+        return decode_later_version(text).ok_or_else(|| {
+            ParamError::new(format!(
+                "base64 encoded {TYPE} too large: {} bytes (max: encoded/raw {MAX_TEXT}/{MAX_MESSAGE})",
+                text.len()
+            ))
+        });
+    }
+    let bytes = STANDARD.decode(text).map_err(|error| base64_error(&error))?;
+    if bytes.len() > MAX_MESSAGE && !is_later_version(text) {
+        let words = format!("decoded {TYPE} too large: {} bytes (max: {MAX_MESSAGE} bytes)", bytes.len());
+        return Err(ParamError::new(words));
+    }
+    match Message::decode(&bytes) {
+        Ok(_) | Err(DecodeError::Version(_)) => Ok(bytes),
+        Err(error) => Err(ParamError::new(format!("failed to deserialize {TYPE}: {error}"))),
+    }
+}
+
+/// A node shows the error as base64 0.22 debugs it; later releases of the crate debug it in other words.
+fn base64_error(error: &Base64Error) -> ParamError {
+    let shown = match error {
+        Base64Error::InvalidByte(offset, byte) => format!("InvalidByte({offset}, {byte})"),
+        Base64Error::InvalidLength(symbols) => format!("InvalidLength({symbols})"),
+        Base64Error::InvalidLastSymbol { offset, symbol, .. } => {
+            format!("InvalidLastSymbol({offset}, {symbol})")
+        }
+        Base64Error::InvalidPadding => "InvalidPadding".to_owned(),
+    };
+    ParamError::new(format!("invalid base64 encoding: {shown}"))
+}
+
+fn is_later_version(text: &str) -> bool {
+    text >= LATER_VERSIONS
+}
+
+/// A text that 4.0 finds too long, where a newer node may read it.
+fn decode_later_version(text: &str) -> Option<Vec<u8>> {
+    if !is_later_version(text) || text.len() > LATER_MAX_TEXT {
+        return None;
+    }
+    STANDARD.decode(text).ok().filter(|bytes| bytes.len() <= LATER_MAX_MESSAGE)
+}
+
+pub(super) fn describe() -> Description {
+    Description {
+        summary: "The fee that the cluster would charge for a transaction message.",
+        params: vec![
+            Param::required(
+                "message",
+                "A legacy or version 0 message in base64, without signatures.",
+                json!({ "type": "string", "contentEncoding": "base64" }),
+            ),
+            Param::optional(
+                "config",
+                "At which commitment.",
+                description::config(json!({
+                    "commitment": description::commitment(),
+                    "minContextSlot": schema("MinContextSlot"),
+                })),
+            ),
+        ],
+        result: contextual(&json!({
+            "description": "null where the message's blockhash is unknown at the commitment: too old, or too new",
+            "anyOf": [schema("Lamports"), { "type": "null" }],
+        })),
+        errors: &["MinContextSlotNotReached"],
+        example: json!([
+            "AQABAto3vAQS8Zq1FQ6sZfhjQ0uKMkGtyy23l6Ap4bwdZIFaAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAADTfUlKQRC1CwXpz3jbkIf9vUUBZ+r8xJeHDAu5DNb6oAEBAgAADAIAAAABAAAAAAAAAA==",
+            { "commitment": "processed" },
+        ]),
+        example_result: json!({ "context": { "apiVersion": "4.0.0", "slot": 2900 }, "value": 5000 }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A legacy message without keys and instructions, and bytes after it: `length` in all.
+    fn message(length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        bytes[0] = 1;
+        bytes
+    }
+
+    fn words(text: &str) -> String {
+        decode(text).map_or_else(|refusal| refusal.message, |bytes| format!("{} bytes", bytes.len()))
+    }
+
+    #[test]
+    fn a_text_is_refused_in_a_nodes_words() {
+        let long = |bytes| STANDARD.encode(message(bytes));
+        let cases = [
+            (long(1232), "1232 bytes".to_owned()),
+            ("AQABAA=".into(), "invalid base64 encoding: InvalidPadding".into()),
+            ("AQABA".into(), "invalid base64 encoding: InvalidLength(5)".into()),
+            ("AQB=".into(), "invalid base64 encoding: InvalidLastSymbol(2, 66)".into()),
+            ("AQ-_".into(), "invalid base64 encoding: InvalidByte(2, 45)".into()),
+            (long(1233), format!("decoded {TYPE} too large: 1233 bytes (max: 1232 bytes)")),
+            (long(1234), format!("base64 encoded {TYPE} too large: 1648 bytes (max: encoded/raw 1644/1232)")),
+            (
+                "!".repeat(1645),
+                format!("base64 encoded {TYPE} too large: 1645 bytes (max: encoded/raw 1644/1232)"),
+            ),
+            ("AQAB".into(), format!("failed to deserialize {TYPE}: io error: failed to fill whole buffer")),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(words(&text), expected, "{}", text.len());
+        }
+    }
+
+    #[test]
+    fn what_newer_nodes_may_read_goes_to_a_node() {
+        for version in [0x81, 0x90, 0xc0] {
+            for length in [1, 1232, 1233, 1234, 4096] {
+                let text = STANDARD.encode([&[version], &message(length)[1..]].concat());
+                assert_eq!(words(&text), format!("{length} bytes"), "version byte {version:x}");
+            }
+            let text = STANDARD.encode([&[version], &message(4097)[1..]].concat());
+            assert!(words(&text).starts_with("base64 encoded"), "version byte {version:x}");
+        }
+        assert!(words(&format!("gQ{}", "!".repeat(2000))).starts_with("base64 encoded"), "no base64");
+        assert!(words("gQ!!").starts_with("invalid base64 encoding"));
+    }
+}

@@ -1,0 +1,69 @@
+//! `getRecentPerformanceSamples [limit?]`: a node's own samples of throughput, newest first. No commitment, no slot.
+
+use serde_json::{Value, json};
+
+use super::description::{Description, Param, nullable, schema};
+use super::params::{self, ParamError};
+use crate::jsonrpc::Params;
+
+/// Most samples that a node gives, and how many it gives unasked: twelve hours of one a minute.
+const MAX_SAMPLES: u16 = 720;
+
+/// getRecentPerformanceSamples: the newest samples of one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SamplesQuery {
+    /// How many, 0 to 720; canonical default 720.
+    pub limit: u16,
+}
+
+impl SamplesQuery {
+    pub(super) fn parse(params: &Params) -> Result<Self, ParamError> {
+        let Some(limit) = params::at_most_one::<usize>(params)? else {
+            return Ok(Self { limit: MAX_SAMPLES });
+        };
+        match u16::try_from(limit) {
+            Ok(limit) if limit <= MAX_SAMPLES => Ok(Self { limit }),
+            _ => Err(ParamError::new(format!("Invalid limit; max {MAX_SAMPLES}"))),
+        }
+    }
+
+    pub(super) fn params_json(self) -> Value {
+        json!([self.limit])
+    }
+}
+
+pub(super) fn describe() -> Description {
+    Description {
+        summary: "A node's latest samples of throughput, one a minute, the newest first.",
+        params: vec![Param::optional(
+            "limit",
+            "How many.",
+            nullable(
+                json!({ "type": "integer", "minimum": 0, "maximum": MAX_SAMPLES, "default": MAX_SAMPLES }),
+            ),
+        )],
+        result: json!({
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["slot", "numSlots", "numTransactions", "samplePeriodSecs"],
+                "properties": {
+                    "slot": schema("Slot"),
+                    "numSlots": schema("U64"),
+                    "numTransactions": schema("U64"),
+                    "numNonVoteTransactions": nullable(schema("U64")),
+                    "samplePeriodSecs": { "type": "integer", "minimum": 0 },
+                },
+            },
+        }),
+        errors: &[],
+        example: json!([1]),
+        example_result: json!([{
+            "numNonVoteTransactions": 183,
+            "numSlots": 100,
+            "numTransactions": 283,
+            "samplePeriodSecs": 60,
+            "slot": 2949,
+        }]),
+    }
+}

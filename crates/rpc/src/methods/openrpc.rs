@@ -1,0 +1,311 @@
+//! The `OpenRPC` 1.3 document of the eight methods, put together from what each method's file says of itself.
+//!
+//! It describes the `node` profile. Schemas name what a caller may rely on and allow more, since nodes add members.
+
+use serde_json::{Map, Value, json};
+
+use super::description::{Description, Param, schema};
+use super::{
+    AccountEncoding, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Commitment, Method, get_account_info, get_block,
+    get_cluster_nodes, get_fee_for_message, get_multiple_accounts, get_recent_performance_samples,
+    get_token_account_balance, get_vote_accounts,
+};
+
+/// The service that the document is of.
+#[derive(Debug)]
+pub struct Service {
+    /// The name.
+    pub title: &'static str,
+    /// The release.
+    pub version: &'static str,
+    /// One sentence.
+    pub description: &'static str,
+    /// An SPDX expression.
+    pub licence: &'static str,
+    /// The service's own errors, which any method can give.
+    pub errors: Vec<ServiceError>,
+}
+
+/// An error that the service gives by itself, without a node.
+#[derive(Debug)]
+pub struct ServiceError {
+    /// The name under `components.errors`.
+    pub name: &'static str,
+    /// The JSON-RPC code.
+    pub code: i32,
+    /// The JSON-RPC message, with braces around the parts that vary.
+    pub message: String,
+}
+
+fn describe(method: Method) -> Description {
+    match method {
+        Method::GetBlock => get_block::describe(),
+        Method::GetMultipleAccounts => get_multiple_accounts::describe(),
+        Method::GetAccountInfo => get_account_info::describe(),
+        Method::GetVoteAccounts => get_vote_accounts::describe(),
+        Method::GetTokenAccountBalance => get_token_account_balance::describe(),
+        Method::GetFeeForMessage => get_fee_for_message::describe(),
+        Method::GetRecentPerformanceSamples => get_recent_performance_samples::describe(),
+        Method::GetClusterNodes => get_cluster_nodes::describe(),
+    }
+}
+
+/// Returns the document of a service at `server_url` (`https://host/v3/${apiKey}`, without a real key).
+pub fn document(service: &Service, server_url: &str) -> Value {
+    json!({
+        "openrpc": "1.3.2",
+        "info": {
+            "title": service.title,
+            "version": service.version,
+            "description": service.description,
+            "license": { "name": service.licence },
+        },
+        "servers": [{
+            "name": "gateway",
+            "url": server_url,
+            "variables": { "apiKey": { "default": "dev", "description": "The caller's API key." } },
+        }],
+        "methods": Method::ALL.map(|method| method_object(method, describe(method), &service.errors)),
+        "components": { "schemas": schemas(), "errors": errors(&service.errors) },
+    })
+}
+
+fn method_object(method: Method, description: Description, service: &[ServiceError]) -> Value {
+    let Description { summary, params, result, errors, example, example_result } = description;
+    let names = params.iter().map(|param| param.name);
+    let values = example.as_array().into_iter().flatten();
+    let example_params: Vec<_> =
+        names.zip(values).map(|(name, value)| json!({ "name": name, "value": value })).collect();
+    let params: Vec<_> = params
+        .into_iter()
+        .map(|Param { name, summary, required, schema }| {
+            json!({ "name": name, "summary": summary, "required": required, "schema": schema })
+        })
+        .collect();
+    let errors: Vec<_> = ["InvalidParams"]
+        .iter()
+        .chain(errors)
+        .copied()
+        .chain(service.iter().map(|error| error.name))
+        .map(|name| json!({ "$ref": format!("#/components/errors/{name}") }))
+        .collect();
+    json!({
+        "name": method.as_str(),
+        "summary": summary,
+        "paramStructure": "by-position",
+        "params": params,
+        "result": { "name": "result", "schema": result },
+        "errors": errors,
+        "examples": [{
+            "name": method.as_str(),
+            "params": example_params,
+            "result": { "name": "result", "value": example_result },
+        }],
+    })
+}
+
+/// A node's errors that one of the methods can give: name, code, message.
+const NODES: [(&str, i32, &str); 10] = [
+    ("InvalidParams", -32602, "Invalid params"),
+    ("BlockCleanedUp", -32001, "Block cleaned up, does not exist on node"),
+    ("BlockNotAvailable", -32004, "Block not available for slot"),
+    ("SlotSkipped", -32007, "Slot was skipped, or missing due to ledger jump to recent snapshot"),
+    ("LongTermStorageSlotSkipped", -32009, "Slot was skipped, or missing in long-term storage"),
+    ("TransactionHistoryNotAvailable", -32011, "Transaction history is not available from this node"),
+    ("BlockStatusNotAvailableYet", -32014, "Block status not yet available for slot"),
+    (
+        "UnsupportedTransactionVersion",
+        -32015,
+        "Transaction version is not supported by the requesting client",
+    ),
+    ("MinContextSlotNotReached", -32016, "Minimum context slot has not been reached"),
+    ("Base58TooLarge", BASE58_TOO_LONG_CODE, BASE58_TOO_LONG),
+];
+
+fn errors(service: &[ServiceError]) -> Map<String, Value> {
+    let nodes = NODES.iter().copied();
+    nodes
+        .chain(service.iter().map(|error| (error.name, error.code, error.message.as_str())))
+        .map(|(name, code, message)| (name.to_owned(), json!({ "code": code, "message": message })))
+        .collect()
+}
+
+/// Schemas that several methods share.
+fn schemas() -> Value {
+    let u64 = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
+    json!({
+        "Pubkey": {
+            "description": "An account address: 32 bytes in base58.",
+            "type": "string",
+            "pattern": "^[1-9A-HJ-NP-Za-km-z]{32,44}$",
+        },
+        "U64": u64,
+        "Slot": { "description": "A position in the chain's time; it may hold no block.", "allOf": [schema("U64")] },
+        "Lamports": { "description": "10^-9 SOL. May exceed 2^53.", "allOf": [schema("U64")] },
+        "Commitment": {
+            "description": "How settled the state is that is read.",
+            "enum": Commitment::ALL,
+        },
+        "MinContextSlot": {
+            "description": "The answer must be of this slot or a later one.",
+            "allOf": [schema("Slot")],
+        },
+        "Context": {
+            "type": "object",
+            "required": ["slot"],
+            "properties": {
+                "slot": schema("Slot"),
+                "apiVersion": { "description": "The answering node's release.", "type": "string" },
+            },
+        },
+        "AccountEncoding": { "enum": AccountEncoding::ALL.map(AccountEncoding::as_str) },
+        "DataSlice": {
+            "description": "A part of the data, in bytes; clipped to the data.",
+            "type": "object",
+            "required": ["offset", "length"],
+            "properties": { "offset": schema("U64"), "length": schema("U64") },
+        },
+        "Account": {
+            "type": "object",
+            "required": ["data", "executable", "lamports", "owner", "rentEpoch", "space"],
+            "properties": {
+                "data": {
+                    "description": "As the encoding says.",
+                    "oneOf": [
+                        { "description": "binary", "type": "string" },
+                        {
+                            "description": "[text, encoding]",
+                            "type": "array",
+                            "items": { "type": "string" },
+                            "minItems": 2,
+                            "maxItems": 2,
+                        },
+                        {
+                            "description": "jsonParsed, where the node knows the owner program",
+                            "type": "object",
+                            "required": ["program", "parsed", "space"],
+                        },
+                    ],
+                },
+                "executable": { "type": "boolean" },
+                "lamports": schema("Lamports"),
+                "owner": schema("Pubkey"),
+                "rentEpoch": schema("U64"),
+                "space": { "description": "Full length of the data in bytes, also of a slice.", "allOf": [schema("U64")] },
+            },
+        },
+        "Reward": {
+            "type": "object",
+            "required": ["pubkey", "lamports", "postBalance"],
+            "properties": {
+                "pubkey": schema("Pubkey"),
+                "lamports": { "description": "Credited, or debited where negative.", "type": "integer" },
+                "postBalance": schema("Lamports"),
+                "rewardType": { "type": ["string", "null"] },
+                "commission": { "description": "In percent.", "type": ["integer", "null"] },
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::jsonrpc::Params;
+    use crate::methods::{Profile, Query};
+
+    const URL: &str = "https://rpc.example/v3/${apiKey}";
+
+    fn document() -> Value {
+        let overloaded = ServiceError { name: "Overloaded", code: -32094, message: "Overloaded".to_owned() };
+        let (title, version, licence) = ("gateway", "1.0.0", "MIT");
+        let service = Service { title, version, description: "A gateway", licence, errors: vec![overloaded] };
+        super::document(&service, URL)
+    }
+
+    fn parse(method: Method, params: &[Value]) -> Query {
+        let text = Bytes::from(Value::from(params).to_string());
+        Query::parse(method, &Params::Array(text), Profile::Node).unwrap()
+    }
+
+    /// Calls `visit` for `value` and everything inside.
+    fn walk(value: &Value, visit: &mut impl FnMut(&Value)) {
+        visit(value);
+        match value {
+            Value::Array(array) => array.iter().for_each(|v| walk(v, visit)),
+            Value::Object(map) => map.values().for_each(|v| walk(v, visit)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let document = document();
+        walk(&document, &mut |value| {
+            if let Some(path) = value["$ref"].as_str() {
+                assert!(document.pointer(path.trim_start_matches('#')).is_some(), "{path}");
+            }
+        });
+    }
+
+    #[test]
+    fn the_document_has_what_openrpc_requires() {
+        let document = document();
+        assert_eq!(document["servers"][0]["url"], URL);
+        assert_eq!(document["components"]["errors"]["Overloaded"]["code"], -32094);
+        let methods = document["methods"].as_array().unwrap();
+        assert_eq!(methods.len(), Method::ALL.len());
+        for method in methods {
+            assert!(Method::from_name(method["name"].as_str().unwrap()).is_some());
+            assert!(method["result"]["name"].is_string() && method["result"]["schema"].is_object());
+            let params = method["params"].as_array().unwrap();
+            assert!(params.iter().all(|param| param["name"].is_string() && param["schema"].is_object()));
+            let optional_first =
+                params.windows(2).any(|two| two[0]["required"] == false && two[1]["required"] == true);
+            assert!(!optional_first, "required params come first");
+            let example = &method["examples"][0];
+            assert!(example["params"].as_array().unwrap().len() <= params.len());
+            assert!(!example["result"]["value"].is_null());
+        }
+        for error in document["components"]["errors"].as_object().unwrap().values() {
+            assert!(error["code"].is_i64() && error["message"].is_string());
+        }
+    }
+
+    #[test]
+    fn every_example_is_a_call_that_we_take() {
+        for method in Method::ALL {
+            let example = describe(method).example;
+            assert_eq!(parse(method, example.as_array().unwrap()).method(), method);
+        }
+    }
+
+    #[test]
+    fn documented_defaults_are_the_ones_that_hold() {
+        for method in Method::ALL {
+            let Description { params, example, .. } = describe(method);
+            let mut bare: Vec<Value> = example.as_array().unwrap().clone();
+            bare.truncate(params.iter().filter(|param| param.required).count());
+            let mut spelt = bare.clone();
+            for Param { schema, .. } in params.iter().filter(|param| !param.required) {
+                let members = schema["anyOf"][0]["properties"].as_object().map(|members| {
+                    let defaults =
+                        members.iter().map(|(name, schema)| (name.clone(), schema["default"].clone()));
+                    Value::from(defaults.collect::<Map<_, _>>())
+                });
+                spelt.push(members.unwrap_or_else(|| schema["default"].clone()));
+            }
+            let written: Value = serde_json::from_str(&parse(method, &bare).params_json()).unwrap();
+            assert_eq!(parse(method, &bare), parse(method, &spelt), "{method:?}");
+            // What a canonical call spells out is documented, default and all.
+            let documented = spelt.last().and_then(Value::as_object);
+            for (name, value) in
+                written.as_array().unwrap().last().and_then(Value::as_object).into_iter().flatten()
+            {
+                assert_eq!(documented.and_then(|d| d.get(name)), Some(value), "{method:?} {name}");
+            }
+        }
+    }
+}

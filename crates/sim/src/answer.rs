@@ -1,0 +1,127 @@
+//! What a node answers: one call, on the state that this node sees.
+//!
+//! It answers like an Agave 4.0 node with its full API and transaction history on. Params were validated before; only
+//! what depends on state is refused here. Objects are sorted by member, as nodes write them.
+
+mod account;
+mod block;
+mod cluster;
+mod fee;
+mod parsed;
+mod probe;
+mod transaction;
+mod votes;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use slotfront_rpc::jsonrpc::Params;
+use slotfront_rpc::methods::{Commitment, Method, Profile, Query, Slot};
+
+use super::chain::Chain;
+use super::chain::block::Block;
+use super::node::Node;
+
+pub(crate) use cluster::{FEATURE_SET, VERSION};
+pub(crate) use probe::{FURTHER, HEALTH, PROBES, health};
+
+/// An error object.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Refusal {
+    pub(crate) code: i32,
+    pub(crate) message: String,
+    pub(crate) data: Option<Value>,
+}
+
+impl Refusal {
+    /// Without data.
+    pub(crate) fn new(code: i32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    /// -32602 with these words.
+    fn param(message: impl Into<String>) -> Self {
+        Self::new(-32_602, message)
+    }
+
+    /// The object as JSON text.
+    pub(crate) fn to_json(&self) -> String {
+        let data = self.data.as_ref().map(|data| format!(r#","data":{data}"#)).unwrap_or_default();
+        format!(r#"{{"code":{},"message":{}{data}}}"#, self.code, Value::from(&*self.message))
+    }
+}
+
+/// The chain as one node sees it: up to its own newest block.
+pub(crate) struct View<'a> {
+    pub(crate) chain: &'a Chain,
+    pub(crate) node: &'a Node,
+    /// The node's newest processed block.
+    pub(crate) tip: Arc<Block>,
+}
+
+impl View<'_> {
+    /// The slot that this node answers from at `commitment`.
+    pub(crate) fn slot(&self, commitment: Commitment) -> Slot {
+        match commitment {
+            Commitment::Processed => self.tip.slot,
+            Commitment::Confirmed => self.tip.confirmed,
+            Commitment::Finalized => self.tip.finalized,
+        }
+    }
+
+    /// The slot at `commitment`, if it reaches what the caller demands.
+    fn slot_from(&self, commitment: Commitment, minimum: Option<Slot>) -> Result<Slot, Refusal> {
+        let slot = self.slot(commitment);
+        if minimum.is_some_and(|minimum| slot < minimum) {
+            let data = Some(json!({ "contextSlot": slot }));
+            return Err(Refusal {
+                data,
+                ..Refusal::new(-32_016, "Minimum context slot has not been reached")
+            });
+        }
+        Ok(slot)
+    }
+
+    /// The oldest slot whose block this node still has.
+    fn first_available(&self) -> Slot {
+        self.chain.first_block().slot.max(self.node.first_available())
+    }
+}
+
+/// A value with the slot that it was read at.
+fn contextual(slot: Slot, value: &Value) -> Value {
+    json!({ "context": { "apiVersion": VERSION, "slot": slot }, "value": value })
+}
+
+/// Answers one call by name.
+///
+/// # Errors
+/// The error object of the node's answer.
+pub(crate) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Value, Refusal> {
+    let Some(known) = Method::from_name(method) else {
+        return probe::call(view, method, params);
+    };
+    if !view.node.full_api() && known != Method::GetVoteAccounts {
+        return Err(Refusal::new(-32_601, "Method not found"));
+    }
+    let query = Query::parse(known, params, Profile::Node).map_err(|refused| Refusal {
+        code: refused.code,
+        message: refused.message,
+        data: refused.data.map(Value::from),
+    })?;
+    answer(view, &query)
+}
+
+/// Answers one of the eight methods.
+pub(crate) fn answer(view: &View<'_>, query: &Query) -> Result<Value, Refusal> {
+    match query {
+        Query::Block(query) => block::answer(view, query),
+        Query::Account(query) => account::one(view, query),
+        Query::Accounts(query) => account::several(view, query),
+        Query::Balance(query) => account::balance(view, query),
+        Query::Fee(query) => fee::answer(view, query),
+        Query::Votes(query) => Ok(votes::answer(view, query)),
+        Query::Samples(query) => Ok(cluster::samples(view, query.limit)),
+        Query::ClusterNodes => Ok(cluster::nodes(view)),
+    }
+}

@@ -1,0 +1,82 @@
+//! getBlock: which slots have an answer, and the block around its transactions.
+
+use serde_json::{Value, json};
+use slotfront_rpc::methods::{BlockDetails, BlockQuery, Commitment, Pubkey};
+
+use super::{Refusal, View, transaction};
+use crate::chain::block::{Block, Reward};
+
+/// getBlock. The order of decisions is a node's.
+pub(super) fn answer(view: &View<'_>, query: &BlockQuery) -> Result<Value, Refusal> {
+    if !view.node.keeps_history() {
+        return Err(Refusal::new(-32_011, "Transaction history is not available from this node"));
+    }
+    let (slot, first) = (query.slot, view.first_available());
+    let block = view.chain.block(slot);
+    let not_available = || Refusal::new(-32_004, format!("Block not available for slot {slot}"));
+    if slot <= view.tip.finalized {
+        if slot < first {
+            let words =
+                format!("Block {slot} cleaned up, does not exist on node. First available block: {first}");
+            return Err(Refusal::new(-32_001, words));
+        }
+        let skipped = || format!("Slot {slot} was skipped, or missing due to ledger jump to recent snapshot");
+        return render(block.ok_or_else(|| Refusal::new(-32_007, skipped()))?, query);
+    }
+    match block {
+        Some(block) if query.commitment == Commitment::Confirmed && slot <= view.tip.confirmed => {
+            render(block, query)
+        }
+        _ => Err(not_available()),
+    }
+}
+
+fn render(block: &Block, query: &BlockQuery) -> Result<Value, Refusal> {
+    let with_transactions = matches!(query.details, BlockDetails::Full | BlockDetails::Accounts);
+    if with_transactions && query.max_version.is_none() && block.transactions.iter().any(|t| t.message.v0) {
+        let words = "Transaction version (0) is not supported by the requesting client. Please try the request \
+                     again with the following configuration parameter: \"maxSupportedTransactionVersion\": 0";
+        return Err(Refusal::new(-32_015, words));
+    }
+    let mut answer = json!({
+        "blockHeight": block.height,
+        "blockTime": block.time,
+        "blockhash": Pubkey(block.hash).to_string(),
+        "parentSlot": block.parent_slot,
+        "previousBlockhash": Pubkey(block.previous_hash).to_string(),
+    });
+    if let Some(partitions) = block.reward_partitions {
+        answer["numRewardPartitions"] = partitions.into();
+    }
+    if query.rewards {
+        answer["rewards"] = block.rewards.iter().map(reward).collect();
+    }
+    let transactions = block.transactions.iter();
+    match query.details {
+        BlockDetails::Full => {
+            answer["transactions"] = transactions.map(|t| transaction::full(t, query)).collect();
+        }
+        BlockDetails::Accounts => {
+            answer["transactions"] = transactions.map(|t| transaction::accounts(t, query)).collect();
+        }
+        BlockDetails::Signatures => {
+            answer["signatures"] = transactions.map(|t| transaction::signature(&t.signatures[0])).collect();
+        }
+        BlockDetails::None => {}
+    }
+    Ok(answer)
+}
+
+fn reward(reward: &Reward) -> Value {
+    let mut answer = json!({
+        "commission": null,
+        "lamports": reward.lamports,
+        "postBalance": reward.post_balance,
+        "pubkey": reward.pubkey.to_string(),
+        "rewardType": reward.kind.as_str(),
+    });
+    if let Some(bps) = reward.commission_bps {
+        answer["commissionBps"] = bps.into();
+    }
+    answer
+}

@@ -1,0 +1,275 @@
+//! Transactions in every shape that getBlock offers, with their meta.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+use slotfront_rpc::methods::{BlockEncoding, BlockQuery, Pubkey};
+
+use super::parsed;
+use crate::chain::address;
+use crate::chain::bank::{TokenBalance, Transaction};
+use crate::chain::instruction::{Failure, Instruction};
+use crate::chain::message::{Compiled, encode_transaction};
+use crate::chain::vote::TowerSync;
+
+/// A signature in base58.
+pub(super) fn signature(signature: &[u8; 64]) -> Value {
+    bs58::encode(signature).into_string().into()
+}
+
+/// Details `full`: the whole transaction in the encoding asked for.
+pub(super) fn full(transaction: &Transaction, query: &BlockQuery) -> Value {
+    let wire = || encode_transaction(&transaction.signatures, &transaction.message);
+    let written = match query.encoding {
+        BlockEncoding::Json => {
+            json!({ "message": message(transaction), "signatures": signatures(transaction) })
+        }
+        BlockEncoding::JsonParsed => {
+            json!({ "message": parsed_message(transaction), "signatures": signatures(transaction) })
+        }
+        BlockEncoding::Base64 => json!([BASE64.encode(wire()), "base64"]),
+        BlockEncoding::Base58 => json!([bs58::encode(wire()).into_string(), "base58"]),
+        BlockEncoding::Binary => bs58::encode(wire()).into_string().into(),
+    };
+    let mut meta = meta(transaction);
+    meta["computeUnitsConsumed"] = transaction.units().into();
+    meta["costUnits"] = cost_units(transaction).into();
+    meta["innerInstructions"] = json!([]);
+    meta["logMessages"] = logs(transaction).into();
+    meta["rewards"] = if query.rewards { json!([]) } else { Value::Null };
+    if query.encoding != BlockEncoding::JsonParsed {
+        let texts = |keys: &[Pubkey]| keys.iter().map(ToString::to_string).collect::<Value>();
+        let loaded = &transaction.loaded;
+        meta["loadedAddresses"] =
+            json!({ "readonly": texts(&loaded.readonly), "writable": texts(&loaded.writable) });
+    }
+    versioned(transaction, query, &meta, &written)
+}
+
+/// Details `accounts`: who is named in the transaction, and a short meta.
+pub(super) fn accounts(transaction: &Transaction, query: &BlockQuery) -> Value {
+    let written =
+        json!({ "accountKeys": annotated_keys(transaction), "signatures": signatures(transaction) });
+    let mut meta = meta(transaction);
+    if query.rewards {
+        meta["rewards"] = json!([]);
+    }
+    versioned(transaction, query, &meta, &written)
+}
+
+fn versioned(transaction: &Transaction, query: &BlockQuery, meta: &Value, written: &Value) -> Value {
+    let mut answer = json!({ "meta": meta, "transaction": written });
+    if query.max_version.is_some() {
+        answer["version"] = if transaction.message.v0 { 0.into() } else { "legacy".into() };
+    }
+    answer
+}
+
+fn signatures(transaction: &Transaction) -> Value {
+    transaction.signatures.iter().map(signature).collect()
+}
+
+/// The members of meta that every shape has.
+fn meta(transaction: &Transaction) -> Value {
+    let err = transaction.failure.map(|(at, _)| json!({ "InstructionError": [at, { "Custom": 1 }] }));
+    let status = err.as_ref().map_or_else(|| json!({ "Ok": null }), |err| json!({ "Err": err }));
+    let [pre, post] = &transaction.balances;
+    let [pre_tokens, post_tokens] = &transaction.tokens;
+    let tokens = |balances: &[TokenBalance]| balances.iter().map(token_balance).collect::<Value>();
+    json!({
+        "err": err,
+        "fee": transaction.fee.total(),
+        "postBalances": post,
+        "postTokenBalances": tokens(post_tokens),
+        "preBalances": pre,
+        "preTokenBalances": tokens(pre_tokens),
+        "status": status,
+    })
+}
+
+fn token_balance(balance: &TokenBalance) -> Value {
+    json!({
+        "accountIndex": balance.index,
+        "mint": balance.mint.to_string(),
+        "owner": balance.owner.to_string(),
+        "programId": balance.program.to_string(),
+        "uiTokenAmount": parsed::token_amount(balance.amount, balance.decimals),
+    })
+}
+
+/// Block cost: signatures, write locks and data bytes at the cost model's prices, and the execution itself.
+fn cost_units(transaction: &Transaction) -> u64 {
+    let message = &transaction.message;
+    let writable = (0..message.keys.len()).filter(|at| message.is_writable(*at)).count();
+    let locks = (writable + transaction.loaded.writable.len()) as u64;
+    let data: usize = message.instructions.iter().map(|instruction| instruction.data.len()).sum();
+    720 * u64::from(message.signatures()) + 300 * locks + data as u64 / 4 + transaction.units() + 8
+}
+
+/// The log that the runtime writes while it executes.
+fn logs(transaction: &Transaction) -> Vec<String> {
+    let mut logs = Vec::new();
+    let mut left = transaction.unit_limit();
+    for (at, instruction) in transaction.executed().iter().enumerate() {
+        let program = instruction.program();
+        let failure = transaction.failure.filter(|(failed, _)| *failed == at).map(|(_, failure)| failure);
+        logs.push(format!("Program {program} invoke [1]"));
+        match (instruction, failure) {
+            (Instruction::Memo { signer, text }, _) => {
+                logs.push(format!("Program log: Signed by {signer}"));
+                logs.push(format!("Program log: Memo (len {}): {text:?}", text.len()));
+            }
+            (Instruction::TokenTransfer { checked, .. }, None) if program == address::TOKEN_2022 => {
+                let name = if checked.is_some() { "TransferChecked" } else { "Transfer" };
+                logs.push(format!("Program log: Instruction: {name}"));
+            }
+            (_, Some(Failure::Lamports { have, need })) => {
+                logs.push(format!("Transfer: insufficient lamports {have}, need {need}"));
+            }
+            (_, Some(Failure::Tokens)) => logs.push("Program log: Error: insufficient funds".to_owned()),
+            _ => {}
+        }
+        let units = instruction.units();
+        if matches!(instruction, Instruction::Memo { .. } | Instruction::TokenTransfer { .. }) {
+            logs.push(format!("Program {program} consumed {units} of {left} compute units"));
+        }
+        left = left.saturating_sub(units);
+        let mut end = format!("Program {program} success");
+        if failure.is_some() {
+            end.truncate(end.len() - "success".len());
+            end.push_str("failed: custom program error: 0x1");
+        }
+        logs.push(end);
+    }
+    logs
+}
+
+fn message(transaction: &Transaction) -> Value {
+    let message = &transaction.message;
+    let [signed, readonly_signed, readonly_unsigned] = message.header;
+    let mut answer = json!({
+        "accountKeys": message.keys.iter().map(ToString::to_string).collect::<Value>(),
+        "header": {
+            "numReadonlySignedAccounts": readonly_signed,
+            "numReadonlyUnsignedAccounts": readonly_unsigned,
+            "numRequiredSignatures": signed,
+        },
+        "instructions": message.instructions.iter().map(compiled).collect::<Value>(),
+        "recentBlockhash": Pubkey(message.blockhash).to_string(),
+    });
+    add_lookups(&mut answer, transaction);
+    answer
+}
+
+fn parsed_message(transaction: &Transaction) -> Value {
+    let instructions = transaction.instructions.iter().zip(&transaction.message.instructions);
+    let mut answer = json!({
+        "accountKeys": annotated_keys(transaction),
+        "instructions": instructions.map(|(typed, raw)| instruction(typed, raw)).collect::<Value>(),
+        "recentBlockhash": Pubkey(transaction.message.blockhash).to_string(),
+    });
+    add_lookups(&mut answer, transaction);
+    answer
+}
+
+fn add_lookups(answer: &mut Value, transaction: &Transaction) {
+    if transaction.message.v0 {
+        let lookups = transaction.message.lookups.iter().map(|lookup| {
+            json!({
+                "accountKey": lookup.table.to_string(),
+                "readonlyIndexes": lookup.readonly,
+                "writableIndexes": lookup.writable,
+            })
+        });
+        answer["addressTableLookups"] = lookups.collect();
+    }
+}
+
+fn compiled(instruction: &Compiled) -> Value {
+    json!({
+        "accounts": instruction.accounts,
+        "data": bs58::encode(&instruction.data).into_string(),
+        "programIdIndex": instruction.program,
+        "stackHeight": 1,
+    })
+}
+
+/// Each account with what the transaction may do with it. What the header or a table claims to be writable is not,
+/// if it is reserved, or called as a program while the upgradeable loader is not among the accounts.
+fn annotated_keys(transaction: &Transaction) -> Value {
+    let message = &transaction.message;
+    let upgradeable = transaction.accounts().any(|key| *key == address::LOADER_UPGRADEABLE);
+    let called = |at: usize| message.instructions.iter().any(|i| usize::from(i.program) == at);
+    let keys = transaction.accounts().enumerate().map(|(at, key)| {
+        let in_message = at < message.keys.len();
+        let claimed = if in_message {
+            message.is_writable(at)
+        } else {
+            at - message.keys.len() < transaction.loaded.writable.len()
+        };
+        json!({
+            "pubkey": key.to_string(),
+            "signer": message.is_signer(at),
+            "source": if in_message { "transaction" } else { "lookupTable" },
+            "writable": claimed && !address::is_reserved(key) && (upgradeable || !called(at)),
+        })
+    });
+    keys.collect()
+}
+
+/// An instruction as jsonParsed writes it: by name where the node knows the program, else its accounts and data.
+fn instruction(typed: &Instruction, raw: &Compiled) -> Value {
+    let program_id = typed.program().to_string();
+    let known = |program: &str, parsed: &Value| json!({ "parsed": parsed, "program": program, "programId": program_id, "stackHeight": 1 });
+    match typed {
+        Instruction::Transfer { from, to, lamports, .. } => {
+            let info =
+                json!({ "destination": to.to_string(), "lamports": lamports, "source": from.to_string() });
+            known("system", &json!({ "info": info, "type": "transfer" }))
+        }
+        Instruction::TokenTransfer { source, destination, authority, amount, checked, .. } => {
+            let mut info = json!({
+                "authority": authority.to_string(),
+                "destination": destination.to_string(),
+                "source": source.to_string(),
+            });
+            let kind = if let Some((mint, decimals)) = checked {
+                info["mint"] = mint.to_string().into();
+                info["tokenAmount"] = parsed::token_amount(*amount, *decimals);
+                "transferChecked"
+            } else {
+                info["amount"] = amount.to_string().into();
+                "transfer"
+            };
+            // A node calls both token programs by this name here, unlike in accounts.
+            known("spl-token", &json!({ "info": info, "type": kind }))
+        }
+        Instruction::Memo { text, .. } => known("spl-memo", &text.as_str().into()),
+        Instruction::Vote { account, authority, sync, .. } => known("vote", &vote(account, authority, sync)),
+        Instruction::UnitLimit(_) | Instruction::UnitPrice(_) => json!({
+            "accounts": [],
+            "data": bs58::encode(&raw.data).into_string(),
+            "programId": program_id,
+            "stackHeight": 1,
+        }),
+    }
+}
+
+fn vote(account: &Pubkey, authority: &Pubkey, sync: &TowerSync) -> Value {
+    let lockouts = sync.tower.lockouts();
+    let lockouts: Value =
+        lockouts.map(|(slot, count)| json!({ "confirmation_count": count, "slot": slot })).collect();
+    let tower_sync = json!({
+        "blockId": address::SYSTEM.to_string(),
+        "hash": Pubkey(sync.bank_hash).to_string(),
+        "lockouts": lockouts,
+        "root": sync.tower.root,
+        "timestamp": sync.now,
+    });
+    let info = json!({
+        "towerSync": tower_sync,
+        "voteAccount": account.to_string(),
+        "voteAuthority": authority.to_string(),
+    });
+    json!({ "info": info, "type": "towersync" })
+}

@@ -1,0 +1,168 @@
+//! The simulated chain: a slot at a time, a leader's block or none, and every account's state after each.
+//!
+//! It knows no node and no JSON. Everything in it is a function of the settings, so two chains of the same seed are
+//! equal at equal slots. A block's transactions are executed against the state that its parent left: balances before
+//! and after, fees, rewards and accounts always agree.
+
+pub(crate) mod accounts;
+pub(crate) mod address;
+pub(crate) mod bank;
+pub(crate) mod block;
+pub(crate) mod cast;
+pub(crate) mod fee;
+mod genesis;
+pub(crate) mod instruction;
+pub(crate) mod layout;
+pub(crate) mod message;
+pub(crate) mod samples;
+mod slot;
+#[cfg(test)]
+mod tests;
+pub(crate) mod token;
+mod traffic;
+pub(crate) mod vote;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use accounts::{Account, Accounts};
+use block::Block;
+use cast::Cast;
+use samples::Samples;
+use slotfront_rpc::methods::{Pubkey, Slot};
+
+use crate::draw::Draw;
+
+/// Blocks from a block to the one that it makes final: a full tower of votes on top.
+const FINAL_DEPTH: usize = 31;
+/// Blocks whose hash a node accepts in a message.
+pub(crate) const BLOCKHASH_QUEUE: usize = 300;
+/// Slots for which every account's state is kept: the deepest lag of a node, its distance to finalized, and a margin.
+pub(crate) const STATE_SLOTS: u64 = 384;
+/// Slots without a block in a row, at most.
+const MAX_SKIPPED: u64 = 4;
+
+/// What a chain is made from.
+#[derive(Debug, Clone)]
+pub(crate) struct Genesis {
+    pub(crate) seed: u64,
+    pub(crate) nodes: usize,
+    pub(crate) first_slot: Slot,
+    pub(crate) slots_per_epoch: u64,
+    pub(crate) slot_ms: u64,
+    pub(crate) skipped_per_mille: u64,
+    pub(crate) retained_slots: u64,
+    /// Unix time of the first slot, in seconds.
+    pub(crate) unix_time: i64,
+}
+
+/// The chain.
+pub(crate) struct Chain {
+    pub(crate) genesis: Genesis,
+    pub(crate) cast: Cast,
+    accounts: Accounts,
+    blocks: VecDeque<Arc<Block>>,
+    /// The newest slot that has passed.
+    slot: Slot,
+    epoch_start: i64,
+    /// Lamports staked to each vote account, by the slot from which it counts; the newest epochs.
+    stakes: VecDeque<(Slot, BTreeMap<Pubkey, u64>)>,
+    /// Whether the next block pays the epoch's staking rewards.
+    staking_due: bool,
+    pub(crate) samples: Samples,
+}
+
+impl Chain {
+    /// A chain that holds its first block only.
+    pub(crate) fn new(genesis: Genesis) -> Self {
+        let cast = Cast::new(genesis.seed, genesis.nodes);
+        let slots_per_period = (samples::PERIOD_S * 1_000).div_ceil(genesis.slot_ms.max(1));
+        let (seed, first) = (genesis.seed, genesis.first_slot);
+        let mut chain = Self {
+            samples: Samples::new(seed, genesis.nodes, slots_per_period, first),
+            accounts: Accounts::default(),
+            blocks: VecDeque::new(),
+            slot: first,
+            epoch_start: genesis.unix_time,
+            stakes: VecDeque::new(),
+            staking_due: false,
+            cast,
+            genesis,
+        };
+        genesis::write(&mut chain.accounts, &chain.cast, &chain.genesis);
+        let stakes = chain.cast.validators.iter().filter(|v| v.delegated > 0).map(|v| (v.vote, v.delegated));
+        chain.stakes.push_back((first, stakes.collect()));
+        let hash = |n: u64| Draw::new(seed, "blockhash", n).bytes();
+        let parent_slot = first.saturating_sub(1);
+        let block = Block {
+            slot: first,
+            parent_slot,
+            height: first - first / 20,
+            time: chain.genesis.unix_time,
+            hash: hash(first),
+            previous_hash: hash(parent_slot),
+            transactions: vec![],
+            rewards: vec![],
+            reward_partitions: None,
+            confirmed: first,
+            finalized: first,
+            transaction_count: first * 12,
+        };
+        chain.write_sysvars(&block);
+        chain.blocks.push_back(Arc::new(block));
+        chain
+    }
+
+    /// The newest slot that has passed, with or without a block.
+    pub(crate) fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    /// The newest block at or before `slot`; the oldest one for earlier slots.
+    pub(crate) fn tip_at(&self, slot: Slot) -> &Arc<Block> {
+        &self.blocks[self.newer_than(slot).saturating_sub(1)]
+    }
+
+    /// The block of `slot`.
+    pub(crate) fn block(&self, slot: Slot) -> Option<&Arc<Block>> {
+        let at = self.newer_than(slot).checked_sub(1)?;
+        Some(&self.blocks[at]).filter(|block| block.slot == slot)
+    }
+
+    /// The oldest block that is kept.
+    pub(crate) fn first_block(&self) -> &Arc<Block> {
+        &self.blocks[0]
+    }
+
+    /// How many of the kept blocks are not newer than `slot`.
+    fn newer_than(&self, slot: Slot) -> usize {
+        self.blocks.partition_point(|block| block.slot <= slot)
+    }
+
+    /// The blocks up to `slot`, newest first.
+    pub(crate) fn blocks_back_from(&self, slot: Slot) -> impl Iterator<Item = &Arc<Block>> {
+        self.blocks.range(..self.newer_than(slot)).rev()
+    }
+
+    /// The account as `slot` left it. Right for the newest [`STATE_SLOTS`] slots.
+    pub(crate) fn account(&self, key: &Pubkey, slot: Slot) -> Option<&Arc<Account>> {
+        self.accounts.at(key, slot)
+    }
+
+    /// Lamports staked to each vote account in the epoch of `slot`.
+    pub(crate) fn stakes(&self, slot: Slot) -> &BTreeMap<Pubkey, u64> {
+        let known = self.stakes.partition_point(|(from, _)| *from <= slot);
+        &self.stakes[known.saturating_sub(1)].1
+    }
+
+    /// The epoch of `slot`.
+    pub(crate) fn epoch(&self, slot: Slot) -> u64 {
+        slot / self.genesis.slots_per_epoch
+    }
+
+    /// Unix time of `slot`, in seconds.
+    fn time(&self, slot: Slot) -> i64 {
+        let ms = (slot - self.genesis.first_slot) * self.genesis.slot_ms;
+        self.genesis.unix_time + i64::try_from(ms / 1_000).unwrap_or(0)
+    }
+}

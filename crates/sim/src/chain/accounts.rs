@@ -1,0 +1,105 @@
+//! Accounts, each with one version per slot that wrote it, so that any recent slot's state can be read.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use slotfront_rpc::methods::{Pubkey, Slot};
+
+/// An account as a slot left it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// Its balance; an account of 0 lamports does not exist.
+    pub lamports: u64,
+    /// What its owner program keeps in it.
+    pub data: Bytes,
+    /// The program that alone may change it.
+    pub owner: Pubkey,
+    /// Whether it is a program.
+    pub executable: bool,
+    /// 2^64 − 1 for what pays no rent; sysvars and builtin programs hold 0.
+    pub rent_epoch: u64,
+}
+
+/// Lamports for which `space` bytes live for ever: (128 + space) × 3,480 lamports a byte-year × 2 years.
+pub(crate) const fn rent_exempt(space: usize) -> u64 {
+    (128 + space as u64) * 6_960
+}
+
+impl Account {
+    /// An account of `owner` with just the lamports that its data needs.
+    pub(crate) fn exempt(owner: Pubkey, data: impl Into<Bytes>) -> Self {
+        let data = data.into();
+        Self { lamports: rent_exempt(data.len()), data, owner, executable: false, rent_epoch: u64::MAX }
+    }
+
+    /// A wallet.
+    pub(crate) fn wallet(lamports: u64) -> Self {
+        Self { lamports, ..Self::exempt(super::address::SYSTEM, Bytes::new()) }
+    }
+}
+
+/// An account as a slot wrote it; `None` if it does not exist from then on.
+type Version = (Slot, Option<Arc<Account>>);
+
+/// Every account with its recent versions, oldest first.
+#[derive(Default)]
+pub(crate) struct Accounts {
+    versions: BTreeMap<Pubkey, VecDeque<Version>>,
+}
+
+impl Accounts {
+    /// The account as `slot` left it.
+    pub(crate) fn at(&self, key: &Pubkey, slot: Slot) -> Option<&Arc<Account>> {
+        let versions = self.versions.get(key)?;
+        let newer = versions.partition_point(|(written, _)| *written <= slot);
+        versions.get(newer.checked_sub(1)?)?.1.as_ref()
+    }
+
+    /// Writes the account's version of `slot`, which must not be older than its newest one.
+    pub(crate) fn write(&mut self, key: Pubkey, slot: Slot, account: Account) {
+        let version = (slot, (account.lamports > 0).then(|| Arc::new(account)));
+        let versions = self.versions.entry(key).or_default();
+        match versions.back_mut() {
+            Some(last) if last.0 == slot => *last = version,
+            _ => versions.push_back(version),
+        }
+    }
+
+    /// Forgets what only slots before `oldest` can see.
+    pub(crate) fn forget_before(&mut self, oldest: Slot) {
+        self.versions.retain(|_, versions| {
+            while versions.get(1).is_some_and(|(written, _)| *written <= oldest) {
+                versions.pop_front();
+            }
+            versions.len() > 1 || versions.front().is_some_and(|(_, account)| account.is_some())
+        });
+    }
+
+    /// Every account that exists at `slot`, by address.
+    #[cfg(test)]
+    pub(crate) fn all_at(&self, slot: Slot) -> impl Iterator<Item = (&Pubkey, &Arc<Account>)> {
+        self.versions.keys().filter_map(move |key| Some((key, self.at(key, slot)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_sees_the_newest_version_not_younger_than_itself() {
+        let key = Pubkey([1; 32]);
+        let mut accounts = Accounts::default();
+        for (slot, lamports) in [(10, 5), (12, 6), (12, 7), (15, 0), (20, 9)] {
+            accounts.write(key, slot, Account::wallet(lamports));
+        }
+        let seen = |accounts: &Accounts| {
+            [9, 10, 11, 12, 14, 15, 19, 20, 99].map(|slot| accounts.at(&key, slot).map(|a| a.lamports))
+        };
+        let whole = [None, Some(5), Some(5), Some(7), Some(7), None, None, Some(9), Some(9)];
+        assert_eq!(seen(&accounts), whole);
+        accounts.forget_before(13);
+        assert_eq!(seen(&accounts)[3..], whole[3..], "slots from the pruned one on see what they saw");
+    }
+}

@@ -1,0 +1,141 @@
+//! Who is on the stage: every address of the simulated cluster, all functions of the seed.
+
+use slotfront_rpc::methods::Pubkey;
+
+use super::address;
+use crate::draw::Draw;
+
+/// System accounts that pay, send and receive.
+const WALLETS: u64 = 60;
+/// Address lookup tables.
+const TABLES: u64 = 2;
+/// Addresses in each lookup table: two sysvars, a mint, some token accounts, then wallets.
+const TABLE_LEN: usize = 24;
+/// Accounts that come and go.
+const POCKETS: u64 = 12;
+/// Wallets that hold each mint's token.
+const HOLDERS: u64 = 12;
+
+/// A mint of the simulation, and the token accounts that hold its token.
+#[derive(Debug, Clone)]
+pub(crate) struct Coin {
+    pub(crate) mint: Pubkey,
+    pub(crate) program: Pubkey,
+    pub(crate) decimals: u8,
+    /// Token accounts with their owners. Never empty.
+    pub(crate) holders: Vec<(Pubkey, Pubkey)>,
+}
+
+/// What a validator does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Staked, leads and votes.
+    Voting,
+    /// Staked, but stopped voting before the simulation began.
+    Delinquent,
+    /// Has a vote account and no stake, and never voted.
+    Unstaked,
+}
+
+/// A validator.
+#[derive(Debug, Clone)]
+pub(crate) struct Validator {
+    pub(crate) identity: Pubkey,
+    pub(crate) vote: Pubkey,
+    pub(crate) stake: Pubkey,
+    pub(crate) role: Role,
+    pub(crate) commission_bps: u16,
+    /// Lamports staked when the simulation began.
+    pub(crate) delegated: u64,
+}
+
+/// Every address of the cluster.
+#[derive(Debug, Clone)]
+pub(crate) struct Cast {
+    pub(crate) wallets: Vec<Pubkey>,
+    pub(crate) coins: Vec<Coin>,
+    pub(crate) validators: Vec<Validator>,
+    /// Lookup tables with what they list.
+    pub(crate) tables: Vec<(Pubkey, Vec<Pubkey>)>,
+    pub(crate) pockets: Vec<Pubkey>,
+    pub(crate) nonce: Pubkey,
+    pub(crate) nonce_blockhash: [u8; 32],
+    pub(crate) frozen_token: (Pubkey, Pubkey),
+    pub(crate) uninitialized_token: Pubkey,
+    /// Holds the authority over mints and lookup tables, and is a delegate of token accounts. It pays for nothing.
+    pub(crate) authority: Pubkey,
+}
+
+impl Cast {
+    /// The cast of `seed`, with a validator for each of `nodes` and some more.
+    pub(crate) fn new(seed: u64, nodes: usize) -> Self {
+        let key = |label: &str, n: u64| Pubkey(Draw::new(seed, label, n).bytes());
+        let wallets: Vec<Pubkey> = (0..WALLETS).map(|n| key("wallet", n)).collect();
+        let coin = |mint, program, decimals| {
+            let mut draw = Draw::new(seed, "holders", u64::from(decimals));
+            let first = draw.below(WALLETS);
+            let holder = |n| (key(&format!("token {decimals}"), n), wallets[at((first + 5 * n) % WALLETS)]);
+            Coin { mint, program, decimals, holders: (0..HOLDERS).map(holder).collect() }
+        };
+        let coins = vec![
+            coin(key("mint", 0), address::TOKEN, 6),
+            coin(key("mint", 1), address::TOKEN, 8),
+            coin(key("mint", 2), address::TOKEN, 0),
+            coin(key("mint", 3), address::TOKEN, 20),
+            coin(key("mint", 4), address::TOKEN_2022, 2),
+            coin(address::NATIVE_MINT, address::TOKEN, 9),
+        ];
+        let roles = std::iter::repeat_n(Role::Voting, nodes + 2).chain([Role::Delinquent, Role::Unstaked]);
+        let validators = (0..).zip(roles).map(|(n, role)| validator(seed, n, role)).collect();
+        let tables = (0..TABLES)
+            .map(|n| {
+                let mut draw = Draw::new(seed, "table", n);
+                let mut listed = vec![address::CLOCK, address::RENT, coins[0].mint];
+                listed.extend(coins[0].holders.iter().take(4).map(|(token, _)| *token));
+                while listed.len() < TABLE_LEN {
+                    let wallet = *draw.pick(&wallets);
+                    if !listed.contains(&wallet) {
+                        listed.push(wallet);
+                    }
+                }
+                (key("lookup table", n), listed)
+            })
+            .collect();
+        Self {
+            frozen_token: (key("frozen", 0), wallets[0]),
+            coins,
+            validators,
+            tables,
+            pockets: (0..POCKETS).map(|n| key("pocket", n)).collect(),
+            nonce: key("nonce", 0),
+            nonce_blockhash: Draw::new(seed, "nonce blockhash", 0).bytes(),
+            uninitialized_token: key("uninitialized", 0),
+            authority: key("authority", 0),
+            wallets,
+        }
+    }
+
+    /// Those that lead and vote.
+    pub(crate) fn voting(&self) -> impl Iterator<Item = &Validator> {
+        self.validators.iter().filter(|validator| validator.role == Role::Voting)
+    }
+}
+
+fn validator(seed: u64, n: u64, role: Role) -> Validator {
+    let key = |label: &str| Pubkey(Draw::new(seed, label, n).bytes());
+    let mut draw = Draw::new(seed, "validator", n);
+    let delegated = if role == Role::Unstaked { 0 } else { draw.range(40_000, 900_000) * 1_000_000_000 };
+    let commission_bps = *draw.pick(&[0, 0, 400, 500, 500, 700, 1_000]);
+    Validator {
+        identity: key("identity"),
+        vote: key("vote"),
+        stake: key("stake"),
+        role,
+        commission_bps,
+        delegated,
+    }
+}
+
+fn at(index: u64) -> usize {
+    usize::try_from(index).unwrap_or(0)
+}

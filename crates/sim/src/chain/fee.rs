@@ -1,0 +1,116 @@
+//! What a transaction costs: 5,000 lamports a signature, and what its compute-budget instructions bid.
+
+use slotfront_rpc::methods::Pubkey;
+
+use super::address;
+use super::layout::Fields;
+
+/// Lamports for each signature.
+pub(crate) const LAMPORTS_PER_SIGNATURE: u64 = 5_000;
+/// Compute units that one transaction may ask for.
+const MAX_UNITS: u64 = 1_400_000;
+
+/// A transaction's fee in lamports. Half of the base is burned; the rest goes to the block's leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fee {
+    pub(crate) base: u64,
+    pub(crate) priority: u64,
+}
+
+impl Fee {
+    /// Both parts.
+    pub(crate) fn total(self) -> u64 {
+        self.base + self.priority
+    }
+}
+
+/// The fee of `signatures` and `instructions` (each its program and data). Invalid compute-budget instructions count
+/// as none. Signatures that precompiled programs check are charged like the transaction's own.
+pub(crate) fn fee<'a>(
+    signatures: u64,
+    instructions: impl Iterator<Item = (Pubkey, &'a [u8])> + Clone,
+) -> Fee {
+    let precompiled: u64 = instructions
+        .clone()
+        .filter(|(program, _)| [address::ED25519, address::SECP256K1, address::SECP256R1].contains(program))
+        .map(|(_, data)| data.first().copied().map_or(0, u64::from))
+        .sum();
+    let price = price(instructions.clone());
+    let units = unit_limit(instructions);
+    let priority = (u128::from(price) * u128::from(units)).div_ceil(1_000_000);
+    Fee {
+        base: LAMPORTS_PER_SIGNATURE * (signatures + precompiled),
+        priority: u64::try_from(priority).unwrap_or(u64::MAX),
+    }
+}
+
+/// The compute units that a transaction may use: what it asks for, else 200,000 for each call of a program, 3,000
+/// for each of a builtin.
+pub(crate) fn unit_limit<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])> + Clone) -> u64 {
+    let asked = budget(instructions.clone()).and_then(|budget| budget.limit);
+    asked
+        .map_or_else(
+            || {
+                let is_builtin = |program| address::BUILTINS.iter().any(|(builtin, _)| *builtin == program);
+                instructions
+                    .map(|(program, _)| if is_builtin(program) { 3_000 } else { 200_000 })
+                    .sum::<u64>()
+            },
+            u64::from,
+        )
+        .min(MAX_UNITS)
+}
+
+fn price<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])>) -> u64 {
+    budget(instructions).and_then(|budget| budget.price).unwrap_or(0)
+}
+
+#[derive(Default)]
+struct Budget {
+    limit: Option<u32>,
+    price: Option<u64>,
+}
+
+/// Reads the compute-budget instructions; `None` where one is malformed or there twice.
+fn budget<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])>) -> Option<Budget> {
+    let mut budget = Budget::default();
+    for (_, data) in instructions.filter(|(program, _)| *program == address::COMPUTE_BUDGET) {
+        let mut fields = Fields(data);
+        let repeated = match fields.u8()? {
+            1 | 4 => fields.u32().map(|_| false)?,
+            2 => budget.limit.replace(fields.u32()?).is_some(),
+            3 => budget.price.replace(fields.u64()?).is_some(),
+            _ => return None,
+        };
+        if repeated {
+            return None;
+        }
+    }
+    Some(budget)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(signatures: u64, instructions: &[(Pubkey, &[u8])], base: u64, priority: u64) {
+        assert_eq!(fee(signatures, instructions.iter().copied()), Fee { base, priority });
+    }
+
+    #[test]
+    fn fees() {
+        let limit: &[u8] = &[2, 0x20, 0x4e, 0, 0]; // 20,000 units
+        let price: &[u8] = &[3, 0x90, 0xd0, 3, 0, 0, 0, 0, 0]; // a quarter of a lamport
+        let budget = |data| (address::COMPUTE_BUDGET, data);
+        let (memo, system) = ((address::MEMO, &b"hi"[..]), (address::SYSTEM, &[2u8][..]));
+        check(1, &[system], 5_000, 0);
+        check(2, &[system, memo], 10_000, 0);
+        check(1, &[budget(limit), budget(price), memo], 5_000, 5_000);
+        check(1, &[budget(price), system], 5_000, 1_500); // 6,000 units by default
+        check(1, &[budget(price), memo], 5_000, 50_750);
+        check(1, &[budget(price), budget(price), memo], 5_000, 0);
+        check(1, &[budget(&[9][..]), budget(price), memo], 5_000, 0);
+        check(1, &[(address::ED25519, &[2, 0][..])], 15_000, 0);
+    }
+}

@@ -1,0 +1,171 @@
+//! The accounts with which a simulation begins, as if a node had started from a snapshot at its first slot.
+
+use bytes::Bytes;
+use slotfront_rpc::methods::{Pubkey, Slot};
+
+use super::Genesis;
+use super::accounts::{Account, Accounts, rent_exempt};
+use super::address;
+use super::cast::{Cast, Coin, Role, Validator};
+use super::fee::LAMPORTS_PER_SIGNATURE;
+use super::layout::{self, LookupTable, Nonce, Stake};
+use super::token::{ACCOUNT_LEN, FROZEN, Mint, TokenAccount};
+use super::vote::{TOWER, Tower, VoteState};
+use crate::draw::Draw;
+
+/// Entries of the slot hashes sysvar.
+pub(crate) const SLOT_HASHES: usize = 512;
+/// Length of the stake history sysvar, which stays empty here.
+const STAKE_HISTORY_LEN: usize = 16_392;
+/// How long ago the delinquent validator stopped voting, in slots; more than the 128 that make it delinquent.
+const SILENT_SLOTS: u64 = 3_000;
+
+/// Writes every account of `cast` at the first slot.
+pub(crate) fn write(accounts: &mut Accounts, cast: &Cast, genesis: &Genesis) {
+    let Genesis { seed, first_slot: slot, slots_per_epoch, .. } = *genesis;
+    let mut put = |key: Pubkey, account: Account| accounts.write(key, slot, account);
+    programs(&mut put, seed);
+    sysvars(&mut put, seed, slot, slots_per_epoch);
+    for (n, wallet) in (0..).zip(&cast.wallets) {
+        put(*wallet, Account::wallet(Draw::new(seed, "balance", n).range(50, 2_000) * 1_000_000_000));
+    }
+    put(cast.authority, Account::wallet(1_000_000_000));
+    for coin in &cast.coins {
+        tokens(&mut put, seed, coin, cast.authority);
+    }
+    let (frozen, owner) = cast.frozen_token;
+    let state = TokenAccount { state: FROZEN, ..TokenAccount::new(cast.coins[0].mint, owner, 0) };
+    put(frozen, Account::exempt(address::TOKEN, state.encode()));
+    put(cast.uninitialized_token, Account::exempt(address::TOKEN, vec![0; ACCOUNT_LEN]));
+    for validator in &cast.validators {
+        validators(&mut put, validator, genesis);
+    }
+    for (key, addresses) in &cast.tables {
+        let addresses = addresses.clone();
+        let table = LookupTable {
+            authority: cast.authority,
+            last_extended_slot: slot.saturating_sub(9_000),
+            addresses,
+        };
+        put(*key, Account::exempt(address::LOOKUP_TABLE, table.encode()));
+    }
+    let nonce = Nonce {
+        authority: cast.wallets[0],
+        blockhash: cast.nonce_blockhash,
+        lamports_per_signature: LAMPORTS_PER_SIGNATURE,
+    };
+    put(cast.nonce, Account::exempt(address::SYSTEM, nonce.encode()));
+}
+
+fn programs(put: &mut impl FnMut(Pubkey, Account), seed: u64) {
+    for (key, name) in address::BUILTINS {
+        let data = Bytes::from_static(name.as_bytes());
+        put(
+            key,
+            Account { lamports: 1, data, owner: address::NATIVE_LOADER, executable: true, rent_epoch: 0 },
+        );
+    }
+    let code = |n: u64| [&b"\x7fELF"[..], &Draw::new(seed, "code", n).bytes::<1_020>()].concat();
+    put(address::MEMO, Account { executable: true, ..Account::exempt(address::LOADER_2, code(0)) });
+    for (n, program) in [(1, address::TOKEN), (2, address::TOKEN_2022)] {
+        let data_key = Pubkey(Draw::new(seed, "program data", n).bytes());
+        let pointer = [&2u32.to_le_bytes()[..], &data_key.0].concat();
+        let loader = address::LOADER_UPGRADEABLE;
+        put(program, Account { executable: true, ..Account::exempt(loader, pointer) });
+        // Kind 3, deployed in slot 0, no upgrade authority (whose 32 bytes stay reserved), then the code.
+        let head = [&3u32.to_le_bytes()[..], &[0; 8 + 1 + 32]].concat();
+        put(data_key, Account::exempt(loader, [head, code(n)].concat()));
+    }
+}
+
+fn sysvars(put: &mut impl FnMut(Pubkey, Account), seed: u64, slot: Slot, slots_per_epoch: u64) {
+    let mut hashes = Bytes::new();
+    for old in slot.saturating_sub(SLOT_HASHES as u64)..slot {
+        let hash: [u8; 32] = Draw::new(seed, "old bank", old).bytes();
+        hashes = layout::prepend(&hashes, &[&old.to_le_bytes()[..], &hash].concat(), SLOT_HASHES);
+    }
+    let mut put = |key, data| put(key, sysvar(data));
+    put(address::RENT, layout::rent());
+    put(address::EPOCH_SCHEDULE, layout::epoch_schedule(slots_per_epoch));
+    put(address::STAKE_HISTORY, vec![0; STAKE_HISTORY_LEN].into());
+    put(address::SLOT_HASHES, hashes);
+}
+
+/// A sysvar account.
+pub(crate) fn sysvar(data: Bytes) -> Account {
+    Account { rent_epoch: 0, ..Account::exempt(address::SYSVAR_OWNER, data) }
+}
+
+fn tokens(put: &mut impl FnMut(Pubkey, Account), seed: u64, coin: &Coin, authority: Pubkey) {
+    let native = coin.mint == address::NATIVE_MINT;
+    let mut supply = 0;
+    for (n, (key, owner)) in (0..).zip(&coin.holders) {
+        let amount =
+            Draw::new(seed, "tokens", n + 1_000 * u64::from(coin.decimals)).range(1_000, 9_000_000_000);
+        supply += amount;
+        let account = TokenAccount {
+            delegate: (n == 1).then_some((authority, amount / 3)),
+            native_reserve: native.then_some(rent_exempt(ACCOUNT_LEN)),
+            immutable_owner: coin.program == address::TOKEN_2022,
+            ..TokenAccount::new(coin.mint, *owner, amount)
+        };
+        let mut account = Account::exempt(coin.program, account.encode());
+        account.lamports += if native { amount } else { 0 };
+        put(*key, account);
+    }
+    let authority = (!native).then_some(authority);
+    let freeze_authority = authority.filter(|_| coin.program == address::TOKEN);
+    let supply = if native { 0 } else { supply };
+    let mint = Mint { authority, supply, decimals: coin.decimals, freeze_authority };
+    put(coin.mint, Account::exempt(coin.program, mint.encode()));
+}
+
+fn validators(put: &mut impl FnMut(Pubkey, Account), validator: &Validator, genesis: &Genesis) {
+    let Genesis { first_slot: slot, slots_per_epoch, slot_ms, unix_time: now, .. } = *genesis;
+    let epoch = slot / slots_per_epoch;
+    let last_vote = match validator.role {
+        Role::Voting => slot.checked_sub(1),
+        Role::Delinquent => slot.checked_sub(SILENT_SLOTS),
+        Role::Unstaked => None,
+    };
+    // A full tower, where the chain is old enough to have one.
+    let tower = last_vote.filter(|last| *last > TOWER as u64).map_or_else(Tower::default, |last| Tower {
+        votes: (last - TOWER as u64 + 1..=last).collect(),
+        root: Some(last - TOWER as u64),
+    });
+    let (mut credits, mut before) = (vec![], 0);
+    for past in (epoch.saturating_sub(5)..epoch).filter(|_| validator.role != Role::Unstaked) {
+        let earned = slots_per_epoch * 15 + past % 7;
+        credits.push((past, before + earned, before));
+        before += earned;
+    }
+    let last_timestamp = tower.votes.back().map_or((0, 0), |last| {
+        let ago = (slot - last) * slot_ms / 1_000;
+        (*last, now - i64::try_from(ago).unwrap_or(0))
+    });
+    let vote_state = VoteState {
+        node: validator.identity,
+        withdrawer: validator.identity,
+        collector: validator.vote,
+        commission_bps: validator.commission_bps,
+        last_timestamp,
+        tower,
+        authorized: (epoch, validator.identity),
+        credits,
+    };
+    put(validator.vote, Account::exempt(address::VOTE, vote_state.encode()));
+    put(validator.identity, Account::wallet(400_000_000_000));
+    if validator.delegated > 0 {
+        let stake = Stake {
+            rent_exempt_reserve: rent_exempt(Stake::LEN),
+            authority: validator.identity,
+            voter: validator.vote,
+            delegated: validator.delegated,
+            activation_epoch: epoch.saturating_sub(30),
+            credits_observed: before,
+        };
+        let mut account = Account::exempt(address::STAKE, stake.encode());
+        account.lamports += validator.delegated;
+        put(validator.stake, account);
+    }
+}

@@ -1,0 +1,152 @@
+//! The instructions that simulated transactions are made of: how each is written into a message, and what it does.
+//!
+//! They stay typed inside a block, so that parsed answers and logs need no decoder. Answers in raw encodings come
+//! from the compiled bytes.
+
+use slotfront_rpc::methods::Pubkey;
+
+use super::address;
+use super::bank::Scratch;
+use super::message::AccountRef;
+use super::token::TokenAccount;
+use super::vote::{TowerSync, VoteState};
+
+/// One instruction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Instruction {
+    /// Moves lamports between system accounts. Accounts beyond the first two are ignored by the program, whatever
+    /// the message claims about them; `claims` is such a one, listed writable.
+    Transfer { from: Pubkey, to: Pubkey, lamports: u64, claims: Option<Pubkey> },
+    /// Moves tokens; `checked` names the mint and its decimals.
+    TokenTransfer {
+        program: Pubkey,
+        source: Pubkey,
+        destination: Pubkey,
+        authority: Pubkey,
+        amount: u64,
+        checked: Option<(Pubkey, u8)>,
+    },
+    /// Leaves a text in the ledger.
+    Memo { signer: Pubkey, text: String },
+    /// A validator's vote.
+    Vote { account: Pubkey, authority: Pubkey, sync: TowerSync, epoch: u64 },
+    /// Sets the transaction's compute unit limit.
+    UnitLimit(u32),
+    /// Sets the price of a compute unit, in millionths of a lamport.
+    UnitPrice(u64),
+}
+
+/// Why an instruction failed. Both are `Custom(1)` of their program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// A transfer of more lamports than there are.
+    Lamports { have: u64, need: u64 },
+    /// A transfer of more tokens than there are.
+    Tokens,
+}
+
+impl Instruction {
+    /// The program that it calls.
+    pub(crate) fn program(&self) -> Pubkey {
+        match self {
+            Self::Transfer { .. } => address::SYSTEM,
+            Self::TokenTransfer { program, .. } => *program,
+            Self::Memo { .. } => address::MEMO,
+            Self::Vote { .. } => address::VOTE,
+            Self::UnitLimit(_) | Self::UnitPrice(_) => address::COMPUTE_BUDGET,
+        }
+    }
+
+    /// Its accounts, in the program's order.
+    pub(crate) fn accounts(&self) -> Vec<AccountRef> {
+        let account = |key: &Pubkey, signer, writable| AccountRef { key: *key, signer, writable };
+        match self {
+            Self::Transfer { from, to, claims, .. } => {
+                let mut accounts = vec![account(from, true, true), account(to, false, true)];
+                accounts.extend(claims.iter().map(|key| account(key, false, true)));
+                accounts
+            }
+            Self::TokenTransfer { source, destination, authority, checked, .. } => {
+                let mut accounts = vec![account(source, false, true)];
+                accounts.extend(checked.iter().map(|(mint, _)| account(mint, false, false)));
+                accounts.extend([account(destination, false, true), account(authority, true, false)]);
+                accounts
+            }
+            Self::Memo { signer, .. } => vec![account(signer, true, false)],
+            Self::Vote { account: vote, authority, .. } => {
+                vec![account(vote, false, true), account(authority, true, false)]
+            }
+            Self::UnitLimit(_) | Self::UnitPrice(_) => vec![],
+        }
+    }
+
+    /// Its data, in the program's layout.
+    pub(crate) fn data(&self) -> Vec<u8> {
+        match self {
+            Self::Transfer { lamports, .. } => [&2u32.to_le_bytes()[..], &lamports.to_le_bytes()].concat(),
+            Self::TokenTransfer { amount, checked: None, .. } => [&[3][..], &amount.to_le_bytes()].concat(),
+            Self::TokenTransfer { amount, checked: Some((_, decimals)), .. } => {
+                [&[12][..], &amount.to_le_bytes(), &[*decimals]].concat()
+            }
+            Self::Memo { text, .. } => text.clone().into_bytes(),
+            Self::Vote { sync, .. } => sync.encode(),
+            Self::UnitLimit(limit) => [&[2][..], &limit.to_le_bytes()].concat(),
+            Self::UnitPrice(price) => [&[3][..], &price.to_le_bytes()].concat(),
+        }
+    }
+
+    /// The compute units that it takes. Those of builtins are a node's; those of other programs are typical.
+    pub(crate) fn units(&self) -> u64 {
+        match self {
+            Self::Transfer { .. } | Self::UnitLimit(_) | Self::UnitPrice(_) => 150,
+            Self::TokenTransfer { program, .. } if *program == address::TOKEN_2022 => 2_258,
+            Self::TokenTransfer { checked, .. } => {
+                if checked.is_some() {
+                    105
+                } else {
+                    76
+                }
+            }
+            Self::Memo { text, .. } => 14_000 + 340 * text.len() as u64,
+            Self::Vote { .. } => 2_100,
+        }
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// What a program's `Custom` error says. `scratch` may then be half changed; its owner drops it.
+    pub(crate) fn apply(&self, scratch: &mut Scratch<'_>) -> Result<(), Failure> {
+        match self {
+            Self::Transfer { from, to, lamports, .. } => {
+                let have = scratch.account(from).lamports;
+                let left = have.checked_sub(*lamports).ok_or(Failure::Lamports { have, need: *lamports })?;
+                scratch.account(from).lamports = left;
+                scratch.account(to).lamports += lamports;
+            }
+            Self::TokenTransfer { source, destination, amount, .. } => {
+                let read = |data: &[u8]| TokenAccount::decode(data).ok_or(Failure::Tokens);
+                let mut from = read(&scratch.account(source).data)?;
+                from.amount = from.amount.checked_sub(*amount).ok_or(Failure::Tokens)?;
+                scratch.account(source).data = from.encode();
+                let mut to = read(&scratch.account(destination).data)?;
+                to.amount = to.amount.checked_add(*amount).ok_or(Failure::Tokens)?;
+                scratch.account(destination).data = to.encode();
+                if to.native_reserve.is_some() {
+                    // Wrapped SOL: the lamports move too.
+                    scratch.account(source).lamports -= amount;
+                    scratch.account(destination).lamports += amount;
+                }
+            }
+            Self::Vote { account, sync, epoch, .. } => {
+                let account = scratch.account(account);
+                if let Some(mut state) = VoteState::decode(&account.data) {
+                    state.vote(sync.slot(), *epoch, sync.now);
+                    account.data = state.encode();
+                }
+            }
+            Self::Memo { .. } | Self::UnitLimit(_) | Self::UnitPrice(_) => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! Transaction messages, legacy and version 0: from instructions to the bytes that validators pass around.
+
+use std::collections::BTreeMap;
+
+use slotfront_rpc::methods::Pubkey;
+
+use super::instruction::Instruction;
+
+/// An account as an instruction names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AccountRef {
+    pub(crate) key: Pubkey,
+    pub(crate) signer: bool,
+    pub(crate) writable: bool,
+}
+
+/// An instruction as a message carries it: indexes into the account keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Compiled {
+    pub(crate) program: u8,
+    pub(crate) accounts: Vec<u8>,
+    pub(crate) data: Vec<u8>,
+}
+
+/// What a version 0 message takes from one lookup table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lookup {
+    pub(crate) table: Pubkey,
+    pub(crate) writable: Vec<u8>,
+    pub(crate) readonly: Vec<u8>,
+}
+
+/// The accounts that lookup tables added to a message, in the order in which its instructions count them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Loaded {
+    pub(crate) writable: Vec<Pubkey>,
+    pub(crate) readonly: Vec<Pubkey>,
+}
+
+/// A message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Message {
+    /// Whether it is of version 0; legacy otherwise.
+    pub(crate) v0: bool,
+    /// Signers, of them readonly, and readonly accounts among those that do not sign.
+    pub(crate) header: [u8; 3],
+    pub(crate) keys: Vec<Pubkey>,
+    pub(crate) blockhash: [u8; 32],
+    pub(crate) instructions: Vec<Compiled>,
+    pub(crate) lookups: Vec<Lookup>,
+}
+
+/// A lookup table that a version 0 message may use: its address and what it lists.
+pub(crate) type Table<'a> = (&'a Pubkey, &'a [Pubkey]);
+
+impl Message {
+    /// Compiles `instructions`, paid for by `payer`, the way clients do: the payer first, then writable signers,
+    /// readonly signers, writable and readonly others, each group by address. With a table, version 0, in which
+    /// whatever neither signs nor is called comes from the table if it lists it.
+    pub(crate) fn compile(
+        payer: Pubkey,
+        instructions: &[Instruction],
+        table: Option<Table<'_>>,
+        blockhash: [u8; 32],
+    ) -> (Self, Loaded) {
+        let mut roles: BTreeMap<Pubkey, (bool, bool)> = BTreeMap::new();
+        for account in instructions.iter().flat_map(Instruction::accounts) {
+            let role = roles.entry(account.key).or_default();
+            *role = (role.0 | account.signer, role.1 | account.writable);
+        }
+        let programs: Vec<Pubkey> = instructions.iter().map(Instruction::program).collect();
+        for program in &programs {
+            roles.entry(*program).or_default();
+        }
+        roles.remove(&payer);
+
+        let mut loaded = Loaded::default();
+        let mut lookups = Vec::new();
+        if let Some((key, addresses)) = table {
+            let mut lookup = Lookup { table: *key, writable: vec![], readonly: vec![] };
+            for (index, address) in (0..=u8::MAX).zip(addresses) {
+                match roles.get(address) {
+                    Some((false, writable)) if !programs.contains(address) => {
+                        let (indexes, keys) = if *writable {
+                            (&mut lookup.writable, &mut loaded.writable)
+                        } else {
+                            (&mut lookup.readonly, &mut loaded.readonly)
+                        };
+                        indexes.push(index);
+                        keys.push(*address);
+                        roles.remove(address);
+                    }
+                    _ => {}
+                }
+            }
+            // A lookup of nothing would make the message invalid.
+            if !(lookup.writable.is_empty() && lookup.readonly.is_empty()) {
+                lookups.push(lookup);
+            }
+        }
+
+        let group = |signer, writable| {
+            roles.iter().filter(move |(_, role)| **role == (signer, writable)).map(|(key, _)| *key)
+        };
+        let count = |signer, writable| u8::try_from(group(signer, writable).count()).unwrap_or(u8::MAX);
+        let header = [1 + count(true, true) + count(true, false), count(true, false), count(false, false)];
+        let keys: Vec<Pubkey> = std::iter::once(payer)
+            .chain(
+                [(true, true), (true, false), (false, true), (false, false)]
+                    .into_iter()
+                    .flat_map(|(s, w)| group(s, w)),
+            )
+            .collect();
+
+        let all: Vec<Pubkey> = keys.iter().chain(&loaded.writable).chain(&loaded.readonly).copied().collect();
+        let index = |key: &Pubkey| {
+            let at = all.iter().position(|other| other == key);
+            at.and_then(|at| u8::try_from(at).ok())
+                .expect("every account was collected above, and they are few")
+        };
+        let instructions = instructions
+            .iter()
+            .map(|instruction| Compiled {
+                program: index(&instruction.program()),
+                accounts: instruction.accounts().iter().map(|account| index(&account.key)).collect(),
+                data: instruction.data(),
+            })
+            .collect();
+        (Self { v0: table.is_some(), header, keys, blockhash, instructions, lookups }, loaded)
+    }
+
+    /// How many signatures it needs.
+    pub(crate) fn signatures(&self) -> u8 {
+        self.header[0]
+    }
+
+    /// Whether the account key at `index` (not a looked-up one) signs.
+    pub(crate) fn is_signer(&self, index: usize) -> bool {
+        index < usize::from(self.header[0])
+    }
+
+    /// Whether the header gives write access to the account key at `index` (not a looked-up one).
+    pub(crate) fn is_writable(&self, index: usize) -> bool {
+        let [signers, readonly_signers, readonly_others] = self.header.map(usize::from);
+        if index < signers {
+            index < signers - readonly_signers
+        } else {
+            index < self.keys.len() - readonly_others
+        }
+    }
+
+    /// The message as it is signed.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256);
+        if self.v0 {
+            out.push(0x80);
+        }
+        out.extend(self.header);
+        put_len(&mut out, self.keys.len());
+        out.extend(self.keys.iter().flat_map(|key| key.0));
+        out.extend(self.blockhash);
+        put_len(&mut out, self.instructions.len());
+        for instruction in &self.instructions {
+            out.push(instruction.program);
+            put_bytes(&mut out, &instruction.accounts);
+            put_bytes(&mut out, &instruction.data);
+        }
+        if self.v0 {
+            put_len(&mut out, self.lookups.len());
+            for lookup in &self.lookups {
+                out.extend(lookup.table.0);
+                put_bytes(&mut out, &lookup.writable);
+                put_bytes(&mut out, &lookup.readonly);
+            }
+        }
+        out
+    }
+}
+
+/// A transaction as validators pass it around: signatures, then the message.
+pub(crate) fn encode_transaction(signatures: &[[u8; 64]], message: &Message) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    put_len(&mut out, signatures.len());
+    out.extend(signatures.iter().flatten());
+    out.extend(message.encode());
+    out
+}
+
+/// Solana's short length: seven bits a byte, at most 16 bits.
+fn put_len(out: &mut Vec<u8>, len: usize) {
+    let mut rest = len;
+    while rest >= 0x80 {
+        out.push(rest.to_le_bytes()[0] | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest.to_le_bytes()[0]);
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_len(out, bytes.len());
+    out.extend(bytes);
+}

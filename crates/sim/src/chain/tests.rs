@@ -1,0 +1,195 @@
+//! The chain's own laws: determinism, commitments, and books that balance.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::chain::block::RewardKind;
+use crate::chain::layout::Clock;
+use crate::chain::token::TokenAccount;
+
+fn genesis(seed: u64) -> Genesis {
+    Genesis {
+        seed,
+        nodes: 3,
+        first_slot: 6_400 - 60,
+        slots_per_epoch: 64,
+        slot_ms: 400,
+        skipped_per_mille: 45,
+        retained_slots: 2_000,
+        unix_time: 1_790_000_000,
+    }
+}
+
+fn chain(seed: u64, slots: u64) -> Chain {
+    let mut chain = Chain::new(genesis(seed));
+    (0..slots).for_each(|_| chain.step());
+    chain
+}
+
+/// Everything that exists at `slot`: lamports by address.
+fn balances(chain: &Chain, slot: Slot) -> BTreeMap<Pubkey, u64> {
+    chain.accounts.all_at(slot).map(|(key, account)| (*key, account.lamports)).collect()
+}
+
+#[test]
+fn equal_seeds_make_equal_chains() {
+    let (a, b, other) = (chain(7, 120), chain(7, 120), chain(8, 120));
+    assert_eq!(format!("{:?}", a.blocks), format!("{:?}", b.blocks));
+    assert_ne!(a.tip_at(a.slot()).hash, other.tip_at(other.slot()).hash);
+    let all =
+        |chain: &Chain| chain.accounts.all_at(chain.slot).map(|(k, a)| (*k, a.clone())).collect::<Vec<_>>();
+    assert_eq!(all(&a), all(&b));
+}
+
+#[test]
+fn commitments_trail_at_their_distances_and_never_go_back() {
+    let mut chain = chain(1, 60);
+    let (mut skipped, mut before) = (0, (0, 0, 0));
+    for _ in 0..250 {
+        chain.step();
+        let tip = chain.tip_at(chain.slot());
+        skipped += u64::from(tip.slot != chain.slot());
+        let depth = |slot| chain.blocks_back_from(tip.slot).position(|block| block.slot == slot);
+        assert!(matches!(depth(tip.confirmed), Some(1..=4)), "confirmed {:?} back", depth(tip.confirmed));
+        assert_eq!(depth(tip.finalized), Some(FINAL_DEPTH));
+        let now = (tip.slot, tip.confirmed, tip.finalized);
+        assert!(before.0 <= now.0 && before.1 <= now.1 && before.2 <= now.2);
+        before = now;
+    }
+    assert!((3..=30).contains(&skipped), "{skipped} of 250 slots skipped");
+}
+
+#[test]
+fn blocks_link_up_and_heights_count_blocks() {
+    let chain = chain(2, 100);
+    for (parent, block) in chain.blocks.iter().zip(chain.blocks.iter().skip(1)) {
+        assert_eq!(block.parent_slot, parent.slot);
+        assert_eq!(block.previous_hash, parent.hash);
+        assert_eq!(block.height, parent.height + 1);
+        assert!(block.time >= parent.time);
+    }
+}
+
+/// Replays what blocks say, transaction by transaction and reward by reward, and compares with the accounts.
+#[test]
+fn balances_follow_from_blocks() {
+    let chain = chain(3, 140);
+    let first = chain.first_block().slot;
+    let mut ledger = balances(&chain, first);
+    let mut failed = 0;
+    for block in chain.blocks.iter().skip(1) {
+        // An epoch's rewards are paid before the block's transactions, its fees after them.
+        let (fees, epoch): (Vec<_>, Vec<_>) = block.rewards.iter().partition(|r| r.kind == RewardKind::Fee);
+        let pay = |ledger: &mut BTreeMap<Pubkey, u64>, rewards: &[&block::Reward]| {
+            for reward in rewards {
+                let balance = ledger.entry(reward.pubkey).or_default();
+                *balance += reward.lamports;
+                assert_eq!(*balance, reward.post_balance);
+            }
+        };
+        pay(&mut ledger, &epoch);
+        for transaction in &block.transactions {
+            let [before, after] = &transaction.balances;
+            for ((key, before), after) in transaction.accounts().zip(before).zip(after) {
+                assert_eq!(ledger.get(key).copied().unwrap_or(0), *before, "{key} in {}", block.slot);
+                ledger.insert(*key, *after);
+            }
+            let paid = before.iter().sum::<u64>() - after.iter().sum::<u64>();
+            assert_eq!(paid, transaction.fee.total());
+            failed += u64::from(transaction.failure.is_some());
+        }
+        pay(&mut ledger, &fees);
+        ledger.retain(|_, lamports| *lamports > 0);
+        let state = balances(&chain, block.slot);
+        let wrong: Vec<_> =
+            state.iter().filter(|(key, lamports)| ledger.get(key) != Some(lamports)).collect();
+        assert!(wrong.is_empty() && ledger.len() == state.len(), "after {}: {wrong:?}", block.slot);
+    }
+    assert!(failed > 10, "only {failed} transactions failed");
+}
+
+#[test]
+fn lamports_are_burned_and_minted_only_as_rewards_and_fees_say() {
+    let chain = chain(4, 140);
+    // Sysvars gain the lamports for their own growth from nowhere, so they stay out of the sum.
+    let total = |slot| {
+        let all = chain.accounts.all_at(slot).filter(|(_, account)| account.owner != address::SYSVAR_OWNER);
+        all.map(|(_, account)| u128::from(account.lamports)).sum::<u128>()
+    };
+    let first = chain.first_block().slot;
+    let (mut expected, mut kinds) = (total(first), BTreeMap::<&str, u64>::new());
+    for block in chain.blocks.iter().skip(1) {
+        let fees: u64 = block.transactions.iter().map(|t| t.fee.total()).sum();
+        let rewards: u64 = block.rewards.iter().map(|reward| reward.lamports).sum();
+        expected = expected + u128::from(rewards) - u128::from(fees);
+        assert_eq!(total(block.slot), expected, "after {}", block.slot);
+        block.rewards.iter().for_each(|reward| *kinds.entry(reward.kind.as_str()).or_default() += 1);
+        let leader = block.rewards.iter().find(|reward| reward.kind == RewardKind::Fee);
+        let burned = fees - leader.map_or(0, |reward| reward.lamports);
+        assert_eq!(burned, block.transactions.iter().map(|t| t.fee.base / 2).sum::<u64>());
+    }
+    assert_eq!(kinds.keys().copied().collect::<Vec<_>>(), ["Fee", "Staking", "Voting"]);
+}
+
+#[test]
+fn token_balances_follow_from_blocks_and_supplies_stay() {
+    let chain = chain(5, 140);
+    let mut moved = 0;
+    for block in chain.blocks.iter().skip(1) {
+        for transaction in &block.transactions {
+            let [before, after] = &transaction.tokens;
+            let sum =
+                |balances: &[bank::TokenBalance]| balances.iter().map(|b| u128::from(b.amount)).sum::<u128>();
+            assert_eq!(sum(before), sum(after));
+            moved += u64::from(before != after);
+        }
+        let last = block.transactions.iter().flat_map(|t| t.tokens[1].iter().map(move |b| (t, b)));
+        let last: BTreeMap<Pubkey, u64> =
+            last.map(|(t, b)| (*t.accounts().nth(b.index).unwrap(), b.amount)).collect();
+        for (key, amount) in last {
+            let account = chain.account(&key, block.slot).unwrap();
+            assert_eq!(TokenAccount::decode(&account.data).unwrap().amount, amount);
+        }
+    }
+    assert!(moved > 100, "only {moved} transactions moved tokens");
+}
+
+#[test]
+fn sysvars_tell_the_slot_and_the_hashes_of_their_block() {
+    let chain = chain(6, 80);
+    for block in chain.blocks.iter().skip(1) {
+        let data = |key| &chain.account(&key, block.slot).unwrap().data;
+        let clock = Clock::decode(data(address::CLOCK)).unwrap();
+        assert_eq!((clock.slot, clock.now, clock.epoch), (block.slot, block.time, block.slot / 64));
+        assert_eq!(data(address::SLOT_HASHES)[8..16], block.parent_slot.to_le_bytes());
+        assert_eq!(data(address::SLOT_HASHES).len(), 20_488);
+        assert_eq!(data(address::RECENT_BLOCKHASHES)[8..40], block.hash);
+    }
+}
+
+#[test]
+fn an_epoch_opens_with_voting_rewards_and_then_pays_stakes() {
+    let chain = chain(9, 200);
+    let opening: Vec<_> = chain.blocks.iter().filter(|block| block.reward_partitions.is_some()).collect();
+    assert!(opening.len() >= 3);
+    for block in opening {
+        assert!(chain.epoch(block.slot) > chain.epoch(block.parent_slot));
+        let voting = block.rewards.iter().filter(|reward| reward.kind == RewardKind::Voting).count();
+        assert_eq!(voting, chain.cast.voting().count());
+        let next = chain.blocks.iter().find(|next| next.parent_slot == block.slot).unwrap();
+        let staking = next.rewards.iter().filter(|reward| reward.kind == RewardKind::Staking).count();
+        assert_eq!(staking, voting);
+    }
+}
+
+#[test]
+fn old_blocks_and_states_are_dropped() {
+    let mut chain = Chain::new(Genesis { retained_slots: 400, ..genesis(10) });
+    (0..800).for_each(|_| chain.step());
+    assert!(chain.blocks.len() < 450, "{} blocks", chain.blocks.len());
+    assert!(chain.first_block().slot + 440 > chain.slot());
+    let versions =
+        |key: &Pubkey| (0..STATE_SLOTS).filter(|n| chain.account(key, chain.slot() - n).is_some()).count();
+    assert_eq!(versions(&address::CLOCK) as u64, STATE_SLOTS);
+    assert!(chain.account(&address::CLOCK, chain.slot() - STATE_SLOTS - 100).is_none());
+}

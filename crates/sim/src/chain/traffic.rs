@@ -1,0 +1,101 @@
+//! What users do in a slot: which transactions a block holds besides votes.
+
+use slotfront_rpc::methods::Pubkey;
+
+use super::address;
+use super::bank::{Bank, Draft};
+use super::cast::{Cast, Coin};
+use super::instruction::Instruction;
+use super::token::TokenAccount;
+use crate::draw::Draw;
+
+/// Lamports that open a pocket: a little over what makes an empty account live.
+const POCKET_LAMPORTS: u64 = 900_000;
+/// A sum that nobody has.
+const TOO_MUCH: u64 = 1_000_000_000_000_000_000;
+
+/// What somebody does now, given the state so far.
+pub(crate) fn draft(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
+    let payer = *draw.pick(&cast.wallets);
+    let plain = |instructions| Draft { payer, instructions, table: None };
+    match draw.below(100) {
+        0..=33 => plain(vec![transfer(cast, bank, payer, draw)]),
+        34..=62 => tokens(cast, bank, draw),
+        63..=72 => through_table(cast, bank, payer, draw),
+        73..=81 => plain(vec![memo(payer, draw)]),
+        82..=88 => pocket(cast, bank, payer, draw),
+        89..=94 => {
+            let to = *draw.pick(&cast.wallets);
+            plain(vec![Instruction::Transfer { from: payer, to, lamports: TOO_MUCH, claims: None }])
+        }
+        // The system program ignores the third account, and no transaction may write a sysvar.
+        _ => {
+            let (to, claims) = (*draw.pick(&cast.wallets), Some(address::CLOCK));
+            plain(vec![Instruction::Transfer { from: payer, to, lamports: draw.range(1, 9_000), claims }])
+        }
+    }
+}
+
+fn transfer(cast: &Cast, bank: &Bank<'_>, from: Pubkey, draw: &mut Draw) -> Instruction {
+    let to = *draw.pick(&cast.wallets);
+    Instruction::Transfer { from, to, lamports: draw.range(1, bank.lamports(&from) / 50), claims: None }
+}
+
+fn memo(signer: Pubkey, draw: &mut Draw) -> Instruction {
+    let subject = draw.pick(&["thanks", "lunch", "rent", "order", "for you", "gm", "\u{2600} holiday"]);
+    Instruction::Memo { signer, text: format!("{subject} {}", draw.below(10_000)) }
+}
+
+/// Tokens from one holder to another, paid by the sender: mostly checked, some in a hurry, some too many.
+fn tokens(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
+    let coin: &Coin = draw.pick(&cast.coins);
+    let (source, payer) = *draw.pick(&coin.holders);
+    let (destination, _) = *draw.pick(&coin.holders);
+    let held = bank.account(&source).and_then(|account| TokenAccount::decode(&account.data));
+    let held = held.map_or(0, |account| account.amount);
+    let native = coin.mint == address::NATIVE_MINT;
+    let amount = if draw.chance(60) { held + 1 } else { draw.below(held / 40 + 1) };
+    let token = Instruction::TokenTransfer {
+        program: coin.program,
+        source,
+        destination,
+        authority: payer,
+        amount,
+        checked: (native || !draw.chance(200)).then_some((coin.mint, coin.decimals)),
+    };
+    let mut instructions = vec![token];
+    if draw.chance(300) {
+        let price = draw.range(1, 40) * 10_000;
+        instructions.splice(0..0, [Instruction::UnitLimit(20_000), Instruction::UnitPrice(price)]);
+    }
+    Draft { payer, instructions, table: None }
+}
+
+/// Lamports to several wallets at once, whose addresses come from a lookup table.
+fn through_table(cast: &Cast, bank: &Bank<'_>, payer: Pubkey, draw: &mut Draw) -> Draft {
+    let table = usize::from(draw.chance(500));
+    let listed: Vec<Pubkey> = cast.tables[table]
+        .1
+        .iter()
+        .filter(|key| cast.wallets.contains(key) && **key != payer)
+        .copied()
+        .collect();
+    let lamports = draw.range(1, bank.lamports(&payer) / 500);
+    let transfers = draw.range(2, 5);
+    let mut instructions: Vec<Instruction> = (0..transfers)
+        .map(|_| Instruction::Transfer { from: payer, to: *draw.pick(&listed), lamports, claims: None })
+        .collect();
+    instructions.push(memo(payer, draw));
+    Draft { payer, instructions, table: Some(table) }
+}
+
+/// Opens an account that does not exist, or empties and thereby closes it.
+fn pocket(cast: &Cast, bank: &Bank<'_>, payer: Pubkey, draw: &mut Draw) -> Draft {
+    let pocket = *draw.pick(&cast.pockets);
+    let (from, to, lamports) = match bank.lamports(&pocket) {
+        0 => (payer, pocket, POCKET_LAMPORTS + draw.below(1_000)),
+        all => (pocket, payer, all),
+    };
+    let instructions = vec![Instruction::Transfer { from, to, lamports, claims: None }];
+    Draft { payer, instructions, table: None }
+}

@@ -1,0 +1,94 @@
+//! Calls worth trying: what exists in the cluster, by what it is.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use slotfront_rpc::methods::{Pubkey, Slot};
+
+use super::chain::Chain;
+use super::chain::cast::Role;
+use super::chain::instruction::Instruction;
+use super::chain::message::Message;
+
+/// Addresses, slots and messages that make good calls. The addresses stay; slots and messages age.
+#[derive(Debug, Clone)]
+pub struct Examples {
+    /// System accounts that hold lamports and pay for transactions.
+    pub wallets: Vec<Pubkey>,
+    /// Token accounts of 6 decimals that are often written.
+    pub token_accounts: Vec<Pubkey>,
+    /// One mint for each kind: 6, 8, 0 and 20 decimals, Token-2022 with 2, wrapped SOL with 9.
+    pub mints: Vec<Pubkey>,
+    /// A token account of each of those mints.
+    pub token_account_of_mint: Vec<Pubkey>,
+    /// Vote accounts of validators that vote.
+    pub vote_accounts: Vec<Pubkey>,
+    /// The vote account of a staked validator that fell silent.
+    pub delinquent_vote_account: Pubkey,
+    /// The vote account of a validator that nobody stakes to.
+    pub unstaked_vote_account: Pubkey,
+    /// Stake accounts.
+    pub stake_accounts: Vec<Pubkey>,
+    /// Address lookup tables.
+    pub lookup_tables: Vec<Pubkey>,
+    /// A nonce account.
+    pub nonce_account: Pubkey,
+    /// A token account that is frozen.
+    pub frozen_token_account: Pubkey,
+    /// An account of the token program that is all zeros.
+    pub uninitialized_token_account: Pubkey,
+    /// Accounts that are opened and closed again and again.
+    pub passing_accounts: Vec<Pubkey>,
+    /// The newest finalized slot whose block holds a version 0 transaction.
+    pub block_with_v0: Slot,
+    /// The newest finalized slot whose block, of at least one transaction, is all legacy.
+    pub legacy_block: Option<Slot>,
+    /// The newest finalized slot without a block.
+    pub skipped_slot: Option<Slot>,
+    /// A transfer with a finalized blockhash, in base64.
+    pub fee_message: String,
+    /// The same through a lookup table, version 0.
+    pub fee_message_v0: String,
+    /// The same with the newest blockhash, which only processed knows yet.
+    pub fee_message_processed: String,
+}
+
+/// The examples of now.
+pub(super) fn examples(chain: &Chain) -> Examples {
+    let cast = &chain.cast;
+    let tip = chain.tip_at(chain.slot());
+    let mut finalized = chain.blocks_back_from(tip.finalized);
+    let has_v0 = |block: &super::chain::block::Block| block.transactions.iter().any(|t| t.message.v0);
+    let legacy = chain.blocks_back_from(tip.finalized).find(|b| !b.transactions.is_empty() && !has_v0(b));
+    let oldest = chain.first_block().slot;
+    let of = |role| cast.validators.iter().find(move |validator| validator.role == role).map(|v| v.vote);
+    let message = |hash, table: Option<usize>| {
+        let from = cast.wallets[0];
+        let listed = cast.tables[0].1.iter().find(|key| **key != from && cast.wallets.contains(key));
+        let to = listed.copied().unwrap_or(cast.wallets[1]);
+        let transfer = Instruction::Transfer { from, to, lamports: 1, claims: None };
+        let table = table.map(|n| (&cast.tables[n].0, &cast.tables[n].1[..]));
+        BASE64.encode(Message::compile(from, &[transfer], table, hash).0.encode())
+    };
+    let final_hash = chain.tip_at(tip.finalized).hash;
+    Examples {
+        wallets: cast.wallets.clone(),
+        token_accounts: cast.coins[0].holders.iter().map(|(token, _)| *token).collect(),
+        mints: cast.coins.iter().map(|coin| coin.mint).collect(),
+        token_account_of_mint: cast.coins.iter().map(|coin| coin.holders[0].0).collect(),
+        vote_accounts: cast.voting().map(|validator| validator.vote).collect(),
+        delinquent_vote_account: of(Role::Delinquent).unwrap_or(cast.authority),
+        unstaked_vote_account: of(Role::Unstaked).unwrap_or(cast.authority),
+        stake_accounts: cast.voting().map(|validator| validator.stake).collect(),
+        lookup_tables: cast.tables.iter().map(|(table, _)| *table).collect(),
+        nonce_account: cast.nonce,
+        frozen_token_account: cast.frozen_token.0,
+        uninitialized_token_account: cast.uninitialized_token,
+        passing_accounts: cast.pockets.clone(),
+        block_with_v0: finalized.find(|block| has_v0(block)).map_or(tip.finalized, |block| block.slot),
+        legacy_block: legacy.map(|block| block.slot),
+        skipped_slot: (oldest..tip.finalized).rev().find(|slot| chain.block(*slot).is_none()),
+        fee_message: message(final_hash, None),
+        fee_message_v0: message(final_hash, Some(0)),
+        fee_message_processed: message(tip.hash, None),
+    }
+}

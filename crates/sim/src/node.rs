@@ -1,0 +1,300 @@
+//! One simulated node: its own view of the chain, its faults, and a count of what it was asked.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use bytes::Bytes;
+use slotfront_rpc::jsonrpc::envelope::{self, Element, EnvelopeError, Request};
+use slotfront_rpc::jsonrpc::{Call, Id, reply};
+use slotfront_rpc::methods::{Commitment, Slot};
+
+use super::answer::{self, PROBES, Refusal, View};
+use super::chain::{Chain, STATE_SLOTS};
+use super::fault::{Fault, Faults, Hold, Holds};
+
+/// The deepest lag, in slots: state is kept for this, and for the distance to finalized below it.
+pub const MAX_LAG: u64 = STATE_SLOTS - 128;
+/// The methods that a Firedancer node does.
+const FIREDANCER: [&str; 10] = [
+    "getAccountInfo",
+    "getMultipleAccounts",
+    "getClusterNodes",
+    "getSlot",
+    "getHealth",
+    "getVersion",
+    "getGenesisHash",
+    "getEpochInfo",
+    "getBlockHeight",
+    "getLatestBlockhash",
+];
+/// Different method names that are counted apart: callers can make up names without end.
+const COUNTED_NAMES: usize = 64;
+
+/// One simulated node.
+pub struct Node {
+    index: usize,
+    chain: Arc<RwLock<Chain>>,
+    /// Where each node of the cluster listens, once it does.
+    addresses: Arc<[OnceLock<SocketAddr>]>,
+    lag: AtomicU64,
+    first_available: AtomicU64,
+    healthy: AtomicBool,
+    full_api: AtomicBool,
+    history: AtomicBool,
+    reads_ahead: AtomicBool,
+    firedancer: AtomicBool,
+    pub(crate) faults: Faults,
+    pub(crate) holds: Holds,
+    calls: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Node {
+    pub(crate) fn new(
+        index: usize,
+        chain: Arc<RwLock<Chain>>,
+        addresses: Arc<[OnceLock<SocketAddr>]>,
+    ) -> Self {
+        Self {
+            index,
+            chain,
+            addresses,
+            lag: AtomicU64::new(0),
+            first_available: AtomicU64::new(0),
+            healthy: AtomicBool::new(true),
+            full_api: AtomicBool::new(true),
+            history: AtomicBool::new(true),
+            reads_ahead: AtomicBool::new(false),
+            firedancer: AtomicBool::new(false),
+            faults: Faults::default(),
+            holds: Holds::default(),
+            calls: Mutex::default(),
+        }
+    }
+
+    /// Position in the cluster, from 0.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Where it listens; `None` before the cluster is served.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.addresses.get(self.index).and_then(|address| address.get().copied())
+    }
+
+    /// Notes where it listens; the first time counts.
+    pub(crate) fn listens_at(&self, address: SocketAddr) {
+        if let Some(slot) = self.addresses.get(self.index) {
+            slot.get_or_init(|| address);
+        }
+    }
+
+    pub(crate) fn peers(&self) -> &[OnceLock<SocketAddr>] {
+        &self.addresses
+    }
+
+    /// Keeps the node this many slots behind the cluster, at most [`MAX_LAG`]; from 128 on it calls itself unhealthy.
+    pub fn set_lag(&self, slots: u64) {
+        self.lag.store(slots.min(MAX_LAG), Ordering::Relaxed);
+    }
+
+    /// Forgets the node's blocks before `slot`, as a smaller ledger would.
+    pub fn prune_below(&self, slot: Slot) {
+        self.first_available.store(slot, Ordering::Relaxed);
+    }
+
+    pub(crate) fn first_available(&self) -> Slot {
+        self.first_available.load(Ordering::Relaxed)
+    }
+
+    /// What getHealth says, as long as the node is not far behind.
+    pub fn set_healthy(&self, healthy: bool) {
+        self.healthy.store(healthy, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
+    }
+
+    /// Without the full API, getVoteAccounts is the only one of the eight methods that exists.
+    pub fn set_full_api(&self, on: bool) {
+        self.full_api.store(on, Ordering::Relaxed);
+    }
+
+    pub(crate) fn full_api(&self) -> bool {
+        self.full_api.load(Ordering::Relaxed)
+    }
+
+    /// Without transaction history, getBlock answers -32011.
+    pub fn set_history(&self, on: bool) {
+        self.history.store(on, Ordering::Relaxed);
+    }
+
+    pub(crate) fn keeps_history(&self) -> bool {
+        self.history.load(Ordering::Relaxed)
+    }
+
+    /// At finalized, reads every other account of a list, and single ones, at the slot after the one that the answer
+    /// names, as Agave 4.0 may for a moment (agave#4807).
+    pub fn set_reads_ahead(&self, on: bool) {
+        self.reads_ahead.store(on, Ordering::Relaxed);
+    }
+
+    /// Makes the node do what a Firedancer node does: some methods, and HTTP 501 with an empty body for all others.
+    pub fn set_firedancer(&self, on: bool) {
+        self.firedancer.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether the node does all of `methods`.
+    pub(crate) fn implements(&self, methods: &[String]) -> bool {
+        !self.firedancer.load(Ordering::Relaxed)
+            || methods.iter().all(|method| FIREDANCER.contains(&method.as_str()))
+    }
+
+    /// The slot at which the account at `position` of an answer is read.
+    pub(crate) fn reads_at(&self, slot: Slot, commitment: Commitment, position: usize) -> Slot {
+        let ahead = commitment == Commitment::Finalized
+            && position.is_multiple_of(2)
+            && self.reads_ahead.load(Ordering::Relaxed);
+        slot + u64::from(ahead)
+    }
+
+    /// Adds a fault for every request, until it is cleared.
+    pub fn fault(&self, fault: Fault) {
+        self.faults.plan(None, fault, None);
+    }
+
+    /// Adds a fault for requests with this method, so many times; for ever if `times` is `None`. Faults happen in the
+    /// order in which they were added.
+    pub fn fault_on(&self, method: &str, fault: Fault, times: Option<usize>) {
+        self.faults.plan(Some(method), fault, times);
+    }
+
+    /// Removes all faults.
+    pub fn clear_faults(&self) {
+        self.faults.clear();
+    }
+
+    /// Holds replies to this method until the hold is released or dropped. Faults come after it.
+    pub fn hold(&self, method: &str) -> Hold {
+        self.holds.hold(method)
+    }
+
+    /// How often this method was called over HTTP, batches counted by call.
+    pub fn calls(&self, method: &str) -> u64 {
+        self.counts().get(method).copied().unwrap_or(0)
+    }
+
+    /// How many calls came over HTTP.
+    pub fn calls_total(&self) -> u64 {
+        self.counts().values().sum()
+    }
+
+    /// How many calls came over HTTP, without those methods that only health probes ask.
+    pub fn calls_without_probes(&self) -> u64 {
+        self.counts().iter().filter(|(method, _)| !PROBES.contains(&method.as_str())).map(|(_, n)| n).sum()
+    }
+
+    fn counts(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, u64>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count(&self, methods: &[String]) {
+        let mut counts = self.counts();
+        for method in methods {
+            let known = counts.len() < COUNTED_NAMES || counts.contains_key(method);
+            *counts.entry(if known { method.clone() } else { "other".to_owned() }).or_default() += 1;
+        }
+    }
+
+    /// The slot that this node is at.
+    pub fn slot(&self, commitment: Commitment) -> Slot {
+        self.view(|view| view.slot(commitment))
+    }
+
+    /// Reads the chain as this node sees it.
+    pub(crate) fn view<T>(&self, read: impl FnOnce(&View<'_>) -> T) -> T {
+        let chain = self.chain.read().unwrap_or_else(PoisonError::into_inner);
+        let tip = Arc::clone(chain.tip_at(chain.slot().saturating_sub(self.lag.load(Ordering::Relaxed))));
+        read(&View { chain: &chain, node: self, tip })
+    }
+
+    /// Answers a body in place: no HTTP, no holds, no faults, no counting. Empty where nothing is to be answered.
+    pub fn answer(&self, body: &[u8]) -> Vec<u8> {
+        self.reply(&envelope::parse(&Bytes::copy_from_slice(body)), None)
+    }
+
+    /// Answers a parsed body; a fault of the kind that spoils answers spoils each of them.
+    pub(crate) fn reply(&self, request: &Request, fault: Option<&Fault>) -> Vec<u8> {
+        let mut out = Vec::new();
+        match request {
+            Request::ParseError => reply::envelope_refusal(&mut out, &Id::Null, EnvelopeError::Parse),
+            Request::One(element) => self.reply_to(&mut out, element, fault),
+            Request::Batch(elements) => {
+                for element in elements {
+                    let start = out.len();
+                    out.push(if start == 0 { b'[' } else { b',' });
+                    self.reply_to(&mut out, element, fault);
+                    if out.len() == start + 1 {
+                        out.truncate(start);
+                    }
+                }
+                if !out.is_empty() {
+                    out.push(b']');
+                }
+            }
+        }
+        if !out.is_empty() {
+            out.push(b'\n');
+        }
+        out
+    }
+
+    fn reply_to(&self, out: &mut Vec<u8>, element: &Element, fault: Option<&Fault>) {
+        match element {
+            Element::Call(call) => self.reply_to_call(out, call, fault),
+            Element::Notification => {}
+            Element::Refused { id, error } => reply::envelope_refusal(out, id, *error),
+        }
+    }
+
+    fn reply_to_call(&self, out: &mut Vec<u8>, call: &Call, fault: Option<&Fault>) {
+        let answer = match fault {
+            Some(Fault::Error { code, message }) => Err(Refusal::new(*code, message)),
+            Some(Fault::Unhealthy) => {
+                let data = Some(serde_json::json!({ "numSlotsBehind": null }));
+                Err(Refusal { data, ..Refusal::new(-32_005, "Node is unhealthy") })
+            }
+            Some(Fault::NullResult) => Ok(serde_json::Value::Null),
+            Some(Fault::Result(result)) => Ok(result.clone()),
+            _ => {
+                let method = String::from_utf8_lossy(&call.method);
+                self.view(|view| answer::call(view, &method, &call.params))
+            }
+        };
+        let id = match (fault, &call.id) {
+            (Some(Fault::WrongId), Id::Number(n)) => &Id::Number(n.wrapping_add(1)),
+            (Some(Fault::WrongId), _) => &Id::Number(u64::MAX),
+            (_, id) => id,
+        };
+        match answer {
+            Ok(result) => reply::result(out, id, result.to_string().as_bytes()),
+            Err(refusal) => reply::node_error(out, id, refusal.to_json().as_bytes()),
+        }
+    }
+}
+
+/// The methods that a request calls, in order.
+pub(crate) fn methods(request: &Request) -> Vec<String> {
+    let elements = match request {
+        Request::ParseError => &[][..],
+        Request::One(element) => std::slice::from_ref(element),
+        Request::Batch(elements) => elements,
+    };
+    let calls = elements.iter().filter_map(|element| match element {
+        Element::Call(call) => Some(String::from_utf8_lossy(&call.method).into_owned()),
+        _ => None,
+    });
+    calls.collect()
+}

@@ -1,0 +1,282 @@
+//! The HTTP server of a simulated node: a node's rules for requests, and the faults that live below JSON-RPC.
+
+use std::error::Error as _;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use slotfront_rpc::jsonrpc::envelope;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::answer;
+use super::fault::Fault;
+use super::node::{self, Node};
+
+/// Longest request body, in bytes: a node's default.
+const MAX_BODY: usize = 50 * 1024;
+const JSON: &str = "application/json; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
+/// Time for the bytes of a truncated answer to leave before the connection ends.
+const FLUSH: Duration = Duration::from_millis(10);
+/// Pieces of an answer that trickles.
+const TRICKLE_PIECES: usize = 10;
+/// Bytes in one piece of a huge answer.
+const PIECE: usize = 64 * 1024;
+const HUGE_HEAD: &[u8] = br#"{"jsonrpc":"2.0","result":""#;
+const HUGE_TAIL: &[u8] = b"\",\"id\":1}\n";
+const PAGE: &str = "<html><head><title>502 Bad Gateway</title></head><body>502 Bad Gateway</body></html>\n";
+
+/// Serves `node` on `listener` until `stop`; connections in flight end with it.
+pub(crate) async fn run(node: Arc<Node>, listener: TcpListener, tasks: TaskTracker, stop: CancellationToken) {
+    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+        match accepted {
+            Ok((stream, _)) => {
+                let (node, stop) = (Arc::clone(&node), stop.clone());
+                tasks.spawn(async move { stop.run_until_cancelled(connection(node, stream)).await });
+            }
+            // Out of descriptors, mostly: give others time to close some.
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// The request met [`Fault::Reset`].
+#[derive(Debug, thiserror::Error)]
+#[error("connection reset on command")]
+struct Reset;
+
+/// The answer met [`Fault::Truncated`].
+#[derive(Debug, thiserror::Error)]
+#[error("answer cut on command")]
+struct Cut;
+
+async fn connection(node: Arc<Node>, stream: TcpStream) {
+    // A reply is written at once, and waits for nothing to follow.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| Box::pin(respond(Arc::clone(&node), request)));
+    let mut connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    let ended = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
+    let reset =
+        |error: hyper::Error| error.source().and_then(|cause| cause.downcast_ref::<Reset>()).is_some();
+    if ended.is_err_and(reset) {
+        // Closing with unsent data dropped is what makes a TCP reset of it.
+        let _ = connection.into_parts().io.into_inner().set_zero_linger();
+    }
+}
+
+async fn respond(node: Arc<Node>, request: Request<Incoming>) -> Result<Response<Payload>, Reset> {
+    if request.uri().path() == "/health" {
+        let health = node.view(|view| answer::health(view).is_ok());
+        return Ok(Response::new(Payload::from(if health { "ok" } else { "behind" })));
+    }
+    let body = match read(request).await {
+        Ok(body) => body,
+        Err(refused) => return Ok(*refused),
+    };
+    let request = envelope::parse(&body);
+    let methods = node::methods(&request);
+    node.count(&methods);
+    node.holds.pass(&methods).await;
+    let fault = node.faults.take(&methods);
+    let text = |status, text: String| Ok(plain(StatusCode::from_u16(status).unwrap_or_default(), text));
+    match &fault {
+        Some(Fault::Latency(wait)) => tokio::time::sleep(*wait).await,
+        Some(Fault::Hang) => std::future::pending::<()>().await,
+        Some(Fault::Status429 { retry_after_s }) => {
+            let mut refused = plain(StatusCode::TOO_MANY_REQUESTS, "Too many requests\n".to_owned());
+            refused.headers_mut().insert(RETRY_AFTER, HeaderValue::from(*retry_after_s));
+            return Ok(refused);
+        }
+        Some(Fault::Status(status)) => return text(*status, format!("status {status}\n")),
+        Some(Fault::Html) => {
+            let mut page = plain(StatusCode::BAD_GATEWAY, PAGE.to_owned());
+            page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html"));
+            return Ok(page);
+        }
+        Some(Fault::Reset) => return Err(Reset),
+        Some(Fault::Huge(bytes)) => return Ok(json(Payload::huge(*bytes))),
+        _ if !node.implements(&methods) => {
+            let mut refused = Response::new(Payload::from(Vec::new()));
+            *refused.status_mut() = StatusCode::NOT_IMPLEMENTED;
+            return Ok(refused);
+        }
+        _ => {}
+    }
+    let answer = node.reply(&request, fault.as_ref());
+    Ok(json(match fault {
+        Some(Fault::Truncated) => Payload::truncated(answer),
+        Some(Fault::Trickle(pause)) => Payload::trickle(answer, pause),
+        _ => answer.into(),
+    }))
+}
+
+/// Reads a call's body, or refuses the request as a node does: boxed, because a response is large.
+async fn read(request: Request<Incoming>) -> Result<Bytes, Box<Response<Payload>>> {
+    let refuse = |status, words: &str| Err(Box::new(plain(status, words.to_owned())));
+    match *request.method() {
+        Method::POST => {}
+        Method::OPTIONS => {
+            let mut options = json(Payload::from(Vec::new()));
+            options.headers_mut().insert(ALLOW, HeaderValue::from_static("OPTIONS, POST"));
+            options.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+            return Err(Box::new(options));
+        }
+        _ => {
+            let words = "Used HTTP Method is not allowed. POST or OPTIONS is required\n";
+            return refuse(StatusCode::METHOD_NOT_ALLOWED, words);
+        }
+    }
+    let content_type = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let accepted = ["application/json", JSON, "application/json;charset=utf-8"];
+    if !accepted.iter().any(|accepted| content_type.eq_ignore_ascii_case(accepted.as_bytes())) {
+        let words = "Supplied content type is not allowed. Content-Type: application/json is required\n";
+        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, words);
+    }
+    let body = match Limited::new(request.into_body(), MAX_BODY).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            return refuse(StatusCode::PAYLOAD_TOO_LARGE, "request body size exceeds allowed maximum");
+        }
+        Err(_) => return refuse(StatusCode::BAD_REQUEST, "request body could not be read"),
+    };
+    match std::str::from_utf8(&body) {
+        Ok(_) => Ok(body),
+        Err(error) => {
+            let at = error.valid_up_to();
+            refuse(StatusCode::BAD_REQUEST, &format!("utf-8 encoding error at byte {at} in request body"))
+        }
+    }
+}
+
+fn plain(status: StatusCode, text: String) -> Response<Payload> {
+    let mut response = Response::new(Payload::from(text.into_bytes()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));
+    response
+}
+
+fn json(payload: Payload) -> Response<Payload> {
+    let mut response = Response::new(payload);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+}
+
+/// The body of a response: whole, or spoiled.
+enum Payload {
+    Whole(Bytes),
+    /// What is sent, then (after a moment) the end, in place of `promised` bytes.
+    Truncated {
+        sent: Bytes,
+        promised: u64,
+        flush: Pin<Box<Sleep>>,
+    },
+    /// What is left, piece by piece.
+    Trickle {
+        left: Bytes,
+        piece: usize,
+        between: Duration,
+        pause: Pin<Box<Sleep>>,
+    },
+    /// Bytes that are still to come, head and tail included.
+    Huge {
+        left: usize,
+        begun: bool,
+    },
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Whole(bytes.into())
+    }
+}
+
+impl From<&'static str> for Payload {
+    fn from(text: &'static str) -> Self {
+        Self::Whole(Bytes::from_static(text.as_bytes()))
+    }
+}
+
+impl Payload {
+    fn truncated(answer: Vec<u8>) -> Self {
+        let promised = answer.len() as u64;
+        let sent = Bytes::from(answer);
+        Self::Truncated {
+            sent: sent.slice(..sent.len() / 2),
+            promised,
+            flush: Box::pin(tokio::time::sleep(FLUSH)),
+        }
+    }
+
+    fn trickle(answer: Vec<u8>, between: Duration) -> Self {
+        let piece = answer.len().div_ceil(TRICKLE_PIECES).max(1);
+        let pause = Box::pin(tokio::time::sleep(Duration::ZERO));
+        Self::Trickle { left: answer.into(), piece, between, pause }
+    }
+
+    fn huge(bytes: usize) -> Self {
+        Self::Huge { left: bytes.max(HUGE_HEAD.len() + HUGE_TAIL.len()), begun: false }
+    }
+}
+
+impl Body for Payload {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let piece = match self.get_mut() {
+            Self::Whole(bytes) => std::mem::take(bytes),
+            Self::Truncated { sent, flush, .. } => {
+                if sent.is_empty() {
+                    ready!(flush.as_mut().poll(cx));
+                    return Poll::Ready(Some(Err(Cut)));
+                }
+                std::mem::take(sent)
+            }
+            Self::Trickle { left, piece, between, pause } => {
+                if left.is_empty() {
+                    return Poll::Ready(None);
+                }
+                ready!(pause.as_mut().poll(cx));
+                pause.as_mut().reset(Instant::now() + *between);
+                left.split_to((*piece).min(left.len()))
+            }
+            Self::Huge { left, begun } => {
+                let piece = match *left {
+                    _ if !std::mem::replace(begun, true) => Bytes::from_static(HUGE_HEAD),
+                    n if n > HUGE_TAIL.len() => Bytes::from(vec![b'x'; (n - HUGE_TAIL.len()).min(PIECE)]),
+                    0 => Bytes::new(),
+                    _ => Bytes::from_static(HUGE_TAIL),
+                };
+                *left -= piece.len();
+                piece
+            }
+        };
+        Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Truncated { promised, .. } => SizeHint::with_exact(*promised),
+            Self::Trickle { left, .. } => SizeHint::with_exact(left.len() as u64),
+            Self::Huge { .. } => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Nodes over a real socket: a node's HTTP rules, and every fault as a client meets it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use slotfront_rpc::methods::Commitment;
+use slotfront_sim::{Cluster, Fault, Node, Settings};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{HISTORY, result};
+
+/// A served cluster, which ends with it.
+struct Served {
+    cluster: Arc<Cluster>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Served {
+    async fn new(settings: Settings) -> Self {
+        let cluster = Cluster::new(settings);
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let mut listeners = Vec::new();
+        for _ in cluster.nodes() {
+            listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        }
+        Arc::clone(&cluster).serve(listeners, &tasks, stop.clone()).await;
+        Self { cluster, tasks, stop }
+    }
+
+    async fn by_hand() -> Self {
+        Self::new(Settings { slot_time: None, history_slots: HISTORY, ..Settings::default() }).await
+    }
+
+    fn node(&self) -> &Node {
+        self.cluster.node(0)
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        timeout(Duration::from_secs(5), self.tasks.wait()).await.expect("everything ends with stop");
+    }
+}
+
+/// What came back until the server closed the connection, as text; the error if it was reset.
+async fn exchange(node: &Node, request: &[u8]) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(node.address().unwrap()).await?;
+    stream.write_all(request).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    Ok(String::from_utf8(answer).unwrap())
+}
+
+fn request(verb: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "{verb} / HTTP/1.1\r\nhost: node\r\nconnection: close\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// Status and body of a call.
+async fn post(node: &Node, body: &str) -> (u16, String) {
+    let answer = exchange(node, &request("POST", "application/json", body.as_bytes())).await.unwrap();
+    split(&answer)
+}
+
+fn split(answer: &str) -> (u16, String) {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+const SLOT: &str = r#"{"jsonrpc":"2.0","id":1,"method":"getSlot"}"#;
+const CLOCK: &str = r#"{"jsonrpc":"2.0","id":1,"method":"getAccountInfo","params":["SysvarC1ock11111111111111111111111111111111",{"encoding":"base64"}]}"#;
+
+#[track_caller]
+fn check(answer: &str, status: u16, content_type: &str, body: &str) {
+    assert_eq!(split(answer), (status, body.to_owned()));
+    assert!(answer.contains(&format!("content-type: {content_type}\r\n")), "{answer}");
+}
+
+#[tokio::test]
+async fn http_rules_are_a_nodes() {
+    let served = Served::by_hand().await;
+    let node = served.node();
+    let text = "text/plain; charset=utf-8";
+    let send = async |bytes: Vec<u8>| exchange(node, &bytes).await.unwrap();
+    let slot = node.slot(Commitment::Finalized);
+    let slot = format!("{{\"jsonrpc\":\"2.0\",\"result\":{slot},\"id\":1}}\n");
+    let json = "application/json; charset=utf-8";
+    for accepted in ["application/json", "Application/JSON;charset=utf-8", json] {
+        check(&send(request("POST", accepted, SLOT.as_bytes())).await, 200, json, &slot);
+    }
+    let words = "Supplied content type is not allowed. Content-Type: application/json is required\n";
+    check(&send(request("POST", "application/json;", SLOT.as_bytes())).await, 415, text, words);
+    let words = "Used HTTP Method is not allowed. POST or OPTIONS is required\n";
+    check(&send(request("PUT", "application/json", SLOT.as_bytes())).await, 405, text, words);
+    let mut long = SLOT.as_bytes().to_vec();
+    long.resize(51_200, b' ');
+    check(&send(request("POST", json, &long)).await, 200, json, &slot);
+    long.push(b' ');
+    let words = "request body size exceeds allowed maximum";
+    check(&send(request("POST", json, &long)).await, 413, text, words);
+    let words = "utf-8 encoding error at byte 1 in request body";
+    check(&send(request("POST", json, b"\"\xff\"")).await, 400, text, words);
+    check(&send(request("POST", json, b"[]")).await, 200, json, "");
+    let options = send(request("OPTIONS", json, b"")).await;
+    assert!(options.contains("allow: OPTIONS, POST\r\n"), "{options}");
+    let health = b"GET /health HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n";
+    assert_eq!(split(&exchange(node, health).await.unwrap()).1, "ok");
+    served.end().await;
+}
+
+#[tokio::test]
+async fn answers_over_a_socket_are_those_in_place() {
+    let served = Served::by_hand().await;
+    let (status, body) = post(served.node(), CLOCK).await;
+    assert_eq!((status, body.as_bytes()), (200, &served.node().answer(CLOCK.as_bytes())[..]));
+    served.end().await;
+}
+
+#[tokio::test]
+async fn faults_are_what_clients_meet() {
+    let served = Served::by_hand().await;
+    let node = served.node();
+    let whole = String::from_utf8(node.answer(CLOCK.as_bytes())).unwrap();
+    let next = |fault| node.fault_on("getAccountInfo", fault, Some(1));
+    let call = request("POST", "application/json", CLOCK.as_bytes());
+
+    next(Fault::Status429 { retry_after_s: 7 });
+    let answer = exchange(node, &call).await.unwrap();
+    assert_eq!(split(&answer).0, 429);
+    assert!(answer.contains("retry-after: 7\r\n"), "{answer}");
+    next(Fault::Status(503));
+    assert_eq!(post(node, CLOCK).await.0, 503);
+    next(Fault::Html);
+    let (status, page) = post(node, CLOCK).await;
+    assert!(status == 502 && page.starts_with("<html>"), "{status} {page}");
+    next(Fault::WrongId);
+    assert_eq!(post(node, CLOCK).await, (200, whole.replace("\"id\":1}", "\"id\":2}")));
+    next(Fault::NullResult);
+    assert_eq!(post(node, CLOCK).await.1, "{\"jsonrpc\":\"2.0\",\"result\":null,\"id\":1}\n");
+    next(Fault::Error { code: -32_603, message: "Internal error".to_owned() });
+    assert!(post(node, CLOCK).await.1.contains(r#""error":{"code":-32603,"message":"Internal error"}"#));
+
+    next(Fault::Truncated);
+    let answer = exchange(node, &call).await.unwrap();
+    let (_, half) = split(&answer);
+    assert!(answer.contains(&format!("content-length: {}\r\n", whole.len())), "{answer}");
+    assert_eq!(half, whole[..whole.len() / 2]);
+
+    next(Fault::Reset);
+    let reset = exchange(node, &call).await.unwrap_err();
+    assert_eq!(reset.kind(), std::io::ErrorKind::ConnectionReset);
+
+    next(Fault::Huge(1_000_000));
+    let (_, body) = split(&exchange(node, &call).await.unwrap());
+    assert!(body.len() > 1_000_000, "{} bytes in chunks", body.len());
+
+    next(Fault::Latency(Duration::from_millis(60)));
+    assert!(timeout(Duration::from_millis(30), post(node, CLOCK)).await.is_err());
+    next(Fault::Hang);
+    assert!(timeout(Duration::from_millis(100), post(node, CLOCK)).await.is_err());
+
+    node.fault(Fault::Unhealthy);
+    let health = r#"{"jsonrpc":"2.0","id":1,"method":"getHealth"}"#;
+    assert!(post(node, health).await.1.contains(r#""code":-32005"#));
+    assert_eq!(post(node, CLOCK).await, (200, whole));
+    node.clear_faults();
+    assert!(post(node, health).await.1.contains(r#""result":"ok""#));
+    served.end().await;
+}
+
+#[tokio::test]
+async fn held_replies_wait_and_calls_are_counted() {
+    let served = Served::by_hand().await;
+    let node = served.node();
+    let hold = node.hold("getAccountInfo");
+    let calls = async { tokio::join!(post(node, CLOCK), post(node, CLOCK)) };
+    let release = async {
+        hold.arrived(2).await;
+        assert_eq!(hold.waiting(), 2);
+        assert_eq!(post(node, SLOT).await.0, 200);
+        hold.release();
+    };
+    let ((a, b), ()) = tokio::join!(calls, release);
+    assert_eq!(a, b);
+    assert_eq!((node.calls("getAccountInfo"), node.calls("getSlot")), (2, 1));
+    assert_eq!((node.calls_total(), node.calls_without_probes()), (3, 2));
+    drop(hold);
+    assert_eq!(post(node, CLOCK).await.0, 200);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_served_cluster_advances_by_itself_and_names_its_nodes() {
+    let slot_time = Some(Duration::from_millis(10));
+    let served = Served::new(Settings { slot_time, skipped_per_mille: 0, ..Settings::default() }).await;
+    let before = served.cluster.slot(Commitment::Processed);
+    let advanced = async {
+        while served.cluster.slot(Commitment::Processed) < before + 5 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), advanced).await.unwrap();
+    let nodes = result(served.node(), "getClusterNodes", &json!([]));
+    let listed: Vec<_> = nodes.as_array().unwrap().iter().map(|node| node["rpc"].as_str().unwrap()).collect();
+    let expected: Vec<_> = served.cluster.nodes().iter().map(|n| n.address().unwrap().to_string()).collect();
+    assert_eq!(listed, expected);
+    served.end().await;
+}

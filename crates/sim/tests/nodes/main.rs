@@ -1,0 +1,45 @@
+//! Nodes over the chain: what they answer, in which shape, and what their faults do to a real socket.
+//!
+//! They stand outside of the package, because some read the recorded answers in the repository's `tests/fixtures`.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod answers;
+mod contract;
+mod http;
+mod shape;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use slotfront_sim::{Cluster, Node, Settings};
+
+/// Slots enough for an epoch to have opened and become final.
+const HISTORY: u64 = 110;
+
+/// A cluster that is stepped by hand.
+fn cluster() -> Arc<Cluster> {
+    Cluster::new(Settings { slot_time: None, history_slots: HISTORY, ..Settings::default() })
+}
+
+/// The answer of a node to one call.
+fn call(node: &Node, method: &str, params: &Value) -> Value {
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    let answer = node.answer(body.to_string().as_bytes());
+    serde_json::from_slice(&answer).unwrap()
+}
+
+/// The `result` of a node's answer.
+#[track_caller]
+fn result(node: &Node, method: &str, params: &Value) -> Value {
+    let mut answer = call(node, method, params);
+    assert!(answer.get("error").is_none(), "{method} {params}: {answer}");
+    answer["result"].take()
+}
+
+/// The code of a node's error.
+#[track_caller]
+fn code(node: &Node, method: &str, params: &Value) -> i64 {
+    let answer = call(node, method, params);
+    answer["error"]["code"].as_i64().unwrap_or_else(|| panic!("{method} {params}: {answer}"))
+}
