@@ -7,20 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tidy::{code_of, members};
 
-/// The circles that still exist, each as all files in it. A circle that is gone or smaller must leave this list.
-const CIRCLES: &[&[&str]] = &[
-    &["slotfront_sim: answer.rs", "slotfront_sim: node.rs"],
-    &[
-        "slotfront_sim: chain/bank.rs",
-        "slotfront_sim: chain/instruction.rs",
-        "slotfront_sim: chain/message.rs",
-    ],
-];
-
-/// The types whose inherent methods still stand in several files, by the file that defines the type.
-const SPREAD: &[(&str, &[&str])] =
-    &[("slotfront_sim: chain.rs: Chain", &["slotfront_sim: chain.rs", "slotfront_sim: chain/slot.rs"])];
-
 /// A path as it is written, or from the name of a crate.
 type Path = Vec<String>;
 
@@ -364,25 +350,14 @@ fn of_workspace() -> Sources {
 #[test]
 fn files_import_each_other_in_no_circle() {
     let found = of_workspace().circles();
-    for (circle, imports) in &found {
-        let listed = CIRCLES.iter().any(|listed| circle == listed);
-        assert!(listed, "a circle of imports that is not listed:\n  {}", imports.join("\n  "));
-    }
-    for listed in CIRCLES {
-        assert!(found.keys().any(|circle| circle == listed), "no circle any more, take it out: {listed:?}");
-    }
+    let circles: Vec<_> = found.into_values().map(|imports| imports.join("\n  ")).collect();
+    assert!(circles.is_empty(), "circles of imports:\n  {}", circles.join("\n\n  "));
 }
 
 #[test]
 fn the_methods_of_a_type_stand_in_one_file() {
     let found = of_workspace().spread();
-    for (name, files) in &found {
-        let listed = SPREAD.iter().any(|(listed, allowed)| name == listed && files == allowed);
-        assert!(listed, "the methods of {name} stand in several files, other than listed: {files:?}");
-    }
-    for (listed, _) in SPREAD {
-        assert!(found.contains_key(*listed), "in one file now, take it out: {listed}");
-    }
+    assert!(found.is_empty(), "types whose methods stand in several files: {found:#?}");
 }
 
 fn sources(files: &[(&str, &str)]) -> Sources {

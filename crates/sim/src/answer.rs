@@ -20,7 +20,7 @@ use slotfront_rpc::methods::{Commitment, Method, Profile, Query, Slot};
 
 use super::chain::Chain;
 use super::chain::block::Block;
-use super::node::Node;
+use super::traits::NodeTraits;
 
 pub(crate) use cluster::{FEATURE_SET, VERSION};
 pub(crate) use probe::{FURTHER, HEALTH, PROBES, health};
@@ -54,7 +54,7 @@ impl Refusal {
 /// The chain as one node sees it: up to its own newest block.
 pub(crate) struct View<'a> {
     pub(crate) chain: &'a Chain,
-    pub(crate) node: &'a Node,
+    pub(crate) node: &'a NodeTraits,
     /// The node's newest processed block.
     pub(crate) tip: Arc<Block>,
 }

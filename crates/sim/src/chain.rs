@@ -20,6 +20,7 @@ mod slot;
 mod tests;
 pub(crate) mod token;
 mod traffic;
+pub(crate) mod transaction;
 pub(crate) mod vote;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -108,9 +109,14 @@ impl Chain {
             finalized: first,
             transaction_count: first * 12,
         };
-        chain.write_sysvars(&block);
+        slot::write_sysvars(&mut chain, &block);
         chain.blocks.push_back(Arc::new(block));
         chain
+    }
+
+    /// Lets one slot pass.
+    pub(crate) fn step(&mut self) {
+        slot::step(self);
     }
 
     /// The newest slot that has passed, with or without a block.

@@ -12,6 +12,7 @@ mod examples;
 mod fault;
 mod node;
 mod serve;
+mod traits;
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;

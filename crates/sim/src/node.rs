@@ -13,6 +13,7 @@ use slotfront_rpc::methods::{Commitment, Slot};
 use super::answer::{self, PROBES, Refusal, View};
 use super::chain::{Chain, STATE_SLOTS};
 use super::fault::{Fault, Faults, Hold, Holds};
+use super::traits::NodeTraits;
 
 /// The deepest lag, in slots: state is kept for this, and for the distance to finalized below it.
 pub const MAX_LAG: u64 = STATE_SLOTS - 128;
@@ -34,16 +35,9 @@ const COUNTED_NAMES: usize = 64;
 
 /// One simulated node.
 pub struct Node {
-    index: usize,
     chain: Arc<RwLock<Chain>>,
-    /// Where each node of the cluster listens, once it does.
-    addresses: Arc<[OnceLock<SocketAddr>]>,
+    traits: NodeTraits,
     lag: AtomicU64,
-    first_available: AtomicU64,
-    healthy: AtomicBool,
-    full_api: AtomicBool,
-    history: AtomicBool,
-    reads_ahead: AtomicBool,
     firedancer: AtomicBool,
     pub(crate) faults: Faults,
     pub(crate) holds: Holds,
@@ -57,15 +51,9 @@ impl Node {
         addresses: Arc<[OnceLock<SocketAddr>]>,
     ) -> Self {
         Self {
-            index,
             chain,
-            addresses,
+            traits: NodeTraits::new(index, addresses),
             lag: AtomicU64::new(0),
-            first_available: AtomicU64::new(0),
-            healthy: AtomicBool::new(true),
-            full_api: AtomicBool::new(true),
-            history: AtomicBool::new(true),
-            reads_ahead: AtomicBool::new(false),
             firedancer: AtomicBool::new(false),
             faults: Faults::default(),
             holds: Holds::default(),
@@ -75,23 +63,19 @@ impl Node {
 
     /// Position in the cluster, from 0.
     pub fn index(&self) -> usize {
-        self.index
+        self.traits.index()
     }
 
     /// Where it listens; `None` before the cluster is served.
     pub fn address(&self) -> Option<SocketAddr> {
-        self.addresses.get(self.index).and_then(|address| address.get().copied())
+        self.traits.peers().get(self.index()).and_then(|address| address.get().copied())
     }
 
     /// Notes where it listens; the first time counts.
     pub(crate) fn listens_at(&self, address: SocketAddr) {
-        if let Some(slot) = self.addresses.get(self.index) {
+        if let Some(slot) = self.traits.peers().get(self.index()) {
             slot.get_or_init(|| address);
         }
-    }
-
-    pub(crate) fn peers(&self) -> &[OnceLock<SocketAddr>] {
-        &self.addresses
     }
 
     /// Keeps the node this many slots behind the cluster, at most [`MAX_LAG`]; from 128 on it calls itself unhealthy.
@@ -101,44 +85,28 @@ impl Node {
 
     /// Forgets the node's blocks before `slot`, as a smaller ledger would.
     pub fn prune_below(&self, slot: Slot) {
-        self.first_available.store(slot, Ordering::Relaxed);
-    }
-
-    pub(crate) fn first_available(&self) -> Slot {
-        self.first_available.load(Ordering::Relaxed)
+        self.traits.first_available.store(slot, Ordering::Relaxed);
     }
 
     /// What getHealth says, as long as the node is not far behind.
     pub fn set_healthy(&self, healthy: bool) {
-        self.healthy.store(healthy, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_healthy(&self) -> bool {
-        self.healthy.load(Ordering::Relaxed)
+        self.traits.healthy.store(healthy, Ordering::Relaxed);
     }
 
     /// Without the full API, getVoteAccounts is the only one of the eight methods that exists.
     pub fn set_full_api(&self, on: bool) {
-        self.full_api.store(on, Ordering::Relaxed);
-    }
-
-    pub(crate) fn full_api(&self) -> bool {
-        self.full_api.load(Ordering::Relaxed)
+        self.traits.full_api.store(on, Ordering::Relaxed);
     }
 
     /// Without transaction history, getBlock answers -32011.
     pub fn set_history(&self, on: bool) {
-        self.history.store(on, Ordering::Relaxed);
-    }
-
-    pub(crate) fn keeps_history(&self) -> bool {
-        self.history.load(Ordering::Relaxed)
+        self.traits.history.store(on, Ordering::Relaxed);
     }
 
     /// At finalized, reads every other account of a list, and single ones, at the slot after the one that the answer
     /// names, as Agave 4.0 may for a moment (agave#4807).
     pub fn set_reads_ahead(&self, on: bool) {
-        self.reads_ahead.store(on, Ordering::Relaxed);
+        self.traits.reads_ahead.store(on, Ordering::Relaxed);
     }
 
     /// Makes the node do what a Firedancer node does: some methods, and HTTP 501 with an empty body for all others.
@@ -150,14 +118,6 @@ impl Node {
     pub(crate) fn implements(&self, methods: &[String]) -> bool {
         !self.firedancer.load(Ordering::Relaxed)
             || methods.iter().all(|method| FIREDANCER.contains(&method.as_str()))
-    }
-
-    /// The slot at which the account at `position` of an answer is read.
-    pub(crate) fn reads_at(&self, slot: Slot, commitment: Commitment, position: usize) -> Slot {
-        let ahead = commitment == Commitment::Finalized
-            && position.is_multiple_of(2)
-            && self.reads_ahead.load(Ordering::Relaxed);
-        slot + u64::from(ahead)
     }
 
     /// Adds a fault for every request, until it is cleared.
@@ -217,7 +177,7 @@ impl Node {
     pub(crate) fn view<T>(&self, read: impl FnOnce(&View<'_>) -> T) -> T {
         let chain = self.chain.read().unwrap_or_else(PoisonError::into_inner);
         let tip = Arc::clone(chain.tip_at(chain.slot().saturating_sub(self.lag.load(Ordering::Relaxed))));
-        read(&View { chain: &chain, node: self, tip })
+        read(&View { chain: &chain, node: &self.traits, tip })
     }
 
     /// Answers a body in place: no HTTP, no holds, no faults, no counting. Empty where nothing is to be answered.

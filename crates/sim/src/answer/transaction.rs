@@ -7,9 +7,9 @@ use slotfront_rpc::methods::{BlockEncoding, BlockQuery, Pubkey};
 
 use super::parsed;
 use crate::chain::address;
-use crate::chain::bank::{TokenBalance, Transaction};
 use crate::chain::instruction::{Failure, Instruction};
 use crate::chain::message::{Compiled, encode_transaction};
+use crate::chain::transaction::{TokenBalance, Transaction};
 use crate::chain::vote::TowerSync;
 
 /// A signature in base58.

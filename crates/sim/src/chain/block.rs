@@ -2,7 +2,7 @@
 
 use slotfront_rpc::methods::{Pubkey, Slot};
 
-use super::bank::Transaction;
+use super::transaction::Transaction;
 
 /// A block: what one leader made of one slot.
 #[derive(Debug)]

@@ -7,7 +7,6 @@ use slotfront_rpc::methods::Pubkey;
 
 use super::address;
 use super::bank::Scratch;
-use super::message::AccountRef;
 use super::token::TokenAccount;
 use super::vote::{TowerSync, VoteState};
 
@@ -34,6 +33,14 @@ pub(crate) enum Instruction {
     UnitLimit(u32),
     /// Sets the price of a compute unit, in millionths of a lamport.
     UnitPrice(u64),
+}
+
+/// An account as an instruction names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AccountRef {
+    pub(crate) key: Pubkey,
+    pub(crate) signer: bool,
+    pub(crate) writable: bool,
 }
 
 /// Why an instruction failed. Both are `Custom(1)` of their program.

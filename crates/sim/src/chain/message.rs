@@ -6,14 +6,6 @@ use slotfront_rpc::methods::Pubkey;
 
 use super::instruction::Instruction;
 
-/// An account as an instruction names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AccountRef {
-    pub(crate) key: Pubkey,
-    pub(crate) signer: bool,
-    pub(crate) writable: bool,
-}
-
 /// An instruction as a message carries it: indexes into the account keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Compiled {

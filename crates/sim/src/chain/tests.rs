@@ -138,8 +138,9 @@ fn token_balances_follow_from_blocks_and_supplies_stay() {
     for block in chain.blocks.iter().skip(1) {
         for transaction in &block.transactions {
             let [before, after] = &transaction.tokens;
-            let sum =
-                |balances: &[bank::TokenBalance]| balances.iter().map(|b| u128::from(b.amount)).sum::<u128>();
+            let sum = |balances: &[transaction::TokenBalance]| {
+                balances.iter().map(|b| u128::from(b.amount)).sum::<u128>()
+            };
             assert_eq!(sum(before), sum(after));
             moved += u64::from(before != after);
         }

@@ -3,10 +3,11 @@
 use slotfront_rpc::methods::Pubkey;
 
 use super::address;
-use super::bank::{Bank, Draft};
+use super::bank::Bank;
 use super::cast::{Cast, Coin};
 use super::instruction::Instruction;
 use super::token::TokenAccount;
+use super::transaction::Draft;
 use crate::draw::Draw;
 
 /// Lamports that open a pocket: a little over what makes an empty account live.
