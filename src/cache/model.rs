@@ -1,11 +1,12 @@
-//! The cache against a model of it that fits on a page, under random frontiers, answers, clocks and conditions.
+//! The cache against a small model of it, under random frontiers, answers, clocks and conditions.
 //!
-//! What no node is asked for is the model's whole: which answer may serve, which one takes another's place, what is taken
-//! of what another gateway shares, and what a caller reads. Each answer's text is made of its question, its commitment and
-//! its slot, so that a mix-up is seen.
+//! The model covers what needs no node: which answer may serve, which one replaces another, which shared
+//! answers are accepted, and what a caller gets. The text of each answer is made of its question, commitment
+//! and slot, so that a mix-up shows.
 //!
-//! One thing happens at a time here. Many callers at once, and what is derived, are in `model/accounts.rs` and
-//! `model/blocks.rs`, where no model says who gets which answer, and every answer is held to what it promises.
+//! Events happen one at a time here. Many simultaneous callers, and derived answers, are tested in
+//! `model/accounts.rs` and `model/blocks.rs`. Those tests do not predict which answer a caller gets, but
+//! check what every answer promises.
 
 mod accounts;
 mod blocks;
@@ -50,20 +51,22 @@ enum Question {
 
 use Question::{Account, Balance, Fee, List, Votes};
 
-/// Something that happens.
+/// An event.
 #[derive(Debug, Clone)]
 enum Step {
     /// Time passes, in milliseconds.
     Wait(u64),
-    /// The node has come so much further at a commitment.
+    /// The node's slot at a commitment grows by this number.
     Frontier(Commitment, Slot),
-    /// Somebody asks, who may want a slot so far from the frontier; if a node must be asked, its answer is so far behind.
+    /// A caller asks. It may want a slot, as a distance behind the frontier. A node's answer is the second
+    /// distance behind.
     Ask(Question, Commitment, Option<i64>, i64),
-    /// An answer lands that was asked for so many milliseconds ago, at a slot so far behind the frontier.
+    /// An answer arrives, from this many slots behind the frontier, that was asked for this many milliseconds
+    /// ago.
     Lands(Question, Commitment, i64, u64),
-    /// The same, and the cache was emptied meanwhile.
+    /// An answer arrives as by `Lands`, after the cache was purged.
     LandsEmptied(Question, Commitment, i64, u64),
-    /// Another gateway has shared such an answer.
+    /// Another gateway has shared an answer as by `Lands`.
     Shared(Question, Commitment, i64, u64),
 }
 
@@ -71,7 +74,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let question =
         || prop_oneof![Just(Account(0)), Just(Account(1)), Just(List), Just(Balance), Just(Fee), Just(Votes)];
     let commitment = || proptest::sample::select(Commitment::ALL.to_vec());
-    // Mostly near, at times as far as no believed answer is ahead.
+    // Most slots are near the frontier. A few are further ahead than any believed answer.
     let behind = || prop_oneof![8 => -2..16_i64, 1 => -80..-60_i64];
     let step = prop_oneof![
         2 => prop_oneof![0..500_u64, 0..9_000_u64, 0..70_000_u64].prop_map(Step::Wait),
@@ -88,7 +91,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// The one true answer to a question at a slot.
+/// Returns the one true answer to a question at a slot.
 fn truth(question: Question, commitment: Commitment, slot: Slot) -> String {
     let mark = slot * 10 + commitment.index() as u64;
     let account = |n: u8| {
@@ -127,7 +130,7 @@ fn query(question: Question, commitment: Commitment) -> Query {
     Query::parse(method, &Params::Array(Bytes::from(params)), Profile::Node).unwrap()
 }
 
-/// The cache, and what it needs to be asked.
+/// The real cache and its frontier.
 struct Real {
     cache: Arc<Cache>,
     frontier: Arc<Frontier>,
@@ -156,7 +159,7 @@ impl Real {
         if c == Commitment::Processed { 0 } else { self.cache.lookup.held.floor(&plan.key, Instant::now()) }
     }
 
-    /// An answer that was asked for in this generation.
+    /// Processes an answer that was asked for in generation `of`.
     async fn takes_in(
         &self,
         q: Question,
@@ -173,7 +176,7 @@ impl Real {
         told(&land(&self.cache, &call, &landed, Role::Leader).await.ok().unwrap())
     }
 
-    /// What is found in the shared store, if it is taken.
+    /// Processes an answer from the shared store, if it is accepted.
     async fn shared(
         &self,
         q: Question,
@@ -195,7 +198,7 @@ impl Real {
         self.cache.lookup.held.generation()
     }
 
-    /// What is kept, if it may serve.
+    /// Returns the held answer, if it may be served.
     async fn kept(&self, q: Question, c: Commitment, wanted: Option<Slot>) -> Option<(Slot, String)> {
         let query = query(q, c);
         let charge = Charge::nobody();
@@ -282,7 +285,7 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 shown.clear();
                 accounts_shown.clear();
                 let told = real.takes_in(q, c, &reply(q, c, slot, sent), floor, of, Origin::Node).await;
-                // It is an answer to whoever waited for it, and to nobody after.
+                // It is the answer of the callers who waited for it, and of no later one.
                 prop_assert_eq!(told, (slot, truth(q, c, slot)));
                 continue;
             }
@@ -300,12 +303,12 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
         let (slot, text) = told;
         prop_assert_eq!(slot, expected, "{:?} {:?}", q, c);
         prop_assert_eq!(text, truth(q, c, slot), "another question's answer, or another commitment's");
-        // Whatever the model says: not behind what was shown while that may still be served.
+        // An answer is not behind a shown one that may still be served, whatever the model says.
         if let Some((before, at)) = shown.get(&(q, c)).filter(|_| c != Commitment::Processed && q != Fee) {
             let held = [0, 10, 60][c.index()];
             prop_assert!(slot >= *before || now - *at > Duration::from_secs(held), "back from {}", before);
         }
-        // What is not believed holds nothing down.
+        // An answer that is not believed raises no floor.
         if slot <= real.frontier.slot(c) + 64 {
             is_not_behind(&mut accounts_shown, (q, c), slot, is_hit)?;
         }
@@ -315,7 +318,8 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
             .filter(|held| held.0 == slot)
             .map_or(now - Duration::from_mins(2), |held| held.1);
         shown.insert((q, c), (slot, sent));
-        // A higher slot of an earlier call takes the place of what was shown, and may be served less long.
+        // A higher slot from an earlier call may replace the shown answer, and then may be served for a
+        // shorter time.
         for place in places(q) {
             if let (Some((_, at)), Some(held)) = (shown.get_mut(&(place, c)), model.held.get(&(place, c))) {
                 *at = held.1.min(*at);
@@ -325,10 +329,10 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The accounts of an answer, each with the slot and the moment at which it was shown last.
+/// The accounts that answers showed, each with the last slot and moment.
 type AccountsShown = BTreeMap<(u8, Commitment), (Slot, Instant)>;
 
-/// No hit is behind what was shown of an account last, in whatever answer.
+/// Asserts that a hit is not behind the slot at which any of its accounts was shown last.
 fn is_not_behind(
     shown: &mut AccountsShown,
     (q, c): (Question, Commitment),
@@ -344,7 +348,7 @@ fn is_not_behind(
     Ok(())
 }
 
-/// 512 cases, and so many more as `PROPTEST_CASES` is above 256.
+/// Twice the usual number of cases, which `PROPTEST_CASES` sets.
 fn twice_as_many_as_usual() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: usual.cases * 2, ..usual }
@@ -376,7 +380,7 @@ fn a_list_is_not_answered_behind_one_placed_meanwhile() {
         };
         let made = list();
         assert!(!real.cache.lookup.holds_newer(query, &made));
-        // Between the two acts another call brings a newer one.
+        // Another call brings a newer list between the check and the insert.
         real.lands(List, c, FIRST + 1, now).await;
         assert!(real.cache.lookup.place_list(query, made).is_none());
         assert_eq!(real.cache.lookup.place_list(query, list()).unwrap().stamp.slot, FIRST + 1);

@@ -1,8 +1,8 @@
-//! Accounts in every form, alone and in lists, with any number of callers and calls at once.
+//! Accounts in every form, alone and in lists, with many callers and calls at once.
 //!
-//! No model says which answer a caller gets here; what is held is what every answer promises: it is made of what nodes
-//! said of these accounts at this commitment, is no older than its status says, not from before a clearing, and not
-//! behind what was shown. And that what is kept, fresh and holds the form is served without a node.
+//! The tests do not predict which answer a caller gets. They check what every answer promises. It is made of
+//! nodes' answers about these accounts at this commitment. It is no older than its status says, not from
+//! before a purge, and not behind a shown one. A fresh entry that holds the form is served without a node.
 
 mod named;
 mod order;
@@ -19,7 +19,8 @@ use written::{ACCOUNTS, NONE, Wish, holds, marks, query, text, value, wish_of};
 
 const LISTS: [&[u8]; 7] = [&[0, 1], &[1, 0], &[0, 0], &[0, 2], &[2, 3], &[0, 1, 2, 3], &[]];
 
-/// Conditions of one caller: a minContextSlot and a floor so far behind the frontier, and going past the cache.
+/// The conditions of a caller: a minContextSlot and a floor as distances behind the frontier, and a call past
+/// the cache.
 #[derive(Debug, Clone, Default)]
 struct Conditions {
     min: Option<i64>,
@@ -32,7 +33,7 @@ enum Step {
     Wait(u64),
     Frontier(Commitment, Slot),
     Ask(Wish, Conditions),
-    /// One of the calls under way lands, so far behind the frontier; or fails.
+    /// A call under way gets an answer from this many slots behind the frontier, or fails.
     Lands(usize, Option<i64>),
     Clear,
 }
@@ -48,7 +49,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     (assemble, proptest::bool::weighted(0.2)).prop_map(|(assemble, merge)| Settings { assemble, merge })
 }
 
-/// A case is about some forms and commitments only, so that what is asked has to do with what is kept.
+/// A case uses few forms and commitments, so that later calls meet earlier entries.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let slice = |offset, length| DataSlice { offset, length };
     let slices = vec![slice(1, 3), slice(0, 200), slice(150, u64::MAX)];
@@ -79,7 +80,7 @@ fn steps_about(
         commitment,
     });
     let slot = |from: i64| proptest::option::weighted(0.1, from..16);
-    // A key was shown its floor, so the frontier has been there.
+    // A key's floor was shown to it, so the frontier has been there.
     let conditions = (slot(-6), slot(0), proptest::bool::weighted(0.05))
         .prop_map(|(min, floor, bypass)| Conditions { min, floor, bypass });
     let behind = prop_oneof![12 => -2..6_i64, 2 => 6..40_i64, 1 => -80..-60_i64];
@@ -93,7 +94,7 @@ fn steps_about(
     proptest::collection::vec(step, 1..60)
 }
 
-/// An answer that somebody was shown.
+/// An answer that a caller got.
 struct Shown {
     wish: Wish,
     slot: Slot,
@@ -107,7 +108,7 @@ struct Play {
     shown: Vec<Shown>,
     accounts_shown: Vec<AccountShown>,
     falls: Vec<Fall>,
-    /// Whether anybody asked under conditions, for whom further calls of the same may be under way.
+    /// True if a caller had conditions, so that several calls for one question may be under way.
     conditions: bool,
     failed: bool,
 }
@@ -134,7 +135,7 @@ impl Play {
             }
             self.goes_on(at_hand, down).await?;
         }
-        // Whoever still waits is answered as soon as nodes do, and a moment after that.
+        // Callers who still wait are answered soon after the nodes answer.
         for _ in 0..40 {
             for number in self.scene.under_way() {
                 self.answers(number, 0);
@@ -149,7 +150,7 @@ impl Play {
         Ok(())
     }
 
-    /// Somebody asks; what is told, if the answer is at hand.
+    /// Starts a call. Returns its description if a held entry must answer it.
     fn asks(&mut self, wish: Wish, conditions: &Conditions) -> Option<Wish> {
         let at = |behind: Option<i64>| behind.map(|behind| self.scene.at(wish.commitment, behind));
         let (min, floor) = (at(conditions.min), at(conditions.floor));
@@ -171,7 +172,7 @@ impl Play {
         }
     }
 
-    /// The node's word on a call, at a slot so far behind the frontier.
+    /// Answers a call, at a slot this far behind the frontier.
     fn answers(&mut self, number: usize, behind: i64) {
         let query = &self.scene.calls[number].ask.query;
         let wish = wish_of(query);
@@ -190,7 +191,7 @@ impl Play {
         self.scene.lands(number, Some((body, slot)), true);
     }
 
-    /// Lets happen what does, and judges what callers are told. A node that is `down` fails what is tried again, too.
+    /// Runs all tasks and checks the answers. A node that is `down` fails second tries, too.
     async fn goes_on(&mut self, at_hand: Option<Wish>, down: bool) -> Result<(), TestCaseError> {
         let asked = self.scene.step;
         let mut answered = self.scene.settles().await;
@@ -218,7 +219,7 @@ impl Play {
         self.one_call_each()
     }
 
-    /// What an answer promises.
+    /// Checks what every answer promises.
     fn holds(
         &mut self,
         caller: &Caller<Wish>,
@@ -251,7 +252,7 @@ impl Play {
             let asked = wish_of(&call.ask.query);
             let (said, slot) = (asked.commitment, call.said.as_ref().unwrap().slot);
             prop_assert!(said == *commitment, "of another commitment, {}: {}", said, told());
-            // What does not exist has no number but the context's.
+            // An account that does not exist carries no number. The context's number stands for it.
             prop_assert!(*n == NONE || asked.accounts.contains(n), "of another account: {}", told());
             prop_assert!(call.era >= caller.era, "from before a clearing: {}", told());
             let mixes = *list && self.settings.assemble == Assemble::WithinBound;
@@ -274,7 +275,7 @@ impl Play {
         Ok(())
     }
 
-    /// README's table.
+    /// Returns true if the answer of a call is fresh by the README's table.
     fn is_fresh(&self, mark: usize, c: Commitment, halves: u32) -> bool {
         let call = &self.scene.calls[mark];
         let slot = call.said.as_ref().unwrap().slot;
@@ -286,7 +287,8 @@ impl Play {
         call.sent_at.elapsed() <= Duration::from_millis(stretched(ms)) && behind <= stretched(slots)
     }
 
-    /// How long what is held may stand in where no node answers, and so is its own floor.
+    /// Returns true if an answer may still stand in for one that no node gives. Until then its floor is in
+    /// force.
     fn is_held(&self, mark: usize, c: Commitment) -> bool {
         let held = Duration::from_secs([0, 10, 60][c.index()]);
         c != Commitment::Processed && self.scene.calls[mark].sent_at.elapsed() <= held
@@ -313,7 +315,8 @@ impl Play {
         Ok(())
     }
 
-    /// A node says itself where it has not reached a minContextSlot; a floor is only a wish, but no hit is below it.
+    /// A node itself refuses a minContextSlot that it has not reached. A floor refuses nothing, but no hit is
+    /// below it.
     fn wanted_is_met(&self, caller: &Caller<Wish>, answer: &CacheAnswer) -> bool {
         let at_once =
             matches!(answer.status, CacheStatus::Hit { .. }) && caller.asked_in + 1 == self.scene.step;
@@ -321,13 +324,14 @@ impl Play {
         caller.min.max(floor).is_none_or(|wanted| answer.stamp.slot >= wanted)
     }
 
-    /// What was shown to whoever asked the same before, while that may be held.
+    /// Returns the highest slot that callers with this question were shown before, while that answer may be
+    /// held.
     fn floor(&self, caller: &Caller<Wish>) -> Option<Slot> {
         let Wish { commitment: c, .. } = caller.wish;
         let before = self.shown.iter().filter(|shown| {
             shown.wish == caller.wish && shown.step <= caller.asked_in && shown.era == self.scene.era
         });
-        // What takes its place is of the same or a higher slot, but may have been asked for earlier.
+        // An entry is replaced by one of at least its slot, which may have been asked for earlier.
         let held = before.filter(|shown| {
             self.of_accounts(&shown.wish).all(|(mark, slot)| slot < shown.slot || self.is_held(mark, c))
         });
@@ -345,7 +349,7 @@ impl Play {
         Ok(())
     }
 
-    /// All that was said of any of these accounts at this commitment since the last clearing, and may be kept.
+    /// Returns all answers about any of these accounts at this commitment that the cache may hold.
     fn of_accounts(&self, wish: &Wish) -> impl Iterator<Item = (usize, Slot)> {
         self.scene.calls.iter().enumerate().filter_map(|(mark, call)| {
             let (asked, said) = (wish_of(&call.ask.query), call.said.as_ref()?);
@@ -356,11 +360,11 @@ impl Play {
         })
     }
 
-    /// More than 128 bytes in base58 is refused, here as by a node.
+    /// Checks that only data of more than 128 bytes in base58 is refused, as by a node.
     fn is_refused_rightly(&self, caller: &Caller<Wish>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
         let refuses = caller.wish.accounts.iter().any(|n| value(*n, caller.wish.form, 0).is_none());
         prop_assert!(refuses, "{:?}: {:?}", caller.wish, answer);
-        // There is no number in it: some call has brought what it may be made of.
+        // A refusal carries no number, so some call must have brought a source for it.
         let mut calls = self.scene.calls.iter().enumerate();
         let made_of_one = calls.any(|(mark, call)| {
             let (asked, said) = (wish_of(&call.ask.query), call.said.as_ref());
@@ -374,7 +378,7 @@ impl Play {
         self.is_not_behind(caller, answer)
     }
 
-    /// Nobody is told of a fault where what was shown may stand in.
+    /// Checks that a caller gets an error only if no shown answer may stand in.
     fn may_fail(&self, caller: &Caller<Wish>, error: &Error) -> Result<(), TestCaseError> {
         prop_assert!(self.failed || matches!(error, Error::TimedOut(_)), "{:?}: {:?}", caller.wish, error);
         let stands_in = self.floor(caller).filter(|slot| caller.min.is_none_or(|min| *slot >= min));
@@ -382,7 +386,7 @@ impl Play {
         Ok(())
     }
 
-    /// Whether what is known is kept, fresh and holds the form: for each account what was said last.
+    /// Returns true if the newest answer about each account is kept, fresh, and holds the form.
     fn is_at_hand(&self, wish: &Wish, wanted: Option<Slot>) -> bool {
         let newest = |n: u8| {
             let of = Wish { accounts: vec![n], ..wish.clone() };
@@ -391,7 +395,7 @@ impl Play {
             let highest = self.of_accounts(&of).map(|(_, slot)| slot).max()?;
             let said: Vec<_> =
                 self.of_accounts(&of).filter(|(mark, _)| parsed(form(*mark)) == parsed(wish.form)).collect();
-            // One of the other kind may have shown more.
+            // An answer of the other kind may have shown a higher slot.
             let newest = said.iter().map(|(_, slot)| *slot).max().filter(|newest| *newest == highest)?;
             let mut last = said.iter().filter(|(_, slot)| *slot == newest);
             let serves = |mark: usize| {
@@ -406,9 +410,9 @@ impl Play {
         possible && slots.iter().all(|slot| wanted.is_none_or(|wanted| *slot >= wanted))
     }
 
-    /// However many ask the same at once, one call goes up.
+    /// Checks that simultaneous calls for one question share one upstream call.
     fn one_call_each(&self) -> Result<(), TestCaseError> {
-        // Where a call of before a clearing is tried again after, another's may be under way already.
+        // A call from before a purge that is tried again after it may run beside another caller's.
         let tried_again = self.failed && self.scene.era > 0;
         if self.conditions || self.settings.merge || tried_again {
             return Ok(());

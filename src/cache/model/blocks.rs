@@ -1,7 +1,8 @@
-//! Blocks and their absence in every level of detail, with any number of callers and calls at once.
+//! Blocks and their absence in every level of detail, with many callers and calls at once.
 //!
-//! What nodes say contradicts itself here from call to call, as chains do not: what is held is not which word counts,
-//! but from where it may come, how old it may be, and that what is settled and kept is given without a node.
+//! Nodes contradict themselves here from call to call, as real chains do not. The tests do not check which
+//! answer counts. They check where an answer may come from, how old it may be, and that a settled entry is
+//! served without a node.
 
 use super::scene::{Call, Caller, Scene, on_a_stepped_clock, options};
 use super::*;
@@ -11,9 +12,9 @@ use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
 
 /// The finalized frontier at the beginning.
 const FINAL: Slot = FIRST - 32;
-/// The confirmed one.
+/// The confirmed frontier at the beginning.
 const CONFIRMED: Slot = FIRST - 2;
-/// Asked for are slots from so far under one of them to as many above.
+/// The greatest distance, in slots, of a requested slot from one of the two frontiers.
 const AROUND: i64 = 4;
 
 const SKIPPED: i32 = -32007;
@@ -26,7 +27,7 @@ enum Step {
     Wait(u64),
     Frontier(Commitment, Slot),
     Ask(BlockQuery, bool),
-    /// One of the calls under way lands: a block, or what there is in its place, as one voice or two say.
+    /// A call under way gets a block or another answer, with or without the confirmation of a second node.
     Lands(usize, Word, bool),
     Clear,
 }
@@ -82,13 +83,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// A block of one legacy transaction, as the node writes it that was asked by the call of this number.
+/// Returns a block of one legacy transaction, as the node wrote it in answer to the call of this number.
 fn block(query: &BlockQuery, mark: usize) -> String {
     let (slot, hash) = (query.slot, Pubkey([7; 32]));
     let head = format!(r#""blockHeight":{mark},"blockTime":{slot},"blockhash":"{hash}""#);
     let rewards =
         if query.rewards { format!(r#","rewards":[{{"lamports":{mark}}}]"#) } else { String::new() };
-    // Its wire form: one signature, of which each byte tells of the call.
+    // The wire form has one signature, whose bytes depend on the call.
     let signature = [u8::try_from(mark % 251).unwrap() + 1; 64];
     let wire = BASE64.encode([&[1][..], &signature, &[1, 0, 0]].concat());
     let signature = bs58::encode(signature).into_string();
@@ -118,7 +119,7 @@ fn block(query: &BlockQuery, mark: usize) -> String {
     format!("{{{head}{rewards}{body}}}")
 }
 
-/// README's table of what serves what.
+/// Returns true if a kept block serves a query, by the README's table.
 fn serves(kept: &BlockQuery, asked: &BlockQuery) -> bool {
     use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
     let form = |query: &BlockQuery| (query.details, query.encoding, query.max_version);
@@ -140,20 +141,20 @@ fn asked(call: &Call) -> BlockQuery {
     query
 }
 
-/// What somebody asks for, and whether the slot was final by then.
+/// The description of a call, and true if the slot was final when it was made.
 #[derive(Debug)]
 struct Wish {
     query: BlockQuery,
     was_final: bool,
 }
 
-/// A word that has landed.
+/// An answer that has landed.
 struct Landed {
     number: usize,
     word: Word,
-    /// Whether a second node said so, too.
+    /// True if a second node confirmed the answer.
     two: bool,
-    /// Whether the slot was above the frontier at the commitment that was asked for.
+    /// True if the slot was above the frontier of the commitment.
     not_yet: bool,
     step: usize,
 }
@@ -176,7 +177,7 @@ impl Play {
                 Step::Wait(ms) => advance(Duration::from_millis(ms)).await,
                 Step::Frontier(c, slots) => self.scene.moves_on(c, slots),
                 Step::Ask(query, bypass) => {
-                    // A flight that is under way is joined, though what it needs may have come meanwhile.
+                    // A flight under way is joined, even if an answer for it has come meanwhile.
                     let joins = self
                         .scene
                         .under_way()
@@ -222,7 +223,7 @@ impl Play {
         self.scene.lands(number, body.map(|body| (body, FIRST)), two);
     }
 
-    /// Lets happen what does, and judges what callers are told. A node that is `down` fails what is tried again, too.
+    /// Runs all tasks and checks the answers. A node that is `down` fails second tries, too.
     async fn goes_on(&mut self, at_hand: Option<BlockQuery>, down: bool) -> Result<(), TestCaseError> {
         let step = self.scene.step;
         let mut answered = self.scene.settles().await;
@@ -247,7 +248,7 @@ impl Play {
         Ok(())
     }
 
-    /// How long a word that landed may be served, and when no node answers; `None` where it is never kept.
+    /// Returns how long an answer may be served, and how long if no node answers. `None` if it is never kept.
     fn life(&self, landed: &Landed) -> Option<(Duration, Duration)> {
         let query = asked(&self.scene.calls[landed.number]);
         match landed.word {
@@ -266,11 +267,11 @@ impl Play {
         }
     }
 
-    /// What an answer promises.
+    /// Checks what every answer promises.
     fn holds(&self, caller: &Caller<Wish>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
         let told = || format!("{:?} {answer:?}", caller.wish);
         let Some(landed) = self.source(answer) else {
-            // Null says nothing, and is an answer to none but those who waited for it.
+            // Null proves nothing, so only callers who waited for it get it.
             let waited = matches!(
                 answer.status,
                 CacheStatus::Forwarded { stored: false, .. } | CacheStatus::Collapsed
@@ -294,8 +295,8 @@ impl Play {
             }
             Payload::Error { .. } => {}
         }
-        // What is final by construction was asked for at finalized. The rest is for callers at confirmed, and only as long
-        // as the slot was not final as they asked.
+        // Final answers were asked for at finalized. Others serve callers at confirmed only, while the slot
+        // was not final.
         let settled = said_of.commitment == Commitment::Finalized;
         let unsettled = wish.commitment == Commitment::Confirmed && !was_final;
         let right =
@@ -306,7 +307,7 @@ impl Play {
         let may = match answer.status {
             CacheStatus::Hit { stale, .. } => !stale && life.is_some_and(|(fresh, _)| age <= fresh),
             CacheStatus::StaleIfError { .. } => life.is_some_and(|(_, in_fault)| age <= in_fault),
-            // An absence that was asked for before the slot was final says nothing for long, and so is never kept.
+            // An absence from before the slot was final lives for a moment only, and so is never kept.
             CacheStatus::Collapsed => {
                 let early = landed.word != Word::Block && wish.slot > FINAL;
                 own || early || life.is_none_or(|(fresh, _)| age <= fresh)
@@ -323,7 +324,7 @@ impl Play {
         Ok(())
     }
 
-    /// The word that an answer is made of; `None` for null, in which nothing can be written.
+    /// Returns the landed answer of which `answer` is made. `None` for null, which carries no number.
     fn source(&self, answer: &CacheAnswer) -> Option<&Landed> {
         let text = match &answer.payload {
             Payload::Result(body) => body.whole(),
@@ -334,7 +335,7 @@ impl Play {
         self.landed.iter().find(|landed| landed.number as u64 == number)
     }
 
-    /// Nobody is told of a fault where a block is held: a final one stands in for ever.
+    /// Checks that a caller gets no error if a block is held. A final block stands in for ever.
     fn may_fail(&self, caller: &Caller<Wish>, error: &Error) -> Result<(), TestCaseError> {
         let failed = self.landed.iter().any(|landed| landed.word == Word::Fault);
         prop_assert!(failed || matches!(error, Error::TimedOut(_)), "{:?}: {:?}", caller.wish, error);
@@ -344,7 +345,7 @@ impl Play {
         Ok(())
     }
 
-    /// What has landed since the last clearing and may be kept of a slot that was final all the time.
+    /// Returns the landed answers that the cache may hold about a slot that was final from the start.
     fn kept(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&Landed, BlockQuery)> {
         self.landed.iter().filter_map(move |landed| {
             let call = &self.scene.calls[landed.number];
@@ -357,7 +358,8 @@ impl Play {
         self.scene.calls[landed.number].sent_at.elapsed()
     }
 
-    /// Whether a final block of such a shape is held, asked for so long ago at most, since before this step.
+    /// Returns true if a final block of such a shape has been held since before this step and is at most this
+    /// old.
     fn block_held(
         &self,
         slot: Slot,
@@ -365,14 +367,14 @@ impl Play {
         step: usize,
         shape: impl Fn(&BlockQuery) -> bool,
     ) -> bool {
-        // A word on versions takes a block's place.
+        // An error about versions replaces a block.
         let versions = self.kept(slot).any(|(landed, _)| landed.word == Word::Error(VERSION));
         let mut blocks =
             self.kept(slot).filter(|(landed, _)| landed.word == Word::Block && landed.step < step);
         !versions && blocks.any(|(landed, block)| self.age(landed) <= age && shape(&block))
     }
 
-    /// Whether it is settled by what is kept and lives, so that no node is asked.
+    /// Returns true if a held entry must answer the query without a node.
     fn is_at_hand(&self, wish: &BlockQuery) -> bool {
         let absence = |word| matches!(word, Word::Error(SKIPPED | NOT_IN_STORAGE));
         let absence = self.kept(wish.slot).rfind(|(landed, _)| absence(landed.word));

@@ -1,4 +1,4 @@
-//! Answers that are behind a newer one: shown while they were on their way from a node, or held in another form.
+//! Answers that are overtaken by a newer one, on their way from a node or by an entry in another form.
 
 use super::scene::{Scene, on_a_stepped_clock, options};
 use super::*;
@@ -6,7 +6,7 @@ use crate::cache::CacheStatus;
 
 const C: Commitment = Commitment::Confirmed;
 
-/// A call that is overtaken, its answer at a slot, and another form, of which it cannot be made.
+/// A call that is overtaken, the text of its answer at a slot, and a question whose answer cannot serve it.
 type Slow = (&'static str, Query, fn(Slot) -> String, Question);
 
 fn parsed(method: Method, params: &str) -> Query {
@@ -31,15 +31,15 @@ fn forms(c: Commitment) -> Vec<Slow> {
 
 type Told = (Slot, CacheStatus);
 
-/// The call of this number lands at `slot`; the answers that callers have then.
+/// Lands the call of this number at `slot`, and returns the answers that callers get.
 async fn lands(scene: &mut Scene<()>, number: usize, slot: Slot, text: String) -> Vec<Told> {
     scene.lands(number, Some((NodeReply::Result(text.into()), slot)), true);
     let answered = scene.settles().await.into_iter();
     answered.map(|(_, told)| told.map(|told| (told.stamp.slot, told.status)).unwrap()).collect()
 }
 
-/// A scene in which `late` is under way as call 0, asked for by `callers`, and the first account is shown at the slot that
-/// is returned, by call 1.
+/// Returns a scene in which `late` is under way as call 0 for `callers`. Call 1 has shown the first account
+/// at the slot that is returned.
 async fn overtaken(
     late: &Query,
     by: Question,
@@ -58,7 +58,7 @@ async fn overtaken(
     (scene, slot)
 }
 
-/// Somebody asks for the first account alone, past the cache, and is shown it at `slot` by the call of this number.
+/// Shows the first account at `slot`, by a call of this number past the cache.
 async fn shows(scene: &mut Scene<()>, by: Question, c: Commitment, number: usize, slot: Slot) {
     scene.ask((), query(by, c), options(true, None));
     assert!(scene.settles().await.is_empty());
@@ -160,7 +160,7 @@ fn a_vote_account_made_of_an_older_list_is_asked_for_instead() {
             scene.ask((), query.clone(), options(false, None));
             assert!(scene.settles().await.is_empty());
             assert_eq!(lands(&mut scene, number, slot, text.clone()).await.len(), 1);
-            // What the first call brought is held past its life by the second.
+            // The entry of the first call is past its life when the second call lands.
             advance(Duration::from_secs(if number == 0 { 16 } else { 0 })).await;
         }
         scene.ask((), one, options(false, None));

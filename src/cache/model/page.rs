@@ -1,13 +1,13 @@
-//! The model itself: what is held, which slots accounts were shown at, and the README's table.
+//! The model: the held answers, the floors of accounts, and the README's table.
 
 use super::*;
 
-/// Where an answer to the question is kept: a list's also as each of its accounts'.
+/// Returns the questions under which an answer is held. A list is also held as its single accounts.
 pub(super) fn places(question: Question) -> Vec<Question> {
     if question == List { vec![List, Account(0), Account(1)] } else { vec![question] }
 }
 
-/// The accounts that an answer shows.
+/// Returns the accounts that an answer shows.
 pub(super) fn accounts(question: Question) -> &'static [u8] {
     match question {
         Account(0) | Balance => &[0],
@@ -17,19 +17,19 @@ pub(super) fn accounts(question: Question) -> &'static [u8] {
     }
 }
 
-/// How long an answer that shows an account may be served at most.
+/// Returns the longest time for which an answer that shows an account may be served.
 pub(super) fn life(c: Commitment) -> Duration {
     Duration::from_millis([400, 10_000, 60_000][c.index()])
 }
 
-/// The model: what is held, the slots below which accounts are not shown, and the README's table.
+/// The model: the held answers, the floors of accounts, and the README's table.
 #[derive(Default)]
 pub(super) struct Model {
     pub(super) held: BTreeMap<(Question, Commitment), (Slot, Instant)>,
     floors: BTreeMap<(u8, Commitment), (Slot, Instant)>,
 }
 
-/// When an answer lands, and what was asked for with the call.
+/// The arrival of an answer, with the conditions of its call.
 #[derive(Clone, Copy)]
 pub(super) struct Landing {
     pub(super) slot: Slot,
@@ -41,7 +41,8 @@ pub(super) struct Landing {
 }
 
 impl Model {
-    /// Whether what is held may serve as it is, while a fresh one is fetched, and in a fault.
+    /// Returns the held slot, whether it may serve while a fresh one is fetched, and whether it may serve in
+    /// a fault.
     pub(super) fn may(
         &self,
         q: Question,
@@ -59,8 +60,8 @@ impl Model {
         Some((slot, stretched, stretched || in_fault))
     }
 
-    /// Whether what another gateway has kept is as good as a hit here: fresh, not below what is held or was shown, and
-    /// believed.
+    /// Returns true if another gateway's answer may be used: it is fresh, believed, and not below a held or
+    /// shown slot.
     pub(super) fn takes(
         &self,
         q: Question,
@@ -78,13 +79,13 @@ impl Model {
         fresh && !below && !null && slot <= frontier + 64
     }
 
-    /// The highest slot at which an account of the answer was shown, while a lower one may be held.
+    /// Returns the highest slot at which an account of the answer was shown, while a lower one may be held.
     pub(super) fn floor(&self, q: Question, c: Commitment, now: Instant) -> Slot {
         let floors = accounts(q).iter().filter_map(|n| self.floors.get(&(*n, c)));
         floors.filter(|(_, until)| *until >= now).map(|(slot, _)| *slot).max().unwrap_or(0)
     }
 
-    /// The floor that goes up with a call: none at processed.
+    /// Returns the floor of an upstream call. There is none at processed.
     pub(super) fn asked_floor(&self, q: Question, c: Commitment, now: Instant) -> Slot {
         if c == Commitment::Processed { 0 } else { self.floor(q, c, now) }
     }
@@ -98,7 +99,7 @@ impl Model {
         }
     }
 
-    /// What is held is shown.
+    /// Notes that a held answer is shown.
     pub(super) fn shows(&mut self, q: Question, c: Commitment, slot: Slot, now: Instant) {
         let floor =
             |n: &u8| self.floors.get(&(*n, c)).filter(|floor| floor.1 >= now).map_or(0, |floor| floor.0);
@@ -107,7 +108,7 @@ impl Model {
         }
     }
 
-    /// No node reaches the floor that was asked for.
+    /// Notes that no node reaches the required floor.
     fn falls(&mut self, q: Question, c: Commitment, slot: Slot, now: Instant) {
         for n in accounts(q) {
             if let Some(floor) =
@@ -118,13 +119,13 @@ impl Model {
         }
     }
 
-    /// What is held above `slot` and may still be served.
+    /// Returns the held slot above `slot` that may still be served.
     fn ahead(&self, q: Question, c: Commitment, at: &Landing) -> Option<Slot> {
         let held = self.may(q, c, at.frontier, at.now).filter(|(held, _, serves)| *held > at.slot && *serves);
         held.map(|held| held.0)
     }
 
-    /// The list of both accounts where those are held at the floor.
+    /// Assembles the list of both accounts, if both are held at the floor.
     fn assembled(&mut self, c: Commitment, at: &Landing) -> Option<Slot> {
         let single = |q| {
             let serves = self
@@ -142,7 +143,7 @@ impl Model {
         Some(slot)
     }
 
-    /// An answer lands; the slot that whoever waits for it is shown.
+    /// Processes an arriving answer, and returns the slot that its callers are shown.
     pub(super) fn lands(&mut self, q: Question, c: Commitment, at: Landing) -> Slot {
         let Landing { slot, sent, frontier, floor, now } = at;
         if c != Commitment::Processed {
@@ -167,7 +168,7 @@ impl Model {
         self.raises(q, c, slot, now);
         for place in places(q) {
             let ahead = self.ahead(place, c, &at);
-            // At processed, what would not be kept is not held to what is.
+            // At processed, an answer is compared with the entry of its own question only.
             if let Some(held) = ahead.filter(|_| place == q) {
                 return held;
             }

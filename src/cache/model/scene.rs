@@ -1,7 +1,8 @@
-//! The whole cache on a stepped clock, over nodes whose answers are held until the test lets them go, in any order.
+//! The whole cache on a stepped clock, over nodes whose answers are held until the test releases them, in any
+//! order.
 //!
-//! Each call that goes up has a number, and a node writes it into its answer: so each answer that a caller gets says
-//! which calls it is made of, and so how old it is, from which commitment, and from before or after which clearing.
+//! Each upstream call has a number, and the node writes it into its answer. Each answer therefore shows the
+//! calls of which it is made, and so its age, its commitment, and whether it is from before a purge.
 
 use std::sync::LazyLock;
 
@@ -14,52 +15,52 @@ use crate::error::Error;
 use crate::pool::WayBack;
 use crate::telemetry::Trace;
 
-/// Read once: a case has its own cache, and most of the settings of all.
+/// Read once: each case has a cache of its own, but most of the settings in common.
 pub(super) static CONFIG: LazyLock<Config> = LazyLock::new(|| {
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let mut config = Config::dev(any, any, Vec::new());
-    // Nothing is evicted, and a small cache is made sooner than a large one.
+    // The capacity suffices to evict nothing, and a small cache is created faster.
     (config.cache.capacity, config.cache.max_entry) = (8 << 20, 8 << 20);
     config
 });
 
-/// How far ahead of the frontier an answer is still believed, in slots.
+/// The distance ahead of the frontier, in slots, up to which an answer is believed.
 const BELIEVED: u64 = 64;
 
-/// A call that went up.
+/// An upstream call.
 pub(super) struct Call {
     pub(super) ask: UpstreamRequest,
     pub(super) sent_at: Instant,
-    /// How often the cache had been emptied before.
+    /// The number of purges before the call.
     pub(super) era: u32,
-    /// Where its answer goes; `None` once it has landed.
+    /// The sender of the answer. `None` once the call has landed.
     way_back: Option<WayBack>,
-    /// What it brought, if that was a node's word.
+    /// The node's answer. `None` if the node failed.
     pub(super) said: Option<Said>,
     pub(super) landed_at: Option<Instant>,
-    /// When it landed, in the order of all that happened.
+    /// The number of the step in which the call landed.
     pub(super) landed_in: Option<usize>,
 }
 
-/// A node's word.
+/// The answer of a node.
 pub(super) struct Said {
     pub(super) body: NodeReply,
     pub(super) slot: Slot,
-    /// Whether the cache may keep it, as far as its slot and clearings go.
+    /// True if the cache may keep the answer, as far as its slot and purges go.
     pub(super) keepable: bool,
 }
 
-/// Somebody who asked, and what came of it.
+/// A caller who waits for an answer.
 pub(super) struct Caller<W> {
-    /// What was asked, as the test has it.
+    /// The test's own description of the call.
     pub(super) wish: W,
-    /// Its minContextSlot.
+    /// The caller's minContextSlot.
     pub(super) min: Option<Slot>,
-    /// The same, or the floor that its plan keeps.
+    /// The minContextSlot or the floor of the caller's plan, whichever is higher.
     pub(super) wanted: Option<Slot>,
     pub(super) asked_at: Instant,
     pub(super) era: u32,
-    /// In the order of all that happened.
+    /// The number of the step in which the caller asked.
     pub(super) asked_in: usize,
     task: JoinHandle<Result<CacheAnswer, Error>>,
 }
@@ -93,7 +94,7 @@ impl<W> Scene<W> {
         Self { frontier, calls, era: 0, step: 0, cache, metrics, tasks, going_up, waiting }
     }
 
-    /// The frontier at a commitment, or so far behind it.
+    /// Returns the slot that is `behind` slots behind the frontier of a commitment.
     pub(super) fn at(&self, commitment: Commitment, behind: i64) -> Slot {
         self.frontier.slot(commitment).saturating_add_signed(-behind)
     }
@@ -114,18 +115,18 @@ impl<W> Scene<W> {
         self.waiting.push(Caller { wish, min, wanted, asked_at, era, asked_in, task });
     }
 
-    /// Takes every turn to make a long answer, so that whoever needs one waits until they are dropped.
+    /// Takes every render permit, so that each long answer waits until they are dropped.
     pub(super) async fn takes_all_turns(&self) -> OwnedSemaphorePermit {
         self.cache.renderer.take_all_permits().await
     }
 
-    /// The slot below which the accounts of `query` are not shown.
+    /// Returns the slot below which the accounts of `query` are not shown.
     pub(super) fn shown(&self, query: &Query) -> Slot {
         let plan = self.cache.lookup.plan(query);
         self.cache.lookup.held.floor(&plan.key, Instant::now())
     }
 
-    /// The number of floors that were given up.
+    /// Returns the number of floors that were reset.
     pub(super) fn floor_resets(&self) -> u64 {
         self.metrics.cache_floor_resets.at(()).get()
     }
@@ -135,18 +136,18 @@ impl<W> Scene<W> {
         self.cache.clear();
     }
 
-    /// The calls that are under way, by their numbers.
+    /// Returns the numbers of the calls under way.
     pub(super) fn under_way(&self) -> Vec<usize> {
         (0..self.calls.len()).filter(|at| self.calls[*at].way_back.is_some()).collect()
     }
 
-    /// Those of them that have just gone up.
+    /// Returns the numbers of the calls that were sent at this moment.
     pub(super) fn just_sent(&self) -> Vec<usize> {
         let now = Instant::now();
         self.under_way().into_iter().filter(|at| self.calls[*at].sent_at == now).collect()
     }
 
-    /// The answer to the call of this number lands; `None` where the node failed.
+    /// Answers the call of this number. `None` is a failure of the node.
     pub(super) fn lands(&mut self, number: usize, word: Option<(NodeReply, Slot)>, confirmed: bool) {
         let call = &mut self.calls[number];
         let Some(way_back) = call.way_back.take() else { return };
@@ -158,15 +159,16 @@ impl<W> Scene<W> {
             call.said = Some(Said { body: body.clone(), slot, keepable });
             Reply { node: 0, body, sent_at: call.sent_at, slot, confirmed }
         });
-        // A call that goes past the cache is its caller's, who may have given up.
+        // A call past the cache belongs to its caller, who may have given up.
         if way_back.send(answer.ok_or_else(|| Error::NoUpstream(Vec::new()))).is_err() {
             call.said = None;
         }
     }
 
-    /// Lets everything happen that needs neither time nor a node; whoever has an answer then.
+    /// Runs all tasks until they wait for time or a node, and returns the callers who got an answer.
     pub(super) async fn settles(&mut self) -> Vec<(Caller<W>, Result<CacheAnswer, Error>)> {
-        // More than any chain of tasks that wake each other: caller, flight, caller, a second flight, a third.
+        // More rounds than any chain of tasks that wake each other: caller, flight, caller, a second flight,
+        // a third.
         for _ in 0..24 {
             tokio::task::yield_now().await;
         }
@@ -199,18 +201,18 @@ impl<W> Scene<W> {
     }
 }
 
-/// Runs one case on a clock of its own, that only the case moves.
+/// Runs one case on a clock that only the case moves.
 pub(super) fn on_a_stepped_clock<T>(case: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    // Far enough from the clock's beginning for answers that were asked for before.
+    // The clock starts late enough for answers from before the test.
     runtime.block_on(async {
         advance(Duration::from_mins(10)).await;
         case.await
     })
 }
 
-/// What a caller asks of the cache beside the query.
+/// Returns the options of a call.
 pub(super) fn options(bypass: bool, floor: Option<Slot>) -> CallOptions {
     let deadline = Instant::now() + Duration::from_secs(30);
     let (caller, trace) = (crate::pool::Caller::default(), Trace::default());

@@ -1,21 +1,21 @@
-//! Answers that take long to make wait for their turn, while time and slots pass.
+//! Answers that take long to write wait for a permit, while time and slots pass.
 
 use super::scene::{Scene, on_a_stepped_clock, options};
 use super::*;
 use crate::cache::{CacheAnswer, CacheStatus};
 use crate::error::Error;
 
-/// Bytes of each account: fetched whole, and together more than what an async worker writes itself.
+/// The bytes of each account. Each is fetched whole, and together they are too long for an async worker.
 const SPACE: usize = 64 * 1024;
 const ACCOUNTS: u8 = 8;
 
-/// A call of `method` with these params, at a commitment.
+/// Returns a call of `method` with these params, at a commitment.
 fn call(method: Method, params: &str, config: &str, commitment: Commitment) -> Query {
     let params = format!(r#"[{params}{{"commitment":"{commitment}"{config}}}]"#);
     Query::parse(method, &Params::Array(Bytes::from(params)), Profile::Node).unwrap()
 }
 
-/// A long list, in an encoding.
+/// Returns the call for a long list.
 fn list(encoding: &str, commitment: Commitment) -> Query {
     let keys: Vec<_> = (0..ACCOUNTS).map(|n| format!("\"{}\"", Pubkey([n; 32]))).collect();
     let params = format!("[{}],", keys.join(","));
@@ -34,10 +34,10 @@ fn list_at(slot: Slot) -> NodeReply {
 
 type Told = Result<CacheAnswer, Error>;
 
-/// The one answer that is there by now.
+/// Returns the one answer that a caller got by now.
 async fn answer(scene: &mut Scene<()>) -> Option<Told> {
     let mut answered = scene.settles().await;
-    // Work beside the async workers takes real time, in which the clock stands.
+    // Work beside the async workers takes real time, while the test's clock stands still.
     for _ in 0..1000 {
         if !answered.is_empty() {
             break;
@@ -49,7 +49,7 @@ async fn answer(scene: &mut Scene<()>) -> Option<Told> {
     answered.pop().map(|(_, answer)| answer)
 }
 
-/// A scene in which the long list is kept, of the newest slot.
+/// Returns a scene in which the long list is held at the newest slot.
 async fn with_a_long_list(commitment: Commitment) -> Scene<()> {
     let mut scene = Scene::new(|_| ());
     scene.ask((), list("base64", commitment), options(false, None));
@@ -57,7 +57,7 @@ async fn with_a_long_list(commitment: Commitment) -> Scene<()> {
     scene
 }
 
-/// The call that is under way lands at the newest slot.
+/// Lands the call of this number at the newest slot.
 async fn lands(scene: &mut Scene<()>, commitment: Commitment, number: usize) -> Slot {
     assert!(scene.settles().await.is_empty());
     let slot = scene.at(commitment, 0);
@@ -78,7 +78,7 @@ fn a_hit_is_judged_again_after_its_wait() {
             advance(Duration::from_millis(wait)).await;
             scene.moves_on(Commitment::Processed, slots);
             drop(turns);
-            // It is too old by then: a node is asked, and its answer is the caller's.
+            // The entry is too old by then, so a node is asked, and the caller gets its answer.
             assert!(answer_or_call(&mut scene, 1).await.is_none(), "{name}");
             assert_eq!(scene.under_way(), [1], "{name}");
             let slot = lands(&mut scene, Commitment::Processed, 1).await;
@@ -87,7 +87,7 @@ fn a_hit_is_judged_again_after_its_wait() {
     }
 }
 
-/// What the caller is told, unless so many calls more went up first.
+/// Returns the caller's answer, unless more than `calls` calls are sent first.
 async fn answer_or_call(scene: &mut Scene<()>, calls: usize) -> Option<Told> {
     for _ in 0..1000 {
         let answered = scene.settles().await.pop();
@@ -131,7 +131,7 @@ fn a_hit_that_waited_is_not_behind_what_was_shown_meanwhile() {
     });
 }
 
-/// A scene in which all vote accounts are kept, which is a long text, and the call for one of them.
+/// Returns a scene in which all vote accounts are held as one long text, and the call for one of them.
 async fn with_vote_accounts() -> (Scene<()>, Query) {
     let mut scene = Scene::new(|_| ());
     let more = "x".repeat(usize::from(ACCOUNTS) * SPACE);
@@ -176,13 +176,13 @@ fn a_flight_without_a_turn_soon_asks_a_node() {
     });
 }
 
-/// A node is asked a second time for an answer that came too late, and never a third time.
+/// Checks that an answer that came too late is fetched a second time, and never a third time.
 #[test]
 fn an_answer_that_comes_too_late_is_asked_for_once_more() {
     for (commitment, over) in [(Commitment::Processed, 401), (Commitment::Finalized, 8_000)] {
         on_a_stepped_clock(async {
             let mut scene = Scene::new(|_| ());
-            // Parsed accounts are fetched whole, and sliced here.
+            // Parsed accounts are fetched whole, and sliced by the cache.
             let parts = r#"jsonParsed","dataSlice":{"offset":1,"length":60000},"unknown":""#;
             scene.ask((), list(parts, commitment), options(false, None));
             for number in 0..2 {

@@ -1,4 +1,4 @@
-//! Cases by name: those that were drawn and showed a fault, and some that are drawn too seldom.
+//! Fixed cases: those in which random tests found a fault, and some that are drawn too seldom.
 
 use super::*;
 
@@ -29,7 +29,8 @@ fn what_another_waits_for_is_taken_in_time_only_also_by_whoever_was_told_less_be
     let asks = |min, floor| ask(1, AccountEncoding::Base64, None, Conditions { min, floor, bypass: false });
     plays(vec![
         asks(Some(0), None),
-        // Too little, so one of the frontier's slot is asked for; and long after somebody else wants that, too.
+        // The answer is too low, so one at the frontier's slot is requested. Much later another caller wants
+        // that slot, too.
         Step::Lands(0, Some(1)),
         Step::Wait(5_001),
         asks(None, Some(0)),
@@ -66,7 +67,8 @@ fn a_list_is_not_put_together_behind_one_that_was_shown() {
     let asks = |n| ask(n, AccountEncoding::Base64, None, Conditions::default());
     let list = || ask_list(AccountEncoding::Base64Zstd);
     let lands = |behind| Step::Lands(0, Some(behind));
-    // The list is fetched as it is asked for, since no sizes are known; then each account whole.
+    // No sizes are known, so the list is fetched as it was asked for. Each account is fetched whole after
+    // that.
     plays(vec![list(), lands(-1), Step::Wait(8_000), asks(0), lands(0), asks(1), lands(0), list()]);
 }
 
@@ -126,7 +128,7 @@ fn a_caller_who_joins_a_call_is_not_given_another_callers_form() {
     let list = Wish { accounts: vec![0, 2], list: true, form, commitment };
     let other = ask(1, AccountEncoding::Base64, None, Conditions::default());
     let lands = |n, behind| Step::Lands(n, Some(behind));
-    // The size is known by then, and both callers ask for the whole account. The list holds its first bytes.
+    // The size is known by then, so both callers ask for the whole account. The list holds its first bytes.
     plays(vec![
         other,
         lands(0, 0),
@@ -154,7 +156,7 @@ fn an_account_that_stands_in_above_a_fallen_floor_raises_it() {
         single(false),
         Step::Lands(0, Some(-1)),
         list(&[0, 1]),
-        // No node reaches the floor any more, and then none answers.
+        // No node reaches the floor any more, and then no node answers.
         Step::Lands(0, Some(0)),
         single(true),
         Step::Lands(0, None),

@@ -1,8 +1,9 @@
-//! No account goes back: what somebody was shown of it is a floor for whoever asks after, in whatever form.
+//! The order of answers: the slot at which an account was shown is a floor for later callers, in whatever
+//! form.
 
 use super::*;
 
-/// One account that somebody was shown, or the fall of its floor to what no node is above.
+/// One account in an answer that a caller got.
 #[derive(Debug)]
 pub(super) struct AccountShown {
     n: u8,
@@ -10,11 +11,11 @@ pub(super) struct AccountShown {
     slot: Slot,
     step: usize,
     era: u32,
-    /// How long an answer of a lower slot may be held.
+    /// The time until which an answer of a lower slot may be held.
     until: Instant,
 }
 
-/// A floor that was asked for, and the slot to which it falls since no node reaches it.
+/// A fall of a floor, because no node reaches it any more.
 #[derive(Debug)]
 pub(super) struct Fall {
     n: u8,
@@ -26,20 +27,21 @@ pub(super) struct Fall {
 }
 
 impl Play {
-    /// No node is above `slot`: the floors of these accounts that are not above `from` fall to it.
+    /// Notes that no node is above `slot`, so that floors of these accounts up to `from` fall to it.
     pub(super) fn falls_to(&mut self, wish: &Wish, from: Slot, slot: Slot) {
         let (commitment, step, era) = (wish.commitment, self.scene.step, self.scene.era);
         let fall = |n: &u8| Fall { n: *n, commitment, from, slot, step, era };
         self.falls.extend(wish.accounts.iter().map(fall));
     }
 
-    /// The slot at which an account was shown in an earlier step, as long as an answer of a lower slot may be held.
+    /// Returns the slot at which an account was shown in an earlier step, while an answer of a lower slot may
+    /// be held.
     pub(super) fn floor_of_account(&self, n: u8, commitment: Commitment) -> Option<Slot> {
         let shown = self.accounts_shown.iter().filter(|shown| {
             let same = shown.n == n && shown.commitment == commitment && shown.era == self.scene.era;
             same && shown.step < self.scene.step && shown.until >= Instant::now()
         });
-        // One fall may begin where another ended.
+        // A fall may begin where another one ended.
         let fallen = |shown: &AccountShown| {
             let falls = self.falls.iter().filter(|fall| {
                 let same = fall.n == n && fall.commitment == commitment && fall.era == self.scene.era;
@@ -50,7 +52,8 @@ impl Play {
         shown.map(fallen).max()
     }
 
-    /// Returns true if an answer of any slot may stand in, since no node answers in time; floors then fall to its slot.
+    /// Returns true if an answer of any slot may stand in because no node answers in time. Floors then fall
+    /// to its slot.
     pub(super) fn may_fall(&mut self, caller: &Caller<Wish>, answer: &CacheAnswer, down: bool) -> bool {
         let stands_in = down || caller.asked_at.elapsed() >= Duration::from_secs(30);
         if stands_in {
@@ -59,7 +62,8 @@ impl Play {
         stands_in
     }
 
-    /// Returns true if two calls for what somebody wants have landed since: an answer that is behind both times is given.
+    /// Returns true if two calls for this question have landed since the caller asked. An answer that is
+    /// behind after both is given.
     fn was_asked_anew(&self, caller: &Caller<Wish>) -> bool {
         let parsed = |form: AccountForm| form.encoding == AccountEncoding::JsonParsed;
         let landed = self.scene.calls.iter().filter(|call| {
@@ -75,8 +79,8 @@ impl Play {
         landed.count() > 1
     }
 
-    /// No account is shown below a slot at which it was shown before, in whatever form; where nodes are `down`, what is
-    /// held may stand in.
+    /// Checks that no account is shown below a slot at which it was shown before. While nodes are `down`, a
+    /// held answer may stand in.
     pub(super) fn no_account_is_behind(
         &mut self,
         caller: &Caller<Wish>,
@@ -86,7 +90,7 @@ impl Play {
     ) -> Result<(), TestCaseError> {
         let commitment = caller.wish.commitment;
         let at = |n: u8, mark: usize| {
-            // Of a list that mixes slots, each account has its own.
+            // A list that mixes slots has a slot of its own for each account.
             let of_call = self.scene.calls[mark].said.as_ref().map(|said| said.slot);
             of_call.filter(|_| n != NONE).unwrap_or(answer.stamp.slot)
         };
@@ -97,8 +101,8 @@ impl Play {
                 floor.is_some_and(|floor| at(*n, *mark) < floor)
             })
             .collect();
-        // At processed it holds between held entries only: for what is at hand, not for what stands in for a node's answer
-        // that is lower still.
+        // At processed this holds between held entries only. It does not hold for an entry that stands in for
+        // a node's lower answer.
         let at_once =
             caller.asked_in + 1 == self.scene.step && matches!(answer.status, CacheStatus::Hit { .. });
         let holds = commitment != Commitment::Processed || at_once;
@@ -109,7 +113,7 @@ impl Play {
             let call = &self.scene.calls[*mark];
             let until =
                 call.landed_at.filter(|_| call.said.as_ref().is_some_and(|said| said.keepable))? + life;
-            // A list that mixes slots says the lowest of them.
+            // A list that mixes slots has the lowest of them.
             Some(AccountShown { n: *n, commitment, slot: answer.stamp.slot, step, era, until })
         });
         let of_calls: Vec<_> = of_calls.collect();

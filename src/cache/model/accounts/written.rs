@@ -1,20 +1,21 @@
-//! The accounts of the cluster as its node writes them: each text tells by which call it was asked for.
+//! The accounts of the simulated cluster. The text of each answer shows the number of the call that fetched
+//! it.
 
 use super::*;
 use crate::methods::{AccountEncoding, AccountQuery, AccountsQuery, DataSlice};
 
-/// The nonce account of 40 bytes, which is parsed; one without data; one that is at times larger than what is fetched
-/// whole; and one that does not exist.
+/// The number of accounts. One is a nonce account of 40 bytes that is parsed, and one has no data. One is at times too
+/// large to be fetched whole, and one does not exist.
 pub(super) const ACCOUNTS: u8 = 4;
 const PARSED: u8 = 0;
 const LARGE: u8 = 2;
 pub(super) const NONE: u8 = 3;
 
-/// What somebody asks for.
+/// The description of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Wish {
     pub(super) accounts: Vec<u8>,
-    /// Whether as a list, or the one account alone.
+    /// True for a list, false for a single account.
     pub(super) list: bool,
     pub(super) form: AccountForm,
     pub(super) commitment: Commitment,
@@ -39,7 +40,7 @@ fn space(n: u8, mark: usize) -> usize {
     if n == LARGE && mark.is_multiple_of(2) { 70_000 } else { data(n, mark).len() }
 }
 
-/// An account as the node writes it that was asked by the call of this number; `None` where it refuses.
+/// Returns an account as the node wrote it in answer to the call of this number. `None` if the node refuses.
 pub(super) fn value(n: u8, form: AccountForm, mark: usize) -> Option<String> {
     use AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
     if n == NONE {
@@ -66,7 +67,7 @@ pub(super) fn value(n: u8, form: AccountForm, mark: usize) -> Option<String> {
     ))
 }
 
-/// An answer of whose accounts each is what the call of its number brought; `None` where a node refuses.
+/// Returns an answer whose accounts come from the calls of these numbers. `None` if a node refuses.
 pub(super) fn text(wish: &Wish, context: usize, slot: Slot, marks: &[usize]) -> Option<String> {
     let values = wish.accounts.iter().zip(marks).map(|(n, mark)| value(*n, wish.form, *mark));
     let values = values.collect::<Option<Vec<_>>>()?.join(",");
@@ -74,7 +75,7 @@ pub(super) fn text(wish: &Wish, context: usize, slot: Slot, marks: &[usize]) -> 
     Some(format!(r#"{{"context":{{"apiVersion":"4.0.{context}","slot":{slot}}},"value":{values}}}"#))
 }
 
-/// The numbers in an answer: of its context, and of each account that exists.
+/// Returns the numbers in an answer: that of its context, and that of each account.
 pub(super) fn marks(wish: &Wish, text: &str) -> (usize, Vec<usize>) {
     let text: serde_json::Value = serde_json::from_str(text).unwrap();
     let context =
@@ -87,7 +88,7 @@ pub(super) fn marks(wish: &Wish, text: &str) -> (usize, Vec<usize>) {
     (context, values.iter().map(mark).collect())
 }
 
-/// What a query that goes up asks for.
+/// Returns the description of a query.
 pub(super) fn wish_of(query: &Query) -> Wish {
     let n = |pubkey: &Pubkey| pubkey.0[0] - 1;
     match query {
@@ -112,7 +113,7 @@ pub(super) fn query(wish: &Wish, min_context_slot: Option<Slot>) -> Query {
     }
 }
 
-/// README's table of what serves what, for an account as it was fetched.
+/// Returns true if an account that was fetched in the form `kept` serves `asked`, by the README's table.
 pub(super) fn holds(n: u8, kept: AccountForm, mark: usize, asked: AccountForm) -> bool {
     if kept == asked {
         return true;
