@@ -137,7 +137,7 @@ fn main() {
     runtime.block_on(async {
         for body in &site.bodies {
             site.cache
-                .answer(&asked(body).1, options(Instant::now()), Charge::nobody(), &NoConditions)
+                .answer(&asked(body).1, options(Instant::now()), Charge::free(), &NoConditions)
                 .await
                 .expect("an answer");
         }

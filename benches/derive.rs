@@ -12,9 +12,9 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use slotfront::cache::class::Class;
-use slotfront::cache::derive::block::{Shape, reshape};
+use slotfront::cache::derive::block::{BlockShape, reshape};
 use slotfront::cache::derive::list::{
-    Single, joined, parts, read_list, read_single, write_list, write_single,
+    SingleAccount, joined, parts, read_list, read_single, write_list, write_single,
 };
 use slotfront::cache::derive::{samples, votes};
 use slotfront::cache::entry::{CompressedForms, Entry, EntryMeta};
@@ -44,7 +44,7 @@ fn result(cluster: &Cluster, method: &str, params: &Value) -> Bytes {
     Bytes::copy_from_slice(answer.result.get().as_bytes())
 }
 
-fn single(text: &Bytes) -> Single {
+fn single(text: &Bytes) -> SingleAccount {
     read_single(text, WHOLE).expect("as a node writes it")
 }
 
@@ -90,11 +90,11 @@ fn lists(c: &mut Criterion, cluster: &Cluster) {
     let list = result(cluster, "getMultipleAccounts", &json!([keys, {"encoding": "base64"}]));
     let singles: Vec<_> = parts(&list).expect("a list").iter().map(single).collect();
     let class = Class::Account(Commitment::Finalized);
-    let entry = |single: Single| {
+    let entry = |single: SingleAccount| {
         let kept = single.kept(Some(AccountEncoding::Base64));
         Arc::new(Entry {
             kept,
-            stamp: EntryMeta { slot: 1, sent_at: Instant::now(), class, derived: false },
+            meta: EntryMeta { slot: 1, sent_at: Instant::now(), class, derived: false },
             coded: CompressedForms::default(),
         })
     };
@@ -127,9 +127,13 @@ fn blocks(c: &mut Criterion, cluster: &Cluster) {
         Bytes::from(block.to_string())
     };
     let full =
-        |encoding| Shape { details: BlockDetails::Full, encoding, rewards: true, max_version: Some(0) };
-    let lesser =
-        |details, max_version| Shape { details, encoding: BlockEncoding::Json, rewards: true, max_version };
+        |encoding| BlockShape { details: BlockDetails::Full, encoding, rewards: true, max_version: Some(0) };
+    let lesser = |details, max_version| BlockShape {
+        details,
+        encoding: BlockEncoding::Json,
+        rewards: true,
+        max_version,
+    };
     let (json, parsed) = (block("json"), block("jsonParsed"));
     let mut group = c.benchmark_group("derive: block of 1,500 transactions");
     group.sample_size(20);

@@ -13,7 +13,7 @@ use slotfront::cache::class::Class;
 use slotfront::cache::derive::list::read_single;
 use slotfront::cache::entry::{CompressedForms, Entry, EntryMeta};
 use slotfront::cache::key::Key;
-use slotfront::cache::store::Store;
+use slotfront::cache::store::EntryStore;
 use slotfront::methods::{AccountEncoding, AccountForm, Commitment, Pubkey};
 use slotfront::telemetry::Metrics;
 use tokio::time::Instant;
@@ -40,7 +40,7 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
     let class = Class::Account(Commitment::Confirmed);
     let entry = Entry {
         kept,
-        stamp: EntryMeta { slot: 345_600_119, sent_at: Instant::now(), class, derived: false },
+        meta: EntryMeta { slot: 345_600_119, sent_at: Instant::now(), class, derived: false },
         coded: CompressedForms::default(),
     };
     let mut pubkey = [0; 32];
@@ -52,7 +52,7 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
 
 /// One measurement, in a process of its own: memory that was freed before would hide what is taken.
 fn measure(data: usize) {
-    let store = Store::new(u64::MAX, u64::MAX, Metrics::new());
+    let store = EntryStore::new(u64::MAX, u64::MAX, Metrics::new());
     let answer = entry(0, data).1.kept.weight() as u64;
     let before = resident();
     let wanted = std::env::var("ENTRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(ENTRIES);

@@ -11,7 +11,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use slotfront::cache::class::Class;
 use slotfront::cache::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
 use slotfront::cache::key::Key;
-use slotfront::cache::store::Store;
+use slotfront::cache::store::EntryStore;
 use slotfront::methods::{AccountEncoding, AccountForm, Commitment, Pubkey};
 use slotfront::telemetry::Metrics;
 use tokio::time::Instant;
@@ -33,14 +33,14 @@ fn entry(slot: u64) -> Arc<Entry> {
     let class = Class::Account(Commitment::Confirmed);
     Arc::new(Entry {
         kept,
-        stamp: EntryMeta { slot, sent_at: Instant::now(), class, derived: false },
+        meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false },
         coded: CompressedForms::default(),
     })
 }
 
 fn store(c: &mut Criterion) {
     for (name, entries) in [("1,000", 1_000), ("1,000,000", 1_000_000)] {
-        let store = Store::new(u64::MAX, u64::MAX, Metrics::new());
+        let store = EntryStore::new(u64::MAX, u64::MAX, Metrics::new());
         for number in 0..entries {
             store.keep(key(number), &entry(1), |_| true);
         }

@@ -248,11 +248,12 @@ fn forms(slice: DataSlice) -> Vec<AccountForm> {
     encodings.into_iter().flat_map(form).collect()
 }
 
-fn shapes() -> Vec<block::Shape> {
+fn shapes() -> Vec<block::BlockShape> {
     use BlockDetails::{Accounts, Full, None, Signatures};
     use BlockEncoding::{Base64, Json, JsonParsed};
     let shape = |(details, encoding)| {
-        let version = move |(rewards, max_version)| block::Shape { details, encoding, rewards, max_version };
+        let version =
+            move |(rewards, max_version)| block::BlockShape { details, encoding, rewards, max_version };
         [(true, Some(0)), (true, Option::None), (false, Some(0))].map(version)
     };
     let forms = [

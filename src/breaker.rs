@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn consecutive_failures_open_it_and_one_trial_closes_it() {
+    async fn opens_after_failures_and_closes_after_one_trial() {
         let (mut breaker, t0) = breaker();
         assert!(!breaker.failed(t0));
         assert!(!breaker.failed(t0));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_rate_over_enough_outcomes_opens_it() {
+    async fn opens_at_a_failure_rate() {
         let (mut breaker, now) = breaker();
         let mut opened_after = None;
         for i in 1..=40 {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_trial_without_a_word_lets_another_begin() {
+    async fn unfinished_trial_allows_another() {
         let (mut breaker, now) = breaker();
         for _ in 0..3 {
             breaker.failed(now);

@@ -53,11 +53,11 @@ pub use coded::Compressor;
 use entry::EntryMeta;
 use fetcher::Fetcher;
 use lookup::Lookup;
-pub use options::{CacheAnswer, CallOptions, Conditions, NoConditions, Room};
+pub use options::{CacheAnswer, CallOptions, Conditions, MemoryPermit, NoConditions};
 use planned_call::PlannedCall;
 use renderer::Renderer;
 use second_level::SecondLevel;
-pub use status::{CacheStatus, Why};
+pub use status::{CacheStatus, ForwardReason};
 
 use crate::config;
 use crate::error::Error;
@@ -68,9 +68,9 @@ use crate::redis_store;
 use crate::telemetry::Metrics;
 
 /// The interval between two reads of the purge lists that other gateways write.
-const LOOK: Duration = Duration::from_secs(1);
+const PURGE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between two checks for the genesis hash of the pool's cluster.
-const IDENTIFIED_WITHIN: Duration = Duration::from_millis(20);
+const GENESIS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The cache over a pool: three owners, and the way of a call through them (`cache/answer.rs`).
 pub struct Cache {
@@ -119,19 +119,20 @@ impl Cache {
         conditions: &dyn Conditions,
     ) -> Result<CacheAnswer, Error> {
         let plan = self.lookup.plan(query);
-        let why = if options.bypass { Why::Request } else { Why::Miss };
-        let (charge, came) = (&charge, Instant::now());
-        let call = PlannedCall { query, plan, why, options, charge, conditions, came, is_anew: false };
+        let reason = if options.bypass { ForwardReason::Request } else { ForwardReason::Miss };
+        let (charge, arrived_at) = (&charge, Instant::now());
+        let call =
+            PlannedCall { query, plan, reason, options, charge, conditions, arrived_at, is_retry: false };
         answer::answer(self, call).await
     }
 
     /// Returns true if a hit that waited for the rest of its batch may still be served. It must be within its
     /// bounds, and no newer answer may have been shown meanwhile.
-    pub fn still_serves(&self, query: &Query, stamp: &EntryMeta, status: CacheStatus) -> bool {
+    pub fn still_serves(&self, query: &Query, meta: &EntryMeta, status: CacheStatus) -> bool {
         let basis =
             if matches!(status, CacheStatus::StaleIfError { .. }) { Basis::StandIn } else { Basis::Found };
         let plan = self.lookup.plan(query);
-        self.lookup.held.status(stamp, basis).is_some() && !self.lookup.held.is_behind(&plan, stamp, basis)
+        self.lookup.held.status(meta, basis).is_some() && !self.lookup.held.is_behind(&plan, meta, basis)
     }
 
     /// Returns the compressor of long texts.
@@ -146,7 +147,7 @@ impl Cache {
 
     /// Returns true if a shared store is configured and answers.
     pub fn shares(&self) -> bool {
-        self.fetcher.second().is_some_and(SecondLevel::is_there)
+        self.fetcher.second().is_some_and(SecondLevel::is_available)
     }
 
     /// Removes all entries. Fetches under way are not stored and not given to later callers. Answers that the
@@ -154,7 +155,7 @@ impl Cache {
     pub fn clear(&self) {
         self.lookup.held.end_generation();
         if let Some(second) = self.fetcher.second() {
-            second.nothing_before(Instant::now());
+            second.ignore_before(Instant::now());
         }
         self.lookup.held.clear();
     }
@@ -196,7 +197,7 @@ impl Cache {
                             () = cache.identified(), if !is_identified => {}
                         }
                     };
-                    let _ = tokio::time::timeout(LOOK, reason_to_look).await;
+                    let _ = tokio::time::timeout(PURGE_POLL_INTERVAL, reason_to_look).await;
                 }
             };
             stop.run_until_cancelled(watching).await;
@@ -206,7 +207,7 @@ impl Cache {
     /// Waits until the cluster of the pool is known.
     async fn identified(&self) {
         while self.fetcher.genesis().is_none() {
-            tokio::time::sleep(IDENTIFIED_WITHIN).await;
+            tokio::time::sleep(GENESIS_POLL_INTERVAL).await;
         }
     }
 

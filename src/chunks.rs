@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_are_joined_in_order_up_to_the_limit() {
+    fn joins_chunks_in_order_up_to_the_limit() {
         let mut gather = Gather::new(5);
         for chunk in ["", "ab", "", "cd", "e"] {
             assert_eq!(gather.push(Bytes::from(chunk)), Ok(()));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_chunk_is_the_body() {
+    fn single_chunk_is_not_copied() {
         let chunk = Bytes::from(vec![7; 9]);
         let mut gather = Gather::new(9);
         assert_eq!(gather.push(chunk.clone()), Ok(()));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_holds_no_read_buffer() {
+    fn kept_bytes_hold_no_read_buffer() {
         let buffer = Bytes::from(vec![7; 8192]);
         let mut gather = Gather::new(99);
         assert_eq!(gather.push(buffer.slice(..9)), Ok(()));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_length_changes_nothing_but_the_buffer() {
+    fn announced_length_only_sizes_the_buffer() {
         for announced in [0, 1, 5, 99, 4096, usize::MAX] {
             let mut gather = Gather::expecting(announced, 99);
             for chunk in ["ab", "", "cd", "e"] {

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_read_with_what_stands_around_it() {
+    fn texts_decode_with_their_surroundings() {
         let numbers: String = (0..200_000).map(|i: u64| (i * i).to_string()).collect();
         let noise: Vec<u8> = (0..300_000_u64)
             .scan(1_u64, |x, _| {
@@ -329,12 +329,12 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_any_length_stand_around() {
+    fn surroundings_may_have_any_length() {
         check(&vec![0; 3 * MAX_STORED + 1], b"text", &vec![1; WORTH_BYTES]);
     }
 
     #[test]
-    fn gzip_holds_several_compressed_texts_and_zstd_one() {
+    fn gzip_holds_several_texts_and_zstd_one() {
         let long = vec![b'2'; 100_000];
         let texts = [&b"one one one"[..], &long, b"one one one"];
         for coding in Coding::ALL {
@@ -350,13 +350,13 @@ mod tests {
     }
 
     #[test]
-    fn a_text_in_one_coding_does_not_go_into_another() {
+    fn codings_do_not_mix() {
         let coded = Coded::new(Coding::Gzip, b"text").unwrap();
         assert!(spliced(Coding::Zstd, &[Part::Coded(&coded)]).is_none());
     }
 
     #[test]
-    fn it_is_much_smaller_than_the_text() {
+    fn compressed_text_is_much_smaller() {
         let text = r#"{"pubkey":"11111111111111111111111111111111","lamports":1}"#.repeat(1000);
         for coding in Coding::ALL {
             assert!(Coded::new(coding, text.as_bytes()).unwrap().len() < text.len() / 20, "{coding:?}");
@@ -365,7 +365,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_back(
+        fn any_text_round_trips(
             head in prop::collection::vec(any::<u8>(), 0..40),
             text in prop::collection::vec(prop::sample::select(&b"abc{}\","[..]), 1..3000),
             tail in prop::collection::vec(any::<u8>(), 0..40),

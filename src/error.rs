@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_table() {
+    fn errors_match_the_table() {
         let attempt = Attempt { upstream: "a".to_owned(), reason: "timeout".to_owned() };
         let table: Vec<String> = [
             Error::Envelope(EnvelopeError::Parse),

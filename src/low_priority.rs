@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_runs_on_a_thread_of_lower_priority() {
+    async fn work_runs_at_lower_priority() {
         let of_this = std::thread::current().id();
         assert_ne!(run(|| std::thread::current().id()).await, Some(of_this));
         assert!(run(|| Handle::try_current().is_ok()).await == Some(true), "tasks can be spawned there");
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_returns_nothing() {
+    async fn panic_returns_nothing() {
         assert_eq!(run(|| -> u8 { panic!("as a test") }).await, None);
     }
 }

@@ -5,29 +5,29 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use super::Cache;
-use super::basis::{Basis, Use};
+use super::basis::{Basis, Tolerance};
 use super::entry::Entry;
-use super::fetched::{Fetched, Landing, SlotRequirement};
+use super::fetched::{Fetched, FlightResult, SlotRequirement};
 use super::flight::FlightHandle;
 use super::lookup::CacheLookup;
 use super::options::{CacheAnswer, CallOptions};
 use super::planned_call::PlannedCall;
 use super::render::is_long_work;
-use super::status::{CacheStatus, Why};
+use super::status::{CacheStatus, ForwardReason};
 use crate::error::Error;
 use crate::methods::{AccountsQuery, Query, Slot};
 use crate::telemetry::{AttemptResult, Outcome};
 
 /// The reason why a fetch gave this caller no answer.
-pub(super) enum Missed {
+pub(super) enum FetchError {
     /// The answer passed its bounds on its way, a newer one was shown meanwhile, or its form serves only the
     /// caller who led the flight.
-    Late,
+    Unusable,
     /// The fetch failed.
     Failed(Error),
 }
 
-impl From<Error> for Missed {
+impl From<Error> for FetchError {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -50,8 +50,8 @@ pub(super) async fn answer(cache: &Cache, mut call: PlannedCall<'_>) -> Result<C
     let answer = match answer_in_bounds(cache, &mut call).await {
         Ok(answer) => Ok(answer),
         Err(error) => {
-            call.is_anew = true;
-            in_fault(cache, &call, error).await
+            call.is_retry = true;
+            answer_in_fault(cache, &call, error).await
         }
     };
     match &answer {
@@ -68,21 +68,21 @@ async fn answer_in_bounds(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<C
     loop {
         if !call.options.bypass {
             let found = cache.lookup.look_up(&call.plan, call.wanted());
-            if let Some(answer) = from_kept(cache, call, &found).await? {
+            if let Some(answer) = answer_from_entry(cache, call, &found).await? {
                 return Ok(answer);
             }
             call.charge.failed();
             if matches!(found, CacheLookup::Expired) {
-                call.why = Why::Stale;
+                call.reason = ForwardReason::Stale;
             }
         }
         // Boxed, so that the future of a hit is small. For the same reason the timer is set for a fetch only.
-        let fetched = timeout_at(call.options.deadline, Box::pin(fetched(cache, call))).await;
+        let fetched = timeout_at(call.options.deadline, Box::pin(fetch_answer(cache, call))).await;
         match fetched.map_err(|_| Error::TimedOut(cache.request_timeout))? {
             Ok(answer) => return Ok(answer),
-            Err(Missed::Failed(error)) => return Err(error),
-            Err(Missed::Late) if call.is_anew => return Err(Error::Overloaded),
-            Err(Missed::Late) => call.is_anew = true,
+            Err(FetchError::Failed(error)) => return Err(error),
+            Err(FetchError::Unusable) if call.is_retry => return Err(Error::Overloaded),
+            Err(FetchError::Unusable) => call.is_retry = true,
         }
         call.options.floor = call.options.floor.max(call.conditions.floor());
     }
@@ -90,12 +90,12 @@ async fn answer_in_bounds(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<C
 
 /// Returns an answer from the entry that was found, or from one assembled of other entries. `None` if a node
 /// is to be asked.
-async fn from_kept(
+async fn answer_from_entry(
     cache: &Cache,
     call: &PlannedCall<'_>,
     found: &CacheLookup,
 ) -> Result<Option<CacheAnswer>, Error> {
-    let assembled = || cache.lookup.assembled(call.query, Use::Fresh, call.wanted());
+    let assembled = || cache.lookup.assemble(call.query, Tolerance::Fresh, call.wanted());
     let entry = match found {
         CacheLookup::Hit(entry) => Arc::clone(entry),
         CacheLookup::Stale(entry) => assembled().unwrap_or_else(|| Arc::clone(entry)),
@@ -121,93 +121,93 @@ async fn from_kept(
 
 /// Fetches an answer. If the node was asked for more than the caller wants and that was too large, asks once
 /// for less.
-async fn fetched(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, Missed> {
-    let answer = from_node(cache, call).await;
-    if let Err(Missed::Failed(Error::NoUpstream(attempts))) = &answer
+async fn fetch_answer(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, FetchError> {
+    let answer = answer_from_node(cache, call).await;
+    if let Err(FetchError::Failed(Error::NoUpstream(attempts))) = &answer
         && attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
         && cache.lookup.note_too_large(call.query, &call.plan)
     {
         call.plan = cache.lookup.plan(call.query);
-        return from_node(cache, call).await;
+        return answer_from_node(cache, call).await;
     }
     answer
 }
 
 /// Returns a node's answer, by a flight that is shared with others or by a call for this caller alone.
-async fn from_node(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, Missed> {
+async fn answer_from_node(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, FetchError> {
     let (own, commitment) = (call.query.min_context_slot(), call.query.commitment());
     let frontier = &cache.frontier;
     // No node is known to have reached a floor above the frontier. In that case the first answer is taken.
     let reached = |floor: &Slot| commitment.is_some_and(|c| frontier.slot(c) >= *floor);
     let floor = call.options.floor.filter(reached);
     let last = floor.map_or(SlotRequirement::None, SlotRequirement::AtLeast);
-    if call.why == Why::Request {
+    if call.reason == ForwardReason::Request {
         let requirement = own.map_or(last, SlotRequirement::CallerMinimum);
-        let flight = cache.fetcher.fly_alone(&call.plan, requirement, &call.options);
+        let flight = cache.fetcher.fetch_alone(&call.plan, requirement, &call.options);
         let landed = await_flight(call, flight).await?;
-        return land(cache, call, &landed, Role::Leader).await;
+        return answer_from_fetch(cache, call, &landed, Role::Leader).await;
     }
-    if let Some(answer) = completed(cache, call).await? {
+    if let Some(answer) = complete_list(cache, call).await? {
         return Ok(answer);
     }
     let (Some(slot), Some(commitment)) = (own, commitment) else {
         // An answer below the floor, or one that was too old for a joiner, is asked for once more. The second
         // one is taken.
-        return match by_flight(cache, call, SlotRequirement::None, floor).await? {
+        return match answer_by_flight(cache, call, SlotRequirement::None, floor).await? {
             Some(answer) => Ok(answer),
-            None => last_flight(cache, call, last).await,
+            None => answer_by_last_flight(cache, call, last).await,
         };
     };
     if cache.fetcher.frontier_reaches(slot, commitment).await {
-        if let Some(answer) = by_flight(cache, call, SlotRequirement::None, own.max(floor)).await? {
+        if let Some(answer) = answer_by_flight(cache, call, SlotRequirement::None, own.max(floor)).await? {
             return Ok(answer);
         }
         // All callers for whom the first answer was too low share the next one, from a node at the frontier.
         let reached = SlotRequirement::AtLeast(frontier.slot(commitment));
-        if let Some(answer) = by_flight(cache, call, reached, own).await? {
+        if let Some(answer) = answer_by_flight(cache, call, reached, own).await? {
             return Ok(answer);
         }
     }
-    last_flight(cache, call, SlotRequirement::CallerMinimum(slot)).await
+    answer_by_last_flight(cache, call, SlotRequirement::CallerMinimum(slot)).await
 }
 
 /// Waits for a flight. `None` if its answer does not serve this caller, because it is below `wanted` or too
 /// old.
-async fn by_flight(
+async fn answer_by_flight(
     cache: &Cache,
     call: &PlannedCall<'_>,
     requirement: SlotRequirement,
     wanted: Option<Slot>,
-) -> Result<Option<CacheAnswer>, Missed> {
+) -> Result<Option<CacheAnswer>, FetchError> {
     let (landed, leads) = join_flight(cache, call, requirement).await?;
     let entry = landed.entry();
     // A joiner takes the answer only if a hit of that age and slot would do. The leader's was asked for after
     // it arrived.
-    let fresh = || cache.lookup.held.may_be_used(&entry.stamp, Use::Fresh, Instant::now());
-    let meets = landed.serves(&call.plan) && entry.stamp.reaches(wanted) && (leads || fresh());
+    let fresh = || cache.lookup.held.allows(&entry.meta, Tolerance::Fresh, Instant::now());
+    let meets = landed.serves(&call.plan) && entry.meta.reaches(wanted) && (leads || fresh());
     let role = if leads { Role::Leader } else { Role::Joiner { asked_since: false } };
-    if meets { land(cache, call, &landed, role).await.map(Some) } else { Ok(None) }
+    if meets { answer_from_fetch(cache, call, &landed, role).await.map(Some) } else { Ok(None) }
 }
 
 /// Waits for a flight and takes its answer. Joins one more flight if the answer of another caller is too old.
-async fn last_flight(
+async fn answer_by_last_flight(
     cache: &Cache,
     call: &PlannedCall<'_>,
     requirement: SlotRequirement,
-) -> Result<CacheAnswer, Missed> {
+) -> Result<CacheAnswer, FetchError> {
     let since = Instant::now();
     // The next flight begins after the first has landed, so its answer is young enough.
     let too_old = |entry: &Entry| {
-        entry.stamp.sent_at < since
-            && !cache.lookup.held.may_be_used(&entry.stamp, Use::Fresh, Instant::now())
+        entry.meta.sent_at < since && !cache.lookup.held.allows(&entry.meta, Tolerance::Fresh, Instant::now())
     };
     let (mut landed, mut leads) = join_flight(cache, call, requirement).await?;
     let is_late = matches!(&landed, Fetched::New(entry, _) if too_old(entry));
     if !leads && (is_late || !landed.serves(&call.plan)) {
         (landed, leads) = join_flight(cache, call, requirement).await?;
     }
-    let asked_since = landed.entry().stamp.sent_at >= since;
-    land(cache, call, &landed, if leads { Role::Leader } else { Role::Joiner { asked_since } }).await
+    let asked_since = landed.entry().meta.sent_at >= since;
+    answer_from_fetch(cache, call, &landed, if leads { Role::Leader } else { Role::Joiner { asked_since } })
+        .await
 }
 
 async fn join_flight(
@@ -221,8 +221,8 @@ async fn join_flight(
 }
 
 /// Waits for the result of a flight. A caller who leaves while waiting still owes its price.
-async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<Landing>) -> Landing {
-    call.charge.boarded(&flight);
+async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>) -> FlightResult {
+    call.charge.joined(&flight);
     let landing = flight.landed().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())));
     call.charge.landed(&landing);
     landing
@@ -230,36 +230,36 @@ async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<Landing>) -> 
 
 /// Returns a list of which some accounts are held and fresh. The other accounts are fetched, and the lowest slot
 /// becomes the list's slot. `None` if the `assemble` mode forbids this, or the list cannot be completed.
-async fn completed(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<CacheAnswer>, Missed> {
+async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<CacheAnswer>, FetchError> {
     let Query::Accounts(query) = call.query else { return Ok(None) };
-    let Some(missing) = cache.lookup.missing(query, call.wanted()) else { return Ok(None) };
+    let Some(missing) = cache.lookup.missing_accounts(query, call.wanted()) else { return Ok(None) };
     let rest = Query::Accounts(AccountsQuery { pubkeys: missing.into(), ..query.clone() });
     let plan = cache.lookup.plan(&rest);
     let options = CallOptions { coding: None, ..call.options.clone() };
     let rest = PlannedCall { query: &rest, plan, options, ..*call };
-    let fetched = match Box::pin(from_node(cache, &rest)).await {
+    let fetched = match Box::pin(answer_from_node(cache, &rest)).await {
         Ok(fetched) => fetched,
-        Err(Missed::Late) => return Err(Missed::Late),
-        Err(Missed::Failed(Error::Overloaded)) => return Err(Error::Overloaded.into()),
-        Err(Missed::Failed(_)) => return Ok(None),
+        Err(FetchError::Unusable) => return Err(FetchError::Unusable),
+        Err(FetchError::Failed(Error::Overloaded)) => return Err(Error::Overloaded.into()),
+        Err(FetchError::Failed(_)) => return Ok(None),
     };
-    let Some(list) = cache.lookup.completed(query, call.wanted()) else { return Ok(None) };
+    let Some(list) = cache.lookup.complete_list(query, call.wanted()) else { return Ok(None) };
     let basis = match fetched.outcome {
         Outcome::Collapsed => Basis::Joined(CacheStatus::Collapsed, Outcome::Collapsed),
-        _ => Basis::Joined(CacheStatus::forwarded(call.why, true), Outcome::Miss),
+        _ => Basis::Joined(CacheStatus::forwarded(call.reason, true), Outcome::Miss),
     };
-    deliver(cache, call, &list, basis).await?.ok_or(Missed::Late).map(Some)
+    deliver(cache, call, &list, basis).await?.ok_or(FetchError::Unusable).map(Some)
 }
 
 /// Turns the result of a fetch into this caller's answer. The cache's floors never become a caller's error.
 /// If an answer of the last try is below a slot that was shown meanwhile, a held one replaces it. If none is
 /// held, it is given.
-pub(super) async fn land(
+pub(super) async fn answer_from_fetch(
     cache: &Cache,
     call: &PlannedCall<'_>,
     landed: &Fetched,
     role: Role,
-) -> Result<CacheAnswer, Missed> {
+) -> Result<CacheAnswer, FetchError> {
     let basis = match (landed, role) {
         (Fetched::KeptNewer(..), _) => Basis::StandIn,
         (Fetched::AlreadyFresh(..), _) => Basis::Found,
@@ -270,31 +270,31 @@ pub(super) async fn land(
             Basis::Own(CacheStatus::Collapsed, Outcome::Collapsed)
         }
         (Fetched::New(_, stored), Role::Leader) => {
-            let outcome = if call.why == Why::Request { Outcome::Bypass } else { Outcome::Miss };
-            Basis::Own(CacheStatus::forwarded(call.why, *stored), outcome)
+            let outcome = if call.reason == ForwardReason::Request { Outcome::Bypass } else { Outcome::Miss };
+            Basis::Own(CacheStatus::forwarded(call.reason, *stored), outcome)
         }
     };
     if !landed.serves(&call.plan) {
-        return Err(Missed::Late);
+        return Err(FetchError::Unusable);
     }
     let entry = landed.entry();
-    if call.is_anew
+    if call.is_retry
         && cache.lookup.held.is_overtaken(&call.plan, entry, basis)
-        && let Some(held) = stands_in(cache, call, Use::InFault).await
+        && let Some(held) = find_stand_in(cache, call, Tolerance::InFault).await
     {
-        return deliver(cache, call, &held, Basis::StandIn).await?.ok_or(Missed::Late);
+        return deliver(cache, call, &held, Basis::StandIn).await?.ok_or(FetchError::Unusable);
     }
-    deliver(cache, call, entry, basis).await?.ok_or(Missed::Late)
+    deliver(cache, call, entry, basis).await?.ok_or(FetchError::Unusable)
 }
 
 /// Returns an entry in place of an answer that no node gives. If no held entry reaches the floor, the floor
 /// falls to the held one, because the cache's floors never become a caller's error.
-async fn in_fault(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> Result<CacheAnswer, Error> {
-    let mut entry = stands_in(cache, call, Use::InFault).await;
+async fn answer_in_fault(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> Result<CacheAnswer, Error> {
+    let mut entry = find_stand_in(cache, call, Tolerance::InFault).await;
     if entry.is_none() {
-        entry = stands_in(cache, call, Use::LastResort).await;
+        entry = find_stand_in(cache, call, Tolerance::LastResort).await;
         if let Some(entry) = &entry {
-            cache.lookup.falls_back_to(&call.plan, &entry.stamp);
+            cache.lookup.lower_floors_to(&call.plan, &entry.meta);
         }
     }
     let Some(entry) = entry else { return Err(error) };
@@ -303,10 +303,10 @@ async fn in_fault(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> Result
 }
 
 /// Returns the entry that may stand in, derived from other entries if necessary.
-async fn stands_in(cache: &Cache, call: &PlannedCall<'_>, usage: Use) -> Option<Arc<Entry>> {
-    match cache.lookup.stands_in(call.query, &call.plan, usage) {
+async fn find_stand_in(cache: &Cache, call: &PlannedCall<'_>, tolerance: Tolerance) -> Option<Arc<Entry>> {
+    match cache.lookup.find_stand_in(call.query, &call.plan, tolerance) {
         Some(entry) => Some(entry),
-        None => cache.renderer.derive(&call.plan, usage, call.options.deadline).await,
+        None => cache.renderer.derive(&call.plan, tolerance, call.options.deadline).await,
     }
 }
 

@@ -30,7 +30,7 @@ impl Basis {
 
 /// The bounds that held entries must meet to be used for another answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum Tolerance {
     /// The entries are fresh.
     Fresh,
     /// The entries may stand in if no node answers.

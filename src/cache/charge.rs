@@ -5,15 +5,15 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::fetched::{Fetched, Landing};
+use super::fetched::{Fetched, FlightResult};
 use super::flight::FlightHandle;
 
 /// Books a call. The argument is true for a hit and false for a miss.
-type Book = Box<dyn FnOnce(bool) + Send + Sync>;
+type BookFn = Box<dyn FnOnce(bool) + Send + Sync>;
 
 /// Books one call when it is dropped, even if the caller did not wait for the answer.
 pub struct Charge {
-    book: Option<Book>,
+    book: Option<BookFn>,
     owed: Mutex<Owed>,
 }
 
@@ -23,7 +23,7 @@ enum Owed {
     Hit,
     Miss,
     /// The price that the result of this flight has.
-    Flight(FlightHandle<Landing>),
+    Flight(FlightHandle<FlightResult>),
 }
 
 impl Charge {
@@ -33,7 +33,7 @@ impl Charge {
     }
 
     /// Creates the charge of a call that is not booked.
-    pub fn nobody() -> Self {
+    pub fn free() -> Self {
         Self { book: None, owed: Mutex::new(Owed::Nothing) }
     }
 
@@ -43,12 +43,12 @@ impl Charge {
     }
 
     /// Notes that the call waits for a flight.
-    pub(super) fn boarded(&self, seat: &FlightHandle<Landing>) {
-        *self.owed() = Owed::Flight(seat.clone());
+    pub(super) fn joined(&self, flight: &FlightHandle<FlightResult>) {
+        *self.owed() = Owed::Flight(flight.clone());
     }
 
     /// Notes the result of the flight. From now on the caller owes its price.
-    pub(super) fn landed(&self, landing: &Landing) {
+    pub(super) fn landed(&self, landing: &FlightResult) {
         *self.owed() = landing.as_ref().map_or(Owed::Nothing, owed);
     }
 
@@ -77,7 +77,7 @@ impl Drop for Charge {
             Owed::Nothing => {}
             Owed::Hit => book(true),
             Owed::Miss => book(false),
-            Owed::Flight(seat) => seat.leave(move |landing| {
+            Owed::Flight(flight) => flight.leave(move |landing| {
                 if let Ok(landed) = landing {
                     book(matches!(owed(landed), Owed::Hit));
                 }

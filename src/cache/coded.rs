@@ -18,14 +18,14 @@ const OFF_WORKER_BYTES: usize = 64 * 1024;
 /// No call waits for a permit. A text that finds none goes out uncompressed, which costs less than the work
 /// would.
 pub struct Compressor {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     metrics: Arc<Metrics>,
 }
 
 impl Compressor {
     /// Creates a compressor of at most `permits` long texts at once.
-    pub fn new(places: usize, metrics: Arc<Metrics>) -> Self {
-        Self { places: Arc::new(Semaphore::new(places)), metrics }
+    pub fn new(permits: usize, metrics: Arc<Metrics>) -> Self {
+        Self { permits: Arc::new(Semaphore::new(permits)), metrics }
     }
 
     /// Runs `work`, which compresses a text of `bytes` bytes. `None` if no permit is free or the work fails.
@@ -39,14 +39,14 @@ impl Compressor {
             count(Compression::Done);
             return work();
         }
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             count(Compression::Skipped);
             return None;
         };
         count(Compression::Done);
         let work = low_priority::run(move || {
             // Held until the work ends, even if its caller has left.
-            let _place = place;
+            let _permit = permit;
             work()
         });
         work.await.flatten()
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_text_without_a_place_goes_out_plain() {
+    async fn text_without_a_permit_is_not_compressed() {
         let metrics = Metrics::new();
         let compressor = Compressor::new(1, Arc::clone(&metrics));
         let (go, held) = std::sync::mpsc::channel::<()>();

@@ -19,17 +19,17 @@ use bytes::Bytes;
 use crate::methods::Pubkey;
 
 /// The derivation of an answer from a held text.
-pub(super) enum Source {
+pub(super) enum Derivation {
     /// One vote account from the list of all.
-    Votes(Pubkey),
+    VoteAccount(Pubkey),
     /// A block in the second shape from a block in the first.
-    Block(block::Shape, block::Shape),
+    Block(block::BlockShape, block::BlockShape),
 }
 
-impl Source {
+impl Derivation {
     pub(super) fn make(&self, text: &Bytes) -> Option<Bytes> {
         match self {
-            Self::Votes(pubkey) => votes::only(text, pubkey),
+            Self::VoteAccount(pubkey) => votes::only(text, pubkey),
             Self::Block(kept, asked) => block::reshape(text, *kept, *asked),
         }
     }

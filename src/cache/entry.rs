@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::class::Class;
-use super::derive::account::{ByteSpan, Value};
+use super::derive::account::{AccountValue, ByteSpan};
 use crate::coding::{Coded, Coding};
 use crate::methods::{AccountEncoding, Slot};
 
@@ -119,7 +119,7 @@ pub enum EntryBody {
         /// The span of the context within `result`.
         context: ByteSpan,
         /// The account's value.
-        value: Value,
+        value: AccountValue,
         /// The encoding for which the account was fetched, if its caller asked for no slice.
         asked: Option<AccountEncoding>,
     },
@@ -128,7 +128,7 @@ pub enum EntryBody {
         /// The context object.
         context: Bytes,
         /// The values in the order of the keys.
-        values: Arc<[Value]>,
+        values: Arc<[AccountValue]>,
         /// The encoding for which the list was fetched, if its caller asked for no slice.
         asked: Option<AccountEncoding>,
     },
@@ -145,7 +145,7 @@ impl EntryBody {
                 // Each value keeps its single answer alive: beside the value that is a context and the
                 // envelope.
                 let texts: usize = values.iter().map(|value| value.text().len()).sum();
-                let beside = values.len() * (context.len() + size_of::<Value>() + ENVELOPE_BYTES);
+                let beside = values.len() * (context.len() + size_of::<AccountValue>() + ENVELOPE_BYTES);
                 context.len() + texts + beside
             }
         }
@@ -172,7 +172,7 @@ pub struct Entry {
     /// The kept form of the answer.
     pub kept: EntryBody,
     /// The slot, age and class.
-    pub stamp: EntryMeta,
+    pub meta: EntryMeta,
     /// The compressed forms of the text, for callers who accept them.
     pub coded: CompressedForms,
 }

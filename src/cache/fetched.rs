@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::methods::Slot;
 
 /// The result of a flight, which all of its callers get.
-pub(super) type Landing = Result<Fetched, Error>;
+pub(super) type FlightResult = Result<Fetched, Error>;
 
 /// The result of a fetch.
 #[derive(Debug, Clone)]

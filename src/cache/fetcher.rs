@@ -11,14 +11,14 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::basis::Use;
+use super::basis::Tolerance;
 use super::derive::list;
 use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
-use super::fetched::{Fetched, Landing, SlotRequirement};
+use super::fetched::{Fetched, FlightResult, SlotRequirement};
 use super::flight::{FlightHandle, Flights};
 use super::forms;
 use super::key::{Key, LookupPlan};
-use super::lookup::{FetchStart, Keep, Lookup};
+use super::lookup::{FetchStart, InsertRequest, Lookup};
 use super::merge::Merger;
 use super::options::CallOptions;
 use super::policy::cache_policy;
@@ -35,7 +35,7 @@ use crate::redis_store;
 use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
 
 /// The longest wait of a flight for a render permit to derive an answer. After that the flight asks a node.
-const TURN_COMES_WITHIN: Duration = Duration::from_millis(50);
+const RENDER_PERMIT_WAIT: Duration = Duration::from_millis(50);
 
 /// The longest wait for the frontier to reach a minContextSlot that is slightly ahead of it. One slot is
 /// usual.
@@ -58,7 +58,7 @@ type FlightKey = (Key, SlotRequirement, u64);
 pub(super) struct Fetcher {
     lookup: Arc<Lookup>,
     renderer: Arc<Renderer>,
-    flights: Arc<Flights<FlightKey, Landing>>,
+    flights: Arc<Flights<FlightKey, FlightResult>>,
     merger: Arc<Merger>,
     /// The level that gateways share, if one is configured.
     second: Option<SecondLevel>,
@@ -103,7 +103,7 @@ impl Fetcher {
         plan: &LookupPlan,
         requirement: SlotRequirement,
         options: &CallOptions,
-    ) -> FlightHandle<Landing> {
+    ) -> FlightHandle<FlightResult> {
         let (fetcher, lead, leader) = (Arc::clone(self), plan.clone(), options.clone());
         let fly = move || {
             let (fetcher, plan) = (Arc::clone(&fetcher), lead.clone());
@@ -113,7 +113,7 @@ impl Fetcher {
             let options = CallOptions { deadline, ..leader.clone() };
             async move {
                 if requirement == SlotRequirement::None
-                    && let Some(found) = fetcher.without_a_node(&plan).await
+                    && let Some(found) = fetcher.find_without_node(&plan).await
                 {
                     return Ok(found);
                 }
@@ -128,12 +128,12 @@ impl Fetcher {
     }
 
     /// Asks the pool in a flight for this caller alone, past the cache.
-    pub(super) fn fly_alone(
+    pub(super) fn fetch_alone(
         self: &Arc<Self>,
         plan: &LookupPlan,
         requirement: SlotRequirement,
         options: &CallOptions,
-    ) -> FlightHandle<Landing> {
+    ) -> FlightHandle<FlightResult> {
         let (fetcher, plan, options) = (Arc::clone(self), plan.clone(), options.clone());
         self.flights.alone(async move { fetcher.fetch(&plan, requirement, options).await })
     }
@@ -160,11 +160,12 @@ impl Fetcher {
 
     /// Returns an answer that needs no node. An earlier flight may have landed since the caller's look-up,
     /// and the answer may be derivable from a held one.
-    async fn without_a_node(&self, plan: &LookupPlan) -> Option<Fetched> {
+    async fn find_without_node(&self, plan: &LookupPlan) -> Option<Fetched> {
         if let Some((held, key)) = self.lookup.find_fresh(plan) {
             return Some(Fetched::AlreadyFresh(held, key));
         }
-        let derived = self.renderer.derive(plan, Use::Fresh, Instant::now() + TURN_COMES_WITHIN).await?;
+        let derived =
+            self.renderer.derive(plan, Tolerance::Fresh, Instant::now() + RENDER_PERMIT_WAIT).await?;
         Some(Fetched::AlreadyFresh(derived, None))
     }
 
@@ -176,16 +177,21 @@ impl Fetcher {
             second.find(&self.lookup, &self.pool, plan, requirement).await?;
         let mut taken = None;
         if let Some((plan, reply)) = candidate {
-            taken = self.take_in(&plan, &reply, 0, generation, Origin::Shared).await.ok();
+            taken = self.accept(&plan, &reply, 0, generation, Origin::Shared).await.ok();
         }
         second.count(taken.is_some(), foreign, took);
         let entry = Arc::clone(taken?.entry());
-        let is_fresh = self.lookup.held.may_be_used(&entry.stamp, Use::Fresh, Instant::now());
+        let is_fresh = self.lookup.held.allows(&entry.meta, Tolerance::Fresh, Instant::now());
         is_fresh.then_some(Fetched::AlreadyFresh(entry, None))
     }
 
     /// Asks the pool, and keeps the answer if the caching rules allow it.
-    async fn fetch(&self, plan: &LookupPlan, requirement: SlotRequirement, options: CallOptions) -> Landing {
+    async fn fetch(
+        &self,
+        plan: &LookupPlan,
+        requirement: SlotRequirement,
+        options: CallOptions,
+    ) -> FlightResult {
         let commitment = plan.upstream.commitment();
         let FetchStart { generation, shown, held, space } = self.lookup.begin_fetch(plan);
         // At processed a fork may be dropped with its slots, so the held slot is only a preference there.
@@ -203,54 +209,57 @@ impl Fetcher {
         let alone = own.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(own);
         let CallOptions { deadline, caller, trace, .. } = options;
-        let ask = UpstreamRequest { query, floor: held.max(floor), prefer, alone, deadline, caller, trace };
+        let request =
+            UpstreamRequest { query, floor: held.max(floor), prefer, alone, deadline, caller, trace };
         let may_merge = requirement == SlotRequirement::None && self.pool.merges();
         let reply = match &plan.upstream {
-            Query::Account(_) if may_merge => self.merger.call(&self.pool, &self.tasks, ask, space).await?,
-            _ => self.pool.call(&ask).await?,
+            Query::Account(_) if may_merge => {
+                self.merger.call(&self.pool, &self.tasks, request, space).await?
+            }
+            _ => self.pool.call(&request).await?,
         };
         let floor = if commitment == Some(Commitment::Processed) { 0 } else { shown };
-        self.take_in(plan, &reply, floor, generation, Origin::Node).await
+        self.accept(plan, &reply, floor, generation, Origin::Node).await
     }
 
     /// Keeps an answer if the rules allow it, unless a newer one is held. `floor` is the slot at which its
     /// accounts were shown before, and which was required of the node.
-    pub(super) async fn take_in(
+    pub(super) async fn accept(
         &self,
         plan: &LookupPlan,
         reply: &Reply,
         floor: Slot,
         generation: u64,
         origin: Origin,
-    ) -> Landing {
+    ) -> FlightResult {
         let not_kept = |reason| {
             self.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
         };
         // The caller asked for a slot that the node has not reached. The node's own refusal is the answer.
         let refused = matches!(reply.body, NodeReply::Error { code: -32016, .. });
-        if !refused && let Some((held, key)) = self.lookup.held_ahead(plan, reply.slot, floor) {
+        if !refused && let Some((held, key)) = self.lookup.find_newer(plan, reply.slot, floor) {
             not_kept(UncacheableReason::Older);
             return Ok(Fetched::KeptNewer(held, key));
         }
-        let (said, place) = cache_policy(plan, reply, &self.frontier);
-        let class = place.as_ref().map_or(plan.class, |(_, class)| *class);
-        let taken = self.take_apart(plan, reply, said).await.ok_or_else(|| {
+        let (payload, placement) = cache_policy(plan, reply, &self.frontier);
+        let class = placement.as_ref().map_or(plan.class, |(_, class)| *class);
+        let taken = self.parse_body(plan, reply, payload).await.ok_or_else(|| {
             let upstream = self.pool.name_of(reply.node);
             Error::NoUpstream(vec![Attempt { upstream, reason: AttemptResult::BadJson.to_string() }])
         })?;
-        let Taken { kept, home, singles } = taken;
-        let stamp = EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
-        let entry = Arc::new(Entry { kept, stamp, coded: CompressedForms::default() });
-        let placed = place.and_then(|(key, _)| {
-            let key = home.unwrap_or(key);
-            let answer = Keep { plan, key, entry: &entry, singles, floor, generation };
+        let ParsedAnswer { kept, form_key, singles } = taken;
+        let meta = EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
+        let entry = Arc::new(Entry { kept, meta, coded: CompressedForms::default() });
+        let inserted = placement.and_then(|(key, _)| {
+            let key = form_key.unwrap_or(key);
+            let answer = InsertRequest { plan, key, entry: &entry, singles, floor, generation };
             self.lookup.keep_fetched(answer, |key| {
                 if let (Origin::Node, Some(second)) = (origin, &self.second) {
-                    second.offer(&self.pool, key, reply, self.lookup.held.ttl(class));
+                    second.queue_write_back(&self.pool, key, reply, self.lookup.held.ttl(class));
                 }
             })
         });
-        match placed {
+        match inserted {
             Ok(Insert::Stored | Insert::ReplacedNewer) => Ok(Fetched::New(entry, true)),
             Ok(Insert::TooLarge) => {
                 not_kept(UncacheableReason::TooLarge);
@@ -269,18 +278,22 @@ impl Fetcher {
 
     /// Returns the kept form of an answer. Accounts are parsed, so that other forms can be made of them.
     /// `None` if they are not in the format that nodes write.
-    async fn take_apart(&self, plan: &LookupPlan, reply: &Reply, said: Payload) -> Option<Taken> {
+    async fn parse_body(&self, plan: &LookupPlan, reply: &Reply, payload: Payload) -> Option<ParsedAnswer> {
         let (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) =
             (&reply.body, &plan.upstream)
         else {
-            return Some(Taken { kept: EntryBody::Verbatim(said), home: None, singles: Vec::new() });
+            return Some(ParsedAnswer {
+                kept: EntryBody::Verbatim(payload),
+                form_key: None,
+                singles: Vec::new(),
+            });
         };
         let (query, asked) = (plan.upstream.clone(), plan.asked);
         let read = if result.len() > OFF_WORKER_BYTES {
             let result = result.clone();
-            tokio::task::spawn_blocking(move || Taken::read(&query, asked, &result)).await.ok()?
+            tokio::task::spawn_blocking(move || ParsedAnswer::read(&query, asked, &result)).await.ok()?
         } else {
-            Taken::read(&query, asked, result)
+            ParsedAnswer::read(&query, asked, result)
         };
         let (taken, spaces) = read?;
         self.lookup.note_spaces(spaces);
@@ -289,42 +302,42 @@ impl Fetcher {
 }
 
 /// A parsed answer in its kept form.
-struct Taken {
+struct ParsedAnswer {
     kept: EntryBody,
     /// The key by the form under which accounts are kept.
-    home: Option<Key>,
+    form_key: Option<Key>,
     /// The single accounts of a list.
     singles: Vec<(Key, EntryBody)>,
 }
 
 /// The sizes of accounts in bytes, as an answer states them.
-type Spaces = Vec<(Pubkey, u64)>;
+type AccountSizes = Vec<(Pubkey, u64)>;
 
-impl Taken {
+impl ParsedAnswer {
     /// Parses the answer to an account method. `None` if it is not in the format that nodes write.
-    fn read(query: &Query, asked: Option<AccountEncoding>, result: &Bytes) -> Option<(Self, Spaces)> {
+    fn read(query: &Query, asked: Option<AccountEncoding>, result: &Bytes) -> Option<(Self, AccountSizes)> {
         match query {
             Query::Account(q) => {
                 let single = list::read_single(result, q.form)?;
                 let spaces = single.space.map(|space| (q.pubkey, space)).into_iter().collect();
-                let form = forms::kept(q.form, single.value.kind());
-                let home = Some(Key::Account(q.pubkey, form, q.commitment));
-                Some((Self { kept: single.kept(asked), home, singles: Vec::new() }, spaces))
+                let form = forms::kept_form(q.form, single.value.kind());
+                let form_key = Some(Key::Account(q.pubkey, form, q.commitment));
+                Some((Self { kept: single.kept(asked), form_key, singles: Vec::new() }, spaces))
             }
             Query::Accounts(q) => {
                 let (context, singles) = list::read_list(result, q.form, q.pubkeys.len())?;
                 let values: Arc<[_]> = singles.iter().map(|single| single.value.clone()).collect();
-                let form = forms::kept_list(q.form, &values);
-                let home = Some(Key::Accounts(Arc::clone(&q.pubkeys), form, q.commitment));
-                let mut spaces = Spaces::new();
+                let form = forms::kept_list_form(q.form, &values);
+                let form_key = Some(Key::Accounts(Arc::clone(&q.pubkeys), form, q.commitment));
+                let mut spaces = AccountSizes::new();
                 let singles = q.pubkeys.iter().zip(singles).map(|(pubkey, single)| {
                     spaces.extend(single.space.map(|space| (*pubkey, space)));
-                    let form = forms::kept(q.form, single.value.kind());
+                    let form = forms::kept_form(q.form, single.value.kind());
                     (Key::Account(*pubkey, form, q.commitment), single.kept(asked))
                 });
                 let singles = singles.collect();
                 let kept = EntryBody::Accounts { context, values, asked };
-                Some((Self { kept, home, singles }, spaces))
+                Some((Self { kept, form_key, singles }, spaces))
             }
             _ => None,
         }
@@ -333,7 +346,7 @@ impl Taken {
 
 /// Returns true if a failed flight is worth a second try. An answer over the size limit would be as large
 /// again.
-fn worth_another_try(landing: &Landing) -> bool {
+fn worth_another_try(landing: &FlightResult) -> bool {
     let too_large = AttemptResult::TooLarge.as_str();
     match landing {
         Err(Error::NoUpstream(attempts)) => attempts.iter().all(|attempt| attempt.reason != too_large),

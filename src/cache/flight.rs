@@ -30,12 +30,12 @@ type Shard<K, T> = Mutex<Table<K, T>>;
 #[derive(Debug)]
 struct Flight<T> {
     landing: watch::Receiver<Option<T>>,
-    left: Arc<Left<T>>,
+    callbacks: Arc<LandingCallbacks<T>>,
 }
 
 impl<T> Clone for Flight<T> {
     fn clone(&self) -> Self {
-        Self { landing: self.landing.clone(), left: Arc::clone(&self.left) }
+        Self { landing: self.landing.clone(), callbacks: Arc::clone(&self.callbacks) }
     }
 }
 
@@ -43,17 +43,17 @@ impl<T> Clone for Flight<T> {
 type OnLanding<T> = Box<dyn FnOnce(&T) + Send>;
 
 /// The callbacks of callers who left, until the flight lands, and its result from then on.
-struct Left<T>(Mutex<Result<T, Vec<OnLanding<T>>>>);
+struct LandingCallbacks<T>(Mutex<Result<T, Vec<OnLanding<T>>>>);
 
-impl<T> Left<T> {
+impl<T> LandingCallbacks<T> {
     fn lock(&self) -> MutexGuard<'_, Result<T, Vec<OnLanding<T>>>> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-impl<T> std::fmt::Debug for Left<T> {
+impl<T> std::fmt::Debug for LandingCallbacks<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Left").finish_non_exhaustive()
+        f.debug_struct("LandingCallbacks").finish_non_exhaustive()
     }
 }
 
@@ -92,20 +92,20 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         drop(shard);
         // The guard removes the flight however its task ends, even by a panic, so that no caller waits for a
         // dead task.
-        let mut entry = FlightGuard { flights: Arc::clone(self), key: Some(key.clone()) };
-        let left = Arc::clone(&flight.left);
+        let mut guard = FlightGuard { flights: Arc::clone(self), key: Some(key.clone()) };
+        let callbacks = Arc::clone(&flight.callbacks);
         self.tasks.spawn(async move {
             let mut landed = fetch().await;
-            if failed(&landed) && !entry.leaves_alone(&land) {
+            if failed(&landed) && !guard.remove_if_unattended(&land) {
                 let again = fetch().await;
                 // The first of two failures says more: the second may have found no node left to ask.
                 if !failed(&again) {
                     landed = again;
                 }
             }
-            drop(entry);
+            drop(guard);
             land.send_replace(Some(landed.clone()));
-            left.landed(landed);
+            callbacks.landed(landed);
         });
         FlightHandle { flight, leads: true }
     }
@@ -113,11 +113,11 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
     /// Starts a flight that no other caller can join.
     pub fn alone(&self, fetch: impl Future<Output = T> + Send + 'static) -> FlightHandle<T> {
         let (land, flight) = Flight::new();
-        let left = Arc::clone(&flight.left);
+        let callbacks = Arc::clone(&flight.callbacks);
         self.tasks.spawn(async move {
             let landed = fetch.await;
             land.send_replace(Some(landed.clone()));
-            left.landed(landed);
+            callbacks.landed(landed);
         });
         FlightHandle { flight, leads: true }
     }
@@ -132,16 +132,16 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
 impl<T> Flight<T> {
     fn new() -> (watch::Sender<Option<T>>, Self) {
         let (land, landing) = watch::channel(None);
-        (land, Self { landing, left: Arc::new(Left(Mutex::new(Err(Vec::new())))) })
+        (land, Self { landing, callbacks: Arc::new(LandingCallbacks(Mutex::new(Err(Vec::new())))) })
     }
 }
 
-impl<T> Left<T> {
+impl<T> LandingCallbacks<T> {
     /// Calls the callbacks left so far, and keeps the result for callers who leave later.
     fn landed(&self, landed: T) {
-        let mut left = self.lock();
-        if let Err(functions) = std::mem::replace(&mut *left, Ok(landed))
-            && let Ok(landed) = &*left
+        let mut callbacks = self.lock();
+        if let Err(functions) = std::mem::replace(&mut *callbacks, Ok(landed))
+            && let Ok(landed) = &*callbacks
         {
             for function in functions {
                 function(landed);
@@ -159,7 +159,7 @@ impl<T: Clone> FlightHandle<T> {
     /// Leaves the flight. `function` gets the result, at once if there is one already. It is not called if
     /// the task dies.
     pub fn leave(self, function: impl FnOnce(&T) + Send + 'static) {
-        match &mut *self.flight.left.lock() {
+        match &mut *self.flight.callbacks.lock() {
             Err(functions) => functions.push(Box::new(function)),
             Ok(landed) => function(landed),
         }
@@ -176,7 +176,7 @@ struct FlightGuard<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync
 impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> FlightGuard<K, T> {
     /// Removes the flight if no caller waits for it. The check and the removal happen under one lock.
     /// Otherwise a caller who joins in between would get a failure that was not tried again.
-    fn leaves_alone(&mut self, land: &watch::Sender<Option<T>>) -> bool {
+    fn remove_if_unattended(&mut self, land: &watch::Sender<Option<T>>) -> bool {
         let Some(key) = &self.key else { return true };
         let mut shard = self.flights.shard(key);
         // The table holds one receiver. Any other receiver belongs to a caller who waits.
@@ -233,20 +233,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ten_thousand_callers_are_one_fetch() {
+    async fn ten_thousand_callers_share_one_fetch() {
         let (flights, fetches) = (Flights::new(TaskTracker::new()), Fetches::new());
-        let seats: Vec<_> = (0..10_000).map(|_| flights.join(&1, fetches.fetch(), |_| false)).collect();
-        assert_eq!(seats.iter().filter(|s| s.leads).count(), 1);
+        let handles: Vec<_> = (0..10_000).map(|_| flights.join(&1, fetches.fetch(), |_| false)).collect();
+        assert_eq!(handles.iter().filter(|s| s.leads).count(), 1);
         fetches.gate.add_permits(1);
-        for seat in seats {
-            assert_eq!(seat.landed().await, Some(1));
+        for handle in handles {
+            assert_eq!(handle.landed().await, Some(1));
         }
         assert_eq!(fetches.started.load(Ordering::SeqCst), 1);
         assert!(flights.join(&1, fetches.fetch(), |_| false).leads, "a landed flight is off the table");
     }
 
     #[tokio::test]
-    async fn a_flight_outlives_the_caller_that_led_it() {
+    async fn flight_outlives_its_leader() {
         let (flights, fetches) = (Flights::new(TaskTracker::new()), Fetches::new());
         drop(flights.join(&1, fetches.fetch(), |_| false));
         let waits = flights.join(&1, fetches.fetch(), |_| false);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_flight_tries_again_once_for_those_who_wait() {
+    async fn failed_flight_retries_once_for_waiting_callers() {
         let (flights, fetches) = (Flights::new(TaskTracker::new()), Fetches::new());
         fetches.gate.add_permits(9);
         let waits = flights.join(&1, fetches.fetch(), |number| *number == 1);
@@ -274,10 +274,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_fetch_that_dies_leaves_no_flight_behind() {
+    async fn panicked_fetch_leaves_no_flight() {
         let flights = Flights::<u8, u8>::new(TaskTracker::new());
-        let seat = flights.join(&1, || async { panic!("the fetch died") }, |_| false);
-        assert_eq!(seat.landed().await, None);
+        let handle = flights.join(&1, || async { panic!("the fetch died") }, |_| false);
+        assert_eq!(handle.landed().await, None);
         assert!(flights.join(&1, || async { 1 }, |_| false).leads);
     }
 }

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_floor_rises_falls_when_told_and_ends() {
+    async fn floor_rises_falls_on_request_and_expires() {
         let (floors, now) = (AccountFloors::new(1 << 20), Instant::now());
         let [a, b] = [account(1), account(2)];
         let highest = |accounts: &[Pubkey], at: Instant| floors.span(accounts, C, at).1;
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn floors_that_do_not_fit_are_never_lost_only_raised() {
+    async fn floors_that_do_not_fit_are_folded_upwards() {
         let (floors, now) = (AccountFloors::new(0), Instant::now());
         let room = MIN_HALF * 2 * SHARDS;
         let accounts: Vec<_> = (0..4 * room as u64).map(account).collect();

@@ -3,7 +3,7 @@
 //!
 //! A form is an encoding and, sometimes, a slice. Fewer forms in the cache mean more hits. A caller's form is
 //! therefore fetched in a form from which others can be made, as far as the size of the account allows
-//! ([`fetched`]):
+//! ([`fetch_form`]):
 //!
 //! | the caller asks for | small account | unknown size | large account |
 //! | --- | --- | --- | --- |
@@ -14,7 +14,7 @@
 //! Nodes refuse more than 128 bytes in base58, so 129 bytes of base64 are enough to answer.
 //!
 //! An answer is kept under the form in which it was fetched. A slice that proves to be the whole account is
-//! kept as "base64, whole" ([`kept`]). A kept form serves these callers ([`serving`]):
+//! kept as "base64, whole" ([`kept_form`]). A kept form serves these callers ([`serving_forms`]):
 //!
 //! | kept under | serves callers who ask for |
 //! | --- | --- |
@@ -27,7 +27,7 @@
 //! A list of accounts follows the rules of one account. Its size is that of its largest account, and it is
 //! whole if each of its accounts is.
 
-use super::derive::account::{Kind, Value};
+use super::derive::account::{AccountKind, AccountValue};
 use super::sizes::Size;
 use crate::methods::AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
 use crate::methods::{AccountForm, BASE58_MAX, DataSlice};
@@ -36,7 +36,7 @@ use crate::methods::{AccountForm, BASE58_MAX, DataSlice};
 const WHOLE: AccountForm = AccountForm { encoding: Base64, slice: None };
 
 /// Returns the form in which an account of this size is fetched for a caller who asks for `asked`.
-pub(super) fn fetched(asked: AccountForm, size: Size) -> AccountForm {
+pub(super) fn fetch_form(asked: AccountForm, size: Size) -> AccountForm {
     let enough = BASE58_MAX as u64 + 1;
     match (asked.encoding, size) {
         (JsonParsed, Size::Large) => asked,
@@ -53,33 +53,33 @@ pub(super) fn fetched(asked: AccountForm, size: Size) -> AccountForm {
 
 /// Returns the kept forms that serve `asked`, at most two. The one from which most forms can be made comes
 /// first.
-pub(super) fn serving(asked: AccountForm) -> impl Iterator<Item = AccountForm> {
-    let widest = fetched(asked, Size::Small);
+pub(super) fn serving_forms(asked: AccountForm) -> impl Iterator<Item = AccountForm> {
+    let widest = fetch_form(asked, Size::Small);
     // The account may have been larger, or unknown, when it was fetched. At most one of the two forms differs
     // from the widest one.
-    let others = [Size::Unknown, Size::Large].map(|size| fetched(asked, size));
+    let others = [Size::Unknown, Size::Large].map(|size| fetch_form(asked, size));
     std::iter::once(widest).chain(others.into_iter().find(|other| *other != widest))
 }
 
 /// Returns the form under which a value of this kind is kept after it was fetched in the form `fetched`.
-pub(super) fn kept(fetched: AccountForm, kind: Kind) -> AccountForm {
-    if kind == Kind::Whole { WHOLE } else { fetched }
+pub(super) fn kept_form(fetched: AccountForm, kind: AccountKind) -> AccountForm {
+    if kind == AccountKind::Whole { WHOLE } else { fetched }
 }
 
 /// Returns the form under which a list is kept after it was fetched in the form `fetched`. An empty list
 /// proves nothing about its form.
-pub(super) fn kept_list(fetched: AccountForm, values: &[Value]) -> AccountForm {
-    let is_whole = !values.is_empty() && values.iter().all(|value| value.kind() == Kind::Whole);
+pub(super) fn kept_list_form(fetched: AccountForm, values: &[AccountValue]) -> AccountForm {
+    let is_whole = !values.is_empty() && values.iter().all(|value| value.kind() == AccountKind::Whole);
     if is_whole { WHOLE } else { fetched }
 }
 
 /// Returns the form under which a list is kept that was assembled of single accounts for `asked`. An account
 /// in a form that serves no other, such as a slice of jsonParsed, limits the list to `asked`.
-pub(super) fn kept_assembled(asked: AccountForm, values: &[Value]) -> AccountForm {
-    if values.iter().any(|value| value.kind() == Kind::AsAsked) {
+pub(super) fn kept_assembled_form(asked: AccountForm, values: &[AccountValue]) -> AccountForm {
+    if values.iter().any(|value| value.kind() == AccountKind::AsAsked) {
         return asked;
     }
-    kept_list(fetched(asked, Size::Unknown), values)
+    kept_list_form(fetch_form(asked, Size::Unknown), values)
 }
 
 #[cfg(test)]
@@ -88,22 +88,22 @@ mod tests {
     use crate::methods::AccountEncoding;
 
     #[test]
-    fn a_list_with_a_slice_as_asked_serves_that_slice_only() {
+    fn sliced_list_serves_that_slice_only() {
         let whole = AccountForm { encoding: JsonParsed, slice: None };
         let sliced = AccountForm { encoding: JsonParsed, slice: Some(DataSlice { offset: 1, length: 3 }) };
         let value = |form| {
             let text = r#"{"data":["MjM0","base64"],"owner":"11111111111111111111111111111111","space":200}"#;
-            Value::read(&bytes::Bytes::from_static(text.as_bytes()), form).unwrap().0
+            AccountValue::read(&bytes::Bytes::from_static(text.as_bytes()), form).unwrap().0
         };
         for (forms, expected) in
             [([whole, whole], whole), ([whole, sliced], sliced), ([sliced, sliced], sliced)]
         {
-            assert_eq!(kept_assembled(sliced, &forms.map(value)), expected, "{forms:?}");
+            assert_eq!(kept_assembled_form(sliced, &forms.map(value)), expected, "{forms:?}");
         }
     }
 
     #[test]
-    fn a_form_is_fetched_that_serves_the_asked_one() {
+    fn fetched_form_serves_the_asked_form() {
         use Size::{Large, Small, Unknown};
         let form = |encoding: AccountEncoding, slice: Option<(u64, u64)>| AccountForm {
             encoding,
@@ -124,8 +124,8 @@ mod tests {
             (form(JsonParsed, some), Unknown, form(JsonParsed, None)),
             (form(JsonParsed, some), Large, form(JsonParsed, some)),
         ] {
-            assert_eq!(fetched(asked, size), expected, "{asked:?} {size:?}");
-            assert!(serving(asked).any(|source| source == expected), "{asked:?} {size:?}");
+            assert_eq!(fetch_form(asked, size), expected, "{asked:?} {size:?}");
+            assert!(serving_forms(asked).any(|source| source == expected), "{asked:?} {size:?}");
         }
     }
 }

@@ -31,14 +31,14 @@ pub enum Freshness {
 pub struct FreshnessPolicy(pub config::Cache);
 
 impl FreshnessPolicy {
-    /// Returns the freshness of an answer with this `stamp` at `now`, against `frontier`.
-    pub fn assess(&self, stamp: &EntryMeta, frontier: &Frontier, now: Instant) -> Freshness {
-        let age = now.saturating_duration_since(stamp.sent_at);
-        let (ttl, commitment) = (self.ttl(stamp.class), commitment(stamp.class));
-        let stretch = stretched_at(stamp.class).map_or(0.0, |c| *self.0.stale_while_revalidate.get(c));
-        let lag = commitment.map_or(0, |c| frontier.slot(c).saturating_sub(stamp.slot));
+    /// Returns the freshness of an answer with this `meta` at `now`, against `frontier`.
+    pub fn assess(&self, meta: &EntryMeta, frontier: &Frontier, now: Instant) -> Freshness {
+        let age = now.saturating_duration_since(meta.sent_at);
+        let (ttl, commitment) = (self.ttl(meta.class), commitment(meta.class));
+        let stretch = stretched_at(meta.class).map_or(0.0, |c| *self.0.stale_while_revalidate.get(c));
+        let lag = commitment.map_or(0, |c| frontier.slot(c).saturating_sub(meta.slot));
         let max_lag = commitment.map_or(u64::MAX, |c| *self.0.max_lag_slots.get(c));
-        if let Class::NotYet(slot, commitment) = stamp.class
+        if let Class::NotYet(slot, commitment) = meta.class
             && frontier.slot(commitment) >= slot
         {
             return Freshness::Expired(StaleCause::Lag);
@@ -56,10 +56,10 @@ impl FreshnessPolicy {
     }
 
     /// Returns true if the answer may be served when no node answers.
-    pub fn in_fault(&self, stamp: &EntryMeta, now: Instant) -> bool {
-        let age = now.saturating_duration_since(stamp.sent_at);
+    pub fn in_fault(&self, meta: &EntryMeta, now: Instant) -> bool {
+        let age = now.saturating_duration_since(meta.sent_at);
         let rules = &self.0.stale_if_error;
-        match stamp.class {
+        match meta.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => match c {
                 Commitment::Processed => false,
                 Commitment::Confirmed => age <= rules.confirmed,
@@ -86,8 +86,8 @@ impl FreshnessPolicy {
 
     /// Returns the rest of the time bound in seconds, rounded towards zero. Negative once the bound has
     /// passed.
-    pub fn ttl_left_s(&self, stamp: &EntryMeta, now: Instant) -> i64 {
-        let (age, ttl) = (now.saturating_duration_since(stamp.sent_at), self.ttl(stamp.class));
+    pub fn ttl_left_s(&self, meta: &EntryMeta, now: Instant) -> i64 {
+        let (age, ttl) = (now.saturating_duration_since(meta.sent_at), self.ttl(meta.class));
         let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
         if age <= ttl { seconds(ttl.saturating_sub(age)) } else { -seconds(age.saturating_sub(ttl)) }
     }
@@ -149,7 +149,7 @@ mod tests {
         FreshnessPolicy(Config::dev(([127, 0, 0, 1], 0).into(), ([127, 0, 0, 1], 0).into(), Vec::new()).cache)
     }
 
-    fn stamp(class: Class, slot: Slot, sent_at: Instant) -> EntryMeta {
+    fn meta(class: Class, slot: Slot, sent_at: Instant) -> EntryMeta {
         EntryMeta { slot, sent_at, class, derived: false }
     }
 
@@ -186,23 +186,23 @@ mod tests {
             for c in Commitment::ALL {
                 frontier.probed(0, c, 1_000_000, t0);
             }
-            let stamp = stamp(class, 1_000_000 - lag, t0);
-            assert_eq!(rules().assess(&stamp, &frontier, t0 + age), expected, "{name}");
+            let meta = meta(class, 1_000_000 - lag, t0);
+            assert_eq!(rules().assess(&meta, &frontier, t0 + age), expected, "{name}");
         }
     }
 
     #[tokio::test]
-    async fn not_yet_ends_when_the_frontier_reaches_the_slot() {
+    async fn not_yet_expires_when_the_frontier_arrives() {
         let (frontier, t0) = (Frontier::new(1), Instant::now());
-        let stamp = stamp(Class::NotYet(101, Commitment::Confirmed), 100, t0);
+        let meta = meta(Class::NotYet(101, Commitment::Confirmed), 100, t0);
         frontier.probed(0, Commitment::Confirmed, 100, t0);
-        assert_eq!(rules().assess(&stamp, &frontier, t0 + MS(200)), Freshness::Fresh);
+        assert_eq!(rules().assess(&meta, &frontier, t0 + MS(200)), Freshness::Fresh);
         frontier.probed(0, Commitment::Confirmed, 101, t0);
-        assert_eq!(rules().assess(&stamp, &frontier, t0 + MS(1)), Freshness::Expired(StaleCause::Lag));
+        assert_eq!(rules().assess(&meta, &frontier, t0 + MS(1)), Freshness::Expired(StaleCause::Lag));
     }
 
     #[tokio::test]
-    async fn in_a_fault_finalized_lives_longer_than_confirmed_and_processed_not_at_all() {
+    async fn stale_if_error_depends_on_commitment() {
         let t0 = Instant::now();
         for (class, age_s, expected) in [
             (Class::Account(Commitment::Processed), 0, false),
@@ -214,16 +214,16 @@ mod tests {
             (Class::NotYet(1, Commitment::Confirmed), 0, false),
         ] {
             let now = t0 + Duration::from_secs(age_s);
-            assert_eq!(rules().in_fault(&stamp(class, 1, t0), now), expected, "{class:?} after {age_s} s");
+            assert_eq!(rules().in_fault(&meta(class, 1, t0), now), expected, "{class:?} after {age_s} s");
         }
     }
 
     #[tokio::test]
-    async fn ttl_left_is_in_whole_seconds_towards_zero() {
+    async fn ttl_left_rounds_towards_zero() {
         let t0 = Instant::now();
-        let stamp = stamp(Class::Account(Commitment::Finalized), 1, t0);
+        let meta = meta(Class::Account(Commitment::Finalized), 1, t0);
         for (age, expected) in [(0, 5), (100, 4), (4100, 0), (5900, 0), (6000, -1), (7999, -2)] {
-            assert_eq!(rules().ttl_left_s(&stamp, t0 + MS(age)), expected, "{age} ms");
+            assert_eq!(rules().ttl_left_s(&meta, t0 + MS(age)), expected, "{age} ms");
         }
     }
 }

@@ -10,12 +10,12 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 pub(super) struct Generation(RwLock<u64>);
 
 /// Keeps the next generation from beginning until it is dropped.
-pub(super) struct Hold<'a>(RwLockReadGuard<'a, u64>);
+pub(super) struct GenerationGuard<'a>(RwLockReadGuard<'a, u64>);
 
 impl Generation {
     /// Begins the next generation, once no guard holds this one. Entries must be removed after this call, not
     /// before.
-    pub(super) fn ends(&self) {
+    pub(super) fn advance(&self) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
@@ -25,12 +25,12 @@ impl Generation {
     }
 
     /// Holds the present generation while an answer is inserted. Must not be held across an await.
-    pub(super) fn hold(&self) -> Hold<'_> {
-        Hold(self.0.read().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn hold(&self) -> GenerationGuard<'_> {
+        GenerationGuard(self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Hold<'_> {
+impl GenerationGuard<'_> {
     /// Returns the number of the held generation.
     pub(super) fn number(&self) -> u64 {
         *self.0

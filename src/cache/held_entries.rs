@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::basis::{Basis, Use};
+use super::basis::{Basis, Tolerance};
 use super::class::Class;
 use super::entry::{Entry, EntryBody, EntryMeta, Payload};
 use super::floors::{AccountFloors, NO_ACCOUNTS};
 use super::freshness::{Freshness, FreshnessPolicy};
-use super::generation::{Generation, Hold};
+use super::generation::{Generation, GenerationGuard};
 use super::key::{Key, LookupPlan};
 use super::purge::Filter;
 use super::status::CacheStatus;
-use super::store::{Insert, Store};
+use super::store::{EntryStore, Insert};
 use crate::config::{self, Assemble};
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Pubkey, Query, Slot};
@@ -23,7 +23,7 @@ use crate::telemetry::{Metrics, Outcome};
 
 /// The held entries and the rules for serving them.
 pub(super) struct HeldEntries {
-    store: Store,
+    store: EntryStore,
     /// The slots below which accounts are not shown.
     floors: AccountFloors,
     /// The number of purges so far.
@@ -37,7 +37,7 @@ impl HeldEntries {
     /// Creates a cache without entries.
     pub(super) fn new(config: &config::Cache, frontier: Arc<Frontier>, metrics: Arc<Metrics>) -> Self {
         Self {
-            store: Store::new(config.capacity, config.max_entry, Arc::clone(&metrics)),
+            store: EntryStore::new(config.capacity, config.max_entry, Arc::clone(&metrics)),
             floors: AccountFloors::new(config.capacity),
             generation: Generation::default(),
             rules: FreshnessPolicy(config.clone()),
@@ -52,18 +52,18 @@ impl HeldEntries {
     }
 
     /// Computes the weight of `entry` again, if it is the one held for `key`.
-    pub(super) fn weigh(&self, key: Key, entry: &Arc<Entry>) {
-        self.store.weigh(key, entry);
+    pub(super) fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
+        self.store.update_weight(key, entry);
     }
 
     /// Holds the present generation while an answer is inserted.
-    pub(super) fn hold(&self) -> Hold<'_> {
+    pub(super) fn hold(&self) -> GenerationGuard<'_> {
         self.generation.hold()
     }
 
-    /// Returns the freshness of an entry with this stamp at `now`.
-    pub(super) fn freshness(&self, stamp: &EntryMeta, now: Instant) -> Freshness {
-        self.rules.assess(stamp, &self.frontier, now)
+    /// Returns the freshness of an entry with this meta at `now`.
+    pub(super) fn freshness(&self, meta: &EntryMeta, now: Instant) -> Freshness {
+        self.rules.assess(meta, &self.frontier, now)
     }
 
     /// Returns the bytes held and the number of entries.
@@ -73,7 +73,7 @@ impl HeldEntries {
 
     /// Begins the next generation. Answers that are being fetched will not be kept.
     pub(super) fn end_generation(&self) {
-        self.generation.ends();
+        self.generation.advance();
     }
 
     /// Removes all entries and floors.
@@ -84,7 +84,7 @@ impl HeldEntries {
 
     /// Removes the entries that any of `filters` matches, and returns their number.
     pub(super) fn purge(&self, filters: &[Filter]) -> u64 {
-        self.generation.ends();
+        self.generation.advance();
         if !filters.iter().any(Filter::is_everything) {
             let entries = self.store.purge(|key| filters.iter().any(|filter| filter.takes(key)));
             filters.iter().filter_map(Filter::all_of).for_each(|account| self.floors.forget(account));
@@ -117,7 +117,7 @@ impl HeldEntries {
         let other = plan.other.as_ref().and_then(|key| self.store.get(key));
         match (own, other) {
             (Some(own), Some(other)) if matches!(plan.class, Class::Account(_)) => {
-                let rank = |entry: &Entry| (entry.stamp.slot, entry.stamp.sent_at);
+                let rank = |entry: &Entry| (entry.meta.slot, entry.meta.sent_at);
                 [Some(if rank(&other) > rank(&own) { other } else { own }), None]
             }
             both => [both.0, both.1],
@@ -125,62 +125,62 @@ impl HeldEntries {
     }
 
     /// Returns the other key of `plan`, unless the candidate `held` is the entry under its first key.
-    pub(super) fn elsewhere(&self, plan: &LookupPlan, held: &Arc<Entry>) -> Option<Key> {
+    pub(super) fn other_key(&self, plan: &LookupPlan, held: &Arc<Entry>) -> Option<Key> {
         let is_own = || self.store.get(&plan.key).is_some_and(|own| Arc::ptr_eq(&own, held));
         plan.other.clone().filter(|_| !is_own())
     }
 
-    /// Returns the entry held for `key`, if `usage` allows it and it reaches the slot that the caller wants.
-    pub(super) fn usable(
+    /// Returns the entry held for `key`, if `tolerance` allows it and it reaches the slot that the caller wants.
+    pub(super) fn get_usable(
         &self,
         key: &Key,
-        usage: Use,
+        tolerance: Tolerance,
         wanted: Option<Slot>,
         now: Instant,
     ) -> Option<Arc<Entry>> {
         let held = self.store.get(key)?;
-        let behind = usage != Use::LastResort && held.stamp.slot < self.floor(key, now);
-        let usable = self.may_be_used(&held.stamp, usage, now) && !behind;
-        (usable && held.stamp.reaches(wanted)).then_some(held)
+        let behind = tolerance != Tolerance::LastResort && held.meta.slot < self.floor(key, now);
+        let usable = self.allows(&held.meta, tolerance, now) && !behind;
+        (usable && held.meta.reaches(wanted)).then_some(held)
     }
 
-    /// Returns true if `usage` allows an entry of this age.
-    pub(super) fn may_be_used(&self, stamp: &EntryMeta, usage: Use, now: Instant) -> bool {
-        match usage {
-            Use::Fresh => self.rules.assess(stamp, &self.frontier, now) == Freshness::Fresh,
-            Use::InFault | Use::LastResort => self.serves(stamp),
+    /// Returns true if `tolerance` allows an entry of this age.
+    pub(super) fn allows(&self, meta: &EntryMeta, tolerance: Tolerance, now: Instant) -> bool {
+        match tolerance {
+            Tolerance::Fresh => self.rules.assess(meta, &self.frontier, now) == Freshness::Fresh,
+            Tolerance::InFault | Tolerance::LastResort => self.may_serve(meta),
         }
     }
 
     /// Returns true if an entry may still be served, even if only in a fault. Until then its floor is in
     /// force.
-    pub(super) fn serves(&self, stamp: &EntryMeta) -> bool {
+    pub(super) fn may_serve(&self, meta: &EntryMeta) -> bool {
         let now = Instant::now();
-        self.rules.in_fault(stamp, now)
-            || !matches!(self.rules.assess(stamp, &self.frontier, now), Freshness::Expired(_))
+        self.rules.in_fault(meta, now)
+            || !matches!(self.rules.assess(meta, &self.frontier, now), Freshness::Expired(_))
     }
 
     /// Keeps `entry`, unless the entry held for `key` is newer and may still be served.
     pub(super) fn keep(&self, key: Key, entry: &Arc<Entry>) -> Insert {
-        let placed = self.store.keep(key, entry, |held| self.serves(held));
+        let inserted = self.store.keep(key, entry, |held| self.may_serve(held));
         // At processed there are no floors.
         let processed = matches!(
-            entry.stamp.class,
+            entry.meta.class,
             Class::Account(Commitment::Processed)
                 | Class::Fee(Commitment::Processed)
                 | Class::Votes(Commitment::Processed)
         );
-        if matches!(placed, Insert::ReplacedNewer) && !processed {
+        if matches!(inserted, Insert::ReplacedNewer) && !processed {
             self.metrics.cache_floor_resets.at(()).inc();
         }
-        placed
+        inserted
     }
 
     /// Returns the status with which an entry is served now. `None` if it may not be served.
-    pub(super) fn status(&self, stamp: &EntryMeta, basis: Basis) -> Option<(CacheStatus, Outcome)> {
+    pub(super) fn status(&self, meta: &EntryMeta, basis: Basis) -> Option<(CacheStatus, Outcome)> {
         let now = Instant::now();
-        let freshness = self.rules.assess(stamp, &self.frontier, now);
-        let left = self.rules.ttl_left_s(stamp, now);
+        let freshness = self.rules.assess(meta, &self.frontier, now);
+        let left = self.rules.ttl_left_s(meta, now);
         let hit = |ttl_s, stale| CacheStatus::Hit { ttl_s, derived: false, stale };
         match (basis, freshness) {
             (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Fresh) => {
@@ -190,9 +190,9 @@ impl HeldEntries {
             (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Stale(_)) => {
                 Some((hit(left.min(0), true), Outcome::Stale))
             }
-            (Basis::StandIn, Freshness::Expired(_)) => {
-                self.serves(stamp).then(|| (CacheStatus::StaleIfError { ttl_s: left.min(0) }, Outcome::Stale))
-            }
+            (Basis::StandIn, Freshness::Expired(_)) => self
+                .may_serve(meta)
+                .then(|| (CacheStatus::StaleIfError { ttl_s: left.min(0) }, Outcome::Stale)),
             (Basis::Kept | Basis::Found, Freshness::Expired(_))
             | (Basis::Joined(..), Freshness::Stale(_) | Freshness::Expired(_)) => None,
             (Basis::Joined(status, outcome), Freshness::Fresh) | (Basis::Own(status, outcome), _) => {
@@ -205,30 +205,30 @@ impl HeldEntries {
     /// be overtaken.
     pub(super) fn is_overtaken(&self, plan: &LookupPlan, entry: &Entry, basis: Basis) -> bool {
         let is_error = matches!(entry.kept, EntryBody::Verbatim(Payload::Error { .. }));
-        (!is_error || basis.is_kept()) && self.is_behind(plan, &entry.stamp, basis)
+        (!is_error || basis.is_kept()) && self.is_behind(plan, &entry.meta, basis)
     }
 
-    /// Returns true if a newer answer is held, or if an account was shown above the slot of `stamp`. At
+    /// Returns true if a newer answer is held, or if an account was shown above the slot of `meta`. At
     /// processed only held entries are checked.
-    pub(super) fn is_behind(&self, plan: &LookupPlan, stamp: &EntryMeta, basis: Basis) -> bool {
+    pub(super) fn is_behind(&self, plan: &LookupPlan, meta: &EntryMeta, basis: Basis) -> bool {
         let has_floor = match plan.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => {
                 basis.is_kept() || c != Commitment::Processed
             }
             _ => false,
         };
-        let newer = |held: Arc<Entry>| held.stamp.slot > stamp.slot && self.serves(&held.stamp);
+        let newer = |held: Arc<Entry>| held.meta.slot > meta.slot && self.may_serve(&held.meta);
         // An assembled list of several slots has the lowest of them, so its floor says nothing.
-        let is_mixed = stamp.derived && self.rules.0.assemble == Assemble::WithinBound;
-        let is_below = || !is_mixed && stamp.slot < self.floor(&plan.key, Instant::now());
+        let is_mixed = meta.derived && self.rules.0.assemble == Assemble::WithinBound;
+        let is_below = || !is_mixed && meta.slot < self.floor(&plan.key, Instant::now());
         has_floor && (is_below() || self.candidates(plan).into_iter().flatten().any(newer))
     }
 
     /// Observes by how many slots a hit is behind the frontier. Vote accounts are bounded in time only, and
     /// not observed.
-    pub(super) fn observe_lag(&self, query: &Query, stamp: &EntryMeta) {
-        if let (Some(commitment), Class::Account(_) | Class::Fee(_)) = (query.commitment(), stamp.class) {
-            let lag = self.frontier.slot(commitment).saturating_sub(stamp.slot);
+    pub(super) fn observe_lag(&self, query: &Query, meta: &EntryMeta) {
+        if let (Some(commitment), Class::Account(_) | Class::Fee(_)) = (query.commitment(), meta.class) {
+            let lag = self.frontier.slot(commitment).saturating_sub(meta.slot);
             #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
             self.metrics.cache_served_lag.at(Some(commitment)).observe(lag as f64);
         }
@@ -247,14 +247,14 @@ impl HeldEntries {
     }
 
     /// Raises the floors of the accounts under `key`, which are shown at `slot`.
-    pub(super) fn raises(&self, key: &Key, slot: Slot, now: Instant) {
+    pub(super) fn raise_floors(&self, key: &Key, slot: Slot, now: Instant) {
         if let Some((accounts, commitment)) = key.accounts() {
             self.floors.raise(accounts, commitment, slot, self.rules.longest_life(commitment), now);
         }
     }
 
     /// Lowers `floor` to `slot`, because no node reaches it any more. Counts the reset.
-    pub(super) fn falls(&self, key: &Key, floor: Slot, slot: Slot) {
+    pub(super) fn lower_floors(&self, key: &Key, floor: Slot, slot: Slot) {
         let Some((accounts, commitment)) = key.accounts().filter(|_| slot < floor) else { return };
         let life = self.rules.longest_life(commitment);
         if self.floors.fall(accounts, commitment, (floor, slot), life, Instant::now()) {
@@ -264,14 +264,14 @@ impl HeldEntries {
 
     /// Raises floors that have fallen below `slot`, at which an entry for `plan` is shown. `lowest` is one of
     /// them.
-    pub(super) fn shows(&self, plan: &LookupPlan, slot: Slot, lowest: Slot) {
+    pub(super) fn raise_fallen_floors(&self, plan: &LookupPlan, slot: Slot, lowest: Slot) {
         if slot <= lowest {
             return;
         }
         // An entry from before a purge raises no floor.
         let _held = self.generation.hold();
-        if self.candidates(plan).into_iter().flatten().any(|held| held.stamp.slot == slot) {
-            self.raises(&plan.key, slot, Instant::now());
+        if self.candidates(plan).into_iter().flatten().any(|held| held.meta.slot == slot) {
+            self.raise_floors(&plan.key, slot, Instant::now());
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::class::Class;
-use super::derive::block::Shape;
+use super::derive::block::BlockShape;
 use super::forms;
 use super::sizes::{Size, Sizes};
 use crate::frontier::Frontier;
@@ -40,7 +40,7 @@ pub enum Key {
     /// All cluster nodes.
     ClusterNodes,
     /// A block in one shape.
-    Block(Slot, Shape, Finality),
+    Block(Slot, BlockShape, Finality),
     /// The absence of a block from a slot.
     NoBlock(Slot),
     /// A block that does not exist yet at a commitment.
@@ -169,7 +169,7 @@ impl LookupPlan {
             _ => (Commitment::Finalized, Finality::Final, Class::BlockFinal),
         };
         Self {
-            key: Key::Block(slot, Shape::from(&block), finality),
+            key: Key::Block(slot, BlockShape::from(&block), finality),
             other: Some(if is_final { Key::NoBlock(slot) } else { Key::NotYet(slot, asked) }),
             upstream: Query::Block(BlockQuery { commitment: asked, ..block }),
             class,
@@ -189,8 +189,8 @@ impl Accounts {
     /// Replaces the form that was asked for by the form to fetch. `place` makes the key of a form.
     fn new(form: &mut AccountForm, size: Size, place: impl Fn(AccountForm) -> Key) -> Self {
         let asked = *form;
-        *form = forms::fetched(asked, size);
-        let other = forms::serving(asked).find(|source| source != form);
+        *form = forms::fetch_form(asked, size);
+        let other = forms::serving_forms(asked).find(|source| source != form);
         let encoding = asked.slice.is_none().then_some(asked.encoding);
         Self { key: place(*form), other: other.map(place), asked: encoding }
     }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_final_block_has_one_place_and_a_confirmed_one_another() {
+    async fn final_and_confirmed_blocks_have_different_keys() {
         let frontier = Frontier::new(1);
         frontier.probed(0, Commitment::Finalized, 100, Instant::now());
         let plan = |slot, commitment| LookupPlan::new(&block(slot, commitment), &frontier, &Sizes::default());

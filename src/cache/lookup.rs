@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::basis::Use;
+use super::basis::Tolerance;
 use super::class::Class;
-use super::derive::{Source, block, list};
+use super::derive::{Derivation, block, list};
 use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
 use super::forms;
 use super::freshness::Freshness;
@@ -57,7 +57,7 @@ pub(super) struct FetchStart {
 }
 
 /// A fetched answer that may be kept.
-pub(super) struct Keep<'a> {
+pub(super) struct InsertRequest<'a> {
     pub(super) plan: &'a LookupPlan,
     pub(super) key: Key,
     pub(super) entry: &'a Arc<Entry>,
@@ -94,7 +94,7 @@ impl Lookup {
     /// Returns the entry for `plan` if it is fresh. Counts nothing.
     pub(super) fn find_fresh(&self, plan: &LookupPlan) -> Option<HeldEntry> {
         let CacheLookup::Hit(held) = self.assess(plan, None, |_| ()) else { return None };
-        let key = self.held.elsewhere(plan, &held);
+        let key = self.held.other_key(plan, &held);
         Some((held, key))
     }
 
@@ -110,18 +110,18 @@ impl Lookup {
         for held in self.held.candidates(plan).into_iter().flatten() {
             // Another answer may have shown one of the accounts at a higher slot.
             let (lowest, floor) = self.held.floors_under(&plan.key, now);
-            if !held.stamp.reaches(wanted) || held.stamp.slot < floor {
+            if !held.meta.reaches(wanted) || held.meta.slot < floor {
                 not_fresh(StaleCause::Floor);
                 continue;
             }
-            match self.held.freshness(&held.stamp, now) {
+            match self.held.freshness(&held.meta, now) {
                 Freshness::Fresh => {
-                    self.held.shows(plan, held.stamp.slot, lowest);
+                    self.held.raise_fallen_floors(plan, held.meta.slot, lowest);
                     return CacheLookup::Hit(held);
                 }
                 Freshness::Stale(cause) => {
                     not_fresh(cause);
-                    self.held.shows(plan, held.stamp.slot, lowest);
+                    self.held.raise_fallen_floors(plan, held.meta.slot, lowest);
                     found = CacheLookup::Stale(held);
                 }
                 Freshness::Expired(cause) => {
@@ -136,44 +136,55 @@ impl Lookup {
     }
 
     /// Returns the entry that may stand in for an answer that no node gives.
-    pub(super) fn stands_in(&self, query: &Query, plan: &LookupPlan, usage: Use) -> Option<Arc<Entry>> {
+    pub(super) fn find_stand_in(
+        &self,
+        query: &Query,
+        plan: &LookupPlan,
+        tolerance: Tolerance,
+    ) -> Option<Arc<Entry>> {
         let wanted = query.min_context_slot();
-        let floor = if usage == Use::LastResort { 0 } else { self.held.floor(&plan.key, Instant::now()) };
+        let floor =
+            if tolerance == Tolerance::LastResort { 0 } else { self.held.floor(&plan.key, Instant::now()) };
         let stands_in = |held: &Arc<Entry>| {
-            held.stamp.reaches(wanted) && held.stamp.slot >= floor && self.held.serves(&held.stamp)
+            held.meta.reaches(wanted) && held.meta.slot >= floor && self.held.may_serve(&held.meta)
         };
         let held = self.held.candidates(plan).into_iter().flatten().find(stands_in);
         if let Some(held) = held {
             // The entry is shown now, and its floor may have fallen below it.
             let (lowest, _) = self.held.floors_under(&plan.key, Instant::now());
-            self.held.shows(plan, held.stamp.slot, lowest);
+            self.held.raise_fallen_floors(plan, held.meta.slot, lowest);
             return Some(held);
         }
-        self.assembled(query, usage, wanted)
+        self.assemble(query, tolerance, wanted)
     }
 
-    /// Lowers the floors of the accounts under `plan` to the entry of `stamp`, which stands in although it is
+    /// Lowers the floors of the accounts under `plan` to the entry of `meta`, which stands in although it is
     /// below them.
-    pub(super) fn falls_back_to(&self, plan: &LookupPlan, stamp: &EntryMeta) {
-        self.held.falls(&plan.key, self.held.floor(&plan.key, Instant::now()), stamp.slot);
+    pub(super) fn lower_floors_to(&self, plan: &LookupPlan, meta: &EntryMeta) {
+        self.held.lower_floors(&plan.key, self.held.floor(&plan.key, Instant::now()), meta.slot);
     }
 
     /// Returns the entry from which the answer to `plan` can be derived, and the derivation.
-    pub(super) fn source(&self, plan: &LookupPlan, usage: Use) -> Option<(Arc<Entry>, Source)> {
+    pub(super) fn find_source(
+        &self,
+        plan: &LookupPlan,
+        tolerance: Tolerance,
+    ) -> Option<(Arc<Entry>, Derivation)> {
         let now = Instant::now();
         match &plan.key {
             Key::Votes(query @ VotesQuery { vote_pubkey: Some(pubkey), .. }) => {
                 let all = Key::Votes(VotesQuery { vote_pubkey: None, ..*query });
-                Some((self.held.usable(&all, usage, None, now)?, Source::Votes(*pubkey)))
+                Some((self.held.get_usable(&all, tolerance, None, now)?, Derivation::VoteAccount(*pubkey)))
             }
             Key::Block(slot, asked, finality) => {
                 let kept = |shape| {
-                    let held = self.held.usable(&Key::Block(*slot, shape, *finality), usage, None, now);
+                    let held =
+                        self.held.get_usable(&Key::Block(*slot, shape, *finality), tolerance, None, now);
                     held.filter(|entry| matches!(entry.kept, EntryBody::Verbatim(Payload::Result(_))))
                 };
                 let found = block::sources(*asked).find_map(|shape| Some((kept(shape)?, shape)));
                 let (entry, shape) = found?;
-                Some((entry, Source::Block(shape, *asked)))
+                Some((entry, Derivation::Block(shape, *asked)))
             }
             _ => None,
         }
@@ -189,27 +200,36 @@ impl Lookup {
 
     /// Returns a list assembled of single accounts, if all of them may be used. The list is kept, so that it
     /// has a floor.
-    pub(super) fn assembled(&self, query: &Query, usage: Use, wanted: Option<Slot>) -> Option<Arc<Entry>> {
+    pub(super) fn assemble(
+        &self,
+        query: &Query,
+        tolerance: Tolerance,
+        wanted: Option<Slot>,
+    ) -> Option<Arc<Entry>> {
         let (Query::Accounts(query), mode) = (query, self.assemble) else { return None };
         if mode == Assemble::Off {
             return None;
         }
         // Without the guard, accounts that were read before a purge could be kept after it.
         let _held = self.held.hold();
-        let singles = self.singles(query, usage, wanted);
+        let singles = self.find_singles(query, tolerance, wanted);
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
-        let one_slot = singles.iter().all(|single| single.stamp.slot == singles[0].stamp.slot);
+        let one_slot = singles.iter().all(|single| single.meta.slot == singles[0].meta.slot);
         let list = (one_slot || mode == Assemble::WithinBound).then(|| list::joined(&singles))??;
         self.keep_list(query, list)
     }
 
     /// Returns the accounts of `query` to fetch, so that the others can be served from the cache. `None` if
     /// the mode forbids it, or if all or none of them are held.
-    pub(super) fn missing(&self, query: &AccountsQuery, wanted: Option<Slot>) -> Option<Vec<Pubkey>> {
+    pub(super) fn missing_accounts(
+        &self,
+        query: &AccountsQuery,
+        wanted: Option<Slot>,
+    ) -> Option<Vec<Pubkey>> {
         if self.assemble != Assemble::WithinBound {
             return None;
         }
-        let kept = self.singles(query, Use::Fresh, wanted);
+        let kept = self.find_singles(query, Tolerance::Fresh, wanted);
         let missing = query.pubkeys.iter().zip(&kept).filter(|(_, single)| single.is_none());
         let mut missing: Vec<_> = missing.map(|(pubkey, _)| *pubkey).collect();
         missing.sort_unstable();
@@ -218,9 +238,10 @@ impl Lookup {
     }
 
     /// Returns a list assembled of fresh single accounts, at whatever slots they are.
-    pub(super) fn completed(&self, query: &AccountsQuery, wanted: Option<Slot>) -> Option<Arc<Entry>> {
+    pub(super) fn complete_list(&self, query: &AccountsQuery, wanted: Option<Slot>) -> Option<Arc<Entry>> {
         let _held = self.held.hold();
-        let singles: Option<Vec<_>> = self.singles(query, Use::Fresh, wanted).into_iter().collect();
+        let singles: Option<Vec<_>> =
+            self.find_singles(query, Tolerance::Fresh, wanted).into_iter().collect();
         self.keep_list(query, list::joined(&singles?)?)
     }
 
@@ -229,43 +250,43 @@ impl Lookup {
         if self.holds_newer(query, &list) {
             return None;
         }
-        self.place_list(query, list)
+        self.insert_list(query, list)
     }
 
     /// Returns true if a list of the same accounts is held above the slot of `list`, in any form that serves
     /// `query`.
     pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
-        let mut held = forms::serving(query.form).filter_map(|form| self.held.get(&key(form)));
-        held.any(|held| held.stamp.slot > list.stamp.slot && self.held.serves(&held.stamp))
+        let mut held = forms::serving_forms(query.form).filter_map(|form| self.held.get(&key(form)));
+        held.any(|held| held.meta.slot > list.meta.slot && self.held.may_serve(&held.meta))
     }
 
     /// Inserts `list`. `None` if a newer list was inserted since the check.
-    pub(super) fn place_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
+    pub(super) fn insert_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
         let EntryBody::Accounts { values, .. } = &list.kept else { return None };
-        let form = forms::kept_assembled(query.form, values);
+        let form = forms::kept_assembled_form(query.form, values);
         let (key, list) = (Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment), Arc::new(list));
         let now = Instant::now();
-        if self.held.floors_under(&key, now).0 < list.stamp.slot {
+        if self.held.floors_under(&key, now).0 < list.meta.slot {
             // The floor has fallen, and an entry above it is shown again.
-            self.held.raises(&key, list.stamp.slot, now);
+            self.held.raise_floors(&key, list.meta.slot, now);
         }
         (!matches!(self.held.keep(key, &list), Insert::KeptNewer(_))).then_some(list)
     }
 
     /// Returns for each account of `list` the newest entry from which its element can be made.
-    pub(super) fn singles(
+    pub(super) fn find_singles(
         &self,
         list: &AccountsQuery,
-        usage: Use,
+        tolerance: Tolerance,
         wanted: Option<Slot>,
     ) -> Vec<Option<Arc<Entry>>> {
         let now = Instant::now();
         let single = |pubkey: &Pubkey| {
             let key = |form| Key::Account(*pubkey, form, list.commitment);
-            let kept =
-                forms::serving(list.form).filter_map(|form| self.held.usable(&key(form), usage, wanted, now));
-            kept.max_by_key(|single| (single.stamp.slot, single.stamp.sent_at))
+            let kept = forms::serving_forms(list.form)
+                .filter_map(|form| self.held.get_usable(&key(form), tolerance, wanted, now));
+            kept.max_by_key(|single| (single.meta.slot, single.meta.sent_at))
         };
         list.pubkeys.iter().map(single).collect()
     }
@@ -273,7 +294,7 @@ impl Lookup {
     /// Returns the state of the cache that a fetch for `plan` needs.
     pub(super) fn begin_fetch(&self, plan: &LookupPlan) -> FetchStart {
         let shown = self.held.floor(&plan.key, Instant::now());
-        let held = self.held.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot);
+        let held = self.held.candidates(plan).into_iter().flatten().map(|held| held.meta.slot);
         let held = held.chain(Some(shown).filter(|slot| *slot > 0)).max();
         let space = match &plan.upstream {
             Query::Account(account) => self.sizes.space(&account.pubkey),
@@ -285,7 +306,7 @@ impl Lookup {
     /// Returns the held entry that is above `slot`, at which a node has answered, and that may still be
     /// served. The caller gets it instead of the node's answer. `floor` is the slot at which the accounts
     /// were shown.
-    pub(super) fn held_ahead(&self, plan: &LookupPlan, slot: Slot, floor: Slot) -> Option<HeldEntry> {
+    pub(super) fn find_newer(&self, plan: &LookupPlan, slot: Slot, floor: Slot) -> Option<HeldEntry> {
         let floored = match plan.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => c != Commitment::Processed,
             _ => false,
@@ -294,27 +315,34 @@ impl Lookup {
             return None;
         }
         let held = self.held.candidates(plan).into_iter().flatten();
-        let ahead = held.filter(|held| held.stamp.slot > slot && self.held.serves(&held.stamp));
-        let held = ahead.max_by_key(|held| held.stamp.slot);
-        let reached = held.as_ref().map_or(slot, |held| held.stamp.slot);
-        let held = held.map(|held| (Arc::clone(&held), self.held.elsewhere(plan, &held)));
+        let ahead = held.filter(|held| held.meta.slot > slot && self.held.may_serve(&held.meta));
+        let held = ahead.max_by_key(|held| held.meta.slot);
+        let reached = held.as_ref().map_or(slot, |held| held.meta.slot);
+        let held = held.map(|held| (Arc::clone(&held), self.held.other_key(plan, &held)));
         // If neither reaches the floor, the single accounts may.
-        let list =
-            if reached < floor { self.assembled(&plan.upstream, Use::InFault, Some(floor)) } else { None };
+        let list = if reached < floor {
+            self.assemble(&plan.upstream, Tolerance::InFault, Some(floor))
+        } else {
+            None
+        };
         let held = list.map(|list| (list, None)).or(held)?;
-        self.held.falls(&plan.key, floor, held.0.stamp.slot);
-        self.held.shows(plan, held.0.stamp.slot, self.held.floors_under(&plan.key, Instant::now()).0);
+        self.held.lower_floors(&plan.key, floor, held.0.meta.slot);
+        self.held.raise_fallen_floors(
+            plan,
+            held.0.meta.slot,
+            self.held.floors_under(&plan.key, Instant::now()).0,
+        );
         Some(held)
     }
 
-    /// Keeps a fetched answer, or returns the reason against it. Calls `kept` if the answer was inserted.
+    /// Keeps a fetched answer, or returns the reason against it. Calls `on_insert` if the answer was inserted.
     pub(super) fn keep_fetched(
         &self,
-        answer: Keep<'_>,
-        kept: impl FnOnce(&Key),
+        answer: InsertRequest<'_>,
+        on_insert: impl FnOnce(&Key),
     ) -> Result<Insert, UncacheableReason> {
-        let Keep { plan, key, entry, singles, floor, generation } = answer;
-        let slot = entry.stamp.slot;
+        let InsertRequest { plan, key, entry, singles, floor, generation } = answer;
+        let slot = entry.meta.slot;
         let believed = |c| !plan.upstream.has_context() || self.frontier.believes(c, slot);
         // The generation check and the insert happen under one lock. Otherwise a purge between them would be
         // undone.
@@ -326,24 +354,24 @@ impl Lookup {
             return Err(UncacheableReason::Unbelieved);
         }
         if !matches!(entry.kept, EntryBody::Verbatim(Payload::Error { .. })) {
-            self.held.falls(&plan.key, floor, slot);
+            self.held.lower_floors(&plan.key, floor, slot);
         }
         // Raised before any caller gets the answer, and even if the answer is too large to keep. Lower slots
         // are hidden from now on.
-        self.held.raises(&plan.key, slot, Instant::now());
-        let placed = self.held.keep(key.clone(), entry);
-        if matches!(placed, Insert::Stored | Insert::ReplacedNewer) {
-            kept(&key);
+        self.held.raise_floors(&plan.key, slot, Instant::now());
+        let inserted = self.held.keep(key.clone(), entry);
+        if matches!(inserted, Insert::Stored | Insert::ReplacedNewer) {
+            on_insert(&key);
         }
-        if !matches!(placed, Insert::KeptNewer(_)) {
+        if !matches!(inserted, Insert::KeptNewer(_)) {
             for (key, kept) in singles {
                 self.held.keep(
                     key,
-                    &Arc::new(Entry { kept, stamp: entry.stamp, coded: CompressedForms::default() }),
+                    &Arc::new(Entry { kept, meta: entry.meta, coded: CompressedForms::default() }),
                 );
             }
         }
-        Ok(placed)
+        Ok(inserted)
     }
 
     /// Notes the sizes of accounts that an answer states, in bytes.
@@ -372,7 +400,7 @@ impl Lookup {
 
     /// Updates the weight of `entry`, whose compressed forms have grown, under each key where `query` may
     /// have found it.
-    pub(super) fn weigh(&self, query: &Query, entry: &Arc<Entry>) {
+    pub(super) fn update_weight(&self, query: &Query, entry: &Arc<Entry>) {
         let LookupPlan { key, other, .. } = self.plan(query);
         // The block may have become final meanwhile.
         let before = match &key {
@@ -380,14 +408,14 @@ impl Lookup {
             _ => None,
         };
         for key in [Some(key), other, before].into_iter().flatten() {
-            self.held.weigh(key, entry);
+            self.held.update_weight(key, entry);
         }
     }
 
     /// Returns true if an answer from the shared store may be used here. It must be fresh, reach all slots
     /// shown, and lie no further ahead than is believed. `floor` is the slot that the caller wants.
-    pub(super) fn takes(&self, plan: &LookupPlan, reply: &Reply, floor: Option<Slot>) -> bool {
-        let held = self.held.candidates(plan).into_iter().flatten().map(|held| held.stamp.slot).max();
+    pub(super) fn accepts_shared(&self, plan: &LookupPlan, reply: &Reply, floor: Option<Slot>) -> bool {
+        let held = self.held.candidates(plan).into_iter().flatten().map(|held| held.meta.slot).max();
         let shown = self.held.floor(&plan.key, Instant::now());
         if held.max(floor).max(Some(shown)).is_some_and(|floor| reply.slot < floor) {
             return false;
@@ -397,7 +425,7 @@ impl Lookup {
             return false;
         }
         let (_, Ok((_, class))) = cache_policy(plan, reply, &self.frontier) else { return false };
-        let stamp = EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
-        self.held.may_be_used(&stamp, Use::Fresh, Instant::now())
+        let meta = EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
+        self.held.allows(&meta, Tolerance::Fresh, Instant::now())
     }
 }

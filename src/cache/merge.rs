@@ -25,18 +25,18 @@ const BUSY: usize = 4;
 /// The calls for single accounts, grouped by form and commitment.
 #[derive(Default)]
 pub(super) struct Merger {
-    lines: Mutex<HashMap<(AccountForm, Commitment), MergeGroup>>,
+    groups: Mutex<HashMap<(AccountForm, Commitment), MergeGroup>>,
 }
 
 /// The calls of one form and commitment. The group exists while calls are under way.
 #[derive(Default)]
 struct MergeGroup {
     under_way: usize,
-    waiting: Vec<Waiting>,
+    waiting: Vec<QueuedCall>,
 }
 
 /// A queued call.
-struct Waiting {
+struct QueuedCall {
     pubkey: Pubkey,
     space: u64,
     floor: Option<Slot>,
@@ -49,7 +49,7 @@ struct Waiting {
 }
 
 /// The way in which a call for a single account goes upstream.
-enum Turn {
+enum MergeTurn {
     /// By itself. When it ends, it sends the queued calls.
     Alone,
     /// Queued for a merged call. The receiver gets its part of the answer.
@@ -66,119 +66,119 @@ impl Merger {
         self: &Arc<Self>,
         pool: &Arc<Pool>,
         tasks: &TaskTracker,
-        ask: UpstreamRequest,
+        request: UpstreamRequest,
         space: Option<u64>,
     ) -> Result<Reply, Error> {
-        let Query::Account(query) = &ask.query else { return pool.call(&ask).await };
-        let group = (query.form, query.commitment);
-        let _under_way = match self.turn(group, query, &ask, space) {
-            Turn::Alone => self.counted(group, pool, tasks),
-            Turn::Queued(reply) => {
+        let Query::Account(query) = &request.query else { return pool.call(&request).await };
+        let key = (query.form, query.commitment);
+        let _under_way = match self.turn(key, query, &request, space) {
+            MergeTurn::Alone => self.counted(key, pool, tasks),
+            MergeTurn::Queued(reply) => {
                 if let Ok(Some(reply)) = reply.await {
                     return reply;
                 }
-                self.under_way(group, pool, tasks)
+                self.under_way(key, pool, tasks)
             }
         };
-        pool.call(&ask).await
+        pool.call(&request).await
     }
 
     fn turn(
         &self,
-        group: (AccountForm, Commitment),
+        key: (AccountForm, Commitment),
         query: &AccountQuery,
-        ask: &UpstreamRequest,
+        request: &UpstreamRequest,
         space: Option<u64>,
-    ) -> Turn {
-        let mut lines = self.lock();
-        let line = lines.entry(group).or_default();
-        let Some(space) = space.filter(|space| line.under_way >= BUSY && *space <= TOGETHER_BYTES) else {
+    ) -> MergeTurn {
+        let mut groups = self.lock();
+        let group = groups.entry(key).or_default();
+        let Some(space) = space.filter(|space| group.under_way >= BUSY && *space <= TOGETHER_BYTES) else {
             // Counted under the same lock, so that only a few of many simultaneous calls find the pool idle.
-            line.under_way += 1;
-            return Turn::Alone;
+            group.under_way += 1;
+            return MergeTurn::Alone;
         };
         let (reply, receiver) = oneshot::channel();
-        let &UpstreamRequest { floor, prefer, deadline, caller, .. } = ask;
-        let (pubkey, trace) = (query.pubkey, ask.trace.clone());
-        line.waiting.push(Waiting { pubkey, space, floor, prefer, deadline, caller, trace, reply });
-        Turn::Queued(receiver)
+        let &UpstreamRequest { floor, prefer, deadline, caller, .. } = request;
+        let (pubkey, trace) = (query.pubkey, request.trace.clone());
+        group.waiting.push(QueuedCall { pubkey, space, floor, prefer, deadline, caller, trace, reply });
+        MergeTurn::Queued(receiver)
     }
 
     /// Counts a call until it ends. Its end sends the queued calls.
     fn under_way(
         self: &Arc<Self>,
-        group: (AccountForm, Commitment),
+        key: (AccountForm, Commitment),
         pool: &Arc<Pool>,
         tasks: &TaskTracker,
-    ) -> UnderWay {
-        self.lock().entry(group).or_default().under_way += 1;
-        self.counted(group, pool, tasks)
+    ) -> MergeGuard {
+        self.lock().entry(key).or_default().under_way += 1;
+        self.counted(key, pool, tasks)
     }
 
     /// Returns the guard of a call that is counted already.
     fn counted(
         self: &Arc<Self>,
-        group: (AccountForm, Commitment),
+        key: (AccountForm, Commitment),
         pool: &Arc<Pool>,
         tasks: &TaskTracker,
-    ) -> UnderWay {
-        UnderWay { merger: Arc::clone(self), group, pool: Arc::clone(pool), tasks: tasks.clone() }
+    ) -> MergeGuard {
+        MergeGuard { merger: Arc::clone(self), key, pool: Arc::clone(pool), tasks: tasks.clone() }
     }
 
     /// Notes the end of a call, and returns the queued calls to send next.
-    fn ended(&self, group: (AccountForm, Commitment)) -> Vec<Waiting> {
-        let mut lines = self.lock();
-        let Some(line) = lines.get_mut(&group) else { return Vec::new() };
-        line.under_way -= 1;
+    fn ended(&self, key: (AccountForm, Commitment)) -> Vec<QueuedCall> {
+        let mut groups = self.lock();
+        let Some(group) = groups.get_mut(&key) else { return Vec::new() };
+        group.under_way -= 1;
         // Callers who gave up need no answer.
-        line.waiting.retain(|waiting| !waiting.reply.is_closed());
+        group.waiting.retain(|waiting| !waiting.reply.is_closed());
         let mut together = 0;
-        let fits = line.waiting.iter().take(MAX_KEYS).take_while(|waiting| {
+        let fits = group.waiting.iter().take(MAX_KEYS).take_while(|waiting| {
             together += waiting.space;
             together <= TOGETHER_BYTES
         });
         let next = fits.count();
-        let next = line.waiting.drain(..next).collect();
-        if line.under_way == 0 && line.waiting.is_empty() {
-            lines.remove(&group);
+        let next = group.waiting.drain(..next).collect();
+        if group.under_way == 0 && group.waiting.is_empty() {
+            groups.remove(&key);
         }
         next
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(AccountForm, Commitment), MergeGroup>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A call that is under way. Dropping it sends the queued calls.
-struct UnderWay {
+struct MergeGuard {
     merger: Arc<Merger>,
-    group: (AccountForm, Commitment),
+    key: (AccountForm, Commitment),
     pool: Arc<Pool>,
     tasks: TaskTracker,
 }
 
-impl Drop for UnderWay {
+impl Drop for MergeGuard {
     fn drop(&mut self) {
-        let waiting = self.merger.ended(self.group);
+        let waiting = self.merger.ended(self.key);
         if waiting.is_empty() {
             return;
         }
-        let under_way = self.merger.under_way(self.group, &self.pool, &self.tasks);
-        let (group, pool) = (self.group, Arc::clone(&self.pool));
+        let under_way = self.merger.under_way(self.key, &self.pool, &self.tasks);
+        let (key, pool) = (self.key, Arc::clone(&self.pool));
         self.tasks.spawn(async move {
-            together(&pool, group, waiting).await;
+            together(&pool, key, waiting).await;
             drop(under_way);
         });
     }
 }
 
 /// Fetches all accounts of `waiting` in one call, and gives each caller its part.
-async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), waiting: Vec<Waiting>) {
+async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), waiting: Vec<QueuedCall>) {
     let pubkeys = waiting.iter().map(|waiting| waiting.pubkey).collect();
     let list = AccountsQuery { pubkeys, form, commitment, min_context_slot: None };
     let deadline = waiting.iter().map(|waiting| waiting.deadline).max().unwrap_or_else(Instant::now);
-    let ask = UpstreamRequest {
+    let request = UpstreamRequest {
         query: Query::Accounts(list),
         floor: waiting.iter().filter_map(|waiting| waiting.floor).max(),
         prefer: waiting.iter().filter_map(|waiting| waiting.prefer).max(),
@@ -188,7 +188,7 @@ async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), wa
         caller: waiting.first().map(|waiting| waiting.caller).unwrap_or_default(),
         trace: waiting.first().map(|waiting| waiting.trace.clone()).unwrap_or_default(),
     };
-    let answer = pool.call(&ask).await;
+    let answer = pool.call(&request).await;
     let parts = match &answer {
         Ok(Reply { body: NodeReply::Result(result), .. }) => list::parts(result),
         _ => None,

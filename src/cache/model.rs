@@ -23,10 +23,10 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use tokio::time::advance;
 
-use self::page::{Landing, Model, accounts, life, places};
+use self::page::{Arrival, Model, accounts, life, places};
 use self::scene::on_a_stepped_clock;
-use super::answer::{Role, deliver, land};
-use super::basis::Use;
+use super::answer::{Role, answer_from_fetch, deliver};
+use super::basis::Tolerance;
 use super::derive::list::joined;
 use super::entry::Payload;
 use super::fetcher::Origin;
@@ -53,7 +53,7 @@ use Question::{Account, Balance, Fee, List, Votes};
 
 /// An event.
 #[derive(Debug, Clone)]
-enum Step {
+enum ModelStep {
     /// Time passes, in milliseconds.
     Wait(u64),
     /// The node's slot at a commitment grows by this number.
@@ -70,23 +70,23 @@ enum Step {
     Shared(Question, Commitment, i64, u64),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
     let question =
         || prop_oneof![Just(Account(0)), Just(Account(1)), Just(List), Just(Balance), Just(Fee), Just(Votes)];
     let commitment = || proptest::sample::select(Commitment::ALL.to_vec());
     // Most slots are near the frontier. A few are further ahead than any believed answer.
     let behind = || prop_oneof![8 => -2..16_i64, 1 => -80..-60_i64];
     let step = prop_oneof![
-        2 => prop_oneof![0..500_u64, 0..9_000_u64, 0..70_000_u64].prop_map(Step::Wait),
-        3 => (commitment(), 0..8_u64).prop_map(|(c, slots)| Step::Frontier(c, slots)),
+        2 => prop_oneof![0..500_u64, 0..9_000_u64, 0..70_000_u64].prop_map(ModelStep::Wait),
+        3 => (commitment(), 0..8_u64).prop_map(|(c, slots)| ModelStep::Frontier(c, slots)),
         6 => (question(), commitment(), proptest::option::weighted(0.3, -6..16_i64), behind())
-            .prop_map(|(q, c, wanted, behind)| Step::Ask(q, c, wanted, behind)),
+            .prop_map(|(q, c, wanted, behind)| ModelStep::Ask(q, c, wanted, behind)),
         3 => (question(), commitment(), behind(), 0..3_000_u64)
-            .prop_map(|(q, c, behind, ms)| Step::Lands(q, c, behind, ms)),
+            .prop_map(|(q, c, behind, ms)| ModelStep::Lands(q, c, behind, ms)),
         1 => (question(), commitment(), behind(), 0..3_000_u64)
-            .prop_map(|(q, c, behind, ms)| Step::LandsEmptied(q, c, behind, ms)),
+            .prop_map(|(q, c, behind, ms)| ModelStep::LandsEmptied(q, c, behind, ms)),
         2 => (question(), commitment(), behind(), prop_oneof![0..900_u64, 0..9_000_u64])
-            .prop_map(|(q, c, behind, ms)| Step::Shared(q, c, behind, ms)),
+            .prop_map(|(q, c, behind, ms)| ModelStep::Shared(q, c, behind, ms)),
     ];
     proptest::collection::vec(step, 1..60)
 }
@@ -131,12 +131,12 @@ fn query(question: Question, commitment: Commitment) -> Query {
 }
 
 /// The real cache and its frontier.
-struct Real {
+struct RealCache {
     cache: Arc<Cache>,
     frontier: Arc<Frontier>,
 }
 
-impl Real {
+impl RealCache {
     fn new() -> Self {
         let config = scene::CONFIG.clone();
         let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
@@ -155,7 +155,7 @@ impl Real {
     }
 
     fn floor(&self, q: Question, c: Commitment) -> Slot {
-        let plan = asked(&self.cache, &query(q, c), &Charge::nobody()).plan;
+        let plan = asked(&self.cache, &query(q, c), &Charge::free()).plan;
         if c == Commitment::Processed { 0 } else { self.cache.lookup.held.floor(&plan.key, Instant::now()) }
     }
 
@@ -170,10 +170,10 @@ impl Real {
         origin: Origin,
     ) -> (Slot, String) {
         let query = query(q, c);
-        let charge = Charge::nobody();
+        let charge = Charge::free();
         let call = asked(&self.cache, &query, &charge);
-        let landed = self.cache.fetcher.take_in(&call.plan, reply, floor, of, origin).await.unwrap();
-        told(&land(&self.cache, &call, &landed, Role::Leader).await.ok().unwrap())
+        let landed = self.cache.fetcher.accept(&call.plan, reply, floor, of, origin).await.unwrap();
+        told(&answer_from_fetch(&self.cache, &call, &landed, Role::Leader).await.ok().unwrap())
     }
 
     /// Processes an answer from the shared store, if it is accepted.
@@ -186,7 +186,7 @@ impl Real {
     ) -> Option<(Slot, String)> {
         let (query, reply) = (query(q, c), reply(q, c, slot, sent_at));
         let takes =
-            self.cache.lookup.takes(&asked(&self.cache, &query, &Charge::nobody()).plan, &reply, None);
+            self.cache.lookup.accepts_shared(&asked(&self.cache, &query, &Charge::free()).plan, &reply, None);
         if takes {
             Some(self.takes_in(q, c, &reply, 0, self.generation(), Origin::Shared).await)
         } else {
@@ -201,7 +201,7 @@ impl Real {
     /// Returns the held answer, if it may be served.
     async fn kept(&self, q: Question, c: Commitment, wanted: Option<Slot>) -> Option<(Slot, String)> {
         let query = query(q, c);
-        let charge = Charge::nobody();
+        let charge = Charge::free();
         let call = asked(&self.cache, &query, &charge);
         let (CacheLookup::Hit(entry) | CacheLookup::Stale(entry)) =
             self.cache.lookup.look_up(&call.plan, wanted)
@@ -220,17 +220,17 @@ fn reply(q: Question, c: Commitment, slot: Slot, sent_at: Instant) -> Reply {
 fn asked<'a>(cache: &Cache, query: &'a Query, charge: &'a Charge) -> PlannedCall<'a> {
     let plan = cache.lookup.plan(query);
     let options = scene::options(false, None);
-    let (why, came, is_anew) = (Why::Miss, Instant::now(), false);
-    PlannedCall { query, plan, why, options, charge, conditions: &NoConditions, came, is_anew }
+    let (reason, arrived_at, is_retry) = (ForwardReason::Miss, Instant::now(), false);
+    PlannedCall { query, plan, reason, options, charge, conditions: &NoConditions, arrived_at, is_retry }
 }
 
 fn told(answer: &CacheAnswer) -> (Slot, String) {
     let Payload::Result(body) = &answer.payload else { panic!("{answer:?}") };
-    (answer.stamp.slot, String::from_utf8(body.whole().to_vec()).unwrap())
+    (answer.meta.slot, String::from_utf8(body.whole().to_vec()).unwrap())
 }
 
-async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let (real, mut model) = (Real::new(), Model::default());
+async fn play(steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
+    let (real, mut model) = (RealCache::new(), Model::default());
     for (c, slot) in Commitment::ALL.into_iter().zip([FIRST, FIRST - 2, FIRST - 32]) {
         real.frontier.probed(0, c, slot, Instant::now());
     }
@@ -240,15 +240,15 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
         let now = Instant::now();
         let mut is_hit = false;
         let (q, c, told, expected) = match step {
-            Step::Wait(ms) => {
+            ModelStep::Wait(ms) => {
                 advance(Duration::from_millis(ms)).await;
                 continue;
             }
-            Step::Frontier(c, slots) => {
+            ModelStep::Frontier(c, slots) => {
                 real.frontier.probed(0, c, real.frontier.slot(c) + slots, now);
                 continue;
             }
-            Step::Ask(q, c, wanted, behind) => {
+            ModelStep::Ask(q, c, wanted, behind) => {
                 let (frontier, slot) = (real.frontier.slot(c), real.at(c, behind));
                 let wanted = wanted.map(|behind| real.at(c, behind));
                 let held = model.may(q, c, frontier, now);
@@ -267,17 +267,17 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
                     model.shows(q, c, held.0, now);
                     (q, c, kept, held.0)
                 } else {
-                    let at = Landing { slot, sent: now, frontier, floor: model.asked_floor(q, c, now), now };
+                    let at = Arrival { slot, sent: now, frontier, floor: model.asked_floor(q, c, now), now };
                     (q, c, real.lands(q, c, slot, now).await, model.lands(q, c, at))
                 }
             }
-            Step::Lands(q, c, behind, ms) => {
+            ModelStep::Lands(q, c, behind, ms) => {
                 let (frontier, slot) = (real.frontier.slot(c), real.at(c, behind));
                 let sent = now.checked_sub(Duration::from_millis(ms)).unwrap_or(now);
-                let at = Landing { slot, sent, frontier, floor: model.asked_floor(q, c, now), now };
+                let at = Arrival { slot, sent, frontier, floor: model.asked_floor(q, c, now), now };
                 (q, c, real.lands(q, c, slot, sent).await, model.lands(q, c, at))
             }
-            Step::LandsEmptied(q, c, behind, ms) => {
+            ModelStep::LandsEmptied(q, c, behind, ms) => {
                 let (of, slot, floor) = (real.generation(), real.at(c, behind), real.floor(q, c));
                 let sent = now.checked_sub(Duration::from_millis(ms)).unwrap_or(now);
                 real.cache.clear();
@@ -289,7 +289,7 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 prop_assert_eq!(told, (slot, truth(q, c, slot)));
                 continue;
             }
-            Step::Shared(q, c, behind, ms) => {
+            ModelStep::Shared(q, c, behind, ms) => {
                 let (frontier, slot, age) =
                     (real.frontier.slot(c), real.at(c, behind), Duration::from_millis(ms));
                 let sent = now.checked_sub(age).unwrap_or(now);
@@ -297,7 +297,7 @@ async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let told = real.shared(q, c, slot, sent).await;
                 prop_assert_eq!(told.is_some(), takes, "shared: {:?} {:?}", q, c);
                 let Some(told) = told else { continue };
-                (q, c, told, model.lands(q, c, Landing { slot, sent, frontier, floor: 0, now }))
+                (q, c, told, model.lands(q, c, Arrival { slot, sent, frontier, floor: 0, now }))
             }
         };
         let (slot, text) = told;
@@ -358,15 +358,15 @@ proptest! {
     #![proptest_config(twice_as_many_as_usual())]
 
     #[test]
-    fn the_cache_does_what_its_model_does(steps in steps()) {
+    fn cache_matches_its_model(steps in steps()) {
         on_a_stepped_clock(play(steps))?;
     }
 }
 
 #[test]
-fn a_list_is_not_answered_behind_one_placed_meanwhile() {
+fn assembled_list_never_replaces_a_newer_one() {
     on_a_stepped_clock(async {
-        let (real, c, now) = (Real::new(), Commitment::Finalized, Instant::now());
+        let (real, c, now) = (RealCache::new(), Commitment::Finalized, Instant::now());
         real.frontier.probed(0, c, FIRST, now);
         for n in [0, 1] {
             real.lands(Account(n), c, FIRST, now).await;
@@ -374,15 +374,19 @@ fn a_list_is_not_answered_behind_one_placed_meanwhile() {
         let query = query(List, c);
         let Query::Accounts(query) = &query else { panic!("{query:?}") };
         let list = || {
-            let singles =
-                real.cache.lookup.singles(query, Use::Fresh, None).into_iter().collect::<Option<Vec<_>>>();
+            let singles = real
+                .cache
+                .lookup
+                .find_singles(query, Tolerance::Fresh, None)
+                .into_iter()
+                .collect::<Option<Vec<_>>>();
             joined(&singles.unwrap()).unwrap()
         };
         let made = list();
         assert!(!real.cache.lookup.holds_newer(query, &made));
         // Another call brings a newer list between the check and the insert.
         real.lands(List, c, FIRST + 1, now).await;
-        assert!(real.cache.lookup.place_list(query, made).is_none());
-        assert_eq!(real.cache.lookup.place_list(query, list()).unwrap().stamp.slot, FIRST + 1);
+        assert!(real.cache.lookup.insert_list(query, made).is_none());
+        assert_eq!(real.cache.lookup.insert_list(query, list()).unwrap().meta.slot, FIRST + 1);
     });
 }

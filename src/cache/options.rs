@@ -38,7 +38,7 @@ pub struct CacheAnswer {
     /// The source of the answer, for metrics.
     pub outcome: Outcome,
     /// The slot, age and class of the answer.
-    pub stamp: EntryMeta,
+    pub meta: EntryMeta,
     /// The text of `payload` in the caller's coding, if it was compressed.
     pub coded: Option<Arc<Coded>>,
 }
@@ -49,11 +49,11 @@ pub trait Conditions: Send + Sync {
     fn floor(&self) -> Option<Slot>;
 
     /// Reserves memory for `bytes` bytes that are written for this caller only. `None` if memory is short.
-    fn room(&self, bytes: usize) -> Option<Room>;
+    fn reserve_memory(&self, bytes: usize) -> Option<MemoryPermit>;
 }
 
 /// Memory that a caller has reserved, until it is dropped.
-pub type Room = Box<dyn Send + Sync>;
+pub type MemoryPermit = Box<dyn Send + Sync>;
 
 /// No conditions beyond the [`CallOptions`].
 pub struct NoConditions;
@@ -63,7 +63,7 @@ impl Conditions for NoConditions {
         None
     }
 
-    fn room(&self, _: usize) -> Option<Room> {
+    fn reserve_memory(&self, _: usize) -> Option<MemoryPermit> {
         Some(Box::new(()))
     }
 }

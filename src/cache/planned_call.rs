@@ -5,21 +5,21 @@ use tokio::time::Instant;
 use super::charge::Charge;
 use super::key::LookupPlan;
 use super::options::{CallOptions, Conditions};
-use super::status::Why;
+use super::status::ForwardReason;
 use crate::methods::{Query, Slot};
 
 /// A caller's call with its plan.
 pub(super) struct PlannedCall<'a> {
     pub(super) query: &'a Query,
     pub(super) plan: LookupPlan,
-    pub(super) why: Why,
+    pub(super) reason: ForwardReason,
     pub(super) options: CallOptions,
     pub(super) charge: &'a Charge,
     pub(super) conditions: &'a dyn Conditions,
     /// The moment at which the caller arrived.
-    pub(super) came: Instant,
+    pub(super) arrived_at: Instant,
     /// True on the second try, after the first answer came too late. There is no third one.
-    pub(super) is_anew: bool,
+    pub(super) is_retry: bool,
 }
 
 impl PlannedCall<'_> {

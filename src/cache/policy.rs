@@ -16,16 +16,16 @@ use crate::telemetry::UncacheableReason;
 const LONG_TERM_STORAGE_LAG_SLOTS: u64 = 9_000;
 
 /// The key and class under which an answer is kept, or the reason why it is not kept.
-pub(super) type Place = Result<(Key, Class), UncacheableReason>;
+pub(super) type Placement = Result<(Key, Class), UncacheableReason>;
 
 /// Returns the payload of `reply`, and its key and class at the present frontier.
-pub(super) fn cache_policy(plan: &LookupPlan, reply: &Reply, frontier: &Frontier) -> (Payload, Place) {
+pub(super) fn cache_policy(plan: &LookupPlan, reply: &Reply, frontier: &Frontier) -> (Payload, Placement) {
     let finalized = frontier.slot(Commitment::Finalized);
     let keep = |class| Ok((plan.key.clone(), class));
     let absent = |class| Ok((plan.other.clone().unwrap_or_else(|| plan.key.clone()), class));
     match &reply.body {
         NodeReply::Result(result) => {
-            let place = match plan.upstream {
+            let placement = match plan.upstream {
                 // Null from getBlock proves nothing, and a fee's null may become a number at any slot.
                 Query::Block(_) if result.as_ref() == b"null" => Err(UncacheableReason::Null),
                 Query::Fee(_)
@@ -35,10 +35,10 @@ pub(super) fn cache_policy(plan: &LookupPlan, reply: &Reply, frontier: &Frontier
                 }
                 _ => keep(plan.class),
             };
-            (Payload::Result(TextParts::One(result.clone())), place)
+            (Payload::Result(TextParts::One(result.clone())), placement)
         }
         NodeReply::Error { code, body } => {
-            let place = match (&plan.upstream, code) {
+            let placement = match (&plan.upstream, code) {
                 // Errors that depend on an account live as long as the account.
                 (Query::Account(_) | Query::Accounts(_), -32600) | (Query::Balance(_), -32602) => {
                     keep(plan.class)
@@ -59,7 +59,7 @@ pub(super) fn cache_policy(plan: &LookupPlan, reply: &Reply, frontier: &Frontier
                 }
                 _ => Err(UncacheableReason::Transient),
             };
-            (Payload::Error { code: *code, body: body.clone() }, place)
+            (Payload::Error { code: *code, body: body.clone() }, placement)
         }
     }
 }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_that_is_given_holds() {
+    fn filter_matches_all_fields_that_are_set() {
         let [one, list] = [format!(r#"["{A}"]"#), format!(r#"[["{B}","{A}"]]"#)];
         let keys = [
             ("account", key(Method::GetAccountInfo, &one)),

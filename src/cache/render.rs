@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::derive::account::Unmade;
+use super::derive::account::DeriveError;
 use super::derive::{list, samples};
 use super::entry::{Entry, EntryBody, Payload, TextParts};
 use super::key::ALL_SAMPLES;
@@ -10,7 +10,7 @@ use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
 use crate::node::OFF_WORKER_BYTES;
 
 /// Returns the payload of `entry` in the form of `query`, and true if it was derived from another form.
-pub(super) fn written(query: &Query, entry: &Entry) -> Result<(Payload, bool), Unmade> {
+pub(super) fn write_for(query: &Query, entry: &Entry) -> Result<(Payload, bool), DeriveError> {
     let (form, asked, made) = match (&entry.kept, query) {
         (EntryBody::Account { result, value, asked, .. }, Query::Account(q)) => {
             (q.form, *asked, list::write_single(result, value, q.form))
@@ -21,20 +21,20 @@ pub(super) fn written(query: &Query, entry: &Entry) -> Result<(Payload, bool), U
         (EntryBody::Verbatim(Payload::Result(TextParts::One(all))), Query::Samples(q))
             if q.limit < ALL_SAMPLES =>
         {
-            let head = samples::head(all, q.limit).ok_or(Unmade::Broken)?;
+            let head = samples::head(all, q.limit).ok_or(DeriveError::Broken)?;
             return Ok((Payload::Result(head.into()), true));
         }
-        (EntryBody::Verbatim(payload), _) => return Ok((payload.clone(), entry.stamp.derived)),
-        _ => return Err(Unmade::Broken),
+        (EntryBody::Verbatim(payload), _) => return Ok((payload.clone(), entry.meta.derived)),
+        _ => return Err(DeriveError::Broken),
     };
     // An answer that was fetched for the caller's own form is not reported as derived.
     let fetched_for_it = form.slice.is_none() && asked == Some(form.encoding);
     match made {
         Ok((body, differs)) => {
-            Ok((Payload::Result(body), entry.stamp.derived || (differs && !fetched_for_it)))
+            Ok((Payload::Result(body), entry.meta.derived || (differs && !fetched_for_it)))
         }
-        Err(Unmade::Base58TooLong) => Ok((base58_too_long(), !fetched_for_it)),
-        Err(Unmade::Broken) => Err(Unmade::Broken),
+        Err(DeriveError::Base58TooLong) => Ok((base58_too_long(), !fetched_for_it)),
+        Err(DeriveError::Broken) => Err(DeriveError::Broken),
     }
 }
 
@@ -45,11 +45,11 @@ fn base58_too_long() -> Payload {
 }
 
 /// Returns the most bytes that the caller's form of `entry` adds to the kept ones.
-pub(super) fn most_written(query: &Query, entry: &Entry) -> usize {
+pub(super) fn max_written_bytes(query: &Query, entry: &Entry) -> usize {
     match (&entry.kept, query) {
-        (EntryBody::Account { value, .. }, Query::Account(q)) => value.most_written(q.form),
+        (EntryBody::Account { value, .. }, Query::Account(q)) => value.max_written_bytes(q.form),
         (EntryBody::Accounts { values, .. }, Query::Accounts(q)) => {
-            values.iter().map(|value| value.most_written(q.form)).sum()
+            values.iter().map(|value| value.max_written_bytes(q.form)).sum()
         }
         (EntryBody::Verbatim(payload), _) => payload.len(),
         _ => 0,
@@ -58,11 +58,11 @@ pub(super) fn most_written(query: &Query, entry: &Entry) -> usize {
 
 /// Returns true if writing the caller's form of `entry` would block an async worker for too long.
 pub(super) fn is_long_work(query: &Query, entry: &Entry) -> bool {
-    entry.kept.weight() > OFF_WORKER_BYTES && !is_as_kept(query, entry)
+    entry.kept.weight() > OFF_WORKER_BYTES && !is_kept_form(query, entry)
 }
 
 /// Returns true if the caller's form of `entry` is the one that is kept.
-pub(super) fn is_as_kept(query: &Query, entry: &Entry) -> bool {
+pub(super) fn is_kept_form(query: &Query, entry: &Entry) -> bool {
     match (&entry.kept, query) {
         (EntryBody::Account { value, .. }, Query::Account(q)) => value.is_kept_in(q.form),
         (EntryBody::Accounts { values, .. }, Query::Accounts(q)) => {

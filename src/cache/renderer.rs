@@ -10,15 +10,15 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use super::basis::{Basis, Use};
+use super::basis::{Basis, Tolerance};
 use super::coded::Compressor;
-use super::derive::account::Unmade;
+use super::derive::account::DeriveError;
 use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::key::LookupPlan;
 use super::lookup::Lookup;
 use super::options::CacheAnswer;
 use super::planned_call::PlannedCall;
-use super::render::{is_as_kept, is_long_work, most_written, written};
+use super::render::{is_kept_form, is_long_work, max_written_bytes, write_for};
 use super::status::CacheStatus;
 use super::verify::Verifier;
 use crate::coding::{self, Coded, Coding};
@@ -30,7 +30,7 @@ use crate::pool::Pool;
 use crate::telemetry::{Metrics, Outcome};
 
 /// The longest wait of a fetched answer for a render permit, unless its time to live is longer.
-const WAITS_AT_MOST: Duration = Duration::from_millis(400);
+const LONGEST_RENDER_WAIT: Duration = Duration::from_millis(400);
 
 /// The longest wait of a caller for a compressed text. After that the text goes out uncompressed.
 const COMPRESSION_WAIT: Duration = Duration::from_secs(1);
@@ -93,29 +93,31 @@ impl Renderer {
     ) -> Result<Option<CacheAnswer>, Error> {
         let (query, since) = (call.query, Instant::now());
         let is_long = is_long_work(query, entry);
-        let mut room = None;
+        let mut memory = None;
         let written = if is_long {
             // Reserved before the wait, so that a text without memory does not queue.
-            room = Some(call.conditions.room(most_written(query, entry)).ok_or(Error::Overloaded)?);
-            let turn =
+            memory = Some(
+                call.conditions.reserve_memory(max_written_bytes(query, entry)).ok_or(Error::Overloaded)?,
+            );
+            let permit =
                 timeout_at(call.options.deadline, Arc::clone(&self.render_permits).acquire_owned()).await;
-            let Ok(Ok(turn)) = turn else { return Err(Error::TimedOut(self.request_timeout)) };
+            let Ok(Ok(permit)) = permit else { return Err(Error::TimedOut(self.request_timeout)) };
             // An entry that is too old by now is not worth the work.
-            if !self.is_in_bounds(call, &entry.stamp, basis, since) || self.goes_back(call, entry, basis) {
+            if !self.is_in_bounds(call, &entry.meta, basis, since) || self.goes_back(call, entry, basis) {
                 return Ok(None);
             }
             let (query, entry) = (query.clone(), Arc::clone(entry));
-            let taken = room.take();
+            let taken = memory.take();
             let work = tokio::task::spawn_blocking(move || {
                 // Both are held until the work ends, even if its caller has left.
-                let _turn = turn;
-                (written(&query, &entry), taken)
+                let _permit = permit;
+                (write_for(&query, &entry), taken)
             });
-            let (written, taken) = work.await.unwrap_or((Err(Unmade::Broken), None));
-            room = taken;
+            let (written, taken) = work.await.unwrap_or((Err(DeriveError::Broken), None));
+            memory = taken;
             written
         } else {
-            written(query, entry)
+            write_for(query, entry)
         };
         // A malformed answer of a node counts as no answer.
         let (payload, derived) = written.map_err(|_| Error::NoUpstream(Vec::new()))?;
@@ -125,46 +127,48 @@ impl Renderer {
             // However long the work takes, an answer that was asked for after the caller arrived stays the
             // caller's own.
             Basis::Own(..) => basis,
-            _ if !waited || self.is_in_bounds(call, &entry.stamp, basis, since) => basis,
-            _ if entry.stamp.sent_at >= call.came => Basis::Own(CacheStatus::Collapsed, Outcome::Collapsed),
+            _ if !waited || self.is_in_bounds(call, &entry.meta, basis, since) => basis,
+            _ if entry.meta.sent_at >= call.arrived_at => {
+                Basis::Own(CacheStatus::Collapsed, Outcome::Collapsed)
+            }
             _ => return Ok(None),
         };
         // A held entry that has not waited was looked up just now.
         if (waited || !matches!(basis, Basis::Kept)) && self.goes_back(call, entry, basis) {
             return Ok(None);
         }
-        let Some((status, outcome)) = self.lookup.held.status(&entry.stamp, basis) else { return Ok(None) };
+        let Some((status, outcome)) = self.lookup.held.status(&entry.meta, basis) else { return Ok(None) };
         let (status, outcome) = match (status, outcome) {
             (CacheStatus::Hit { ttl_s, stale, .. }, outcome) => {
-                self.verifier.maybe(&self.pool, &self.tasks, query, &entry.stamp, &payload);
+                self.verifier.sample(&self.pool, &self.tasks, query, &entry.meta, &payload);
                 let outcome = if derived && outcome == Outcome::Hit { Outcome::Derived } else { outcome };
                 (CacheStatus::Hit { ttl_s, derived, stale }, outcome)
             }
             as_it_is => as_it_is,
         };
         if outcome.is_hit() {
-            self.lookup.held.observe_lag(query, &entry.stamp);
+            self.lookup.held.observe_lag(query, &entry.meta);
         }
         // From here on the receiver of the answer accounts for its memory.
-        drop(room);
-        Ok(Some(CacheAnswer { payload, stamp: entry.stamp, status, outcome, coded }))
+        drop(memory);
+        Ok(Some(CacheAnswer { payload, meta: entry.meta, status, outcome, coded }))
     }
 
     /// Returns true if an entry still meets the caller's conditions after a wait, and is in time.
-    fn is_in_bounds(&self, call: &PlannedCall<'_>, stamp: &EntryMeta, basis: Basis, since: Instant) -> bool {
+    fn is_in_bounds(&self, call: &PlannedCall<'_>, meta: &EntryMeta, basis: Basis, since: Instant) -> bool {
         let wanted =
             if matches!(basis, Basis::Kept) { call.wanted().max(call.conditions.floor()) } else { None };
         let in_time = match basis {
-            Basis::Own(..) => since.elapsed() <= self.lookup.held.ttl(stamp.class).max(WAITS_AT_MOST),
-            _ => self.lookup.held.status(stamp, basis).is_some(),
+            Basis::Own(..) => since.elapsed() <= self.lookup.held.ttl(meta.class).max(LONGEST_RENDER_WAIT),
+            _ => self.lookup.held.status(meta, basis).is_some(),
         };
-        in_time && stamp.reaches(wanted)
+        in_time && meta.reaches(wanted)
     }
 
     /// Returns true if an entry may not leave because a newer answer was shown. On the last try this applies
     /// to held entries only, because the cache's floors never become a caller's error.
     fn goes_back(&self, call: &PlannedCall<'_>, entry: &Entry, basis: Basis) -> bool {
-        (!call.is_anew || matches!(basis, Basis::Kept))
+        (!call.is_retry || matches!(basis, Basis::Kept))
             && self.lookup.held.is_overtaken(&call.plan, entry, basis)
     }
 
@@ -173,11 +177,11 @@ impl Renderer {
     pub(super) async fn derive(
         &self,
         plan: &LookupPlan,
-        usage: Use,
+        tolerance: Tolerance,
         deadline: Instant,
     ) -> Option<Arc<Entry>> {
         let generation = self.lookup.held.generation();
-        let (source, way) = self.lookup.source(plan, usage)?;
+        let (source, way) = self.lookup.find_source(plan, tolerance)?;
         let EntryBody::Verbatim(Payload::Result(TextParts::One(text))) = &source.kept else { return None };
         let text = text.clone();
         let written = if text.len() > OFF_WORKER_BYTES {
@@ -190,15 +194,15 @@ impl Renderer {
             });
             let text = work.await.ok().flatten();
             // The source may have expired meanwhile.
-            text.filter(|_| self.lookup.held.may_be_used(&source.stamp, usage, Instant::now()))
+            text.filter(|_| self.lookup.held.allows(&source.meta, tolerance, Instant::now()))
         } else {
             way.make(&text)
         };
         let kept = EntryBody::Verbatim(Payload::Result(TextParts::One(written?)));
-        let stamp = EntryMeta { derived: true, ..source.stamp };
-        let entry = Arc::new(Entry { kept, stamp, coded: CompressedForms::default() });
+        let meta = EntryMeta { derived: true, ..source.meta };
+        let entry = Arc::new(Entry { kept, meta, coded: CompressedForms::default() });
         let is_kept = self.lookup.keep_derived(plan, &entry, generation);
-        (is_kept || usage != Use::Fresh).then_some(entry)
+        (is_kept || tolerance != Tolerance::Fresh).then_some(entry)
     }
 
     /// Returns `payload`, which was written from `entry`, in the coding that the caller accepts. `None` if it
@@ -215,7 +219,7 @@ impl Renderer {
         if !coding::is_worth(body.len()) {
             return (None, false);
         }
-        let is_kept = is_as_kept(call.query, entry);
+        let is_kept = is_kept_form(call.query, entry);
         if is_kept && let Some(coded) = entry.coded.made(coding) {
             return (Some(Arc::clone(coded)), false);
         }
@@ -256,7 +260,7 @@ async fn keep_coded(
     });
     let coded = Arc::clone(made.await.ok()?);
     if is_first {
-        lookup.weigh(query, entry);
+        lookup.update_weight(query, entry);
     }
     Some(coded)
 }

@@ -32,7 +32,7 @@ use crate::pool::{Pool, Reply};
 use crate::redis_store::{Found, Put, Store, StoreTime, micros};
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 use purges::Purges;
-use value::{Name, Seal, Value};
+use value::{SecondLevelKey, SharedValue, ValueMac};
 
 /// The shortest life of an answer that is worth sharing.
 const WORTH_SHARING: Duration = Duration::from_secs(2);
@@ -50,8 +50,8 @@ const NO_NODE: usize = usize::MAX;
 /// The shared store as the second level of the cache.
 pub(super) struct SecondLevel {
     store: Arc<Store>,
-    seal: Arc<Seal>,
-    queue: mpsc::Sender<Offer>,
+    mac: Arc<ValueMac>,
+    queue: mpsc::Sender<WriteBack>,
     /// The bytes of the queued answers.
     waiting: Arc<AtomicUsize>,
     /// The longest text that is accepted, in bytes.
@@ -65,8 +65,8 @@ pub(super) struct SecondLevel {
 }
 
 /// An answer to be written.
-struct Offer {
-    name: Name,
+struct WriteBack {
+    name: SecondLevelKey,
     reply: Reply,
     life: Duration,
 }
@@ -79,23 +79,23 @@ impl SecondLevel {
         tasks: &TaskTracker,
     ) -> Self {
         let secret = config.shared.as_ref().and_then(|shared| shared.secret.as_ref());
-        let seal = Arc::new(Seal::new(secret));
-        let (queue, offers) = mpsc::channel(QUEUE);
+        let mac = Arc::new(ValueMac::new(secret));
+        let (queue, write_backs) = mpsc::channel(QUEUE);
         let waiting = Arc::default();
-        let writer = Writer {
+        let writer = WriteBackTask {
             store: Arc::clone(&store),
-            seal: Arc::clone(&seal),
+            mac: Arc::clone(&mac),
             waiting: Arc::clone(&waiting),
             tasks: tasks.clone(),
         };
-        tasks.spawn(writer.run(offers));
+        tasks.spawn(writer.run(write_backs));
         let max_text = usize::try_from(config.cache.max_entry).unwrap_or(usize::MAX);
         let (metrics, tasks) = (Arc::clone(metrics), tasks.clone());
         let (not_before, purges) = (Mutex::default(), Purges::new(store.parts()));
-        Self { store, seal, queue, waiting, max_text, not_before, purges, metrics, tasks }
+        Self { store, mac, queue, waiting, max_text, not_before, purges, metrics, tasks }
     }
 
-    pub(super) fn is_there(&self) -> bool {
+    pub(super) fn is_available(&self) -> bool {
         self.store.is_there() && self.purges.are_known_somewhere()
     }
 
@@ -115,22 +115,22 @@ impl SecondLevel {
             SlotRequirement::CallerMinimum(_) => return None,
         };
         // Checked before any work, so that a store that does not answer costs a miss nothing.
-        if !self.is_there() {
+        if !self.is_available() {
             self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         }
         // Read before the cluster is, so that an answer is not kept if the pool leaves the cluster meanwhile.
         let generation = lookup.held.generation();
-        let (genesis, places) = self.places(lookup, pool, plan)?;
-        let part = self.store.part(places.first()?.name.key());
+        let (genesis, reads) = self.planned_reads(lookup, pool, plan)?;
+        let part = self.store.part(reads.first()?.name.key());
         if !self.purges.are_known(&genesis, part) {
             self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         }
-        let keys: Vec<_> = places.iter().map(|place| place.name.key().to_owned()).collect();
+        let keys: Vec<_> = reads.iter().map(|place| place.name.key().to_owned()).collect();
         let found = self.store.get(&keys).await.ok()?;
         let took = found.asked_at.elapsed();
-        let (candidate, foreign) = self.best(lookup, &genesis, places, found, floor).await;
+        let (candidate, foreign) = self.newest_usable(lookup, &genesis, reads, found, floor).await;
         Some(SharedAnswers { candidate, foreign, took, generation })
     }
 
@@ -146,7 +146,12 @@ impl SecondLevel {
 
     /// Returns the genesis hash of the cluster, and the store keys under which the answer to `plan` may be.
     /// `None` while the cluster is unknown, or if the answer would not live long enough.
-    fn places(&self, lookup: &Lookup, pool: &Pool, plan: &LookupPlan) -> Option<(String, Vec<Place>)> {
+    fn planned_reads(
+        &self,
+        lookup: &Lookup,
+        pool: &Pool,
+        plan: &LookupPlan,
+    ) -> Option<(String, Vec<PlannedRead>)> {
         let keys = std::iter::once(&plan.key).chain(&plan.other);
         let lives = |key: &&Key| {
             let class = if matches!(key, Key::NoBlock(_)) { Class::Skipped } else { plan.class };
@@ -156,7 +161,7 @@ impl SecondLevel {
         keys.peek()?;
         let genesis = pool.genesis()?;
         let place = |key: &Key| {
-            let name = self.seal.name(self.store.namespace(), &genesis, key)?;
+            let name = self.mac.name(self.store.namespace(), &genesis, key)?;
             let mut plan = plan.clone();
             // The value of an account is parsed in the form under which it is kept.
             let form = match (key, &mut plan.upstream) {
@@ -170,40 +175,40 @@ impl SecondLevel {
                 *asked = *kept;
                 plan.other = Some(std::mem::replace(&mut plan.key, key.clone()));
             }
-            Some(Place { name, plan })
+            Some(PlannedRead { name, plan })
         };
-        let places = keys.filter_map(place).collect();
-        Some((genesis, places))
+        let reads = keys.filter_map(place).collect();
+        Some((genesis, reads))
     }
 
     /// Returns the newest usable answer, and true if a value was unreadable.
-    async fn best(
+    async fn newest_usable(
         &self,
         lookup: &Lookup,
         genesis: &str,
-        places: Vec<Place>,
+        reads: Vec<PlannedRead>,
         found: Found,
         floor: Option<Slot>,
     ) -> (Option<Candidate>, bool) {
         let Found { values, read_at, asked_at } = found;
         let (mut best, mut foreign): (Option<Candidate>, _) = (None, false);
-        for (Place { name, plan }, bytes) in places.into_iter().zip(values) {
+        for (PlannedRead { name, plan }, bytes) in reads.into_iter().zip(values) {
             let Some(bytes) = bytes else { continue };
             let Some(value) = self.read(&name, bytes).await else {
                 foreign = true;
-                self.forget(&name);
+                self.delete(&name);
                 continue;
             };
             let Some(sent_at) = sent_at(&value, read_at, asked_at) else { continue };
             if self.is_purged(genesis, &plan.key, &value, sent_at) {
                 // Removed, because it would keep an answer of a lower slot out.
-                self.forget(&name);
+                self.delete(&name);
                 continue;
             }
-            let Value { slot, body, confirmed, .. } = value;
+            let SharedValue { slot, body, confirmed, .. } = value;
             let reply = Reply { node: NO_NODE, body, sent_at, slot, confirmed };
             let newest = best.as_ref().is_none_or(|(_, best)| (best.slot, best.sent_at) < (slot, sent_at));
-            if newest && lookup.takes(&plan, &reply, floor) {
+            if newest && lookup.accepts_shared(&plan, &reply, floor) {
                 best = Some((plan, reply));
             }
         }
@@ -212,20 +217,20 @@ impl SecondLevel {
 
     /// Queues a node's answer that is kept under `key` to be shared, if its `life` is long enough. Returns at
     /// once.
-    pub(super) fn offer(&self, pool: &Pool, key: &Key, reply: &Reply, life: Duration) {
+    pub(super) fn queue_write_back(&self, pool: &Pool, key: &Key, reply: &Reply, life: Duration) {
         if life < WORTH_SHARING || !self.store.takes_writes() || !pool.vouches_for(reply.node) {
             return;
         }
         let genesis = pool.genesis();
-        let name = genesis.and_then(|genesis| self.seal.name(self.store.namespace(), &genesis, key));
+        let name = genesis.and_then(|genesis| self.mac.name(self.store.namespace(), &genesis, key));
         let Some(name) = name else { return };
-        self.enqueue(Offer { name, reply: reply.clone(), life });
+        self.enqueue(WriteBack { name, reply: reply.clone(), life });
     }
 
     /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store
     /// has all of this gateway's purges.
     pub(super) async fn share_purges(&self, lookup: &Arc<Lookup>, genesis: Option<&str>) -> bool {
-        self.purges.share(&self.store, &self.seal, genesis, lookup).await
+        self.purges.share(&self.store, &self.mac, genesis, lookup).await
     }
 
     /// Waits until the store is connected.
@@ -234,7 +239,7 @@ impl SecondLevel {
     }
 
     /// Ignores all answers from now on that were asked for before `now`.
-    pub(super) fn nothing_before(&self, now: Instant) {
+    pub(super) fn ignore_before(&self, now: Instant) {
         *self.not_before.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
@@ -251,32 +256,32 @@ impl SecondLevel {
     }
 
     /// Returns true if `value` of `key` was purged after `sent_at`, when it was asked for.
-    fn is_purged(&self, genesis: &str, key: &Key, value: &Value, sent_at: Instant) -> bool {
+    fn is_purged(&self, genesis: &str, key: &Key, value: &SharedValue, sent_at: Instant) -> bool {
         let emptied = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
         emptied.is_some_and(|emptied| sent_at <= emptied)
-            || self.purges.take(genesis, key, value.sent_at, sent_at)
+            || self.purges.is_purged(genesis, key, value.sent_at, sent_at)
     }
 
     /// Decodes a value. `None` if it was not written under this name.
-    async fn read(&self, name: &Name, bytes: Bytes) -> Option<Value> {
+    async fn read(&self, name: &SecondLevelKey, bytes: Bytes) -> Option<SharedValue> {
         if bytes.len() < OFF_WORKER_BYTES / LONG_PART {
-            return self.seal.open(name, &bytes, self.max_text);
+            return self.mac.decode(name, &bytes, self.max_text);
         }
-        let (seal, name, max_text) = (Arc::clone(&self.seal), name.clone(), self.max_text);
-        tokio::task::spawn_blocking(move || seal.open(&name, &bytes, max_text)).await.ok().flatten()
+        let (mac, name, max_text) = (Arc::clone(&self.mac), name.clone(), self.max_text);
+        tokio::task::spawn_blocking(move || mac.decode(&name, &bytes, max_text)).await.ok().flatten()
     }
 
     /// Deletes a value that no gateway can read, because it would keep others out.
-    fn forget(&self, name: &Name) {
+    fn delete(&self, name: &SecondLevelKey) {
         let (store, key) = (Arc::clone(&self.store), name.key().to_owned());
         self.tasks.spawn(async move { store.forget(&key).await });
     }
 
     /// Queues an answer, if there is room.
-    fn enqueue(&self, offer: Offer) {
-        let bytes = offer.bytes();
+    fn enqueue(&self, write_back_item: WriteBack) {
+        let bytes = write_back_item.bytes();
         let room = self.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes <= QUEUE_BYTES;
-        if !room || self.queue.try_send(offer).is_err() {
+        if !room || self.queue.try_send(write_back_item).is_err() {
             self.waiting.fetch_sub(bytes, Ordering::Relaxed);
             self.metrics.shared_requests.at((SharedOperation::Put, SharedResult::Dropped)).inc();
         }
@@ -284,8 +289,8 @@ impl SecondLevel {
 }
 
 /// A store key under which the answer to a plan may be, with the plan for its value.
-struct Place {
-    name: Name,
+struct PlannedRead {
+    name: SecondLevelKey,
     plan: LookupPlan,
 }
 
@@ -306,7 +311,7 @@ pub(super) struct SharedAnswers {
 /// Returns the moment at which an answer was asked for, on this gateway's clock, and never a later one. Its
 /// age is known twice: by the store's clock and by the wall clocks of the two machines. The higher age
 /// counts, so that a single wrong clock cannot make an answer younger.
-fn sent_at(value: &Value, read_at: StoreTime, asked_at: Instant) -> Option<Instant> {
+fn sent_at(value: &SharedValue, read_at: StoreTime, asked_at: Instant) -> Option<Instant> {
     let by_store = asked_at.checked_sub(Duration::from_micros(read_at.saturating_sub(value.sent_at)))?;
     let by_wall =
         Instant::now().checked_sub(Duration::from_micros(wall_us().saturating_sub(value.wall_us)))?;
@@ -319,7 +324,7 @@ fn wall_us() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-impl Offer {
+impl WriteBack {
     fn bytes(&self) -> usize {
         match &self.reply.body {
             NodeReply::Result(text) | NodeReply::Error { body: text, .. } => text.len(),
@@ -328,24 +333,24 @@ impl Offer {
 }
 
 /// Writes queued answers to the store.
-struct Writer {
+struct WriteBackTask {
     store: Arc<Store>,
-    seal: Arc<Seal>,
+    mac: Arc<ValueMac>,
     waiting: Arc<AtomicUsize>,
     tasks: TaskTracker,
 }
 
-impl Writer {
+impl WriteBackTask {
     /// Writes queued answers, several at once, until no sender is left.
-    async fn run(self, mut offers: mpsc::Receiver<Offer>) {
-        let places = Arc::new(Semaphore::new(AT_ONCE));
-        while let Some(offer) = offers.recv().await {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-            let (store, seal, waiting) =
-                (Arc::clone(&self.store), Arc::clone(&self.seal), Arc::clone(&self.waiting));
+    async fn run(self, mut write_backs: mpsc::Receiver<WriteBack>) {
+        let reads = Arc::new(Semaphore::new(AT_ONCE));
+        while let Some(write_back_item) = write_backs.recv().await {
+            let Ok(place) = Arc::clone(&reads).acquire_owned().await else { return };
+            let (store, mac, waiting) =
+                (Arc::clone(&self.store), Arc::clone(&self.mac), Arc::clone(&self.waiting));
             self.tasks.spawn(async move {
-                let bytes = offer.bytes();
-                bring_up(&store, &seal, offer).await;
+                let bytes = write_back_item.bytes();
+                write_back(&store, &mac, write_back_item).await;
                 waiting.fetch_sub(bytes, Ordering::Relaxed);
                 drop(place);
             });
@@ -353,21 +358,21 @@ impl Writer {
     }
 }
 
-async fn bring_up(store: &Store, seal: &Arc<Seal>, offer: Offer) {
+async fn write_back(store: &Store, mac: &Arc<ValueMac>, write_back_item: WriteBack) {
     if !store.takes_writes() {
         return;
     }
-    let Some(sent_at) = store.time_of(offer.reply.sent_at) else { return };
-    let Offer { name, reply, life } = offer;
+    let Some(sent_at) = store.time_of(write_back_item.reply.sent_at) else { return };
+    let WriteBack { name, reply, life } = write_back_item;
     let wall_us = wall_us().saturating_sub(micros(reply.sent_at.elapsed()));
     let Reply { body, slot, confirmed, .. } = reply;
-    let value = Value { slot, sent_at, wall_us, confirmed, body };
+    let value = SharedValue { slot, sent_at, wall_us, confirmed, body };
     let key = name.key().to_owned();
     let sealed = if value.text().len() > OFF_WORKER_BYTES / LONG_PART {
-        let seal = Arc::clone(seal);
-        tokio::task::spawn_blocking(move || seal.close(&name, &value)).await.ok()
+        let mac = Arc::clone(mac);
+        tokio::task::spawn_blocking(move || mac.encode(&name, &value)).await.ok()
     } else {
-        Some(seal.close(&name, &value))
+        Some(mac.encode(&name, &value))
     };
     let Some(value) = sealed else { return };
     // A failed write is counted by the store.

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::methods::Pubkey;
 
 /// The number of cells, of 8 bytes each.
-const PLACES: usize = 1 << 16;
+const CELLS: usize = 1 << 16;
 /// The largest account, in bytes, that is fetched and kept whole whatever a caller asks for.
 const SMALL_BYTES: u64 = 64 * 1024;
 /// The largest sum, in bytes, of accounts that are fetched whole in one call.
 pub(super) const TOGETHER_BYTES: u64 = 1024 * 1024;
 /// The bits of a cell that hold the size. The other bits identify the account. No account is larger than
 /// this.
-const SPACE: u64 = (1 << 24) - 1;
+const SIZE_BITS: u64 = (1 << 24) - 1;
 
 /// The size of an account, or of several, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,30 +36,30 @@ pub struct Sizes(Box<[AtomicU64]>);
 impl Default for Sizes {
     /// Creates an empty table.
     fn default() -> Self {
-        Self((0..PLACES).map(|_| AtomicU64::new(0)).collect())
+        Self((0..CELLS).map(|_| AtomicU64::new(0)).collect())
     }
 }
 
 impl Sizes {
     /// Notes that an account was seen with `space` bytes.
     pub fn note(&self, pubkey: &Pubkey, space: u64) {
-        let (place, mark) = self.place(pubkey);
-        let (held, noted) = (place.load(Ordering::Relaxed), mark | space.min(SPACE));
-        if held != noted && held != mark | SPACE {
-            place.store(noted, Ordering::Relaxed);
+        let (cell, mark) = self.cell(pubkey);
+        let (held, noted) = (cell.load(Ordering::Relaxed), mark | space.min(SIZE_BITS));
+        if held != noted && held != mark | SIZE_BITS {
+            cell.store(noted, Ordering::Relaxed);
         }
     }
 
     /// Notes that a whole account is too large to fetch. Later sizes of the account are ignored.
     pub fn note_large(&self, pubkey: &Pubkey) {
-        self.note(pubkey, SPACE);
+        self.note(pubkey, SIZE_BITS);
     }
 
     /// Returns the account's size in bytes when it was last seen.
     pub fn space(&self, pubkey: &Pubkey) -> Option<u64> {
-        let (place, mark) = self.place(pubkey);
-        let noted = place.load(Ordering::Relaxed);
-        (noted & !SPACE == mark).then_some(noted & SPACE)
+        let (cell, mark) = self.cell(pubkey);
+        let noted = cell.load(Ordering::Relaxed);
+        (noted & !SIZE_BITS == mark).then_some(noted & SIZE_BITS)
     }
 
     /// Returns the size class of an account.
@@ -79,13 +79,13 @@ impl Sizes {
         if size == Size::Small && together() > TOGETHER_BYTES { Size::Large } else { size }
     }
 
-    fn place(&self, pubkey: &Pubkey) -> (&AtomicU64, u64) {
+    fn cell(&self, pubkey: &Pubkey) -> (&AtomicU64, u64) {
         let word = |at: usize| pubkey.0[at..at + 8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         // The mark is never zero, which is an empty cell.
         let mark = (word(0) ^ word(8).rotate_left(17)) | 1 << 63;
-        #[expect(clippy::cast_possible_truncation, reason = "any place will do")]
-        let place = (word(16) ^ word(24)) as usize % PLACES;
-        (&self.0[place], mark & !SPACE)
+        #[expect(clippy::cast_possible_truncation, reason = "any cell will do")]
+        let cell = (word(16) ^ word(24)) as usize % CELLS;
+        (&self.0[cell], mark & !SIZE_BITS)
     }
 }
 
@@ -94,24 +94,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_is_known_until_another_account_takes_the_place() {
+    fn size_is_known_until_its_cell_is_reused() {
         let sizes = Sizes::default();
-        let (one, same_place) = (Pubkey([1; 32]), {
+        let (one, same_cell) = (Pubkey([1; 32]), {
             let mut bytes = [1; 32];
             bytes[0] = 2;
             Pubkey(bytes)
         });
         assert_eq!(sizes.of(&one), Size::Unknown);
         sizes.note(&one, SMALL_BYTES);
-        assert_eq!((sizes.of(&one), sizes.of(&same_place)), (Size::Small, Size::Unknown));
+        assert_eq!((sizes.of(&one), sizes.of(&same_cell)), (Size::Small, Size::Unknown));
         sizes.note(&one, SMALL_BYTES + 1);
         assert_eq!(sizes.of(&one), Size::Large);
-        assert_eq!(sizes.of_all(&[one, same_place]), Size::Large);
+        assert_eq!(sizes.of_all(&[one, same_cell]), Size::Large);
         sizes.note_large(&one);
         sizes.note(&one, 1);
         assert_eq!(sizes.of(&one), Size::Large, "once too much, always too much");
-        sizes.note(&same_place, 0);
-        assert_eq!((sizes.of(&one), sizes.of(&same_place)), (Size::Unknown, Size::Small));
+        sizes.note(&same_cell, 0);
+        assert_eq!((sizes.of(&one), sizes.of(&same_cell)), (Size::Unknown, Size::Small));
         assert_eq!(sizes.of_all(&[]), Size::Small);
         sizes.note(&one, SMALL_BYTES);
         assert_eq!((sizes.of_all(&[one; 16]), sizes.of_all(&[one; 17])), (Size::Small, Size::Large));

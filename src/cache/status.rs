@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The reason why a call went to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum ForwardReason {
     /// No entry was held.
     Miss,
     /// The held entry had expired.
@@ -33,7 +33,7 @@ pub enum CacheStatus {
     /// A node.
     Forwarded {
         /// The reason why the node was asked.
-        why: Why,
+        reason: ForwardReason,
         /// True if the answer is kept.
         stored: bool,
     },
@@ -52,8 +52,8 @@ pub enum CacheStatus {
 
 impl CacheStatus {
     /// Returns the status of an answer from a node.
-    pub const fn forwarded(why: Why, stored: bool) -> Self {
-        Self::Forwarded { why, stored }
+    pub const fn forwarded(reason: ForwardReason, stored: bool) -> Self {
+        Self::Forwarded { reason, stored }
     }
 
     /// Appends the status to `out`, in the text of [`fmt::Display`]. The usual status is written without
@@ -83,13 +83,13 @@ impl fmt::Display for CacheStatus {
                 write!(f, "hit; ttl={ttl_s}{}", if derived { "; detail=derived" } else { "" })
             }
             Self::StaleIfError { ttl_s } => write!(f, "hit; ttl={ttl_s}; detail=stale-if-error"),
-            Self::Forwarded { why, stored } => {
-                let why = match why {
-                    Why::Miss => "miss",
-                    Why::Stale => "stale",
-                    Why::Request => "request",
+            Self::Forwarded { reason, stored } => {
+                let reason = match reason {
+                    ForwardReason::Miss => "miss",
+                    ForwardReason::Stale => "stale",
+                    ForwardReason::Request => "request",
                 };
-                write!(f, "fwd={why}{}", if stored { "; stored" } else { "" })
+                write!(f, "fwd={reason}{}", if stored { "; stored" } else { "" })
             }
             Self::Bypassed => f.write_str("fwd=bypass"),
             Self::Collapsed => f.write_str("fwd=miss; collapsed"),
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_as_it_is_written() {
+    fn statuses_are_written_as_rfc_9211_says() {
         let hit = |ttl_s, derived, stale| CacheStatus::Hit { ttl_s, derived, stale };
         for (status, expected) in [
             (hit(3, false, false), "slotfront; hit; ttl=3"),
@@ -114,10 +114,10 @@ mod tests {
             (hit(0, true, true), "slotfront; hit; ttl=0; detail=derived"),
             (hit(3, true, false), "slotfront; hit; ttl=3; detail=derived"),
             (CacheStatus::StaleIfError { ttl_s: -9 }, "slotfront; hit; ttl=-9; detail=stale-if-error"),
-            (CacheStatus::forwarded(Why::Miss, true), "slotfront; fwd=miss; stored"),
-            (CacheStatus::forwarded(Why::Miss, false), "slotfront; fwd=miss"),
-            (CacheStatus::forwarded(Why::Stale, true), "slotfront; fwd=stale; stored"),
-            (CacheStatus::forwarded(Why::Request, true), "slotfront; fwd=request; stored"),
+            (CacheStatus::forwarded(ForwardReason::Miss, true), "slotfront; fwd=miss; stored"),
+            (CacheStatus::forwarded(ForwardReason::Miss, false), "slotfront; fwd=miss"),
+            (CacheStatus::forwarded(ForwardReason::Stale, true), "slotfront; fwd=stale; stored"),
+            (CacheStatus::forwarded(ForwardReason::Request, true), "slotfront; fwd=request; stored"),
             (CacheStatus::Bypassed, "slotfront; fwd=bypass"),
             (CacheStatus::Collapsed, "slotfront; fwd=miss; collapsed"),
             (CacheStatus::Batch { hits: 5, of: 5 }, "slotfront; hit"),

@@ -35,7 +35,7 @@ const LARGEST_IN_SEGMENT: u64 = 4;
 type Entries = SegmentedCache<Key, Arc<Entry>, RandomState>;
 
 /// The held entries.
-pub struct Store {
+pub struct EntryStore {
     /// Replaced as a whole when everything is removed: moka's `invalidate_all` frees the entries later.
     entries: ArcSwap<Entries>,
     capacity: u64,
@@ -57,7 +57,7 @@ pub enum Insert {
     TooLarge,
 }
 
-impl Store {
+impl EntryStore {
     /// Creates an empty store of `capacity` bytes, for single entries of up to `max_entry` bytes.
     pub fn new(capacity: u64, max_entry: u64, metrics: Arc<Metrics>) -> Self {
         // Without any capacity moka silently keeps nothing, so such entries are refused.
@@ -80,8 +80,8 @@ impl Store {
         let mut outcome = Insert::Stored;
         self.entries.load().entry(key).and_compute_with(|held| {
             let held = held.map(moka::Entry::into_value);
-            if let Some(held) = held.filter(|held| held.stamp.slot > entry.stamp.slot) {
-                if serves(&held.stamp) {
+            if let Some(held) = held.filter(|held| held.meta.slot > entry.meta.slot) {
+                if serves(&held.meta) {
                     outcome = Insert::KeptNewer(held);
                     return Op::Nop;
                 }
@@ -93,7 +93,7 @@ impl Store {
     }
 
     /// Computes the weight of `entry` again, if it is the one held for `key`.
-    pub fn weigh(&self, key: Key, entry: &Arc<Entry>) {
+    pub fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
         self.entries.load().entry(key).and_compute_with(|held| match held {
             Some(held) if Arc::ptr_eq(held.value(), entry) => Op::Put(held.into_value()),
             _ => Op::Nop,

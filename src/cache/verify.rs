@@ -34,14 +34,14 @@ pub struct Verifier {
     threshold: u64,
     draws: AtomicU64,
     hasher: RandomState,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// The longest wait for a node.
     patience: Duration,
     metrics: Arc<Metrics>,
 }
 
 /// A hit as it was served.
-struct Hit {
+struct SampledHit {
     query: Query,
     class: Class,
     payload: Payload,
@@ -63,7 +63,7 @@ impl Verifier {
             threshold,
             draws,
             hasher,
-            places: Arc::new(Semaphore::new(AT_ONCE)),
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
             patience,
             metrics,
         })
@@ -77,39 +77,39 @@ impl Verifier {
     }
 
     /// Starts the comparison of a hit if it is picked and a permit is free. `delivered` is the payload that
-    /// the caller of `query` got from an entry with this `stamp`. Returns at once. The comparison runs as one
+    /// the caller of `query` got from an entry with this `meta`. Returns at once. The comparison runs as one
     /// of `tasks`.
-    pub fn maybe(
+    pub fn sample(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
         tasks: &TaskTracker,
         query: &Query,
-        stamp: &EntryMeta,
+        meta: &EntryMeta,
         delivered: &Payload,
     ) {
         if !self.picks() {
             return;
         }
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return };
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return };
         let (verifier, pool) = (Arc::clone(self), Arc::clone(pool));
         let (query, payload) = (query.clone(), delivered.clone());
-        let hit = Hit { query, class: stamp.class, payload, slot: stamp.slot };
+        let hit = SampledHit { query, class: meta.class, payload, slot: meta.slot };
         tasks.spawn(async move {
             verifier.verify(&pool, hit).await;
-            drop(place);
+            drop(permit);
         });
     }
 
     /// Asks one node the same question, compares the answers, counts the result, and logs a mismatch.
-    async fn verify(&self, pool: &Pool, hit: Hit) {
+    async fn verify(&self, pool: &Pool, hit: SampledHit) {
         let method = hit.query.method();
         let count = |result| self.metrics.verify.at((Some(method), result)).inc();
-        let Ok(again) = pool.call(&ask(&hit, Instant::now() + self.patience)).await else {
+        let Ok(again) = pool.call(&upstream_request(&hit, Instant::now() + self.patience)).await else {
             return count(VerifyResult::Moved);
         };
         // Parsing a block takes megabytes and blocks a worker.
         let compared = tokio::task::spawn_blocking(move || {
-            let Hit { query, class, payload, slot } = &hit;
+            let SampledHit { query, class, payload, slot } = &hit;
             (compare(query, *class, payload, *slot, &again.body, again.slot), hit, again)
         });
         // Ends early only with the process.
@@ -130,7 +130,7 @@ impl Verifier {
 
 /// Returns the upstream call for a comparison: at the hit's slot or above, and for a final block at
 /// finalized.
-fn ask(hit: &Hit, deadline: Instant) -> UpstreamRequest {
+fn upstream_request(hit: &SampledHit, deadline: Instant) -> UpstreamRequest {
     let floor = matches!(hit.class, Class::Account(_) | Class::Fee(_) | Class::Votes(_)).then_some(hit.slot);
     let query = match (&hit.query, hit.class) {
         (Query::Block(block), Class::BlockFinal | Class::Skipped | Class::SkippedUnconfirmed) => {
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn about_the_share_that_was_asked_for_is_picked() {
+    fn picks_about_the_configured_share() {
         for (sample, at_least, at_most) in [(0.0, 0, 0), (0.1, 700, 1_300), (1.0, 10_000, 10_000)] {
             let verifier = Verifier::new(sample, Duration::ZERO, Metrics::new());
             let picked = (0..10_000).filter(|_| verifier.picks()).count();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_of_slots_tells_their_length() {
+    fn a_minute_of_slots_gives_their_length() {
         for (name, stretches, expected) in [
             ("nothing", &[][..], None),
             ("less than a minute", &[Runs(55, 250)][..], None),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_once_a_second_tell_it_nearly_as_well() {
+    fn slow_probes_measure_nearly_as_well() {
         for slot_ms in [200, 250, 300, 400] {
             for poll in [900, 1_000, 1_100] {
                 let told = after(&[Runs(70, slot_ms)], poll).slot_time().unwrap().as_secs_f64() * 1_000.0;
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_reads_backwards_changes_nothing() {
+    fn backward_clock_changes_nothing() {
         let (mut pace, now) = (Pace::default(), Instant::now() + Duration::from_secs(100));
         for second in 0..=70 {
             pace.moved(second * 4, now + Duration::from_secs(second));
@@ -174,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn five_odd_steps_of_twelve_move_it_little(
+        fn outliers_move_the_slot_time_little(
             slot_ms in 50..2_000_u64,
             odd in prop::collection::vec((0..12_usize, 1..100_000_u64, 5..10_000_u64), 0..=5),
         ) {

@@ -14,7 +14,7 @@ fn frontier(nodes: usize, reports: &[(usize, Slot, u64)]) -> (Frontier, Instant)
 }
 
 #[test]
-fn the_frontier_is_the_highest_report_that_is_believed() {
+fn frontier_is_the_highest_believed_report() {
     for (name, nodes, reports, expected) in [
         ("nothing reported", 3, &[][..], 0),
         ("a pool of one believes its node", 1, &[(0, 10, 0), (0, 5000, 1)][..], 5000),
@@ -80,7 +80,7 @@ fn the_frontier_is_the_highest_report_that_is_believed() {
 }
 
 #[test]
-fn an_answer_never_lowers_a_node_but_a_probe_may() {
+fn only_probes_lower_a_node() {
     let (frontier, now) = frontier(1, &[(0, 100, 0)]);
     frontier.answered(0, C, 90, now);
     assert_eq!(frontier.node_slot(0, C), Some(100));
@@ -89,7 +89,7 @@ fn an_answer_never_lowers_a_node_but_a_probe_may() {
 }
 
 #[test]
-fn an_answer_tells_a_slot_unless_it_is_below_what_is_known() {
+fn answers_below_the_known_slot_are_ignored() {
     let (frontier, start) = frontier(1, &[(0, 100, 0)]);
     let (slots, s) = (frontier.slots_of(0), Duration::from_secs);
     let told = |at| frontier.told_within(&slots, C, s(1), start + at);
@@ -101,7 +101,7 @@ fn an_answer_tells_a_slot_unless_it_is_below_what_is_known() {
 }
 
 #[test]
-fn reports_of_an_unusable_node_do_not_count() {
+fn unusable_nodes_do_not_count() {
     let (frontier, now) = frontier(2, &[(0, 100, 0)]);
     frontier.set_usable(1, false, now);
     frontier.probed(1, C, 120, now);
@@ -111,7 +111,7 @@ fn reports_of_an_unusable_node_do_not_count() {
 }
 
 #[test]
-fn nodes_come_and_go_and_a_number_is_never_given_twice() {
+fn node_numbers_are_never_reused() {
     let (frontier, now) = frontier(2, &[(0, 100, 0), (1, 103, 0)]);
     let slots = frontier.slots_of(1);
     frontier.leave(1, now);
@@ -127,7 +127,7 @@ fn nodes_come_and_go_and_a_number_is_never_given_twice() {
 }
 
 #[tokio::test]
-async fn a_waiter_wakes_when_the_frontier_arrives() {
+async fn waiter_wakes_when_the_frontier_arrives() {
     let (frontier, now) = frontier(1, &[(0, 100, 0)]);
     let waits = frontier.reached(C, 101);
     tokio::pin!(waits);
@@ -149,7 +149,7 @@ fn paced(nodes: usize, seconds: u64, slot_ms: u64) -> (Frontier, Instant, Slot) 
 }
 
 #[test]
-fn the_slot_time_is_measured_and_forgotten_with_the_cluster() {
+fn slot_time_is_reset_with_the_cluster() {
     let ms = |frontier: &Frontier| frontier.slot_time().as_millis();
     let (frontier, ..) = paced(1, 30, 250);
     assert_eq!(ms(&frontier), 400, "half a minute tells nothing");
@@ -162,7 +162,7 @@ fn the_slot_time_is_measured_and_forgotten_with_the_cluster() {
 }
 
 #[test]
-fn a_lonely_lead_is_as_long_in_time_whatever_a_slot_takes() {
+fn unconfirmed_lead_is_bounded_in_time() {
     for (slot_ms, lead) in [(400, 64), (250, 102), (200, 128), (50, 256), (2_000, 26)] {
         let (frontier, now, slot) = paced(2, 140, slot_ms);
         frontier.probed(0, C, slot + lead, now);
@@ -175,7 +175,7 @@ fn a_lonely_lead_is_as_long_in_time_whatever_a_slot_takes() {
 }
 
 #[test]
-fn reports_of_an_earlier_era_do_not_count() {
+fn earlier_eras_do_not_count() {
     let (frontier, start) = frontier(1, &[(0, 1_000, 0)]);
     let before = frontier.era();
     frontier.forget();

@@ -9,7 +9,7 @@ use super::pieces::Pieces;
 use super::responses::{CallResponse, PendingHit, node_error, spliced_result};
 use super::{outgoing, passthrough};
 use crate::cache::entry::{Payload, TextParts};
-use crate::cache::{CacheAnswer, CallOptions, Charge, Conditions, Room};
+use crate::cache::{CacheAnswer, CallOptions, Charge, Conditions, MemoryPermit};
 use crate::error::Error;
 use crate::gateway::SlotFloor;
 use crate::jsonrpc::{Call, Id, reply};
@@ -83,7 +83,7 @@ async fn ask_cache(
     };
     let answer = request.front.cache.answer(query, options, charge, &conditions).await?;
     if let Some(floor) = &conditions.floor {
-        floor.raise(answer.stamp.slot);
+        floor.raise(answer.meta.slot);
     }
     Ok(answer)
 }
@@ -100,9 +100,9 @@ fn respond(
     let outcome =
         CallOutcome { method: Some(query.method()), commitment: query.commitment(), outcome: answer.outcome };
     // An answer that was fetched since the request came needs no second look.
-    let is_pending = request.waits && answer.status.is_hit() && answer.stamp.sent_at < request.started;
+    let is_pending = request.waits && answer.status.is_hit() && answer.meta.sent_at < request.started;
     let hit =
-        || PendingHit { id: id.clone(), query: query.clone(), stamp: answer.stamp, status: answer.status };
+        || PendingHit { id: id.clone(), query: query.clone(), meta: answer.meta, status: answer.status };
     Ok(CallResponse {
         coded: answer.coded.clone(),
         status: Some(answer.status),
@@ -145,7 +145,7 @@ impl Conditions for CallConditions<'_> {
         self.floor.as_ref().and_then(SlotFloor::slot)
     }
 
-    fn room(&self, bytes: usize) -> Option<Room> {
+    fn reserve_memory(&self, bytes: usize) -> Option<MemoryPermit> {
         outgoing::room(&self.request.front.outgoing, &self.request.principal, bytes)
     }
 }

@@ -97,7 +97,7 @@ fn refuse_call(request: &RequestContext<'_>, id: &Id, error: Error) -> Responses
 async fn renew_aged(request: &RequestContext<'_>, responses: &mut Responses) -> bool {
     let cache = &request.front.cache;
     let has_aged = |response: &&mut CallResponse| {
-        response.hit.as_ref().is_some_and(|hit| !cache.still_serves(&hit.query, &hit.stamp, hit.status))
+        response.hit.as_ref().is_some_and(|hit| !cache.still_serves(&hit.query, &hit.meta, hit.status))
     };
     let mut any = false;
     loop {

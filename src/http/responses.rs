@@ -30,7 +30,7 @@ pub(super) struct CallResponse {
 pub(super) struct PendingHit {
     pub(super) id: Id,
     pub(super) query: Query,
-    pub(super) stamp: EntryMeta,
+    pub(super) meta: EntryMeta,
     pub(super) status: CacheStatus,
 }
 

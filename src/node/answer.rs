@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_response_to_our_call_is_an_answer() {
+    fn only_a_response_to_the_call_is_accepted() {
         let result = |text: &str| Ok(NodeReply::Result(Bytes::copy_from_slice(text.as_bytes())));
         for (body, expected) in [
             (r#"{"jsonrpc":"2.0","result":{"a": [1]},"id":7}"#, result(r#"{"a": [1]}"#)),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_envelope_is_read_by_one_rule() {
+    fn envelope_is_read_by_one_rule() {
         let read = Ok(NodeReply::Result(Bytes::from_static(b"1")));
         for (text, expected) in [
             ("{ \"id\" : 7 ,\r\n\"result\" : 1 , \"jsonrpc\" : \"2.0\" } \n", read.clone()),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_json_to_its_last_byte() {
+    fn result_must_be_json_to_its_end() {
         let nested = |levels: usize| ("[".repeat(levels) + &"]".repeat(levels)).into_bytes();
         for (result, is_json) in [
             (br#"{"a":[1,-2.5e+3,"\"\u00e9\\"],"b":{}}"#.to_vec(), true),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_keeps_its_text_and_gives_its_numbers() {
+    fn error_keeps_its_text_and_numbers() {
         let body = r#"{"code":-32016,"data":{"contextSlot":41},"message":"Minimum context slot has not been reached"}"#;
         let Ok(NodeReply::Error { code, body }) =
             parse(format!(r#"{{"jsonrpc":"2.0","error":{body},"id":7}}"#))
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contextual_result_comes_apart_without_copies() {
+    fn contextual_result_is_split_without_copies() {
         let result =
             Bytes::from_static(br#"{"context":{"apiVersion":"4.0.0","slot":5},"value":[null,{"a":1.50}]}"#);
         let parts = Contextual::split(&result).unwrap();

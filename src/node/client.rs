@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_after_is_read_in_seconds_and_bounded() {
+    fn retry_after_is_bounded() {
         for (text, expected) in [("2", Some(2)), (" 7 ", Some(7)), ("99999999", Some(3600)), ("soon", None)] {
             let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_str(text).unwrap())]);
             assert_eq!(retry_after(&headers), expected.map(Duration::from_secs), "{text}");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_buffer_budget_is_given_back() {
+    fn buffer_budget_is_released() {
         let budget = BufferBudget::new(10);
         let mut one = Buffered { budget: &budget, bytes: 0 };
         assert!(one.grow(8));

@@ -91,7 +91,7 @@ mod tests {
     use crate::methods::{Method, Profile};
 
     #[test]
-    fn an_answer_of_another_shape_is_none() {
+    fn other_shapes_are_refused() {
         let key = "11111111111111111111111111111111";
         let one = |encoding: &str| {
             query(Method::GetAccountInfo, &format!(r#"["{key}",{{"encoding":"{encoding}"}}]"#))
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn every_method_has_a_shape_of_its_own() {
+    fn every_method_has_its_shape() {
         let key = "11111111111111111111111111111111";
         // Of one signer, without another account or an instruction.
         let message = [&[1, 0, 0, 1][..], &[9; 32], &[8; 32], &[0]].concat();

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn retries_are_a_share_of_calls_and_at_least_ten_a_second() {
+    async fn retries_are_a_share_with_a_minimum() {
         let budget = Budget::new(0.25, RETRIES_PER_SECOND, KEPT);
         let start = Instant::now();
         let take = |now| std::iter::from_fn(|| budget.withdraw(now).then_some(())).count();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_rate_of_its_own_it_is_the_share_alone() {
+    async fn without_a_minimum_the_share_decides() {
         let budget = Budget::new(0.05, 0.0, KEPT);
         let now = Instant::now();
         let mut taken = 0;

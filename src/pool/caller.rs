@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_calls_count_by_turns_only() {
+    fn slowness_counts_by_turns_only() {
         let (slowness, block) = (Slowness::default(), Some(Method::GetBlock));
         let (one, other) = (Caller::numbered(1), Caller::numbered(2));
         for (caller, method, expected) in [
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_takes_its_share() {
+    fn caller_takes_its_share() {
         let (counts, hog, other) = (CallerCounts::default(), Caller::numbered(1), Caller::numbered(2));
         let all = 9;
         let mut taken = 0;

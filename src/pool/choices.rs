@@ -118,7 +118,7 @@ mod tests {
     use crate::pool::select::Unusable;
 
     #[tokio::test]
-    async fn a_choice_says_why_it_fell() {
+    async fn choice_records_its_reason() {
         use Unusable::{BreakerOpen, Lagging};
         let candidate =
             |node, unusable, near, tier| Candidate { node, unusable, near, trial: false, tier, load: 0.001 };

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_asked_once_all_were_silent() {
+    fn node_is_asked_after_silence() {
         const MS: fn(u64) -> Duration = Duration::from_millis;
         let start = Instant::now();
         // Answers: how often, after how many milliseconds, and how long ago a node had named the slot.

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_another_kind_of_health_is_news() {
+    fn only_changes_of_health_are_logged() {
         let behind = |slots: u64| Health::Unhealthy(format!("Node is behind by {slots} slots (-32005)"));
         for (before, now, expected) in [
             (Health::Unprobed, Health::Healthy, true),

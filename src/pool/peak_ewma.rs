@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_slow_answer_counts_at_once_and_fast_ones_bring_it_down_slowly() {
+    async fn rises_at_once_and_falls_slowly() {
         let start = Instant::now();
         let ms = Duration::from_millis;
         let mut ewma = PeakEwma::default();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peak_fades_without_calls_and_a_faded_node_stands_level_with_a_fast_one() {
+    async fn peak_fades_without_calls() {
         let start = Instant::now();
         let (mut slow, mut fast) = (PeakEwma::default(), PeakEwma::default());
         slow.observe(Duration::from_millis(240), start);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn p95_is_known_after_a_window_and_ignores_the_top_twentieth() {
+    fn p95_needs_a_window_and_ignores_outliers() {
         let mut p95 = Quantiles::default();
         for i in 0..31 {
             p95.observe(Duration::from_millis(i));

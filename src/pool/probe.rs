@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_tell_how_long_a_slot_takes() {
+    fn slot_time_comes_from_samples() {
         for (samples, expected_ms) in [
             (json!([{"numSlots": 240, "samplePeriodSecs": 60}]), Some(250)),
             (
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_words_are_bounded_between_characters() {
+    fn node_texts_are_cut_between_characters() {
         assert_eq!(bounded("Node is unhealthy"), "Node is unhealthy");
         let long = bounded(&"€".repeat(1000));
         assert_eq!((long.len(), long.chars().all(|c| c == '€')), (198, true));

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_resort_is_the_highest_answer() {
+    async fn last_resort_is_the_highest_answer() {
         let resort = |node, body: NodeReply, slot, why| {
             let reply = Reply { node, body, sent_at: Instant::now(), slot, confirmed: false };
             LastResort { reply, why }

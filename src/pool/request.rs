@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn codes_mean_what_the_contract_says() {
+    async fn codes_match_the_node_contract() {
         let frontier = Frontier::new(1);
         frontier.probed(0, Commitment::Finalized, 50, Instant::now());
         let classify =
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_result_below_the_floor_is_behind() {
+    async fn result_below_the_floor_is_behind() {
         let frontier = Frontier::new(1);
         let account = request(Method::GetAccountInfo, ACCOUNT, false);
         for (context, expected) in [(Some(99), BEHIND), (Some(100), ANSWER), (None, Err(Fault::BadJson))] {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_about_an_account_below_the_floor_is_behind() {
+    async fn account_error_below_the_floor_is_behind() {
         let frontier = Frontier::new(1);
         for (method, params, expected) in [
             (Method::GetAccountInfo, ACCOUNT, BEHIND),
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_context_is_read_however_it_is_written() {
+    async fn context_is_read_in_any_order() {
         let balance = request(Method::GetTokenAccountBalance, ACCOUNT, false);
         let nodes = request(Method::GetClusterNodes, "[]", false);
         for (result, request, expected) in [

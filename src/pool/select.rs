@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn usable_then_near_then_tier_then_load() {
+    fn prefers_usable_then_near_tier_and_load() {
         use Unusable::{BelowFloor, Foreign, Incapable, Lagging, Quiet, Tried, Unreachable};
         for (name, candidates, expected) in [
             ("no node", vec![], vec![]),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn two_draws_are_two_nodes_and_every_node_is_drawn() {
+    fn draws_two_different_nodes() {
         for len in 2..6 {
             let pairs: Vec<_> =
                 (0..500u64).map(|i| two_of(len, i.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_mean_what_the_contract_says() {
+    fn codes_match_the_node_contract() {
         let elsewhere = |why| Ok(Verdict::TryElsewhere(why));
         let (behind, incapable) = (elsewhere(AttemptResult::Behind), elsewhere(AttemptResult::Incapable));
         for (codes, expected) in [

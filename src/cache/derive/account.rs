@@ -23,7 +23,7 @@ pub type ByteSpan = (u32, u32);
 
 /// The kind of a kept value, which decides the forms that can be made of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum AccountKind {
     /// All of the data, in base64: every form but `jsonParsed`.
     Whole,
     /// The slice that was asked for, in base64: that slice in every encoding but `jsonParsed`.
@@ -34,7 +34,7 @@ pub enum Kind {
     AsAsked,
 }
 
-impl From<AccountForm> for Kind {
+impl From<AccountForm> for AccountKind {
     /// Returns the kind of an answer that was fetched in `form`.
     fn from(form: AccountForm) -> Self {
         match form {
@@ -48,16 +48,16 @@ impl From<AccountForm> for Kind {
 
 /// One kept account: the `value` of getAccountInfo, or an element of getMultipleAccounts' list.
 #[derive(Debug, Clone)]
-pub struct Value {
+pub struct AccountValue {
     text: Bytes,
     /// The span of `data` within the text, if it is base64 that other forms change.
     data: Option<ByteSpan>,
-    kind: Kind,
+    kind: AccountKind,
 }
 
 /// The reason why a form cannot be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unmade {
+pub enum DeriveError {
     /// The data is longer than 128 bytes, which nodes refuse in base58.
     Base58TooLong,
     /// The kept text is not in the format that nodes write.
@@ -71,16 +71,16 @@ const PIECES_BYTES: usize = 8 * size_of::<Bytes>();
 const HEAD: &str = "[\"";
 const TAIL: &str = "\",\"base64\"]";
 
-impl Value {
+impl AccountValue {
     /// Parses a value that was fetched in `form`. The second value is the account's size in bytes, if the
     /// answer has it. `None` if the text is not in the format that nodes write.
     ///
-    /// A slice that proves to be the whole account gets the kind [`Kind::Whole`].
+    /// A slice that proves to be the whole account gets the kind [`AccountKind::Whole`].
     pub fn read(text: &Bytes, form: AccountForm) -> Option<(Self, Option<u64>)> {
-        let kind = Kind::from(form);
+        let kind = AccountKind::from(form);
         if text.as_ref() == b"null" {
             // An absent account is `null` in every form. In jsonParsed it is kept apart all the same.
-            let kind = if form.encoding == AccountEncoding::JsonParsed { kind } else { Kind::Whole };
+            let kind = if form.encoding == AccountEncoding::JsonParsed { kind } else { AccountKind::Whole };
             return Some((Self { text: text.clone(), data: None, kind }, None));
         }
         let members = AccountMembers::read(text)?;
@@ -88,9 +88,11 @@ impl Value {
         let from = text_of_data.as_ptr() as usize - text.as_ptr() as usize;
         let at = from..from + text_of_data.len();
         let fixed = match kind {
-            Kind::AsAsked => true,
-            Kind::Parsed => !text_of_data.starts_with('[') || TOKEN_PROGRAMS.contains(&&*members.owner),
-            Kind::Whole | Kind::Part => false,
+            AccountKind::AsAsked => true,
+            AccountKind::Parsed => {
+                !text_of_data.starts_with('[') || TOKEN_PROGRAMS.contains(&&*members.owner)
+            }
+            AccountKind::Whole | AccountKind::Part => false,
         };
         if fixed {
             return Some((Self { text: text.clone(), data: None, kind }, members.space));
@@ -98,14 +100,14 @@ impl Value {
         let data = members.base64()?;
         let compact = text_of_data.len() == HEAD.len() + data.len() + TAIL.len();
         let (text, at) = if compact { (text.clone(), at) } else { rewritten(text, &at, data) };
-        let whole = kind == Kind::Part && members.space == Some(decoded_len(data.as_bytes()) as u64);
+        let whole = kind == AccountKind::Part && members.space == Some(decoded_len(data.as_bytes()) as u64);
         let data = Some((u32::try_from(at.start).ok()?, u32::try_from(at.end).ok()?));
-        let kind = if whole { Kind::Whole } else { kind };
+        let kind = if whole { AccountKind::Whole } else { kind };
         Some((Self { text, data, kind }, members.space))
     }
 
     /// Returns the kind of the value.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> AccountKind {
         self.kind
     }
 
@@ -130,20 +132,20 @@ impl Value {
     pub fn is_kept_in(&self, form: AccountForm) -> bool {
         self.data.is_none()
             || match self.kind {
-                Kind::AsAsked => true,
-                Kind::Parsed => form.slice.is_none(),
-                Kind::Part => form.encoding == AccountEncoding::Base64,
-                Kind::Whole => form.encoding == AccountEncoding::Base64 && form.slice.is_none(),
+                AccountKind::AsAsked => true,
+                AccountKind::Parsed => form.slice.is_none(),
+                AccountKind::Part => form.encoding == AccountEncoding::Base64,
+                AccountKind::Whole => form.encoding == AccountEncoding::Base64 && form.slice.is_none(),
             }
     }
 
     /// Returns the most bytes that [`Self::write`] adds to the kept text, the list of pieces included.
-    pub fn most_written(&self, form: AccountForm) -> usize {
+    pub fn max_written_bytes(&self, form: AccountForm) -> usize {
         let Some((from, to)) = self.data.filter(|_| !self.is_kept_in(form)) else {
             return PIECES_BYTES;
         };
         let all = (to - from) as usize / 4 * 3;
-        let bytes = if self.kind == Kind::Part { all } else { clip(form.slice, all).len() };
+        let bytes = if self.kind == AccountKind::Part { all } else { clip(form.slice, all).len() };
         let data = match form.encoding {
             AccountEncoding::Base64 | AccountEncoding::JsonParsed => bytes,
             AccountEncoding::Base58 | AccountEncoding::Binary => bytes.min(2 * BASE58_MAX),
@@ -155,12 +157,12 @@ impl Value {
     /// Writes the value in `form`, as pieces that are appended to `out`. Returns true if it differs from the
     /// kept text.
     ///
-    /// The caller must make sure that `form` can be made of this kind. A [`Kind::Part`] serves its own slice
+    /// The caller must make sure that `form` can be made of this kind. A [`AccountKind::Part`] serves its own slice
     /// only.
     ///
     /// # Errors
-    /// [`Unmade`]. `out` then holds nothing of use.
-    pub fn write(&self, form: AccountForm, out: &mut Vec<Bytes>) -> Result<bool, Unmade> {
+    /// [`DeriveError`]. `out` then holds nothing of use.
+    pub fn write(&self, form: AccountForm, out: &mut Vec<Bytes>) -> Result<bool, DeriveError> {
         let Some((from, to)) = self.data.filter(|_| !self.is_kept_in(form)) else {
             out.push(self.text.clone());
             return Ok(false);
@@ -168,20 +170,20 @@ impl Value {
         let (from, to) = (from as usize, to as usize);
         let base64 = self.text.slice(from + HEAD.len()..to - TAIL.len());
         let all = 0..decoded_len(&base64);
-        let bytes = if self.kind == Kind::Part { all } else { clip(form.slice, all.end) };
+        let bytes = if self.kind == AccountKind::Part { all } else { clip(form.slice, all.end) };
         let (head, data, tail) = match form.encoding {
             // A fallback of jsonParsed is base64.
             AccountEncoding::Base64 | AccountEncoding::JsonParsed => {
                 (HEAD, cut(&base64, bytes)?, Bytes::from_static(TAIL.as_bytes()))
             }
             AccountEncoding::Base58 | AccountEncoding::Binary if bytes.len() > BASE58_MAX => {
-                return Err(Unmade::Base58TooLong);
+                return Err(DeriveError::Base58TooLong);
             }
             AccountEncoding::Base58 => (HEAD, base58(&base64, bytes)?, Bytes::from_static(b"\",\"base58\"]")),
             AccountEncoding::Binary => ("\"", base58(&base64, bytes)?, Bytes::from_static(b"\"")),
             AccountEncoding::Base64Zstd => {
                 let packed = zstd::stream::encode_all(&decode(&base64, bytes)?[..], 0);
-                let packed = BASE64.encode(packed.map_err(|_| Unmade::Broken)?);
+                let packed = BASE64.encode(packed.map_err(|_| DeriveError::Broken)?);
                 (HEAD, packed.into(), Bytes::from_static(b"\",\"base64+zstd\"]"))
             }
         };
@@ -216,7 +218,7 @@ fn clip(slice: Option<DataSlice>, len: usize) -> Range<usize> {
 
 /// Returns `bytes` of the data that `base64` encodes, in base64. No copy is made if they begin and end at a
 /// group.
-fn cut(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, Unmade> {
+fn cut(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, DeriveError> {
     let ends_with_group = bytes.end.is_multiple_of(3) || bytes.end == decoded_len(base64);
     if bytes.start.is_multiple_of(3) && ends_with_group && !bytes.is_empty() {
         return Ok(base64.slice(bytes.start / 3 * 4..bytes.end.div_ceil(3) * 4));
@@ -224,15 +226,15 @@ fn cut(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, Unmade> {
     Ok(BASE64.encode(decode(base64, bytes)?).into())
 }
 
-fn base58(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, Unmade> {
+fn base58(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, DeriveError> {
     Ok(bs58::encode(decode(base64, bytes)?).into_string().into())
 }
 
 /// Decodes `bytes` of the data that `base64` encodes. Only the groups that hold them are read.
-fn decode(base64: &Bytes, bytes: Range<usize>) -> Result<Vec<u8>, Unmade> {
+fn decode(base64: &Bytes, bytes: Range<usize>) -> Result<Vec<u8>, DeriveError> {
     let groups = bytes.start / 3..bytes.end.div_ceil(3);
-    let text = base64.get(groups.start * 4..groups.end * 4).ok_or(Unmade::Broken)?;
-    let mut decoded = BASE64.decode(text).map_err(|_| Unmade::Broken)?;
+    let text = base64.get(groups.start * 4..groups.end * 4).ok_or(DeriveError::Broken)?;
+    let mut decoded = BASE64.decode(text).map_err(|_| DeriveError::Broken)?;
     decoded.truncate(bytes.end - groups.start * 3);
     decoded.drain(..(bytes.start - groups.start * 3).min(decoded.len()));
     Ok(decoded)
@@ -263,17 +265,17 @@ mod tests {
         format!(r#"{{"data":["{base64}","base64"],"lamports":1,"owner":"{owner}","space":{space}}}"#).into()
     }
 
-    fn written(value: &Value, form: AccountForm) -> Result<String, Unmade> {
+    fn written(value: &AccountValue, form: AccountForm) -> Result<String, DeriveError> {
         let mut out = Vec::new();
         value.write(form, &mut out)?;
         Ok(String::from_utf8(out.concat()).unwrap())
     }
 
     #[test]
-    fn every_slice_in_every_encoding_is_that_of_the_bytes() {
+    fn slices_and_encodings_match_the_bytes() {
         for len in [0, 1, 2, 3, 4, 5, 6, 127, 128, 129, 300] {
             let data: Vec<u8> = (0..len).map(|i| u8::try_from(i % 251).unwrap()).collect();
-            let (kept, _) = Value::read(&value(&data, "x"), WHOLE).unwrap();
+            let (kept, _) = AccountValue::read(&value(&data, "x"), WHOLE).unwrap();
             for slice in SLICES {
                 let bytes = &data[clip(form(AccountEncoding::Base64, slice).slice, len)];
                 let tail = format!(r#","lamports":1,"owner":"x","space":{len}}}"#);
@@ -285,8 +287,8 @@ mod tests {
                     "{len} {slice:?}"
                 );
                 if bytes.len() > 128 {
-                    assert_eq!(got(AccountEncoding::Base58), Err(Unmade::Base58TooLong));
-                    assert_eq!(got(AccountEncoding::Binary), Err(Unmade::Base58TooLong));
+                    assert_eq!(got(AccountEncoding::Base58), Err(DeriveError::Base58TooLong));
+                    assert_eq!(got(AccountEncoding::Binary), Err(DeriveError::Base58TooLong));
                 } else {
                     let base58 = bs58::encode(bytes).into_string();
                     let pair = format!(r#"{{"data":["{base58}","base58"]{tail}"#);
@@ -302,9 +304,9 @@ mod tests {
     }
 
     #[test]
-    fn members_that_are_not_known_stay_in_every_form() {
+    fn unknown_members_stay_in_every_form() {
         let text = r#"{"a":{"data":1},"data":["AQIDBA==","base64"],"newMember":1.50,"owner":"x","space":4}"#;
-        let (kept, _) = Value::read(&Bytes::from_static(text.as_bytes()), WHOLE).unwrap();
+        let (kept, _) = AccountValue::read(&Bytes::from_static(text.as_bytes()), WHOLE).unwrap();
         for (encoding, slice, data) in [
             (AccountEncoding::Base64, None, r#"["AQIDBA==","base64"]"#),
             (AccountEncoding::Base64, Some((1, 2)), r#"["AgM=","base64"]"#),
@@ -317,10 +319,10 @@ mod tests {
     }
 
     #[test]
-    fn a_parsed_value_ignores_the_slice_and_a_fallback_obeys_it_unless_a_token_program_owns_it() {
+    fn json_parsed_is_sliced_like_a_node() {
         let parsed = form(AccountEncoding::JsonParsed, None);
         let sliced = form(AccountEncoding::JsonParsed, Some((1, 1)));
-        let read = |text: &Bytes| Value::read(text, parsed).unwrap().0;
+        let read = |text: &Bytes| AccountValue::read(text, parsed).unwrap().0;
         let object =
             Bytes::from_static(br#"{"data":{"parsed":{},"program":"nonce","space":80},"owner":"x"}"#);
         assert_eq!(written(&read(&object), sliced).unwrap().as_bytes(), object);
@@ -334,17 +336,18 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_everything_is_whole_and_so_is_no_account() {
+    fn complete_slices_and_absent_accounts_are_whole() {
         let sliced = form(AccountEncoding::Base64, Some((0, 129)));
         let kind = |text: &str| {
-            Value::read(&Bytes::copy_from_slice(text.as_bytes()), sliced).map(|(value, _)| value.kind())
+            AccountValue::read(&Bytes::copy_from_slice(text.as_bytes()), sliced)
+                .map(|(value, _)| value.kind())
         };
         for (text, expected) in [
-            ("null", Some(Kind::Whole)),
-            (r#"{"data":["","base64"],"owner":"x","space":0}"#, Some(Kind::Whole)),
-            (r#"{"data":["AQI=","base64"],"owner":"x","space":2}"#, Some(Kind::Whole)),
-            (r#"{"data":["AQI=","base64"],"owner":"x","space":3}"#, Some(Kind::Part)),
-            (r#"{"data":["AQI=","base64"],"owner":"x"}"#, Some(Kind::Part)),
+            ("null", Some(AccountKind::Whole)),
+            (r#"{"data":["","base64"],"owner":"x","space":0}"#, Some(AccountKind::Whole)),
+            (r#"{"data":["AQI=","base64"],"owner":"x","space":2}"#, Some(AccountKind::Whole)),
+            (r#"{"data":["AQI=","base64"],"owner":"x","space":3}"#, Some(AccountKind::Part)),
+            (r#"{"data":["AQI=","base64"],"owner":"x"}"#, Some(AccountKind::Part)),
             (r#"{"data":["AQI=","base58"],"owner":"x","space":2}"#, None),
             (r#"{"data":"AQI=","owner":"x","space":2}"#, None),
             (r#"{"owner":"x","space":2}"#, None),
@@ -355,9 +358,9 @@ mod tests {
     }
 
     #[test]
-    fn other_white_space_and_order_change_nothing_and_bad_base64_is_named() {
+    fn reads_loose_json_and_reports_bad_base64() {
         let loose = Bytes::from_static(br#"{ "space": 3, "owner": "x", "data": [ "AQID" , "base64" ] }"#);
-        let (kept, space) = Value::read(&loose, WHOLE).unwrap();
+        let (kept, space) = AccountValue::read(&loose, WHOLE).unwrap();
         assert_eq!(space, Some(3));
         let sliced = form(AccountEncoding::Base64, Some((1, 1)));
         assert_eq!(
@@ -365,7 +368,7 @@ mod tests {
             r#"{ "space": 3, "owner": "x", "data": ["Ag==","base64"] }"#
         );
         let bad = Bytes::from_static(br#"{"data":["!!!!","base64"],"owner":"x","space":3}"#);
-        let (kept, _) = Value::read(&bad, WHOLE).unwrap();
-        assert_eq!(written(&kept, form(AccountEncoding::Binary, None)), Err(Unmade::Broken));
+        let (kept, _) = AccountValue::read(&bad, WHOLE).unwrap();
+        assert_eq!(written(&kept, form(AccountEncoding::Binary, None)), Err(DeriveError::Broken));
     }
 }

@@ -11,12 +11,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
-use super::object::{Object, Open, Part};
+use super::object::{JsonObject, JsonPart, ParseDepth};
 use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
 
 /// The parameters of getBlock but slot and commitment, in the canonical form of a [`BlockQuery`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shape {
+pub struct BlockShape {
     /// The level of detail of transactions.
     pub details: BlockDetails,
     /// The encoding of transactions. Has an effect for details `Full` only.
@@ -28,7 +28,7 @@ pub struct Shape {
     pub max_version: Option<u8>,
 }
 
-impl From<&BlockQuery> for Shape {
+impl From<&BlockQuery> for BlockShape {
     fn from(query: &BlockQuery) -> Self {
         let BlockQuery { details, encoding, rewards, max_version, .. } = *query;
         Self { details, encoding, rewards, max_version }
@@ -88,7 +88,7 @@ const SIGNATURE_BYTES: usize = 64;
 
 /// The change of a kept block's transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
+enum TransactionChange {
     /// Removes the transactions.
     Drop,
     /// Leaves the list of signatures as it is.
@@ -103,9 +103,9 @@ enum Change {
     Trim,
 }
 
-impl Change {
+impl TransactionChange {
     /// Returns the change that leads from `kept` to `asked`. `None` if `kept` lacks something.
-    fn between(kept: Shape, asked: Shape) -> Option<Self> {
+    fn between(kept: BlockShape, asked: BlockShape) -> Option<Self> {
         use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
 
         if asked.rewards && !kept.rewards {
@@ -133,23 +133,25 @@ impl Change {
     }
 
     /// Returns the depth to which the kept answer is parsed for this change.
-    const fn open(self) -> Open {
-        const TRIM: Open = Open::Each(&Open::Members(&[("meta", Open::Members(&[]))]));
-        const SIGNATURES: Open = Open::Each(&Open::Members(&[(
+    const fn open(self) -> ParseDepth {
+        const TRIM: ParseDepth =
+            ParseDepth::Each(&ParseDepth::Members(&[("meta", ParseDepth::Members(&[]))]));
+        const SIGNATURES: ParseDepth = ParseDepth::Each(&ParseDepth::Members(&[(
             "transaction",
-            Open::Members(&[("signatures", Open::Each(&Open::Not))]),
+            ParseDepth::Members(&[("signatures", ParseDepth::Each(&ParseDepth::Not))]),
         )]));
-        const WIRE: Open = Open::Each(&Open::Members(&[("transaction", Open::Each(&Open::Not))]));
-        const ACCOUNTS: Open = Open::Each(&Open::Members(&[
-            ("meta", Open::Members(&[])),
-            ("transaction", Open::Members(&[("message", Open::Members(&[]))])),
+        const WIRE: ParseDepth =
+            ParseDepth::Each(&ParseDepth::Members(&[("transaction", ParseDepth::Each(&ParseDepth::Not))]));
+        const ACCOUNTS: ParseDepth = ParseDepth::Each(&ParseDepth::Members(&[
+            ("meta", ParseDepth::Members(&[])),
+            ("transaction", ParseDepth::Members(&[("message", ParseDepth::Members(&[]))])),
         ]));
         match self {
-            Self::Drop | Self::Keep => Open::Members(&[]),
-            Self::Signatures => Open::Members(&[("transactions", SIGNATURES)]),
-            Self::WireSignatures => Open::Members(&[("transactions", WIRE)]),
-            Self::Accounts => Open::Members(&[("transactions", ACCOUNTS)]),
-            Self::Trim => Open::Members(&[("transactions", TRIM)]),
+            Self::Drop | Self::Keep => ParseDepth::Members(&[]),
+            Self::Signatures => ParseDepth::Members(&[("transactions", SIGNATURES)]),
+            Self::WireSignatures => ParseDepth::Members(&[("transactions", WIRE)]),
+            Self::Accounts => ParseDepth::Members(&[("transactions", ACCOUNTS)]),
+            Self::Trim => ParseDepth::Members(&[("transactions", TRIM)]),
         }
     }
 }
@@ -157,12 +159,12 @@ impl Change {
 /// Returns true if an answer in `kept` shape holds all that one in `asked` shape needs.
 ///
 /// [`reshape`] checks one more thing: without a `max_version`, a block may hold legacy transactions only.
-pub fn derivable(kept: Shape, asked: Shape) -> bool {
-    Change::between(kept, asked).is_some()
+pub fn derivable(kept: BlockShape, asked: BlockShape) -> bool {
+    TransactionChange::between(kept, asked).is_some()
 }
 
 /// Returns the other shapes from which `asked` can be derived, the cheapest first.
-pub fn sources(asked: Shape) -> impl Iterator<Item = Shape> {
+pub fn sources(asked: BlockShape) -> impl Iterator<Item = BlockShape> {
     FORMS
         .into_iter()
         .flat_map(move |(details, encoding)| {
@@ -176,7 +178,7 @@ pub fn sources(asked: Shape) -> impl Iterator<Item = Shape> {
             versions.into_iter().map(move |max_version| (details, encoding, max_version))
         })
         .flat_map(|(details, encoding, max_version)| {
-            [false, true].map(|rewards| Shape { details, encoding, rewards, max_version })
+            [false, true].map(|rewards| BlockShape { details, encoding, rewards, max_version })
         })
         .filter(move |kept| *kept != asked && derivable(*kept, asked))
 }
@@ -186,9 +188,9 @@ pub fn sources(asked: Shape) -> impl Iterator<Item = Shape> {
 ///
 /// `None` if it cannot be derived, or if `result` is not in the format that nodes write, such as `null`. In
 /// that case a node is asked. The derivation takes one pass over the text and keeps the order of members.
-pub fn reshape(result: &Bytes, kept: Shape, asked: Shape) -> Option<Bytes> {
-    let change = Change::between(kept, asked)?;
-    let mut block = Part::read(result, change.open())?;
+pub fn reshape(result: &Bytes, kept: BlockShape, asked: BlockShape) -> Option<Bytes> {
+    let change = TransactionChange::between(kept, asked)?;
+    let mut block = JsonPart::read(result, change.open())?;
     let members = block.as_object()?;
     members.get("blockhash")?;
     members.only(&[&BLOCK])?;
@@ -196,27 +198,28 @@ pub fn reshape(result: &Bytes, kept: Shape, asked: Shape) -> Option<Bytes> {
         members.remove("rewards")?;
     }
     match change {
-        Change::Keep => {
+        TransactionChange::Keep => {
             members.get("signatures")?;
         }
-        Change::Drop => match kept.details {
+        TransactionChange::Drop => match kept.details {
             BlockDetails::None => {}
             BlockDetails::Signatures => drop(members.remove("signatures")?),
             BlockDetails::Accounts | BlockDetails::Full => drop(members.remove("transactions")?),
         },
-        Change::Signatures | Change::WireSignatures => {
-            let first = if change == Change::Signatures { first_signature } else { first_wire_signature };
+        TransactionChange::Signatures | TransactionChange::WireSignatures => {
+            let first =
+                if change == TransactionChange::Signatures { first_signature } else { first_wire_signature };
             let transactions = members.get("transactions")?.as_list()?;
             let signatures = transactions.iter_mut().map(first).collect::<Option<_>>()?;
             // The two names are neighbours in the alphabet and in the node's own type, so the order of
             // members stays.
-            members.replace("transactions", "signatures", Part::List(signatures))?;
+            members.replace("transactions", "signatures", JsonPart::List(signatures))?;
         }
-        Change::Accounts | Change::Trim => {
+        TransactionChange::Accounts | TransactionChange::Trim => {
             for transaction in members.get("transactions")?.as_list()? {
                 let transaction = transaction.as_object()?;
                 transaction.only(&[&TRANSACTION])?;
-                if change == Change::Accounts {
+                if change == TransactionChange::Accounts {
                     shorten(transaction)?;
                 }
                 trim(transaction, kept, asked)?;
@@ -227,20 +230,20 @@ pub fn reshape(result: &Bytes, kept: Shape, asked: Shape) -> Option<Bytes> {
 }
 
 /// Returns the first signature of a transaction in json, jsonParsed or accounts.
-fn first_signature<'a>(transaction: &mut Part<'a>) -> Option<Part<'a>> {
+fn first_signature<'a>(transaction: &mut JsonPart<'a>) -> Option<JsonPart<'a>> {
     let transaction = transaction.as_object()?;
     transaction.only(&[&TRANSACTION])?;
     let inner = transaction.get("transaction")?.as_object()?;
     inner.only(&[&INNER])?;
     let signatures = inner.get("signatures")?.as_list()?;
     let first = signatures.first_mut()?;
-    first.as_text()?.starts_with('"').then(|| std::mem::replace(first, Part::NULL))
+    first.as_text()?.starts_with('"').then(|| std::mem::replace(first, JsonPart::NULL))
 }
 
 /// Returns the first signature of a transaction in base64. It follows the number of signatures, which is one
 /// byte up to
 /// 127. Version 1 keeps its signatures elsewhere, and has a first byte above 127.
-fn first_wire_signature<'a>(transaction: &mut Part<'a>) -> Option<Part<'a>> {
+fn first_wire_signature<'a>(transaction: &mut JsonPart<'a>) -> Option<JsonPart<'a>> {
     /// The fewest whole groups of four characters that hold the count and one signature.
     const CHARACTERS: usize = (1 + SIGNATURE_BYTES).div_ceil(3) * 4;
 
@@ -259,7 +262,7 @@ fn first_wire_signature<'a>(transaction: &mut Part<'a>) -> Option<Part<'a>> {
     if !(1..=127).contains(count) {
         return None;
     }
-    Some(Part::Text(Cow::Owned(quoted_base58(signature)?)))
+    Some(JsonPart::Text(Cow::Owned(quoted_base58(signature)?)))
 }
 
 /// Returns a signature in base58, with quotes.
@@ -271,7 +274,7 @@ fn quoted_base58(signature: &[u8; SIGNATURE_BYTES]) -> Option<String> {
 }
 
 /// Reduces a transaction in jsonParsed to one in accounts. A transaction without meta has none in both.
-fn shorten(transaction: &mut Object) -> Option<()> {
+fn shorten(transaction: &mut JsonObject) -> Option<()> {
     let inner = transaction.get("transaction")?.as_object()?;
     let message = inner.get("message")?.as_object()?;
     message.only(&[&MESSAGE])?;
@@ -280,7 +283,7 @@ fn shorten(transaction: &mut Object) -> Option<()> {
     if inner.names().count() != 2 || !inner.has("signatures") {
         return None;
     }
-    if let Part::Object(meta) = transaction.get("meta")? {
+    if let JsonPart::Object(meta) = transaction.get("meta")? {
         meta.only(&[&SHORT_META, &["rewards"], &LONG_META])?;
         if !SHORT_META.iter().all(|name| meta.has(name)) {
             return None;
@@ -291,14 +294,14 @@ fn shorten(transaction: &mut Object) -> Option<()> {
 }
 
 /// Removes what was not asked for.
-fn trim(transaction: &mut Object, kept: Shape, asked: Shape) -> Option<()> {
+fn trim(transaction: &mut JsonObject, kept: BlockShape, asked: BlockShape) -> Option<()> {
     let meta = transaction.get("meta")?;
-    let has_meta = matches!(meta, Part::Object(_));
-    if let Part::Object(meta) = meta {
+    let has_meta = matches!(meta, JsonPart::Object(_));
+    if let JsonPart::Object(meta) = meta {
         meta.only(&[&SHORT_META, &LONG_META, &OTHER_META])?;
         match asked.details {
             _ if asked.rewards => {}
-            BlockDetails::Full => *meta.get("rewards")? = Part::NULL,
+            BlockDetails::Full => *meta.get("rewards")? = JsonPart::NULL,
             // The member is absent or `null` if rewards were not asked for before either.
             _ => drop(meta.remove("rewards")),
         }

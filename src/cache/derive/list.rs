@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 
 use super::super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, TextParts};
-use super::account::{ByteSpan, Unmade, Value};
+use super::account::{AccountValue, ByteSpan, DeriveError};
 use crate::methods::{AccountEncoding, AccountForm};
 use crate::node::Contextual;
 use crate::node::answer::elements;
@@ -19,18 +19,18 @@ const CONTEXT: &[u8] = br#"{"context":"#;
 const VALUE: &[u8] = br#","value":"#;
 
 /// One account of a list that was parsed.
-pub struct Single {
+pub struct SingleAccount {
     /// The whole answer, as if the account had been asked for alone.
     pub result: Bytes,
     /// The span of the context within `result`.
     pub context: ByteSpan,
     /// The account's value, a slice of `result`.
-    pub value: Value,
+    pub value: AccountValue,
     /// The account's size in bytes, if the answer has it.
     pub space: Option<u64>,
 }
 
-impl Single {
+impl SingleAccount {
     /// Returns the entry body of the account. `asked` is the encoding that the caller asked for.
     pub fn kept(self, asked: Option<AccountEncoding>) -> EntryBody {
         let Self { result, context, value, .. } = self;
@@ -39,31 +39,31 @@ impl Single {
 }
 
 /// Parses a single account's answer. `None` if it is not in the format that nodes write.
-pub fn read_single(result: &Bytes, form: AccountForm) -> Option<Single> {
+pub fn read_single(result: &Bytes, form: AccountForm) -> Option<SingleAccount> {
     let Contextual { context, value, .. } = Contextual::split(result)?;
-    let (read, space) = Value::read(&value, form)?;
+    let (read, space) = AccountValue::read(&value, form)?;
     if read.text().as_ptr() == value.as_ptr() {
         let from = context.as_ptr() as usize - result.as_ptr() as usize;
         let context = (u32::try_from(from).ok()?, u32::try_from(from + context.len()).ok()?);
-        return Some(Single { result: result.clone(), context, value: read, space });
+        return Some(SingleAccount { result: result.clone(), context, value: read, space });
     }
     // The value was rewritten, so it needs a result of its own.
-    Some(Single { space, ..alone(&context, &read)? })
+    Some(SingleAccount { space, ..alone(&context, &read)? })
 }
 
 /// Parses a list's answer into its context and its single answers, in order. `None` if it is not a list of
 /// `count`.
 ///
 /// Each single answer has memory of its own, so that one which outlives the others keeps nothing else alive.
-pub fn read_list(list: &Bytes, form: AccountForm, count: usize) -> Option<(Bytes, Vec<Single>)> {
+pub fn read_list(list: &Bytes, form: AccountForm, count: usize) -> Option<(Bytes, Vec<SingleAccount>)> {
     let Contextual { context, value, .. } = Contextual::split(list)?;
     let elements = elements(&value)?;
     if elements.len() != count {
         return None;
     }
     let singles = elements.iter().map(|text| {
-        let (value, space) = Value::read(text, form)?;
-        Some(Single { space, ..alone(&context, &value)? })
+        let (value, space) = AccountValue::read(text, form)?;
+        Some(SingleAccount { space, ..alone(&context, &value)? })
     });
     let singles = singles.collect::<Option<Vec<_>>>()?;
     Some((Bytes::copy_from_slice(&context), singles))
@@ -78,7 +78,7 @@ pub fn parts(list: &Bytes) -> Option<Vec<Bytes>> {
 }
 
 /// Returns `value` as an answer of its own, copied.
-fn alone(context: &[u8], value: &Value) -> Option<Single> {
+fn alone(context: &[u8], value: &AccountValue) -> Option<SingleAccount> {
     let mut result =
         BytesMut::with_capacity(CONTEXT.len() + context.len() + VALUE.len() + value.text().len() + 1);
     for piece in [CONTEXT, context, VALUE] {
@@ -90,16 +90,16 @@ fn alone(context: &[u8], value: &Value) -> Option<Single> {
     result.extend_from_slice(b"}");
     let result = result.freeze();
     let at = (u32::try_from(CONTEXT.len()).ok()?, u32::try_from(CONTEXT.len() + context.len()).ok()?);
-    Some(Single { value: value.moved_into(&result, from..to), context: at, result, space: None })
+    Some(SingleAccount { value: value.moved_into(&result, from..to), context: at, result, space: None })
 }
 
 /// Assembles a list of single accounts. The lowest slot becomes the list's slot, and the earliest `sent_at`
 /// its age.
 pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
-    let lowest = singles.iter().min_by_key(|single| single.stamp.slot)?;
+    let lowest = singles.iter().min_by_key(|single| single.meta.slot)?;
     let EntryBody::Account { result, context: (from, to), .. } = &lowest.kept else { return None };
     let context = result.slice(*from as usize..*to as usize);
-    let sent_at = singles.iter().map(|single| single.stamp.sent_at).min()?;
+    let sent_at = singles.iter().map(|single| single.meta.sent_at).min()?;
     let values = singles.iter().map(|single| match &single.kept {
         EntryBody::Account { value, .. } => Some(value.clone()),
         _ => None,
@@ -108,7 +108,7 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     let kept = EntryBody::Accounts { context, values, asked: None };
     Some(Entry {
         kept,
-        stamp: EntryMeta { slot: lowest.stamp.slot, sent_at, class: lowest.stamp.class, derived: true },
+        meta: EntryMeta { slot: lowest.meta.slot, sent_at, class: lowest.meta.class, derived: true },
         coded: CompressedForms::default(),
     })
 }
@@ -116,12 +116,16 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
 /// Returns a single answer in `form`, and true if it differs from the kept text.
 ///
 /// # Errors
-/// As for [`Value::write`].
-pub fn write_single(result: &Bytes, value: &Value, form: AccountForm) -> Result<(TextParts, bool), Unmade> {
+/// As for [`AccountValue::write`].
+pub fn write_single(
+    result: &Bytes,
+    value: &AccountValue,
+    form: AccountForm,
+) -> Result<(TextParts, bool), DeriveError> {
     if value.is_kept_in(form) {
         return Ok((TextParts::One(result.clone()), false));
     }
-    let (from, to) = value.place_in(result).ok_or(Unmade::Broken)?;
+    let (from, to) = value.place_in(result).ok_or(DeriveError::Broken)?;
     let mut pieces = vec![result.slice(..from as usize)];
     value.write(form, &mut pieces)?;
     pieces.push(result.slice(to as usize..));
@@ -131,8 +135,12 @@ pub fn write_single(result: &Bytes, value: &Value, form: AccountForm) -> Result<
 /// Returns a list in `form`, and true if any value differs from its kept text.
 ///
 /// # Errors
-/// As for [`Value::write`], by the first value that cannot be written. A node does the same.
-pub fn write_list(context: &Bytes, values: &[Value], form: AccountForm) -> Result<(TextParts, bool), Unmade> {
+/// As for [`AccountValue::write`], by the first value that cannot be written. A node does the same.
+pub fn write_list(
+    context: &Bytes,
+    values: &[AccountValue],
+    form: AccountForm,
+) -> Result<(TextParts, bool), DeriveError> {
     let mut pieces = vec![Bytes::from_static(CONTEXT), context.clone(), Bytes::from_static(br#","value":["#)];
     let mut differs = false;
     for (i, value) in values.iter().enumerate() {

@@ -16,36 +16,36 @@ const MEMBERS: usize = 16;
 /// The depth to which a text is parsed. Depths are constants, so that no answer decides how deep the
 /// recursion goes.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Open {
+pub(super) enum ParseDepth {
     /// Left as text.
     Not,
     /// An array. Each element is parsed as given.
-    Each(&'static Open),
+    Each(&'static ParseDepth),
     /// An object or `null`. The named members are parsed as given, and the others are left as text.
-    Members(&'static [(&'static str, Open)]),
+    Members(&'static [(&'static str, ParseDepth)]),
 }
 
 /// A JSON value, parsed or left as text.
 #[derive(Debug)]
-pub(super) enum Part<'a> {
+pub(super) enum JsonPart<'a> {
     /// JSON text.
     Text(Cow<'a, str>),
     /// An array.
-    List(Vec<Part<'a>>),
+    List(Vec<JsonPart<'a>>),
     /// An object.
-    Object(Object<'a>),
+    Object(JsonObject<'a>),
 }
 
 /// The members of a JSON object, in order. No name among them needs escaping.
 #[derive(Debug)]
-pub(super) struct Object<'a>(Vec<(&'a str, Part<'a>)>);
+pub(super) struct JsonObject<'a>(Vec<(&'a str, JsonPart<'a>)>);
 
-impl<'a> Part<'a> {
+impl<'a> JsonPart<'a> {
     /// The value `null`.
     pub(super) const NULL: Self = Self::Text(Cow::Borrowed("null"));
 
     /// Parses `text`. `None` if it is not JSON, or not in the form that `open` expects.
-    pub(super) fn read(text: &'a Bytes, open: Open) -> Option<Self> {
+    pub(super) fn read(text: &'a Bytes, open: ParseDepth) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let part = open.deserialize(&mut deserializer).ok()?;
@@ -65,7 +65,7 @@ impl<'a> Part<'a> {
         match self {
             Self::Text(text) => text.len(),
             Self::List(elements) => 2 + commas(elements) + elements.iter().map(Self::len).sum::<usize>(),
-            Self::Object(Object(members)) => {
+            Self::Object(JsonObject(members)) => {
                 let member = |(name, value): &(&str, Self)| name.len() + r#""":"#.len() + value.len();
                 2 + commas(members) + members.iter().map(member).sum::<usize>()
             }
@@ -86,7 +86,7 @@ impl<'a> Part<'a> {
                 }
                 text.push(b']');
             }
-            Self::Object(Object(members)) => {
+            Self::Object(JsonObject(members)) => {
                 text.push(b'{');
                 for (i, (name, member)) in members.iter().enumerate() {
                     text.extend_from_slice(if i > 0 { b",\"" } else { b"\"" });
@@ -108,7 +108,7 @@ impl<'a> Part<'a> {
     }
 
     /// Returns the elements, if the value is a parsed array.
-    pub(super) fn as_list(&mut self) -> Option<&mut Vec<Part<'a>>> {
+    pub(super) fn as_list(&mut self) -> Option<&mut Vec<JsonPart<'a>>> {
         match self {
             Self::List(elements) => Some(elements),
             Self::Text(_) | Self::Object(_) => None,
@@ -116,7 +116,7 @@ impl<'a> Part<'a> {
     }
 
     /// Returns the members, if the value is a parsed object.
-    pub(super) fn as_object(&mut self) -> Option<&mut Object<'a>> {
+    pub(super) fn as_object(&mut self) -> Option<&mut JsonObject<'a>> {
         match self {
             Self::Object(object) => Some(object),
             Self::Text(_) | Self::List(_) => None,
@@ -128,7 +128,7 @@ fn commas<T>(items: &[T]) -> usize {
     items.len().saturating_sub(1)
 }
 
-impl<'a> Object<'a> {
+impl<'a> JsonObject<'a> {
     /// Returns the names of all members.
     pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
         self.0.iter().map(|(name, _)| *name)
@@ -145,18 +145,18 @@ impl<'a> Object<'a> {
     }
 
     /// Returns the value of a member.
-    pub(super) fn get(&mut self, name: &str) -> Option<&mut Part<'a>> {
+    pub(super) fn get(&mut self, name: &str) -> Option<&mut JsonPart<'a>> {
         self.0.iter_mut().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
     /// Removes a member and returns its value.
-    pub(super) fn remove(&mut self, name: &str) -> Option<Part<'a>> {
+    pub(super) fn remove(&mut self, name: &str) -> Option<JsonPart<'a>> {
         let at = self.0.iter().position(|(other, _)| *other == name)?;
         Some(self.0.remove(at).1)
     }
 
     /// Replaces a member by another one at the same position.
-    pub(super) fn replace(&mut self, name: &str, by: &'a str, value: Part<'a>) -> Option<()> {
+    pub(super) fn replace(&mut self, name: &str, by: &'a str, value: JsonPart<'a>) -> Option<()> {
         let member = self.0.iter_mut().find(|(other, _)| *other == name)?;
         *member = (by, value);
         Some(())
@@ -168,21 +168,21 @@ impl<'a> Object<'a> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Open {
-    type Value = Part<'de>;
+impl<'de> DeserializeSeed<'de> for ParseDepth {
+    type Value = JsonPart<'de>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Part<'de>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<JsonPart<'de>, D::Error> {
         match self {
             Self::Not => {
-                <&RawValue>::deserialize(deserializer).map(|raw| Part::Text(Cow::Borrowed(raw.get())))
+                <&RawValue>::deserialize(deserializer).map(|raw| JsonPart::Text(Cow::Borrowed(raw.get())))
             }
             Self::Each(_) | Self::Members(_) => deserializer.deserialize_any(self),
         }
     }
 }
 
-impl<'de> Visitor<'de> for Open {
-    type Value = Part<'de>;
+impl<'de> Visitor<'de> for ParseDepth {
+    type Value = JsonPart<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -192,14 +192,14 @@ impl<'de> Visitor<'de> for Open {
         })
     }
 
-    fn visit_unit<E: serde::de::Error>(self) -> Result<Part<'de>, E> {
+    fn visit_unit<E: serde::de::Error>(self) -> Result<JsonPart<'de>, E> {
         match self {
-            Self::Members(_) => Ok(Part::NULL),
+            Self::Members(_) => Ok(JsonPart::NULL),
             Self::Not | Self::Each(_) => Err(E::invalid_type(serde::de::Unexpected::Unit, &self)),
         }
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Part<'de>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<JsonPart<'de>, A::Error> {
         let Self::Each(open) = self else {
             return Err(serde::de::Error::invalid_type(serde::de::Unexpected::Seq, &self));
         };
@@ -207,10 +207,10 @@ impl<'de> Visitor<'de> for Open {
         while let Some(element) = seq.next_element_seed(*open)? {
             elements.push(element);
         }
-        Ok(Part::List(elements))
+        Ok(JsonPart::List(elements))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Part<'de>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonPart<'de>, A::Error> {
         let Self::Members(opened) = self else {
             return Err(serde::de::Error::invalid_type(serde::de::Unexpected::Map, &self));
         };
@@ -220,7 +220,7 @@ impl<'de> Visitor<'de> for Open {
             let open = opened.iter().find(|(other, _)| *other == name).map_or(Self::Not, |(_, open)| *open);
             members.push((name, map.next_value_seed(open)?));
         }
-        Ok(Part::Object(Object(members)))
+        Ok(JsonPart::Object(JsonObject(members)))
     }
 }
 
@@ -229,10 +229,10 @@ mod tests {
     use super::*;
 
     /// The text `{"a":[{…}]}`.
-    const OPEN: Open = Open::Members(&[("a", Open::Each(&Open::Members(&[])))]);
+    const OPEN: ParseDepth = ParseDepth::Members(&[("a", ParseDepth::Each(&ParseDepth::Members(&[])))]);
 
     #[test]
-    fn what_was_opened_is_written_as_it_stood() {
+    fn writes_back_the_text_it_read() {
         for text in [
             r#"{"z":6e-6,"a":[{"c":1.0,"b":{"d":[1.50, 2]}},null,{}],"b":null}"#,
             r#"{"a":[],"é":"\u00e9\/"}"#,
@@ -240,15 +240,15 @@ mod tests {
             "null",
         ] {
             let text = Bytes::from_static(text.as_bytes());
-            let part = Part::read(&text, OPEN).unwrap();
+            let part = JsonPart::read(&text, OPEN).unwrap();
             assert_eq!((part.write(), part.len()), (text.clone(), text.len()));
         }
         let spaced = Bytes::from_static(br#" {"a" : [ {"b" : [1, 2]} ] } "#);
-        assert_eq!(Part::read(&spaced, OPEN).unwrap().write(), r#"{"a":[{"b":[1, 2]}]}"#);
+        assert_eq!(JsonPart::read(&spaced, OPEN).unwrap().write(), r#"{"a":[{"b":[1, 2]}]}"#);
     }
 
     #[test]
-    fn what_is_not_as_expected_is_not_read() {
+    fn refuses_unexpected_json() {
         for text in [
             "",
             "[]",
@@ -261,8 +261,8 @@ mod tests {
             r#"{"a":null}"#,
             r#"{"\u0061":1}"#,
         ] {
-            assert!(Part::read(&Bytes::from_static(text.as_bytes()), OPEN).is_none(), "{text}");
+            assert!(JsonPart::read(&Bytes::from_static(text.as_bytes()), OPEN).is_none(), "{text}");
         }
-        assert!(Part::read(&Bytes::from_static(b"{\"b\":\"\xff\"}"), OPEN).is_none());
+        assert!(JsonPart::read(&Bytes::from_static(b"{\"b\":\"\xff\"}"), OPEN).is_none());
     }
 }

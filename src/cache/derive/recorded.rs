@@ -12,7 +12,7 @@ use crate::node::NodeReply;
 
 /// One call and the node's answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Exchange {
+pub(crate) struct RecordedCall {
     /// A description of the call.
     pub(crate) name: String,
     /// The group of answers from one moment, or of one block, that are consistent with each other.
@@ -27,7 +27,7 @@ pub(crate) struct Exchange {
     pub(crate) reply: NodeReply,
 }
 
-impl Exchange {
+impl RecordedCall {
     /// Returns the `result`. `None` if the node answered with an error.
     pub(crate) fn result(&self) -> Option<&Bytes> {
         match &self.reply {
@@ -38,17 +38,17 @@ impl Exchange {
 }
 
 #[derive(Deserialize)]
-struct Line<'a> {
+struct RecordedLine<'a> {
     name: String,
     group: Option<String>,
     slots: PerCommitment<Slot>,
     #[serde(borrow)]
-    request: Request<'a>,
+    request: RecordedRequest<'a>,
     response: String,
 }
 
 #[derive(Deserialize)]
-struct Request<'a> {
+struct RecordedRequest<'a> {
     id: u64,
     method: &'a str,
     #[serde(borrow)]
@@ -57,7 +57,7 @@ struct Request<'a> {
 
 /// Loads all exchanges of a file, named without its extension: `load("getBlock")`.
 #[track_caller]
-pub(crate) fn load(file: &str) -> Vec<Exchange> {
+pub(crate) fn load(file: &str) -> Vec<RecordedCall> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recorded");
     let packed = std::fs::read(path.join(format!("{file}.jsonl.zst"))).unwrap();
     let lines = String::from_utf8(zstd::decode_all(&packed[..]).unwrap()).unwrap();
@@ -65,15 +65,15 @@ pub(crate) fn load(file: &str) -> Vec<Exchange> {
 }
 
 /// Returns every ordered pair of different exchanges in the same group.
-pub(crate) fn pairs(exchanges: &[Exchange]) -> impl Iterator<Item = (&Exchange, &Exchange)> {
+pub(crate) fn pairs(exchanges: &[RecordedCall]) -> impl Iterator<Item = (&RecordedCall, &RecordedCall)> {
     exchanges.iter().enumerate().filter(|(_, one)| one.group.is_some()).flat_map(move |(i, one)| {
         let others = exchanges.iter().enumerate().filter(move |(j, _)| i != *j);
         others.filter(|(_, other)| other.group == one.group).map(move |(_, other)| (one, other))
     })
 }
 
-fn exchange(line: &str) -> Exchange {
-    let Line { name, group, slots, request, response } = serde_json::from_str(line).unwrap();
+fn exchange(line: &str) -> RecordedCall {
+    let RecordedLine { name, group, slots, request, response } = serde_json::from_str(line).unwrap();
     let method = Method::from_name(request.method).unwrap();
     let params = request.params.map_or("null", RawValue::get);
     let params = match params.as_bytes() {
@@ -82,7 +82,7 @@ fn exchange(line: &str) -> Exchange {
         _ => Params::None,
     };
     let response = Bytes::from(response);
-    Exchange {
+    RecordedCall {
         name,
         group,
         slots,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn one_vote_account_is_a_filter_of_all() {
+    fn recorded_single_vote_accounts_derive_from_all() {
         let recorded = load("getVoteAccounts");
         let mut proved = 0;
         for (all, one) in pairs(&recorded) {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_vote_account_stays_as_it_is() {
+    fn unknown_members_of_vote_accounts_stay() {
         let recorded = load("getVoteAccounts");
         let mut proved = 0;
         for (all, one) in pairs(&recorded) {
@@ -173,9 +173,9 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_limit_is_the_head_of_all_samples() {
+    fn recorded_limits_are_prefixes_of_all_samples() {
         let recorded = load("getRecentPerformanceSamples");
-        let limit = |exchange: &Exchange| match exchange.query {
+        let limit = |exchange: &RecordedCall| match exchange.query {
             Some(Query::Samples(SamplesQuery { limit })) => Some(limit),
             _ => None,
         };

@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_smaller_limit_is_the_head_of_the_list() {
+    fn smaller_limit_is_a_prefix() {
         let all = Bytes::from_static(br#"[{"slot":3},{"slot":2},{"slot":1}]"#);
         for (limit, expected) in [
             (0, "[]"),

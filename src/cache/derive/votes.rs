@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 
-use super::object::{Open, Part};
+use super::object::{JsonPart, ParseDepth};
 use crate::methods::Pubkey;
 
 /// The text `{"current":[{…}],"delinquent":[{…}]}`.
-const OPEN: Open = {
-    const LIST: Open = Open::Each(&Open::Members(&[]));
-    Open::Members(&[("current", LIST), ("delinquent", LIST)])
+const OPEN: ParseDepth = {
+    const LIST: ParseDepth = ParseDepth::Each(&ParseDepth::Members(&[]));
+    ParseDepth::Members(&[("current", LIST), ("delinquent", LIST)])
 };
 
 /// Returns a list of all vote accounts reduced to the one of `vote_pubkey`. As from a node, both lists may be
@@ -17,7 +17,7 @@ const OPEN: Open = {
 /// `None` if `result` is not in the format that nodes write. In that case a node is asked.
 pub fn only(result: &Bytes, vote_pubkey: &Pubkey) -> Option<Bytes> {
     let vote_pubkey = format!("\"{vote_pubkey}\"");
-    let mut lists = Part::read(result, OPEN)?;
+    let mut lists = JsonPart::read(result, OPEN)?;
     // Unknown members of an account are kept. An unknown member beside the lists may concern all accounts.
     lists.as_object()?.only(&[&["current", "delinquent"]])?;
     for list in ["current", "delinquent"] {
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_filtered_and_all_else_stays() {
+    fn filters_one_account_and_keeps_the_rest() {
         let account = |key: &str| format!(r#"{{"activatedStake":1,"votePubkey":"{key}"}}"#);
         let (one, other) = (Pubkey([1; 32]), Pubkey([2; 32]));
         let (a, b) = (account(&one.to_string()), account(&other.to_string()));

@@ -8,14 +8,14 @@ mod named;
 mod order;
 mod written;
 
-use super::scene::{Caller, Scene, on_a_stepped_clock, options};
+use super::scene::{SteppedCache, TestCaller, on_a_stepped_clock, options};
 use super::*;
 use crate::cache::CacheStatus;
 use crate::config::Assemble;
 use crate::error::Error;
 use crate::methods::{AccountEncoding, AccountForm, DataSlice};
 use order::{AccountShown, Fall};
-use written::{ACCOUNTS, NONE, Wish, holds, marks, query, text, value, wish_of};
+use written::{ACCOUNTS, NONE, TestCall, call_of, holds, marks, query, text, value};
 
 const LISTS: [&[u8]; 7] = [&[0, 1], &[1, 0], &[0, 0], &[0, 2], &[2, 3], &[0, 1, 2, 3], &[]];
 
@@ -29,10 +29,10 @@ struct Conditions {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum ModelStep {
     Wait(u64),
     Frontier(Commitment, Slot),
-    Ask(Wish, Conditions),
+    Ask(TestCall, Conditions),
     /// A call under way gets an answer from this many slots behind the frontier, or fails.
     Lands(usize, Option<i64>),
     Clear,
@@ -50,7 +50,7 @@ fn settings() -> impl Strategy<Value = Settings> {
 }
 
 /// A case uses few forms and commitments, so that later calls meet earlier entries.
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
     let slice = |offset, length| DataSlice { offset, length };
     let slices = vec![slice(1, 3), slice(0, 200), slice(150, u64::MAX)];
     let form = (
@@ -66,44 +66,40 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn steps_about(
     forms: &[AccountForm],
     commitments: &[Commitment],
-) -> impl Strategy<Value = Vec<Step>> + use<> {
+) -> impl Strategy<Value = Vec<ModelStep>> + use<> {
     let (form, commitments) = (proptest::sample::select(forms.to_vec()), commitments.to_vec());
     let commitment = || proptest::sample::select(commitments.clone());
     let accounts = prop_oneof![
         3 => (0..ACCOUNTS).prop_map(|n| (vec![n], false)),
         2 => proptest::sample::select(LISTS.to_vec()).prop_map(|list| (list.to_vec(), true)),
     ];
-    let wish = (accounts, form, commitment()).prop_map(|((accounts, list), form, commitment)| Wish {
-        accounts,
-        list,
-        form,
-        commitment,
-    });
+    let test_call = (accounts, form, commitment())
+        .prop_map(|((accounts, list), form, commitment)| TestCall { accounts, list, form, commitment });
     let slot = |from: i64| proptest::option::weighted(0.1, from..16);
     // A key's floor was shown to it, so the frontier has been there.
     let conditions = (slot(-6), slot(0), proptest::bool::weighted(0.05))
         .prop_map(|(min, floor, bypass)| Conditions { min, floor, bypass });
     let behind = prop_oneof![12 => -2..6_i64, 2 => 6..40_i64, 1 => -80..-60_i64];
     let step = prop_oneof![
-        3 => prop_oneof![0..300_u64, 0..1_000_u64, 0..6_000_u64, 0..70_000_u64].prop_map(Step::Wait),
-        2 => (commitment(), 0..4_u64).prop_map(|(c, slots)| Step::Frontier(c, slots)),
-        8 => (wish, conditions).prop_map(|(wish, conditions)| Step::Ask(wish, conditions)),
-        7 => (any::<usize>(), proptest::option::weighted(0.85, behind)).prop_map(|(n, slot)| Step::Lands(n, slot)),
-        1 => Just(Step::Clear),
+        3 => prop_oneof![0..300_u64, 0..1_000_u64, 0..6_000_u64, 0..70_000_u64].prop_map(ModelStep::Wait),
+        2 => (commitment(), 0..4_u64).prop_map(|(c, slots)| ModelStep::Frontier(c, slots)),
+        8 => (test_call, conditions).prop_map(|(test_call, conditions)| ModelStep::Ask(test_call, conditions)),
+        7 => (any::<usize>(), proptest::option::weighted(0.85, behind)).prop_map(|(n, slot)| ModelStep::Lands(n, slot)),
+        1 => Just(ModelStep::Clear),
     ];
     proptest::collection::vec(step, 1..60)
 }
 
 /// An answer that a caller got.
 struct Shown {
-    wish: Wish,
+    call: TestCall,
     slot: Slot,
     step: usize,
     era: u32,
 }
 
-struct Play {
-    scene: Scene<Wish>,
+struct Simulation {
+    scene: SteppedCache<TestCall>,
     settings: Settings,
     shown: Vec<Shown>,
     accounts_shown: Vec<AccountShown>,
@@ -113,9 +109,9 @@ struct Play {
     failed: bool,
 }
 
-impl Play {
+impl Simulation {
     fn new(settings: Settings) -> Self {
-        let scene = Scene::new(|config| {
+        let scene = SteppedCache::new(|config| {
             config.cache.assemble = settings.assemble;
             config.pool.merge = settings.merge;
         });
@@ -123,15 +119,15 @@ impl Play {
         Self { scene, settings, shown, accounts_shown, falls, conditions: false, failed: false }
     }
 
-    async fn plays(mut self, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    async fn plays(mut self, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
         for step in steps {
-            let (mut at_hand, down) = (None, matches!(step, Step::Lands(_, None)));
+            let (mut at_hand, down) = (None, matches!(step, ModelStep::Lands(_, None)));
             match step {
-                Step::Wait(ms) => advance(Duration::from_millis(ms)).await,
-                Step::Frontier(c, slots) => self.scene.moves_on(c, slots),
-                Step::Ask(wish, conditions) => at_hand = self.asks(wish, &conditions),
-                Step::Lands(n, behind) => self.lands(n, behind),
-                Step::Clear => self.scene.clears(),
+                ModelStep::Wait(ms) => advance(Duration::from_millis(ms)).await,
+                ModelStep::Frontier(c, slots) => self.scene.moves_on(c, slots),
+                ModelStep::Ask(test_call, conditions) => at_hand = self.asks(test_call, &conditions),
+                ModelStep::Lands(n, behind) => self.lands(n, behind),
+                ModelStep::Clear => self.scene.clears(),
             }
             self.goes_on(at_hand, down).await?;
         }
@@ -151,14 +147,14 @@ impl Play {
     }
 
     /// Starts a call. Returns its description if a held entry must answer it.
-    fn asks(&mut self, wish: Wish, conditions: &Conditions) -> Option<Wish> {
-        let at = |behind: Option<i64>| behind.map(|behind| self.scene.at(wish.commitment, behind));
+    fn asks(&mut self, test_call: TestCall, conditions: &Conditions) -> Option<TestCall> {
+        let at = |behind: Option<i64>| behind.map(|behind| self.scene.at(test_call.commitment, behind));
         let (min, floor) = (at(conditions.min), at(conditions.floor));
         self.conditions |= min.is_some() || floor.is_some() || conditions.bypass;
-        let at_hand = !conditions.bypass && self.is_at_hand(&wish, min.max(floor));
-        let query = query(&wish, min);
-        self.scene.ask(wish.clone(), query, options(conditions.bypass, floor));
-        at_hand.then_some(wish)
+        let at_hand = !conditions.bypass && self.is_at_hand(&test_call, min.max(floor));
+        let query = query(&test_call, min);
+        self.scene.ask(test_call.clone(), query, options(conditions.bypass, floor));
+        at_hand.then_some(test_call)
     }
 
     fn lands(&mut self, n: usize, behind: Option<i64>) {
@@ -175,39 +171,39 @@ impl Play {
     /// Answers a call, at a slot this far behind the frontier.
     fn answers(&mut self, number: usize, behind: i64) {
         let query = &self.scene.calls[number].ask.query;
-        let wish = wish_of(query);
-        let slot = self.scene.at(wish.commitment, behind);
+        let test_call = call_of(query);
+        let slot = self.scene.at(test_call.commitment, behind);
         let body = if query.min_context_slot().is_some_and(|own| slot < own) {
             let body =
                 format!(r#"{{"code":-32016,"message":"not reached","data":{{"contextSlot":{slot}}}}}"#);
             NodeReply::Error { code: -32016, body: body.into() }
         } else {
-            let marks = vec![number; wish.accounts.len()];
-            NodeReply::Result(text(&wish, number, slot, &marks).expect("base58 is not asked for").into())
+            let marks = vec![number; test_call.accounts.len()];
+            NodeReply::Result(text(&test_call, number, slot, &marks).expect("base58 is not asked for").into())
         };
         if let Some(floor) = self.scene.calls[number].ask.floor.filter(|floor| slot < *floor) {
-            self.falls_to(&wish, floor, slot);
+            self.falls_to(&test_call, floor, slot);
         }
         self.scene.lands(number, Some((body, slot)), true);
     }
 
     /// Runs all tasks and checks the answers. A node that is `down` fails second tries, too.
-    async fn goes_on(&mut self, at_hand: Option<Wish>, down: bool) -> Result<(), TestCaseError> {
+    async fn goes_on(&mut self, at_hand: Option<TestCall>, down: bool) -> Result<(), TestCaseError> {
         let asked = self.scene.step;
         let mut answered = self.scene.settles().await;
         if down {
             self.scene.just_sent().into_iter().for_each(|number| self.scene.lands(number, None, true));
             answered.extend(self.scene.settles().await);
         }
-        if let Some(wish) = at_hand {
-            let hit = |(caller, answer): &(Caller<Wish>, Result<CacheAnswer, Error>)| {
+        if let Some(test_call) = at_hand {
+            let hit = |(caller, answer): &(TestCaller<TestCall>, Result<CacheAnswer, Error>)| {
                 let hit = matches!(answer, Ok(answer) if matches!(answer.status, CacheStatus::Hit { stale: false, .. }));
                 caller.asked_in == asked && hit
             };
             prop_assert!(
                 answered.iter().any(hit),
                 "a node was asked for {:?}, which is kept and fresh",
-                wish
+                test_call
             );
         }
         for (caller, answer) in &answered {
@@ -222,12 +218,12 @@ impl Play {
     /// Checks what every answer promises.
     fn holds(
         &mut self,
-        caller: &Caller<Wish>,
+        caller: &TestCaller<TestCall>,
         answer: &CacheAnswer,
         down: bool,
     ) -> Result<(), TestCaseError> {
-        let Wish { accounts, list, commitment, .. } = &caller.wish;
-        let told = || format!("{:?} wanted {:?}: {answer:?}", caller.wish, caller.wanted);
+        let TestCall { accounts, list, commitment, .. } = &caller.call;
+        let told = || format!("{:?} wanted {:?}: {answer:?}", caller.call, caller.wanted);
         let body = match &answer.payload {
             Payload::Result(body) => String::from_utf8(body.whole().to_vec()).unwrap(),
             Payload::Error { code: -32016, body } => {
@@ -240,16 +236,16 @@ impl Play {
                 return self.is_refused_rightly(caller, answer);
             }
         };
-        let (context, marks) = marks(&caller.wish, &body);
-        let expected = text(&caller.wish, context, answer.stamp.slot, &marks);
+        let (context, marks) = marks(&caller.call, &body);
+        let expected = text(&caller.call, context, answer.meta.slot, &marks);
         prop_assert_eq!(Some(&body), expected.as_ref(), "not what a node writes");
         prop_assert_eq!(
             self.scene.calls[context].said.as_ref().map(|said| said.slot),
-            Some(answer.stamp.slot)
+            Some(answer.meta.slot)
         );
         for (n, mark) in accounts.iter().zip(&marks).chain([(&NONE, &context)]) {
             let call = &self.scene.calls[*mark];
-            let asked = wish_of(&call.ask.query);
+            let asked = call_of(&call.ask.query);
             let (said, slot) = (asked.commitment, call.said.as_ref().unwrap().slot);
             prop_assert!(said == *commitment, "of another commitment, {}: {}", said, told());
             // An account that does not exist carries no number. The context's number stands for it.
@@ -257,7 +253,7 @@ impl Play {
             prop_assert!(call.era >= caller.era, "from before a clearing: {}", told());
             let mixes = *list && self.settings.assemble == Assemble::WithinBound;
             prop_assert!(
-                slot == answer.stamp.slot || (mixes && slot > answer.stamp.slot),
+                slot == answer.meta.slot || (mixes && slot > answer.meta.slot),
                 "of another slot: {}",
                 told()
             );
@@ -270,7 +266,7 @@ impl Play {
         let kept = marks.iter().all(|mark| self.scene.calls[*mark].said.as_ref().unwrap().keepable);
         if kept && !marks.is_empty() {
             let (step, era) = (self.scene.step, self.scene.era);
-            self.shown.push(Shown { wish: caller.wish.clone(), slot: answer.stamp.slot, step, era });
+            self.shown.push(Shown { call: caller.call.clone(), slot: answer.meta.slot, step, era });
         }
         Ok(())
     }
@@ -296,14 +292,14 @@ impl Play {
 
     fn is_not_too_old(
         &self,
-        caller: &Caller<Wish>,
+        caller: &TestCaller<TestCall>,
         status: CacheStatus,
         mark: usize,
     ) -> Result<(), TestCaseError> {
-        let (c, call) = (caller.wish.commitment, &self.scene.calls[mark]);
+        let (c, call) = (caller.call.commitment, &self.scene.calls[mark]);
         let own = call.sent_at >= caller.asked_at;
         let fresh = |halves| self.is_fresh(mark, c, halves);
-        let completed = caller.wish.list && self.settings.assemble == Assemble::WithinBound;
+        let completed = caller.call.list && self.settings.assemble == Assemble::WithinBound;
         let may = match status {
             CacheStatus::Hit { stale, .. } => fresh(u32::from(stale)),
             CacheStatus::StaleIfError { .. } => self.is_held(mark, c),
@@ -311,37 +307,41 @@ impl Play {
             CacheStatus::Forwarded { .. } => own || (completed && fresh(0)),
             CacheStatus::Bypassed | CacheStatus::Batch { .. } => false,
         };
-        prop_assert!(may, "{:?} after {:?}: {}", caller.wish, call.sent_at.elapsed(), status);
+        prop_assert!(may, "{:?} after {:?}: {}", caller.call, call.sent_at.elapsed(), status);
         Ok(())
     }
 
     /// A node itself refuses a minContextSlot that it has not reached. A floor refuses nothing, but no hit is
     /// below it.
-    fn wanted_is_met(&self, caller: &Caller<Wish>, answer: &CacheAnswer) -> bool {
+    fn wanted_is_met(&self, caller: &TestCaller<TestCall>, answer: &CacheAnswer) -> bool {
         let at_once =
             matches!(answer.status, CacheStatus::Hit { .. }) && caller.asked_in + 1 == self.scene.step;
         let floor = caller.wanted.filter(|_| at_once);
-        caller.min.max(floor).is_none_or(|wanted| answer.stamp.slot >= wanted)
+        caller.min.max(floor).is_none_or(|wanted| answer.meta.slot >= wanted)
     }
 
     /// Returns the highest slot that callers with this question were shown before, while that answer may be
     /// held.
-    fn floor(&self, caller: &Caller<Wish>) -> Option<Slot> {
-        let Wish { commitment: c, .. } = caller.wish;
+    fn floor(&self, caller: &TestCaller<TestCall>) -> Option<Slot> {
+        let TestCall { commitment: c, .. } = caller.call;
         let before = self.shown.iter().filter(|shown| {
-            shown.wish == caller.wish && shown.step <= caller.asked_in && shown.era == self.scene.era
+            shown.call == caller.call && shown.step <= caller.asked_in && shown.era == self.scene.era
         });
         // An entry is replaced by one of at least its slot, which may have been asked for earlier.
         let held = before.filter(|shown| {
-            self.of_accounts(&shown.wish).all(|(mark, slot)| slot < shown.slot || self.is_held(mark, c))
+            self.of_accounts(&shown.call).all(|(mark, slot)| slot < shown.slot || self.is_held(mark, c))
         });
         held.map(|shown| shown.slot).max()
     }
 
-    fn is_not_behind(&self, caller: &Caller<Wish>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
+    fn is_not_behind(
+        &self,
+        caller: &TestCaller<TestCall>,
+        answer: &CacheAnswer,
+    ) -> Result<(), TestCaseError> {
         let floor = self.floor(caller);
         prop_assert!(
-            floor.is_none_or(|floor| answer.stamp.slot >= floor),
+            floor.is_none_or(|floor| answer.meta.slot >= floor),
             "{:?} back from {:?}",
             answer,
             floor
@@ -350,63 +350,69 @@ impl Play {
     }
 
     /// Returns all answers about any of these accounts at this commitment that the cache may hold.
-    fn of_accounts(&self, wish: &Wish) -> impl Iterator<Item = (usize, Slot)> {
+    fn of_accounts(&self, test_call: &TestCall) -> impl Iterator<Item = (usize, Slot)> {
         self.scene.calls.iter().enumerate().filter_map(|(mark, call)| {
-            let (asked, said) = (wish_of(&call.ask.query), call.said.as_ref()?);
-            let same = asked.commitment == wish.commitment
-                && asked.accounts.iter().any(|n| wish.accounts.contains(n));
+            let (asked, said) = (call_of(&call.ask.query), call.said.as_ref()?);
+            let same = asked.commitment == test_call.commitment
+                && asked.accounts.iter().any(|n| test_call.accounts.contains(n));
             let kept = said.keepable && matches!(said.body, NodeReply::Result(_));
             (same && kept && call.era == self.scene.era).then_some((mark, said.slot))
         })
     }
 
     /// Checks that only data of more than 128 bytes in base58 is refused, as by a node.
-    fn is_refused_rightly(&self, caller: &Caller<Wish>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
-        let refuses = caller.wish.accounts.iter().any(|n| value(*n, caller.wish.form, 0).is_none());
-        prop_assert!(refuses, "{:?}: {:?}", caller.wish, answer);
+    fn is_refused_rightly(
+        &self,
+        caller: &TestCaller<TestCall>,
+        answer: &CacheAnswer,
+    ) -> Result<(), TestCaseError> {
+        let refuses = caller.call.accounts.iter().any(|n| value(*n, caller.call.form, 0).is_none());
+        prop_assert!(refuses, "{:?}: {:?}", caller.call, answer);
         // A refusal carries no number, so some call must have brought a source for it.
         let mut calls = self.scene.calls.iter().enumerate();
         let made_of_one = calls.any(|(mark, call)| {
-            let (asked, said) = (wish_of(&call.ask.query), call.said.as_ref());
-            asked.commitment == caller.wish.commitment
-                && asked.accounts.iter().any(|n| caller.wish.accounts.contains(n))
+            let (asked, said) = (call_of(&call.ask.query), call.said.as_ref());
+            asked.commitment == caller.call.commitment
+                && asked.accounts.iter().any(|n| caller.call.accounts.contains(n))
                 && call.era >= caller.era
-                && said.is_some_and(|said| said.slot >= answer.stamp.slot)
+                && said.is_some_and(|said| said.slot >= answer.meta.slot)
                 && self.is_not_too_old(caller, answer.status, mark).is_ok()
         });
-        prop_assert!(made_of_one, "{:?}: {:?}", caller.wish, answer);
+        prop_assert!(made_of_one, "{:?}: {:?}", caller.call, answer);
         self.is_not_behind(caller, answer)
     }
 
     /// Checks that a caller gets an error only if no shown answer may stand in.
-    fn may_fail(&self, caller: &Caller<Wish>, error: &Error) -> Result<(), TestCaseError> {
-        prop_assert!(self.failed || matches!(error, Error::TimedOut(_)), "{:?}: {:?}", caller.wish, error);
+    fn may_fail(&self, caller: &TestCaller<TestCall>, error: &Error) -> Result<(), TestCaseError> {
+        prop_assert!(self.failed || matches!(error, Error::TimedOut(_)), "{:?}: {:?}", caller.call, error);
         let stands_in = self.floor(caller).filter(|slot| caller.min.is_none_or(|min| *slot >= min));
-        prop_assert!(stands_in.is_none(), "{:?}: {:?} where {:?} is held", caller.wish, error, stands_in);
+        prop_assert!(stands_in.is_none(), "{:?}: {:?} where {:?} is held", caller.call, error, stands_in);
         Ok(())
     }
 
     /// Returns true if the newest answer about each account is kept, fresh, and holds the form.
-    fn is_at_hand(&self, wish: &Wish, wanted: Option<Slot>) -> bool {
+    fn is_at_hand(&self, test_call: &TestCall, wanted: Option<Slot>) -> bool {
         let newest = |n: u8| {
-            let of = Wish { accounts: vec![n], ..wish.clone() };
+            let of = TestCall { accounts: vec![n], ..test_call.clone() };
             let parsed = |form: AccountForm| form.encoding == AccountEncoding::JsonParsed;
-            let form = |mark: usize| wish_of(&self.scene.calls[mark].ask.query).form;
+            let form = |mark: usize| call_of(&self.scene.calls[mark].ask.query).form;
             let highest = self.of_accounts(&of).map(|(_, slot)| slot).max()?;
-            let said: Vec<_> =
-                self.of_accounts(&of).filter(|(mark, _)| parsed(form(*mark)) == parsed(wish.form)).collect();
+            let said: Vec<_> = self
+                .of_accounts(&of)
+                .filter(|(mark, _)| parsed(form(*mark)) == parsed(test_call.form))
+                .collect();
             // An answer of the other kind may have shown a higher slot.
             let newest = said.iter().map(|(_, slot)| *slot).max().filter(|newest| *newest == highest)?;
             let mut last = said.iter().filter(|(_, slot)| *slot == newest);
             let serves = |mark: usize| {
-                self.is_fresh(mark, wish.commitment, 0) && holds(n, form(mark), mark, wish.form)
+                self.is_fresh(mark, test_call.commitment, 0) && holds(n, form(mark), mark, test_call.form)
             };
             last.all(|(mark, _)| serves(*mark)).then_some(newest)
         };
-        let slots: Option<Vec<_>> = wish.accounts.iter().map(|n| newest(*n)).collect();
+        let slots: Option<Vec<_>> = test_call.accounts.iter().map(|n| newest(*n)).collect();
         let Some(slots) = slots.filter(|slots| !slots.is_empty()) else { return false };
         let one_slot = slots.iter().all(|slot| *slot == slots[0]);
-        let possible = !wish.list || (one_slot && self.settings.assemble != Assemble::Off);
+        let possible = !test_call.list || (one_slot && self.settings.assemble != Assemble::Off);
         possible && slots.iter().all(|slot| wanted.is_none_or(|wanted| *slot >= wanted))
     }
 
@@ -432,7 +438,7 @@ proptest! {
     #![proptest_config(ProptestConfig::default())]
 
     #[test]
-    fn accounts_are_what_nodes_said_of_them_whoever_asks_at_once(settings in settings(), steps in steps()) {
-        on_a_stepped_clock(async { Play::new(settings).plays(steps).await })?;
+    fn account_answers_keep_their_promises(settings in settings(), steps in steps()) {
+        on_a_stepped_clock(async { Simulation::new(settings).plays(steps).await })?;
     }
 }

@@ -4,7 +4,7 @@
 //! answer counts. They check where an answer may come from, how old it may be, and that a settled entry is
 //! served without a node.
 
-use super::scene::{Call, Caller, Scene, on_a_stepped_clock, options};
+use super::scene::{SentCall, SteppedCache, TestCaller, on_a_stepped_clock, options};
 use super::*;
 use crate::cache::CacheStatus;
 use crate::error::Error;
@@ -23,24 +23,24 @@ const NOT_YET: i32 = -32004;
 const VERSION: i32 = -32015;
 
 #[derive(Debug, Clone)]
-enum Step {
+enum ModelStep {
     Wait(u64),
     Frontier(Commitment, Slot),
     Ask(BlockQuery, bool),
     /// A call under way gets a block or another answer, with or without the confirmation of a second node.
-    Lands(usize, Word, bool),
+    Lands(usize, TestAnswer, bool),
     Clear,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Word {
+enum TestAnswer {
     Block,
     Null,
     Error(i32),
     Fault,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
     use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
     use BlockEncoding::{Base64, Json, JsonParsed};
     let shapes = vec![
@@ -67,18 +67,18 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     });
     let errors = vec![-32001, NOT_YET, SKIPPED, NOT_IN_STORAGE, -32014, VERSION];
     let word = prop_oneof![
-        6 => Just(Word::Block),
-        4 => proptest::sample::select(errors).prop_map(Word::Error),
-        1 => Just(Word::Null),
-        2 => Just(Word::Fault),
+        6 => Just(TestAnswer::Block),
+        4 => proptest::sample::select(errors).prop_map(TestAnswer::Error),
+        1 => Just(TestAnswer::Null),
+        2 => Just(TestAnswer::Fault),
     ];
     let wait = prop_oneof![3 => 0..400_u64, 3 => 0..12_000_u64, 1 => 0..70_000_u64, 1 => 0..90_000_000_u64];
     let step = prop_oneof![
-        2 => wait.prop_map(Step::Wait),
-        2 => (commitment(), 0..4_u64).prop_map(|(c, slots)| Step::Frontier(c, slots)),
-        8 => (query, proptest::bool::weighted(0.03)).prop_map(|(query, bypass)| Step::Ask(query, bypass)),
-        7 => (any::<usize>(), word, any::<bool>()).prop_map(|(n, word, two)| Step::Lands(n, word, two)),
-        1 => Just(Step::Clear),
+        2 => wait.prop_map(ModelStep::Wait),
+        2 => (commitment(), 0..4_u64).prop_map(|(c, slots)| ModelStep::Frontier(c, slots)),
+        8 => (query, proptest::bool::weighted(0.03)).prop_map(|(query, bypass)| ModelStep::Ask(query, bypass)),
+        7 => (any::<usize>(), word, any::<bool>()).prop_map(|(n, word, two)| ModelStep::Lands(n, word, two)),
+        1 => Just(ModelStep::Clear),
     ];
     proptest::collection::vec(step, 1..60)
 }
@@ -136,14 +136,14 @@ fn serves(kept: &BlockQuery, asked: &BlockQuery) -> bool {
     details && (kept.rewards || !asked.rewards)
 }
 
-fn asked(call: &Call) -> BlockQuery {
+fn asked(call: &SentCall) -> BlockQuery {
     let Query::Block(query) = call.ask.query else { panic!("{:?}", call.ask) };
     query
 }
 
 /// The description of a call, and true if the slot was final when it was made.
 #[derive(Debug)]
-struct Wish {
+struct TestCall {
     query: BlockQuery,
     was_final: bool,
 }
@@ -151,7 +151,7 @@ struct Wish {
 /// An answer that has landed.
 struct Landed {
     number: usize,
-    word: Word,
+    word: TestAnswer,
     /// True if a second node confirmed the answer.
     two: bool,
     /// True if the slot was above the frontier of the commitment.
@@ -163,20 +163,20 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 const DAY: Duration = Duration::from_hours(24);
 const FOR_EVER: Duration = Duration::MAX;
 
-struct Play {
-    scene: Scene<Wish>,
+struct Simulation {
+    scene: SteppedCache<TestCall>,
     /// In the order in which they landed.
     landed: Vec<Landed>,
 }
 
-impl Play {
-    async fn plays(mut self, steps: Vec<Step>) -> Result<(), TestCaseError> {
+impl Simulation {
+    async fn plays(mut self, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
         for step in steps {
-            let (mut at_hand, down) = (None, matches!(step, Step::Lands(_, Word::Fault, _)));
+            let (mut at_hand, down) = (None, matches!(step, ModelStep::Lands(_, TestAnswer::Fault, _)));
             match step {
-                Step::Wait(ms) => advance(Duration::from_millis(ms)).await,
-                Step::Frontier(c, slots) => self.scene.moves_on(c, slots),
-                Step::Ask(query, bypass) => {
+                ModelStep::Wait(ms) => advance(Duration::from_millis(ms)).await,
+                ModelStep::Frontier(c, slots) => self.scene.moves_on(c, slots),
+                ModelStep::Ask(query, bypass) => {
                     // A flight under way is joined, even if an answer for it has come meanwhile.
                     let joins = self
                         .scene
@@ -185,21 +185,21 @@ impl Play {
                         .any(|at| asked(&self.scene.calls[*at]).slot == query.slot);
                     at_hand = (!bypass && !joins && self.is_at_hand(&query)).then_some(query);
                     let was_final = query.slot <= self.scene.frontier.slot(Commitment::Finalized);
-                    self.scene.ask(Wish { query, was_final }, Query::Block(query), options(bypass, None));
+                    self.scene.ask(TestCall { query, was_final }, Query::Block(query), options(bypass, None));
                 }
-                Step::Lands(n, word, two) => {
+                ModelStep::Lands(n, word, two) => {
                     let under_way = self.scene.under_way();
                     if let Some(number) = under_way.get(n % under_way.len().max(1)) {
                         self.lands(*number, word, two);
                     }
                 }
-                Step::Clear => self.scene.clears(),
+                ModelStep::Clear => self.scene.clears(),
             }
             self.goes_on(at_hand, down).await?;
         }
         for _ in 0..8 {
             for number in self.scene.under_way() {
-                self.lands(number, Word::Block, true);
+                self.lands(number, TestAnswer::Block, true);
             }
             self.goes_on(None, false).await?;
         }
@@ -207,16 +207,16 @@ impl Play {
         Ok(())
     }
 
-    fn lands(&mut self, number: usize, word: Word, two: bool) {
+    fn lands(&mut self, number: usize, word: TestAnswer, two: bool) {
         let query = asked(&self.scene.calls[number]);
         let body = match word {
-            Word::Block => Some(NodeReply::Result(block(&query, number).into())),
-            Word::Null => Some(NodeReply::Result(Bytes::from_static(b"null"))),
-            Word::Error(code) => {
+            TestAnswer::Block => Some(NodeReply::Result(block(&query, number).into())),
+            TestAnswer::Null => Some(NodeReply::Result(Bytes::from_static(b"null"))),
+            TestAnswer::Error(code) => {
                 let body = format!(r#"{{"code":{code},"message":"{number}"}}"#).into();
                 Some(NodeReply::Error { code, body })
             }
-            Word::Fault => None,
+            TestAnswer::Fault => None,
         };
         let not_yet = query.slot > self.scene.frontier.slot(query.commitment);
         self.landed.push(Landed { number, word, two, not_yet, step: self.scene.step });
@@ -229,12 +229,12 @@ impl Play {
         let mut answered = self.scene.settles().await;
         if down {
             for number in self.scene.just_sent() {
-                self.lands(number, Word::Fault, false);
+                self.lands(number, TestAnswer::Fault, false);
             }
             answered.extend(self.scene.settles().await);
         }
         if let Some(query) = at_hand {
-            let hit = |(caller, answer): &(Caller<Wish>, Result<CacheAnswer, Error>)| {
+            let hit = |(caller, answer): &(TestCaller<TestCall>, Result<CacheAnswer, Error>)| {
                 caller.asked_in == step && matches!(answer, Ok(answer) if answer.status.is_hit())
             };
             prop_assert!(answered.iter().any(hit), "a node was asked for {:?}, which is kept", query);
@@ -252,14 +252,16 @@ impl Play {
     fn life(&self, landed: &Landed) -> Option<(Duration, Duration)> {
         let query = asked(&self.scene.calls[landed.number]);
         match landed.word {
-            Word::Block | Word::Error(VERSION) if query.commitment == Commitment::Finalized => {
+            TestAnswer::Block | TestAnswer::Error(VERSION) if query.commitment == Commitment::Finalized => {
                 Some((DAY, FOR_EVER))
             }
-            Word::Block | Word::Error(VERSION) => Some((MS(2_000), MS(10_000))),
+            TestAnswer::Block | TestAnswer::Error(VERSION) => Some((MS(2_000), MS(10_000))),
             // All slots here are near the frontier, where long-term storage may not be filled yet.
-            Word::Error(SKIPPED) if landed.two && !landed.not_yet => Some((DAY, FOR_EVER)),
-            Word::Error(SKIPPED | NOT_IN_STORAGE) if !landed.not_yet => Some((MS(60_000), Duration::ZERO)),
-            Word::Error(NOT_YET) if landed.not_yet => {
+            TestAnswer::Error(SKIPPED) if landed.two && !landed.not_yet => Some((DAY, FOR_EVER)),
+            TestAnswer::Error(SKIPPED | NOT_IN_STORAGE) if !landed.not_yet => {
+                Some((MS(60_000), Duration::ZERO))
+            }
+            TestAnswer::Error(NOT_YET) if landed.not_yet => {
                 let reached = self.scene.frontier.slot(query.commitment) >= query.slot;
                 (!reached).then_some((MS(200), Duration::ZERO))
             }
@@ -268,8 +270,8 @@ impl Play {
     }
 
     /// Checks what every answer promises.
-    fn holds(&self, caller: &Caller<Wish>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
-        let told = || format!("{:?} {answer:?}", caller.wish);
+    fn holds(&self, caller: &TestCaller<TestCall>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
+        let told = || format!("{:?} {answer:?}", caller.call);
         let Some(landed) = self.source(answer) else {
             // Null proves nothing, so only callers who waited for it get it.
             let waited = matches!(
@@ -279,28 +281,31 @@ impl Play {
             prop_assert!(waited, "{}", told());
             return Ok(());
         };
-        let Wish { query: wish, was_final } = &caller.wish;
+        let TestCall { query: test_call, was_final } = &caller.call;
         let call = &self.scene.calls[landed.number];
         let said_of = asked(call);
-        prop_assert!(said_of.slot == wish.slot, "of another slot: {}", told());
+        prop_assert!(said_of.slot == test_call.slot, "of another slot: {}", told());
         prop_assert!(call.era >= caller.era, "from before a clearing: {}", told());
         match &answer.payload {
             Payload::Result(body) => {
-                let expected = block(wish, landed.number);
+                let expected = block(test_call, landed.number);
                 prop_assert_eq!(&body.whole()[..], expected.as_bytes(), "not what a node writes");
             }
             Payload::Error { code: VERSION, .. } => {
-                let same = BlockQuery { commitment: wish.commitment, ..said_of };
-                prop_assert!(same == *wish, "of another shape: {}", told());
+                let same = BlockQuery { commitment: test_call.commitment, ..said_of };
+                prop_assert!(same == *test_call, "of another shape: {}", told());
             }
             Payload::Error { .. } => {}
         }
         // Final answers were asked for at finalized. Others serve callers at confirmed only, while the slot
         // was not final.
         let settled = said_of.commitment == Commitment::Finalized;
-        let unsettled = wish.commitment == Commitment::Confirmed && !was_final;
-        let right =
-            if landed.word == Word::Error(NOT_YET) { settled != unsettled } else { settled || unsettled };
+        let unsettled = test_call.commitment == Commitment::Confirmed && !was_final;
+        let right = if landed.word == TestAnswer::Error(NOT_YET) {
+            settled != unsettled
+        } else {
+            settled || unsettled
+        };
         prop_assert!(right, "of another commitment: {}", told());
         let (age, life) = (call.sent_at.elapsed(), self.life(landed));
         let own = call.sent_at >= caller.asked_at;
@@ -309,17 +314,18 @@ impl Play {
             CacheStatus::StaleIfError { .. } => life.is_some_and(|(_, in_fault)| age <= in_fault),
             // An absence from before the slot was final lives for a moment only, and so is never kept.
             CacheStatus::Collapsed => {
-                let early = landed.word != Word::Block && wish.slot > FINAL;
+                let early = landed.word != TestAnswer::Block && test_call.slot > FINAL;
                 own || early || life.is_none_or(|(fresh, _)| age <= fresh)
             }
             CacheStatus::Forwarded { stored, .. } => own && (!stored || life.is_some()),
             CacheStatus::Bypassed | CacheStatus::Batch { .. } => false,
         };
         prop_assert!(may, "after {:?} of {:?}: {}", age, life, told());
-        let exactly = |block: &BlockQuery| BlockQuery { commitment: wish.commitment, ..*block } == *wish;
+        let exactly =
+            |block: &BlockQuery| BlockQuery { commitment: test_call.commitment, ..*block } == *test_call;
         let hidden = answer.status.is_hit()
-            && landed.word != Word::Block
-            && self.block_held(wish.slot, DAY, caller.asked_in, exactly);
+            && landed.word != TestAnswer::Block
+            && self.block_held(test_call.slot, DAY, caller.asked_in, exactly);
         prop_assert!(!hidden, "a block comes before its absence: {}", told());
         Ok(())
     }
@@ -336,12 +342,13 @@ impl Play {
     }
 
     /// Checks that a caller gets no error if a block is held. A final block stands in for ever.
-    fn may_fail(&self, caller: &Caller<Wish>, error: &Error) -> Result<(), TestCaseError> {
-        let failed = self.landed.iter().any(|landed| landed.word == Word::Fault);
-        prop_assert!(failed || matches!(error, Error::TimedOut(_)), "{:?}: {:?}", caller.wish, error);
-        let wish = &caller.wish.query;
-        let held = self.block_held(wish.slot, FOR_EVER, caller.asked_in, |block| serves(block, wish));
-        prop_assert!(!held, "{:?}: {:?} where it is held", caller.wish, error);
+    fn may_fail(&self, caller: &TestCaller<TestCall>, error: &Error) -> Result<(), TestCaseError> {
+        let failed = self.landed.iter().any(|landed| landed.word == TestAnswer::Fault);
+        prop_assert!(failed || matches!(error, Error::TimedOut(_)), "{:?}: {:?}", caller.call, error);
+        let test_call = &caller.call.query;
+        let held =
+            self.block_held(test_call.slot, FOR_EVER, caller.asked_in, |block| serves(block, test_call));
+        prop_assert!(!held, "{:?}: {:?} where it is held", caller.call, error);
         Ok(())
     }
 
@@ -368,43 +375,46 @@ impl Play {
         shape: impl Fn(&BlockQuery) -> bool,
     ) -> bool {
         // An error about versions replaces a block.
-        let versions = self.kept(slot).any(|(landed, _)| landed.word == Word::Error(VERSION));
+        let versions = self.kept(slot).any(|(landed, _)| landed.word == TestAnswer::Error(VERSION));
         let mut blocks =
-            self.kept(slot).filter(|(landed, _)| landed.word == Word::Block && landed.step < step);
+            self.kept(slot).filter(|(landed, _)| landed.word == TestAnswer::Block && landed.step < step);
         !versions && blocks.any(|(landed, block)| self.age(landed) <= age && shape(&block))
     }
 
     /// Returns true if a held entry must answer the query without a node.
-    fn is_at_hand(&self, wish: &BlockQuery) -> bool {
-        let absence = |word| matches!(word, Word::Error(SKIPPED | NOT_IN_STORAGE));
-        let absence = self.kept(wish.slot).rfind(|(landed, _)| absence(landed.word));
+    fn is_at_hand(&self, test_call: &BlockQuery) -> bool {
+        let absence = |word| matches!(word, TestAnswer::Error(SKIPPED | NOT_IN_STORAGE));
+        let absence = self.kept(test_call.slot).rfind(|(landed, _)| absence(landed.word));
         let absent =
             absence.is_some_and(|(landed, _)| self.age(landed) <= self.life(landed).unwrap_or_default().0);
-        absent || self.block_held(wish.slot, DAY, self.scene.step, |block| serves(block, wish))
+        absent || self.block_held(test_call.slot, DAY, self.scene.step, |block| serves(block, test_call))
     }
 }
 
-fn plays(steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn plays(steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
     on_a_stepped_clock(async {
-        let scene = Scene::new(|_| ());
-        Play { scene, landed: Vec::new() }.plays(steps).await
+        let scene = SteppedCache::new(|_| ());
+        Simulation { scene, landed: Vec::new() }.plays(steps).await
     })
 }
 
 proptest! {
     #[test]
-    fn blocks_and_their_absence_are_what_nodes_said_of_them_whoever_asks_at_once(steps in steps()) {
+    fn block_answers_keep_their_promises(steps in steps()) {
         plays(steps)?;
     }
 }
 
 #[test]
-fn a_block_that_was_not_there_is_asked_for_again_once_the_frontier_has_reached_it() {
+fn missing_block_is_fetched_once_the_frontier_arrives() {
     let (slot, commitment) = (CONFIRMED + 1, Commitment::Confirmed);
     let (details, encoding) = (BlockDetails::Full, BlockEncoding::Json);
     let asks = || {
-        Step::Ask(BlockQuery { slot, details, encoding, rewards: true, max_version: None, commitment }, false)
+        ModelStep::Ask(
+            BlockQuery { slot, details, encoding, rewards: true, max_version: None, commitment },
+            false,
+        )
     };
-    let not_yet = Step::Lands(0, Word::Error(NOT_YET), false);
-    plays(vec![asks(), not_yet, asks(), Step::Frontier(commitment, 1), asks()]).unwrap();
+    let not_yet = ModelStep::Lands(0, TestAnswer::Error(NOT_YET), false);
+    plays(vec![asks(), not_yet, asks(), ModelStep::Frontier(commitment, 1), asks()]).unwrap();
 }

@@ -1,6 +1,6 @@
 //! Answers that are overtaken by a newer one, on their way from a node or by an entry in another form.
 
-use super::scene::{Scene, on_a_stepped_clock, options};
+use super::scene::{SteppedCache, on_a_stepped_clock, options};
 use super::*;
 use crate::cache::CacheStatus;
 
@@ -32,10 +32,10 @@ fn forms(c: Commitment) -> Vec<Slow> {
 type Told = (Slot, CacheStatus);
 
 /// Lands the call of this number at `slot`, and returns the answers that callers get.
-async fn lands(scene: &mut Scene<()>, number: usize, slot: Slot, text: String) -> Vec<Told> {
+async fn lands(scene: &mut SteppedCache<()>, number: usize, slot: Slot, text: String) -> Vec<Told> {
     scene.lands(number, Some((NodeReply::Result(text.into()), slot)), true);
     let answered = scene.settles().await.into_iter();
-    answered.map(|(_, told)| told.map(|told| (told.stamp.slot, told.status)).unwrap()).collect()
+    answered.map(|(_, told)| told.map(|told| (told.meta.slot, told.status)).unwrap()).collect()
 }
 
 /// Returns a scene in which `late` is under way as call 0 for `callers`. Call 1 has shown the first account
@@ -46,8 +46,8 @@ async fn overtaken(
     c: Commitment,
     callers: usize,
     bypass: bool,
-) -> (Scene<()>, Slot) {
-    let mut scene = Scene::new(|_| ());
+) -> (SteppedCache<()>, Slot) {
+    let mut scene = SteppedCache::new(|_| ());
     for _ in 0..callers {
         scene.ask((), late.clone(), options(bypass, None));
     }
@@ -59,7 +59,7 @@ async fn overtaken(
 }
 
 /// Shows the first account at `slot`, by a call of this number past the cache.
-async fn shows(scene: &mut Scene<()>, by: Question, c: Commitment, number: usize, slot: Slot) {
+async fn shows(scene: &mut SteppedCache<()>, by: Question, c: Commitment, number: usize, slot: Slot) {
     scene.ask((), query(by, c), options(true, None));
     assert!(scene.settles().await.is_empty());
     let told = lands(scene, number, slot, truth(by, c, slot)).await;
@@ -67,7 +67,7 @@ async fn shows(scene: &mut Scene<()>, by: Question, c: Commitment, number: usize
 }
 
 #[test]
-fn an_overtaken_answer_is_asked_for_once_more_with_its_floor() {
+fn overtaken_answer_is_fetched_again_with_its_floor() {
     for bypass in [false, true] {
         for (name, slow, at, by) in forms(C) {
             on_a_stepped_clock(async {
@@ -90,7 +90,7 @@ fn an_overtaken_answer_is_asked_for_once_more_with_its_floor() {
 }
 
 #[test]
-fn an_overtaken_answer_whose_floor_no_node_reaches_is_given_and_counted() {
+fn unreachable_floor_falls_and_is_counted() {
     for (name, slow, at, by) in forms(C) {
         on_a_stepped_clock(async {
             let (mut scene, shown) = overtaken(&slow, by, C, 2, false).await;
@@ -103,7 +103,7 @@ fn an_overtaken_answer_whose_floor_no_node_reaches_is_given_and_counted() {
 }
 
 #[test]
-fn an_answer_that_is_overtaken_twice_is_no_error() {
+fn answer_overtaken_twice_is_no_error() {
     for (name, slow, at, by) in forms(C) {
         on_a_stepped_clock(async {
             let (mut scene, shown) = overtaken(&slow, by, C, 1, false).await;
@@ -122,7 +122,7 @@ fn an_answer_that_is_overtaken_twice_is_no_error() {
 }
 
 #[test]
-fn an_overtaken_list_is_made_of_its_accounts_where_those_are_held() {
+fn overtaken_list_is_assembled_of_held_accounts() {
     on_a_stepped_clock(async {
         let (mut scene, shown) = overtaken(&query(List, C), Account(0), C, 1, false).await;
         scene.ask((), query(Account(1), C), options(true, None));
@@ -135,7 +135,7 @@ fn an_overtaken_list_is_made_of_its_accounts_where_those_are_held() {
 }
 
 #[test]
-fn at_processed_an_overtaken_answer_is_given() {
+fn overtaken_answer_at_processed_is_given() {
     for (name, slow, at, by) in forms(Commitment::Processed) {
         on_a_stepped_clock(async {
             let (mut scene, shown) = overtaken(&slow, by, Commitment::Processed, 1, false).await;
@@ -147,14 +147,14 @@ fn at_processed_an_overtaken_answer_is_given() {
 }
 
 #[test]
-fn a_vote_account_made_of_an_older_list_is_asked_for_instead() {
+fn vote_account_is_not_derived_from_older_list() {
     on_a_stepped_clock(async {
         let c = Commitment::Finalized;
         let votes =
             |only: &str| parsed(Method::GetVoteAccounts, &format!(r#"[{{"commitment":"{c}"{only}}}]"#));
         let one = votes(&format!(r#","votePubkey":"{}""#, Pubkey([1; 32])));
         let text = format!(r#"{{"current":[{{"votePubkey":"{}"}}],"delinquent":[]}}"#, Pubkey([1; 32]));
-        let mut scene = Scene::new(|_| ());
+        let mut scene = SteppedCache::new(|_| ());
         let newest = scene.at(c, 0);
         for (number, query, slot) in [(0, &one, newest), (1, &votes(""), newest - 5)] {
             scene.ask((), query.clone(), options(false, None));

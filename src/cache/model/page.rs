@@ -31,7 +31,7 @@ pub(super) struct Model {
 
 /// The arrival of an answer, with the conditions of its call.
 #[derive(Clone, Copy)]
-pub(super) struct Landing {
+pub(super) struct Arrival {
     pub(super) slot: Slot,
     pub(super) sent: Instant,
     pub(super) frontier: Slot,
@@ -120,13 +120,13 @@ impl Model {
     }
 
     /// Returns the held slot above `slot` that may still be served.
-    fn ahead(&self, q: Question, c: Commitment, at: &Landing) -> Option<Slot> {
+    fn ahead(&self, q: Question, c: Commitment, at: &Arrival) -> Option<Slot> {
         let held = self.may(q, c, at.frontier, at.now).filter(|(held, _, serves)| *held > at.slot && *serves);
         held.map(|held| held.0)
     }
 
     /// Assembles the list of both accounts, if both are held at the floor.
-    fn assembled(&mut self, c: Commitment, at: &Landing) -> Option<Slot> {
+    fn assembled(&mut self, c: Commitment, at: &Arrival) -> Option<Slot> {
         let single = |q| {
             let serves = self
                 .may(q, c, at.frontier, at.now)
@@ -144,8 +144,8 @@ impl Model {
     }
 
     /// Processes an arriving answer, and returns the slot that its callers are shown.
-    pub(super) fn lands(&mut self, q: Question, c: Commitment, at: Landing) -> Slot {
-        let Landing { slot, sent, frontier, floor, now } = at;
+    pub(super) fn lands(&mut self, q: Question, c: Commitment, at: Arrival) -> Slot {
+        let Arrival { slot, sent, frontier, floor, now } = at;
         if c != Commitment::Processed {
             let mut held = self.ahead(q, c, &at);
             if q == List && held.unwrap_or(slot) < floor {

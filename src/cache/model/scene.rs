@@ -28,7 +28,7 @@ pub(super) static CONFIG: LazyLock<Config> = LazyLock::new(|| {
 const BELIEVED: u64 = 64;
 
 /// An upstream call.
-pub(super) struct Call {
+pub(super) struct SentCall {
     pub(super) ask: UpstreamRequest,
     pub(super) sent_at: Instant,
     /// The number of purges before the call.
@@ -36,14 +36,14 @@ pub(super) struct Call {
     /// The sender of the answer. `None` once the call has landed.
     way_back: Option<WayBack>,
     /// The node's answer. `None` if the node failed.
-    pub(super) said: Option<Said>,
+    pub(super) said: Option<NodeAnswer>,
     pub(super) landed_at: Option<Instant>,
     /// The number of the step in which the call landed.
     pub(super) landed_in: Option<usize>,
 }
 
 /// The answer of a node.
-pub(super) struct Said {
+pub(super) struct NodeAnswer {
     pub(super) body: NodeReply,
     pub(super) slot: Slot,
     /// True if the cache may keep the answer, as far as its slot and purges go.
@@ -51,9 +51,9 @@ pub(super) struct Said {
 }
 
 /// A caller who waits for an answer.
-pub(super) struct Caller<W> {
+pub(super) struct TestCaller<W> {
     /// The test's own description of the call.
-    pub(super) wish: W,
+    pub(super) call: W,
     /// The caller's minContextSlot.
     pub(super) min: Option<Slot>,
     /// The minContextSlot or the floor of the caller's plan, whichever is higher.
@@ -65,19 +65,19 @@ pub(super) struct Caller<W> {
     task: JoinHandle<Result<CacheAnswer, Error>>,
 }
 
-pub(super) struct Scene<W> {
+pub(super) struct SteppedCache<W> {
     pub(super) frontier: Arc<Frontier>,
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<SentCall>,
     pub(super) era: u32,
     pub(super) step: usize,
     cache: Arc<Cache>,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
     going_up: UnboundedReceiver<(UpstreamRequest, WayBack)>,
-    waiting: Vec<Caller<W>>,
+    waiting: Vec<TestCaller<W>>,
 }
 
-impl<W> Scene<W> {
+impl<W> SteppedCache<W> {
     pub(super) fn new(settings: impl FnOnce(&mut Config)) -> Self {
         let mut config = CONFIG.clone();
         settings(&mut config);
@@ -104,15 +104,15 @@ impl<W> Scene<W> {
         self.frontier.probed(0, commitment, slot, Instant::now());
     }
 
-    pub(super) fn ask(&mut self, wish: W, query: Query, options: CallOptions) {
+    pub(super) fn ask(&mut self, test_call: W, query: Query, options: CallOptions) {
         let min = query.min_context_slot();
         let wanted = min.max(options.floor);
         let cache = Arc::clone(&self.cache);
         let task = self
             .tasks
-            .spawn(async move { cache.answer(&query, options, Charge::nobody(), &NoConditions).await });
+            .spawn(async move { cache.answer(&query, options, Charge::free(), &NoConditions).await });
         let (asked_at, era, asked_in) = (Instant::now(), self.era, self.step);
-        self.waiting.push(Caller { wish, min, wanted, asked_at, era, asked_in, task });
+        self.waiting.push(TestCaller { call: test_call, min, wanted, asked_at, era, asked_in, task });
     }
 
     /// Takes every render permit, so that each long answer waits until they are dropped.
@@ -156,7 +156,7 @@ impl<W> Scene<W> {
             let commitment = call.ask.query.commitment().filter(|_| call.ask.query.has_context());
             let believed = commitment.is_none_or(|c| slot <= self.frontier.slot(c) + BELIEVED);
             let keepable = believed && call.era == self.era;
-            call.said = Some(Said { body: body.clone(), slot, keepable });
+            call.said = Some(NodeAnswer { body: body.clone(), slot, keepable });
             Reply { node: 0, body, sent_at: call.sent_at, slot, confirmed }
         });
         // A call past the cache belongs to its caller, who may have given up.
@@ -166,7 +166,7 @@ impl<W> Scene<W> {
     }
 
     /// Runs all tasks until they wait for time or a node, and returns the callers who got an answer.
-    pub(super) async fn settles(&mut self) -> Vec<(Caller<W>, Result<CacheAnswer, Error>)> {
+    pub(super) async fn settles(&mut self) -> Vec<(TestCaller<W>, Result<CacheAnswer, Error>)> {
         // More rounds than any chain of tasks that wake each other: caller, flight, caller, a second flight,
         // a third.
         for _ in 0..24 {
@@ -174,7 +174,7 @@ impl<W> Scene<W> {
         }
         while let Ok((ask, way_back)) = self.going_up.try_recv() {
             let (sent_at, era) = (Instant::now(), self.era);
-            self.calls.push(Call {
+            self.calls.push(SentCall {
                 ask,
                 sent_at,
                 era,

@@ -1,6 +1,6 @@
 //! Answers that take long to write wait for a permit, while time and slots pass.
 
-use super::scene::{Scene, on_a_stepped_clock, options};
+use super::scene::{SteppedCache, on_a_stepped_clock, options};
 use super::*;
 use crate::cache::{CacheAnswer, CacheStatus};
 use crate::error::Error;
@@ -35,7 +35,7 @@ fn list_at(slot: Slot) -> NodeReply {
 type Told = Result<CacheAnswer, Error>;
 
 /// Returns the one answer that a caller got by now.
-async fn answer(scene: &mut Scene<()>) -> Option<Told> {
+async fn answer(scene: &mut SteppedCache<()>) -> Option<Told> {
     let mut answered = scene.settles().await;
     // Work beside the async workers takes real time, while the test's clock stands still.
     for _ in 0..1000 {
@@ -50,25 +50,25 @@ async fn answer(scene: &mut Scene<()>) -> Option<Told> {
 }
 
 /// Returns a scene in which the long list is held at the newest slot.
-async fn with_a_long_list(commitment: Commitment) -> Scene<()> {
-    let mut scene = Scene::new(|_| ());
+async fn with_a_long_list(commitment: Commitment) -> SteppedCache<()> {
+    let mut scene = SteppedCache::new(|_| ());
     scene.ask((), list("base64", commitment), options(false, None));
     lands(&mut scene, commitment, 0).await;
     scene
 }
 
 /// Lands the call of this number at the newest slot.
-async fn lands(scene: &mut Scene<()>, commitment: Commitment, number: usize) -> Slot {
+async fn lands(scene: &mut SteppedCache<()>, commitment: Commitment, number: usize) -> Slot {
     assert!(scene.settles().await.is_empty());
     let slot = scene.at(commitment, 0);
     scene.lands(number, Some((list_at(slot), slot)), true);
     let told = answer(scene).await.unwrap().unwrap();
-    assert_eq!(told.stamp.slot, slot);
+    assert_eq!(told.meta.slot, slot);
     slot
 }
 
 #[test]
-fn a_hit_is_judged_again_after_its_wait() {
+fn hit_is_checked_again_after_its_wait() {
     for (name, wait, slots) in [("time", 401, 0), ("slots", 1, 2)] {
         on_a_stepped_clock(async {
             let mut scene = with_a_long_list(Commitment::Processed).await;
@@ -88,7 +88,7 @@ fn a_hit_is_judged_again_after_its_wait() {
 }
 
 /// Returns the caller's answer, unless more than `calls` calls are sent first.
-async fn answer_or_call(scene: &mut Scene<()>, calls: usize) -> Option<Told> {
+async fn answer_or_call(scene: &mut SteppedCache<()>, calls: usize) -> Option<Told> {
     for _ in 0..1000 {
         let answered = scene.settles().await.pop();
         if answered.is_some() || scene.calls.len() > calls {
@@ -100,7 +100,7 @@ async fn answer_or_call(scene: &mut Scene<()>, calls: usize) -> Option<Told> {
 }
 
 #[test]
-fn the_deadline_ends_the_wait_for_a_turn() {
+fn deadline_ends_the_wait_for_a_permit() {
     for commitment in [Commitment::Processed, Commitment::Finalized] {
         on_a_stepped_clock(async {
             let mut scene = with_a_long_list(commitment).await;
@@ -116,7 +116,7 @@ fn the_deadline_ends_the_wait_for_a_turn() {
 }
 
 #[test]
-fn a_hit_that_waited_is_not_behind_what_was_shown_meanwhile() {
+fn waiting_hit_is_not_behind_a_newer_answer() {
     on_a_stepped_clock(async {
         let mut scene = with_a_long_list(Commitment::Confirmed).await;
         let turns = scene.takes_all_turns().await;
@@ -126,14 +126,14 @@ fn a_hit_that_waited_is_not_behind_what_was_shown_meanwhile() {
         scene.ask((), list("base64", Commitment::Confirmed), options(true, None));
         let newer = lands(&mut scene, Commitment::Confirmed, 1).await;
         drop(turns);
-        assert_eq!(answer(&mut scene).await.unwrap().unwrap().stamp.slot, newer);
+        assert_eq!(answer(&mut scene).await.unwrap().unwrap().meta.slot, newer);
         assert_eq!(scene.calls.len(), 2, "what is kept serves");
     });
 }
 
 /// Returns a scene in which all vote accounts are held as one long text, and the call for one of them.
-async fn with_vote_accounts() -> (Scene<()>, Query) {
-    let mut scene = Scene::new(|_| ());
+async fn with_vote_accounts() -> (SteppedCache<()>, Query) {
+    let mut scene = SteppedCache::new(|_| ());
     let more = "x".repeat(usize::from(ACCOUNTS) * SPACE);
     let vote = format!(r#"{{"votePubkey":"{}","more":"{more}"}}"#, Pubkey([1; 32]));
     let all = NodeReply::Result(format!(r#"{{"current":[{vote}],"delinquent":[]}}"#).into());
@@ -146,7 +146,7 @@ async fn with_vote_accounts() -> (Scene<()>, Query) {
 }
 
 #[test]
-fn a_part_of_what_is_kept_is_judged_again_after_its_wait() {
+fn derivation_is_checked_again_after_its_wait() {
     on_a_stepped_clock(async {
         let (mut scene, only) = with_vote_accounts().await;
         advance(Duration::from_millis(970)).await;
@@ -162,7 +162,7 @@ fn a_part_of_what_is_kept_is_judged_again_after_its_wait() {
 }
 
 #[test]
-fn a_flight_without_a_turn_soon_asks_a_node() {
+fn flight_without_a_permit_asks_a_node() {
     on_a_stepped_clock(async {
         let (mut scene, only) = with_vote_accounts().await;
         let turns = scene.takes_all_turns().await;
@@ -178,10 +178,10 @@ fn a_flight_without_a_turn_soon_asks_a_node() {
 
 /// Checks that an answer that came too late is fetched a second time, and never a third time.
 #[test]
-fn an_answer_that_comes_too_late_is_asked_for_once_more() {
+fn late_answer_is_fetched_once_more() {
     for (commitment, over) in [(Commitment::Processed, 401), (Commitment::Finalized, 8_000)] {
         on_a_stepped_clock(async {
-            let mut scene = Scene::new(|_| ());
+            let mut scene = SteppedCache::new(|_| ());
             // Parsed accounts are fetched whole, and sliced by the cache.
             let parts = r#"jsonParsed","dataSlice":{"offset":1,"length":60000},"unknown":""#;
             scene.ask((), list(parts, commitment), options(false, None));

@@ -22,7 +22,7 @@ use super::super::class::Class;
 use super::super::key::Key;
 use super::super::lookup::Lookup;
 use super::super::purge::Filter;
-use super::value::Seal;
+use super::value::ValueMac;
 use crate::methods::{Commitment, Method};
 use crate::redis_store::purges::{Change, Listed};
 use crate::redis_store::{Failed, Store, StoreTime, micros};
@@ -30,33 +30,33 @@ use list::Purge;
 
 /// The time for which a list counts as known after it was read. Without a known list its part of the store is
 /// not read.
-const KNOWN_FOR: Duration = Duration::from_secs(10);
+const LIST_VALID_FOR: Duration = Duration::from_secs(10);
 /// The number of own purges that may wait for the store. More become one purge of everything.
-const MOST_PENDING: usize = 512;
+const MAX_PENDING: usize = 512;
 /// The least time for which purges are kept: the longest life of answers that gateways with other settings
 /// may share.
 const KEPT_AT_LEAST: Duration = Duration::from_hours(7 * 24);
 
 /// The purges that this gateway knows.
 pub(super) struct Purges {
-    inner: Mutex<Inner>,
+    inner: Mutex<PurgeLists>,
     /// The number of parts of the store.
     parts: usize,
     /// Allows one synchronization at a time.
-    turn: tokio::sync::Mutex<()>,
+    sync_lock: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct PurgeLists {
     /// The lists by genesis hash: that of the pool's cluster, and earlier clusters whose lists lack a purge
     /// of this gateway.
-    lists: HashMap<String, List>,
+    lists: HashMap<String, ClusterPurges>,
     /// Own purges from before any cluster was known.
     early: Vec<(Instant, Filter)>,
 }
 
 /// The purges of one cluster.
-struct List {
+struct ClusterPurges {
     /// The known purges, ordered by time.
     known: Vec<Purge>,
     /// Own purges without a time, because the store's clock has not been read since.
@@ -70,7 +70,7 @@ struct List {
 }
 
 /// The known purges after a synchronization.
-struct Learnt {
+struct MergedPurges {
     /// Purges of other gateways that were not applied here yet.
     new: Vec<Purge>,
     /// All purges that are in force.
@@ -79,20 +79,20 @@ struct Learnt {
     from: StoreTime,
 }
 
-impl List {
+impl ClusterPurges {
     fn new(parts: usize) -> Self {
         let (known, pending, unshared) = (Vec::new(), Vec::new(), Vec::new());
         Self { known, pending, read: vec![None; parts], unshared, is_shared: true }
     }
 
     fn is_known(&self, part: usize) -> bool {
-        self.read[part].is_some_and(|read| read.elapsed() < KNOWN_FOR)
+        self.read[part].is_some_and(|read| read.elapsed() < LIST_VALID_FOR)
     }
 }
 
 /// Adds an own purge to those without a time.
 fn begin(pending: &mut Vec<(Instant, Filter)>, filter: Filter, now: Instant) {
-    if pending.len() < MOST_PENDING {
+    if pending.len() < MAX_PENDING {
         pending.push((now, filter));
     } else {
         *pending = vec![(now, Filter::default())];
@@ -101,7 +101,7 @@ fn begin(pending: &mut Vec<(Instant, Filter)>, filter: Filter, now: Instant) {
 
 impl Purges {
     pub(super) fn new(parts: usize) -> Self {
-        Self { inner: Mutex::default(), parts, turn: tokio::sync::Mutex::default() }
+        Self { inner: Mutex::default(), parts, sync_lock: tokio::sync::Mutex::default() }
     }
 
     /// Ignores answers of this cluster from now on that `filter` matches and that were asked for before
@@ -111,7 +111,7 @@ impl Purges {
         let pending = match genesis {
             Some(genesis) => {
                 let lists = inner.lists.entry(genesis.to_owned());
-                &mut lists.or_insert_with(|| List::new(self.parts)).pending
+                &mut lists.or_insert_with(|| ClusterPurges::new(self.parts)).pending
             }
             None => &mut inner.early,
         };
@@ -128,7 +128,7 @@ impl Purges {
 
     /// Returns true if the answer under `key` was purged after it was asked for. `asked_for` is that moment
     /// by the store's clock, and `sent_at` by this gateway's.
-    pub(super) fn take(&self, genesis: &str, key: &Key, asked_for: StoreTime, sent_at: Instant) -> bool {
+    pub(super) fn is_purged(&self, genesis: &str, key: &Key, asked_for: StoreTime, sent_at: Instant) -> bool {
         let inner = self.lock();
         // An unknown list belongs to a cluster that the pool has left.
         let Some(list) = inner.lists.get(genesis) else { return true };
@@ -151,13 +151,13 @@ impl Purges {
     pub(super) async fn share(
         &self,
         store: &Store,
-        seal: &Seal,
+        mac: &ValueMac,
         genesis: Option<&str>,
         lookup: &Arc<Lookup>,
     ) -> bool {
-        let (new, all_there) = self.look(store, seal, genesis, longest_shared(lookup)).await;
+        let (new, all_there) = self.sync(store, mac, genesis, longest_shared(lookup)).await;
         if !new.is_empty() {
-            obey(lookup, new).await;
+            apply_remote(lookup, new).await;
         }
         all_there
     }
@@ -165,23 +165,23 @@ impl Purges {
     /// Reads the lists of this cluster, and of earlier ones that lack a purge, and adds the missing purges.
     /// Returns the purges of other gateways in this cluster that were unknown here, and true if the store has
     /// all purges now.
-    async fn look(
+    async fn sync(
         &self,
         store: &Store,
-        seal: &Seal,
+        mac: &ValueMac,
         genesis: Option<&str>,
         life: Duration,
     ) -> (Vec<Purge>, bool) {
-        let _turn = self.turn.lock().await;
-        let followed = self.follow(genesis);
+        let _turn = self.sync_lock.lock().await;
+        let followed = self.clusters_to_sync(genesis);
         if !store.is_there() {
             return (Vec::new(), false);
         }
         let (mut new, mut all_have_all) = (Vec::new(), genesis.is_some() || self.lock().early.is_empty());
         for followed in followed {
-            let (learnt, is_shared) = self.look_at(&followed, store, seal, life).await;
+            let (new_here, is_shared) = self.sync_cluster(&followed, store, mac, life).await;
             if Some(&*followed) == genesis {
-                new = learnt;
+                new = new_here;
             }
             all_have_all &= is_shared;
         }
@@ -189,27 +189,33 @@ impl Purges {
     }
 
     /// Drops earlier clusters whose lists are complete. Returns the clusters that are left.
-    fn follow(&self, genesis: Option<&str>) -> Vec<String> {
+    fn clusters_to_sync(&self, genesis: Option<&str>) -> Vec<String> {
         let mut inner = self.lock();
-        let Inner { lists, early } = &mut *inner;
+        let PurgeLists { lists, early } = &mut *inner;
         lists.retain(|of, list| genesis == Some(of) || !list.is_shared || !list.pending.is_empty());
         if let Some(genesis) = genesis {
-            let list = lists.entry(genesis.to_owned()).or_insert_with(|| List::new(self.parts));
+            let list = lists.entry(genesis.to_owned()).or_insert_with(|| ClusterPurges::new(self.parts));
             early.drain(..).for_each(|(at, filter)| begin(&mut list.pending, filter, at));
         }
         lists.keys().cloned().collect()
     }
 
     /// Synchronizes the lists of one cluster, and returns the same values for it.
-    async fn look_at(&self, genesis: &str, store: &Store, seal: &Seal, life: Duration) -> (Vec<Purge>, bool) {
+    async fn sync_cluster(
+        &self,
+        genesis: &str,
+        store: &Store,
+        mac: &ValueMac,
+        life: Duration,
+    ) -> (Vec<Purge>, bool) {
         let lists = join_all((0..self.parts).map(|part| store.purges(genesis, part))).await;
         let lists: Vec<_> = lists
             .into_iter()
-            .map(|listed| listed.map(|listed| (list::read(&listed.text, genesis, seal), listed)))
+            .map(|listed| listed.map(|listed| (list::read(&listed.text, genesis, mac), listed)))
             .collect();
-        let Learnt { new, known, from } = self.learn(genesis, &lists, store.clocks_differ_by(), life);
+        let MergedPurges { new, known, from } = self.merge(genesis, &lists, store.clocks_differ_by(), life);
         let lines =
-            |purges: Vec<&Purge>| purges.iter().map(|purge| seal.line(genesis, &purge.text())).collect();
+            |purges: Vec<&Purge>| purges.iter().map(|purge| mac.sign_line(genesis, &purge.text())).collect();
         let changed = lists.iter().enumerate().map(async |(part, listed)| {
             let Ok((held, Listed { asked_at, .. })) = listed else { return false };
             let (missing, useless) = differences(held, &known, from);
@@ -217,11 +223,11 @@ impl Purges {
                 let change = Change { add: lines(missing), drop: lines(useless), from, life };
                 store.change_purges(genesis, part, &change).await.is_ok()
             };
-            self.of(genesis, |list| list.read[part] = Some(*asked_at));
+            self.with_list(genesis, |list| list.read[part] = Some(*asked_at));
             is_done
         });
         let is_shared = join_all(changed).await.into_iter().all(|is_done| is_done);
-        self.of(genesis, |list| {
+        self.with_list(genesis, |list| {
             list.is_shared = is_shared;
             if is_shared {
                 list.unshared.clear();
@@ -231,40 +237,40 @@ impl Purges {
     }
 
     /// Calls `act` with the list of this cluster, if there is one.
-    fn of<T>(&self, genesis: &str, act: impl FnOnce(&mut List) -> T) -> Option<T> {
+    fn with_list<T>(&self, genesis: &str, act: impl FnOnce(&mut ClusterPurges) -> T) -> Option<T> {
         self.lock().lists.get_mut(genesis).map(act)
     }
 
     /// Merges the lists that were read, and gives own purges their time.
-    fn learn(
+    fn merge(
         &self,
         genesis: &str,
         lists: &[Result<(Vec<Purge>, Listed), Failed>],
         clocks_differ_by: Duration,
         life: Duration,
-    ) -> Learnt {
+    ) -> MergedPurges {
         let read_at = lists.iter().flatten().map(|(_, listed)| listed.read_at).max();
         let asked_at = lists.iter().flatten().map(|(_, listed)| listed.asked_at).min();
         let listed = lists.iter().flatten().flat_map(|(purges, _)| purges.iter().copied());
         let mut inner = self.lock();
         let Some(list) = inner.lists.get_mut(genesis) else {
-            return Learnt { new: Vec::new(), known: Vec::new(), from: 0 };
+            return MergedPurges { new: Vec::new(), known: Vec::new(), from: 0 };
         };
         let Some((read_at, asked_at)) = read_at.zip(asked_at) else {
-            return Learnt { new: Vec::new(), known: list.known.clone(), from: 0 };
+            return MergedPurges { new: Vec::new(), known: list.known.clone(), from: 0 };
         };
         let from = read_at.saturating_sub(micros(life));
         let (mut new, mut known) = (Vec::new(), list.known.clone());
         let (summaries, plain): (Vec<Purge>, Vec<Purge>) =
             listed.filter(|purge| !known.contains(purge)).partition(|purge| purge.summary.is_some());
         known.extend(plain.iter().copied());
-        list::tidy(&mut known, from);
+        list::sort_and_prune(&mut known, from);
         new.extend(plain.into_iter().filter(|purge| known.contains(purge)));
         let unshared: Vec<_> = list.unshared.iter().copied().filter(|own| known.contains(own)).collect();
         let is_obeyed = |purge: &Purge| list::is_summary_of(purge, &known);
         let (obeyed, disobeyed): (Vec<_>, Vec<_>) = summaries.into_iter().partition(is_obeyed);
         known.extend(obeyed.into_iter().chain(disobeyed.iter().copied()));
-        list::tidy(&mut known, from);
+        list::sort_and_prune(&mut known, from);
         new.extend(disobeyed.iter().filter(|purge| known.contains(purge)));
         new.sort_unstable_by_key(Purge::order);
         new.dedup();
@@ -280,13 +286,13 @@ impl Purges {
         let own = pending.chain(unseen.into_iter().map(|purge| purge.filter));
         let own: Vec<_> = own.map(|filter| Purge { time, filter, summary: None }).collect();
         known.extend(own.iter().copied());
-        list::tidy(&mut known, from);
+        list::sort_and_prune(&mut known, from);
         list.unshared = unshared.into_iter().chain(own).collect();
         list.known.clone_from(&known);
-        Learnt { new, known, from }
+        MergedPurges { new, known, from }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, PurgeLists> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -305,7 +311,7 @@ fn differences<'a>(
 
 /// Applies the purges of other gateways all at once. Each single purge would walk over all entries, and would
 /// keep answers that are being fetched from being stored.
-async fn obey(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
+async fn apply_remote(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
     for Purge { filter, summary, .. } in &purges {
         tracing::debug!(
             purge.method = filter.method.map(Method::as_str),

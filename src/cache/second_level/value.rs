@@ -40,7 +40,7 @@ const CONFIRMED: u8 = 4;
 
 /// An answer with its slot and times.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Value {
+pub(super) struct SharedValue {
     pub(super) slot: Slot,
     /// The moment at which the answer was asked for, by the store's clock.
     pub(super) sent_at: StoreTime,
@@ -51,7 +51,7 @@ pub(super) struct Value {
     pub(super) body: NodeReply,
 }
 
-impl Value {
+impl SharedValue {
     pub(super) fn text(&self) -> &Bytes {
         match &self.body {
             NodeReply::Result(text) | NodeReply::Error { body: text, .. } => text,
@@ -61,12 +61,12 @@ impl Value {
 
 /// The name of an answer in the shared store.
 #[derive(Debug, Clone)]
-pub(super) struct Name {
+pub(super) struct SecondLevelKey {
     key: String,
     question: String,
 }
 
-impl Name {
+impl SecondLevelKey {
     /// Returns the key in the store.
     pub(super) fn key(&self) -> &str {
         &self.key
@@ -74,9 +74,9 @@ impl Name {
 }
 
 /// Signs and verifies names and values.
-pub(super) struct Seal(hmac::Key);
+pub(super) struct ValueMac(hmac::Key);
 
-impl Seal {
+impl ValueMac {
     pub(super) fn new(secret: Option<&Secret>) -> Self {
         let secret = secret.map_or("", Secret::expose);
         Self(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))
@@ -85,15 +85,15 @@ impl Seal {
     /// Returns the name of the answer under `key`, in the cluster of this genesis hash. `None` if it is never
     /// shared. All answers to one plan have the same text in braces, so that a Redis cluster keeps them
     /// together.
-    pub(super) fn name(&self, namespace: &str, genesis: &str, key: &Key) -> Option<Name> {
+    pub(super) fn name(&self, namespace: &str, genesis: &str, key: &Key) -> Option<SecondLevelKey> {
         let (question, together) = question(key)?;
         let (tag, hash) = (self.digest(&[together.as_bytes()]), self.digest(&[question.as_bytes()]));
         let key = format!("{namespace}:cache1:{genesis}:{{{}}}:{}", hex(&tag[..8]), hex(&hash[..16]));
-        Some(Name { key, question })
+        Some(SecondLevelKey { key, question })
     }
 
     /// Returns the bytes of a value.
-    pub(super) fn close(&self, name: &Name, value: &Value) -> Vec<u8> {
+    pub(super) fn encode(&self, name: &SecondLevelKey, value: &SharedValue) -> Vec<u8> {
         let (code, text, mut flags) = match &value.body {
             NodeReply::Result(text) => (0, text, 0),
             NodeReply::Error { code, body } => (*code, body, ERROR),
@@ -124,7 +124,12 @@ impl Seal {
 
     /// Decodes the bytes under this name. `None` if they were not encoded for it, or if the text is longer
     /// than `max_text` bytes.
-    pub(super) fn open(&self, name: &Name, bytes: &Bytes, max_text: usize) -> Option<Value> {
+    pub(super) fn decode(
+        &self,
+        name: &SecondLevelKey,
+        bytes: &Bytes,
+        max_text: usize,
+    ) -> Option<SharedValue> {
         let (rank, signed) = bytes.split_at_checked(RANK)?;
         let (mac, rest) = signed.split_at_checked(MAC)?;
         if self.digest(&[name.key.as_bytes(), rank, rest]) != mac {
@@ -158,18 +163,18 @@ impl Seal {
             NodeReply::Error { code: i32::from_be_bytes(*code), body: text }
         };
         let confirmed = flags & CONFIRMED != 0;
-        Some(Value { slot, sent_at, wall_us: u64::from_be_bytes(*wall_us), confirmed, body })
+        Some(SharedValue { slot, sent_at, wall_us: u64::from_be_bytes(*wall_us), confirmed, body })
     }
 
     /// Returns a line of text with its signature for the cluster of this genesis hash.
-    pub(super) fn line(&self, genesis: &str, text: &str) -> String {
+    pub(super) fn sign_line(&self, genesis: &str, text: &str) -> String {
         format!("{text} {}", hex(&self.digest(&[b"line", genesis.as_bytes(), text.as_bytes()])[..16]))
     }
 
     /// Returns the text of a line. `None` if its signature is wrong.
-    pub(super) fn read_line<'a>(&self, genesis: &str, line: &'a str) -> Option<&'a str> {
+    pub(super) fn verify_line<'a>(&self, genesis: &str, line: &'a str) -> Option<&'a str> {
         let (text, _) = line.rsplit_once(' ')?;
-        (self.line(genesis, text) == line).then_some(text)
+        (self.sign_line(genesis, text) == line).then_some(text)
     }
 
     /// Returns one digest over all parts. The length of each part is included.

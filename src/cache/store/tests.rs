@@ -11,22 +11,22 @@ fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
     let kept = EntryBody::Verbatim(Payload::Result(TextParts::One(Bytes::from(vec![b'1'; bytes]))));
     Arc::new(Entry {
         kept,
-        stamp: EntryMeta { slot, sent_at: Instant::now(), class: Class::Samples, derived: false },
+        meta: EntryMeta { slot, sent_at: Instant::now(), class: Class::Samples, derived: false },
         coded: CompressedForms::default(),
     })
 }
 
-fn store(capacity: u64, max_entry: u64) -> Store {
-    Store::new(capacity, max_entry, Metrics::new())
+fn store(capacity: u64, max_entry: u64) -> EntryStore {
+    EntryStore::new(capacity, max_entry, Metrics::new())
 }
 
 #[tokio::test]
-async fn an_entry_is_replaced_by_the_same_or_a_higher_slot_only() {
+async fn keeps_the_higher_slot() {
     let store = store(1 << 20, 1 << 20);
-    let held = || store.get(&Key::Samples).map(|e| (e.stamp.slot, e.kept.weight()));
+    let held = || store.get(&Key::Samples).map(|e| (e.meta.slot, e.kept.weight()));
     assert!(matches!(store.keep(Key::Samples, &entry(10, 1), |_| true), Insert::Stored));
     assert!(
-        matches!(store.keep(Key::Samples, &entry(9, 2), |_| true), Insert::KeptNewer(held) if held.stamp.slot == 10)
+        matches!(store.keep(Key::Samples, &entry(9, 2), |_| true), Insert::KeptNewer(held) if held.meta.slot == 10)
     );
     assert_eq!(held(), Some((10, 1)));
     assert!(matches!(store.keep(Key::Samples, &entry(10, 3), |_| true), Insert::Stored));
@@ -38,9 +38,9 @@ async fn an_entry_is_replaced_by_the_same_or_a_higher_slot_only() {
 }
 
 #[tokio::test]
-async fn a_purge_takes_what_it_names_and_counts_it() {
+async fn purge_removes_and_counts_matching_entries() {
     let metrics = Metrics::new();
-    let store = Store::new(1 << 30, 1 << 20, Arc::clone(&metrics));
+    let store = EntryStore::new(1 << 30, 1 << 20, Arc::clone(&metrics));
     for slot in 0..1000 {
         store.keep(Key::NoBlock(slot), &entry(slot, 10), |_| true);
     }
@@ -52,7 +52,7 @@ async fn a_purge_takes_what_it_names_and_counts_it() {
 }
 
 #[tokio::test]
-async fn the_store_is_bounded_in_bytes() {
+async fn bounded_in_bytes() {
     let store = store(100_000, 20_000);
     assert!(matches!(store.keep(Key::Samples, &entry(1, 20_000), |_| true), Insert::TooLarge));
     for slot in 0..1000 {
@@ -63,7 +63,7 @@ async fn the_store_is_bounded_in_bytes() {
 }
 
 #[tokio::test]
-async fn a_hot_small_set_outlives_a_scan_of_large_blocks_that_nobody_asks_for_again() {
+async fn hot_entries_survive_a_scan_of_large_blocks() {
     // The store holds 16 MiB: 1,000 hot accounts of 300 bytes, then a scan over 400 blocks of 2 MiB.
     let store = store(16 << 20, 4 << 20);
     let hot: Vec<Key> = (0..1000).map(Key::NoBlock).collect();
@@ -90,7 +90,7 @@ async fn a_hot_small_set_outlives_a_scan_of_large_blocks_that_nobody_asks_for_ag
 }
 
 #[tokio::test]
-async fn a_kept_answer_is_handed_out_without_a_copy() {
+async fn get_returns_the_entry_without_a_copy() {
     let store = store(16 << 20, 8 << 20);
     let block = entry(1, 5 << 20);
     store.keep(Key::NoBlock(1), &block, |_| true);
@@ -98,10 +98,10 @@ async fn a_kept_answer_is_handed_out_without_a_copy() {
 }
 
 #[tokio::test]
-async fn emptying_forgets_everything_and_counts_it() {
+async fn clear_removes_and_counts_all_entries() {
     for entries in [10, 2 * FREED_AT_ONCE] {
         let metrics = Metrics::new();
-        let store = Store::new(1 << 30, 1 << 20, Arc::clone(&metrics));
+        let store = EntryStore::new(1 << 30, 1 << 20, Arc::clone(&metrics));
         for slot in 0..entries {
             store.keep(Key::NoBlock(slot), &entry(slot, 10), |_| true);
         }
@@ -135,7 +135,7 @@ fn step() -> impl Strategy<Value = StoreStep> {
     ]
 }
 
-fn apply(store: &Store, step: &StoreStep) {
+fn apply(store: &EntryStore, step: &StoreStep) {
     match step {
         StoreStep::Keep(key, bytes) => drop(store.keep(Key::NoBlock(*key), &entry(*key, *bytes), |_| true)),
         StoreStep::Compress(key, bytes) => {
@@ -144,7 +144,7 @@ fn apply(store: &Store, step: &StoreStep) {
                 if let Some(coded) = Coded::new(Coding::Gzip, &text) {
                     let _ = held.coded.of(Coding::Gzip).set(Arc::new(coded));
                 }
-                store.weigh(Key::NoBlock(*key), &held);
+                store.update_weight(Key::NoBlock(*key), &held);
             }
         }
         StoreStep::Read(key) => drop(store.get(&Key::NoBlock(*key))),
@@ -156,7 +156,7 @@ fn apply(store: &Store, step: &StoreStep) {
 }
 
 /// Returns the bytes and the number of the entries that can be read.
-fn readable(store: &Store) -> (u64, u64) {
+fn readable(store: &EntryStore) -> (u64, u64) {
     let held = (0..40).map(Key::NoBlock).filter_map(|key| Some(u64::from(weight(&key, &*store.get(&key)?))));
     held.fold((0, 0), |(bytes, entries), weight| (bytes + weight, entries + 1))
 }
@@ -165,7 +165,7 @@ fn readable(store: &Store) -> (u64, u64) {
 ///
 /// moka's sum of bytes may be off by the difference of two weights if an entry leaves before moka has
 /// processed its last replacement.
-fn assert_usage_is_what_can_be_read(store: &Store) {
+fn assert_usage_is_what_can_be_read(store: &EntryStore) {
     for _ in 0..10 {
         store.usage();
     }
@@ -185,7 +185,7 @@ const CAPACITY: u64 = 40_000;
 
 proptest! {
     #[test]
-    fn usage_is_what_can_be_read(steps in prop::collection::vec(step(), 1..300)) {
+    fn usage_matches_the_readable_entries(steps in prop::collection::vec(step(), 1..300)) {
         let store = store(CAPACITY, 8_000);
         for step in &steps {
             apply(&store, step);
@@ -194,7 +194,7 @@ proptest! {
     }
 
     #[test]
-    fn usage_is_what_can_be_read_after_several_threads(
+    fn usage_matches_after_several_threads(
         steps in prop::collection::vec(prop::collection::vec(step(), 100..400), 4)
     ) {
         let store = store(CAPACITY, 8_000);
@@ -213,7 +213,7 @@ proptest! {
 }
 
 #[test]
-fn what_was_emptied_does_not_come_back_while_it_is_weighed() {
+fn weighing_does_not_restore_cleared_entries() {
     let store = store(16 << 20, 1 << 20);
     let keys: Vec<Key> = (0..64).map(Key::NoBlock).collect();
     for _ in 0..300 {
@@ -224,7 +224,7 @@ fn what_was_emptied_does_not_come_back_while_it_is_weighed() {
         std::thread::scope(|scope| {
             let weighing = scope.spawn(|| {
                 for key in keys.iter().cycle().take(640) {
-                    store.weigh(key.clone(), &held);
+                    store.update_weight(key.clone(), &held);
                 }
             });
             std::thread::yield_now();

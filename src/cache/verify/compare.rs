@@ -33,7 +33,7 @@ pub fn compare(
     again: &NodeReply,
     again_slot: Slot,
 ) -> VerifyResult {
-    match same(query, hit, again) {
+    match are_equal(query, hit, again) {
         Some(true) => VerifyResult::Equal,
         Some(false) if contradicts(class, hit, again, hit_slot == again_slot) => VerifyResult::Mismatch,
         _ => VerifyResult::Moved,
@@ -41,11 +41,15 @@ pub fn compare(
 }
 
 /// Returns true if both answers are equal. `None` if that cannot be decided.
-fn same(query: &Query, hit: &Payload, again: &NodeReply) -> Option<bool> {
+fn are_equal(query: &Query, hit: &Payload, again: &NodeReply) -> Option<bool> {
     match (hit, again) {
         (Payload::Result(hit), NodeReply::Result(again)) => {
             let hit = hit.whole();
-            if hit == *again { Some(true) } else { Some(bare(query, &hit)? == bare(query, again)?) }
+            if hit == *again {
+                Some(true)
+            } else {
+                Some(comparable(query, &hit)? == comparable(query, again)?)
+            }
         }
         (Payload::Error { code, body }, NodeReply::Error { code: again, body: other }) => match query {
             // For a block the code is enough. The message changes from version to version.
@@ -75,7 +79,7 @@ fn contradicts(class: Class, hit: &Payload, again: &NodeReply, same_slot: bool) 
 
 /// Returns a result without the parts that may differ: its context, the packing of its data, and the order of
 /// unordered lists. Slots are compared separately.
-fn bare(query: &Query, result: &Bytes) -> Option<Value> {
+fn comparable(query: &Query, result: &Bytes) -> Option<Value> {
     Some(match query {
         Query::Account(_) => unpacked(parsed(&Contextual::split(result)?.value)?),
         Query::Accounts(_) => match parsed(&Contextual::split(result)?.value)? {
@@ -86,13 +90,13 @@ fn bare(query: &Query, result: &Bytes) -> Option<Value> {
         Query::Votes(_) => {
             let mut votes = parsed(result)?;
             for list in ["current", "delinquent"] {
-                in_order(votes.get_mut(list)?, "votePubkey");
+                sort_by_member(votes.get_mut(list)?, "votePubkey");
             }
             votes
         }
         Query::ClusterNodes => {
             let mut nodes = parsed(result)?;
-            in_order(&mut nodes, "pubkey");
+            sort_by_member(&mut nodes, "pubkey");
             nodes
         }
         Query::Block(_) | Query::Samples(_) => parsed(result)?,
@@ -104,7 +108,7 @@ fn parsed(json: &Bytes) -> Option<Value> {
 }
 
 /// Sorts a list by a member of its objects.
-fn in_order(list: &mut Value, member: &str) {
+fn sort_by_member(list: &mut Value, member: &str) {
     if let Value::Array(list) = list {
         list.sort_by(|a, b| a[member].as_str().cmp(&b[member].as_str()));
     }
@@ -167,30 +171,37 @@ mod tests {
 
     /// An answer of one side.
     #[derive(Debug, Clone)]
-    enum Says {
+    enum TestAnswer {
         Result(Value),
         Error(i32, &'static str),
     }
-    use Says::Error;
+    use TestAnswer::Error;
 
     fn error(code: i32, message: &str) -> Bytes {
         json!({ "code": code, "message": message }).to_string().into()
     }
 
-    fn value(value: &Value) -> Says {
-        Says::Result(json!({ "context": { "slot": SLOT, "apiVersion": "4.0.0" }, "value": value }))
+    fn value(value: &Value) -> TestAnswer {
+        TestAnswer::Result(json!({ "context": { "slot": SLOT, "apiVersion": "4.0.0" }, "value": value }))
     }
 
     /// Asserts that `hit` and `again`, which a node gives at slot `at`, compare as expected.
     #[track_caller]
-    fn check(method: Method, class: Class, hit: &Says, again: &Says, at: Slot, expected: VerifyResult) {
+    fn check(
+        method: Method,
+        class: Class,
+        hit: &TestAnswer,
+        again: &TestAnswer,
+        at: Slot,
+        expected: VerifyResult,
+    ) {
         let payload = match hit {
-            Says::Result(value) => Payload::Result(Bytes::from(value.to_string()).into()),
+            TestAnswer::Result(value) => Payload::Result(Bytes::from(value.to_string()).into()),
             Error(code, message) => Payload::Error { code: *code, body: error(*code, message) },
         };
         let reply = match again {
             // A node of another version may write it like this.
-            Says::Result(value) => {
+            TestAnswer::Result(value) => {
                 NodeReply::Result(format!("{value:#}").replace("\"4.0.0\"", "\"4.1.0\"").into())
             }
             Error(code, message) => NodeReply::Error { code: *code, body: error(*code, message) },
@@ -200,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_a_slot_differs_at_that_slot_or_proves_nothing() {
+    fn answers_with_a_slot_contradict_at_that_slot() {
         let [one, two] =
             [1, 2].map(|lamports| value(&json!({ "lamports": lamports, "data": ["", "base64"] })));
         let nothing = value(&Value::Null);
@@ -251,10 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_no_slot_may_have_changed_in_between() {
+    fn answers_without_a_slot_never_contradict() {
         let vote = |key: &str, last: u64| json!({ "votePubkey": key, "lastVote": last });
         let votes = |current: &[Value], delinquent: &[Value]| {
-            Says::Result(json!({ "current": current, "delinquent": delinquent }))
+            TestAnswer::Result(json!({ "current": current, "delinquent": delinquent }))
         };
         let (a, b) = (vote("a", 1), vote("b", 1));
         let all = votes(&[a.clone(), b.clone()], &[]);
@@ -266,13 +277,14 @@ mod tests {
             check(Method::GetVoteAccounts, Class::Votes(Commitment::Confirmed), &all, &again, SLOT, expected);
         }
         let nodes = |keys: &[&str]| {
-            Says::Result(keys.iter().map(|key| json!({ "pubkey": key, "rpc": null })).collect())
+            TestAnswer::Result(keys.iter().map(|key| json!({ "pubkey": key, "rpc": null })).collect())
         };
         for (again, expected) in [(nodes(&["b", "a"]), Equal), (nodes(&["a"]), Moved)] {
             let hit = nodes(&["a", "b"]);
             check(Method::GetClusterNodes, Class::ClusterNodes, &hit, &again, SLOT, expected);
         }
-        let samples = |slots: &[u64]| Says::Result(slots.iter().map(|n| json!({ "slot": n })).collect());
+        let samples =
+            |slots: &[u64]| TestAnswer::Result(slots.iter().map(|n| json!({ "slot": n })).collect());
         for (again, expected) in [(samples(&[2, 1]), Equal), (samples(&[3, 2]), Moved)] {
             let (method, hit) = (Method::GetRecentPerformanceSamples, samples(&[2, 1]));
             check(method, Class::Samples, &hit, &again, SLOT, expected);
@@ -292,9 +304,9 @@ mod tests {
     }
 
     #[test]
-    fn a_final_block_stays_as_it_is_and_a_skipped_slot_stays_skipped() {
-        let [block, other] = [1, 2].map(|height| Says::Result(json!({ "blockHeight": height })));
-        let null = Says::Result(Value::Null);
+    fn final_blocks_and_skipped_slots_never_change() {
+        let [block, other] = [1, 2].map(|height| TestAnswer::Result(json!({ "blockHeight": height })));
+        let null = TestAnswer::Result(Value::Null);
         let (skipped, lacking) = (Error(-32007, "skipped, or missing"), Error(-32009, "skipped in storage"));
         let (version, reworded) = (Error(-32015, "version (0)"), Error(-32015, "version 0"));
         let (not_yet, cleaned) = (Error(-32004, "not available"), Error(-32001, "cleaned up"));
@@ -333,13 +345,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_cannot_say_proves_nothing() {
+    fn refusals_prove_nothing() {
         let hit = value(&json!({ "lamports": 1 }));
         for again in [
             Error(-32016, "Minimum context slot has not been reached"),
             Error(-32600, "Encoded binary (base 58) data should be less than 128 bytes"),
-            Says::Result(json!("no account's answer")),
-            Says::Result(Value::Null),
+            TestAnswer::Result(json!("no account's answer")),
+            TestAnswer::Result(Value::Null),
         ] {
             check(Method::GetAccountInfo, CONFIRMED, &hit, &again, SLOT, Moved);
         }

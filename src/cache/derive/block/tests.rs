@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde::de::IgnoredAny;
 
-use super::super::recorded::{Exchange, load, pairs};
+use super::super::recorded::{RecordedCall, load, pairs};
 use super::*;
 use crate::methods::Query;
 use crate::node::NodeReply;
@@ -12,19 +12,21 @@ use crate::node::NodeReply;
 /// The error with which a node refuses a version that the caller does not read.
 const UNSUPPORTED_VERSION: i32 = -32015;
 
-const FULL: Shape = Shape {
+const FULL: BlockShape = BlockShape {
     details: BlockDetails::Full,
     encoding: BlockEncoding::JsonParsed,
     rewards: true,
     max_version: Some(0),
 };
-const JSON: Shape = Shape { encoding: BlockEncoding::Json, ..FULL };
-const BASE64: Shape = Shape { encoding: BlockEncoding::Base64, ..FULL };
-const ACCOUNTS: Shape = Shape { details: BlockDetails::Accounts, encoding: BlockEncoding::Json, ..FULL };
-const SIGNATURES: Shape = Shape { details: BlockDetails::Signatures, max_version: None, ..ACCOUNTS };
-const NONE: Shape = Shape { details: BlockDetails::None, ..SIGNATURES };
+const JSON: BlockShape = BlockShape { encoding: BlockEncoding::Json, ..FULL };
+const BASE64: BlockShape = BlockShape { encoding: BlockEncoding::Base64, ..FULL };
+const ACCOUNTS: BlockShape =
+    BlockShape { details: BlockDetails::Accounts, encoding: BlockEncoding::Json, ..FULL };
+const SIGNATURES: BlockShape =
+    BlockShape { details: BlockDetails::Signatures, max_version: None, ..ACCOUNTS };
+const NONE: BlockShape = BlockShape { details: BlockDetails::None, ..SIGNATURES };
 
-fn recorded() -> Vec<Exchange> {
+fn recorded() -> Vec<RecordedCall> {
     // Groups are per slot, and the epochs were recorded on another cluster.
     let epochs = load("epochs").into_iter().map(|mut exchange| {
         exchange.group = exchange.group.map(|group| format!("{group} of the epochs"));
@@ -33,14 +35,14 @@ fn recorded() -> Vec<Exchange> {
     load("getBlock").into_iter().chain(load("getBlock-large")).chain(epochs).collect()
 }
 
-fn shape(exchange: &Exchange) -> Option<Shape> {
+fn shape(exchange: &RecordedCall) -> Option<BlockShape> {
     match &exchange.query {
-        Some(Query::Block(query)) => Some(Shape::from(query)),
+        Some(Query::Block(query)) => Some(BlockShape::from(query)),
         _ => None,
     }
 }
 
-fn form(shape: Shape) -> String {
+fn form(shape: BlockShape) -> String {
     match shape.details {
         BlockDetails::Full => shape.encoding.as_str().to_owned(),
         details => details.as_str().to_owned(),
@@ -48,7 +50,7 @@ fn form(shape: Shape) -> String {
 }
 
 #[test]
-fn every_recorded_shape_is_made_from_every_other_that_holds_it() {
+fn recorded_shapes_derive_from_each_other() {
     let recorded = recorded();
     let mut proved: BTreeMap<String, usize> = BTreeMap::new();
     let mut count = |what: String| *proved.entry(what).or_default() += 1;
@@ -145,9 +147,9 @@ fn as_newer(text: &Bytes) -> Bytes {
 }
 
 #[test]
-fn blocks_of_newer_nodes_are_reshaped_alike() {
+fn derives_blocks_of_newer_nodes() {
     let recorded = recorded();
-    let newer = |shape: Shape| Shape { max_version: shape.max_version.map(|_| 1), ..shape };
+    let newer = |shape: BlockShape| BlockShape { max_version: shape.max_version.map(|_| 1), ..shape };
     let (mut proved, mut configs, mut types) = (0, 0, 0);
     for (from, to) in pairs(&recorded) {
         let (Some(kept), Some(asked), Some(result)) = (shape(from), shape(to), from.result()) else {
@@ -168,7 +170,7 @@ fn blocks_of_newer_nodes_are_reshaped_alike() {
 }
 
 #[test]
-fn a_member_that_is_not_known_is_for_a_node_to_judge() {
+fn unknown_members_prevent_derivation() {
     let recorded = recorded();
     let with = |at: &str, text: &Bytes| {
         let text = str::from_utf8(text).unwrap();
@@ -180,7 +182,7 @@ fn a_member_that_is_not_known_is_for_a_node_to_judge() {
         };
         (newer != text).then(|| Bytes::from(newer))
     };
-    let no_rewards = |shape: Shape| Shape { rewards: false, ..shape };
+    let no_rewards = |shape: BlockShape| BlockShape { rewards: false, ..shape };
     for (kept, asked, at, expected) in [
         // Members of objects that are opened for the change.
         (NONE, no_rewards(NONE), "", false),
@@ -211,11 +213,11 @@ fn a_member_that_is_not_known_is_for_a_node_to_judge() {
 }
 
 #[test]
-fn what_a_shape_lacks_is_not_made_from_it() {
-    let binary = Shape { encoding: BlockEncoding::Binary, ..FULL };
-    let base58 = Shape { encoding: BlockEncoding::Base58, ..FULL };
-    let no_rewards = |shape| Shape { rewards: false, ..shape };
-    let no_version = |shape| Shape { max_version: None, ..shape };
+fn missing_parts_prevent_derivation() {
+    let binary = BlockShape { encoding: BlockEncoding::Binary, ..FULL };
+    let base58 = BlockShape { encoding: BlockEncoding::Base58, ..FULL };
+    let no_rewards = |shape| BlockShape { rewards: false, ..shape };
+    let no_version = |shape| BlockShape { max_version: None, ..shape };
     for (kept, asked, expected) in [
         (FULL, FULL, true),
         (FULL, no_rewards(no_version(ACCOUNTS)), true),
@@ -234,14 +236,14 @@ fn what_a_shape_lacks_is_not_made_from_it() {
         (no_rewards(FULL), FULL, false),
         (no_rewards(SIGNATURES), NONE, false),
         (no_version(FULL), ACCOUNTS, false),
-        (Shape { max_version: Some(1), ..FULL }, FULL, false),
+        (BlockShape { max_version: Some(1), ..FULL }, FULL, false),
     ] {
         assert_eq!(derivable(kept, asked), expected, "{asked:?} from {kept:?}");
     }
 }
 
 #[test]
-fn the_cheapest_source_comes_first() {
+fn cheapest_source_comes_first() {
     let forms = |asked| {
         let mut forms: Vec<_> = sources(asked).map(form).collect();
         forms.dedup();
@@ -250,10 +252,11 @@ fn the_cheapest_source_comes_first() {
     assert_eq!(forms(NONE), ["signatures", "accounts", "base64", "base58", "binary", "json", "jsonParsed"],);
     assert_eq!(forms(SIGNATURES), ["accounts", "base64", "json", "jsonParsed"]);
     assert_eq!(forms(ACCOUNTS), ["jsonParsed"], "without rewards it cannot be made");
-    let no_rewards = Shape { rewards: false, max_version: Some(7), ..ACCOUNTS };
-    let rewards = Shape { rewards: true, ..no_rewards };
-    let parsed = Shape { encoding: BlockEncoding::JsonParsed, details: BlockDetails::Full, ..no_rewards };
-    let both = Shape { rewards: true, ..parsed };
+    let no_rewards = BlockShape { rewards: false, max_version: Some(7), ..ACCOUNTS };
+    let rewards = BlockShape { rewards: true, ..no_rewards };
+    let parsed =
+        BlockShape { encoding: BlockEncoding::JsonParsed, details: BlockDetails::Full, ..no_rewards };
+    let both = BlockShape { rewards: true, ..parsed };
     assert_eq!(sources(no_rewards).collect::<Vec<_>>(), [rewards, parsed, both]);
     assert_eq!(sources(FULL).count(), 0);
 }
@@ -266,8 +269,8 @@ fn parsed(transaction: &str) -> String {
 const SHORT: &str = r#""err":null,"fee":1,"postBalances":[],"postTokenBalances":[],"preBalances":[],"preTokenBalances":[],"rewards":[],"status":{"Ok":null}"#;
 
 #[test]
-fn what_no_recording_holds_is_made_as_nodes_write_it_or_not_at_all() {
-    let legacy = Shape { max_version: None, rewards: false, ..ACCOUNTS };
+fn derives_rare_transactions_exactly_or_not_at_all() {
+    let legacy = BlockShape { max_version: None, rewards: false, ..ACCOUNTS };
     let transaction =
         r#""transaction":{"message":{"accountKeys":[1.0],"recentBlockhash":"R"},"signatures":["S","T"]}"#;
     let made = |transaction: &str, asked| {
@@ -306,7 +309,7 @@ fn what_no_recording_holds_is_made_as_nodes_write_it_or_not_at_all() {
 }
 
 #[test]
-fn a_signature_is_read_off_the_wire_form_of_legacy_and_version_0_only() {
+fn wire_signatures_are_read_up_to_version_0() {
     let made = |wire: &[u8], encoding: &str| {
         let wire = STANDARD.encode(wire);
         let block = parsed(&format!(r#"{{"meta":null,"transaction":["{wire}","{encoding}"]}}"#));
@@ -326,7 +329,7 @@ fn a_signature_is_read_off_the_wire_form_of_legacy_and_version_0_only() {
 }
 
 #[test]
-fn what_is_no_block_gives_nothing() {
+fn other_texts_than_blocks_derive_nothing() {
     for text in [
         "",
         "null",
@@ -345,7 +348,7 @@ fn what_is_no_block_gives_nothing() {
     ] {
         assert_eq!(reshape(&Bytes::from_static(text.as_bytes()), FULL, SIGNATURES), None, "{text}");
     }
-    let no_rewards = Shape { rewards: false, ..NONE };
+    let no_rewards = BlockShape { rewards: false, ..NONE };
     for (text, kept) in [
         (r#"{"blockhash":"B","signatures":[]}"#, SIGNATURES),
         (r#"{"blockhash":"B","rewards":[]}"#, SIGNATURES),
@@ -356,8 +359,9 @@ fn what_is_no_block_gives_nothing() {
 }
 
 /// Returns a recorded block with a version-0 transaction, with its shape.
-fn recorded_in(details: BlockDetails, encoding: BlockEncoding) -> (Shape, Bytes) {
-    let asked = |shape: Shape| (shape.details, shape.encoding, shape.rewards) == (details, encoding, true);
+fn recorded_in(details: BlockDetails, encoding: BlockEncoding) -> (BlockShape, Bytes) {
+    let asked =
+        |shape: BlockShape| (shape.details, shape.encoding, shape.rewards) == (details, encoding, true);
     let found = load("getBlock").into_iter().find_map(|exchange| {
         let shape = shape(&exchange).filter(|shape| asked(*shape))?;
         exchange.result().map(|result| (shape, result.clone()))
@@ -367,7 +371,7 @@ fn recorded_in(details: BlockDetails, encoding: BlockEncoding) -> (Shape, Bytes)
 
 proptest! {
     #[test]
-    fn a_signature_is_written_as_an_encoder_for_any_length_writes_it(
+    fn signature_encoder_matches_bs58(
         zeros in 0..=SIGNATURE_BYTES,
         mut signature in prop::collection::vec(any::<u8>(), SIGNATURE_BYTES),
     ) {
@@ -380,14 +384,14 @@ proptest! {
     }
 
     #[test]
-    fn no_damage_to_a_block_is_more_than_no_answer_or_another_json(
+    fn damaged_blocks_derive_nothing_or_valid_json(
         damages in prop::collection::vec((any::<Index>(), any::<Index>(), prop_oneof![
             "[\\\\\"\\[\\]{},:0e.-]{0,2}", r#"null|"version"|"meta"|"signatures""#, "\\PC{0,3}",
         ]), 1..4),
         cut: Index,
     ) {
         thread_local! {
-            static BLOCKS: [(Shape, Bytes); 3] = [
+            static BLOCKS: [(BlockShape, Bytes); 3] = [
                 recorded_in(BlockDetails::Full, BlockEncoding::JsonParsed),
                 recorded_in(BlockDetails::Full, BlockEncoding::Base64),
                 recorded_in(BlockDetails::Accounts, BlockEncoding::Json),
@@ -404,7 +408,7 @@ proptest! {
             let cut = block.slice(..cut.index(block.len()));
             for (details, encoding) in FORMS {
                 for (rewards, max_version) in [(true, Some(0)), (false, None)] {
-                    let asked = Shape { details, encoding, rewards, max_version };
+                    let asked = BlockShape { details, encoding, rewards, max_version };
                     prop_assert_eq!(reshape(&cut, kept, asked), None);
                     if let Some(made) = reshape(&damaged, kept, asked) {
                         prop_assert!(serde_json::from_slice::<IgnoredAny>(&made).is_ok(), "{:?}", made);

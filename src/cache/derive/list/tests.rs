@@ -5,8 +5,8 @@ use tokio::time::Instant;
 use super::super::super::class::Class;
 use super::super::super::entry::CompressedForms;
 use super::super::super::forms;
-use super::super::account::Kind;
-use super::super::recorded::{Exchange, load};
+use super::super::account::AccountKind;
+use super::super::recorded::{RecordedCall, load};
 use super::*;
 use crate::methods::{AccountEncoding, Commitment};
 use crate::methods::{AccountForm as Form, BASE58_TOO_LONG, Query};
@@ -15,12 +15,12 @@ use crate::node::NodeReply;
 const FORM: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
 const LIST: &str = r#"{"context":{"apiVersion":"4.0.0","slot":9},"value":[{"data":["AQ==","base64"],"owner":"x","space":1},null]}"#;
 
-fn entry(single: Single, slot: u64) -> Arc<Entry> {
+fn entry(single: SingleAccount, slot: u64) -> Arc<Entry> {
     let kept = single.kept(None);
     let class = Class::Account(Commitment::Finalized);
     Arc::new(Entry {
         kept,
-        stamp: EntryMeta { slot, sent_at: Instant::now(), class, derived: false },
+        meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false },
         coded: CompressedForms::default(),
     })
 }
@@ -31,7 +31,7 @@ fn text(list: &Entry) -> String {
 }
 
 #[tokio::test]
-async fn a_list_gives_its_singles_and_they_give_it_back() {
+async fn splits_lists_and_joins_singles() {
     let (context, singles) = read_list(&Bytes::from_static(LIST.as_bytes()), FORM, 2).unwrap();
     assert_eq!(context, r#"{"apiVersion":"4.0.0","slot":9}"#);
     assert_eq!(
@@ -46,20 +46,20 @@ async fn a_list_gives_its_singles_and_they_give_it_back() {
     );
     let kept: Vec<_> = singles.into_iter().map(|single| entry(single, 9)).collect();
     let list = joined(&kept).unwrap();
-    assert_eq!((text(&list).as_str(), list.stamp.slot), (LIST, 9));
+    assert_eq!((text(&list).as_str(), list.meta.slot), (LIST, 9));
     let later = Bytes::from_static(br#"{"context":{"slot":10},"value":null}"#);
     let later = entry(read_single(&later, FORM).unwrap(), 10);
     let mixed = joined(&[later, Arc::clone(&kept[0])]).unwrap();
     let expected = r#"{"context":{"apiVersion":"4.0.0","slot":9},"value":[null,{"data":["AQ==","base64"],"owner":"x","space":1}]}"#;
     assert_eq!(
-        (text(&mixed).as_str(), mixed.stamp.slot, mixed.stamp.sent_at),
-        (expected, 9, kept[0].stamp.sent_at)
+        (text(&mixed).as_str(), mixed.meta.slot, mixed.meta.sent_at),
+        (expected, 9, kept[0].meta.sent_at)
     );
     assert!(joined(&[]).is_none(), "nothing to take a context from");
 }
 
 #[test]
-fn a_list_of_another_length_is_no_answer() {
+fn lists_of_wrong_length_are_refused() {
     let list = Bytes::from_static(LIST.as_bytes());
     assert!(read_list(&list, FORM, 1).is_none());
     assert!(read_list(&Bytes::from_static(b"null"), FORM, 0).is_none());
@@ -68,7 +68,7 @@ fn a_list_of_another_length_is_no_answer() {
 }
 
 /// Returns the form of a recorded call, its keys, and true if it is for a list.
-fn asked(exchange: &Exchange) -> Option<(Form, Vec<crate::methods::Pubkey>, bool)> {
+fn asked(exchange: &RecordedCall) -> Option<(Form, Vec<crate::methods::Pubkey>, bool)> {
     match exchange.query.as_ref()? {
         Query::Account(q) => Some((q.form, vec![q.pubkey], false)),
         Query::Accounts(q) => Some((q.form, q.pubkeys.to_vec(), true)),
@@ -94,13 +94,13 @@ fn unpacked(text: &str) -> String {
 }
 
 /// Returns `kept` in the form of `wanted`, as a body's `result`, or the reason why it cannot be made.
-fn made(kept: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) -> Result<String, Unmade> {
+fn made(kept: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) -> Result<String, DeriveError> {
     let (body, _) = if is_list {
         let (context, singles) = read_list(kept, form, keys).unwrap();
-        let values: Vec<Value> = singles.into_iter().map(|single| single.value).collect();
+        let values: Vec<AccountValue> = singles.into_iter().map(|single| single.value).collect();
         write_list(&context, &values, wanted)?
     } else {
-        let Single { result, value, .. } = read_single(kept, form).unwrap();
+        let SingleAccount { result, value, .. } = read_single(kept, form).unwrap();
         write_single(&result, &value, wanted)?
     };
     Ok(String::from_utf8(body.whole().to_vec()).unwrap())
@@ -109,7 +109,7 @@ fn made(kept: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) -> R
 /// Derives every recorded answer from each other recorded answer of the same accounts at the same slot, if
 /// the form allows it.
 #[test]
-fn recorded_answers_follow_from_each_other() {
+fn recorded_answers_derive_from_each_other() {
     let (mut proved, mut refused, mut packed) = (0, 0, 0);
     for file in ["getAccountInfo", "getAccountInfo-large", "getMultipleAccounts", "getTokenAccountBalance"] {
         let exchanges = load(file);
@@ -117,7 +117,7 @@ fn recorded_answers_follow_from_each_other() {
             let (Some((form, keys, is_list)), Some(kept)) = (asked(one), one.result()) else { continue };
             for other in exchanges.iter().filter(|other| other.group == one.group) {
                 let Some((wanted, other_keys, other_is_list)) = asked(other) else { continue };
-                let holds = form != wanted && forms::serving(wanted).any(|source| source == form);
+                let holds = form != wanted && forms::serving_forms(wanted).any(|source| source == form);
                 if !holds || (&keys, is_list) != (&other_keys, other_is_list) {
                     continue;
                 }
@@ -135,7 +135,7 @@ fn recorded_answers_follow_from_each_other() {
                         proved += 1;
                     }
                     NodeReply::Error { body, .. } => {
-                        assert_eq!(made, Err(Unmade::Base58TooLong), "{} from {}", other.name, one.name);
+                        assert_eq!(made, Err(DeriveError::Base58TooLong), "{} from {}", other.name, one.name);
                         assert!(std::str::from_utf8(body).unwrap().contains(BASE58_TOO_LONG));
                         refused += 1;
                     }
@@ -152,20 +152,20 @@ fn recorded_answers_follow_from_each_other() {
 /// Checks that element i of a list is the value of the single answer, and that a list made of singles is the
 /// node's.
 #[test]
-fn recorded_lists_follow_from_recorded_single_answers() {
+fn recorded_lists_match_recorded_singles() {
     let mut proved = 0;
     let exchanges: Vec<_> = load("getMultipleAccounts").into_iter().chain(load("getAccountInfo")).collect();
     for list in exchanges.iter().filter(|list| list.group.is_some()) {
         let (Some((form, keys, true)), Some(said)) = (asked(list), list.result()) else { continue };
         let single = |key: &crate::methods::Pubkey| {
-            let same = |one: &&Exchange| {
+            let same = |one: &&RecordedCall| {
                 one.group == list.group
                     && asked(one) == Some((form, vec![*key], false))
                     && one.result().is_some()
             };
             let one = exchanges.iter().find(same)?;
             let single = read_single(one.result()?, form)?;
-            (single.value.kind() == Kind::from(form) || single.value.text() == "null")
+            (single.value.kind() == AccountKind::from(form) || single.value.text() == "null")
                 .then(|| entry(single, 1))
         };
         let Some(singles) = keys.iter().map(single).collect::<Option<Vec<_>>>() else { continue };

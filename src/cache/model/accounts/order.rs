@@ -26,12 +26,12 @@ pub(super) struct Fall {
     era: u32,
 }
 
-impl Play {
+impl Simulation {
     /// Notes that no node is above `slot`, so that floors of these accounts up to `from` fall to it.
-    pub(super) fn falls_to(&mut self, wish: &Wish, from: Slot, slot: Slot) {
-        let (commitment, step, era) = (wish.commitment, self.scene.step, self.scene.era);
+    pub(super) fn falls_to(&mut self, test_call: &TestCall, from: Slot, slot: Slot) {
+        let (commitment, step, era) = (test_call.commitment, self.scene.step, self.scene.era);
         let fall = |n: &u8| Fall { n: *n, commitment, from, slot, step, era };
-        self.falls.extend(wish.accounts.iter().map(fall));
+        self.falls.extend(test_call.accounts.iter().map(fall));
     }
 
     /// Returns the slot at which an account was shown in an earlier step, while an answer of a lower slot may
@@ -54,27 +54,36 @@ impl Play {
 
     /// Returns true if an answer of any slot may stand in because no node answers in time. Floors then fall
     /// to its slot.
-    pub(super) fn may_fall(&mut self, caller: &Caller<Wish>, answer: &CacheAnswer, down: bool) -> bool {
+    pub(super) fn may_fall(
+        &mut self,
+        caller: &TestCaller<TestCall>,
+        answer: &CacheAnswer,
+        down: bool,
+    ) -> bool {
         let stands_in = down || caller.asked_at.elapsed() >= Duration::from_secs(30);
         if stands_in {
-            self.falls_to(&caller.wish, Slot::MAX, answer.stamp.slot);
+            self.falls_to(&caller.call, Slot::MAX, answer.meta.slot);
         }
         stands_in
     }
 
     /// Returns true if two calls for this question have landed since the caller asked. An answer that is
     /// behind after both is given.
-    fn was_asked_anew(&self, caller: &Caller<Wish>) -> bool {
+    fn was_asked_anew(&self, caller: &TestCaller<TestCall>) -> bool {
         let parsed = |form: AccountForm| form.encoding == AccountEncoding::JsonParsed;
         let landed = self.scene.calls.iter().filter(|call| {
-            let (asked, wish) = (wish_of(&call.ask.query), &caller.wish);
+            let (asked, test_call) = (call_of(&call.ask.query), &caller.call);
             let holds = |n: &u8| asked.accounts.contains(n);
-            let merged = self.settings.merge && !wish.list && wish.accounts.iter().all(holds);
+            let merged = self.settings.merge && !test_call.list && test_call.accounts.iter().all(holds);
             let rest = self.settings.assemble == Assemble::WithinBound
-                && asked.accounts.iter().all(|n| wish.accounts.contains(n));
-            let same = merged || (asked.list == wish.list && (rest || asked.accounts == wish.accounts));
+                && asked.accounts.iter().all(|n| test_call.accounts.contains(n));
+            let same =
+                merged || (asked.list == test_call.list && (rest || asked.accounts == test_call.accounts));
             let since = call.said.is_some() && call.landed_in >= Some(caller.asked_in);
-            since && same && asked.commitment == wish.commitment && parsed(asked.form) == parsed(wish.form)
+            since
+                && same
+                && asked.commitment == test_call.commitment
+                && parsed(asked.form) == parsed(test_call.form)
         });
         landed.count() > 1
     }
@@ -83,16 +92,16 @@ impl Play {
     /// held answer may stand in.
     pub(super) fn no_account_is_behind(
         &mut self,
-        caller: &Caller<Wish>,
+        caller: &TestCaller<TestCall>,
         answer: &CacheAnswer,
         shown: &[(u8, usize)],
         down: bool,
     ) -> Result<(), TestCaseError> {
-        let commitment = caller.wish.commitment;
+        let commitment = caller.call.commitment;
         let at = |n: u8, mark: usize| {
             // A list that mixes slots has a slot of its own for each account.
             let of_call = self.scene.calls[mark].said.as_ref().map(|said| said.slot);
-            of_call.filter(|_| n != NONE).unwrap_or(answer.stamp.slot)
+            of_call.filter(|_| n != NONE).unwrap_or(answer.meta.slot)
         };
         let behind: Vec<_> = shown
             .iter()
@@ -114,12 +123,12 @@ impl Play {
             let until =
                 call.landed_at.filter(|_| call.said.as_ref().is_some_and(|said| said.keepable))? + life;
             // A list that mixes slots has the lowest of them.
-            Some(AccountShown { n: *n, commitment, slot: answer.stamp.slot, step, era, until })
+            Some(AccountShown { n: *n, commitment, slot: answer.meta.slot, step, era, until })
         });
         let of_calls: Vec<_> = of_calls.collect();
         if !behind.is_empty() && holds && !mixes {
             let excused = self.may_fall(caller, answer, down) || self.was_asked_anew(caller);
-            prop_assert!(excused, "{:?} goes back: {:?} {:?}", caller.wish, behind, answer);
+            prop_assert!(excused, "{:?} goes back: {:?} {:?}", caller.call, behind, answer);
         }
         self.accounts_shown.extend(of_calls);
         Ok(())

@@ -13,7 +13,7 @@ pub(super) const NONE: u8 = 3;
 
 /// The description of a call.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Wish {
+pub(super) struct TestCall {
     pub(super) accounts: Vec<u8>,
     /// True for a list, false for a single account.
     pub(super) list: bool,
@@ -68,20 +68,20 @@ pub(super) fn value(n: u8, form: AccountForm, mark: usize) -> Option<String> {
 }
 
 /// Returns an answer whose accounts come from the calls of these numbers. `None` if a node refuses.
-pub(super) fn text(wish: &Wish, context: usize, slot: Slot, marks: &[usize]) -> Option<String> {
-    let values = wish.accounts.iter().zip(marks).map(|(n, mark)| value(*n, wish.form, *mark));
+pub(super) fn text(test_call: &TestCall, context: usize, slot: Slot, marks: &[usize]) -> Option<String> {
+    let values = test_call.accounts.iter().zip(marks).map(|(n, mark)| value(*n, test_call.form, *mark));
     let values = values.collect::<Option<Vec<_>>>()?.join(",");
-    let values = if wish.list { format!("[{values}]") } else { values };
+    let values = if test_call.list { format!("[{values}]") } else { values };
     Some(format!(r#"{{"context":{{"apiVersion":"4.0.{context}","slot":{slot}}},"value":{values}}}"#))
 }
 
 /// Returns the numbers in an answer: that of its context, and that of each account.
-pub(super) fn marks(wish: &Wish, text: &str) -> (usize, Vec<usize>) {
+pub(super) fn marks(test_call: &TestCall, text: &str) -> (usize, Vec<usize>) {
     let text: serde_json::Value = serde_json::from_str(text).unwrap();
     let context =
         text["context"]["apiVersion"].as_str().unwrap().rsplit_once('.').unwrap().1.parse().unwrap();
     let values =
-        if wish.list { text["value"].as_array().unwrap().clone() } else { vec![text["value"].clone()] };
+        if test_call.list { text["value"].as_array().unwrap().clone() } else { vec![text["value"].clone()] };
     let mark = |value: &serde_json::Value| {
         value["lamports"].as_u64().map_or(context, |mark| usize::try_from(mark).unwrap())
     };
@@ -89,27 +89,32 @@ pub(super) fn marks(wish: &Wish, text: &str) -> (usize, Vec<usize>) {
 }
 
 /// Returns the description of a query.
-pub(super) fn wish_of(query: &Query) -> Wish {
+pub(super) fn call_of(query: &Query) -> TestCall {
     let n = |pubkey: &Pubkey| pubkey.0[0] - 1;
     match query {
         Query::Account(q) => {
-            Wish { accounts: vec![n(&q.pubkey)], list: false, form: q.form, commitment: q.commitment }
+            TestCall { accounts: vec![n(&q.pubkey)], list: false, form: q.form, commitment: q.commitment }
         }
         Query::Accounts(q) => {
             let accounts = q.pubkeys.iter().map(n).collect();
-            Wish { accounts, list: true, form: q.form, commitment: q.commitment }
+            TestCall { accounts, list: true, form: q.form, commitment: q.commitment }
         }
         other => panic!("{other:?}"),
     }
 }
 
-pub(super) fn query(wish: &Wish, min_context_slot: Option<Slot>) -> Query {
-    let &Wish { form, commitment, .. } = wish;
-    if wish.list {
-        let pubkeys = wish.accounts.iter().map(|n| pubkey(*n)).collect();
+pub(super) fn query(test_call: &TestCall, min_context_slot: Option<Slot>) -> Query {
+    let &TestCall { form, commitment, .. } = test_call;
+    if test_call.list {
+        let pubkeys = test_call.accounts.iter().map(|n| pubkey(*n)).collect();
         Query::Accounts(AccountsQuery { pubkeys, form, commitment, min_context_slot })
     } else {
-        Query::Account(AccountQuery { pubkey: pubkey(wish.accounts[0]), form, commitment, min_context_slot })
+        Query::Account(AccountQuery {
+            pubkey: pubkey(test_call.accounts[0]),
+            form,
+            commitment,
+            min_context_slot,
+        })
     }
 }
 

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::super::value::Seal;
-use super::KNOWN_FOR;
+use super::super::value::ValueMac;
+use super::LIST_VALID_FOR;
 use crate::cache::purge::Filter;
 use crate::methods::{Method, Pubkey};
 use crate::redis_store::{StoreTime, micros};
 
 /// The length above which the oldest purges are summed up, until half as many are left.
-pub(super) const MOST: usize = 128;
+pub(super) const MAX_PURGES: usize = 128;
 /// The least age of purges to sum up. Each gateway that reads the store has read the list since they were
 /// older.
-const SETTLED: Duration = KNOWN_FOR;
+const SETTLED: Duration = LIST_VALID_FOR;
 /// The number of digits of a time.
 const DIGITS: usize = 20;
 
@@ -82,13 +82,13 @@ impl Purge {
 }
 
 /// Parses a list of lines. Lines with a wrong signature are left out.
-pub(super) fn read(text: &[u8], genesis: &str, seal: &Seal) -> Vec<Purge> {
+pub(super) fn read(text: &[u8], genesis: &str, mac: &ValueMac) -> Vec<Purge> {
     let text = std::str::from_utf8(text).unwrap_or_default();
-    text.lines().filter_map(|line| Purge::read(seal.read_line(genesis, line)?)).collect()
+    text.lines().filter_map(|line| Purge::read(mac.verify_line(genesis, line)?)).collect()
 }
 
 /// Sorts the purges, and drops those from before `from` and superfluous ones.
-pub(super) fn tidy(purges: &mut Vec<Purge>, from: StoreTime) {
+pub(super) fn sort_and_prune(purges: &mut Vec<Purge>, from: StoreTime) {
     purges.retain(|purge| purge.time >= from);
     purges.sort_unstable_by_key(Purge::order);
     let mut later = HashSet::new();
@@ -124,10 +124,10 @@ pub(super) fn is_summary_of(purge: &Purge, known: &[Purge]) -> bool {
 
 /// Sums up the oldest purges of a sorted list that is too long. The list was read at `read_at`.
 pub(super) fn sum_up(purges: &mut Vec<Purge>, read_at: StoreTime) {
-    if purges.len() <= MOST {
+    if purges.len() <= MAX_PURGES {
         return;
     }
-    let last = purges.len() - MOST / 2 - 1;
+    let last = purges.len() - MAX_PURGES / 2 - 1;
     let until = purges[last].time.min(read_at.saturating_sub(micros(SETTLED)));
     let summaries: Vec<_> =
         Method::ALL.into_iter().filter_map(|method| summary(purges, method, until)).collect();
@@ -156,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn a_purge_is_read_as_it_was_written_and_by_whom_it_was() {
-        let (seal, other) = (Seal::new(None), Seal::new(Some(&Secret::new("secret"))));
+    fn purge_lines_round_trip_and_are_signed() {
+        let (mac, other) = (ValueMac::new(None), ValueMac::new(Some(&Secret::new("secret"))));
         for (filter, summary) in [
             (Filter::default(), None),
             (slot(u64::MAX), None),
@@ -166,18 +166,18 @@ mod tests {
             (Filter::of(Method::GetBlock), Some(0)),
         ] {
             let purge = Purge { time: 1_700_000_000_000_000, filter, summary };
-            let line = seal.line("genesis", &purge.text());
-            assert_eq!(read(line.as_bytes(), "genesis", &seal), [purge]);
+            let line = mac.sign_line("genesis", &purge.text());
+            assert_eq!(read(line.as_bytes(), "genesis", &mac), [purge]);
             assert_eq!(read(line.as_bytes(), "genesis", &other), []);
-            assert_eq!(read(line.as_bytes(), "another", &seal), []);
+            assert_eq!(read(line.as_bytes(), "another", &mac), []);
         }
         for odd in ["", "\n", "1 - - -", "00000000000000000001 - - - 00", "\u{e9}"] {
-            assert_eq!(read(odd.as_bytes(), "genesis", &seal), [], "{odd}");
+            assert_eq!(read(odd.as_bytes(), "genesis", &mac), [], "{odd}");
         }
     }
 
     #[test]
-    fn what_later_purges_take_is_superfluous() {
+    fn later_purges_make_earlier_ones_superfluous() {
         let one = Filter { method: Some(Method::GetTokenAccountBalance), ..account(1) };
         let rows: [(Filter, &[Filter], bool); 8] = [
             (account(1), &[account(1)], true),
@@ -197,36 +197,36 @@ mod tests {
             let first = purge(1, first);
             let mut purges: Vec<_> = (2..).zip(later).map(|(time, filter)| purge(time, *filter)).collect();
             purges.push(first);
-            tidy(&mut purges, 0);
+            sort_and_prune(&mut purges, 0);
             assert_eq!(!purges.contains(&first), is_superfluous, "{first:?} {later:?}");
             assert_eq!(purges.len(), later.len() + usize::from(!is_superfluous), "{first:?} {later:?}");
-            tidy(&mut purges, 2);
+            sort_and_prune(&mut purges, 2);
             assert!(!purges.contains(&first), "it is over");
         }
     }
 
     #[test]
-    fn purges_that_are_too_many_become_one_for_each_method() {
+    fn too_many_purges_become_one_per_method() {
         let everything = purge(1, Filter::default());
         let mut purges = vec![everything];
-        purges.extend((2..=MOST as u64).map(|time| purge(time, slot(time))));
+        purges.extend((2..=MAX_PURGES as u64).map(|time| purge(time, slot(time))));
         let whole = purges.clone();
         sum_up(&mut purges, LATER);
         assert_eq!(purges, whole, "as many as there may be");
-        purges.push(purge(MOST as u64 + 1, account(1)));
+        purges.push(purge(MAX_PURGES as u64 + 1, account(1)));
         let whole = purges.clone();
         sum_up(&mut purges, micros(SETTLED));
         assert_eq!(purges, whole, "they are too young");
         sum_up(&mut purges, LATER);
-        assert_eq!(purges.len(), MOST / 2 + 2);
-        let last = (MOST / 2 + 1) as u64;
+        assert_eq!(purges.len(), MAX_PURGES / 2 + 2);
+        let last = (MAX_PURGES / 2 + 1) as u64;
         assert_eq!(purges[0], everything, "it stays what it is");
         assert_eq!((purges[1].time, purges[1].filter), (last, Filter::of(Method::GetBlock)));
         assert_eq!(purges[2], purge(last + 1, slot(last + 1)));
     }
 
     #[test]
-    fn summaries_of_summaries_stand_for_all_purges() {
+    fn summaries_of_summaries_cover_all_purges() {
         let all: Vec<_> = (1..=9).map(|time| purge(time, account(u8::try_from(time).unwrap()))).collect();
         let method = Method::GetAccountInfo;
         let early = summary(&all, method, 4).unwrap();

@@ -4,22 +4,22 @@ use super::*;
 use crate::methods::Pubkey;
 
 #[test]
-fn each_cluster_has_purges_of_its_own() {
+fn clusters_have_separate_purges() {
     let (purges, now) = (Purges::new(1), Instant::now());
     let key = Key::NoBlock(5);
-    let takes = |genesis| purges.take(genesis, &key, 0, now);
-    assert_eq!(purges.follow(Some("one")), ["one"]);
+    let takes = |genesis| purges.is_purged(genesis, &key, 0, now);
+    assert_eq!(purges.clusters_to_sync(Some("one")), ["one"]);
     assert!(!takes("one") && takes("other"), "nothing is known of the other");
     purges.begin_everywhere(now);
-    let mut followed = purges.follow(Some("other"));
+    let mut followed = purges.clusters_to_sync(Some("other"));
     followed.sort();
     assert_eq!(followed, ["one", "other"], "a purge is owed to the cluster that the pool has left");
     assert!(takes("one") && !takes("other"));
-    purges.of("one", |list| list.pending.clear());
-    assert_eq!(purges.follow(Some("other")), ["other"]);
+    purges.with_list("one", |list| list.pending.clear());
+    assert_eq!(purges.clusters_to_sync(Some("other")), ["other"]);
     purges.begin(None, Filter::default(), now);
     assert!(!takes("other"));
-    purges.follow(Some("other"));
+    purges.clusters_to_sync(Some("other"));
     assert!(takes("other"), "purged before a cluster was known");
 }
 
@@ -50,7 +50,7 @@ impl OneList {
 
     fn gateway() -> Purges {
         let purges = Purges::new(1);
-        purges.follow(Some("genesis"));
+        purges.clusters_to_sync(Some("genesis"));
         purges
     }
 
@@ -58,18 +58,18 @@ impl OneList {
     fn look(&mut self, purges: &Purges) -> Vec<Purge> {
         let (text, read_at, asked_at) = (Bytes::new(), micros(self.passed), self.now());
         let lists = [Ok((self.held.clone(), Listed { text, read_at, asked_at }))];
-        let Learnt { new, known, from } = purges.learn("genesis", &lists, Duration::ZERO, LIFE);
+        let MergedPurges { new, known, from } = purges.merge("genesis", &lists, Duration::ZERO, LIFE);
         let held = self.held.clone();
         let (missing, useless) = differences(&held, &known, from);
         self.held.retain(|purge| !useless.contains(&purge));
         self.held.extend(missing);
-        purges.of("genesis", |list| list.unshared.clear());
+        purges.with_list("genesis", |list| list.unshared.clear());
         new
     }
 }
 
 #[test]
-fn a_gateway_that_follows_obeys_each_of_many_purges_and_nothing_else() {
+fn gateway_applies_each_purge_once() {
     let mut store = OneList::new();
     let [busy, follower, away] = [(); 3].map(|()| OneList::gateway());
     let (mut obeyed, mut missed) = (Vec::new(), Vec::new());
@@ -98,13 +98,13 @@ fn a_gateway_that_follows_obeys_each_of_many_purges_and_nothing_else() {
     assert_eq!(methods(store.look(&new)), of_accounts);
     let (of_first, block) = (Key::Balance(all[0].account.unwrap(), Commitment::Finalized), Key::NoBlock(5));
     for gateway in [&busy, &follower, &away, &new] {
-        let takes = |key| gateway.take("genesis", key, micros(2 * LIFE), store.started);
+        let takes = |key| gateway.is_purged("genesis", key, micros(2 * LIFE), store.started);
         assert_eq!((takes(&of_first), takes(&block)), (true, false));
     }
 }
 
 #[test]
-fn a_purge_is_obeyed_once_also_when_it_is_over_or_covered() {
+fn ended_and_covered_purges_are_not_applied_again() {
     let (mut store, follower) = (OneList::new(), OneList::gateway());
     let purge = |time: Duration, filter| Purge { time: micros(time), filter, summary: None };
     let (over, covered) = (purge(LIFE / 2, Filter::default()), purge(LIFE + SECOND, account(1)));
@@ -117,11 +117,11 @@ fn a_purge_is_obeyed_once_also_when_it_is_over_or_covered() {
 }
 
 #[test]
-fn an_own_purge_that_others_have_summed_up_unseen_begins_anew() {
+fn own_purge_lost_in_a_summary_begins_again() {
     let (mut store, own, other) = (OneList::new(), OneList::gateway(), OneList::gateway());
     own.begin(Some("genesis"), account(0), store.now());
     // The store does not accept the purge for a while.
-    let before = own.learn(
+    let before = own.merge(
         "genesis",
         &[Ok((
             Vec::new(),
@@ -136,7 +136,7 @@ fn an_own_purge_that_others_have_summed_up_unseen_begins_anew() {
         other.begin(Some("genesis"), account(number), store.now());
     }
     store.look(&other);
-    store.passed += KNOWN_FOR + SECOND;
+    store.passed += LIST_VALID_FOR + SECOND;
     store.look(&other);
     assert!(store.held.iter().any(|purge| purge.summary.is_some()), "summed up");
     store.look(&own);
