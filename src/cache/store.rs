@@ -18,8 +18,8 @@ use super::key::Key;
 use crate::low_priority;
 use crate::telemetry::{EvictionCause, Metrics};
 
-/// The bytes that an entry takes beside its answer (`cargo bench --bench memory`): the key, the entry's own
-/// fields, moka's bookkeeping and the allocator's share.
+/// The bytes that an entry takes beside its answer (`cargo bench --package slotfront-lab --bench memory`): the key, the
+/// entry's own fields, moka's bookkeeping and the allocator's share.
 const OVERHEAD_BYTES: usize = 620;
 /// The time after which an entry that no caller asked for is evicted, even if there is memory for it.
 const IDLE: Duration = Duration::from_hours(24);

@@ -47,3 +47,4 @@ mod upstreams;
 mod upstreams_api;
 mod verify;
 mod waits;
+mod workspace;

@@ -24,13 +24,8 @@ use moka::sync::Cache;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use slotfront_lab::{block, sized};
 use tokio::net::TcpListener;
-
-mod block;
-#[expect(dead_code, reason = "blocks need less of it than loads")]
-mod dice;
-#[expect(dead_code, reason = "a node reads addresses; a load writes them")]
-mod sized;
 
 /// Bytes of account data that make an answer of 247 bytes.
 const LENGTH: usize = 3;

@@ -1,6 +1,6 @@
 //! Two cores against one: what a hit costs from its body to its reply when another core does the same, in calls a second.
 //!
-//! `cargo bench --bench cores`. What cores write in common makes them wait for each other: this shows how much. Nothing of
+//! `cargo bench --package slotfront-lab --bench cores`. What cores write in common makes them wait for each other: this shows how much. Nothing of
 //! it goes over a socket, so a server's own ratio is higher: the kernel's half of a hit shares nothing.
 
 #![expect(clippy::print_stdout, reason = "its output is what it is for")]
@@ -14,15 +14,16 @@ use bytes::Bytes;
 use slotfront::cache::entry::Payload;
 use slotfront::cache::{Cache, CallOptions, Charge, NoConditions};
 use slotfront::gateway::Gateway;
-use slotfront::jsonrpc::Id;
-use slotfront::jsonrpc::envelope::{self, Element, Request};
-use slotfront::jsonrpc::reply;
-use slotfront::methods::{Method, Profile, Query};
 use slotfront::pool::Caller;
 use slotfront::telemetry::{Metrics, Outcome, Trace};
+use slotfront_rpc::jsonrpc::Id;
+use slotfront_rpc::jsonrpc::envelope::{self, Element, Request};
+use slotfront_rpc::jsonrpc::reply;
+use slotfront_rpc::methods::{Method, Profile, Query};
 use slotfront_sim::Cluster;
 use tokio::time::Instant;
 
+#[path = "../../benches/scene.rs"]
 mod scene;
 
 use scene::Scene;

@@ -20,7 +20,7 @@ HOT, NEW_EVERY = 1_000, 100
 # A round with fewer hits measures misses.
 LEAST_RATIO = 0.97
 
-# The addresses are those of benches/compare/sized.rs. The hot ones follow those that filled the cache, and the new ones them.
+# The addresses are those of lab/src/sized.rs. The hot ones follow those that filled the cache, and the new ones them.
 CALLS = r"""
 local letters = { ["0"]="a", ["1"]="b", ["2"]="c", ["3"]="d", ["4"]="e", ["5"]="f", ["6"]="g", ["7"]="h", ["8"]="i", ["9"]="j" }
 local hot, hot_count, every, new, turn, head, tail, path = 0, 0, 0, 0, 0

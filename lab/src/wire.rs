@@ -9,11 +9,11 @@ use tokio::net::TcpStream;
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What went wrong, in words.
-pub(crate) type Fault = Box<dyn std::error::Error + Send + Sync>;
+pub type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 /// `http://host:port/path`, taken apart.
 #[derive(Clone)]
-pub(crate) struct Target {
+pub struct Target {
     host: String,
     path: String,
 }
@@ -29,15 +29,17 @@ impl std::str::FromStr for Target {
 }
 
 /// An answer.
-pub(crate) struct Answer {
-    pub(crate) status: u16,
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
     /// The `Cache-Status` header.
-    pub(crate) cache_status: String,
-    pub(crate) body: Vec<u8>,
+    pub cache_status: String,
+    /// The whole body.
+    pub body: Vec<u8>,
 }
 
 /// A connection that is kept alive.
-pub(crate) struct Connection {
+pub struct Connection {
     stream: TcpStream,
     target: Target,
     /// What has been read and not yet been used.
@@ -45,14 +47,15 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) async fn open(target: &Target) -> Result<Self, Fault> {
+    /// Connects to the target's host.
+    pub async fn open(target: &Target) -> Result<Self, Fault> {
         let stream = TcpStream::connect(&target.host).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, target: target.clone(), read: Vec::with_capacity(16 * 1024) })
     }
 
     /// Posts a body and reads the whole answer.
-    pub(crate) async fn post(&mut self, body: &str) -> Result<Answer, Fault> {
+    pub async fn post(&mut self, body: &str) -> Result<Answer, Fault> {
         tokio::time::timeout(PATIENCE, self.exchange(body)).await?
     }
 

@@ -1,6 +1,6 @@
 //! What the pool costs: choosing a node, a miss compared with asking the node directly, and a node that hangs.
 //!
-//! `cargo bench --bench pool`. Nodes, gateway and client share one process and the loopback, so only ratios and
+//! `cargo bench --package slotfront-lab --bench pool`. Nodes, gateway and client share one process and the loopback, so only ratios and
 //! differences count.
 
 use std::hint::black_box;
@@ -15,10 +15,10 @@ use slotfront::app::{App, Listeners};
 use slotfront::config::{Config, Secret, Upstream};
 use slotfront::gateway::Gateway;
 use slotfront::http::ends::GracePeriods;
-use slotfront::jsonrpc::Params;
-use slotfront::methods::{Method, Profile, Query};
 use slotfront::pool::{Caller, UpstreamRequest};
 use slotfront::telemetry::Trace;
+use slotfront_rpc::jsonrpc::Params;
+use slotfront_rpc::methods::{Method, Profile, Query};
 use slotfront_sim::{Cluster, Fault, Settings};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;

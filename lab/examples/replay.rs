@@ -14,16 +14,11 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::Value;
+use slotfront_lab::mix::{Mix, Request};
+use slotfront_lab::wire::{Answer, Connection, Fault, Target};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
-
-mod dice;
-mod mix;
-mod wire;
-
-use mix::{Mix, Request};
-use wire::{Answer, Connection, Fault, Target};
 
 /// Between two looks at the cluster's newest slots.
 const LOOK: Duration = Duration::from_millis(20);

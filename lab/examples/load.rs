@@ -10,17 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::Parser;
+use slotfront_lab::dice::Dice;
+use slotfront_lab::sized;
+use slotfront_lab::wire::{Connection, Fault, Target};
 use tokio::time::Instant;
-
-#[expect(dead_code, reason = "popularity is for a replay")]
-mod dice;
-#[expect(dead_code, reason = "a node reads addresses; a load writes them")]
-mod sized;
-#[expect(dead_code, reason = "where an answer came from is for a replay to say")]
-mod wire;
-
-use dice::Dice;
-use wire::{Connection, Fault, Target};
 
 /// The usual length of a list, which fills the entries of all its accounts.
 const LIST: u64 = 100;

@@ -10,7 +10,7 @@ const DIFFERENT: u64 = 1024;
 const BASE58: &[u8] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 
 /// The elements of `transactions`, of `length` bytes and up to one transaction more.
-pub(crate) fn transactions(length: usize) -> String {
+pub fn transactions(length: usize) -> String {
     static ALL: OnceLock<Vec<String>> = OnceLock::new();
     let all =
         ALL.get_or_init(|| (0..DIFFERENT).map(|number| transaction(&mut Dice::new(7, number))).collect());
@@ -30,7 +30,7 @@ fn transaction(dice: &mut Dice) -> String {
     let instructions = dice.range(1, 4);
     let keys: Vec<String> = (0..instructions + dice.range(1, 5)).map(|_| base58(dice, 44)).collect();
     let amounts = |dice: &mut Dice| {
-        let all = keys.iter().map(|_| (dice.next() >> dice.range(8, 63)).to_string());
+        let all = keys.iter().map(|_| (dice.bits() >> dice.range(8, 63)).to_string());
         all.collect::<Vec<_>>().join(",")
     };
     let (mut logs, mut calls) = (Vec::new(), Vec::new());

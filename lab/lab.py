@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 SERVER_CORE, LOAD_CORE = 0, 1
 
 
@@ -34,7 +34,7 @@ def programs(target, *examples):
     if target:
         return target.resolve()
     names = [word for name in examples for word in ("--example", name)]
-    build = ["cargo", "build", "--locked", "--profile", "dist", "--bin", "slotfront", *names]
+    build = ["cargo", "build", "--locked", "--workspace", "--profile", "dist", "--bin", "slotfront", *names]
     subprocess.run(build, cwd=ROOT, check=True)
     return ROOT / "target" / "dist"
 

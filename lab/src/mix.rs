@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slotfront::methods::{Commitment, Pubkey};
+use slotfront_rpc::methods::{Commitment, Pubkey};
 use slotfront_sim::{Cluster, SLOT_TIME, Settings};
 
 use crate::dice::Dice;
@@ -41,14 +41,15 @@ const LISTS: u64 = 200;
 const BACK: usize = 64;
 
 /// A request: one call, or a batch.
-pub(crate) struct Request {
+pub struct Request {
     /// When it is to be sent, from the beginning.
-    pub(crate) at: Duration,
+    pub at: Duration,
     /// Its method, or `batch`.
-    pub(crate) method: &'static str,
+    pub method: &'static str,
     /// Its commitment; `-` where it has none, or several.
-    pub(crate) commitment: &'static str,
-    pub(crate) body: String,
+    pub commitment: &'static str,
+    /// The text that is posted.
+    pub body: String,
 }
 
 /// Popularity: rank r is asked for in proportion to 1/r.
@@ -85,7 +86,7 @@ fn choose(dice: &mut Dice, choices: &[(&'static str, u64)]) -> &'static str {
 }
 
 /// The calls, in order.
-pub(crate) struct Mix {
+pub struct Mix {
     seed: u64,
     rate: f64,
     number: u64,
@@ -106,7 +107,7 @@ pub(crate) struct Mix {
 
 impl Mix {
     /// The calls of `seed`, on average `rate` in a second, about a cluster of the usual settings and that many nodes.
-    pub(crate) fn new(seed: u64, rate: f64, nodes: usize) -> Self {
+    pub fn new(seed: u64, rate: f64, nodes: usize) -> Self {
         let twin = Cluster::new(Settings { seed, nodes, slot_time: None, ..Settings::default() });
         let examples = twin.examples();
         let text = |keys: &[Pubkey]| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -146,7 +147,7 @@ impl Mix {
     }
 
     /// The mix in words.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let shares = |choices: &[(&str, u64)]| {
             choices.iter().map(|(name, share)| format!("{name} {share}")).collect::<Vec<_>>().join(", ")
         };
@@ -285,7 +286,7 @@ impl Iterator for Mix {
 fn absent(seed: u64, number: u64) -> String {
     let mut dice = Dice::new(!seed, number);
     let mut bytes = [0; 32];
-    bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&dice.next().to_le_bytes()));
+    bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&dice.bits().to_le_bytes()));
     Pubkey(bytes).to_string()
 }
 

@@ -1,6 +1,6 @@
 //! What an entry costs in memory beyond the bytes of its answer, at a million entries.
 //!
-//! `cargo bench --bench memory`. Prints resident bytes for each entry, the answer's own bytes, and what the store
+//! `cargo bench --package slotfront-lab --bench memory`. Prints resident bytes for each entry, the answer's own bytes, and what the store
 //! counts for it; the difference between the first and the last is what `cache.capacity` does not know of.
 
 #![expect(clippy::print_stdout, reason = "its output is what it is for")]
@@ -14,8 +14,8 @@ use slotfront::cache::derive::list::read_single;
 use slotfront::cache::entry::{CompressedForms, Entry, EntryMeta};
 use slotfront::cache::key::Key;
 use slotfront::cache::store::EntryStore;
-use slotfront::methods::{AccountEncoding, AccountForm, Commitment, Pubkey};
 use slotfront::telemetry::Metrics;
+use slotfront_rpc::methods::{AccountEncoding, AccountForm, Commitment, Pubkey};
 use tokio::time::Instant;
 
 const ENTRIES: u64 = 1_000_000;
