@@ -1,8 +1,8 @@
-//! The second listener: metrics, health, and the status page with the numbers behind it.
+//! The admin listener: metrics, health, the status page with the numbers behind it, and operator actions.
 //!
-//! The listener reads, and the bearer of a token may change what [`Controls`] gives. The routes are listed in `routes`. The
-//! state comes from a [`Source`] and the counts from [`Metrics`]. One task reads both once a second, however many pages are
-//! open.
+//! Reading needs no token; the actions of [`Controls`] do. All routes are listed in `routes`. The page shows the
+//! state from a [`StatusSource`] and counts from [`Metrics`]. One task reads both once a second, for any number of
+//! open pages.
 
 pub mod history;
 pub mod node_view;
@@ -29,7 +29,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use status::{Readiness, Source, Status};
+pub use status::{Readiness, Status, StatusSource};
 
 use crate::config::Secret;
 use crate::config::reload::Changes;
@@ -38,42 +38,42 @@ use crate::telemetry::Metrics;
 use crate::telemetry::totals::Totals;
 use history::{History, Point, Traffic};
 
-/// The time between two looks at the nodes while a page is open. A node that is cut off shows on the page at once, not up to
-/// a tick later.
-const GLANCE: Duration = Duration::from_millis(200);
-/// The number of looks of which one is a tick, once a second: it reads the counters, and every page is told.
-const GLANCES: u32 = 5;
-/// The number of pages that may listen for events at once. Further ones poll.
-const VIEWERS: usize = 64;
-/// The most bytes of a body, which is a name, a plan and a date, or a log filter.
+/// The interval at which node states are compared while a page is open. A node that fails shows at once, not a
+/// second later.
+const COMPARE_INTERVAL: Duration = Duration::from_millis(200);
+/// The number of comparisons from one tick to the next. A tick, once a second, also reads the counters.
+const COMPARES_PER_TICK: u32 = 5;
+/// The maximum number of event streams. Further pages poll.
+const MAX_STREAMS: usize = 64;
+/// The maximum length of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 16 * 1024;
 
-/// The state that the admin listener serves from.
-pub struct State {
+/// The state that the admin handlers share.
+pub struct AdminState {
     metrics: Arc<Metrics>,
-    source: Box<dyn Source>,
+    source: Box<dyn StatusSource>,
     history: Mutex<History>,
-    /// The newest tick as JSON text, written once for all pages.
+    /// The newest tick as JSON, written once for all pages.
     ticks: watch::Sender<Arc<str>>,
-    viewers: Arc<Semaphore>,
+    stream_permits: Arc<Semaphore>,
     controls: Controls,
     stop: CancellationToken,
 }
 
-/// The parts of the gateway that an operator may change.
+/// The parts of the process that an operator may change.
 pub struct Controls {
-    /// The bearer token that allows changes. Without one no change is allowed.
+    /// The bearer token that allows changes. `None` refuses them all.
     pub token: Option<Secret>,
-    /// The gateway, for its keys.
+    /// The gateway, which holds the keys.
     pub gateway: Arc<Gateway>,
-    /// The way to the task that reads the configuration again.
-    pub reloads: mpsc::Sender<Reload>,
+    /// The queue of the task that reloads the configuration.
+    pub reloads: mpsc::Sender<ReloadRequest>,
 }
 
-/// A request to read the configuration again. The answer is what changed, or everything that is wrong.
-pub type Reload = oneshot::Sender<Result<Changes, String>>;
+/// A request to reload the configuration. The reply tells the changes, or all problems.
+pub type ReloadRequest = oneshot::Sender<Result<Changes, String>>;
 
-/// The data of the page: all of it when the page opens, and without most `points` each second.
+/// The data of the page. A page gets the full history when it opens, and then the newest point each second.
 #[derive(Serialize)]
 struct Snapshot {
     /// The Unix time in milliseconds.
@@ -81,67 +81,67 @@ struct Snapshot {
     readiness: Readiness,
     status: Status,
     traffic: Traffic,
-    /// The last five minutes, oldest first. A tick has only the newest point, and a look between two ticks has none.
+    /// The points of the last five minutes, oldest first. A tick has one point; an update between ticks has none.
     points: Vec<Point>,
 }
 
-impl State {
-    /// Returns a state that serves `metrics` and `source` until `stop`, which also ends the event streams of the pages.
+impl AdminState {
+    /// Creates the state. After `stop` the event streams of the pages end.
     pub fn new(
         metrics: Arc<Metrics>,
-        source: impl Source,
+        source: impl StatusSource,
         controls: Controls,
         stop: CancellationToken,
     ) -> Arc<Self> {
         let (ticks, _) = watch::channel(Arc::from(""));
-        let (source, viewers) = (Box::new(source), Arc::new(Semaphore::new(VIEWERS)));
-        Arc::new(Self { metrics, source, history: Mutex::default(), ticks, viewers, controls, stop })
+        let (source, stream_permits) = (Box::new(source), Arc::new(Semaphore::new(MAX_STREAMS)));
+        Arc::new(Self { metrics, source, history: Mutex::default(), ticks, stream_permits, controls, stop })
     }
 
-    /// Starts to read the counters once a second until the stop, for the lines and rates of the page.
+    /// Starts the task that records the history and informs open pages, until the stop.
     pub fn watch(self: &Arc<Self>, tasks: &TaskTracker) {
         let state = Arc::clone(self);
         tasks.spawn(async move {
-            let mut ticker = tokio::time::interval(GLANCE);
+            let mut ticker = tokio::time::interval(COMPARE_INTERVAL);
             ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut shown = Vec::new();
-            for turn in (0..GLANCES).cycle() {
+            for turn in (0..COMPARES_PER_TICK).cycle() {
                 if state.stop.run_until_cancelled(ticker.tick()).await.is_none() {
                     break;
                 }
-                shown = if turn == 0 { state.tick(Instant::now()) } else { state.glance(shown) };
+                shown = if turn == 0 { state.tick(Instant::now()) } else { state.send_changes(shown) };
             }
         });
     }
 
-    /// Reads everything once, tells the open pages, and returns the signs of the nodes.
-    fn tick(&self, now: Instant) -> Vec<status::NodeSigns> {
+    /// Reads status and counters, sends them to open pages, and returns the health of the nodes.
+    fn tick(&self, now: Instant) -> Vec<status::NodeHealth> {
         let status = self.source.status();
         let at_ms = unix_ms();
         let totals = Totals::read(&self.metrics);
         let point = self.history().record(now, at_ms, totals, status.frontier);
-        let signs = status.signs();
+        let health = status.health();
         if self.ticks.receiver_count() > 0 {
             self.ticks.send_replace(self.snapshot(status, point.into_iter().collect()).into());
         }
-        signs
+        health
     }
 
-    /// Tells the open pages at once if the signs of a node are not those `shown`, and returns the signs.
-    fn glance(&self, shown: Vec<status::NodeSigns>) -> Vec<status::NodeSigns> {
+    /// Sends the status to open pages if the health of a node differs from `shown`. Returns the health.
+    fn send_changes(&self, shown: Vec<status::NodeHealth>) -> Vec<status::NodeHealth> {
         if self.ticks.receiver_count() == 0 {
             return shown;
         }
         let status = self.source.status();
-        let signs = status.signs();
-        if signs != shown {
+        let health = status.health();
+        if health != shown {
             self.ticks.send_replace(self.snapshot(status, Vec::new()).into());
         }
-        signs
+        health
     }
 
-    /// Returns everything that the page shows, as JSON text.
-    fn everything(&self) -> String {
+    /// Returns the full content of the page as JSON.
+    fn full_snapshot(&self) -> String {
         let points = self.history().points();
         self.snapshot(self.source.status(), points)
     }
@@ -158,8 +158,8 @@ impl State {
     }
 }
 
-/// Returns the routes of the admin listener.
-pub fn router(state: Arc<State>) -> Router {
+/// Builds the router of the admin listener.
+pub fn router(state: Arc<AdminState>) -> Router {
     let (mut open, mut guarded) = (Router::new(), Router::new());
     for route in routes::all() {
         match route.access {
@@ -167,50 +167,50 @@ pub fn router(state: Arc<State>) -> Router {
             routes::Access::Token => guarded = guarded.route(route.path, route.handler),
         }
     }
-    let token = axum::middleware::from_fn_with_state(Arc::clone(&state), control::token);
-    // axum panics for a layer over no route. There is one at least.
+    let token = axum::middleware::from_fn_with_state(Arc::clone(&state), control::require_token);
+    // A layer over no route would panic; there are such routes.
     open.merge(guarded.route_layer(token))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(axum::middleware::from_fn(host::guard))
         .with_state(state)
 }
 
-async fn metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
+async fn metrics(extract::State(state): extract::State<Arc<AdminState>>) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], state.metrics.render()).into_response()
 }
 
 async fn livez() -> Response {
-    json(StatusCode::OK, r#"{"state":"alive"}"#.to_owned())
+    json_response(StatusCode::OK, r#"{"state":"alive"}"#.to_owned())
 }
 
-/// Answers 200 when ready or degraded and 503 when not ready. The body says why.
-async fn readyz(extract::State(state): extract::State<Arc<State>>) -> Response {
+/// Answers 200 if ready or degraded, 503 otherwise. The body has the reasons.
+async fn readyz(extract::State(state): extract::State<Arc<AdminState>>) -> Response {
     let readiness = state.source.readiness();
     let status = match readiness {
         Readiness::Ready | Readiness::Degraded { .. } => StatusCode::OK,
         Readiness::Unready { .. } => StatusCode::SERVICE_UNAVAILABLE,
     };
-    json(status, serde_json::to_string(&readiness).expect("plain texts always have a JSON form"))
+    json_response(status, serde_json::to_string(&readiness).expect("plain texts always have a JSON form"))
 }
 
-async fn api_status(extract::State(state): extract::State<Arc<State>>) -> Response {
-    json(StatusCode::OK, state.everything())
+async fn api_status(extract::State(state): extract::State<Arc<AdminState>>) -> Response {
+    json_response(StatusCode::OK, state.full_snapshot())
 }
 
-async fn api_upstreams(extract::State(state): extract::State<Arc<State>>) -> Response {
+async fn api_upstreams(extract::State(state): extract::State<Arc<AdminState>>) -> Response {
     let body = serde_json::to_string(&state.source.upstreams());
-    json(StatusCode::OK, body.expect("plain numbers and texts always have a JSON form"))
+    json_response(StatusCode::OK, body.expect("plain numbers and texts always have a JSON form"))
 }
 
-/// The description of this listener in `OpenAPI` 3.1.
+/// The OpenAPI 3.1 description of this listener.
 const OPENAPI: &str = include_str!("admin/openapi.json");
 
 async fn openapi() -> Response {
-    json(StatusCode::OK, OPENAPI.to_owned())
+    json_response(StatusCode::OK, OPENAPI.to_owned())
 }
 
-fn json(status: StatusCode, body: String) -> Response {
+fn json_response(status: StatusCode, body: String) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/json; charset=utf-8"),
         (header::CACHE_CONTROL, "no-store"),

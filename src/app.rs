@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, Controls, Reload};
+use crate::admin::{self, Controls, ReloadRequest};
 use crate::cache::Cache;
 use crate::config::Config;
 use crate::config::reload::{Changes, Source};
@@ -102,7 +102,7 @@ pub struct App {
     /// One reload at a time.
     reloading: Mutex<()>,
     /// Admin calls for a reload, until somebody reads the configuration.
-    wishes: Mutex<Option<mpsc::Receiver<Reload>>>,
+    wishes: Mutex<Option<mpsc::Receiver<ReloadRequest>>>,
     tasks: TaskTracker,
     connections: TaskTracker,
     ending: Ending,
@@ -194,7 +194,7 @@ impl App {
         let (reloads, wishes) = mpsc::channel(1);
         let token = front.config.auth.admin_token.clone();
         let controls = Controls { token, gateway, reloads };
-        let state = admin::State::new(metrics, source, controls, stop.clone());
+        let state = admin::AdminState::new(metrics, source, controls, stop.clone());
         state.watch(&tasks);
         let (router, ended) = (admin::router(state), stop.clone().cancelled_owned());
         tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());

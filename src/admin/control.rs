@@ -1,11 +1,10 @@
-//! What an operator may change through the admin listener, with the bearer token of `auth.admin_token`: who is let
-//! through, the cache and the upstreams. Keys, reloads and the log have files of their own.
+//! Operator actions on the cache and the upstreams, and the check of the bearer token `auth.admin_token`.
 //!
-//! Off without a token: then every call is 403. Everything that is done leaves a log line.
+//! Without a configured token every action is refused with 403. Each action leaves an audit line in the log.
 
 use std::sync::Arc;
 
-use axum::extract::{MatchedPath, Path, RawQuery, Request, State as Shared};
+use axum::extract::{MatchedPath, Path, RawQuery, Request, State as Extract};
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -13,34 +12,44 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use url::form_urlencoded;
 
-use super::{State, json};
+use super::{AdminState, json_response};
 use crate::cache::purge::Filter;
 use crate::methods::{Method, Pubkey};
 
-/// Lets only the bearer of the token through (RFC 6750). Hashes are compared, so that timing tells nothing.
-pub(super) async fn token(Shared(state): Shared<Arc<State>>, request: Request, next: Next) -> Response {
+/// Refuses requests without the bearer token (RFC 6750). Hashes are compared, so that timing reveals nothing.
+pub(super) async fn require_token(
+    Extract(state): Extract<Arc<AdminState>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let Some(expected) = &state.controls.token else {
-        return refuse(StatusCode::FORBIDDEN, "set auth.admin_token to use this");
+        return refuse(
+            StatusCode::FORBIDDEN,
+            "admin actions are disabled; set auth.admin_token to enable them",
+        );
     };
     let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let sent =
         sent.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
     if sent.is_none_or(|(_, token)| Sha256::digest(token) != Sha256::digest(expected.expose())) {
-        // The route, since a path may hold what somebody took for an id.
+        // The route is logged instead of the path, because the path may hold a secret.
         let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
-        tracing::warn!(http.route = route, "admin call without the token");
-        return refuse(StatusCode::UNAUTHORIZED, "expected Authorization: Bearer and the admin token");
+        tracing::warn!(http.route = route, "an admin request was refused: missing or wrong token");
+        return refuse(
+            StatusCode::UNAUTHORIZED,
+            "expected the header Authorization: Bearer with the admin token",
+        );
     }
     next.run(request).await
 }
 
-/// Empties the cache, or takes out of it what the query string names.
-pub(super) async fn purge(Shared(state): Shared<Arc<State>>, RawQuery(query): RawQuery) -> Response {
-    let filter = match filter(query.as_deref().unwrap_or_default()) {
+/// Purges the cache, completely or by the filter in the query string.
+pub(super) async fn purge(Extract(state): Extract<Arc<AdminState>>, RawQuery(query): RawQuery) -> Response {
+    let filter = match parse_filter(query.as_deref().unwrap_or_default()) {
         Ok(filter) => filter,
         Err(why) => return refuse(StatusCode::BAD_REQUEST, &why),
     };
-    // A million entries take their time; and what is done is told even where the caller has gone.
+    // A purge of a million entries takes long. The task finishes and logs even if the caller has gone.
     let here = Arc::clone(&state);
     let purged = tokio::task::spawn_blocking(move || {
         let entries = here.source.purge(&filter);
@@ -50,26 +59,26 @@ pub(super) async fn purge(Shared(state): Shared<Arc<State>>, RawQuery(query): Ra
             purge.account = filter.account.map(|account| account.to_string()),
             purge.slot = filter.slot,
             purge.entries = entries,
-            "kept answers were purged by an admin call"
+            "an admin request purged cached answers"
         );
         entries
     });
     let Ok(entries) = purged.await else {
-        return refuse(StatusCode::INTERNAL_SERVER_ERROR, "the purge did not come to its end");
+        return refuse(StatusCode::INTERNAL_SERVER_ERROR, "the purge failed");
     };
     let shared = state.source.share_purges().await;
     if shared == Some(false) {
         tracing::warn!(
-            "a purge has not reached all of the shared store: it is tried again each second until this process ends"
+            "a purge has not reached the whole shared store; retrying each second until this process ends"
         );
     }
     let shared = shared.map(|shared| format!(r#","shared":{shared}"#)).unwrap_or_default();
-    json(StatusCode::OK, format!(r#"{{"done":true,"entries":{entries}{shared}}}"#))
+    json_response(StatusCode::OK, format!(r#"{{"done":true,"entries":{entries}{shared}}}"#))
 }
 
-/// What a purge is to take, from the query string; a word that is not understood is refused, for it was to spare
-/// something.
-fn filter(query: &str) -> Result<Filter, String> {
+/// Parses a purge filter from the query string. An unknown parameter is refused, because ignoring it would purge
+/// more than was meant.
+fn parse_filter(query: &str) -> Result<Filter, String> {
     fn once<T>(
         part: &mut Option<T>,
         name: &str,
@@ -95,62 +104,66 @@ fn filter(query: &str) -> Result<Filter, String> {
                 let rule = "an address of 32 bytes in base58";
                 once(&mut filter.account, &name, &value, Pubkey::parse(&value).ok(), rule)?;
             }
-            "slot" => once(&mut filter.slot, &name, &value, value.parse().ok(), "a slot's number")?,
+            "slot" => once(&mut filter.slot, &name, &value, value.parse().ok(), "a slot number")?,
             _ => return Err(format!("{name}: expected method, account or slot")),
         }
     }
     Ok(filter)
 }
 
-/// Sends no further calls to an upstream; those in flight end as they would.
-pub(super) async fn drain(Shared(state): Shared<Arc<State>>, Path(name): Path<String>) -> Response {
+/// Stops sending calls to an upstream. Calls in flight finish.
+pub(super) async fn drain(Extract(state): Extract<Arc<AdminState>>, Path(name): Path<String>) -> Response {
     set_drained(&state, &name, true)
 }
 
-/// Sends calls to a drained upstream again.
-pub(super) async fn restore(Shared(state): Shared<Arc<State>>, Path(name): Path<String>) -> Response {
+/// Resumes sending calls to a drained upstream.
+pub(super) async fn restore(Extract(state): Extract<Arc<AdminState>>, Path(name): Path<String>) -> Response {
     set_drained(&state, &name, false)
 }
 
-fn set_drained(state: &State, name: &str, drained: bool) -> Response {
+fn set_drained(state: &AdminState, name: &str, drained: bool) -> Response {
     if !state.source.set_drained(name, drained) {
-        return refuse(StatusCode::NOT_FOUND, "no upstream of this name");
+        return refuse(StatusCode::NOT_FOUND, "no upstream has this name; GET /api/upstreams lists them");
     }
     let action = if drained { "upstream.drain" } else { "upstream.restore" };
-    tracing::info!(audit.action = action, upstream.name = name, "an upstream was changed by an admin call");
+    tracing::info!(
+        audit.action = action,
+        upstream.name = name,
+        "an admin request drained or restored an upstream"
+    );
     done()
 }
 
 fn done() -> Response {
-    json(StatusCode::OK, r#"{"done":true}"#.to_owned())
+    json_response(StatusCode::OK, r#"{"done":true}"#.to_owned())
 }
 
-/// Why a call is not done: what was wrong, and what was expected.
-pub(super) struct Refusal {
+/// A refused admin request: the status code and the reason.
+pub(super) struct AdminError {
     status: StatusCode,
     why: String,
 }
 
-impl Refusal {
+impl AdminError {
     pub(super) fn new(status: StatusCode, why: impl Into<String>) -> Self {
         Self { status, why: why.into() }
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for AdminError {
     fn into_response(self) -> Response {
         refuse(self.status, &self.why)
     }
 }
 
-/// A call's body: JSON with the members that it knows. The error names the member, and what was expected.
-pub(super) fn body<T: DeserializeOwned>(text: &[u8]) -> Result<T, Refusal> {
+/// Parses a JSON body. Unknown members are refused.
+pub(super) fn body<T: DeserializeOwned>(text: &[u8]) -> Result<T, AdminError> {
     serde_json::from_slice(text)
-        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, format!("body: {error}")))
+        .map_err(|error| AdminError::new(StatusCode::BAD_REQUEST, format!("body: {error}")))
 }
 
 fn refuse(status: StatusCode, why: &str) -> Response {
-    let mut response = json(status, serde_json::json!({ "error": why }).to_string()).into_response();
+    let mut response = json_response(status, serde_json::json!({ "error": why }).to_string()).into_response();
     if status == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
     }
@@ -162,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_purge_is_narrowed_by_words_that_are_understood_or_not_at_all() {
+    fn purge_filters_refuse_unknown_parameters() {
         let clock = "SysvarC1ock11111111111111111111111111111111";
         let all = Filter::default();
         let (method, account) = (Some(Method::GetBlock), Pubkey::parse(clock).ok());
@@ -176,13 +189,13 @@ mod tests {
                 Err(r#"method: expected one of the eight methods, spelt as in a call, found "getblock""#),
             ),
             ("account=1", Err(r#"account: expected an address of 32 bytes in base58, found "1""#)),
-            ("slot=-1", Err(r#"slot: expected a slot's number, found "-1""#)),
-            ("slot", Err(r#"slot: expected a slot's number, found """#)),
+            ("slot=-1", Err(r#"slot: expected a slot number, found "-1""#)),
+            ("slot", Err(r#"slot: expected a slot number, found """#)),
             ("slot=1&slot=2", Err("slot: expected once, found twice")),
             ("key=1", Err("key: expected method, account or slot")),
         ];
         for (query, expected) in rows {
-            assert_eq!(filter(query), expected.map_err(str::to_owned), "{query}");
+            assert_eq!(parse_filter(query), expected.map_err(str::to_owned), "{query}");
         }
     }
 }

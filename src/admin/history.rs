@@ -1,6 +1,6 @@
-//! The last five minutes, in bounded memory, so that a page opened now shows what led here.
+//! The traffic of the last five minutes, in bounded memory, so that a page shows the past when it opens.
 //!
-//! Fed once a second with readings of counters; works out rates, ratios and quantiles. Knows no clock and no metric.
+//! A reading of the counters is added once a second. This module computes rates, ratios and quantiles from them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,97 +12,98 @@ use crate::methods::{Method, PerCommitment, Slot};
 use crate::telemetry::Outcome;
 use crate::telemetry::totals::{KeyTotals, Totals};
 
-/// Points kept: five minutes of one a second.
+/// The number of points: five minutes of one a second.
 const POINTS: usize = 300;
-/// Rates and quantiles are taken over this long.
+/// The window of rates and quantiles.
 const WINDOW: Duration = Duration::from_mins(1);
-/// Readings are kept this far apart: a dozen of them cover the window, each some 4 KiB.
-const BETWEEN_MARKS: Duration = Duration::from_secs(5);
-/// Most rows of "top keys".
+/// The interval between the readings that are kept for the window. A reading takes about 4 KiB.
+const MARK_INTERVAL: Duration = Duration::from_secs(5);
+/// The maximum number of rows of "Top keys".
 const TOP_KEYS: usize = 8;
 
-/// One second.
+/// The traffic of one second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Point {
-    /// Unix time in milliseconds.
+    /// The Unix time in milliseconds.
     pub at_ms: u64,
-    /// The frontier then.
+    /// The frontier at that time.
     pub slots: PerCommitment<Option<Slot>>,
-    /// Calls a second answered without a node call of their own: hit, stale, derived, collapsed.
+    /// The calls a second answered without an upstream call of their own: hit, stale, derived, collapsed.
     pub kept: f64,
-    /// Of these, straight from the cache: hit, stale, derived. Of `kept + asked` it is the hit ratio.
+    /// The part of `kept` that came straight from the cache: hit, stale, derived. The hit ratio is hits / (kept +
+    /// asked).
     pub hits: f64,
-    /// Calls a second for which a node was asked: miss, bypass.
+    /// The calls a second that a node was asked for: miss, bypass.
     pub asked: f64,
-    /// Upstream calls a second: those asked for, retries, hedges and refreshes; probes left out.
+    /// The upstream calls a second, including retries, hedges and refreshes, excluding probes.
     pub upstream: f64,
-    /// Calls a second refused: invalid, denied, limited.
+    /// The calls a second that were refused: invalid, denied, limited.
     pub refused: f64,
-    /// Calls a second that failed: error.
+    /// The calls a second that failed: error.
     pub failed: f64,
 }
 
-/// The last minute's traffic, and sums since start.
+/// The traffic of the last minute, and totals since the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Traffic {
-    /// Seconds that rates are taken over: a minute, or less after a start.
+    /// The length of the window in seconds: 60, or less after a start.
     pub window_s: f64,
-    /// Calls a second of any outcome.
+    /// The calls a second, of all outcomes.
     pub calls_per_s: f64,
-    /// Hits, stale ones and derived ones among answers; `None` without answers.
+    /// The share of answers that were hits, stale or derived. `None` without answers.
     pub hit_ratio: Option<f64>,
-    /// Answers that cost no upstream call, among answers; retries and refreshes count against it.
+    /// The share of answers that cost no upstream call. Retries and refreshes lower it. `None` without answers.
     pub saved_ratio: Option<f64>,
-    /// Answers since start.
+    /// The number of answers since the start.
     pub answers_total: u64,
-    /// Upstream calls since start, probes left out.
+    /// The number of upstream calls since the start, excluding probes.
     pub upstream_calls_total: u64,
-    /// By outcome, those with calls in the window.
+    /// The outcomes with calls in the window.
     pub outcomes: Vec<OutcomeTraffic>,
-    /// By method, busiest first, those with calls in the window.
+    /// The methods with calls in the window, busiest first.
     pub methods: Vec<MethodTraffic>,
-    /// By key, busiest first.
+    /// The keys with calls in the window, busiest first.
     pub keys: Vec<KeyTraffic>,
 }
 
-/// Calls of one outcome.
+/// The calls of one outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutcomeTraffic {
-    /// Which.
+    /// The name of the outcome.
     pub outcome: &'static str,
-    /// Calls a second.
+    /// The calls a second.
     pub calls_per_s: f64,
-    /// Half were faster, in milliseconds.
+    /// The median duration in milliseconds.
     pub p50_ms: f64,
-    /// One in twenty was slower, in milliseconds.
+    /// The 95th percentile of the duration in milliseconds.
     pub p95_ms: f64,
-    /// One in a hundred was slower, in milliseconds.
+    /// The 99th percentile of the duration in milliseconds.
     pub p99_ms: f64,
 }
 
-/// Calls of one method.
+/// The calls of one method.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MethodTraffic {
-    /// Which, or `other`.
+    /// The name of the method, or `other`.
     pub method: &'static str,
-    /// Calls a second.
+    /// The calls a second.
     pub calls_per_s: f64,
-    /// Hits among its answers.
+    /// The share of its answers that were hits.
     pub hit_ratio: Option<f64>,
 }
 
-/// Calls of one key.
+/// The calls of one key.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KeyTraffic {
     /// The key's id, or `other`.
     pub key: String,
-    /// Calls a second.
+    /// The calls a second.
     pub calls_per_s: f64,
-    /// Of these, over a limit.
+    /// The calls a second refused by a rate or quota.
     pub limited_per_s: f64,
 }
 
-/// The ring of points, and the readings that the window needs.
+/// The points, and the readings for the window.
 #[derive(Debug, Default)]
 pub struct History {
     points: VecDeque<Point>,
@@ -111,8 +112,8 @@ pub struct History {
 }
 
 impl History {
-    /// Takes in one reading, made at `now`, which is `at_ms` in Unix time. Readings come in order; the first one alone
-    /// makes no point, since rates need two.
+    /// Adds a reading made at `now`, which is `at_ms` in Unix time. Readings come in order. Returns the new point;
+    /// `None` for the first reading, because a rate needs two.
     pub fn record(
         &mut self,
         now: Instant,
@@ -127,10 +128,10 @@ impl History {
         }
         self.points.extend(point);
 
-        if self.marks.back().is_none_or(|(then, _)| now - *then >= BETWEEN_MARKS) {
+        if self.marks.back().is_none_or(|(then, _)| now - *then >= MARK_INTERVAL) {
             self.marks.push_back((now, totals.clone()));
         }
-        // The front is the newest reading that is as old as the window, or the oldest there is.
+        // The front is the newest reading that is at least as old as the window, or else the oldest.
         while self.marks.get(1).is_some_and(|(then, _)| now - *then >= WINDOW) {
             self.marks.pop_front();
         }
@@ -138,12 +139,12 @@ impl History {
         point
     }
 
-    /// All points, oldest first.
+    /// Returns all points, oldest first.
     pub fn points(&self) -> Vec<Point> {
         self.points.iter().copied().collect()
     }
 
-    /// The window's traffic.
+    /// Returns the traffic of the window.
     pub fn traffic(&self) -> Traffic {
         match (self.marks.front(), &self.last) {
             (Some((then, before)), Some((now, totals))) => {
@@ -242,7 +243,7 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Readings of a steady load, a second apart: each second 8 hits, 1 miss (one upstream call) and 1 refusal.
+    /// Returns the history of a steady load: 8 hits, 1 miss with one upstream call and 1 refusal each second.
     fn steady(seconds: u32) -> History {
         let (mut history, mut totals, start) = (History::default(), Totals::default(), Instant::now());
         for second in 0..seconds {
@@ -259,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded() {
+    fn history_memory_is_bounded() {
         let history = steady(1_000);
         assert_eq!(history.points.len(), POINTS);
         assert!(history.marks.len() <= 14, "{}", history.marks.len());
     }
 
     #[test]
-    fn a_steady_load_reads_as_it_is() {
+    fn steady_load_gives_exact_rates() {
         for seconds in [3, 30, 200] {
             let history = steady(seconds);
             let point = history.points().pop().unwrap();
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_yet_is_no_ratio() {
+    fn ratios_need_answers() {
         assert_eq!(History::default().traffic(), Traffic::default());
         assert_eq!(steady(1).traffic().hit_ratio, None);
     }

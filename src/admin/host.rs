@@ -1,7 +1,7 @@
-//! Which `Host` the admin listener answers to.
+//! A check of the `Host` header against DNS rebinding.
 //!
-//! A web page of a stranger can point its own name at 127.0.0.1 and have a browser read what answers there (DNS
-//! rebinding). Only a name in public DNS can do that, so those are refused, and addresses and private names are not.
+//! A foreign web page can point its own name at 127.0.0.1 and let a browser read this listener. That takes a name
+//! in public DNS, so such names are refused. Addresses and private names are accepted.
 
 use std::net::IpAddr;
 
@@ -10,15 +10,16 @@ use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-/// Ends of names that public DNS never has: RFC 6761, RFC 6762, ICANN's `internal`, Kubernetes services, RFC 8375.
+/// The suffixes that public DNS never has: RFC 6761, RFC 6762, ICANN's `internal`, Kubernetes services, RFC 8375.
 const PRIVATE: [&str; 5] = [".localhost", ".local", ".internal", ".svc", ".home.arpa"];
 
-/// Refuses requests whose `Host` may be a public name with 403; one without `Host` is from no browser, and passes.
+/// Refuses a request with 403 if its `Host` may be a public name. A request without `Host` does not come from a
+/// browser.
 pub(super) async fn guard(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
     match host.or_else(|| request.uri().host()) {
         Some(host) if !is_private(host) => {
-            let text = "403: this listener answers to addresses and private names only; a proxy in front of it \
+            let text = "403: the admin listener accepts addresses and private host names only; a proxy in front of it \
                         should send `Host: localhost`\n";
             (StatusCode::FORBIDDEN, text).into_response()
         }
@@ -26,7 +27,7 @@ pub(super) async fn guard(request: Request, next: Next) -> Response {
     }
 }
 
-/// Whether `host`, with or without a port, is an address or a name that public DNS cannot have.
+/// Returns true if `host`, with or without a port, is an address or a name that public DNS cannot have.
 fn is_private(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_private_names_pass_and_public_names_do_not() {
+    fn public_host_names_are_refused() {
         for host in
             ["127.0.0.1:9899", "10.0.0.7", "[::1]:9899", "[::1]", "localhost:9899", "slotfront", "a.LOCAL:80"]
         {

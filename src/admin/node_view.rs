@@ -1,7 +1,7 @@
-//! One upstream node as the admin listener shows it.
+//! An upstream node as the admin listener shows it.
 //!
-//! The status page and `/api/status` show a summary of a node, `/api/upstreams` shows everything. Both are written from the
-//! same [`NodeView`]. The order of the members is part of the API.
+//! `/api/status` and the status page show a summary, `/api/upstreams` shows all fields. Both are serialized from
+//! [`NodeView`]. The order of the members is part of the API.
 
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
@@ -9,18 +9,18 @@ use serde::{Serialize, Serializer};
 use crate::breaker::BreakerState;
 use crate::methods::{PerCommitment, Slot};
 
-/// One upstream node at a moment.
+/// The state of an upstream node at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeView {
-    /// The configured name, and never the address, which may hold a secret.
+    /// The configured name. The address is not shown, because it may hold a secret.
     pub name: String,
     /// The configured tier. Lower tiers are asked first.
     pub tier: u8,
     /// True if the node answers its probes.
     pub up: bool,
-    /// Every reason why calls do not go to the node, for people. Calls go to it if there is none.
+    /// The reasons why no calls go to the node, as text. Calls go to the node if there are none.
     pub reasons: Vec<String>,
-    /// The position of the worst reason.
+    /// The index of the most severe reason.
     pub worst: Option<usize>,
     /// The newest slots; `None` before the first report.
     pub slots: PerCommitment<Option<Slot>>,
@@ -28,23 +28,23 @@ pub struct NodeView {
     pub lag_slots: PerCommitment<Option<u64>>,
     /// The software version that the node reports.
     pub version: Option<String>,
-    /// The oldest block that the node holds; 0 is everything.
+    /// The oldest block that the node holds; 0 means complete history.
     pub first_available_block: Slot,
     /// The state of the circuit breaker.
     pub breaker: BreakerState,
     /// The number of attempts in flight.
     pub in_flight: usize,
-    /// The highest number of attempts in flight.
+    /// The limit of attempts in flight.
     pub max_in_flight: usize,
     /// The peak-EWMA latency in milliseconds.
     pub latency_ms: f64,
-    /// The calls a second that are left; `None` without such a limit.
+    /// The calls left in the node's rate limit, as calls a second; `None` without a limit.
     pub rps_left: Option<f64>,
-    /// The methods that the node has said it does not serve.
+    /// The methods that the node has reported as unsupported.
     pub lacks: Vec<&'static str>,
-    /// True if an operator has taken the node out.
+    /// True if an operator has drained the node.
     pub drained: bool,
-    /// The number of attempts since the start, without probes.
+    /// The number of attempts since the start, excluding probes.
     pub requests: u64,
     /// The number of failed attempts since the start.
     pub failures: u64,
@@ -55,7 +55,7 @@ pub struct NodeView {
 /// A failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FailureView {
-    /// The kind, as `upstream_requests_total` has it.
+    /// The outcome label in `slotfront_upstream_requests_total`.
     pub kind: &'static str,
     /// The time since the failure, in milliseconds.
     pub age_ms: u64,
@@ -68,19 +68,22 @@ impl NodeView {
     }
 }
 
-/// Writes nodes as `/api/status` has them.
-pub(super) fn summaries<S: Serializer>(nodes: &[NodeView], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(nodes.iter().map(Summary))
+/// Serializes nodes as in `/api/status`.
+pub(super) fn serialize_summaries<S: Serializer>(
+    nodes: &[NodeView],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(nodes.iter().map(NodeSummary))
 }
 
-/// Writes nodes as `/api/upstreams` has them.
-pub(super) fn details<S: Serializer>(nodes: &[NodeView], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(nodes.iter().map(Detail))
+/// Serializes nodes as in `/api/upstreams`.
+pub(super) fn serialize_details<S: Serializer>(nodes: &[NodeView], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(nodes.iter().map(NodeDetail))
 }
 
-struct Summary<'a>(&'a NodeView);
+struct NodeSummary<'a>(&'a NodeView);
 
-impl Serialize for Summary<'_> {
+impl Serialize for NodeSummary<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let node = self.0;
         let mut object = serializer.serialize_struct("Summary", 14)?;
@@ -91,7 +94,7 @@ impl Serialize for Summary<'_> {
         object.serialize_field("reason", &node.worst.and_then(|worst| node.reasons.get(worst)))?;
         object.serialize_field("slots", &node.slots)?;
         object.serialize_field("lag_slots", &node.lag_slots.processed)?;
-        // Before the first attempt the latency is only assumed.
+        // Before the first attempt the latency is only an assumption.
         object.serialize_field("latency_ms", &(node.requests > 0).then_some(node.latency_ms))?;
         object.serialize_field("in_flight", &node.in_flight)?;
         object.serialize_field("breaker", &node.breaker)?;
@@ -103,9 +106,9 @@ impl Serialize for Summary<'_> {
     }
 }
 
-struct Detail<'a>(&'a NodeView);
+struct NodeDetail<'a>(&'a NodeView);
 
-impl Serialize for Detail<'_> {
+impl Serialize for NodeDetail<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let node = self.0;
         let mut object = serializer.serialize_struct("Detail", 18)?;

@@ -1,7 +1,7 @@
-//! The status page: one document with its style and script inside, and the events that keep it live.
+//! The status page: one document that contains its style and scripts, and the event stream that keeps it current.
 //!
-//! Asks no foreign host, works offline, and is told once a second what changed. Its parts are files of their own
-//! (`page.html`, `page.css` and scripts) that become one document here.
+//! The page loads nothing from other hosts and works offline. Its parts (`page.html`, `page.css` and the scripts)
+//! are joined here.
 
 use std::convert::Infallible;
 use std::sync::{Arc, LazyLock};
@@ -16,15 +16,15 @@ use base64::prelude::BASE64_STANDARD;
 use futures_util::stream;
 use sha2::{Digest, Sha256};
 
-use super::State;
-use super::control::Refusal;
+use super::AdminState;
+use super::control::AdminError;
 
-/// How long a page waits before it asks for events again, once they have ended.
-const AGAIN: Duration = Duration::from_secs(1);
+/// The time after which a page reconnects to an ended event stream.
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = concat!(
-    include_str!("page/words.js"),
+    include_str!("page/format.js"),
     include_str!("page/charts.js"),
     include_str!("page/flow.js"),
     include_str!("page/tables.js"),
@@ -35,7 +35,7 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
     include_str!("page/page.html").replace("/* page.css */", STYLE).replace("/* page.js */", SCRIPT)
 });
 
-/// Lets the page run its own script and style, by their hashes, talk to us alone, and be framed by nobody.
+/// The content security policy: only the page's own script and style by hash, connections to this host, no framing.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text));
     let policy = format!(
@@ -47,7 +47,7 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::try_from(policy).expect("base64 is visible ASCII")
 });
 
-/// `GET /`
+/// Serves `GET /`.
 pub(super) async fn page() -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
@@ -59,18 +59,18 @@ pub(super) async fn page() -> Response {
     (headers, PAGE.as_str()).into_response()
 }
 
-/// `GET /api/events`: an event `all` with everything, then an event `tick` each second, and
-/// one at once when a node's standing changes. 503 when too many listen.
-pub(super) async fn events(extract::State(state): extract::State<Arc<State>>) -> Response {
-    let Ok(seat) = Arc::clone(&state.viewers).try_acquire_owned() else {
-        let why = "too many pages are open; poll /api/status";
-        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+/// Serves `GET /api/events`: an event `all` with the full content, then an event `tick` each second, and one at
+/// once when the health of a node changes. Answers 503 if too many streams are open.
+pub(super) async fn events(extract::State(state): extract::State<Arc<AdminState>>) -> Response {
+    let Ok(permit) = Arc::clone(&state.stream_permits).try_acquire_owned() else {
+        let why = "too many event streams are open; poll /api/status instead";
+        return AdminError::new(StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
     let ticks = state.ticks.subscribe();
-    let all = Event::default().event("all").data(state.everything()).retry(AGAIN);
-    // The seat is held by the stream, and given back when the stream is dropped.
+    let all = Event::default().event("all").data(state.full_snapshot()).retry(RECONNECT_DELAY);
+    // The stream holds the permit until it is dropped.
     let events =
-        stream::unfold((Some(all), ticks, state, seat), |(all, mut ticks, state, seat)| async move {
+        stream::unfold((Some(all), ticks, state, permit), |(all, mut ticks, state, permit)| async move {
             let event = if let Some(all) = all {
                 all
             } else {
@@ -78,7 +78,7 @@ pub(super) async fn events(extract::State(state): extract::State<Arc<State>>) ->
                 let tick = Arc::clone(&ticks.borrow_and_update());
                 Event::default().event("tick").data(&*tick)
             };
-            Some((Ok::<_, Infallible>(event), (None, ticks, state, seat)))
+            Some((Ok::<_, Infallible>(event), (None, ticks, state, permit)))
         });
     Sse::new(events).into_response()
 }

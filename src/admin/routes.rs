@@ -1,31 +1,32 @@
-//! Every route of the admin listener, once: the router is made from this list, and a test holds `openapi.json` to it.
+//! The table of all routes of the admin listener. The router is built from it, and a test compares `openapi.json`
+//! with it.
 
 use std::sync::Arc;
 
 use axum::routing::{MethodRouter, get, post, put};
 
-use super::{State, control, keys, page, process};
+use super::{AdminState, control, keys, page, process};
 
-/// Who may call.
+/// The callers that a route accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Whoever reaches the listener.
+    /// Everyone who reaches the listener.
     Anyone,
-    /// The bearer of `auth.admin_token`.
+    /// Holders of the bearer token `auth.admin_token`.
     Token,
 }
 
-/// One verb on one path.
+/// One HTTP method on one path.
 pub(super) struct Route {
-    /// As it stands in the document: lower case.
+    /// The HTTP method in lower case, as in `openapi.json`.
     #[cfg_attr(not(test), expect(dead_code, reason = "the router learns it from the handler"))]
     pub(super) verb: &'static str,
     pub(super) path: &'static str,
     pub(super) access: Access,
-    pub(super) handler: MethodRouter<Arc<State>>,
+    pub(super) handler: MethodRouter<Arc<AdminState>>,
 }
 
-/// All of them.
+/// Returns all routes.
 pub(super) fn all() -> Vec<Route> {
     use Access::{Anyone, Token};
     let route = |verb, path, access, handler| Route { verb, path, access, handler };
@@ -58,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// The document's routes as (verb, path, whether it asks for the token).
+    /// Returns the routes of `openapi.json` as (method, path, true if the token is required).
     fn documented() -> BTreeSet<(String, String, bool)> {
         let document: serde_json::Value = serde_json::from_str(super::super::OPENAPI).unwrap();
         assert_eq!(
@@ -81,14 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn the_document_has_every_route_and_no_other() {
+    fn openapi_lists_exactly_the_routes() {
         let routes =
             all().into_iter().map(|r| (r.verb.to_owned(), r.path.to_owned(), r.access == Access::Token));
         assert_eq!(documented(), routes.collect());
     }
 
     #[test]
-    fn every_reference_in_the_document_leads_somewhere() {
+    fn openapi_references_resolve() {
         let document: serde_json::Value = serde_json::from_str(super::super::OPENAPI).unwrap();
         let text = document.to_string();
         for (_, rest) in text.match_indices("\"$ref\":\"#").map(|(at, found)| text.split_at(at + found.len()))

@@ -1,87 +1,89 @@
-//! The state of the gateway that the status page and `/api/status` show, and the trait that tells it.
+//! The state that the status page and `/api/status` show, and the trait that provides it.
 //!
-//! Plain values. The names in JSON are the names of the fields here.
+//! The JSON members have the names of the fields.
 
 use std::pin::Pin;
 
 use serde::Serialize;
 
-use super::node_view::{NodeView, summaries};
+use super::node_view::{NodeView, serialize_summaries};
 use super::upstreams::Upstreams;
 use crate::breaker::BreakerState;
 use crate::cache::purge::Filter;
 use crate::methods::{PerCommitment, Slot};
 
-/// The gateway as the admin listener sees it. Its state is read a few times a second, and by each probe of a balancer.
-pub trait Source: Send + Sync + 'static {
-    /// Returns the state now.
+/// The gateway as the admin listener sees it. The state is read several times a second, and by each readiness
+/// probe.
+pub trait StatusSource: Send + Sync + 'static {
+    /// Returns the current state.
     fn status(&self) -> Status;
-    /// Returns every upstream, and the last choices among them.
+    /// Returns every upstream and the latest choices among them.
     fn upstreams(&self) -> Upstreams;
-    /// Returns the readiness for calls.
+    /// Returns the readiness to serve calls.
     fn readiness(&self) -> Readiness;
-    /// Removes the kept answers that `filter` takes, and returns their number. May take long.
+    /// Removes the cached answers that `filter` matches, and returns their number. May take long.
     fn purge(&self, filter: &Filter) -> u64;
-    /// Brings purges to the shared store, and returns true if it has them all; `None` without such a store.
+    /// Writes purges to the shared store. Returns true if all are written; `None` without a shared store.
     fn share_purges(&self) -> Pin<Box<dyn Future<Output = Option<bool>> + Send>>;
-    /// Takes an upstream out, or puts it back in; returns false if none has this name.
+    /// Drains or restores an upstream. Returns false if none has this name.
     fn set_drained(&self, upstream: &str, drained: bool) -> bool;
 }
 
-/// The readiness for calls, and the reasons against it.
+/// The readiness to serve calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum Readiness {
     /// At least one upstream is usable: 200.
     Ready,
-    /// No upstream is usable, so the least bad one is asked or the cache serves stale answers. 200, so that a balancer does
-    /// not take every replica away because of one fault behind all of them.
+    /// No upstream is usable: calls get stale answers or go to the least bad node. Answers 200, so that a balancer
+    /// does not remove all replicas because of one fault behind them.
     Degraded {
-        /// The reasons, each a sentence for people.
+        /// The reasons, as sentences.
         reasons: Vec<String>,
     },
     /// The gateway is starting, or draining before a stop: 503.
     Unready {
-        /// The reasons, each a sentence for people.
+        /// The reasons, as sentences.
         reasons: Vec<String>,
     },
 }
 
-/// The state of the gateway at a moment.
+/// The state of the gateway at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Status {
     /// The version of slotfront.
     pub version: &'static str,
-    /// The seconds since the start.
+    /// The time since the start, in seconds.
     pub uptime_s: u64,
     /// The newest slot that a usable node reports; `None` before the first report.
     pub frontier: PerCommitment<Option<Slot>>,
-    /// The length of a slot in milliseconds, measured over the last minute; 400 until a minute is known.
+    /// The duration of a slot in milliseconds, measured over the last minute. 400 until a minute is measured.
     pub slot_time_ms: f64,
-    /// Each configured upstream, in the order of the configuration.
-    #[serde(serialize_with = "summaries")]
+    /// The configured upstreams, in the order of the configuration.
+    #[serde(serialize_with = "serialize_summaries")]
     pub upstreams: Vec<NodeView>,
-    /// The content of the cache.
-    pub cache: Cache,
+    /// The fill level of the cache.
+    pub cache: CacheView,
 }
 
-/// The part of a node's state whose changes are told at once: it answers probes, it takes calls, and its breaker.
-pub(super) type NodeSigns = (bool, bool, BreakerState);
+/// The health of a node: it answers probes, it takes calls, and the state of its breaker. Changes reach open pages
+/// at once.
+pub(super) type NodeHealth = (bool, bool, BreakerState);
 
 impl Status {
-    /// Returns the part that is told at once, for each node in order.
-    pub(super) fn signs(&self) -> Vec<NodeSigns> {
+    /// Returns the health of each node, in order.
+    pub(super) fn health(&self) -> Vec<NodeHealth> {
         self.upstreams.iter().map(|node| (node.up, node.is_usable(), node.breaker)).collect()
     }
 }
 
-/// The content of the cache.
+/// The fill level of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Cache {
-    /// The bytes held, with keys and overhead.
+pub struct CacheView {
+    /// The bytes held, including keys and overhead.
     pub bytes: u64,
     /// The number of entries.
     pub entries: u64,
-    /// The bytes that may be held.
+    /// The capacity in bytes.
     pub capacity_bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! The admin routes over a source that is told what to say.
+//! Tests of the admin routes over a fake source.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use tower::ServiceExt;
 
 use super::node_view::NodeView;
-use super::status::Cache;
+use super::status::CacheView;
 use super::upstreams::Upstreams;
 use super::*;
 use crate::breaker::BreakerState;
@@ -14,12 +14,12 @@ use crate::cache::purge::Filter;
 use crate::methods::{Commitment, Method, PerCommitment};
 use crate::telemetry::Outcome;
 
-/// Between two ticks.
-const TICK: Duration = GLANCE.saturating_mul(GLANCES);
+/// The time between two ticks.
+const TICK: Duration = COMPARE_INTERVAL.saturating_mul(COMPARES_PER_TICK);
 
-struct Fake(Readiness);
+struct FakeSource(Readiness);
 
-impl Source for Fake {
+impl StatusSource for FakeSource {
     fn purge(&self, _: &Filter) -> u64 {
         0
     }
@@ -55,7 +55,7 @@ impl Source for Fake {
             failures: 1,
             last_failure: None,
         };
-        let cache = Cache { bytes: 1_000, entries: 3, capacity_bytes: 4_000 };
+        let cache = CacheView { bytes: 1_000, entries: 3, capacity_bytes: 4_000 };
         Status {
             version: "0.0.0",
             uptime_s: 5,
@@ -75,14 +75,14 @@ impl Source for Fake {
     }
 }
 
-fn state(readiness: Readiness) -> Arc<State> {
+fn state(readiness: Readiness) -> Arc<AdminState> {
     let any = "127.0.0.1:0".parse().unwrap();
     let gateway = Gateway::new(&crate::config::Config::dev(any, any, vec![])).unwrap();
     let controls = Controls { token: None, gateway: Arc::new(gateway), reloads: mpsc::channel(1).0 };
-    State::new(Metrics::new(), Fake(readiness), controls, CancellationToken::new())
+    AdminState::new(Metrics::new(), FakeSource(readiness), controls, CancellationToken::new())
 }
 
-async fn get_from(state: &Arc<State>, path: &str) -> Response {
+async fn get_from(state: &Arc<AdminState>, path: &str) -> Response {
     let request = Request::get(path).header("host", "127.0.0.1:9899").body(Body::empty()).unwrap();
     router(Arc::clone(state)).oneshot(request).await.unwrap()
 }
@@ -92,7 +92,7 @@ async fn text(response: Response) -> String {
 }
 
 #[tokio::test]
-async fn readyz_says_whether_and_why() {
+async fn readyz_gives_status_and_reasons() {
     let reasons = || vec!["no usable upstream".to_owned()];
     for (readiness, status, body) in [
         (Readiness::Ready, 200, r#"{"state":"ready"}"#),
@@ -137,7 +137,7 @@ async fn status_holds_what_the_page_shows() {
 }
 
 #[tokio::test]
-async fn the_page_is_one_document_and_asks_no_foreign_host() {
+async fn page_loads_nothing_from_other_hosts() {
     let response = get_from(&state(Readiness::Ready), "/").await;
     let policy = response.headers()["content-security-policy"].to_str().unwrap().to_owned();
     assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
@@ -150,7 +150,7 @@ async fn the_page_is_one_document_and_asks_no_foreign_host() {
 }
 
 #[tokio::test]
-async fn events_begin_with_everything_and_end_with_the_stop() {
+async fn events_start_full_and_end_at_stop() {
     let state = state(Readiness::Ready);
     let response = get_from(&state, "/api/events").await;
     assert_eq!(response.headers()["content-type"], "text/event-stream");
@@ -165,23 +165,23 @@ async fn events_begin_with_everything_and_end_with_the_stop() {
 }
 
 #[tokio::test]
-async fn a_node_that_stands_otherwise_is_told_between_two_ticks() {
+async fn node_health_changes_are_sent_between_ticks() {
     let state = state(Readiness::Ready);
     let shown = state.tick(Instant::now());
     assert_eq!(shown, [(true, true, BreakerState::HalfOpen)]);
     let mut ticks = state.ticks.subscribe();
-    assert_eq!(state.glance(shown.clone()), shown);
-    assert!(!ticks.has_changed().unwrap(), "what is the same is not told");
-    assert_eq!(state.glance(vec![(false, false, BreakerState::Open)]), shown);
+    assert_eq!(state.send_changes(shown.clone()), shown);
+    assert!(!ticks.has_changed().unwrap(), "unchanged health is not sent");
+    assert_eq!(state.send_changes(vec![(false, false, BreakerState::Open)]), shown);
     assert!(ticks.has_changed().unwrap());
     assert!(ticks.borrow_and_update().contains(r#""points":[]"#), "counters are read at ticks only");
 }
 
 #[tokio::test]
-async fn listeners_are_bounded_and_give_their_seat_back() {
+async fn event_streams_are_bounded_and_freed() {
     let state = state(Readiness::Ready);
     let mut open = Vec::new();
-    for _ in 0..VIEWERS {
+    for _ in 0..MAX_STREAMS {
         open.push(get_from(&state, "/api/events").await);
     }
     assert_eq!(get_from(&state, "/api/events").await.status(), 503);

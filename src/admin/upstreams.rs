@@ -1,45 +1,45 @@
-//! The answer of `/api/upstreams`: every node, and the last choice of a node for each method.
+//! The answer of `/api/upstreams`: every node, and the latest choice of a node for each method.
 //!
-//! Plain values. There is no address and no text of a transport in them, only names and words.
+//! Holds names and fixed words only, no addresses and no transport errors.
 
 use serde::Serialize;
 
-use super::node_view::{NodeView, details};
+use super::node_view::{NodeView, serialize_details};
 use crate::methods::{PerCommitment, Slot};
 
-/// The whole answer.
+/// The answer of `/api/upstreams`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Upstreams {
     /// The newest slot that a usable node reports; `None` before the first report.
     pub frontier: PerCommitment<Option<Slot>>,
-    /// Each configured upstream, in the order of the configuration.
-    #[serde(serialize_with = "details")]
+    /// The configured upstreams, in the order of the configuration.
+    #[serde(serialize_with = "serialize_details")]
     pub upstreams: Vec<NodeView>,
-    /// The last choice for each method that was called, as far as it was kept: at most ten a second are.
+    /// The latest recorded choice for each method. At most ten choices a second are recorded.
     pub choices: Vec<ChoiceView>,
 }
 
-/// One choice of a node.
+/// A choice of a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChoiceView {
     /// The method of the call.
     pub method: &'static str,
     /// The time since the choice, in milliseconds.
     pub age_ms: u64,
-    /// The name of the node that was asked.
+    /// The name of the chosen node.
     pub chosen: String,
-    /// The reason, for people.
+    /// The reason, as text.
     pub why: String,
-    /// Every node as it stood then.
+    /// The state of every node at that time.
     pub candidates: Vec<CandidateView>,
 }
 
-/// A node as it stood for a call.
+/// The state of a node for a call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CandidateView {
     /// The configured name.
     pub name: String,
-    /// The worst reason why the node was not usable for this call.
+    /// The most severe reason why the node was unusable for this call.
     pub unusable: Option<&'static str>,
     /// True if the node was within `cache.max_lag_slots` of the frontier at the call's commitment.
     pub near: bool,

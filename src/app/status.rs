@@ -28,7 +28,7 @@ impl Source {
     }
 }
 
-impl status::Source for Source {
+impl status::StatusSource for Source {
     fn status(&self) -> Status {
         let front = &self.front;
         let (bytes, entries) = front.cache.usage();
@@ -38,7 +38,7 @@ impl status::Source for Source {
             frontier: nodes::frontier(front),
             slot_time_ms: front.frontier.slot_time().as_secs_f64() * 1000.0,
             upstreams: nodes::node_views(front, Instant::now()),
-            cache: status::Cache { bytes, entries, capacity_bytes: front.config.cache.capacity },
+            cache: status::CacheView { bytes, entries, capacity_bytes: front.config.cache.capacity },
         }
     }
 

@@ -179,7 +179,7 @@ async fn what_is_wrong_with_an_admin_call_is_named_with_what_was_expected() {
             "/api/keys",
             json!({"name": "a", "expires": "soon"}),
             400,
-            "expires: expected a time to come",
+            "expires: expected a future time",
         ),
         (
             "POST",
@@ -210,7 +210,7 @@ async fn what_is_wrong_with_an_admin_call_is_named_with_what_was_expected() {
             "methods[0]: expected one of the eight methods",
         ),
         ("POST", "/api/keys", json!({"name": "a", "methods": []}), 400, "methods: expected at least one"),
-        ("POST", "/api/keys/twin/rotate", json!({"grace": "long"}), 400, "grace: expected a time such as"),
+        ("POST", "/api/keys/twin/rotate", json!({"grace": "long"}), 400, "grace: expected a duration such as"),
         ("POST", "/api/keys/twin/rotate", Value::Null, 409, "2 keys have the name"),
         ("POST", "/api/keys/gone/rotate", Value::Null, 409, "is revoked"),
         ("POST", "/api/keys/nobody/revoke", Value::Null, 404, "no key has this id or name"),

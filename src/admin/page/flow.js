@@ -1,16 +1,17 @@
-// Where the calls of the last seconds went: in from the left, out at the cache or on to a node. Widths are calls a second.
+// The path of the calls of the last seconds: from the callers to the cache or a node. The width of a band is its
+// rate.
 
-const FLOW_SECONDS = 10; // averaged, so that it breathes and does not flicker
-const FLOW_NODES = 6; // more than these are drawn as one
+const FLOW_SECONDS = 10; // averaged, so that the bands change smoothly
+const FLOW_NODES = 6; // further nodes are drawn as one
 
-/** Calls a second of each series and of the upstream, over the last seconds. */
-function flowing() {
+/** Returns the calls a second of each series and of the upstreams, averaged over the last seconds. */
+function flowRates() {
   const some = points.slice(-FLOW_SECONDS);
   const mean = (name) => some.reduce((sum, p) => sum + p[name], 0) / Math.max(1, some.length);
   return Object.fromEntries([...Object.keys(SERIES), "upstream"].map((name) => [name, mean(name)]));
 }
 
-/** Nodes to draw: those that are out and the busiest since start, in their order, so that they stay; the rest as one. */
+/** Returns the nodes to draw: unusable ones and the busiest since the start, in configured order, and the rest as one. */
 function flowNodes(nodes) {
   const busiest = [...nodes].sort((a, b) => a.usable - b.usable || b.requests - a.requests);
   const chosen = new Set(nodes.length > FLOW_NODES ? busiest.slice(0, FLOW_NODES - 1) : nodes);
@@ -20,7 +21,7 @@ function flowNodes(nodes) {
   return shown;
 }
 
-/** A band between two upright edges, as wide at both as its rate. */
+/** Returns the path of a band between two vertical edges, `thick` pixels wide. */
 function band(x0, y0, x1, y1, thick) {
   const m = (x0 + x1) / 2;
   return `M${x0} ${y0}C${m} ${y0} ${m} ${y1} ${x1} ${y1}v${thick}C${m} ${y1 + thick} ${m} ${y0 + thick} ${x0} ${y0 + thick}Z`;
@@ -29,85 +30,85 @@ function band(x0, y0, x1, y1, thick) {
 function drawFlow(upstreams) {
   const nodes = flowNodes(upstreams);
   const height = Math.max(250, 90 + 34 * nodes.length), top = 30, bottom = height - 8;
-  const [svg, width] = stage("flow", height);
-  const rates = flowing();
+  const [svg, width] = resetChart("flow", height);
+  const rates = flowRates();
   const total = Object.keys(SERIES).reduce((sum, name) => sum + rates[name], 0);
   const narrow = width < 560;
   const labels = narrow ? 92 : 150;
   const [start, middle, end] = [0, Math.round(width * (narrow ? 0.24 : 0.3)), width - labels];
   const post = 8, gap = 10;
-  // What goes on to a node lies lowest, and the nodes beside it, so that no band crosses the words.
+  // Calls to nodes are drawn lowest, beside the nodes, so that no band crosses a label.
   const ends = ["refused", "failed", "kept", "asked"].filter((name) => rates[name] > 0);
   const room = bottom - top - gap * Math.max(0, ends.length - 1);
-  // A trickle is still to be seen: at least two pixels, taken from what is wide.
+  // A low rate stays visible: it gets at least two pixels, taken from the wide bands.
   const wide = (n) => Math.max(2, total ? (n / total) * (room - 2 * ends.length) : 0);
 
-  const callers = drawn("text", { class: "label", x: start, y: 16 }, "Callers ");
-  if (!narrow) callers.append(drawn("tspan", { class: "plain" }, `${rate(total)}/s`));
+  const callers = svgElement("text", { class: "label", x: start, y: 16 }, "Callers ");
+  if (!narrow) callers.append(svgElement("tspan", { class: "plain" }, `${rate(total)}/s`));
   svg.append(callers);
-  svg.append(drawn("text", { class: "label", x: middle, y: 16 }, "slotfront"));
-  svg.append(drawn("text", { class: "label", x: end, y: 16 }, "Nodes"));
-  svg.append(drawn("rect", { class: "post", x: start, y: top, width: post, height: bottom - top, rx: 3 }));
+  svg.append(svgElement("text", { class: "label", x: middle, y: 16 }, "slotfront"));
+  svg.append(svgElement("text", { class: "label", x: end, y: 16 }, "Nodes"));
+  svg.append(svgElement("rect", { class: "post", x: start, y: top, width: post, height: bottom - top, rx: 3 }));
 
   let [from, to, asked, said] = [top, top, null, 0];
   from += (bottom - top - ends.reduce((sum, name) => sum + wide(rates[name]), 0)) / 2;
   for (const name of ends) {
     const thick = wide(rates[name]);
-    svg.append(drawn("path", { class: `band c-${name}`, d: band(start + post, from, middle, to, thick) }));
-    svg.append(drawn("rect", { class: `c-${name}`, x: middle, y: to, width: post, height: thick, rx: 2 }));
+    svg.append(svgElement("path", { class: `band c-${name}`, d: band(start + post, from, middle, to, thick) }));
+    svg.append(svgElement("rect", { class: `c-${name}`, x: middle, y: to, width: post, height: thick, rx: 2 }));
     if (name === "asked") asked = { y: to, thick };
     else {
       const share = `${rate(rates[name])}/s`;
       const at = Math.max(to + 10, said + 18, Math.min(to + thick / 2 + 4, to + 44));
       said = at;
-      const words = drawn("text", { class: "halo", x: middle + post + 8, y: at }, "");
+      const words = svgElement("text", { class: "halo", x: middle + post + 8, y: at }, "");
       const tag = { kept: narrow ? "cached " : "answered from the cache ", refused: "refused ", failed: "failed " }[name];
-      words.append(drawn("tspan", { class: "strong" }, share + " "), drawn("tspan", {}, tag));
+      words.append(svgElement("tspan", { class: "strong" }, share + " "), svgElement("tspan", {}, tag));
       svg.append(words);
     }
     from += thick;
     to += thick + gap;
   }
-  if (!total) svg.append(drawn("text", { class: "halo", x: middle + post + 8, y: top + 24 }, "no calls now"));
+  if (!total) svg.append(svgElement("text", { class: "halo", x: middle + post + 8, y: top + 24 }, "no calls now"));
 
-  // Each node has its line, the last at the lower edge.
+  // Each node has a line of its own, the last at the lower edge.
   const sum = nodes.reduce((n, node) => n + node.per_s, 0);
   let out = asked?.y;
   nodes.forEach((node, i) => {
     const y = bottom - 12 - 34 * (nodes.length - 1 - i);
     if (asked && node.per_s > 0) {
       const thick = Math.max(1.5, (node.per_s / sum) * asked.thick);
-      svg.append(drawn("path", { class: "band c-asked", d: band(middle + post, out, end, Math.min(y - thick / 2, bottom - thick), thick) }));
+      svg.append(svgElement("path", { class: "band c-asked", d: band(middle + post, out, end, Math.min(y - thick / 2, bottom - thick), thick) }));
       out += (node.per_s / sum) * asked.thick;
     }
-    svg.append(drawn("circle", { class: node.usable ? "lamp good" : "lamp bad", cx: end + 6, cy: y, r: 5 }));
-    const name = drawn("text", { class: "strong", x: end + 17, y: y - 1 }, clip(node.name, narrow ? 10 : 18));
-    name.append(drawn("title", {}, node.name));
-    svg.append(name, drawn("text", { x: end + 17, y: y + 13 }, node.usable || node.per_s ? `${rate(node.per_s)}/s` : "not used"));
+    svg.append(svgElement("circle", { class: node.usable ? "lamp good" : "lamp bad", cx: end + 6, cy: y, r: 5 }));
+    const name = svgElement("text", { class: "strong", x: end + 17, y: y - 1 }, clip(node.name, narrow ? 10 : 18));
+    name.append(svgElement("title", {}, node.name));
+    svg.append(name, svgElement("text", { x: end + 17, y: y + 13 }, node.usable || node.per_s ? `${rate(node.per_s)}/s` : "not used"));
   });
   const says = Object.entries(SERIES).map(([name, { means }]) => `${rate(rates[name])} ${means}`).join("; ");
   const each = upstreams.map((node) => `${node.name} ${rate(node.per_s)}${node.usable ? "" : ", not used"}`).join("; ");
   svg.setAttribute("aria-label", `Calls a second, averaged over ten seconds: ${rate(total)} in; ${says}. Calls to nodes: ${each || "no node"}.`);
 }
 
-/** A node's slots as marks on a line that ends at the frontier. */
+/** Draws a node's slots as marks on a line that ends at the frontier. */
 function track(node, frontier) {
   const width = 190, behind = 40, right = width - 8;
-  const svg = drawn("svg", { class: "track", viewBox: `0 0 ${width} 22`, width, height: 22, role: "img" });
+  const svg = svgElement("svg", { class: "track", viewBox: `0 0 ${width} 22`, width, height: 22, role: "img" });
   const x = (slots) => right - (Math.min(slots, behind) / behind) * (right - 8);
-  svg.append(drawn("line", { class: "grid", x1: 8, x2: right, y1: 11, y2: 11 }));
-  svg.append(drawn("line", { class: "front", x1: width - 1, x2: width - 1, y1: 1, y2: 21 }));
+  svg.append(svgElement("line", { class: "grid", x1: 8, x2: right, y1: 11, y2: 11 }));
+  svg.append(svgElement("line", { class: "front", x1: width - 1, x2: width - 1, y1: 1, y2: 21 }));
   const lags = COMMITMENTS.map((name) => (node.slots[name] == null || frontier == null ? null : Math.max(0, frontier - node.slots[name])));
-  // The deepest first, so that the newest lies on top.
+  // Finalized is drawn first, so that the newest slot is on top.
   [...COMMITMENTS].reverse().forEach((name) => {
     const lag = lags[COMMITMENTS.indexOf(name)];
     if (lag == null) return;
     const far = lag > behind;
-    if (far) svg.append(drawn("path", { class: `far c-${name}`, d: "M9 5L2 11L9 17Z" }));
-    else svg.append(drawn("circle", { class: `dot c-${name}`, cx: x(lag), cy: 11, r: 5 }));
+    if (far) svg.append(svgElement("path", { class: `far c-${name}`, d: "M9 5L2 11L9 17Z" }));
+    else svg.append(svgElement("circle", { class: `dot c-${name}`, cx: x(lag), cy: 11, r: 5 }));
   });
   const says = COMMITMENTS.map((name, i) => `${name} ${lags[i] == null ? "not known" : plural(lags[i], "slot", "slots") + " behind"}`).join(", ");
   svg.setAttribute("aria-label", says);
-  svg.append(drawn("title", {}, says));
+  svg.append(svgElement("title", {}, says));
   return svg;
 }

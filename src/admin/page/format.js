@@ -1,25 +1,25 @@
 "use strict";
-// Numbers as people read them, and elements made in one line. All text from the server goes in as text, never as markup.
+// The format of numbers, and helpers that make elements. Text from the server is inserted as text, never as markup.
 
 const COMMITMENTS = ["processed", "confirmed", "finalized"];
-// The four ways that a call ends, in the order in which they are drawn, and which outcomes each has.
+// The four ways in which a call ends, in drawing order, with the outcomes of each.
 const SERIES = {
-  kept: { name: "from the cache", means: "answered from the cache, or by a call already under way", outcomes: ["hit", "stale", "derived", "collapsed"] },
-  asked: { name: "a node was asked", means: "a node was asked", outcomes: ["miss", "bypass"] },
-  refused: { name: "refused", means: "refused: not valid, not allowed, or over a limit", outcomes: ["invalid", "denied", "limited"] },
+  kept: { name: "from the cache", means: "answered from the cache, or by a call in flight", outcomes: ["hit", "stale", "derived", "collapsed"] },
+  asked: { name: "from a node", means: "answered by a node", outcomes: ["miss", "bypass"] },
+  refused: { name: "refused", means: "refused: invalid, not allowed, or over a limit", outcomes: ["invalid", "denied", "limited"] },
   failed: { name: "failed", means: "failed: no node could answer", outcomes: ["error"] },
 };
 const MEANINGS = {
-  hit: "was in the cache", stale: "was in the cache, and is being renewed", derived: "made from another cached answer",
-  collapsed: "shared a call under way", miss: "a node was asked", bypass: "went past the cache, as asked",
-  invalid: "not a valid call", denied: "not allowed for the key", limited: "over a rate or quota", error: "no node could answer",
+  hit: "answered from the cache", stale: "answered from the cache while a refresh runs", derived: "derived from another cached answer",
+  collapsed: "shared a call in flight", miss: "answered by a node", bypass: "answered by a node, because the caller asked to bypass the cache",
+  invalid: "not a valid call", denied: "not allowed for the key", limited: "over a rate limit or quota", error: "no node could answer",
 };
 
 const $ = (id) => document.getElementById(id);
 const tell = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
 
-/** An element with attributes and children; `made("td.n", {}, "7")`. */
-function made(name, attributes = {}, ...children) {
+/** Makes an element with classes, attributes and children: `element("td.n", {}, "7")`. */
+function element(name, attributes = {}, ...children) {
   const [tag, ...classes] = name.split(".");
   const node = document.createElement(tag);
   if (classes.length) node.className = classes.join(" ");
@@ -28,8 +28,8 @@ function made(name, attributes = {}, ...children) {
   return node;
 }
 
-/** An SVG element. */
-function drawn(tag, attributes, text) {
+/** Makes an SVG element. */
+function svgElement(tag, attributes, text) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   if (text !== undefined) node.textContent = text;
@@ -41,9 +41,9 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignific
 const slot = (n) => (n == null ? "–" : whole.format(n));
 const count = (n) => (n < 100000 ? whole.format(n) : short.format(n));
 const rate = (n) => (n === 0 ? "0" : n < 0.1 ? "< 0.1" : n < 10 ? n.toFixed(1) : n < 10000 ? whole.format(Math.round(n)) : short.format(n));
-// Rounded down: "100 %" is said of everything, and of nothing less.
+// Rounded down, so that "100 %" means all.
 const percent = (r) => (r == null ? "–" : r === 1 ? "100 %" : (Math.floor(r * 1000) / 10).toFixed(1) + " %");
-// Names that are long are often alike at the front, so what is left out is the middle.
+// The middle of a long name is cut, because long names often start alike.
 const clip = (text, most) => (text.length > most ? text.slice(0, Math.ceil(most / 2) - 1) + "…" + text.slice(-Math.floor(most / 2)) : text);
 const plural = (n, one, many) => `${whole.format(n)} ${n === 1 ? one : many}`;
 
@@ -67,7 +67,7 @@ function ago(seconds) {
 
 const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 
-/** Round steps that cut `span` into at most `most` parts. */
+/** Returns a round step that divides `span` into at most `most` parts. */
 function step(span, most) {
   const rough = Math.max(span / most, 1e-9);
   const power = 10 ** Math.floor(Math.log10(rough));
