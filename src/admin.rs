@@ -203,7 +203,7 @@ async fn api_upstreams(extract::State(state): extract::State<Arc<AdminState>>) -
     json_response(StatusCode::OK, body.expect("plain numbers and texts always have a JSON form"))
 }
 
-/// The OpenAPI 3.1 description of this listener.
+/// The `OpenAPI` 3.1 description of this listener.
 const OPENAPI: &str = include_str!("admin/openapi.json");
 
 async fn openapi() -> Response {

@@ -1,9 +1,8 @@
-//! The composition root: a [`Config`] becomes running listeners and background tasks, and ends again in order.
+//! The composition root: turns a [`Config`] into running listeners and background tasks, and stops them in order.
 //!
-//! Everything is passed in: listeners are bound by the caller, so that port 0 works and a port in use is the caller's
-//! clear error. Ending goes in stages: readiness fails and answers tell clients to go, they are given time for it,
-//! accepting stops, requests in flight finish, a deadline cuts the rest, and last go the background tasks and the admin
-//! listener.
+//! The caller binds the listeners, so that port 0 works and a port in use is the caller's error. A stop has stages:
+//! readiness fails and answers tell clients to leave; accepting stops; requests in flight finish; a deadline cuts
+//! the rest; background tasks and the admin listener end.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -33,7 +32,7 @@ use crate::node::client::ClientError;
 use crate::pool::Pool;
 use crate::redis_store::{SharedError, Store};
 use crate::telemetry::{self, Metrics, ReloadResult, Tracer};
-use signals::{Hangup, Signals};
+use signals::{HangupSignal, Signals};
 
 mod clock;
 mod gauges;
@@ -41,21 +40,21 @@ mod nodes;
 pub mod signals;
 mod status;
 
-/// What still runs when the last connection has gone: the last writing of use, open status pages.
-const LAST_TASKS: Duration = Duration::from_secs(1);
-/// Between two looks at the configuration file.
-const CONFIG_LOOK: Duration = Duration::from_secs(1);
+/// The longest wait for background tasks after the last connection: a write of the usage file, open status pages.
+const TASKS_GRACE: Duration = Duration::from_secs(1);
+/// The interval at which the configuration file is checked.
+const CONFIG_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The two listeners, bound.
+/// The two bound listeners.
 #[derive(Debug)]
 pub struct Listeners {
-    /// The public one.
+    /// The public listener.
     pub public: TcpListener,
-    /// Metrics, health, status page.
+    /// The listener for metrics, health and the status page.
     pub admin: TcpListener,
 }
 
-/// Why the listeners cannot be bound.
+/// The error of a listener that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("{setting}: cannot listen on {address}: {cause}{hint}")]
 pub struct BindError {
@@ -66,10 +65,10 @@ pub struct BindError {
 }
 
 impl Listeners {
-    /// Binds both as `config` says.
+    /// Binds both listeners of `config`.
     ///
     /// # Errors
-    /// The first address that cannot be had, named with its setting.
+    /// The first address that cannot be bound, with its setting.
     pub async fn bind(config: &Config) -> Result<Self, BindError> {
         Ok(Self {
             public: bind("server.listen", config.server.listen).await?,
@@ -78,58 +77,63 @@ impl Listeners {
     }
 }
 
-/// One listener; its error names the setting and the address, and what to do where the port is in use.
+/// Binds one listener.
 ///
 /// # Errors
-/// The address cannot be had.
+/// The address cannot be bound. The error names the setting and the address, and the fix for a port in use.
 pub async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
     TcpListener::bind(address).await.map_err(|cause| {
         let in_use = cause.kind() == std::io::ErrorKind::AddrInUse;
-        let hint = if in_use { "; stop what holds it, or choose another port (0 takes any)" } else { "" };
+        let hint = if in_use {
+            "; stop the process that uses it, or choose another port (0 for any free port)"
+        } else {
+            ""
+        };
         BindError { setting, address, cause, hint }
     })
 }
 
 /// A running gateway.
 pub struct App {
-    /// Where the public listener is bound.
+    /// The address of the public listener.
     pub public: SocketAddr,
-    /// Where the admin listener is bound.
+    /// The address of the admin listener.
     pub admin: SocketAddr,
     front: Arc<Front>,
-    /// The configuration that was read last: what of it takes effect at once is in force.
+    /// The configuration that was loaded last. Its reloadable parts are in force.
     in_force: ArcSwap<Config>,
-    /// One reload at a time.
+    /// Allows one reload at a time.
     reloading: Mutex<()>,
-    /// Admin calls for a reload, until somebody reads the configuration.
-    wishes: Mutex<Option<mpsc::Receiver<ReloadRequest>>>,
+    /// The queue of reload requests, until the loop that serves them takes it.
+    reload_requests: Mutex<Option<mpsc::Receiver<ReloadRequest>>>,
     tasks: TaskTracker,
     connections: TaskTracker,
     ending: Ending,
 }
 
-/// The stages of the end, in order.
+/// The stages of a stop, in order.
 struct Ending {
-    /// Of the public listener; with its notice, readiness fails.
+    /// The stages of the public listener. Readiness fails with its notice.
     public: Ends,
-    /// Background tasks and the admin listener end.
+    /// Ends background tasks and the admin listener.
     over: CancellationToken,
 }
 
 impl App {
-    /// Starts everything and returns at once; nothing waits for an upstream.
+    /// Starts all parts and returns at once, without waiting for upstreams.
     ///
     /// # Errors
-    /// An upstream whose client cannot be built.
+    /// An upstream client cannot be built, or a certificate, the shared store or the trace collector is
+    /// misconfigured.
     pub fn start(config: Config, gateway: Gateway, listeners: Listeners) -> Result<Self, StartError> {
         let periods = GracePeriods::of(config.server.drain_timeout);
         Self::start_with(config, gateway, listeners, periods)
     }
 
-    /// Starts everything and returns at once. A stop gives its clients the times of `periods`.
+    /// Starts all parts like [`App::start`]. A stop gives clients the times of `periods`.
     ///
     /// # Errors
-    /// As [`App::start`].
+    /// As for [`App::start`].
     pub fn start_with(
         config: Config,
         gateway: Gateway,
@@ -178,7 +182,7 @@ impl App {
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
         gateway.report_to(&metrics);
         pool.probe(&tasks, stop);
-        empty_on_another_cluster(&front, &tasks, stop);
+        purge_on_cluster_change(&front, &tasks, stop);
         clock::watch(&front, &tasks, stop);
         gateway.watch(&tasks, stop);
         if let Some(shared) = &shared {
@@ -190,8 +194,8 @@ impl App {
         }
         gauges::feed_metrics(&front);
         set_loaded_now(&metrics);
-        let source = status::Source::new(Arc::clone(&front), ending.public.notice.clone());
-        let (reloads, wishes) = mpsc::channel(1);
+        let source = status::AppStatus::new(Arc::clone(&front), ending.public.notice.clone());
+        let (reloads, reload_requests) = mpsc::channel(1);
         let token = front.config.auth.admin_token.clone();
         let controls = Controls { token, gateway, reloads };
         let state = admin::AdminState::new(metrics, source, controls, stop.clone());
@@ -206,31 +210,31 @@ impl App {
             ending.public.clone(),
         ));
         let in_force = ArcSwap::new(Arc::clone(&front.config));
-        let (reloading, wishes) = (Mutex::default(), Mutex::new(Some(wishes)));
-        Ok(Self { public, admin, front, in_force, reloading, wishes, tasks, connections, ending })
+        let (reloading, reload_requests) = (Mutex::default(), Mutex::new(Some(reload_requests)));
+        Ok(Self { public, admin, front, in_force, reloading, reload_requests, tasks, connections, ending })
     }
 
-    /// What every request is served with, for tests and tools in the same process.
+    /// Returns the state that serves requests, for tests and tools in this process.
     pub fn front(&self) -> &Arc<Front> {
         &self.front
     }
 
-    /// Puts `new` in force as far as it can be without a restart, all of that or nothing. Reads files, and blocks for as
-    /// long as a large key file takes.
+    /// Puts the reloadable parts of `new` in force, all or none. Reads files; blocks while a large key file is
+    /// read.
     ///
     /// # Errors
-    /// The key file cannot be taken with it, or an upstream's client cannot be built.
+    /// The key file does not fit the new configuration, or an upstream client cannot be built.
     pub fn reload(&self, new: &Config) -> Result<Changes, ReloadError> {
         let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = &self.front.pool;
-        // All that can fail comes before the first change.
+        // Every step that can fail comes before the first change.
         let members = pool.prepare(new)?;
         self.front.gateway.replace(new)?;
         pool.put_in_force(members);
         pool.probe(&self.tasks, &self.ending.over);
         let before = self.in_force.swap(Arc::new(new.clone()));
         if before.telemetry.log != new.telemetry.log {
-            // It was judged with the rest of the configuration.
+            // The filter was checked with the configuration.
             let _ = telemetry::set_filter(&new.telemetry.log);
         }
         Ok(Changes {
@@ -239,15 +243,15 @@ impl App {
         })
     }
 
-    /// Ends it: readiness fails, then accepting stops, requests in flight finish, and what has not within
-    /// `server.drain_timeout` is cut. A second call joins the first.
+    /// Stops: readiness fails, accepting stops, requests in flight finish. Requests that take longer than
+    /// `server.drain_timeout` are cut. A second call waits for the same stop.
     pub async fn stop(&self) {
         let drain = self.front.config.server.drain_timeout;
         let deadline = Instant::now() + drain;
         let Ends { notice, stop, silence, cut, periods } = &self.ending.public;
         notice.give();
-        // Kept without clients, too. A balancer that opens a connection for each request may send one until it has seen that
-        // readiness fails.
+        // The notice period passes even without connections. A balancer that opens a connection for each request
+        // sends some until it sees that readiness fails.
         tokio::time::sleep(periods.notice).await;
         stop.give();
         self.connections.close();
@@ -259,22 +263,22 @@ impl App {
                 connections = self.connections.len(),
                 requests = self.front.in_flight.load(Ordering::Relaxed),
                 drain_timeout_ms = drain.as_millis(),
-                "drain timeout: what is still served is cut"
+                "drain timeout: cutting the connections that are still served"
             );
             cut.give();
             self.connections.wait().await;
         }
         self.ending.over.cancel();
         self.tasks.close();
-        // Flights have deadlines of their own; nobody waits for them any more.
-        let _ = tokio::time::timeout(LAST_TASKS, self.tasks.wait()).await;
-        // Calls whose callers had gone may have landed after the last writing.
+        // Upstream calls have their own deadlines, and no caller waits for them.
+        let _ = tokio::time::timeout(TASKS_GRACE, self.tasks.wait()).await;
+        // Calls whose callers have gone may have been charged after the last write.
         let gateway = Arc::clone(&self.front.gateway);
         let _ = low_priority::run(move || gateway.save()).await;
     }
 }
 
-/// What records traces, if the settings say where they go; it sends them as one of `tasks`.
+/// Creates the tracer, which exports through one of `tasks` if an endpoint is configured.
 #[cfg(feature = "otlp")]
 fn tracer(
     config: &Config,
@@ -289,7 +293,7 @@ fn tracer(
     Ok(Tracer::to(exporter))
 }
 
-/// Nothing records traces in this build; callers' own go on to the nodes.
+/// Creates a tracer that records nothing. Trace headers of callers still reach the nodes.
 #[cfg(not(feature = "otlp"))]
 #[expect(clippy::unnecessary_wraps, reason = "with the feature it may fail")]
 fn tracer(
@@ -301,9 +305,9 @@ fn tracer(
     Ok(Tracer::default())
 }
 
-/// Empties the cache when the pool is of another cluster, or when a node of another one was asked, and then forgets
-/// which slots keys were shown: in this order, or a hit of the old cluster would be remembered anew.
-fn empty_on_another_cluster(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
+/// Purges the cache when the cluster behind the pool changes, and then forgets the slots shown to keys. In the
+/// other order, a hit of the old cluster could record its slot again.
+fn purge_on_cluster_change(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
     tasks.spawn(async move {
         while let Some(Ok(())) = stop.run_until_cancelled(clusters.changed()).await {
@@ -313,43 +317,43 @@ fn empty_on_another_cluster(front: &Arc<Front>, tasks: &TaskTracker, stop: &Canc
     });
 }
 
-/// Why a new configuration cannot be put in force.
+/// The reasons why a new configuration cannot be put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// An upstream's client.
+    /// An upstream client cannot be built.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The key file.
+    /// The key file is refused.
     #[error(transparent)]
     Gateway(#[from] GatewayError),
 }
 
-/// Why it cannot start.
+/// The reasons why the gateway cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An upstream's client.
+    /// An upstream client cannot be built.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The listener's certificate.
+    /// The certificate of the public listener is refused.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The shared store's address or certificate.
+    /// The address or the certificate of the shared store is refused.
     #[error(transparent)]
     Shared(#[from] SharedError),
-    /// The way to the trace collector.
+    /// The connection to the trace collector is misconfigured.
     #[cfg(feature = "otlp")]
     #[error(transparent)]
     Traces(#[from] telemetry::otlp::OtlpError),
-    /// A listener without an address.
+    /// The address of a listener cannot be read.
     #[error("a listener has no address: {0}")]
     Address(#[from] std::io::Error),
 }
 
-/// Runs until Ctrl-C or SIGTERM, then ends in order; a second signal ends at once. SIGHUP, or another content of the
-/// configuration file, reads `source` again.
+/// Runs until Ctrl-C or SIGTERM, then stops in order; a second signal ends the process at once. SIGHUP and a change
+/// of the configuration file reload `source`.
 ///
 /// # Errors
-/// As [`App::start`].
+/// As for [`App::start`].
 pub async fn run(
     config: Config,
     gateway: Gateway,
@@ -361,58 +365,58 @@ pub async fn run(
     let app = Arc::new(App::start(config, gateway, listeners)?);
     tracing::info!(server.listen = %app.public, server.admin_listen = %app.admin, "slotfront is running");
     tokio::select! {
-        () = stop.asked() => {}
-        () = follow(&app, &mut source, &mut hangup) => {}
+        () = stop.received() => {}
+        () = serve_reloads(&app, &mut source, &mut hangup) => {}
     }
     tracing::info!("stopping: requests in flight finish first");
     tokio::select! {
         () = app.stop() => {}
-        () = stop.asked() => tracing::warn!("second signal: ending at once"),
+        () = stop.received() => tracing::warn!("second signal: exiting at once"),
     }
     Ok(())
 }
 
-/// Reads the configuration again on SIGHUP, on an admin call and when its file has changed. Never ends.
-async fn follow(app: &Arc<App>, source: &mut Source, hangup: &mut Hangup) {
-    let wishes = app.wishes.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let mut wishes = wishes.unwrap_or_else(|| mpsc::channel(1).1);
+/// Reloads the configuration on SIGHUP, on an admin request and when its file changes. Never returns.
+async fn serve_reloads(app: &Arc<App>, source: &mut Source, hangup: &mut HangupSignal) {
+    let reload_requests = app.reload_requests.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let mut reload_requests = reload_requests.unwrap_or_else(|| mpsc::channel(1).1);
     loop {
-        let mut wish = None;
+        let mut request = None;
         tokio::select! {
-            // What is read now is no change at the next look.
-            () = hangup.asked() => source.taken(),
-            Some(asked) = wishes.recv() => {
-                wish = Some(asked);
+            // The content read now is not reported as a change by the next check.
+            () = hangup.received() => source.taken(),
+            Some(asked) = reload_requests.recv() => {
+                request = Some(asked);
                 source.taken();
             }
-            () = tokio::time::sleep(CONFIG_LOOK) => {
+            () = tokio::time::sleep(CONFIG_CHECK_INTERVAL) => {
                 if !source.changed() {
                     continue;
                 }
             }
         }
         let (load, reloaded) = (source.loader(), Arc::clone(app));
-        // A large key file takes a second, in which calls want the cores.
+        // A large key file takes a second to read, while calls need the cores.
         let reloading = low_priority::run(move || {
             let new = load().map_err(|problems| problems.to_string())?;
             reloaded.reload(&new).map_err(|error| error.to_string())
         });
-        let applied = reloading.await.unwrap_or_else(|| Err("the reload did not come to its end".to_owned()));
+        let applied = reloading.await.unwrap_or_else(|| Err("the reload failed".to_owned()));
         let metrics = &app.front.metrics;
         match &applied {
             Ok(Changes { at_once, after_restart }) => {
                 metrics.config_reloads.at(ReloadResult::Applied).inc();
                 set_loaded_now(metrics);
-                tracing::info!(?at_once, ?after_restart, "configuration read again");
+                tracing::info!(?at_once, ?after_restart, "configuration reloaded");
             }
             Err(problems) => {
                 metrics.config_reloads.at(ReloadResult::Rejected).inc();
-                tracing::error!(%problems, "configuration refused: the old one stays in force");
+                tracing::error!(%problems, "configuration refused; the old one stays in force");
             }
         }
-        if let Some(wish) = wish {
-            // Whoever asked may have gone.
-            let _ = wish.send(applied);
+        if let Some(request) = request {
+            // The requester may have gone.
+            let _ = request.send(applied);
         }
     }
 }

@@ -1,7 +1,8 @@
-//! The command line: arguments in, exit code out. 0 is success, 1 a failure at run time, 2 wrong use or configuration.
+//! The command line: arguments in, exit code out. 0 is success, 1 a failure at run time, 2 wrong usage or
+//! configuration.
 //!
-//! Decides nothing: each subcommand calls the room that does the work, and says what came of it. What a script may
-//! want to read goes to standard output, what a person should know to standard error.
+//! A subcommand calls the module that does the work and prints the result: data for scripts to standard output,
+//! messages for people to standard error.
 
 mod check;
 mod completions;
@@ -30,9 +31,9 @@ use clap::{Parser, Subcommand};
 use crate::config::{self, Config};
 
 #[cfg(feature = "dev")]
-const DEV_HELP: &str = "See it work, with nothing to set up:\n    slotfront dev";
+const DEV_HELP: &str = "Try it without any setup:\n    slotfront dev";
 #[cfg(not(feature = "dev"))]
-const DEV_HELP: &str = "The commands dev and sim, which simulate a cluster, come with the cargo feature dev.";
+const DEV_HELP: &str = "The commands dev and sim, which simulate a cluster, need a build with the cargo feature dev.";
 
 /// slotfront: a caching JSON-RPC proxy in front of Solana nodes.
 #[derive(Debug, Parser)]
@@ -41,14 +42,14 @@ const DEV_HELP: &str = "The commands dev and sim, which simulate a cluster, come
     version = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SLOTFRONT_REVISION"), ")"),
     max_term_width = 100,
     about = "A caching JSON-RPC proxy in front of Solana nodes",
-    long_about = "A caching JSON-RPC proxy in front of Solana nodes: many readers cost a node what one reader cost.\n\
+    long_about = "A caching JSON-RPC proxy in front of Solana nodes: repeated reads cost a node only one call.\n\
                   It answers eight read-only methods at POST /v3/<API_KEY>, with keys, plans and limits.",
     after_help = format!(
         "{DEV_HELP}\n\n\
          Run it in front of your own nodes:\n    \
          slotfront keys create --file keys.toml --name alice\n    \
          SLOTFRONT_UPSTREAMS=node-1=http://10.0.0.1:8899 slotfront serve\n\n\
-         Exit codes: 0 success, 1 failure at run time, 2 wrong use or configuration."
+         Exit codes: 0 success, 1 failure at run time, 2 wrong usage or configuration."
     )
 )]
 struct Cli {
@@ -71,15 +72,15 @@ enum Command {
     Completions(completions::Args),
 }
 
-/// Why a command failed, by its exit code.
+/// The failure of a command, by exit code.
 #[derive(Debug)]
 enum Failure {
-    /// 1: what was asked for was right, and could not be done.
+    /// Exit code 1: a valid request could not be carried out.
     Runtime(String),
-    /// 2: what was asked for, or configured, cannot be.
+    /// Exit code 2: the arguments or the configuration are invalid.
     Usage(String),
-    /// 0: who read our output has read enough, as `head` does.
-    Unread,
+    /// Exit code 0: the reader of standard output closed it, as `head` does.
+    OutputClosed,
 }
 
 impl Failure {
@@ -94,37 +95,38 @@ impl Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::BrokenPipe { Self::Unread } else { Self::runtime(error) }
+        if error.kind() == io::ErrorKind::BrokenPipe { Self::OutputClosed } else { Self::runtime(error) }
     }
 }
 
-/// What a command has of its surroundings.
+/// The environment and the outputs of a command.
 struct World<'a> {
     env: BTreeMap<String, String>,
-    /// For scripts.
+    /// Standard output, for scripts.
     out: &'a mut dyn Write,
-    /// For people.
+    /// Standard error, for people.
     err: &'a mut dyn Write,
 }
 
 impl World<'_> {
-    /// The configuration in `file`, or in the file that `SLOTFRONT_CONFIG` names, or in the environment alone.
+    /// Loads the configuration from `file`, else from the file named by `SLOTFRONT_CONFIG`, else from the
+    /// environment alone.
     fn config(&self, file: Option<PathBuf>) -> Result<Config, Failure> {
         config::load(self.config_file(file).as_deref(), &self.env).map_err(Failure::usage)
     }
 
-    /// The file that holds the configuration, if one does.
+    /// Returns the path of the configuration file, if there is one.
     fn config_file(&self, file: Option<PathBuf>) -> Option<PathBuf> {
         file.or_else(|| self.env.get("SLOTFRONT_CONFIG").map(PathBuf::from))
     }
 }
 
-/// Runs the command that the process was started with.
+/// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are errors to clap, too: it knows where each is to be written, and its exit code.
+            // Clap treats help and version as errors, too, and knows their output stream and exit code.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -134,7 +136,7 @@ pub fn main() -> ExitCode {
     let mut world = World { env: env.collect(), out: &mut out, err: &mut err };
     let result = run(cli.command, &mut world);
     let (code, message) = match result {
-        Ok(()) | Err(Failure::Unread) => return ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::OutputClosed) => return ExitCode::SUCCESS,
         Err(Failure::Runtime(message)) => (1, message),
         Err(Failure::Usage(message)) => (2, message),
     };
@@ -158,7 +160,7 @@ fn run(command: Command, world: &mut World<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Returns the address at which a client on this machine finds a listener.
+/// Returns the address at which a client on this machine reaches a listener.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
@@ -168,16 +170,16 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Tasks that a thread runs before it asks the kernel what has come, and the most that it then takes: no more than it runs
-/// until the next time. With thousands of connections all that waits would else be taken at once, in several rounds, and be
-/// gone from the processor's caches when its turn comes.
-const TURN: u32 = 61;
+/// The number of tasks that a thread runs between two polls of the kernel, and the most events that a poll returns.
+/// Equal numbers keep the data of a waiting request in the processor's cache when there are thousands of
+/// connections.
+const TASKS_PER_POLL: u32 = 61;
 
 fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .event_interval(TURN)
-        .max_io_events_per_tick(TURN as usize)
+        .event_interval(TASKS_PER_POLL)
+        .max_io_events_per_tick(TASKS_PER_POLL as usize)
         .enable_all()
         .build();
-    runtime.map_err(|e| Failure::Runtime(format!("no runtime: {e}")))?.block_on(work)
+    runtime.map_err(|e| Failure::Runtime(format!("cannot start the async runtime: {e}")))?.block_on(work)
 }

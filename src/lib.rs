@@ -1,7 +1,7 @@
 //! slotfront: a caching read-through JSON-RPC proxy in front of Solana RPC nodes.
 //!
-//! The modules below stand in the order in which a request meets them; each calls only those after it, and hands on
-//! a typed value: bytes → `Call` → `Query` → `Answer` → bytes. `ARCHITECTURE.md` is the map.
+//! A request passes the modules in the order below. Each module calls only later ones and hands on a typed value:
+//! bytes → `Call` → `Query` → `CacheAnswer` → bytes. `ARCHITECTURE.md` is the map.
 
 pub mod app;
 pub mod cli;

@@ -1,4 +1,4 @@
-//! The binary: see [`slotfront::cli`].
+//! The binary; see [`slotfront::cli`].
 
 use std::process::ExitCode;
 

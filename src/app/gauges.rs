@@ -1,4 +1,4 @@
-//! The gauges that are cheaper to read at each scrape than to keep.
+//! The gauges that are read at each scrape.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::http::Front;
 use crate::methods::Commitment;
 use crate::telemetry::Metrics;
 
-/// Sets these gauges before each scrape.
+/// Registers a hook that sets the gauges before each scrape.
 pub(super) fn feed_metrics(front: &Arc<Front>) {
     // A weak reference, because the hook lives in the metrics, which the front holds.
     let weak = Arc::downgrade(front);
@@ -42,7 +42,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
     let resets = metrics.frontier_resets.at(());
     resets.inc_by(front.frontier.resets().saturating_sub(resets.get()));
     for (member, unusable) in front.pool.standing(now) {
-        // The node's own handles: one that has just been removed does not come back by being looked up.
+        // The node's own handles are used. A lookup by name would bring a removed node back.
         let upstream = member.metrics();
         for commitment in Commitment::ALL {
             if let Some(slot) = member.slot(commitment) {

@@ -1,4 +1,4 @@
-//! The upstream nodes and the last choices among them, for the admin listener.
+//! The upstream nodes, and the latest choices among them, for the admin listener.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::pool::health::Health;
 use crate::pool::member::Member;
 use crate::pool::select::Unusable;
 
-/// Returns every node and the last choices.
+/// Returns every node and the latest choices.
 pub(super) fn upstreams(front: &Front) -> Upstreams {
     let now = Instant::now();
     Upstreams {
@@ -40,7 +40,7 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
         tier: member.tier,
         up: matches!(*member.health(), Health::Healthy | Health::Unhealthy(_)),
         worst: (0..reasons.len()).max_by_key(|at| reasons[*at]),
-        reasons: reasons.iter().map(|reason| words(front, member, *reason, now)).collect(),
+        reasons: reasons.iter().map(|reason| describe(front, member, *reason, now)).collect(),
         slots: PerCommitment::from_fn(|c| member.slot(c)),
         lag_slots: PerCommitment::from_fn(|c| front.frontier.lag(member.id, c)),
         version: member.version().map(|version| version.to_string()),
@@ -61,20 +61,18 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
     }
 }
 
-/// Returns a reason why a node is not usable in words, with what is known of it.
-fn words(front: &Front, member: &Member, reason: Unusable, now: Instant) -> String {
+/// Describes in words why a node is not usable.
+fn describe(front: &Front, member: &Member, reason: Unusable, now: Instant) -> String {
     match (reason, &*member.health()) {
         (Unusable::Unhealthy, Health::Unhealthy(why)) => format!("unhealthy: {why}"),
         (Unusable::Unreachable, Health::Unreachable(why)) => format!("does not answer: {why}"),
         (Unusable::Foreign, Health::Foreign { theirs, ours }) => {
-            format!("of another cluster: genesis {theirs}, the pool's is {ours}")
+            format!("belongs to another cluster: its genesis hash is {theirs}, the pool's is {ours}")
         }
-        (Unusable::Unidentified, Health::Silent) => {
-            "does not tell its genesis hash, and the pool's is known; if it is of \
+        (Unusable::Unidentified, Health::Silent) => "does not report its genesis hash; if it belongs to \
              the pool's cluster, set genesis = \"unchecked\" for it"
-                .to_owned()
-        }
-        (Unusable::Unidentified, _) => "has not shown the pool's genesis hash yet".to_owned(),
+            .to_owned(),
+        (Unusable::Unidentified, _) => "has not reported its genesis hash yet".to_owned(),
         (Unusable::Unprobed, _) => "has not answered a probe yet".to_owned(),
         (Unusable::Lagging, _) => {
             let lag = front.frontier.lag(member.id, Commitment::Processed).unwrap_or_default();
@@ -84,7 +82,7 @@ fn words(front: &Front, member: &Member, reason: Unusable, now: Instant) -> Stri
         (Unusable::BreakerOpen, _) => "its circuit breaker is open".to_owned(),
         (Unusable::Quiet, _) => {
             let left = member.quiet_left(now).unwrap_or_default().as_millis();
-            format!("asked to be left alone for {left} ms more")
+            format!("asked for a pause, {left} ms left")
         }
         (Unusable::Busy, _) => format!("at its limit of {} calls in flight", member.max_in_flight()),
         (Unusable::Drained, _) => "drained by an operator".to_owned(),

@@ -1,49 +1,50 @@
-//! The signals that a running gateway obeys, caught from the moment that this is made: before it the system's defaults
-//! hold, which end the process.
+//! The process signals that a running gateway handles.
+//!
+//! Signals are handled from [`Signals::catch`] on. Earlier ones end the process, which is the system's default.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals, caught.
+/// The handled signals.
 #[derive(Debug)]
 pub struct Signals {
     /// Ctrl-C and SIGTERM.
-    pub stop: Stop,
+    pub stop: StopSignal,
     /// SIGHUP.
-    pub hangup: Hangup,
+    pub hangup: HangupSignal,
 }
 
-/// Ctrl-C and SIGTERM: end in order.
+/// Ctrl-C and SIGTERM, which stop the gateway in order.
 #[derive(Debug)]
-pub struct Stop {
+pub struct StopSignal {
     interrupt: Signal,
     terminate: Signal,
 }
 
-/// SIGHUP: read the configuration again.
+/// SIGHUP, which reloads the configuration.
 #[derive(Debug)]
-pub struct Hangup(Signal);
+pub struct HangupSignal(Signal);
 
 impl Signals {
-    /// Catches them from now on.
+    /// Starts to handle the signals.
     ///
     /// # Errors
     /// The system refuses a handler.
     pub fn catch() -> io::Result<Self> {
         Ok(Self {
-            stop: Stop {
+            stop: StopSignal {
                 interrupt: signal(SignalKind::interrupt())?,
                 terminate: signal(SignalKind::terminate())?,
             },
-            hangup: Hangup(signal(SignalKind::hangup())?),
+            hangup: HangupSignal(signal(SignalKind::hangup())?),
         })
     }
 }
 
-impl Stop {
-    /// Waits for the next one.
-    pub async fn asked(&mut self) {
+impl StopSignal {
+    /// Waits for the next signal.
+    pub async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -51,9 +52,9 @@ impl Stop {
     }
 }
 
-impl Hangup {
-    /// Waits for the next one.
-    pub async fn asked(&mut self) {
+impl HangupSignal {
+    /// Waits for the next signal.
+    pub async fn received(&mut self) {
         let _ = self.0.recv().await;
     }
 }

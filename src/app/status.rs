@@ -1,4 +1,4 @@
-//! The running gateway as the admin listener sees it.
+//! The status of the running gateway for the admin listener.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use crate::methods::Commitment;
 use crate::pool::member::Member;
 use crate::pool::select::Unusable;
 
-/// The running gateway.
-pub(super) struct Source {
+/// The running gateway as a source of status.
+pub(super) struct AppStatus {
     front: Arc<Front>,
     draining: Signal,
     started: Instant,
 }
 
-impl Source {
+impl AppStatus {
     pub(super) fn new(front: Arc<Front>, draining: Signal) -> Self {
         Self { front, draining, started: Instant::now() }
     }
 }
 
-impl status::StatusSource for Source {
+impl status::StatusSource for AppStatus {
     fn status(&self) -> Status {
         let front = &self.front;
         let (bytes, entries) = front.cache.usage();
@@ -79,7 +79,7 @@ impl status::StatusSource for Source {
             )
         };
         let known = self.front.frontier.slot(Commitment::Processed) > 0;
-        // Before any node has answered there is nothing to serve. Later the cache can serve, and a node in a bad state.
+        // Before any node has answered there is nothing to serve. Later the cache or an unhealthy node can answer.
         if standing.iter().all(never_heard) && !known {
             Readiness::Unready { reasons }
         } else {

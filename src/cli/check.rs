@@ -1,4 +1,4 @@
-//! `slotfront check`: whether a configuration is valid, and with `--probe` what is wrong around it.
+//! `slotfront check`: validates a configuration and, with `--probe`, examines nodes, files and limits.
 
 mod doctor;
 mod examine;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use tokio_util::task::TaskTracker;
 
-use super::table::Table;
+use super::table::TextTable;
 use super::{Failure, World};
 use crate::config::{self, AuthMode, Config, Upstream};
 use crate::gateway::Gateway;
@@ -18,24 +18,24 @@ use crate::methods::Commitment;
 use crate::node::{BufferBudget, Client};
 use crate::redis_store::Store;
 use crate::telemetry::Metrics;
-use doctor::{Finding, Probed};
+use doctor::{Finding, ProbeResult};
 
-/// Check a configuration, and with --probe what is wrong around it
+/// Check a configuration; with --probe also nodes, files and limits
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Check a configuration and the files that it names. All that is wrong is told at once.\n\
-                  With --probe it is a doctor: it asks every upstream for its version, cluster, slots, health, history and\n\
-                  clock, times it, sends thirty small calls at once to meet its rate limit, asks the shared store whether it\n\
-                  lets us read and write, and looks at the permissions of files and the limit of open files. Each finding\n\
-                  says what to do.",
+    long_about = "Check a configuration and the files that it names, and report all problems at once.\n\
+                  With --probe, ask every upstream for its version, cluster, slots, health, history and\n\
+                  clock, measure its latency, send thirty small calls at once to find its rate limit, check that the\n\
+                  shared store can be read and written, and check file permissions and the limit of open files. Each finding\n\
+                  comes with a fix.",
     after_help = "Example:\n    slotfront check --config slotfront.toml --probe\n\n\
-                  Exit codes: 0 valid (warnings or none), 1 a fault was found, 2 not valid."
+                  Exit codes: 0 valid (also with warnings), 1 a fault was found, 2 invalid."
 )]
 pub(super) struct Args {
-    /// The configuration; without it, `SLOTFRONT_CONFIG` names it, or the environment is all of it
+    /// The configuration file [default: `SLOTFRONT_CONFIG`; without both, the environment is the configuration]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Ask every upstream who it is and how it stands, and look at files and limits
+    /// Also examine every upstream, the shared store, files and limits
     #[arg(long)]
     probe: bool,
 }
@@ -54,7 +54,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     writeln!(world.out, "{}", summary(&config))?;
     let mut findings = doctor::of_settings(&config);
     if !args.probe {
-        return tell(&findings, world);
+        return print_findings(&findings, world);
     }
     let examined = clients.iter().zip(&config.upstreams);
     let probed = join_all(examined.map(|(client, upstream)| examine::examine(client, upstream.rps))).await;
@@ -68,44 +68,44 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         findings.extend(found.err().map(doctor::of_shared_store));
     }
     if findings.is_empty() {
-        writeln!(world.out, "\nnothing to mend")?;
+        writeln!(world.out, "\nno findings")?;
     }
-    tell(&findings, world)
+    print_findings(&findings, world)
 }
 
 /// Prints the findings, faults first.
 ///
 /// # Errors
-/// A fault is among them.
-fn tell(findings: &[Finding], world: &mut World<'_>) -> Result<(), Failure> {
+/// There is a fault among the findings.
+fn print_findings(findings: &[Finding], world: &mut World<'_>) -> Result<(), Failure> {
     let (faults, warnings): (Vec<_>, Vec<_>) = findings.iter().partition(|finding| finding.fault);
     for finding in faults.iter().chain(&warnings) {
         writeln!(world.out, "\n{finding}")?;
     }
     match faults.len() {
         0 => Ok(()),
-        1 => Err(Failure::runtime("1 fault, above")),
-        n => Err(Failure::Runtime(format!("{n} faults, above"))),
+        1 => Err(Failure::runtime("1 fault found")),
+        n => Err(Failure::Runtime(format!("{n} faults found"))),
     }
 }
 
-/// What the configuration comes to, in a few lines.
+/// Summarizes the configuration in a few lines.
 fn summary(config: &Config) -> String {
     let names = |names: Vec<&str>| names.join(", ");
     let who = match (config.auth.mode, &config.auth.open_plan, &config.auth.keys_file) {
-        (AuthMode::Open, None, _) => "anybody, without limits".to_owned(),
-        (AuthMode::Open, Some(plan), _) => format!("anybody, each address with plan {plan}"),
+        (AuthMode::Open, None, _) => "everyone, without limits".to_owned(),
+        (AuthMode::Open, Some(plan), _) => format!("everyone, with plan {plan} for each address"),
         (AuthMode::Keys, _, Some(file)) if !file.exists() => {
             let file = file.display();
-            format!("nobody yet: make a key with `slotfront keys create --file {file} --name NAME`")
+            format!("nobody yet; create a key with `slotfront keys create --file {file} --name NAME`")
         }
         (AuthMode::Keys, _, Some(file)) => format!("keys of {}", file.display()),
         (AuthMode::Keys, _, None) => "nobody".to_owned(),
     };
     let shared = match &config.shared {
         None => "",
-        Some(config::Shared { cluster: true, .. }) => "\n  shared     with a store, a cluster",
-        Some(_) => "\n  shared     with a store",
+        Some(config::Shared { cluster: true, .. }) => "\n  shared     a Redis cluster",
+        Some(_) => "\n  shared     a Redis server",
     };
     format!(
         "valid\n  listen     {}{} (admin {})\n  upstreams  {}\n  plans      {}\n  callers    {who}{shared}",
@@ -117,9 +117,9 @@ fn summary(config: &Config) -> String {
     )
 }
 
-/// The upstreams as they stand.
-fn table(upstreams: &[Upstream], probed: &[Probed]) -> String {
-    let mut table = Table::new([
+/// Formats the state of each upstream as a table.
+fn table(upstreams: &[Upstream], probed: &[ProbeResult]) -> String {
+    let mut table = TextTable::new([
         "upstream",
         "tier",
         "health",

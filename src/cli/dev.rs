@@ -1,4 +1,4 @@
-//! `slotfront dev`: a simulated cluster and the gateway in front of it, with nothing to set up.
+//! `slotfront dev`: runs a simulated cluster and a gateway in front of it, without setup.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -15,32 +15,32 @@ use crate::config::{Config, Secret, Upstream, defaults};
 use crate::gateway::Gateway;
 use crate::telemetry;
 
-/// A simulated cluster and the gateway in front of it, with nothing to set up
+/// Run a simulated cluster and a gateway in front of it, without setup
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "A simulated cluster and the gateway in front of it, with nothing to set up.\n\
-                  Prints a curl line that works when pasted, and the address of the status page. The API key is dev.\n\
-                  Read methods beside the eight that the simulated nodes answer are forwarded to them.",
-    after_help = "Example, a larger cluster with another history, the gateway on any free port:\n    \
+    long_about = "Run a simulated cluster and a gateway in front of it, without setup.\n\
+                  Prints a curl command to try, and the address of the status page. The API key is dev.\n\
+                  Further read methods that the simulated nodes support pass through to them.",
+    after_help = "Example, a larger cluster with another history and any free port:\n    \
                   slotfront dev --nodes 5 --seed 42 --listen 127.0.0.1:0"
 )]
 pub(super) struct Args {
-    /// Address of the gateway; port 0 takes any that is free
+    /// The address of the gateway; port 0 takes any free port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8899")]
     listen: SocketAddr,
-    /// Address of metrics, health and the status page
+    /// The address of metrics, health and the status page
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9899")]
     admin: SocketAddr,
-    /// How many nodes are simulated
+    /// The number of simulated nodes
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = sim::nodes())]
     nodes: u16,
-    /// What the simulated history is made from: the same seed, the same history
+    /// The seed of the simulated history; the same seed gives the same history
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
-    // Before anything is said: whoever has read where it listens may already want it to end.
+    // Before any output, because a reader of the addresses may stop the process at once.
     let signals = Signals::catch()?;
     let listeners = Listeners {
         public: app::bind("--listen", args.listen).await.map_err(Failure::runtime)?,
@@ -55,9 +55,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         upstreams.push(Upstream::plain(format!("sim-{}", i + 1), Secret::new(url)));
     }
     let mut config = Config::dev(args.listen, args.admin, upstreams);
-    // A tenth of it is the notice, for which a balancer would want more and a developer wants less.
+    // A stop gives clients a tenth of it as notice. A developer wants a short one.
     config.server.drain_timeout = Duration::from_secs(1);
-    // A client library reads more than the eight before it does anything: getSlot, getLatestBlockhash.
+    // A client library calls further methods before it does anything, such as getLatestBlockhash.
     config.passthrough = further_methods();
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     let gateway = Gateway::new(&config).map_err(Failure::runtime)?;
@@ -83,11 +83,11 @@ fn welcome(args: &Args, public: SocketAddr, admin: SocketAddr, wallet: &str) -> 
         "slotfront dev: {} simulated nodes (seed {}) and the gateway in front of them\n\n  \
          gateway  http://{public}/v3/{key}\n  \
          status   http://{admin}/\n\n\
-         Try it, twice within five seconds, and compare the Cache-Status headers:\n\n  \
+         Send this twice within five seconds and compare the Cache-Status headers:\n\n  \
          curl -i http://{public}/v3/{key} -H 'Content-Type: application/json' -d \
          '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"getAccountInfo\",\
          \"params\":[\"{wallet}\",{{\"encoding\":\"base64\"}}]}}'\n\n\
-         Ctrl-C ends it.",
+         Press Ctrl-C to stop.",
         args.nodes, args.seed
     )
 }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_welcome_names_all_that_one_needs() {
+    fn welcome_shows_addresses_and_a_command() {
         let args = Args {
             listen: "0.0.0.0:8899".parse().unwrap(),
             admin: "[::]:9899".parse().unwrap(),
@@ -111,11 +111,11 @@ mod tests {
       gateway  http://127.0.0.1:8899/v3/dev
       status   http://[::1]:9899/
 
-    Try it, twice within five seconds, and compare the Cache-Status headers:
+    Send this twice within five seconds and compare the Cache-Status headers:
 
       curl -i http://127.0.0.1:8899/v3/dev -H 'Content-Type: application/json' -d '{"jsonrpc":"2.0","id":1,"method":"getAccountInfo","params":["WALLET",{"encoding":"base64"}]}'
 
-    Ctrl-C ends it.
+    Press Ctrl-C to stop.
     "#);
     }
 }

@@ -1,4 +1,4 @@
-//! `slotfront health`: whether a gateway on this machine is ready, for a container's health check.
+//! `slotfront health`: asks a gateway on this machine for its readiness, for a container's health check.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,24 +9,24 @@ use tokio::net::TcpStream;
 
 use super::{Failure, World, reachable};
 
-/// A container's own patience is longer.
+/// The longest wait. The health checks of containers wait longer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// More than the head and the reasons of any readiness.
+/// The maximum length of an answer, more than any list of reasons.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
-/// Ask a running gateway whether it is ready
+/// Ask a running gateway for its readiness
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Ask the admin listener of a running gateway on this machine for /readyz, and print the answer.\n\
-                  Degraded is ready: stale answers are better than none.",
+                  Degraded counts as ready: stale answers are better than none.",
     after_help = "Examples:\n    slotfront health --config slotfront.toml\n    slotfront health --admin 127.0.0.1:9899\n\n\
-                  Exit codes: 0 ready, 1 not ready or not there, 2 wrong use or configuration."
+                  Exit codes: 0 ready, 1 not ready or not running, 2 wrong usage or configuration."
 )]
 pub(super) struct Args {
-    /// The configuration that it was started with; without it, `SLOTFRONT_CONFIG` names it
+    /// The configuration that it was started with [default: `SLOTFRONT_CONFIG`]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Its admin listener, instead of the configuration's
+    /// The address of its admin listener, instead of the configuration's
     #[arg(long, value_name = "ADDR", conflicts_with = "config")]
     admin: Option<SocketAddr>,
 }
@@ -42,13 +42,13 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let answer = answer.map_err(|e| Failure::Runtime(format!("{admin} does not answer: {e}")))?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     writeln!(world.out, "{}", body.trim())?;
-    let status = head.split(' ').nth(1).unwrap_or("no HTTP");
+    let status = head.split(' ').nth(1).unwrap_or("not HTTP");
     if status == "200" { Ok(()) } else { Err(Failure::Runtime(format!("not ready ({status})"))) }
 }
 
 async fn ask(admin: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(admin).await?;
-    // HTTP/1.0: the answer ends with the connection.
+    // With HTTP/1.0 the answer ends with the connection.
     stream.write_all(format!("GET /readyz HTTP/1.0\r\nHost: {admin}\r\n\r\n").as_bytes()).await?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await?;

@@ -1,4 +1,4 @@
-//! `slotfront keys`: makes, shows, replaces and takes back API keys.
+//! `slotfront keys`: creates, lists, rotates and revokes API keys.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use ipnet::IpNet;
 use jiff::Timestamp;
 
-use super::table::Table;
+use super::table::TextTable;
 use super::{Failure, World};
 use crate::config::{defaults, is_name};
 use crate::gateway::keys::file::{ChangeError, IssuedKey, KeyFile, NewKey};
@@ -15,11 +15,11 @@ use crate::gateway::keys::scope::{self, Scope};
 use crate::gateway::keys::{self, Key, MAX_NAME};
 use crate::methods::AnyMethod;
 
-/// Make, list, revoke and rotate API keys
+/// Create, list, rotate and revoke API keys
 #[derive(Debug, Parser)]
 #[command(
-    long_about = "Make, list, revoke and rotate API keys. The file holds hashes only: a key is shown once, when it is issued.\n\
-                  A running gateway takes a changed file within two seconds; nothing is restarted.",
+    long_about = "Create, list, rotate and revoke API keys. The file holds hashes only; a secret is shown once, when it is issued.\n\
+                  A running gateway reads a changed file within two seconds, without a restart.",
     after_help = "Examples:\n    slotfront keys create --file keys.toml --name alice --plan standard --expires 90d\n    \
                   slotfront keys list --file keys.toml\n    \
                   slotfront keys rotate --file keys.toml --name alice --grace 24h\n    \
@@ -27,12 +27,12 @@ use crate::methods::AnyMethod;
 )]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: KeysCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// Make a key; it is printed once, and alone on standard output
+enum KeysCommand {
+    /// Create a key; the secret is printed once, alone on standard output
     #[command(
         after_help = "Examples:\n    slotfront keys create --file keys.toml --name alice --expires 2027-01-31\n    \
                       slotfront keys create --file keys.toml --name shop --origin https://shop.example \\\n      \
@@ -40,73 +40,73 @@ enum Command {
     )]
     Create {
         #[command(flatten)]
-        file: File,
-        /// Whose key it is
+        file: KeyFileArg,
+        /// The owner of the key
         #[arg(long)]
         name: String,
-        /// What it may do: a [plans.NAME] of the configuration
+        /// The plan of the key: a [plans.NAME] of the configuration
         #[arg(long, default_value = defaults::PLAN)]
         plan: String,
-        /// The configuration, to see that the plan is there; else `SLOTFRONT_CONFIG` names it
+        /// The configuration that must have the plan [default: `SLOTFRONT_CONFIG`]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// When it ends: after a time such as 90d, or at a date such as 2027-01-31 (its first moment, in UTC)
+        /// The end of the key: after a duration such as 90d, or at a date such as 2027-01-31 (00:00 UTC)
         #[arg(long, value_name = "WHEN")]
         expires: Option<String>,
         #[command(flatten)]
-        narrowed: Narrowed,
+        restrictions: Restrictions,
     },
-    /// Show all keys, without the keys themselves
+    /// List all keys, without their secrets
     #[command(after_help = "Example:\n    slotfront keys list --file keys.toml")]
     List {
         #[command(flatten)]
-        file: File,
+        file: KeyFileArg,
     },
-    /// Take a key back, at once and for good
+    /// Revoke a key; takes effect at once and cannot be undone
     #[command(after_help = "Example:\n    slotfront keys revoke --file keys.toml --name key-5Kd3NBUA")]
     Revoke {
         #[command(flatten)]
-        file: File,
-        /// Its id, or its name where only one key has it
+        file: KeyFileArg,
+        /// The id, or the name if it is unique
         #[arg(long, value_name = "NAME|ID")]
         name: String,
     },
-    /// Replace a key; the old one holds for a while longer, so that its owner can change over
+    /// Replace the secret of a key; the old secret stays valid for a while
     #[command(after_help = "Example:\n    slotfront keys rotate --file keys.toml --name alice --grace 24h")]
     Rotate {
         #[command(flatten)]
-        file: File,
-        /// Its id, or its name where only one key has it
+        file: KeyFileArg,
+        /// The id, or the name if it is unique
         #[arg(long, value_name = "NAME|ID")]
         name: String,
-        /// How long the old key still holds; 0s is not at all
+        /// The time for which the old secret stays valid; 0s ends it at once
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
         grace: Duration,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct File {
+struct KeyFileArg {
     /// The key file: `auth.keys_file` of the configuration
     #[arg(long, value_name = "FILE", default_value = defaults::KEYS_FILE)]
     file: PathBuf,
 }
 
-/// What a key is narrowed to; each may be given more than once, and left out is any.
+/// The restrictions of a new key. Each may be given several times; without one, there is no restriction.
 #[derive(Debug, clap::Args)]
-struct Narrowed {
-    /// A web origin that it may be used from, as a browser sends it; repeat for more [default: any]
+struct Restrictions {
+    /// A web origin that the key may be used from, as browsers send it; repeat for more [default: any]
     #[arg(long = "origin", value_name = "ORIGIN", value_parser = scope::origin)]
     origins: Vec<String>,
-    /// A client address or network that it may be used from; repeat for more [default: any]
+    /// A client address or network that the key may be used from; repeat for more [default: any]
     #[arg(long = "address", value_name = "CIDR", value_parser = scope::address)]
     addresses: Vec<IpNet>,
-    /// A method that it may call, within its plan's; repeat for more [default: all]
+    /// A method that the key may call, out of its plan's; repeat for more [default: all]
     #[arg(long = "method", value_name = "METHOD", value_parser = scope::method)]
     methods: Vec<AnyMethod>,
 }
 
-impl Narrowed {
+impl Restrictions {
     fn scope(self) -> Scope {
         fn given<T>(list: Vec<T>) -> Option<Vec<T>> {
             (!list.is_empty()).then_some(list)
@@ -115,7 +115,7 @@ impl Narrowed {
     }
 }
 
-impl File {
+impl KeyFileArg {
     fn open(self) -> KeyFile {
         KeyFile::new(self.file)
     }
@@ -123,44 +123,52 @@ impl File {
 
 pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(), Failure> {
     match args.command {
-        Command::Create { file, name, plan, config, expires, narrowed } => {
+        KeysCommand::Create { file, name, plan, config, expires, restrictions } => {
             if !keys::is_name(&name) {
                 return Err(Failure::Usage(format!(
-                    "--name {name:?}: expected 1 to {MAX_NAME} characters, none of them a control character"
+                    "--name {name:?}: expected 1 to {MAX_NAME} characters without control characters"
                 )));
             }
             plan_exists(&plan, config, world)?;
-            let expires = expires.map(|text| when(&text, now)).transpose()?;
-            let new = NewKey { name, plan, expires, scope: narrowed.scope() };
+            let expires = expires.map(|text| parse_end(&text, now)).transpose()?;
+            let new = NewKey { name, plan, expires, scope: restrictions.scope() };
             let issued = file.open().create(&new, now).map_err(failure)?;
-            writeln!(world.err, "made {}; this is the only time that the key is shown:", issued.id)?;
+            writeln!(world.err, "created {}; the key is shown only now:", issued.id)?;
             show(&issued, world)
         }
-        Command::List { file } => {
+        KeysCommand::List { file } => {
             if !file.file.exists() {
-                writeln!(world.err, "{} is not there: no key has been made in it", file.file.display())?;
+                writeln!(
+                    world.err,
+                    "{} does not exist yet: no key has been created in it",
+                    file.file.display()
+                )?;
             }
-            writeln!(world.out, "{}", listed(&file.open().list().map_err(failure)?, now))?;
+            writeln!(world.out, "{}", key_table(&file.open().list().map_err(failure)?, now))?;
             Ok(())
         }
-        Command::Revoke { file, name } => {
+        KeysCommand::Revoke { file, name } => {
             let id = file.open().revoke(&name, now).map_err(failure)?;
-            writeln!(world.err, "revoked {id}; a running gateway knows within two seconds")?;
+            writeln!(world.err, "revoked {id}; a running gateway refuses it within two seconds")?;
             Ok(())
         }
-        Command::Rotate { file, name, grace } => {
-            let until =
-                now.checked_add(grace).map_err(|_| Failure::usage("--grace reaches past the calendar"))?;
+        KeysCommand::Rotate { file, name, grace } => {
+            let until = now
+                .checked_add(grace)
+                .map_err(|_| Failure::usage("--grace: the end is past the last date that can be written"))?;
             let issued = file.open().rotate(&name, until, now).map_err(failure)?;
-            let old =
-                if grace.is_zero() { "ends now".to_owned() } else { format!("holds until {}", date(until)) };
-            writeln!(world.err, "rotated {}; the old key {old}. The new one, shown only now:", issued.id)?;
+            let old = if grace.is_zero() {
+                "ends now".to_owned()
+            } else {
+                format!("is valid until {}", date(until))
+            };
+            writeln!(world.err, "rotated {}; the old key {old}. The new key is shown only now:", issued.id)?;
             show(&issued, world)
         }
     }
 }
 
-/// Refuses a plan that the configuration does not have; without one, says what a plan must be.
+/// Checks that the configuration has the plan. Without a configuration, checks only the form of the name.
 fn plan_exists(plan: &str, config: Option<PathBuf>, world: &mut World<'_>) -> Result<(), Failure> {
     if let Some(file) = world.config_file(config) {
         let config = world.config(Some(file))?;
@@ -169,27 +177,27 @@ fn plan_exists(plan: &str, config: Option<PathBuf>, world: &mut World<'_>) -> Re
         }
         let known: Vec<_> = config.plans.keys().map(String::as_str).collect();
         return Err(Failure::Usage(format!(
-            "--plan {plan:?}: the configuration has no such plan; it has {}",
+            "--plan {plan:?}: the configuration has no plan of this name, only {}",
             known.join(", ")
         )));
     }
     if !is_name(plan) {
         return Err(Failure::Usage(format!(
-            "--plan {plan:?}: expected the name of a plan: letters, digits, '-', '_' and '.'"
+            "--plan {plan:?}: expected a plan name of letters, digits, '-', '_' and '.'"
         )));
     }
     if plan != defaults::PLAN {
         writeln!(
             world.err,
-            "the configuration must have [plans.{plan}]: a gateway without it refuses the whole key file \
-             (--config FILE looks)"
+            "the configuration must have [plans.{plan}]; a gateway without it refuses the whole key file \
+             (--config FILE checks that)"
         )?;
     }
     Ok(())
 }
 
 fn show(issued: &IssuedKey, world: &mut World<'_>) -> Result<(), Failure> {
-    // Beside the gateway that reads its hash, the one place where a key is let out.
+    // The secret is printed only here and only once; the file keeps its hash.
     writeln!(world.out, "{}", issued.key.expose())?;
     Ok(())
 }
@@ -204,14 +212,14 @@ fn failure(error: ChangeError) -> Failure {
     }
 }
 
-/// A time such as `90d`, or a date, or a date and time with its zone.
-fn when(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
+/// Parses a duration from now such as `90d`, a date, or a date and time with a zone.
+fn parse_end(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
     let after = humantime::parse_duration(text).ok().and_then(|time| now.checked_add(time).ok());
     let date = || format!("{text}T00:00:00Z").parse().ok();
     let when: Option<Timestamp> = after.or_else(|| text.parse().ok()).or_else(date);
     when.filter(|when| *when > now).ok_or_else(|| {
         Failure::Usage(format!(
-            "--expires {text}: expected a time such as 90d, or a date to come such as 2027-01-31"
+            "--expires {text}: expected a duration such as 90d, or a future date such as 2027-01-31"
         ))
     })
 }
@@ -220,8 +228,8 @@ fn date(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
 
-fn listed(keys: &[Key], now: Timestamp) -> String {
-    let mut table = Table::new(["id", "name", "plan", "created", "expires", "state", "only"]);
+fn key_table(keys: &[Key], now: Timestamp) -> String {
+    let mut table = TextTable::new(["id", "name", "plan", "created", "expires", "state", "restrictions"]);
     for key in keys {
         let overlap = key.previous.iter().map(|(_, until)| *until).filter(|until| *until > now).max();
         let state = match (key.revoked, key.expires, overlap) {
@@ -238,14 +246,14 @@ fn listed(keys: &[Key], now: Timestamp) -> String {
             date(key.created),
             expires,
             state,
-            only(&key.scope),
+            restrictions(&key.scope),
         ]);
     }
     table.to_string()
 }
 
-/// What a key is narrowed to, in one cell.
-fn only(scope: &Scope) -> String {
+/// Lists the restrictions of a key in one cell.
+fn restrictions(scope: &Scope) -> String {
     fn part<T>(name: &str, list: Option<&[T]>, text: impl Fn(&T) -> String) -> Option<String> {
         let list: Vec<_> = list?.iter().map(text).collect();
         Some(format!("{name} {}", if list.is_empty() { "none".to_owned() } else { list.join(", ") }))

@@ -1,18 +1,18 @@
-//! `slotfront openrpc`: the interface as a document.
+//! `slotfront openrpc`: prints the OpenRPC document of the API.
 
 use super::{Failure, World};
 use crate::http::openrpc;
 
-/// Print the interface.
+/// Print the OpenRPC document.
 #[derive(Debug, clap::Args)]
 #[command(
     about = "Print the OpenRPC document of the eight methods",
-    long_about = "Print the OpenRPC document of the eight methods: for generators of clients and for playgrounds.\n\
-                  A running gateway has it at GET /openrpc.json.",
+    long_about = "Print the OpenRPC document of the eight methods, for client generators and playgrounds.\n\
+                  A running gateway serves it at GET /openrpc.json.",
     after_help = "Example:\n    slotfront openrpc --server https://rpc.example/v3/KEY > openrpc.json"
 )]
 pub(super) struct Args {
-    /// Where the gateway is, as the document says it
+    /// The address of the gateway in the document
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8899/v3/dev")]
     server: String,
 }

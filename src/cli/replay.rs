@@ -1,4 +1,4 @@
-//! `slotfront replay`: recorded calls, sent to slotfront and to a node, and what the two say of each other.
+//! `slotfront replay`: sends recorded calls to slotfront and to a node, and compares the answers.
 
 mod judge;
 mod recorded;
@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::time::Instant;
 
-use super::table::Table;
+use super::table::TextTable;
 use super::{Failure, World};
 use crate::app::{App, Listeners};
 use crate::config::{Config, Secret, Upstream, defaults};
@@ -23,45 +23,45 @@ use crate::http::ends::GracePeriods;
 use crate::node::{BufferBudget, Client, Fault, NodeReply};
 use crate::pool::probe;
 use crate::telemetry::VerifyResult;
-use judge::Told;
+use judge::SideAnswer;
 use recorded::Recorded;
 
-/// Between two tries a slot passes, so that either side has something newer; no longer than this.
+/// The longest pause between two tries. A pause lasts a slot, so that both sides can have a newer answer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// What is shown of differences, of which one is enough to look into.
-const SHOWN: usize = 10;
+/// The maximum number of differences that are printed.
+const MAX_PRINTED: usize = 10;
 
 /// Send recorded calls to slotfront and to a node, and compare the answers
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Send recorded calls to slotfront and to a node, compare the answers at equal slots, and print a table.\n\
-                  A call that differs is asked again of both, a few times: only what cannot both be true is a mismatch.",
+    long_about = "Send recorded calls to slotfront and to a node, compare the answers, and print a table.\n\
+                  A call whose answers differ is sent to both again a few times. Only contradictory answers are a mismatch.",
     after_help = "Examples:\n    \
                   slotfront replay --requests calls.jsonl --against http://10.0.0.1:8899\n    \
                   slotfront replay --requests calls.jsonl --against http://10.0.0.1:8899 \\\n        \
                   --through http://127.0.0.1:8080/v3/API_KEY\n\n\
-                  A line of the file is one call: {\"method\":\"getAccountInfo\",\"params\":[\"...\"]}; jsonrpc and id may be there.\n\
-                  Exit codes: 0 no mismatch and no failure, 1 otherwise, 2 a file that cannot be read as that."
+                  A line of the file is one call: {\"method\":\"getAccountInfo\",\"params\":[\"...\"]}; jsonrpc and id are optional.\n\
+                  Exit codes: 0 no mismatch and no failure, 1 otherwise, 2 wrong usage or an invalid file."
 )]
 pub(super) struct Args {
-    /// Calls, one JSON object a line; - is standard input
+    /// The recorded calls, one JSON object a line; - is standard input
     #[arg(long, value_name = "FILE")]
     requests: PathBuf,
-    /// The node that answers are held against
+    /// The node to compare with
     #[arg(long, value_name = "URL", value_parser = url)]
     against: Secret,
-    /// A running slotfront, with the API key; without it one with default settings runs in front of the node meanwhile
+    /// A running slotfront, with the API key [default: a temporary one with default settings in front of the node]
     #[arg(long, value_name = "URL", value_parser = url)]
     through: Option<Secret>,
-    /// How often a call that differs is asked of both
+    /// The maximum number of tries for a call whose answers differ
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     tries: u32,
-    /// Calls under way at once
+    /// The number of calls in flight
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     in_flight: u16,
 }
 
-/// An address, which may hold a key.
+/// Parses a URL, which may hold a key.
 fn url(text: &str) -> Result<Secret, &'static str> {
     let url = Secret::new(text);
     match crate::config::url_fault(&url) {
@@ -87,7 +87,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let through = args.through.clone().or_else(|| own.as_ref().map(|(_, url)| url.clone()));
     let sides = Sides::new(through.unwrap_or_else(|| args.against.clone()), args.against).await?;
     let asked = &sides;
-    let outcomes: Vec<(&Recorded, Outcome)> = stream::iter(&calls)
+    let outcomes: Vec<(&Recorded, Comparison)> = stream::iter(&calls)
         .map(|call| async move { (call, asked.ask(call, args.tries).await) })
         .buffered(usize::from(args.in_flight))
         .collect()
@@ -97,26 +97,26 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     }
     writeln!(world.out, "{}", report(&outcomes))?;
     let differing: Vec<String> =
-        outcomes.iter().filter_map(|(call, outcome)| differs(call, outcome)).collect();
+        outcomes.iter().filter_map(|(call, outcome)| describe_difference(call, outcome)).collect();
     if differing.is_empty() {
         return Ok(());
     }
-    for line in differing.iter().take(SHOWN) {
+    for line in differing.iter().take(MAX_PRINTED) {
         writeln!(world.out, "{line}")?;
     }
     Err(Failure::Runtime(format!("{} of {} calls differ or failed", differing.len(), outcomes.len())))
 }
 
-/// A gateway of default settings in front of `node`, and its address.
+/// Starts a gateway with default settings in front of `node`, and returns its URL.
 async fn start(node: Secret) -> Result<(App, Secret), Failure> {
     let any = ([127, 0, 0, 1], 0).into();
     let config = Config::dev(any, any, vec![Upstream::plain("node", node)]);
     let gateway = Gateway::new(&config).map_err(Failure::runtime)?;
     let listeners = Listeners::bind(&config).await.map_err(Failure::runtime)?;
-    // The only client waits for its answers, and nobody else has to hear of a stop.
+    // No notice is needed, because the only client waits for its answers.
     let app =
         App::start_with(config, gateway, listeners, GracePeriods::default()).map_err(Failure::runtime)?;
-    // Nothing is known of the node before its first probe, and calls would be fetched with less care.
+    // The first probe makes the node known. Calls before it would be fetched with other options.
     let deadline = Instant::now() + Duration::from_secs(5);
     let known = || app.front().frontier.slot(crate::methods::Commitment::Finalized) > 0;
     while !known() && Instant::now() < deadline {
@@ -126,10 +126,10 @@ async fn start(node: Secret) -> Result<(App, Secret), Failure> {
     Ok((app, url))
 }
 
-/// What became of one call.
-struct Outcome {
-    /// How the two answers stand to each other, or who failed and why.
-    verdict: Result<(VerifyResult, Told, Told), String>,
+/// The comparison of one call.
+struct Comparison {
+    /// The verdict with both answers, or the side that failed and its fault.
+    verdict: Result<(VerifyResult, SideAnswer, SideAnswer), String>,
     hit: bool,
     took: [Duration; 2],
 }
@@ -160,8 +160,8 @@ impl Sides {
         })
     }
 
-    /// Asks both until they agree, cannot both be right, or `tries` are used up.
-    async fn ask(&self, call: &Recorded, tries: u32) -> Outcome {
+    /// Asks both sides until they agree, contradict each other, or `tries` are used up.
+    async fn ask(&self, call: &Recorded, tries: u32) -> Comparison {
         let mut outcome = self.ask_once(call).await;
         for _ in 1..tries {
             if !matches!(outcome.verdict, Ok((VerifyResult::Moved, ..))) {
@@ -169,40 +169,43 @@ impl Sides {
             }
             tokio::time::sleep(self.pause).await;
             let first = std::mem::replace(&mut outcome, self.ask_once(call).await);
-            // The times are those of the first try: later ones are not what a caller would do.
+            // The durations of the first try count, because later tries hit the cache.
             (outcome.hit, outcome.took) = (first.hit, first.took);
         }
         outcome
     }
 
-    async fn ask_once(&self, call: &Recorded) -> Outcome {
+    async fn ask_once(&self, call: &Recorded) -> Comparison {
         let timed = async |client: &Client| {
             let sent = Instant::now();
             let answer = client.post_for_header(call.body(), self.timeout, "cache-status").await;
             (answer, sent.elapsed())
         };
-        // slotfront first: asked at once, a miss of its would take the same node's time.
+        // slotfront is asked first. Asked at the same time, its miss would compete for the same node.
         let (ours, our_time) = timed(&self.slotfront).await;
         let (theirs, their_time) = timed(&self.node).await;
         let hit = matches!(&ours, Ok((_, Some(status))) if status.starts_with("slotfront; hit"));
         let took = [our_time, their_time];
-        let verdict = told("slotfront", ours).and_then(|ours| {
-            let theirs = told("the node", theirs)?;
-            Ok((judge::judge(call.query.as_ref(), &ours, &theirs), ours, theirs))
+        let verdict = parse_answer("slotfront", ours).and_then(|ours| {
+            let theirs = parse_answer("the node", theirs)?;
+            Ok((judge::compare_answers(call.query.as_ref(), &ours, &theirs), ours, theirs))
         });
-        Outcome { verdict, hit, took }
+        Comparison { verdict, hit, took }
     }
 }
 
-/// What a side said, or why it said nothing.
-fn told(who: &str, answer: Result<(bytes::Bytes, Option<String>), Fault>) -> Result<Told, String> {
+/// Parses the answer of a side. The error names the side and its fault.
+fn parse_answer(
+    who: &str,
+    answer: Result<(bytes::Bytes, Option<String>), Fault>,
+) -> Result<SideAnswer, String> {
     let reply = answer.and_then(|(body, _)| NodeReply::parse(&body, recorded::ID));
-    reply.map(Told::new).map_err(|fault| format!("{who}: {fault}"))
+    reply.map(SideAnswer::new).map_err(|fault| format!("{who}: {fault}"))
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Default)]
-struct Row {
+struct MethodRow {
     sent: usize,
     verdicts: [usize; 3],
     at_equal_slots: usize,
@@ -211,8 +214,8 @@ struct Row {
     took: [Vec<Duration>; 2],
 }
 
-impl Row {
-    fn add(&mut self, outcome: &Outcome) {
+impl MethodRow {
+    fn add(&mut self, outcome: &Comparison) {
         self.sent += 1;
         self.hits += usize::from(outcome.hit);
         for (all, took) in self.took.iter_mut().zip(outcome.took) {
@@ -243,13 +246,13 @@ impl Row {
     }
 }
 
-fn report(outcomes: &[(&Recorded, Outcome)]) -> String {
-    let (mut rows, mut all) = (BTreeMap::<&str, Row>::new(), Row::default());
+fn report(outcomes: &[(&Recorded, Comparison)]) -> String {
+    let (mut rows, mut all) = (BTreeMap::<&str, MethodRow>::new(), MethodRow::default());
     for (call, outcome) in outcomes {
         rows.entry(&call.method).or_default().add(outcome);
         all.add(outcome);
     }
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "method",
         "calls",
         "equal",
@@ -268,15 +271,15 @@ fn report(outcomes: &[(&Recorded, Outcome)]) -> String {
     table.to_string()
 }
 
-/// What a person wants to know of a call that differs or failed.
-fn differs(call: &Recorded, outcome: &Outcome) -> Option<String> {
-    let at = |told: &Told| told.slot.map_or("no slot".to_owned(), |slot| format!("slot {slot}"));
+/// Describes a call that differs or failed.
+fn describe_difference(call: &Recorded, outcome: &Comparison) -> Option<String> {
+    let at = |told: &SideAnswer| told.slot.map_or("no slot".to_owned(), |slot| format!("slot {slot}"));
     let what = match &outcome.verdict {
         Ok((VerifyResult::Mismatch, ours, theirs)) => {
             format!("mismatch, slotfront at {}, the node at {}", at(ours), at(theirs))
         }
         Ok(_) => return None,
-        Err(why) => format!("no answer of {why}"),
+        Err(why) => format!("no answer from {why}"),
     };
     Some(format!("line {}: {} {}: {what}", call.line, call.method, call.shown()))
 }

@@ -1,4 +1,4 @@
-//! `slotfront serve`: production.
+//! `slotfront serve`: runs the gateway in production.
 
 use std::path::PathBuf;
 
@@ -13,19 +13,19 @@ use crate::telemetry;
 /// Run the gateway in front of your own nodes
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Run the gateway in front of your own nodes, until Ctrl-C or SIGTERM: calls in work finish first.\n\
-                  Every setting of the file can also come from the environment, and all of them have defaults but the nodes.",
+    long_about = "Run the gateway in front of your own nodes, until Ctrl-C or SIGTERM. Calls in flight finish first.\n\
+                  Every setting can come from the file or the environment, and all but the nodes have defaults.",
     after_help = "Examples:\n    slotfront serve --config slotfront.toml\n    \
                   SLOTFRONT_UPSTREAMS=a=http://10.0.0.1:8899,b=http://10.0.0.2:8899 slotfront serve"
 )]
 pub(super) struct Args {
-    /// The configuration; without it, `SLOTFRONT_CONFIG` names it, or the environment is all of it
+    /// The configuration file [default: `SLOTFRONT_CONFIG`; without both, the environment is the configuration]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
-    // Before anything is said: whoever has read where it listens may already want it to end.
+    // Before any output, because a reader of the addresses may stop the process at once.
     let signals = Signals::catch()?;
     let file = world.config_file(args.config);
     let (path, env) = (file.clone(), world.env.clone());

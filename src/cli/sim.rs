@@ -1,4 +1,4 @@
-//! `slotfront sim`: only the simulated cluster, for a gateway or a client of one's own.
+//! `slotfront sim`: runs a simulated cluster alone, for a gateway or client of your own.
 
 use std::net::SocketAddr;
 
@@ -12,39 +12,40 @@ use super::{Failure, World};
 use crate::app;
 use crate::app::signals::Signals;
 
-/// Only the simulated cluster: node i listens on the port + i
+/// Run a simulated cluster alone; node i listens on the port + i
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Only the simulated cluster, for a gateway or a client of your own: node i listens on the port + i.\n\
-                  It speaks the eight methods, and those that probes and clients need, as a node does.",
+    long_about = "Run a simulated cluster alone, for a gateway or client of your own. Node i listens on the port + i.\n\
+                  The nodes answer the eight methods and those that probes and client libraries need.",
     after_help = "Example:\n    slotfront sim --listen 127.0.0.1:8001 --nodes 3 --seed 7 --slot-time 100ms"
 )]
 pub(super) struct Args {
-    /// Address of the first node; port 0 takes any that are free
+    /// The address of the first node; port 0 takes any free ports
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8001")]
     listen: SocketAddr,
-    /// How many nodes
+    /// The number of nodes
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = nodes())]
     nodes: u16,
-    /// How many of the nodes, the last ones, do only what a Firedancer node does, and answer all else with HTTP 501
+    /// The number of nodes, counted from the last, that support only the methods of Firedancer and answer others
+    /// with 501
     #[arg(long, value_name = "N", default_value_t = 0)]
     firedancer: u16,
-    /// What the history is made from: the same seed, the same history
+    /// The seed of the history; the same seed gives the same history
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// How long a slot lasts
+    /// The duration of a slot
     #[arg(long, value_name = "TIME", default_value_t = SLOT_TIME.into(), value_parser = slot_time)]
     slot_time: humantime::Duration,
 }
 
-/// How many nodes may be simulated: past a hundred, one machine simulates nothing but waiting.
+/// Parses the number of simulated nodes. More than a hundred would only wait for the processor.
 pub(super) fn nodes() -> RangedU64ValueParser<u16> {
     RangedU64ValueParser::new().range(1..=100)
 }
 
 fn slot_time(text: &str) -> Result<humantime::Duration, String> {
     let time: humantime::Duration = text.parse().map_err(|e: humantime::DurationError| e.to_string())?;
-    if time.is_zero() { Err("a slot lasts at least 1ms".to_owned()) } else { Ok(time) }
+    if time.is_zero() { Err("expected at least 1ms".to_owned()) } else { Ok(time) }
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
@@ -63,12 +64,12 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     };
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     Cluster::new(settings).serve(listeners, &tasks, stop.clone()).await;
-    signals.stop.asked().await;
+    signals.stop.received().await;
     stop.cancel();
     Ok(())
 }
 
-/// A listener for each node, on ports that follow each other; with port 0, on any.
+/// Binds a listener for each node, on consecutive ports, or on any free ports if the port is 0.
 pub(super) async fn bind(
     setting: &'static str,
     first: SocketAddr,
@@ -80,7 +81,7 @@ pub(super) async fn bind(
         if first.port() != 0 {
             let port = first.port().checked_add(i);
             let port =
-                port.ok_or_else(|| Failure::Usage(format!("{setting}: the ports end before node {i}")))?;
+                port.ok_or_else(|| Failure::Usage(format!("{setting}: no port is left for node {i}")))?;
             address.set_port(port);
         }
         listeners.push(app::bind(setting, address).await.map_err(Failure::runtime)?);

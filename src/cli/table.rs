@@ -1,11 +1,11 @@
-//! Rows of text in columns.
+//! A table of text in aligned columns.
 
-/// A table with a head, each column as wide as its widest cell.
-pub(super) struct Table {
+/// A table with a header. Each column is as wide as its widest cell.
+pub(super) struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     pub(super) fn new<const N: usize>(head: [&str; N]) -> Self {
         Self { rows: vec![head.map(str::to_owned).to_vec()] }
     }
@@ -15,7 +15,7 @@ impl Table {
     }
 }
 
-impl std::fmt::Display for Table {
+impl std::fmt::Display for TextTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
         let width =

@@ -1,10 +1,10 @@
-//! The command line as it is typed.
+//! Tests of the command line as a user types it.
 
 use clap::CommandFactory;
 
 use super::*;
 
-/// What a command wrote to standard output, and its exit code with the message.
+/// Runs a command and returns its standard output, and its exit code with the message.
 fn typed(args: &[&str]) -> (String, Result<(), (u8, String)>) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let mut world = World { env: BTreeMap::new(), out: &mut out, err: &mut err };
@@ -12,7 +12,7 @@ fn typed(args: &[&str]) -> (String, Result<(), (u8, String)>) {
         Ok(cli) => run(cli.command, &mut world).map_err(|failure| match failure {
             Failure::Runtime(message) => (1, message),
             Failure::Usage(message) => (2, message),
-            Failure::Unread => (0, "unread".to_owned()),
+            Failure::OutputClosed => (0, "unread".to_owned()),
         }),
         Err(error) => Err((u8::try_from(error.exit_code()).unwrap(), error.to_string())),
     };
@@ -20,30 +20,30 @@ fn typed(args: &[&str]) -> (String, Result<(), (u8, String)>) {
 }
 
 #[test]
-fn the_command_line_is_sound() {
+fn arguments_are_consistent() {
     Cli::command().debug_assert();
 }
 
 #[cfg(feature = "dev")]
 #[test]
-fn help_teaches() {
+fn help_text_and_examples() {
     let help = Cli::command().render_long_help().to_string();
     insta::assert_snapshot!(help, @r"
-    A caching JSON-RPC proxy in front of Solana nodes: many readers cost a node what one reader cost.
+    A caching JSON-RPC proxy in front of Solana nodes: repeated reads cost a node only one call.
     It answers eight read-only methods at POST /v3/<API_KEY>, with keys, plans and limits.
 
     Usage: slotfront <COMMAND>
 
     Commands:
-      dev          A simulated cluster and the gateway in front of it, with nothing to set up
+      dev          Run a simulated cluster and a gateway in front of it, without setup
       serve        Run the gateway in front of your own nodes
-      check        Check a configuration, and with --probe what is wrong around it
-      health       Ask a running gateway whether it is ready
+      check        Check a configuration; with --probe also nodes, files and limits
+      health       Ask a running gateway for its readiness
       replay       Send recorded calls to slotfront and to a node, and compare the answers
-      keys         Make, list, revoke and rotate API keys
-      sim          Only the simulated cluster: node i listens on the port + i
+      keys         Create, list, rotate and revoke API keys
+      sim          Run a simulated cluster alone; node i listens on the port + i
       openrpc      Print the OpenRPC document of the eight methods
-      completions  Print completions for a shell
+      completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
 
     Options:
@@ -53,14 +53,14 @@ fn help_teaches() {
       -V, --version
               Print version
 
-    See it work, with nothing to set up:
+    Try it without any setup:
         slotfront dev
 
     Run it in front of your own nodes:
         slotfront keys create --file keys.toml --name alice
         SLOTFRONT_UPSTREAMS=node-1=http://10.0.0.1:8899 slotfront serve
 
-    Exit codes: 0 success, 1 failure at run time, 2 wrong use or configuration.
+    Exit codes: 0 success, 1 failure at run time, 2 wrong usage or configuration.
     ");
     for command in Cli::command().get_subcommands_mut().filter(|command| command.get_name() != "help") {
         let help = command.render_long_help().to_string();
@@ -69,7 +69,7 @@ fn help_teaches() {
 }
 
 #[test]
-fn help_and_version_succeed_and_nonsense_is_wrong_use() {
+fn exit_codes_of_help_and_wrong_usage() {
     let version = typed(&["--version"]).1.unwrap_err();
     assert_eq!(
         version,
@@ -92,7 +92,7 @@ fn help_and_version_succeed_and_nonsense_is_wrong_use() {
 }
 
 #[test]
-fn keys_live_from_create_to_revoke() {
+fn keys_create_rotate_list_revoke() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("keys.toml");
     let keys = |args: &[&str]| typed(&[&["keys"], args, &["--file", file.to_str().unwrap()]].concat());
@@ -132,10 +132,10 @@ fn keys_live_from_create_to_revoke() {
         (&["revoke", "--name", "bob"], "no key has the id or name \"bob\""),
         (&["rotate", "--name", "alice"], "is revoked; create another"),
         (&["create", "--name", ""], "--name \"\": expected 1 to 64 characters"),
-        (&["create", "--name", "a\nb"], "none of them a control character"),
-        (&["create", "--name", "x", "--plan", "no plan"], "--plan \"no plan\": expected the name of a plan"),
+        (&["create", "--name", "a\nb"], "without control characters"),
+        (&["create", "--name", "x", "--plan", "no plan"], "--plan \"no plan\": expected a plan name"),
         (&["create", "--name", "x", "--expires", "yesterday"], "--expires yesterday: expected"),
-        (&["create", "--name", "x", "--expires", "2001-01-01"], "a date to come"),
+        (&["create", "--name", "x", "--expires", "2001-01-01"], "a future date"),
     ] {
         let (code, message) = keys(args).1.unwrap_err();
         assert!(code == 2 && message.contains(words), "{code} {message}");
@@ -143,14 +143,14 @@ fn keys_live_from_create_to_revoke() {
 }
 
 #[test]
-fn an_unreadable_key_file_is_a_failure_at_run_time() {
+fn unreadable_key_file_exits_with_1() {
     let dir = tempfile::tempdir().unwrap();
     let (code, message) = typed(&["keys", "list", "--file", dir.path().to_str().unwrap()]).1.unwrap_err();
     assert_eq!(code, 1, "{message}");
 }
 
 #[test]
-fn check_sums_up_what_is_valid_and_tells_what_is_not() {
+fn check_prints_summary_warnings_and_problems() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("slotfront.toml");
     let check = |text: &str| {
@@ -165,7 +165,7 @@ fn check_sums_up_what_is_valid_and_tells_what_is_not() {
       listen     0.0.0.0:8080 (admin 127.0.0.1:9899)
       upstreams  a
       plans      standard
-      callers    anybody, without limits
+      callers    everyone, without limits
     ");
     let trusting = "[server]\ntrusted_proxies = [\"10.0.0.1\"]\n[[upstream]]\nurl = \"http://a.example\"";
     let (out, result) = check(trusting);
@@ -189,7 +189,7 @@ fn a_simulated_cluster_has_nodes_and_slots() {
 
 #[cfg(feature = "dev")]
 #[test]
-fn a_port_in_use_is_named() {
+fn port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let (code, message) = typed(&["dev", "--listen", &address]).1.unwrap_err();
@@ -199,7 +199,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn output_that_nobody_reads_is_no_failure() {
+fn closed_output_is_not_a_failure() {
     struct Closed;
     impl Write for Closed {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -211,11 +211,11 @@ fn output_that_nobody_reads_is_no_failure() {
     }
     let cli = Cli::try_parse_from(["slotfront", "openrpc"]).unwrap();
     let mut world = World { env: BTreeMap::new(), out: &mut Closed, err: &mut Vec::new() };
-    assert!(matches!(run(cli.command, &mut world), Err(Failure::Unread)));
+    assert!(matches!(run(cli.command, &mut world), Err(Failure::OutputClosed)));
 }
 
 #[test]
-fn documents_and_scripts_are_printed() {
+fn openrpc_and_completions_are_printed() {
     let (document, result) = typed(&["openrpc"]);
     assert!(result.is_ok() && serde_json::from_str::<serde_json::Value>(&document).is_ok());
     for shell in ["bash", "zsh", "fish"] {

@@ -91,19 +91,19 @@ class Doctor(Stand):
         self.assertNotIn("fault", said)
         # (And that a busy machine is slow.)
         warnings = re.findall(r"^warning +(.*)$", said, re.M)
-        self.assertTrue(all(re.search("holds blocks of the last|takes \\d+ ms", one) for one in warnings), said)
+        self.assertTrue(all(re.search("holds only the blocks of the last|takes \\d+ ms", one) for one in warnings), said)
 
     def test_each_ill_is_named_with_its_cure(self):
         cases = [
             (dict(delay=0.15), 0, r"takes \d{3,} ms", "tier"),
             (dict(skew=-3600), 0, "the clock of upstream ill is 3[56]", "NTP"),
-            (dict(most=5, delay=0.05), 0, "with 429, for 7 s", "set upstream.rps"),
-            (dict(instead={"getGenesisHash": {"result": "1" * 44}}), 1, "is of another cluster", "pool.genesis_hash"),
+            (dict(most=5, delay=0.05), 0, "with 429, retry after 7 s", "set upstream.rps"),
+            (dict(instead={"getGenesisHash": {"result": "1" * 44}}), 1, "belongs to another cluster", "pool.genesis_hash"),
             (dict(instead={"getHealth": {"error": {"code": -32005, "message": "Node is behind by 300 slots"}}}), 1,
              "Node is behind by 300 slots", "caught up"),
             (dict(instead={"getBlock": {"error": {"code": -32011, "message": "Transaction history is not available"}}}), 0,
              "keeps no transaction history", "--enable-rpc-transaction-history"),
-            (dict(instead={"getVersion": {"result": {"solana-core": "2.3.7"}}}), 0, "different versions: 2.3, ", "bring them to one"),
+            (dict(instead={"getVersion": {"result": {"solana-core": "2.3.7"}}}), 0, "different versions: 2.3, ", "run one version everywhere"),
             (dict(instead={"getSlot": {"result": 5}}), 1, r"slots \([0-9.]+ s\) behind the others", "pool.max_slot_lag"),
         ]
         for ill, expected, what, fix in cases:
@@ -136,7 +136,7 @@ class Doctor(Stand):
         self.check({"good": self.node})
         command = f"ulimit -n 150; exec {BINARY} check --probe --config {self.folder}/slotfront.toml"
         said = subprocess.run(["bash", "-c", command], capture_output=True, text=True).stdout
-        self.assertIn("150 open files are allowed here, and the settings allow for 174", said)
+        self.assertIn("the limit of open files is 150, but the settings need up to 174", said)
         self.assertIn("LimitNOFILE", said)
 
 
@@ -195,7 +195,7 @@ class Replay(Stand):
             self.assertIn("slotfront: status_4xx", said)
 
     def test_a_file_that_holds_no_calls_says_where(self):
-        for lines, words in [([], "holds no call"), ([{"method": "getSlot"}, "nonsense"], "line 2")]:
+        for lines, words in [([], "the file has no calls"), ([{"method": "getSlot"}, "nonsense"], "line 2")]:
             code, _, said = self.replay(lines)
             self.assertEqual(code, 2, said)
             self.assertIn(words, said)

@@ -1,4 +1,4 @@
-//! What is wrong, or soon will be, and what to do about it. Pure, but for what it is told of files and limits.
+//! The findings of `check`, each with a fix: pure functions of the configuration and the probe results.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::methods::Commitment;
 use crate::node::Fault;
 
-/// A node is slow if a getSlot takes more than this part of a slot: every miss pays it.
+/// A getSlot is slow if it takes more than this part of a slot.
 const SLOW_PART: u32 = 4;
-/// Of a node's clock: the header tells whole seconds, and NTP keeps machines far closer.
+/// The tolerated clock difference. The `Date` header has whole seconds; NTP keeps machines much closer.
 const SKEW: SignedDuration = SignedDuration::from_secs(3);
-/// A history of blocks is short if it is of less than this time.
+/// A block history shorter than this is reported.
 const SHORT_HISTORY: Duration = Duration::from_hours(1);
-/// Files beside sockets: logs, listeners, the key file, what the runtime opens.
+/// The number of open files besides sockets: logs, listeners, the key file, the runtime's own.
 const OTHER_FILES: u64 = 64;
 
-/// Something that somebody should know of.
+/// A problem and its fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// Whether the gateway would do without an upstream, or be open to strangers, because of it.
+    /// True if an upstream cannot be used, or strangers may change who is served. False for a warning.
     pub(super) fault: bool,
     what: String,
     fix: String,
@@ -47,10 +47,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What an upstream said, or why it said nothing.
-pub(super) type Probed = Result<Examined, Fault>;
+/// The result of probing an upstream.
+pub(super) type ProbeResult = Result<Examined, Fault>;
 
-/// Returns what can hardly be meant in the settings.
+/// Returns the settings that are valid but probably unintended.
 pub(super) fn of_settings(config: &Config) -> Vec<Finding> {
     let finding = |warning: &Problem| {
         Finding::warning(format!("{} {}", warning.path, warning.rule), warning.fix.clone())
@@ -58,16 +58,16 @@ pub(super) fn of_settings(config: &Config) -> Vec<Finding> {
     config.warnings.iter().map(finding).collect()
 }
 
-/// What is to be said of a shared store that is not usable, and why.
+/// Returns the finding for an unusable shared store.
 pub(super) fn of_shared_store(why: &str) -> Finding {
     Finding::fault(
         format!("the shared store is not usable: {why}"),
-        "see `shared` in the configuration and the store's own log; until then each replica is by itself",
+        "check [shared] in the configuration and the store's log; until then each replica works alone",
     )
 }
 
-/// What is to be said of the upstreams, each and together.
-pub(super) fn of_upstreams(config: &Config, probed: &[Probed]) -> Vec<Finding> {
+/// Returns the findings for each upstream, and for all together.
+pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Finding> {
     let said = || probed.iter().flatten();
     let genesis = |one: &Examined| one.identity.genesis.told().cloned();
     let cluster = config.pool.genesis_hash.clone().or_else(|| said().find_map(genesis));
@@ -88,43 +88,48 @@ pub(super) fn of_upstreams(config: &Config, probed: &[Probed]) -> Vec<Finding> {
         let foreign = one.identity.genesis.told().filter(|own| Some(*own) != cluster.as_ref());
         if let Some(own) = foreign.filter(|_| checked) {
             findings.push(Finding::fault(
-                format!("{name} is of another cluster: {own}, not {}", cluster.as_deref().unwrap_or("?")),
-                "remove it, or write the genesis hash that you mean into pool.genesis_hash",
+                format!(
+                    "{name} belongs to another cluster: {own}, not {}",
+                    cluster.as_deref().unwrap_or("?")
+                ),
+                "remove it, or set pool.genesis_hash to the cluster that you mean",
             ));
             continue;
         }
         if checked && one.identity.genesis.told().is_none() && cluster.is_some() {
             findings.push(Finding::fault(
-                format!("{name} does not tell its genesis hash, and is not asked beside one that is known"),
-                "set genesis = \"unchecked\" for it if it is of the same cluster",
+                format!("{name} does not report its genesis hash, so it gets no calls"),
+                "set genesis = \"unchecked\" for it if it belongs to the same cluster",
             ));
         }
         if let Err(words) = &one.pulse.health {
             findings.push(Finding::fault(
                 format!("{name} is not healthy: {words}"),
-                "wait until it has caught up (solana catchup --our-localhost); calls go to others meanwhile",
+                "wait until it has caught up (solana catchup --our-localhost); calls go to other nodes meanwhile",
             ));
         }
         findings.extend(lag(config, &name, newest, slot_time, one));
         findings.extend(history(&name, slot_time, one));
-        findings.extend(service(&name, upstream.rps, slot_time, one));
+        findings.extend(responsiveness(&name, upstream.rps, slot_time, one));
     }
-    findings.extend(together(probed));
+    findings.extend(of_versions_and_blocks(probed));
     findings
 }
 
 fn unreachable(fault: Fault) -> &'static str {
     match fault {
         Fault::Connect => {
-            "start it, or check its url, its --rpc-bind-address and the firewall between; for https also ca_file"
+            "start it, or check its url, its --rpc-bind-address and firewalls; for https also ca_file"
         }
-        Fault::Timeout | Fault::GivenUp => "check the network between, and whether the node is overloaded",
+        Fault::Timeout | Fault::GivenUp => "check the network, and the load of the node",
         Fault::Status(401 | 403) => {
-            "give it what it asks for: a key in its url, or a header in upstream.headers"
+            "set the credentials that it requires: a key in its url, or a header in upstream.headers"
         }
         Fault::Status(404) => "check the path of its url",
-        Fault::Status(_) => "look into the log of what stands before the node",
-        Fault::TooManyRequests(_) => "ask less: set upstream.rps to what its provider allows, or raise that",
+        Fault::Status(_) => "check the log of the proxy in front of the node",
+        Fault::TooManyRequests(_) => {
+            "set upstream.rps to the rate that its provider allows, or raise that rate"
+        }
         Fault::Unhealthy => "wait until it has caught up",
         Fault::Truncated
         | Fault::BadJson
@@ -132,7 +137,7 @@ fn unreachable(fault: Fault) -> &'static str {
         | Fault::UnknownCode
         | Fault::TooLarge
         | Fault::BuffersFull
-        | Fault::Foreign => "check that its url is a node's RPC address: this is no JSON-RPC answer",
+        | Fault::Foreign => "check that its url is a node's RPC address: the answer is not JSON-RPC",
     }
 }
 
@@ -148,14 +153,13 @@ fn lag(
     let seconds = slot_time.as_secs_f64() * f64::from(u32::try_from(lag).unwrap_or(u32::MAX));
     let what = format!("{name} is {lag} slots ({seconds:.1} s) behind the others");
     if lag > most {
-        let fix = format!(
-            "let it catch up; past pool.max_slot_lag ({most}) it is asked only where no other is left"
-        );
+        let fix = format!("let it catch up; beyond pool.max_slot_lag ({most}) it is only a last resort");
         return Some(Finding::fault(what, fix));
     }
-    // Nodes were not asked at the same instant: a few slots say nothing.
-    (lag > most / 2 && lag > 4)
-        .then(|| Finding::warning(what, format!("watch it: past pool.max_slot_lag ({most}) it is not asked")))
+    // The nodes were not asked at the same instant, so a few slots mean nothing.
+    (lag > most / 2 && lag > 4).then(|| {
+        Finding::warning(what, format!("watch it: beyond pool.max_slot_lag ({most}) it gets no calls"))
+    })
 }
 
 fn history(name: &str, slot_time: Duration, one: &Examined) -> Vec<Finding> {
@@ -163,10 +167,10 @@ fn history(name: &str, slot_time: Duration, one: &Examined) -> Vec<Finding> {
     match one.no_block {
         Some(-32601) => findings.push(Finding::warning(
             format!("{name} does not serve getBlock"),
-            "start an Agave node with --full-rpc-api; what a node does not do goes to others",
+            "start an Agave node with --full-rpc-api; until then getBlock goes to other nodes",
         )),
         Some(-32011) => findings.push(Finding::warning(
-            format!("{name} keeps no transaction history, so getBlock goes to others"),
+            format!("{name} keeps no transaction history, so getBlock goes to other nodes"),
             "start the node with --enable-rpc-transaction-history",
         )),
         _ => {}
@@ -179,34 +183,35 @@ fn history(name: &str, slot_time: Duration, one: &Examined) -> Vec<Finding> {
         && time < SHORT_HISTORY
     {
         findings.push(Finding::warning(
-            format!("{name} holds blocks of the last {slots} slots ({} min) only", time.as_secs() / 60),
-            "raise --limit-ledger-size, or have another upstream for older blocks",
+            format!("{name} holds only the blocks of the last {slots} slots ({} min)", time.as_secs() / 60),
+            "raise --limit-ledger-size, or add an upstream with older blocks",
         ));
     }
     findings
 }
 
-fn service(name: &str, rps: Option<u32>, slot_time: Duration, one: &Examined) -> Vec<Finding> {
+fn responsiveness(name: &str, rps: Option<u32>, slot_time: Duration, one: &Examined) -> Vec<Finding> {
     let mut findings = Vec::new();
     if one.latency > slot_time / SLOW_PART {
         findings.push(Finding::warning(
             format!(
-                "{name} takes {} ms for a getSlot, where a slot takes {} ms",
+                "{name} takes {} ms for getSlot; a slot takes {} ms",
                 one.latency.as_millis(),
                 slot_time.as_millis()
             ),
-            "run slotfront nearer to it, or give it a higher tier, so that it is asked last",
+            "run slotfront closer to it, or give it a higher tier, so that it is asked last",
         ));
     }
     let Examined { sent, refused, .. } = one;
     if *refused > 0 {
-        let wait = one.retry_after.map(|wait| format!(", for {} s", wait.as_secs())).unwrap_or_default();
+        let wait =
+            one.retry_after.map(|wait| format!(", retry after {} s", wait.as_secs())).unwrap_or_default();
         let fix = match rps {
-            None => "set upstream.rps to what it allows, so that others are asked before it refuses",
-            Some(_) => "lower upstream.rps: the node allows less than that",
+            None => "set upstream.rps to the rate that it allows, so that further calls go to other nodes",
+            Some(_) => "lower upstream.rps: the node allows less",
         };
         findings.push(Finding::warning(
-            format!("{name} refused {refused} of {sent} calls at once with 429{wait}"),
+            format!("{name} refused {refused} of {sent} simultaneous calls with 429{wait}"),
             fix,
         ));
     }
@@ -216,22 +221,22 @@ fn service(name: &str, rps: Option<u32>, slot_time: Duration, one: &Examined) ->
                 (skew.abs().as_secs(), if skew.is_negative() { "behind" } else { "ahead of" });
             findings.push(Finding::warning(
                 format!("the clock of {name} is {seconds} s {way} this machine's"),
-                "set up NTP on the one that is wrong (chronyc tracking): quotas, expiries and certificates go by this machine's",
+                "set up NTP on the machine that is wrong (chronyc tracking); quotas, key expiry and certificates use this machine's clock",
             ));
         }
         _ => {}
     }
     if one.identity.version.is_none() {
         findings.push(Finding::warning(
-            format!("{name} does not say its version"),
-            "nothing, if a provider hides it; else check that its url is a node's",
+            format!("{name} does not report its version"),
+            "none if a provider hides it; otherwise check that its url is a node's RPC address",
         ));
     }
     findings
 }
 
-/// What no upstream is to blame for alone.
-fn together(probed: &[Probed]) -> Vec<Finding> {
+/// Returns the findings that concern several upstreams.
+fn of_versions_and_blocks(probed: &[ProbeResult]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let series = |version: &str| version.split('.').take(2).collect::<Vec<_>>().join(".");
     let versions = probed.iter().flatten().filter_map(|one| one.identity.version.as_deref()).map(series);
@@ -239,30 +244,30 @@ fn together(probed: &[Probed]) -> Vec<Finding> {
     if versions.len() > 1 {
         let list = versions.into_iter().collect::<Vec<_>>().join(", ");
         findings.push(Finding::warning(
-            format!("the upstreams are of different versions: {list}"),
-            "bring them to one: callers would see the words of errors change from call to call",
+            format!("the upstreams run different versions: {list}"),
+            "run one version everywhere; otherwise error texts differ from call to call",
         ));
     }
     let has_blocks = |one: &Examined| !matches!(one.no_block, Some(-32601 | -32011));
     if probed.iter().flatten().next().is_some() && !probed.iter().flatten().any(has_blocks) {
         findings.push(Finding::fault(
-            "no upstream serves getBlock",
+            "no upstream answers getBlock",
             "start one with --full-rpc-api and --enable-rpc-transaction-history",
         ));
     }
     findings
 }
 
-/// A file, and its permissions as `ls` would count them.
-pub(super) struct File {
+/// A file and its permission bits.
+pub(super) struct CheckedFile {
     pub(super) what: &'static str,
     pub(super) path: PathBuf,
     pub(super) mode: u32,
     pub(super) secret: bool,
 }
 
-/// The files that decide who may call, as they are on disk; what is not there says nothing.
-pub(super) fn files(config: &Config, file: Option<&Path>) -> Vec<File> {
+/// Returns the sensitive files of the configuration that exist.
+pub(super) fn files(config: &Config, file: Option<&Path>) -> Vec<CheckedFile> {
     let tls = config.server.tls.as_ref();
     [
         ("the configuration", file, false),
@@ -273,7 +278,7 @@ pub(super) fn files(config: &Config, file: Option<&Path>) -> Vec<File> {
     .into_iter()
     .filter_map(|(what, path, secret)| {
         let path = path?.to_owned();
-        Some(File { what, mode: mode(&path)?, path, secret })
+        Some(CheckedFile { what, mode: mode(&path)?, path, secret })
     })
     .collect()
 }
@@ -289,37 +294,40 @@ fn mode(_: &Path) -> Option<u32> {
     None
 }
 
-/// Whom files are open to.
-pub(super) fn of_files(files: &[File]) -> Vec<Finding> {
-    let finding = |file: &File| {
-        let File { what, path, mode, secret } = file;
+/// Returns the findings about file permissions.
+pub(super) fn of_files(files: &[CheckedFile]) -> Vec<Finding> {
+    let finding = |file: &CheckedFile| {
+        let CheckedFile { what, path, mode, secret } = file;
         let (path, shown) = (path.display(), format!("{mode:03o}"));
         if mode & 0o022 != 0 {
             let fix = format!("chmod go-w {path}");
-            return Some(Finding::fault(format!("{what} ({path}, {shown}) can be changed by others"), fix));
+            return Some(Finding::fault(
+                format!("{what} ({path}, {shown}) can be changed by other users"),
+                fix,
+            ));
         }
         (*secret && mode & 0o004 != 0).then(|| {
             let fix = format!("chmod o-r {path}");
-            Finding::warning(format!("{what} ({path}, {shown}) can be read by everybody"), fix)
+            Finding::warning(format!("{what} ({path}, {shown}) can be read by every user"), fix)
         })
     };
     files.iter().filter_map(finding).collect()
 }
 
-/// Whether `open_files`, the soft limit of this process, holds the sockets that the settings allow.
+/// Checks that `open_files`, the soft limit of this process, allows the connections that the settings allow.
 pub(super) fn of_open_files(config: &Config, open_files: Option<u64>) -> Option<Finding> {
     let upstream: usize = config.upstreams.iter().map(|upstream| upstream.max_in_flight).sum();
     let most = config.server.max_connections + upstream.min(config.server.max_in_flight);
     let needed = most as u64 + OTHER_FILES;
     let limit = open_files.filter(|limit| *limit < needed)?;
     Some(Finding::warning(
-        format!("{limit} open files are allowed here, and the settings allow for {needed}"),
-        "raise it where slotfront runs (LimitNOFILE= of a unit, ulimits of a container, ulimit -n), \
+        format!("the limit of open files is {limit}, but the settings need up to {needed}"),
+        "raise the limit (LimitNOFILE= of a unit, ulimits of a container, ulimit -n), \
          or lower server.max_connections",
     ))
 }
 
-/// The soft limit of this process, where the system says it.
+/// Returns the soft limit of open files, if the system reports it.
 pub(super) fn open_files() -> Option<u64> {
     soft_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
 }
@@ -345,7 +353,7 @@ mod tests {
         Config::dev(any, any, (0..upstreams).map(upstream).collect())
     }
 
-    fn well() -> Examined {
+    fn healthy() -> Examined {
         Examined {
             identity: Identity {
                 version: Some("4.0.0".to_owned()),
@@ -363,16 +371,16 @@ mod tests {
         }
     }
 
-    /// A node that is well but for one thing, beside one that is well.
+    /// Returns the findings for a faulty node beside a healthy one. `change` makes the fault.
     fn found(change: impl FnOnce(&mut Examined)) -> String {
-        let mut one = well();
+        let mut one = healthy();
         change(&mut one);
-        let findings = of_upstreams(&config(2), &[Ok(well()), Ok(one)]);
+        let findings = of_upstreams(&config(2), &[Ok(healthy()), Ok(one)]);
         findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
-    fn every_ill_has_a_word_and_a_cure() {
+    fn every_finding_has_a_fix() {
         let table = [
             found(|_| {}),
             found(|one| one.pulse.health = Err("Node is behind by 200 slots (-32005)".to_owned())),
@@ -395,57 +403,57 @@ mod tests {
         insta::assert_snapshot!(table.join("\n"), @r#"
 
         fault    upstream n1 is not healthy: Node is behind by 200 slots (-32005)
-                 fix: wait until it has caught up (solana catchup --our-localhost); calls go to others meanwhile
-        fault    upstream n1 is of another cluster: H, not G
-                 fix: remove it, or write the genesis hash that you mean into pool.genesis_hash
-        fault    upstream n1 does not tell its genesis hash, and is not asked beside one that is known
-                 fix: set genesis = "unchecked" for it if it is of the same cluster
+                 fix: wait until it has caught up (solana catchup --our-localhost); calls go to other nodes meanwhile
+        fault    upstream n1 belongs to another cluster: H, not G
+                 fix: remove it, or set pool.genesis_hash to the cluster that you mean
+        fault    upstream n1 does not report its genesis hash, so it gets no calls
+                 fix: set genesis = "unchecked" for it if it belongs to the same cluster
         fault    upstream n1 is 21 slots (5.2 s) behind the others
-                 fix: let it catch up; past pool.max_slot_lag (20) it is asked only where no other is left
+                 fix: let it catch up; beyond pool.max_slot_lag (20) it is only a last resort
         warning  upstream n1 is 11 slots (2.8 s) behind the others
-                 fix: watch it: past pool.max_slot_lag (20) it is not asked
+                 fix: watch it: beyond pool.max_slot_lag (20) it gets no calls
 
         warning  upstream n1 does not serve getBlock
-                 fix: start an Agave node with --full-rpc-api; what a node does not do goes to others
-        warning  upstream n1 keeps no transaction history, so getBlock goes to others
+                 fix: start an Agave node with --full-rpc-api; until then getBlock goes to other nodes
+        warning  upstream n1 keeps no transaction history, so getBlock goes to other nodes
                  fix: start the node with --enable-rpc-transaction-history
-        warning  upstream n1 holds blocks of the last 1000 slots (4 min) only
-                 fix: raise --limit-ledger-size, or have another upstream for older blocks
-        warning  upstream n1 takes 180 ms for a getSlot, where a slot takes 250 ms
-                 fix: run slotfront nearer to it, or give it a higher tier, so that it is asked last
-        warning  upstream n1 takes 70 ms for a getSlot, where a slot takes 250 ms
-                 fix: run slotfront nearer to it, or give it a higher tier, so that it is asked last
-        warning  upstream n1 refused 7 of 30 calls at once with 429, for 5 s
-                 fix: set upstream.rps to what it allows, so that others are asked before it refuses
+        warning  upstream n1 holds only the blocks of the last 1000 slots (4 min)
+                 fix: raise --limit-ledger-size, or add an upstream with older blocks
+        warning  upstream n1 takes 180 ms for getSlot; a slot takes 250 ms
+                 fix: run slotfront closer to it, or give it a higher tier, so that it is asked last
+        warning  upstream n1 takes 70 ms for getSlot; a slot takes 250 ms
+                 fix: run slotfront closer to it, or give it a higher tier, so that it is asked last
+        warning  upstream n1 refused 7 of 30 simultaneous calls with 429, retry after 5 s
+                 fix: set upstream.rps to the rate that it allows, so that further calls go to other nodes
         warning  the clock of upstream n1 is 90 s behind this machine's
-                 fix: set up NTP on the one that is wrong (chronyc tracking): quotas, expiries and certificates go by this machine's
+                 fix: set up NTP on the machine that is wrong (chronyc tracking); quotas, key expiry and certificates use this machine's clock
 
-        warning  the upstreams are of different versions: 3.1, 4.0
-                 fix: bring them to one: callers would see the words of errors change from call to call
-        warning  upstream n1 does not say its version
-                 fix: nothing, if a provider hides it; else check that its url is a node's
+        warning  the upstreams run different versions: 3.1, 4.0
+                 fix: run one version everywhere; otherwise error texts differ from call to call
+        warning  upstream n1 does not report its version
+                 fix: none if a provider hides it; otherwise check that its url is a node's RPC address
         "#);
     }
 
     #[test]
-    fn whoever_does_not_answer_is_told_apart() {
+    fn unreachable_upstreams_get_specific_fixes() {
         let config = config(1);
         for (fault, cure) in [
             (Fault::Connect, "--rpc-bind-address"),
             (Fault::Timeout, "network"),
             (Fault::Status(401), "upstream.headers"),
             (Fault::TooManyRequests(None), "upstream.rps"),
-            (Fault::BadJson, "no JSON-RPC answer"),
+            (Fault::BadJson, "not JSON-RPC"),
         ] {
             let findings = of_upstreams(&config, &[Err(fault)]);
             assert!(findings[0].fault && findings[0].fix.contains(cure), "{findings:?}");
-            assert_eq!(findings.len(), 1, "nothing is said of what nobody told");
+            assert_eq!(findings.len(), 1, "an unreachable node has one finding");
         }
     }
 
     #[test]
-    fn files_that_others_may_change_or_read_are_named() {
-        let file = |mode, secret| File { what: "auth.keys_file", path: "k.toml".into(), mode, secret };
+    fn exposed_files_are_reported() {
+        let file = |mode, secret| CheckedFile { what: "auth.keys_file", path: "k.toml".into(), mode, secret };
         for (mode, secret, expected) in [
             (0o600, true, None),
             (0o640, true, None),
@@ -461,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn the_open_file_limit_is_held_against_the_settings() {
+    fn open_file_limit_is_checked_against_settings() {
         let mut config = config(2);
         config.server.max_connections = 1_000;
         assert!(of_open_files(&config, Some(1_024)).is_some_and(|finding| finding.what.contains("2088")));

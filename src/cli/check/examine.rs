@@ -1,4 +1,4 @@
-//! What `check --probe` asks of an upstream: who it is, how it stands, how fast it answers and how often it may be asked.
+//! The questions that `check --probe` asks an upstream: identity, state, latency and rate limit.
 
 use std::time::Duration;
 
@@ -11,47 +11,47 @@ use crate::methods::{Commitment, Slot};
 use crate::node::{Client, Fault, NodeReply};
 use crate::pool::probe::{self, Identity, Pulse};
 
-/// Calls one after the other, of which the median is taken: one alone may have opened the connection.
+/// The number of timed calls. Their median counts, because the first may have opened the connection.
 const TIMED: usize = 5;
-/// Calls at once, to meet a rate limit that many callers would meet: more than a page of a wallet sends.
+/// The number of simultaneous calls that look for a rate limit.
 const AT_ONCE: u32 = 30;
 
-/// What an upstream said.
+/// The answers of an upstream.
 #[derive(Debug, Clone)]
 pub(super) struct Examined {
     pub(super) identity: Identity,
     pub(super) pulse: Pulse,
-    /// Of a getSlot, the median of a few.
+    /// The median duration of a getSlot.
     pub(super) latency: Duration,
-    /// So many calls at once were tried, so many of them refused with 429.
+    /// The number of simultaneous calls, and how many of them were refused with 429.
     pub(super) sent: u32,
     pub(super) refused: u32,
-    /// The longest `Retry-After` among them.
+    /// The longest `Retry-After` of the refusals.
     pub(super) retry_after: Option<Duration>,
-    /// Its clock less ours; it tells whole seconds.
+    /// The node's clock minus ours, within a second.
     pub(super) skew: Option<SignedDuration>,
-    /// How long a slot takes, by its performance samples.
+    /// The duration of a slot, from the performance samples.
     pub(super) slot_time: Option<Duration>,
-    /// Whether it has its newest final block: the JSON-RPC code of its refusal.
+    /// The JSON-RPC error code if the node refuses its newest finalized block.
     pub(super) no_block: Option<i32>,
 }
 
 impl Examined {
-    /// The newest slot that it has reached.
+    /// Returns the newest slot at `commitment`.
     pub(super) fn slot(&self, commitment: Commitment) -> Option<Slot> {
         *self.pulse.slots.get(commitment)
     }
 }
 
-/// Asks everything; `rps` bounds how many calls are sent at once.
+/// Asks an upstream all questions. `rps` bounds the number of simultaneous calls.
 ///
 /// # Errors
-/// Why it did not answer.
+/// The fault of the first question without an answer.
 pub(super) async fn examine(client: &Client, rps: Option<u32>) -> Result<Examined, Fault> {
     let identity = probe::identity(client).await?;
     let pulse = probe::pulse(client).await?;
     let skew = skew(client).await?;
-    // A provider may refuse this method alone.
+    // Ignored on failure, because a provider may disable this one method.
     let slot_time = probe::slot_time(client).await.ok().flatten();
     let slot = pulse.slots.get(Commitment::Finalized).unwrap_or(0);
     let shape =
@@ -90,12 +90,12 @@ pub(super) async fn examine(client: &Client, rps: Option<u32>) -> Result<Examine
     })
 }
 
-/// How far its clock is ahead of ours, as the middle of the exchange tells it.
+/// Returns how far the node's clock is ahead of ours, measured at the middle of the exchange.
 async fn skew(client: &Client) -> Result<Option<SignedDuration>, Fault> {
     let (before, began) = (Timestamp::now(), Instant::now());
     let Some(date) = probe::date(client).await? else { return Ok(None) };
     let half = SignedDuration::try_from(began.elapsed() / 2).unwrap_or_default();
-    // The header's seconds are cut, not rounded: in the mean it is half a second later.
+    // The header cuts off fractions of a second, which are half a second on average.
     let told =
         jiff::fmt::rfc2822::parse(&date).ok().map(|date| date.timestamp() + SignedDuration::from_millis(500));
     Ok(told.map(|told| told.duration_since(before + half)))

@@ -1,4 +1,4 @@
-//! Two answers to one call, held against each other as `verify` holds a hit against a node. Pure.
+//! The comparison of two answers to one call, by the rules that `verify` uses for a hit and a node. Pure.
 
 use crate::cache::class::Class;
 use crate::cache::entry::Payload;
@@ -7,15 +7,15 @@ use crate::methods::{Query, Slot};
 use crate::node::{Contextual, NodeReply};
 use crate::telemetry::VerifyResult;
 
-/// What one side said.
+/// The answer of one side.
 #[derive(Debug, Clone)]
-pub(super) struct Told {
+pub(super) struct SideAnswer {
     reply: NodeReply,
-    /// The slot of its context, where it has one.
+    /// The context slot of the answer, if it has one.
     pub(super) slot: Option<Slot>,
 }
 
-impl Told {
+impl SideAnswer {
     pub(super) fn new(reply: NodeReply) -> Self {
         let slot = match &reply {
             NodeReply::Result(result) => Contextual::split(result).map(|parts| parts.slot),
@@ -25,9 +25,9 @@ impl Told {
     }
 }
 
-/// How slotfront's answer stands to the node's. A call of none of the eight is compared as text, and proves nothing
-/// where it differs, since nothing is known of how it may change.
-pub(super) fn judge(query: Option<&Query>, ours: &Told, theirs: &Told) -> VerifyResult {
+/// Compares slotfront's answer with the node's. Answers to a method other than the eight prove nothing if they
+/// differ, because it is unknown how they may change.
+pub(super) fn compare_answers(query: Option<&Query>, ours: &SideAnswer, theirs: &SideAnswer) -> VerifyResult {
     if ours.reply == theirs.reply {
         return VerifyResult::Equal;
     }
@@ -36,12 +36,12 @@ pub(super) fn judge(query: Option<&Query>, ours: &Told, theirs: &Told) -> Verify
         NodeReply::Result(result) => Payload::Result(result.clone().into()),
         NodeReply::Error { code, body } => Payload::Error { code: *code, body: body.clone() },
     };
-    // Without a slot of its own an answer is compared as one of any slot.
-    let slot = |told: &Told, absent| told.slot.unwrap_or(absent);
+    // An answer without a slot is compared like one of any slot.
+    let slot = |told: &SideAnswer, absent| told.slot.unwrap_or(absent);
     compare(query, class(query, &ours.reply), &payload, slot(ours, 0), &theirs.reply, slot(theirs, 1))
 }
 
-/// What kind of entry slotfront's answer would be.
+/// Returns the class that a cache entry with slotfront's answer would have.
 fn class(query: &Query, ours: &NodeReply) -> Class {
     match (query, ours) {
         (Query::Account(_) | Query::Accounts(_) | Query::Balance(_), _) => {
@@ -67,18 +67,18 @@ mod tests {
     use crate::jsonrpc::Params;
     use crate::methods::{Method, Profile};
 
-    fn told(text: &str) -> Told {
-        Told::new(NodeReply::parse(&Bytes::copy_from_slice(text.as_bytes()), 1).unwrap())
+    fn told(text: &str) -> SideAnswer {
+        SideAnswer::new(NodeReply::parse(&Bytes::copy_from_slice(text.as_bytes()), 1).unwrap())
     }
 
-    fn account(slot: u64, lamports: u64) -> Told {
+    fn account(slot: u64, lamports: u64) -> SideAnswer {
         told(&format!(
             r#"{{"jsonrpc":"2.0","id":1,"result":{{"context":{{"slot":{slot}}},"value":{{"data":["","base64"],"lamports":{lamports}}}}}}}"#
         ))
     }
 
     #[test]
-    fn only_what_cannot_both_be_true_is_a_mismatch() {
+    fn only_contradictions_are_mismatches() {
         use VerifyResult::{Equal, Mismatch, Moved};
         let query = |method: &str, params: &'static str| {
             let method = Method::from_name(method).unwrap();
@@ -115,7 +115,7 @@ mod tests {
             ("none of the eight", None, result("5"), result("6"), Moved),
             ("none of the eight, the same", None, result("5"), result("5"), Equal),
         ] {
-            assert_eq!(judge(query, &ours, &theirs), expected, "{name}");
+            assert_eq!(compare_answers(query, &ours, &theirs), expected, "{name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Recorded calls: one JSON object a line.
+//! Recorded calls, one JSON object a line.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -7,41 +7,41 @@ use serde_json::value::RawValue;
 use crate::jsonrpc::Params;
 use crate::methods::{Method, Profile, Query};
 
-/// The id that every call is sent with: answers are compared, and ids are the callers'.
+/// The id of every call. All calls have the same, so that answers can be compared.
 pub(super) const ID: u64 = 1;
-/// What is shown of params.
+/// The maximum length of printed params, in bytes.
 const SHOWN_BYTES: usize = 120;
 
-/// One call.
+/// A recorded call.
 #[derive(Debug, Clone)]
 pub(super) struct Recorded {
-    /// Where it stands in the file, from 1.
+    /// The line in the file, from 1.
     pub(super) line: usize,
     pub(super) method: String,
     params: Option<String>,
-    /// The call as slotfront reads it, where it is a good one of the eight.
+    /// The parsed query of a valid call of the eight methods.
     pub(super) query: Option<Query>,
 }
 
 #[derive(Deserialize)]
-struct Written<'a> {
+struct RecordedLine<'a> {
     method: String,
     #[serde(borrow, default)]
     params: Option<&'a RawValue>,
 }
 
-/// Reads all calls; empty lines are none.
+/// Parses all calls. Empty lines are skipped.
 ///
 /// # Errors
-/// The first line that is no call, or that there is none.
+/// The first line that is not a call, or a file without calls.
 pub(super) fn read(text: &str) -> Result<Vec<Recorded>, String> {
     let calls = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let calls: Vec<Recorded> = calls.map(|(i, line)| one(i + 1, line)).collect::<Result<_, _>>()?;
-    if calls.is_empty() { Err("holds no call".to_owned()) } else { Ok(calls) }
+    let calls: Vec<Recorded> = calls.map(|(i, line)| parse_line(i + 1, line)).collect::<Result<_, _>>()?;
+    if calls.is_empty() { Err("the file has no calls".to_owned()) } else { Ok(calls) }
 }
 
-fn one(line: usize, text: &str) -> Result<Recorded, String> {
-    let written: Written = serde_json::from_str(text).map_err(|e| {
+fn parse_line(line: usize, text: &str) -> Result<Recorded, String> {
+    let written: RecordedLine = serde_json::from_str(text).map_err(|e| {
         format!(
             r#"line {line}: expected one call as a JSON object, like {{"method":"getSlot","params":[]}}: {e}"#
         )
@@ -60,7 +60,7 @@ fn one(line: usize, text: &str) -> Result<Recorded, String> {
 }
 
 impl Recorded {
-    /// The call as it is sent.
+    /// Returns the JSON text of the call.
     pub(super) fn body(&self) -> Bytes {
         let params =
             self.params.as_deref().map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
@@ -68,7 +68,7 @@ impl Recorded {
         Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{ID},"method":{method}{params}}}"#))
     }
 
-    /// Its params, as much as a line holds.
+    /// Returns the params, cut to the length of a line.
     pub(super) fn shown(&self) -> &str {
         let params = self.params.as_deref().unwrap_or_default();
         &params[..params.floor_char_boundary(SHOWN_BYTES)]
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_a_call_and_nothing_else() {
+    fn lines_must_be_calls() {
         let text = "{\"method\":\"getSlot\"}\n\n{\"jsonrpc\":\"2.0\",\"id\":\"x\",\"method\":\"getBlock\",\"params\":[5]}\r\n";
         let calls = read(text).unwrap();
         let seen: Vec<_> =
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(seen, [(1, "getSlot", false), (3, "getBlock", true)]);
         assert_eq!(calls[1].body(), r#"{"jsonrpc":"2.0","id":1,"method":"getBlock","params":[5]}"#);
         for (text, words) in [
-            ("", "holds no call"),
+            ("", "the file has no calls"),
             ("{\"method\":\"getSlot\"}\nnonsense", "line 2: expected one call"),
             ("[{\"method\":\"getSlot\"}]", "line 1: expected one call"),
             ("{\"params\":[]}", "missing field `method`"),
