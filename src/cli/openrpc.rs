@@ -1,9 +1,9 @@
-//! `slotfront openrpc`: prints the OpenRPC document of the API.
+//! `slotfront openrpc`: prints the interface as a document.
 
 use super::{Failure, World};
 use crate::http::openrpc;
 
-/// Print the OpenRPC document.
+/// Print the interface document.
 #[derive(Debug, clap::Args)]
 #[command(
     about = "Print the OpenRPC document of the eight methods",
