@@ -33,7 +33,8 @@ use crate::config::{self, Config};
 #[cfg(feature = "dev")]
 const DEV_HELP: &str = "Try it without any setup:\n    slotfront dev";
 #[cfg(not(feature = "dev"))]
-const DEV_HELP: &str = "The commands dev and sim, which simulate a cluster, need a build with the cargo feature dev.";
+const DEV_HELP: &str =
+    "The commands dev and sim, which simulate a cluster, need a build with the cargo feature dev.";
 
 /// slotfront: a caching JSON-RPC proxy in front of Solana nodes.
 #[derive(Debug, Parser)]

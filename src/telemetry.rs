@@ -1,8 +1,8 @@
-//! What slotfront says about itself: log lines, traces, and every metric as a documented field.
+//! Logs, traces and metrics.
 //!
-//! Counts and writes; decides nothing. The log has our own events only: what libraries say of connections may name an
-//! upstream's address, which may be a secret. No metric is looked up by label text on the way of a request, and no label
-//! takes a value from a request: methods and outcomes are closed sets, keys are ids, upstreams are configured names.
+//! Every metric is a documented field. The log has slotfront's own events only, because a library may log an
+//! upstream's address, which may be a secret. No request looks up a metric by label text, and no label holds a
+//! value from a request: methods and outcomes are closed sets, keys are ids, upstreams are configured names.
 
 pub mod family;
 mod fold;
@@ -39,46 +39,46 @@ pub use trace::{Trace, Tracer};
 use crate::config::{LogFormat, Telemetry};
 use fold::{Fold, Folds};
 
-/// Why logging could not be set up.
+/// The reasons why logging cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// `telemetry.log` is no filter.
+    /// The setting `telemetry.log` cannot be parsed.
     #[error(
-        "telemetry.log: {value:?} is no filter ({reason}); try \"info\" or \"info,slotfront::pool=debug\""
+        "telemetry.log: {value:?} is not a log filter ({reason}); try \"info\" or \"info,slotfront::pool=debug\""
     )]
     Filter {
-        /// As configured.
+        /// The configured filter.
         value: String,
-        /// What is wrong with it.
+        /// The fault of the filter.
         reason: String,
     },
-    /// The process logs already.
+    /// Logging is already set up in this process.
     #[error("logging is already set up in this process")]
     Twice,
 }
 
-/// Changes the filter of this process's log.
-type Reload = Box<dyn Fn(EnvFilter) -> bool + Send + Sync>;
+/// Replaces the filter of the log. Returns false on failure.
+type ReplaceFilter = Box<dyn Fn(EnvFilter) -> bool + Send + Sync>;
 
-/// The one log of the process, once it is set up.
-static LOG: OnceLock<Log> = OnceLock::new();
+/// The log of the process, once it is set up.
+static LOG: OnceLock<ProcessLog> = OnceLock::new();
 
-struct Log {
-    /// Its filter as written.
+struct ProcessLog {
+    /// The text of the filter in force.
     written: Mutex<String>,
-    /// How to change it.
-    change: Reload,
-    /// Lines that are not repeated.
+    /// Replaces the filter.
+    change: ReplaceFilter,
+    /// The lines that are not repeated.
     folds: Arc<Folds>,
 }
 
-/// Between two looks for lines that were folded long enough.
-const FOLD_LOOK: Duration = Duration::from_secs(1);
+/// The interval at which folded lines are reported.
+const FOLD_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Sends log lines to standard error: pretty on a terminal, one JSON object a line otherwise, unless the settings say.
+/// Writes log lines to standard error. By default they are pretty on a terminal, and JSON otherwise.
 ///
 /// # Errors
-/// The filter cannot be read, or the process logs already.
+/// The filter cannot be parsed, or logging is already set up.
 pub fn init(settings: &Telemetry) -> Result<(), InitError> {
     let (filter, handle) = reload::Layer::new(parse(&settings.log)?);
     let pretty = match settings.format {
@@ -95,29 +95,29 @@ pub fn init(settings: &Telemetry) -> Result<(), InitError> {
         all.with(lines.json().flatten_event(true).with_current_span(false)).try_init()
     }
     .map_err(|_| InitError::Twice)?;
-    let change: Reload = Box::new(move |filter| handle.reload(filter).is_ok());
-    // The process's subscriber is set once, just above, so this is too.
-    let _ = LOG.set(Log { written: Mutex::new(settings.log.clone()), change, folds });
+    let change: ReplaceFilter = Box::new(move |filter| handle.reload(filter).is_ok());
+    // The subscriber was set for the first time just above, so this is the first time, too.
+    let _ = LOG.set(ProcessLog { written: Mutex::new(settings.log.clone()), change, folds });
     Ok(())
 }
 
-/// Says, as a task, how often folded lines would have been repeated, and when they no longer are; until `stop`.
+/// Reports repeated log lines until `stop`: their number in each interval, and their end.
 pub async fn report_folds(stop: CancellationToken) {
     let Some(log) = LOG.get() else { return };
-    while stop.run_until_cancelled(tokio::time::sleep(FOLD_LOOK)).await.is_some() {
+    while stop.run_until_cancelled(tokio::time::sleep(FOLD_REPORT_INTERVAL)).await.is_some() {
         log.folds.report(Instant::now());
     }
 }
 
-/// The filter in force, as it was written; `None` in a process that does not log.
+/// Returns the text of the filter in force. `None` in a process that does not log.
 pub fn filter() -> Option<String> {
     LOG.get().map(|log| log.written.lock().unwrap_or_else(PoisonError::into_inner).clone())
 }
 
-/// Puts another filter in force; without effect in a process that does not log.
+/// Replaces the filter. Has no effect in a process that does not log.
 ///
 /// # Errors
-/// It cannot be read.
+/// The filter cannot be parsed.
 pub fn set_filter(text: &str) -> Result<(), InitError> {
     let filter = parse(text)?;
     if let Some(log) = LOG.get() {
@@ -139,10 +139,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_that_is_none_is_named() {
+    fn invalid_filters_are_quoted() {
         let log = "slotfront=loud".to_owned();
         let settings = Telemetry { log, format: LogFormat::Json, otlp: None, trace_sample: 0.0 };
         let error = init(&settings).unwrap_err().to_string();
-        assert!(error.starts_with("telemetry.log: \"slotfront=loud\" is no filter"), "{error}");
+        assert!(error.starts_with("telemetry.log: \"slotfront=loud\" is not a log filter"), "{error}");
     }
 }

@@ -38,7 +38,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
         metrics.frontier_age.at(commitment).set(front.frontier.age(commitment, now).as_secs_f64());
     }
     metrics.slot_time.at(()).set(front.frontier.slot_time().as_secs_f64());
-    metrics.tell_plans(|id| front.gateway.usage_of(id).map(|usage| usage.plan));
+    metrics.set_key_plans(|id| front.gateway.usage_of(id).map(|usage| usage.plan));
     let resets = metrics.frontier_resets.at(());
     resets.inc_by(front.frontier.resets().saturating_sub(resets.get()));
     for (member, unusable) in front.pool.standing(now) {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::request_id::RequestId;
 use crate::methods::{Commitment, Method};
-use crate::telemetry::trace::{RequestSpan, Told};
+use crate::telemetry::trace::{RequestAttributes, RequestSpan};
 use crate::telemetry::{Outcome, Trace};
 
 /// Past this a request was slow: five attempts of a usual node fit in, and whoever waits for it notices.
@@ -141,7 +141,7 @@ impl Line<'_> {
         } else {
             say!(debug);
         }
-        span.end(&Told {
+        span.end(&RequestAttributes {
             method,
             commitment,
             outcome,

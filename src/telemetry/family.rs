@@ -1,8 +1,8 @@
-//! One metric with its handles, each found by the positions of its labels.
+//! A metric and its series, found by the positions of their labels.
 //!
-//! Looking a series up by label text costs a hash and a lock. Here a series is looked up once, on its first use, and
-//! from then on its handle is an array element. A series that was never used is not exported, except that small
-//! families of counters start at zero: `rate()` would miss the step from "absent" to 1.
+//! A look-up by label text costs a hash and a lock. Here a series is looked up by text on its first use only; later
+//! uses read an array element. Unused series are not exported. The exception are small families of counters, which
+//! start at zero, because `rate()` misses the step from absent to 1.
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -13,18 +13,18 @@ use prometheus::{Histogram, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::labels::Label;
 
-/// Counters start at zero in families of at most this many series; beyond, zeros would be most of the text.
+/// The largest family whose counters start at zero. In larger ones zeros would dominate the output.
 const START_AT_ZERO: usize = 40;
 
 /// The labels of a metric, in order: none, one, or a tuple of two or three.
 pub trait Labels: Copy {
-    /// How many combinations there are.
+    /// The number of combinations of label values.
     const COMBINATIONS: usize;
-    /// This combination's position, below [`Labels::COMBINATIONS`].
+    /// Returns the position of this combination, below [`Labels::COMBINATIONS`].
     fn place(self) -> usize;
-    /// The labels' names.
+    /// Returns the names of the labels.
     fn names() -> Vec<&'static str>;
-    /// The labels' texts at that position.
+    /// Returns the label texts of the combination at `place`.
     fn texts(place: usize) -> Vec<&'static str>;
 }
 
@@ -94,15 +94,15 @@ impl<A: Label, B: Label, C: Label> Labels for (A, B, C) {
     }
 }
 
-/// A kind of series: what it is registered as, and whether it may start at zero.
+/// A kind of series, such as a counter.
 pub trait Series: Sized {
-    /// All series of one name.
+    /// The collector of all series of one name.
     type Vec: Collector + Clone + 'static;
-    /// Whether an unused series tells the truth at zero: true of counters only.
+    /// True if an unused series may be exported as zero. That holds for counters only.
     const ZERO_IS_TRUE: bool;
-    /// All series of `name`; `buckets` are for histograms.
+    /// Creates the collector. `buckets` are used by histograms.
     fn family(opts: Opts, labels: &[&str], buckets: &[f64]) -> prometheus::Result<Self::Vec>;
-    /// The series with these label texts.
+    /// Creates or returns the series with these label texts.
     fn series(family: &Self::Vec, texts: &[&str]) -> Self;
 }
 
@@ -130,29 +130,29 @@ series! {
     Histogram, HistogramVec, false, opts buckets => HistogramOpts { common_opts: opts, buckets: buckets.to_vec() };
 }
 
-/// One metric and its handles.
+/// A metric and the handles of its series.
 pub struct Family<S: Series, L> {
     all: S::Vec,
     handles: Box<[OnceLock<S>]>,
     labels: PhantomData<fn(L)>,
 }
 
-/// Whole numbers that only grow.
+/// Integer counters.
 pub type Counters<L> = Family<IntCounter, L>;
-/// Whole numbers that come and go; not exported before they are first set.
+/// Integer gauges. Not exported before they are first set.
 pub type Gauges<L> = Family<IntGauge, L>;
-/// Numbers that come and go; not exported before they are first set.
+/// Floating-point gauges. Not exported before they are first set.
 pub type FloatGauges<L> = Family<Gauge, L>;
-/// Distributions.
+/// Histograms.
 pub type Histograms<L> = Family<Histogram, L>;
 
 impl<S: Series, L: Labels> Family<S, L> {
-    /// The series at `labels`: an array element, but for its first use.
+    /// Returns the series at `labels`. After the first use this is an array access.
     pub fn at(&self, labels: L) -> &S {
         self.handle(labels.place())
     }
 
-    /// The series that are in use, each with its position among `L`'s combinations.
+    /// Returns the series in use, each with its position.
     pub fn used(&self) -> impl Iterator<Item = (usize, &S)> {
         self.handles.iter().enumerate().filter_map(|(position, handle)| Some((position, handle.get()?)))
     }
@@ -162,9 +162,9 @@ impl<S: Series, L: Labels> Family<S, L> {
     }
 }
 
-/// A metric that can be made and registered under a name.
+/// A metric that can be created and registered under a name.
 pub(super) trait Register: Sized {
-    /// Makes it, and registers it.
+    /// Creates and registers the metric.
     fn register(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Self>;
 }
 
@@ -200,7 +200,7 @@ mod tests {
     type Three = (Option<Method>, Option<Commitment>, Outcome);
 
     #[test]
-    fn every_position_has_its_own_texts() {
+    fn positions_have_distinct_label_texts() {
         let all: std::collections::BTreeSet<_> = (0..Three::COMBINATIONS).map(Three::texts).collect();
         assert_eq!(all.len(), Three::COMBINATIONS);
         let labels = (Some(Method::GetFeeForMessage), None::<Commitment>, Outcome::Stale);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn large_families_show_what_was_used_and_small_counters_start_at_zero() {
+    fn only_small_counter_families_start_at_zero() {
         let registry = Registry::new();
         let large = Counters::<Three>::register(&registry, "large", "help", &[]).unwrap();
         let small = Counters::<Outcome>::register(&registry, "small", "help", &[]).unwrap();

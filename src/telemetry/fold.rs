@@ -1,8 +1,7 @@
-//! Failures that repeat: the first line, then how often in each interval, then that it is over.
+//! Folding of repeated log lines: the first line is written, then its count in each interval, then its end.
 //!
-//! A warning or error that says word for word what one said before is not written again: a node that is down, a file
-//! that cannot be read and a process without file descriptors each fail thousands of times and are one piece of news.
-//! Lines of level info and below pass untouched, at the cost of a comparison.
+//! A warning or error with the same text as a recent one is only counted. An outage causes thousands of such lines,
+//! which say nothing new. Lines of level info and below are not folded.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,40 +16,38 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// After so long a repeated line is counted aloud, and one that has not come again is over: two lines a minute are
-/// read, and whoever watches an outage does not wait long.
+/// The interval after which a repeated line is counted, and after which a line that did not repeat is over.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// Different lines that are known at once. Past it the lines of one place in the code count as one: what differs in
-/// them is then too much to tell.
+/// The maximum number of different lines. Beyond it, lines from one place in the code count as one.
 const MAX_LINES: usize = 64;
-/// Bytes of a line that its count repeats.
-const MAX_WORDS: usize = 240;
+/// The maximum length of a line in its count, in bytes.
+const MAX_TEXT_BYTES: usize = 240;
 
-/// The layer of the log that folds.
+/// The log layer that folds lines.
 pub(super) struct Fold(pub(super) Arc<Folds>);
 
-/// The lines that were said within the last interval.
+/// The lines written within the last interval.
 #[derive(Default)]
-pub(super) struct Folds(Mutex<HashMap<u64, Line>>);
+pub(super) struct Folds(Mutex<HashMap<u64, FoldedLine>>);
 
-/// A line that was said, and how often it would have been since.
-struct Line {
+/// A line, and the number of its repetitions.
+struct FoldedLine {
     level: Level,
     words: String,
-    /// When the interval began.
+    /// The start of the interval.
     since: Instant,
-    /// Within the interval.
+    /// The repetitions within the interval.
     repeats: u64,
-    /// Before it.
+    /// The repetitions before the interval.
     before: u64,
 }
 
-/// What a report says of one line.
+/// A report about one line.
 #[derive(Debug, PartialEq, Eq)]
-struct News {
+struct FoldReport {
     level: Level,
     words: String,
-    /// How often, in the last interval; or, when it is over, in all.
+    /// The repetitions within the last interval. If the line is over, the repetitions in total.
     repeats: u64,
     over: bool,
 }
@@ -72,29 +69,29 @@ impl<S: Subscriber> Layer<S> for Fold {
     }
 }
 
-/// Libraries name addresses in what they say of connections, and an upstream's address may be a secret.
+/// Other crates are excluded, because they log addresses of connections, and an upstream's address may be a secret.
 fn is_ours(metadata: &Metadata<'_>) -> bool {
     metadata.target() == "slotfront" || metadata.target().starts_with("slotfront::")
 }
 
 impl Folds {
-    /// Whether the line is news; else it is counted.
+    /// Returns true if the line should be written. Otherwise counts it.
     fn admits(&self, event: &Event<'_>, now: Instant) -> bool {
         let place = event.metadata().callsite();
         let mut hashed = DefaultHasher::new();
         place.hash(&mut hashed);
         let alike = hashed.finish();
-        event.record(&mut Words(&mut Hashed(&mut hashed)));
+        event.record(&mut EventText(&mut HashWriter(&mut hashed)));
         let level = *event.metadata().level();
-        self.counts(hashed.finish(), alike, level, now, || {
-            let mut words = Short(String::new());
-            event.record(&mut Words(&mut words));
+        self.admits_line(hashed.finish(), alike, level, now, || {
+            let mut words = Truncated(String::new());
+            event.record(&mut EventText(&mut words));
             words.0
         })
     }
 
-    /// The same for the line with hash `own`, in a place of the code with hash `alike`.
-    fn counts(
+    /// Returns true if the line with hash `own` should be written. `alike` is the hash of its place in the code.
+    fn admits_line(
         &self,
         own: u64,
         alike: u64,
@@ -108,13 +105,13 @@ impl Folds {
             line.repeats += 1;
             return false;
         }
-        lines.insert(key, Line { level, words: words(), since: now, repeats: 0, before: 0 });
+        lines.insert(key, FoldedLine { level, words: words(), since: now, repeats: 0, before: 0 });
         true
     }
 
-    /// Says what is due.
+    /// Logs the reports that are due.
     pub(super) fn report(&self, now: Instant) {
-        for News { level, words, repeats, over } in self.due(now) {
+        for FoldReport { level, words, repeats, over } in self.due(now) {
             let seconds = INTERVAL.as_secs();
             macro_rules! say {
                 ($say:ident) => {
@@ -133,18 +130,18 @@ impl Folds {
         }
     }
 
-    /// What is to be said of lines whose interval is over.
-    fn due(&self, now: Instant) -> Vec<News> {
+    /// Returns the reports about lines whose interval has passed.
+    fn due(&self, now: Instant) -> Vec<FoldReport> {
         let mut news = Vec::new();
         self.lock().retain(|_, line| {
             if now.duration_since(line.since) < INTERVAL {
                 return true;
             }
             let over = line.repeats == 0;
-            // What was said once and no more needs no second line.
+            // A line that was not repeated needs no report.
             if !over || line.before > 0 {
                 let repeats = if over { line.before } else { line.repeats };
-                news.push(News { level: line.level, words: line.words.clone(), repeats, over });
+                news.push(FoldReport { level: line.level, words: line.words.clone(), repeats, over });
             }
             line.before += line.repeats;
             line.repeats = 0;
@@ -154,17 +151,17 @@ impl Folds {
         news
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Line>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, FoldedLine>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Writes an event's message and fields.
-struct Words<'a, W>(&'a mut W);
+/// Writes the message and the fields of an event.
+struct EventText<'a, W>(&'a mut W);
 
-impl<W: fmt::Write> Visit for Words<'_, W> {
+impl<W: fmt::Write> Visit for EventText<'_, W> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Neither of the two writers fails.
+        // The two writers used here never fail.
         let _ = match field.name() {
             "message" => write!(self.0, "{value:?} "),
             name => write!(self.0, "{name}={value:?} "),
@@ -172,22 +169,22 @@ impl<W: fmt::Write> Visit for Words<'_, W> {
     }
 }
 
-/// Takes what is written into a hash.
-struct Hashed<'a>(&'a mut DefaultHasher);
+/// A writer into a hash.
+struct HashWriter<'a>(&'a mut DefaultHasher);
 
-impl fmt::Write for Hashed<'_> {
+impl fmt::Write for HashWriter<'_> {
     fn write_str(&mut self, s: &str) -> fmt::Result {
         self.0.write(s.as_bytes());
         Ok(())
     }
 }
 
-/// Keeps the first [`MAX_WORDS`] bytes, whole characters.
-struct Short(String);
+/// A writer that keeps the first [`MAX_TEXT_BYTES`] bytes, without splitting a character.
+struct Truncated(String);
 
-impl fmt::Write for Short {
+impl fmt::Write for Truncated {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        let room = MAX_WORDS.saturating_sub(self.0.len());
+        let room = MAX_TEXT_BYTES.saturating_sub(self.0.len());
         self.0.push_str(&s[..s.floor_char_boundary(room)]);
         Ok(())
     }
@@ -199,14 +196,14 @@ mod tests {
 
     use super::*;
 
-    fn news(repeats: u64, over: bool) -> Vec<News> {
-        vec![News { level: Level::WARN, words: "it failed".to_owned(), repeats, over }]
+    fn news(repeats: u64, over: bool) -> Vec<FoldReport> {
+        vec![FoldReport { level: Level::WARN, words: "it failed".to_owned(), repeats, over }]
     }
 
     #[test]
-    fn a_line_is_said_once_then_counted_then_over() {
+    fn lines_are_written_once_counted_then_over() {
         let (folds, start) = (Folds::default(), Instant::now());
-        let say = |now| folds.counts(1, 0, Level::WARN, now, || "it failed".to_owned());
+        let say = |now| folds.admits_line(1, 0, Level::WARN, now, || "it failed".to_owned());
         let at = |intervals: u32| start + INTERVAL * intervals;
         assert!(say(start));
         assert!((0..999).all(|_| !say(start)));
@@ -216,23 +213,24 @@ mod tests {
         assert_eq!(folds.due(at(2)), news(1, false));
         assert_eq!(folds.due(at(3)), news(1000, true));
         assert_eq!(folds.due(at(4)), []);
-        assert!(say(at(4)), "it is news again");
-        assert_eq!(folds.due(at(5)), [], "said once, and over without a word");
+        assert!(say(at(4)), "a new outage is written again");
+        assert_eq!(folds.due(at(5)), [], "a line without repetitions needs no report");
     }
 
     #[test]
-    fn what_is_known_is_bounded_by_the_places_in_the_code() {
+    fn distinct_lines_are_bounded() {
         let (folds, now) = (Folds::default(), Instant::now());
-        let said =
-            (0..10_000_u64).filter(|n| folds.counts(1000 + n, n % 3, Level::ERROR, now, String::new)).count();
+        let said = (0..10_000_u64)
+            .filter(|n| folds.admits_line(1000 + n, n % 3, Level::ERROR, now, String::new))
+            .count();
         assert_eq!(said, MAX_LINES + 3);
     }
 
-    /// Lines as the log has them, without colours and times.
+    /// The log output, without colours and times.
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    struct LogOutput(Arc<Mutex<Vec<u8>>>);
 
-    impl std::io::Write for Written {
+    impl std::io::Write for LogOutput {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -244,8 +242,8 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_lines_are_written_and_repeats_are_folded() {
-        let (written, folds) = (Written::default(), Arc::new(Folds::default()));
+    fn foreign_lines_are_dropped_and_repeats_folded() {
+        let (written, folds) = (LogOutput::default(), Arc::new(Folds::default()));
         let writer = written.clone();
         let lines = tracing_subscriber::fmt::layer()
             .without_time()

@@ -1,19 +1,20 @@
-//! The closed sets that metric labels take their values from.
+//! The closed sets of label values.
 //!
-//! One vocabulary for code, logs, metrics and headers: a value that is in no set here cannot become a label, so the
-//! number of series is bounded by construction. Keys and upstreams are labelled elsewhere, by registries of their own.
+//! Code, logs, metrics and headers share these words. A value outside a set cannot become a label, so the number of
+//! series is bounded. The labels `key` and `upstream` are not here; each key and each upstream has a registry of
+//! its own.
 
 use crate::methods::{Commitment, Further, Method};
 
 /// A label with a closed set of values, each at a position.
 pub trait Label: Copy {
-    /// The label's name.
+    /// The name of the label.
     const NAME: &'static str;
-    /// How many values there are.
+    /// The number of values.
     const COUNT: usize;
-    /// This value's position, below [`Label::COUNT`].
+    /// Returns the position of this value, below [`Label::COUNT`].
     fn position(self) -> usize;
-    /// The text of the value at `position`, which is below [`Label::COUNT`].
+    /// Returns the text of the value at `position`, which is below [`Label::COUNT`].
     fn text(position: usize) -> &'static str;
 }
 
@@ -25,7 +26,7 @@ impl Label for Option<Method> {
         self.map_or(Method::ALL.len(), Method::index)
     }
 
-    /// `other` is a method that is not ours, or a probe of ours.
+    /// Returns the method's name. `other` stands for further methods and for probes.
     fn text(position: usize) -> &'static str {
         Method::ALL.get(position).map_or("other", |method| method.as_str())
     }
@@ -70,7 +71,7 @@ impl Label for Commitment {
     }
 }
 
-/// Declares a closed enum that is a label: its name, its values, each with its word.
+/// Declares an enum that is a label: its name, its values and their texts.
 macro_rules! label {
     ($(#[$meta:meta])* $name:ident is $label:literal { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$meta])*
@@ -78,20 +79,20 @@ macro_rules! label {
         pub enum $name { $($(#[$doc])* $variant,)+ }
 
         impl $name {
-            /// Every value; a value's position is its index.
+            /// All values, in the order of their indexes.
             pub const ALL: [Self; [$($text),+].len()] = [$(Self::$variant),+];
 
-            /// The word in metrics, logs and headers.
+            /// Returns the text in metrics, logs and headers.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
             }
 
-            /// Position in a table of all values.
+            /// Returns the index in [`Self::ALL`].
             pub const fn index(self) -> usize {
                 self as usize
             }
 
-            /// Reads the word back.
+            /// Parses the text.
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.into_iter().find(|value| value.as_str() == name)
             }
@@ -119,243 +120,243 @@ macro_rules! label {
 }
 
 label! {
-    /// How a call ended. The first six are answers from the cache or a node, whatever the node said.
+    /// The outcome of a call. The first six are answers, from the cache or a node.
     Outcome is "outcome" {
-        /// A fresh entry.
+        /// Answered from a fresh entry.
         Hit = "hit",
-        /// An entry past its bounds: while a fresh one is fetched, or because no node answers.
+        /// Answered from an entry past its bounds, while a refresh runs or because no node answers.
         Stale = "stale",
-        /// Made from an entry of another form.
+        /// Answered from an entry of another form.
         Derived = "derived",
-        /// Joined a flight that another call led.
+        /// Answered by a fetch that another call had started.
         Collapsed = "collapsed",
-        /// A node was asked for this call.
+        /// Answered by a node that was asked for this call.
         Miss = "miss",
-        /// The caller asked to go past the cache.
+        /// Answered by a node, because the caller asked to bypass the cache.
         Bypass = "bypass",
-        /// Refused: not a call, not one of the methods, or params that no node takes.
+        /// Refused: not a call, an unsupported method, or invalid params.
         Invalid = "invalid",
-        /// Refused: no key, or not allowed for it.
+        /// Refused: no valid key, or not allowed for the key.
         Denied = "denied",
         /// Refused: over a rate or a quota.
         Limited = "limited",
-        /// Overloaded, no upstream, or timed out: -32094 to -32096.
+        /// Failed: overloaded, no upstream, or timed out (-32094 to -32096).
         Error = "error",
     }
 }
 
 impl Outcome {
-    /// Whether the caller got an answer of the cache or a node.
+    /// Returns true for an answer from the cache or a node.
     pub const fn is_answer(self) -> bool {
         matches!(self, Self::Hit | Self::Stale | Self::Derived | Self::Collapsed | Self::Miss | Self::Bypass)
     }
 
-    /// Whether the answer came from what was kept.
+    /// Returns true for an answer from the cache.
     pub const fn is_hit(self) -> bool {
         matches!(self, Self::Hit | Self::Stale | Self::Derived)
     }
 }
 
 label! {
-    /// How one attempt on an upstream ended; also the words of `data.attempts`.
+    /// The result of an attempt on an upstream. `data.attempts` of an error uses the same words.
     AttemptResult is "result" {
-        /// A result.
+        /// The node returned a result.
         Ok = "ok",
-        /// An error of the node's that passes through to the caller.
+        /// The node returned an error that passes through to the caller.
         NodeError = "node_error",
-        /// No connection.
+        /// The connection could not be opened.
         Connect = "connect",
-        /// The connection broke before the whole answer was read.
+        /// The connection broke before the answer was complete.
         Reset = "reset",
-        /// The attempt's deadline passed.
+        /// The deadline of the attempt passed.
         Timeout = "timeout",
-        /// HTTP 429.
+        /// The node answered HTTP 429.
         Status429 = "status_429",
-        /// Any other HTTP 4xx.
+        /// The node answered another HTTP 4xx.
         Status4xx = "status_4xx",
-        /// HTTP 5xx.
+        /// The node answered HTTP 5xx.
         Status5xx = "status_5xx",
-        /// A 200 whose body is no JSON-RPC answer.
+        /// The node answered HTTP 200 with a body that is not JSON-RPC.
         BadJson = "bad_json",
-        /// An answer to another id.
+        /// The answer has another id.
         WrongId = "wrong_id",
-        /// An error that says nothing but that something broke, or that the node could not read the call.
+        /// The node returned an error without a cause, or could not parse the call.
         UnknownCode = "unknown_code",
-        /// An answer over `pool.max_response`.
+        /// The answer exceeds `pool.max_response`.
         TooLarge = "too_large",
-        /// No room among the bodies being read: `pool.max_buffered`.
+        /// The limit of response bodies being read is reached: `pool.max_buffered`.
         BuffersFull = "buffers_full",
-        /// -32005.
+        /// The node returned -32005 (unhealthy).
         Unhealthy = "unhealthy",
-        /// An answer below the slot that was asked for, -32016 against a floor of ours included.
+        /// The answer is below the requested slot, or the node returned -32016 for it.
         Behind = "behind",
-        /// -32601, -32011 or HTTP 501: the node does not do this method.
+        /// The node does not support the method: -32601, -32011 or HTTP 501.
         Incapable = "incapable",
-        /// An answer that was not taken: the node was found to be of another cluster, or of none that is known.
+        /// The answer was discarded, because the node belongs to another or an unknown cluster.
         Foreign = "foreign",
-        /// Given up: nobody waits for the answer any more.
+        /// The attempt was cancelled, because no caller waits for it.
         Cancelled = "cancelled",
     }
 }
 
 label! {
-    /// What became of a second call beside a slow first one.
+    /// The result of a hedge, a second attempt beside a slow first one.
     HedgeResult is "result" {
-        /// The second brought the answer.
+        /// The second attempt brought the answer.
         Won = "won",
-        /// The first did after all.
+        /// The first attempt brought the answer.
         Lost = "lost",
-        /// Neither did.
+        /// Both attempts failed.
         Failed = "failed",
-        /// It was not sent: `pool.hedge.budget` was used up.
+        /// The hedge was not sent, because `pool.hedge.budget` was used up.
         OverBudget = "over_budget",
     }
 }
 
 label! {
-    /// Why an entry was dropped from the cache.
+    /// The reason why an entry left the cache.
     EvictionCause is "cause" {
         /// The cache was full.
         Size = "size",
-        /// Not asked for in a long time.
+        /// The entry was not used for a long time.
         Idle = "idle",
-        /// Removed on purpose: a purge, or another cluster.
+        /// The entry was purged, by an operator or because the cluster changed.
         Purged = "purged",
     }
 }
 
 label! {
-    /// Why a held entry was not fresh.
+    /// The reason why a cached entry was not fresh.
     StaleCause is "cause" {
-        /// Older than its time to live.
+        /// The entry was older than its time to live.
         Ttl = "ttl",
-        /// Too many slots behind the frontier.
+        /// The entry was too many slots behind the frontier.
         Lag = "lag",
-        /// Below the slot that the caller must not fall behind.
+        /// The entry was below the slot that the caller may not fall behind.
         Floor = "floor",
     }
 }
 
 label! {
-    /// Why an answer was not kept.
+    /// The reason why an answer was not cached.
     UncacheableReason is "reason" {
-        /// A null that may become a value.
+        /// The answer is null and may become a value.
         Null = "null",
-        /// An error that says nothing lasting.
+        /// The answer is a temporary error.
         Transient = "transient",
-        /// Over `cache.max_entry`.
+        /// The answer exceeds `cache.max_entry`.
         TooLarge = "too_large",
-        /// A newer answer is held.
+        /// The cache holds a newer answer.
         Older = "older",
-        /// Its slot is further ahead than one node alone is believed.
+        /// The answer's slot is further ahead than a single node is trusted.
         Unbelieved = "unbelieved",
-        /// The cache was emptied while the node was asked.
+        /// The cache was purged while the node was asked.
         Purged = "purged",
     }
 }
 
 label! {
-    /// What became of a text that a caller takes compressed.
+    /// The result of compressing an answer for a caller that accepts it.
     Compression is "result" {
-        /// It was compressed.
+        /// The answer was compressed.
         Done = "done",
-        /// It went out plain, since enough others were being compressed.
+        /// The answer was sent uncompressed, because too many were being compressed.
         Skipped = "skipped",
     }
 }
 
 label! {
-    /// Why a key was over a limit.
+    /// The reason why a key was limited.
     LimitReason is "reason" {
-        /// Calls a second.
+        /// The rate, in calls a second.
         Rate = "rate",
-        /// Units a day.
+        /// The quota of units a day.
         Day = "day",
-        /// Units a month.
+        /// The quota of units a month.
         Month = "month",
     }
 }
 
 label! {
-    /// Why a key was not accepted.
+    /// The reason why a key was refused.
     AuthFailure is "reason" {
-        /// No such key, or none was sent.
+        /// The key does not exist, or none was sent.
         Unknown = "unknown",
-        /// Past its end.
+        /// The key has expired.
         Expired = "expired",
-        /// Taken back.
+        /// The key is revoked.
         Revoked = "revoked",
-        /// Not from this web origin.
+        /// The key may not be used from this web origin.
         Origin = "origin",
-        /// Not from this address.
+        /// The key may not be used from this address.
         Address = "address",
-        /// Too many failures from this address.
+        /// The address has sent too many refused keys.
         Limited = "limited",
     }
 }
 
 label! {
-    /// What a hit and a node's later answer to the same call say of each other.
+    /// The result of comparing a hit with a node's later answer to the same call.
     VerifyResult is "result" {
-        /// They say the same.
+        /// The answers are equal.
         Equal = "equal",
-        /// They differ as a later answer may, or the node could not say: proves nothing.
+        /// The answers differ as later answers may, or the node could not answer. Proves nothing.
         Moved = "moved",
-        /// They cannot both be true.
+        /// The answers contradict each other.
         Mismatch = "mismatch",
     }
 }
 
 label! {
-    /// What the shared store is asked for.
+    /// An operation on the shared store.
     SharedOperation is "operation" {
-        /// A connection, or its heartbeat.
+        /// Opening a connection, or its heartbeat.
         Connect = "connect",
-        /// A kept answer, in its places.
+        /// Reading a cached answer.
         Get = "get",
-        /// An answer to be kept.
+        /// Writing an answer.
         Put = "put",
-        /// Calls of a rate, leased ahead.
+        /// Leasing calls of a rate.
         Limit = "limit",
-        /// Units booked, and what others have booked.
+        /// Booking units, and reading the totals of all gateways.
         Quota = "quota",
-        /// The list of purges, read and added to.
+        /// Reading the list of purges, or adding to it.
         Purge = "purge",
     }
 }
 
 label! {
-    /// What became of an operation on the shared store.
+    /// The result of an operation on the shared store.
     SharedResult is "result" {
-        /// Done.
+        /// The operation succeeded.
         Ok = "ok",
-        /// An answer that serves.
+        /// A usable answer was found.
         Hit = "hit",
-        /// None, or one that does not serve any more.
+        /// No answer was found, or one that is no longer usable.
         Miss = "miss",
-        /// A value that is not what was kept there: foreign, truncated, corrupted, of another version. A miss.
+        /// The value is not ours: foreign, truncated, corrupted, or of another version. Counts as a miss.
         Foreign = "foreign",
-        /// Not kept, since what is held there is newer, or its time is over.
+        /// The answer was not written, because the store holds a newer one, or its time is over.
         Older = "older",
-        /// No answer in `shared.timeout`.
+        /// The store did not answer within `shared.timeout`.
         Timeout = "timeout",
-        /// No connection.
+        /// The store could not be reached.
         Unreachable = "unreachable",
-        /// The store refused it: full, a replica, no permission.
+        /// The store refused the operation: full, a replica, or no permission.
         Refused = "refused",
-        /// Not kept, since the queue was full.
+        /// The answer was not written, because the queue was full.
         Dropped = "dropped",
-        /// Not asked: the breaker is open.
+        /// The store was not asked, because its circuit breaker is open.
         Skipped = "skipped",
     }
 }
 
 label! {
-    /// What became of a recorded span.
+    /// The result of exporting a span.
     SpanResult is "result" {
-        /// The collector took it.
+        /// The collector accepted the span.
         Exported = "exported",
-        /// It did not.
+        /// The collector refused the span or did not answer.
         Failed = "failed",
         /// The queue was full.
         Dropped = "dropped",
@@ -363,16 +364,16 @@ label! {
 }
 
 label! {
-    /// What became of a changed configuration or key file.
+    /// The result of reading a changed configuration or key file.
     ReloadResult is "result" {
-        /// In force.
+        /// The change is in force.
         Applied = "applied",
-        /// Refused whole; the old one stays in force.
+        /// The change was refused as a whole; the old content stays in force.
         Rejected = "rejected",
     }
 }
 
-/// What went wrong with the attempt before a further one: the words of [`AttemptResult`] under a label of their own.
+/// The result of the attempt before a retry: an [`AttemptResult`] as the label `reason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryReason(pub AttemptResult);
 
@@ -389,12 +390,12 @@ impl Label for RetryReason {
     }
 }
 
-/// A node's JSON-RPC error code as a label: those that nodes define, else `other`.
+/// A node's JSON-RPC error code as a label. Codes that no node defines are `other`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeCode(usize);
 
 impl NodeCode {
-    /// JSON-RPC's own, then Agave's `rpc-custom-error`, as label texts.
+    /// The label texts: the codes of JSON-RPC, then those of Agave's `rpc-custom-error`.
     const TEXTS: [&str; 28] = [
         "-32700", "-32600", "-32601", "-32602", "-32603", "-32001", "-32002", "-32003", "-32004", "-32005",
         "-32006", "-32007", "-32008", "-32009", "-32010", "-32011", "-32012", "-32013", "-32014", "-32015",
@@ -428,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_and_words_agree() {
+    fn label_positions_match_texts() {
         for outcome in Outcome::ALL {
             assert_eq!(Outcome::text(outcome.position()), outcome.as_str());
             assert_eq!(Outcome::from_name(outcome.as_str()), Some(outcome));
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_that_no_node_has_are_other() {
+    fn unknown_node_codes_are_other() {
         for (code, text) in [(-32007, "-32007"), (-32700, "-32700"), (-32099, "other"), (7, "other")] {
             assert_eq!(NodeCode::text(NodeCode::from(code).position()), text);
         }

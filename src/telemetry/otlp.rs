@@ -1,7 +1,7 @@
-//! Spans on their way to a collector: OTLP over HTTP in its JSON encoding, from a bounded queue, in batches.
+//! The export of spans to a collector: OTLP over HTTP with JSON, in batches, from a bounded queue.
 //!
-//! Nothing here is waited for by a request. What the queue has no room for, and what a collector does not take, is
-//! counted and gone: traces are a sample, and a proxy that keeps them for a collector that is away would fall with it.
+//! No request waits for the export. Spans that do not fit the queue or that the collector refuses are counted and
+//! dropped. Otherwise an unreachable collector would fill the memory.
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otlp/>, OTLP/HTTP and "JSON Protobuf Encoding".
 
@@ -21,39 +21,39 @@ use super::trace_context::{SpanId, TraceContext, TraceId};
 use super::{Metrics, SpanResult};
 use crate::config::{Secret, Telemetry};
 
-/// Spans that wait to be sent, some 400 bytes each: a batch and what comes while it is sent.
+/// The capacity of the queue, in spans of about 400 bytes: a batch and the spans that arrive while it is sent.
 const QUEUE: usize = 4096;
-/// Spans in one batch: some 300 KiB of JSON.
+/// The maximum size of a batch, in spans; about 300 KiB of JSON.
 const BATCH: usize = 512;
-/// How long a batch gathers: people look at traces later than that.
-const GATHER: Duration = Duration::from_secs(1);
-/// What a collector may take: the queue holds what comes meanwhile, at 800 spans a second.
+/// The time for which a batch collects spans.
+const BATCH_DELAY: Duration = Duration::from_secs(1);
+/// The longest export. Meanwhile the queue holds 800 spans a second.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The last batch when the process ends: it waits for nothing longer.
-const LAST_TIMEOUT: Duration = Duration::from_millis(800);
-/// An id's randomness is 56 bits.
-const RANDOMNESS: f64 = 72_057_594_037_927_936.0;
+/// The longest export while the process ends.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(800);
+/// The number of random values of an id: 2^56.
+const RANDOM_VALUES: f64 = 72_057_594_037_927_936.0;
 
-/// Which side of a call a span is.
+/// The side of a call that a span describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A caller's request here.
+pub(super) enum SpanKind {
+    /// A caller's request to slotfront.
     Server,
-    /// Ours at a node.
+    /// A request of slotfront to a node.
     Client,
 }
 
-/// Where spans begin, and how they come to the collector.
+/// Creates spans and queues them for the collector.
 pub struct Exporter {
     queue: mpsc::Sender<Span>,
     ids: RandomState,
     draws: AtomicU64,
-    /// A trace of our own is recorded if its randomness is below.
+    /// The sampling threshold: a root span is recorded if its id's randomness is below.
     threshold: u64,
     metrics: Arc<Metrics>,
 }
 
-/// What sends the spans; a task of its own.
+/// The task that sends the spans.
 pub struct Sender {
     spans: mpsc::Receiver<Span>,
     http: reqwest::Client,
@@ -61,50 +61,50 @@ pub struct Sender {
     metrics: Arc<Metrics>,
 }
 
-/// Why spans cannot be sent: a fault of the configuration.
+/// The configuration of the exporter is invalid.
 #[derive(Debug, thiserror::Error)]
-#[error("telemetry.otlp: the client could not be set up (url, TLS)")]
+#[error("telemetry.otlp: cannot build an HTTP client for this URL; check the URL and the TLS setup")]
 pub struct OtlpError;
 
-/// A span that has ended.
+/// A finished span.
 #[derive(Debug)]
 struct Span {
     context: TraceContext,
     parent: Option<SpanId>,
     state: Option<Box<str>>,
-    kind: Kind,
+    kind: SpanKind,
     name: &'static str,
     start_ns: u64,
     end_ns: u64,
-    attributes: Vec<(&'static str, Value)>,
+    attributes: Vec<(&'static str, AttributeValue)>,
     failed: bool,
 }
 
 #[derive(Debug)]
-enum Value {
+enum AttributeValue {
     Text(Cow<'static, str>),
     Number(i64),
 }
 
-/// A span that has begun.
+/// A span that has not ended.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenSpan {
     span: Span,
     started: Instant,
     exporter: Arc<Exporter>,
 }
 
-/// A way to the collector as `settings` say; `None` where they name none.
+/// Creates the exporter that `settings` configure. `None` without a collector.
 ///
 /// # Errors
-/// An address that no client can be made for.
+/// The HTTP client cannot be built for the address.
 pub fn exporter(
     settings: &Telemetry,
     metrics: &Arc<Metrics>,
 ) -> Result<Option<(Exporter, Sender)>, OtlpError> {
     let Some(base) = &settings.otlp else { return Ok(None) };
     let url = traces_url(base.expose()).ok_or(OtlpError)?;
-    // One crypto provider in the whole process; a second installation says so and changes nothing.
+    // One crypto provider serves the whole process. A second installation fails without effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let http = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
@@ -118,13 +118,13 @@ pub fn exporter(
         queue,
         ids: RandomState::new(),
         draws: AtomicU64::new(0),
-        threshold: (settings.trace_sample * RANDOMNESS) as u64,
+        threshold: (settings.trace_sample * RANDOM_VALUES) as u64,
         metrics: Arc::clone(metrics),
     };
     Ok(Some((exporter, Sender { spans, http, url, metrics: Arc::clone(metrics) })))
 }
 
-/// Where traces go below a collector's base address.
+/// Returns the URL for traces below a collector's base URL.
 fn traces_url(base: &str) -> Option<Secret> {
     let mut url = reqwest::Url::parse(base).ok()?;
     url.path_segments_mut().ok()?.pop_if_empty().extend(["v1", "traces"]);
@@ -138,22 +138,23 @@ impl std::fmt::Debug for Exporter {
 }
 
 impl Exporter {
-    /// A span below `parent`, in its trace, begun at `started`.
+    /// Starts a span below `parent`, in its trace, at `started`.
     pub(super) fn open(
         self: &Arc<Self>,
         parent: TraceContext,
         state: Option<&str>,
-        kind: Kind,
+        kind: SpanKind,
         started: Instant,
-    ) -> Open {
+    ) -> OpenSpan {
         self.begin(parent.within(self.span_id()), Some(parent.span), state.map(Into::into), kind, started)
     }
 
-    /// The first span of a trace of our own; `None` where this one is not among the share that is recorded.
-    pub(super) fn open_root(self: &Arc<Self>, started: Instant) -> Option<Open> {
+    /// Starts the root span of a new trace. `None` if the trace is not sampled.
+    pub(super) fn open_root(self: &Arc<Self>, started: Instant) -> Option<OpenSpan> {
         let trace = self.trace_id();
         let context = TraceContext::root(trace, self.span_id(), true);
-        (trace.randomness() < self.threshold).then(|| self.begin(context, None, None, Kind::Server, started))
+        (trace.randomness() < self.threshold)
+            .then(|| self.begin(context, None, None, SpanKind::Server, started))
     }
 
     fn begin(
@@ -161,9 +162,9 @@ impl Exporter {
         context: TraceContext,
         parent: Option<SpanId>,
         state: Option<Box<str>>,
-        kind: Kind,
+        kind: SpanKind,
         started: Instant,
-    ) -> Open {
+    ) -> OpenSpan {
         let ago = started.elapsed();
         let span = Span {
             context,
@@ -176,10 +177,10 @@ impl Exporter {
             attributes: Vec::with_capacity(8),
             failed: false,
         };
-        Open { span, started, exporter: Arc::clone(self) }
+        OpenSpan { span, started, exporter: Arc::clone(self) }
     }
 
-    /// A number that nobody can guess from those before it, without asking the system for randomness each time.
+    /// Returns an unpredictable number, without a system call.
     fn draw(&self) -> u64 {
         self.ids.hash_one(self.draws.fetch_add(1, Ordering::Relaxed))
     }
@@ -202,28 +203,28 @@ impl Exporter {
     }
 }
 
-impl Open {
-    /// The trace as seen from this span.
+impl OpenSpan {
+    /// Returns the trace context for children of this span.
     pub(super) fn context(&self) -> TraceContext {
         self.span.context
     }
 
-    /// Names it.
+    /// Sets the name.
     pub(super) fn name(&mut self, name: &'static str) {
         self.span.name = name;
     }
 
-    /// Adds a text.
+    /// Adds a text attribute.
     pub(super) fn text(&mut self, key: &'static str, value: impl Into<Cow<'static, str>>) {
-        self.span.attributes.push((key, Value::Text(value.into())));
+        self.span.attributes.push((key, AttributeValue::Text(value.into())));
     }
 
-    /// Adds a number.
+    /// Adds a number attribute.
     pub(super) fn number(&mut self, key: &'static str, value: i64) {
-        self.span.attributes.push((key, Value::Number(value)));
+        self.span.attributes.push((key, AttributeValue::Number(value)));
     }
 
-    /// Ends it now, and leaves it to be sent.
+    /// Ends the span now, and queues it.
     pub(super) fn close(mut self, failed: bool) {
         self.span.end_ns = self.span.start_ns + nanos(self.started.elapsed());
         self.span.failed = failed;
@@ -234,12 +235,12 @@ impl Open {
 }
 
 impl Sender {
-    /// Sends spans until `stop`, and then those that are left.
+    /// Sends spans until `stop`, and then the rest of the queue.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut batch = Vec::with_capacity(BATCH);
         while let Some(Some(first)) = stop.run_until_cancelled(self.spans.recv()).await {
             batch.push(first);
-            let until = Instant::now() + GATHER;
+            let until = Instant::now() + BATCH_DELAY;
             let gathered = async {
                 while batch.len() < BATCH {
                     let room = BATCH - batch.len();
@@ -255,7 +256,7 @@ impl Sender {
             self.send(&mut batch, TIMEOUT).await;
         }
         self.spans.close();
-        let until = Instant::now() + LAST_TIMEOUT;
+        let until = Instant::now() + SHUTDOWN_TIMEOUT;
         loop {
             while batch.len() < BATCH
                 && let Ok(span) = self.spans.try_recv()
@@ -269,7 +270,7 @@ impl Sender {
         }
     }
 
-    /// Sends a batch, and leaves it empty.
+    /// Sends a batch and empties it.
     async fn send(&self, batch: &mut Vec<Span>, timeout: Duration) {
         let count = batch.len() as u64;
         let body = encode::request(batch);
@@ -286,7 +287,7 @@ impl Sender {
             Err(_) => "connect".to_owned(),
         };
         self.metrics.trace_spans.at(SpanResult::Failed).inc_by(count);
-        tracing::warn!(reason, "the trace collector (telemetry.otlp) does not take spans");
+        tracing::warn!(reason, "the trace collector (telemetry.otlp) does not accept spans");
     }
 }
 
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn traces_go_below_the_base() {
+    fn traces_url_is_below_the_base() {
         for (base, expected) in [
             ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
             ("http://127.0.0.1:4318/", "http://127.0.0.1:4318/v1/traces"),
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_and_counts() {
+    fn full_queue_drops_and_counts() {
         let (exporter, sender, metrics) = to("http://127.0.0.1:1", 1.0);
         for _ in 0..QUEUE + 7 {
             exporter.open_root(Instant::now()).unwrap().close(false);
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_traces_is_recorded() {
+    fn sample_rate_is_applied() {
         for (share, low, high) in [(0.0, 0, 0), (0.1, 700, 1300), (1.0, 10_000, 10_000)] {
             let (exporter, _sender, _) = to("http://127.0.0.1:1", share);
             let recorded = (0..10_000).filter(|_| exporter.open_root(Instant::now()).is_some()).count();
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_no_collector_takes_is_counted_and_the_end_waits_for_nobody() {
+    async fn failed_exports_are_counted_and_shutdown_is_quick() {
         let (exporter, sender, metrics) = to("http://127.0.0.1:1", 1.0);
         exporter.open_root(Instant::now()).unwrap().close(false);
         let stop = CancellationToken::new();

@@ -1,7 +1,7 @@
-//! Counters and histograms of what every call counts, in which cores do not wait for each other.
+//! Counters and histograms that many threads update without contention.
 //!
-//! A number that all cores write is one line of memory that wanders between them, and a hit has a dozen such numbers: on two
-//! cores they cost more than all the rest of it. Here each thread writes in a shard of its own, and a scrape adds them up.
+//! A number that all cores write moves between their caches, and a hit updates a dozen numbers. Here each thread
+//! writes to its own shard, and a scrape adds the shards up.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,10 +12,10 @@ use prometheus::proto::{self, LabelPair, MetricFamily, MetricType};
 
 use super::family::{Family, Series};
 
-/// Threads beyond so many share, which costs time and loses nothing.
+/// The number of shards. Further threads share them.
 const SHARDS: usize = 8;
-/// Numbers in a line: two of the processor's, which fetches them in pairs.
-const IN_LINE: usize = 16;
+/// The numbers of a line: two cache lines, which processors prefetch in pairs.
+const NUMBERS_PER_LINE: usize = 16;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
@@ -23,142 +23,143 @@ thread_local! {
     static MINE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS;
 }
 
-/// Numbers that share no line of memory with others.
+/// Numbers that share no cache line with others.
 #[repr(align(128))]
 #[derive(Default)]
-struct Line([AtomicU64; IN_LINE]);
+struct ShardLine([AtomicU64; NUMBERS_PER_LINE]);
 
-/// Some numbers, in shards.
+/// A set of numbers, in shards.
 #[derive(Clone)]
-struct Numbers {
-    lines: Arc<[Line]>,
-    /// Lines of each shard.
+struct ShardedNumbers {
+    lines: Arc<[ShardLine]>,
+    /// The number of lines in each shard.
     each: usize,
 }
 
-impl Numbers {
+impl ShardedNumbers {
     fn new(count: usize) -> Self {
-        let each = count.div_ceil(IN_LINE);
-        Self { lines: (0..each * SHARDS).map(|_| Line::default()).collect(), each }
+        let each = count.div_ceil(NUMBERS_PER_LINE);
+        Self { lines: (0..each * SHARDS).map(|_| ShardLine::default()).collect(), each }
     }
 
-    /// This thread's own of number `i`.
+    /// Returns number `i` of this thread's shard.
     fn mine(&self, i: usize) -> &AtomicU64 {
-        &self.lines[MINE.with(|mine| *mine) * self.each + i / IN_LINE].0[i % IN_LINE]
+        &self.lines[MINE.with(|mine| *mine) * self.each + i / NUMBERS_PER_LINE].0[i % NUMBERS_PER_LINE]
     }
 
-    /// Number `i` of each shard.
+    /// Returns number `i` of each shard.
     fn all(&self, i: usize) -> impl Iterator<Item = u64> {
         (0..SHARDS).map(move |shard| {
-            self.lines[shard * self.each + i / IN_LINE].0[i % IN_LINE].load(Ordering::Relaxed)
+            self.lines[shard * self.each + i / NUMBERS_PER_LINE].0[i % NUMBERS_PER_LINE]
+                .load(Ordering::Relaxed)
         })
     }
 
-    /// Adds to number `i`, which is an f64.
+    /// Adds to number `i`, an f64.
     fn add_float(&self, i: usize, more: f64) {
         let add = |bits| Some((f64::from_bits(bits) + more).to_bits());
-        // Infallible: the closure always gives a value.
+        // Infallible: the closure always returns a value.
         let _ = self.mine(i).fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// The sum of number `i`, which is an f64.
+    /// Returns the sum of number `i`, an f64.
     fn float(&self, i: usize) -> f64 {
         self.all(i).map(f64::from_bits).sum()
     }
 }
 
-/// A whole number that only grows.
+/// An integer counter.
 #[derive(Clone)]
-pub struct ShardedCounter(Numbers);
+pub struct ShardedCounter(ShardedNumbers);
 
 impl ShardedCounter {
-    /// One more.
+    /// Adds one.
     pub fn inc(&self) {
         self.inc_by(1);
     }
 
-    /// So many more.
+    /// Adds `more`.
     pub fn inc_by(&self, more: u64) {
         self.0.mine(0).fetch_add(more, Ordering::Relaxed);
     }
 
-    /// All of them.
+    /// Returns the sum over all shards.
     pub fn get(&self) -> u64 {
         self.0.all(0).sum()
     }
 }
 
-/// A number that only grows.
+/// A floating-point counter.
 #[derive(Clone)]
-pub struct ShardedFloatCounter(Numbers);
+pub struct ShardedFloatCounter(ShardedNumbers);
 
 impl ShardedFloatCounter {
-    /// So much more.
+    /// Adds `more`.
     pub fn inc_by(&self, more: f64) {
         self.0.add_float(0, more);
     }
 
-    /// All of it.
+    /// Returns the sum over all shards.
     pub fn get(&self) -> f64 {
         self.0.float(0)
     }
 }
 
-/// A distribution. Its numbers are the counts of the buckets, of what is above all of them, and the sum.
+/// A histogram. Its numbers are the count of each bucket, the count above all bounds, and the sum.
 #[derive(Clone)]
 pub struct ShardedHistogram {
-    numbers: Numbers,
+    numbers: ShardedNumbers,
     bounds: Arc<[f64]>,
 }
 
 impl ShardedHistogram {
-    /// Counts `value`.
+    /// Records `value`.
     pub fn observe(&self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.numbers.mine(bucket).fetch_add(1, Ordering::Relaxed);
         self.numbers.add_float(self.bounds.len() + 1, value);
     }
 
-    /// How many values there were in each bucket; the last is what is above all bounds.
+    /// Returns the count of each bucket; the last is for values above all bounds.
     pub fn counts(&self) -> impl Iterator<Item = u64> {
         (0..=self.bounds.len()).map(|bucket| self.numbers.all(bucket).sum())
     }
 
-    /// Their sum.
+    /// Returns the sum of all values.
     pub fn sum(&self) -> f64 {
         self.numbers.float(self.bounds.len() + 1)
     }
 }
 
-/// Whole numbers that every call counts.
+/// Counters that every call updates.
 pub type HotCounters<L> = Family<ShardedCounter, L>;
-/// Numbers that every call adds to.
+/// Floating-point counters that every call updates.
 pub type HotFloatCounters<L> = Family<ShardedFloatCounter, L>;
-/// Distributions to which every call adds a value.
+/// Histograms that every call updates.
 pub type HotHistograms<L> = Family<ShardedHistogram, L>;
 
-/// What a scrape sees of a series.
-pub trait Shown: Clone + Send + Sync + 'static {
-    /// Its type.
+/// A series that a scrape can export.
+pub trait ExportSeries: Clone + Send + Sync + 'static {
+    /// The type of the metric.
     const TYPE: MetricType;
-    /// A new one, of these buckets if it has such.
+    /// Creates the series. Histograms use `buckets`.
     fn new(buckets: &Arc<[f64]>) -> Self;
-    /// As it stands now.
-    fn show(&self, shown: &mut proto::Metric);
+    /// Writes the current value.
+    fn export(&self, shown: &mut proto::Metric);
 }
 
-/// All series of one name.
+/// The collector of all series of one name.
 #[derive(Clone)]
 pub struct ShardedVec<S> {
     desc: Arc<Desc>,
     buckets: Arc<[f64]>,
-    series: Arc<Mutex<Vec<Labelled<S>>>>,
+    series: Arc<Mutex<Vec<LabelledSeries<S>>>>,
 }
 
 /// A series and its labels.
-type Labelled<S> = (Vec<LabelPair>, S);
+type LabelledSeries<S> = (Vec<LabelPair>, S);
 
-impl<S: Shown> Collector for ShardedVec<S> {
+impl<S: ExportSeries> Collector for ShardedVec<S> {
     fn desc(&self) -> Vec<&Desc> {
         vec![&self.desc]
     }
@@ -171,7 +172,7 @@ impl<S: Shown> Collector for ShardedVec<S> {
         let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         let shown = series.iter().map(|(labels, series)| {
             let mut shown = proto::Metric::from_label(labels.clone());
-            series.show(&mut shown);
+            series.export(&mut shown);
             shown
         });
         family.set_metric(shown.collect());
@@ -179,43 +180,43 @@ impl<S: Shown> Collector for ShardedVec<S> {
     }
 }
 
-impl Shown for ShardedCounter {
+impl ExportSeries for ShardedCounter {
     const TYPE: MetricType = MetricType::COUNTER;
 
     fn new(_: &Arc<[f64]>) -> Self {
-        Self(Numbers::new(1))
+        Self(ShardedNumbers::new(1))
     }
 
     #[expect(clippy::cast_precision_loss, reason = "exact to 2^53")]
-    fn show(&self, shown: &mut proto::Metric) {
+    fn export(&self, shown: &mut proto::Metric) {
         let mut counter = proto::Counter::default();
         counter.set_value(self.get() as f64);
         shown.set_counter(counter);
     }
 }
 
-impl Shown for ShardedFloatCounter {
+impl ExportSeries for ShardedFloatCounter {
     const TYPE: MetricType = MetricType::COUNTER;
 
     fn new(_: &Arc<[f64]>) -> Self {
-        Self(Numbers::new(1))
+        Self(ShardedNumbers::new(1))
     }
 
-    fn show(&self, shown: &mut proto::Metric) {
+    fn export(&self, shown: &mut proto::Metric) {
         let mut counter = proto::Counter::default();
         counter.set_value(self.get());
         shown.set_counter(counter);
     }
 }
 
-impl Shown for ShardedHistogram {
+impl ExportSeries for ShardedHistogram {
     const TYPE: MetricType = MetricType::HISTOGRAM;
 
     fn new(buckets: &Arc<[f64]>) -> Self {
-        Self { numbers: Numbers::new(buckets.len() + 2), bounds: Arc::clone(buckets) }
+        Self { numbers: ShardedNumbers::new(buckets.len() + 2), bounds: Arc::clone(buckets) }
     }
 
-    fn show(&self, shown: &mut proto::Metric) {
+    fn export(&self, shown: &mut proto::Metric) {
         let counts: Vec<u64> = self.counts().collect();
         let mut below = 0;
         let buckets = self.bounds.iter().zip(&counts).map(|(bound, count)| {
@@ -246,14 +247,14 @@ macro_rules! series {
             }
 
             fn series(family: &Self::Vec, texts: &[&str]) -> Self {
-                let made = <Self as Shown>::new(&family.buckets);
+                let made = <Self as ExportSeries>::new(&family.buckets);
                 let mut labels: Vec<_> = family.desc.variable_labels.iter().zip(texts).map(|(name, text)| {
                     let mut label = LabelPair::default();
                     label.set_name(name.clone());
                     label.set_value((*text).to_owned());
                     label
                 }).collect();
-                // As the crate's own are.
+                // Sorted like the labels of the prometheus crate.
                 labels.sort_by(|one, other| one.name().cmp(other.name()));
                 family.series.lock().unwrap_or_else(PoisonError::into_inner).push((labels, made.clone()));
                 made
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scrape_reads_as_from_the_crates_own() {
+    fn output_equals_that_of_the_prometheus_crate() {
         let (ours, theirs) = (Registry::new(), Registry::new());
         let bounds = [0.001, 0.5, 2.0];
         let counters = ShardedCounter::family(Opts::new("calls", "Calls."), &["method", "by"], &[]).unwrap();
@@ -313,7 +314,7 @@ mod tests {
             their_floats.inc_by(0.25);
         }
         let (one, other) = (ShardedHistogram::series(&times, &["a"]), their_times.with_label_values(&["a"]));
-        // On a bound, between two, above all.
+        // On a bound, between two, and above all.
         for value in [0.0, 0.001, 0.25, 0.5, 1.0, 2.0, 64.0] {
             one.observe(value);
             other.observe(value);
@@ -322,11 +323,11 @@ mod tests {
         assert_eq!(one.counts().collect::<Vec<_>>(), [2, 2, 2, 1]);
     }
 
-    /// More than there are shards.
+    /// A number greater than the number of shards.
     const THREADS_OF_TEST: u64 = 17;
 
     #[test]
-    fn nothing_is_lost_however_many_threads_count() {
+    fn concurrent_updates_are_all_counted() {
         let buckets: Arc<[f64]> = [1.0].into();
         let (counter, histogram) = (ShardedCounter::new(&buckets), ShardedHistogram::new(&buckets));
         std::thread::scope(|threads| {

@@ -1,6 +1,6 @@
-//! Metrics read back as plain numbers, for the status page: what happened so far, and between two moments.
+//! Metrics read back as numbers for the status page: totals, and changes between two readings.
 //!
-//! Reads handles only, so it costs the way of a request nothing. Quantiles are estimates inside a histogram's bucket.
+//! Reads the metric handles only, so requests pay nothing. Quantiles are estimated within a histogram bucket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,34 +14,34 @@ const OUTCOMES: usize = Outcome::ALL.len();
 const METHODS: usize = Method::ALL.len() + 1;
 const PROBES: usize = Method::ALL.len();
 
-/// Counts since the start of the process, or between two moments.
+/// The counts since the start of the process, or between two readings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Totals {
-    /// Calls by position of `Option<Method>` (the last is `other`) and [`Outcome::index`].
+    /// The calls, by position of `Option<Method>` (the last is `other`) and [`Outcome::index`].
     pub calls: [[u64; OUTCOMES]; METHODS],
-    /// Calls' durations by [`Outcome::index`].
+    /// The durations of calls by [`Outcome::index`].
     pub durations: [Durations; OUTCOMES],
-    /// Attempts on upstreams, probes left out.
+    /// The attempts on upstreams, excluding probes.
     pub upstream_calls: u64,
-    /// Calls, and calls over a limit, by key id.
+    /// The counts of each key, by id.
     pub keys: BTreeMap<Arc<str>, KeyTotals>,
 }
 
-/// Counts of one key.
+/// The counts of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyTotals {
-    /// Calls.
+    /// The number of calls.
     pub calls: u64,
-    /// Of these, over a limit.
+    /// The number of calls over a limit.
     pub limited: u64,
 }
 
-/// A distribution of durations, in buckets of `request_duration_seconds` and one for all above.
+/// A histogram of durations, with the buckets of `request_duration_seconds` and one above them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Durations([u64; LATENCY.len() + 1]);
 
 impl Totals {
-    /// What was counted so far.
+    /// Reads the counts so far.
     pub fn read(metrics: &Metrics) -> Self {
         let mut totals = Self::default();
         let commitments = <Option<Commitment>>::COUNT;
@@ -65,7 +65,7 @@ impl Totals {
         totals
     }
 
-    /// What was counted since `earlier`, a reading of the same metrics.
+    /// Returns the counts since `earlier`, a reading of the same metrics.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut change = self.clone();
@@ -77,7 +77,7 @@ impl Totals {
                 *now = now.saturating_sub(*then);
             }
         }
-        // An upstream that is gone took its series along: the sum may fall.
+        // The sum falls when an upstream is removed together with its series.
         change.upstream_calls = self.upstream_calls.saturating_sub(earlier.upstream_calls);
         for (id, now) in &mut change.keys {
             let then = earlier.keys.get(id).copied().unwrap_or_default();
@@ -87,12 +87,12 @@ impl Totals {
         change
     }
 
-    /// Calls that ended so, of all methods.
+    /// Returns the calls with this outcome, over all methods.
     pub fn outcome(&self, outcome: Outcome) -> u64 {
         self.calls.iter().map(|by_outcome| by_outcome[outcome.index()]).sum()
     }
 
-    /// Calls whose outcome `counts`, of all methods.
+    /// Returns the calls with an outcome for which `counts` returns true, over all methods.
     pub fn outcomes(&self, counts: impl Fn(Outcome) -> bool) -> u64 {
         Outcome::ALL.into_iter().filter(|outcome| counts(*outcome)).map(|outcome| self.outcome(outcome)).sum()
     }
@@ -105,13 +105,13 @@ impl Durations {
         }
     }
 
-    /// How many.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// An estimate of quantile `q`, 0 to 1, in seconds: even within its bucket, the last bucket's lower edge if above
-    /// all. `None` of nothing.
+    /// Estimates quantile `q`, from 0 to 1, in seconds. Values are assumed to be even within a bucket. Above all
+    /// buckets it is the highest bound. `None` without values.
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let rank = q * self.count() as f64;
@@ -137,7 +137,7 @@ mod tests {
     use crate::telemetry::family::Labels;
 
     #[test]
-    fn reads_back_what_was_counted() {
+    fn totals_equal_the_counts() {
         let metrics = Metrics::new();
         let method = Some(Method::GetBlock);
         metrics.call(method, Some(Commitment::Finalized), Outcome::Hit, Duration::from_micros(120), 10);
@@ -151,14 +151,14 @@ mod tests {
         let change = Totals::read(&metrics).since(&before);
         assert_eq!((change.outcome(Outcome::Hit), change.outcomes(|_| true)), (1, 2));
         assert_eq!(change.calls[PROBES][Outcome::Invalid.index()], 1);
-        assert_eq!(change.upstream_calls, 1, "the probe is left out");
+        assert_eq!(change.upstream_calls, 1, "probes are excluded");
         assert_eq!(change.keys["k1"], KeyTotals { calls: 1, limited: 0 });
         assert_eq!(change.durations[Outcome::Hit.index()].count(), 1);
         assert_eq!(change.durations[Outcome::Invalid.index()].quantile(0.5), Some(30.0));
     }
 
     #[test]
-    fn quantiles_lie_within_their_bucket() {
+    fn quantiles_are_within_their_bucket() {
         let mut durations = Durations::default();
         assert_eq!(durations.quantile(0.5), None);
         durations.0[1] = 100; // 50 to 100 µs
@@ -169,11 +169,11 @@ mod tests {
     }
 
     #[test]
-    fn positions_of_the_request_counter_are_as_read_here() {
-        type Requests = (Option<Method>, Option<Commitment>, Outcome);
+    fn request_counter_positions_match() {
+        type RequestLabels = (Option<Method>, Option<Commitment>, Outcome);
         let position = (Some(Method::GetVoteAccounts), None::<Commitment>, Outcome::Miss).place();
         assert_eq!(position / (<Option<Commitment>>::COUNT * OUTCOMES), Method::GetVoteAccounts.index());
         assert_eq!(position % OUTCOMES, Outcome::Miss.index());
-        assert_eq!(Requests::COMBINATIONS, METHODS * <Option<Commitment>>::COUNT * OUTCOMES);
+        assert_eq!(RequestLabels::COMBINATIONS, METHODS * <Option<Commitment>>::COUNT * OUTCOMES);
     }
 }

@@ -1,8 +1,9 @@
-//! A request's place in a trace: read where it arrives, handed down by value, sent on with every attempt at a node.
+//! The trace context of a request: read from its headers, handed down by value, and sent with every attempt.
 //!
-//! Nothing is made for a request that is in no trace. Without an exporter (the feature `otlp` and `telemetry.otlp`) the
-//! caller's own place goes on to the nodes as it came; with one, a trace that is recorded gets a span for the request
-//! and one for each attempt, and each attempt sends its own. A flight that callers share carries its leader's.
+//! A request without a trace allocates nothing. Without an exporter (the feature `otlp` and `telemetry.otlp`) the
+//! caller's context passes through to the nodes. With an exporter, a sampled trace gets a span for the request and
+//! one for each attempt, and the attempt sends its own. A fetch shared by several callers carries the context of
+//! its leader.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,21 +12,21 @@ use tokio::time::Instant;
 
 use super::AttemptResult;
 #[cfg(feature = "otlp")]
-use super::otlp::{Exporter, Kind, Open};
+use super::otlp::{Exporter, OpenSpan, SpanKind};
 use super::trace_context::{PARENT_LEN, TraceContext, TraceId, trace_state};
 
-/// The header of a place in a trace.
+/// The header with the trace id and the parent span.
 pub const TRACEPARENT: &str = "traceparent";
-/// The header of what tracing systems add to it.
+/// The header with the state of tracing systems.
 pub const TRACESTATE: &str = "tracestate";
 
-/// A request's place in a trace, if it is in one.
+/// The trace context of a request, if it is traced.
 #[derive(Debug, Clone, Default)]
-pub struct Trace(Option<Arc<Place>>);
+pub struct Trace(Option<Arc<SpanContext>>);
 
 #[derive(Debug)]
-struct Place {
-    /// What an attempt is called from: the caller's span, or the one recorded here.
+struct SpanContext {
+    /// The parent of an attempt: the caller's span, or the span recorded here.
     context: TraceContext,
     state: Option<Box<str>>,
     #[cfg(feature = "otlp")]
@@ -33,7 +34,7 @@ struct Place {
 }
 
 impl Trace {
-    /// What a caller's headers say, by the rules of W3C Trace Context; `states` is only looked at beside one good
+    /// Reads the headers of a caller by the rules of W3C Trace Context. `states` is read only with one valid
     /// `traceparent`.
     pub fn of_caller<'a, S: Iterator<Item = &'a [u8]>>(
         mut parents: impl Iterator<Item = &'a [u8]>,
@@ -42,7 +43,7 @@ impl Trace {
         let Some(parent) = parents.next() else { return Self(None) };
         let context = TraceContext::parse(parent).filter(|_| parents.next().is_none());
         Self(context.map(|context| {
-            Arc::new(Place {
+            Arc::new(SpanContext {
                 context,
                 state: trace_state(states()),
                 #[cfg(feature = "otlp")]
@@ -51,18 +52,23 @@ impl Trace {
         }))
     }
 
-    /// The trace, for log lines.
+    /// Returns the trace id, for log lines.
     pub fn id(&self) -> Option<TraceId> {
-        self.0.as_ref().map(|place| place.context.trace)
+        self.0.as_ref().map(|span_context| span_context.context.trace)
     }
 
-    /// An attempt at the node `upstream`, from now on.
+    /// Starts an attempt on the node `upstream`.
     pub fn attempt(&self, upstream: &str, method: &'static str) -> Attempt<'_> {
-        let place = self.0.as_deref();
+        let span_context = self.0.as_deref();
         #[cfg(feature = "otlp")]
-        let span = place.and_then(|place| {
-            let exporter = place.recorded.as_ref()?;
-            let mut span = exporter.open(place.context, place.state.as_deref(), Kind::Client, Instant::now());
+        let span = span_context.and_then(|span_context| {
+            let exporter = span_context.recorded.as_ref()?;
+            let mut span = exporter.open(
+                span_context.context,
+                span_context.state.as_deref(),
+                SpanKind::Client,
+                Instant::now(),
+            );
             span.name(method);
             span.text("rpc.system", "jsonrpc");
             span.text("rpc.method", method);
@@ -72,36 +78,36 @@ impl Trace {
         #[cfg(not(feature = "otlp"))]
         let _ = (upstream, method);
         Attempt {
-            place,
+            span_context,
             #[cfg(feature = "otlp")]
             span,
         }
     }
 }
 
-/// One attempt's place in a trace. Dropped without an end it was given up.
+/// The trace context of one attempt. Dropping it without [`Attempt::end`] means that the attempt was cancelled.
 #[derive(Debug)]
 pub struct Attempt<'a> {
-    place: Option<&'a Place>,
+    span_context: Option<&'a SpanContext>,
     #[cfg(feature = "otlp")]
-    span: Option<Open>,
+    span: Option<OpenSpan>,
 }
 
 impl Attempt<'_> {
-    /// What goes to the node: a `traceparent`, and a `tracestate` where there is one.
+    /// Returns the headers for the node: a `traceparent`, and a `tracestate` if there is one.
     pub fn headers(&self) -> Option<(String, Option<&str>)> {
-        let place = self.place?;
+        let span_context = self.span_context?;
         #[cfg(feature = "otlp")]
-        let context = self.span.as_ref().map_or(place.context, Open::context);
+        let context = self.span.as_ref().map_or(span_context.context, OpenSpan::context);
         #[cfg(not(feature = "otlp"))]
-        let context = place.context;
+        let context = span_context.context;
         let mut parent = String::with_capacity(PARENT_LEN);
         // Writing to a String does not fail.
         let _ = write!(parent, "{context}");
-        Some((parent, place.state.as_deref()))
+        Some((parent, span_context.state.as_deref()))
     }
 
-    /// It has ended so.
+    /// Ends the attempt with this result.
     #[cfg_attr(not(feature = "otlp"), expect(unused_mut, reason = "there is no span to end"))]
     pub fn end(mut self, result: AttemptResult) {
         #[cfg(feature = "otlp")]
@@ -114,7 +120,7 @@ impl Attempt<'_> {
 }
 
 #[cfg(feature = "otlp")]
-fn close_attempt(mut span: Open, result: AttemptResult) {
+fn close_attempt(mut span: OpenSpan, result: AttemptResult) {
     span.text("upstream.result", result.as_str());
     span.close(!matches!(result, AttemptResult::Ok | AttemptResult::NodeError));
 }
@@ -128,7 +134,7 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// Begins the spans of requests; without an exporter it begins none.
+/// Starts the spans of requests. Without an exporter it starts none.
 #[derive(Debug, Default)]
 pub struct Tracer {
     #[cfg(feature = "otlp")]
@@ -136,85 +142,90 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// A tracer whose spans go to `exporter`.
+    /// Creates a tracer that exports its spans.
     #[cfg(feature = "otlp")]
     pub fn to(exporter: Exporter) -> Self {
         Self { exporter: Some(Arc::new(exporter)) }
     }
 
-    /// The place that a request takes in its caller's trace, or in one of its own; `started` is when it came.
+    /// Returns the context of a request, in its caller's trace or a new one. `started` is the time of its arrival.
     #[cfg(feature = "otlp")]
     pub fn begin(&self, caller: Trace, started: Instant) -> (Trace, RequestSpan) {
         let Some(exporter) = &self.exporter else { return (caller, RequestSpan::default()) };
-        let place = caller.0.as_deref();
-        let span = match place {
-            // Who is asked not to record hands on what it was given.
-            Some(place) if !place.context.is_sampled() => return (caller, RequestSpan::default()),
-            Some(place) => exporter.open(place.context, place.state.as_deref(), Kind::Server, started),
+        let span_context = caller.0.as_deref();
+        let span = match span_context {
+            // A caller that does not sample gets its own context passed on.
+            Some(span_context) if !span_context.context.is_sampled() => {
+                return (caller, RequestSpan::default());
+            }
+            Some(span_context) => {
+                exporter.open(span_context.context, span_context.state.as_deref(), SpanKind::Server, started)
+            }
             None => match exporter.open_root(started) {
                 Some(span) => span,
                 None => return (caller, RequestSpan::default()),
             },
         };
-        let state = place.and_then(|place| place.state.clone());
-        let place = Place { context: span.context(), state, recorded: Some(Arc::clone(exporter)) };
-        (Trace(Some(Arc::new(place))), RequestSpan { span: Some(span) })
+        let state = span_context.and_then(|span_context| span_context.state.clone());
+        let span_context =
+            SpanContext { context: span.context(), state, recorded: Some(Arc::clone(exporter)) };
+        (Trace(Some(Arc::new(span_context))), RequestSpan { span: Some(span) })
     }
 
-    /// The place that a request takes in its caller's trace: this build records none.
+    /// Returns the caller's context; this build records no spans.
     #[cfg(not(feature = "otlp"))]
     pub fn begin(&self, caller: Trace, _: Instant) -> (Trace, RequestSpan) {
         (caller, RequestSpan::default())
     }
 }
 
-/// The span of one request, if it is recorded. Dropped without an end the caller has gone.
+/// The span of one request, if it is recorded. Dropping it without an end means that the caller has gone.
 #[derive(Debug, Default)]
 pub struct RequestSpan {
     #[cfg(feature = "otlp")]
-    span: Option<Open>,
+    span: Option<OpenSpan>,
 }
 
-/// What a span says of its request, in the words of the access line.
+/// The attributes of a request's span, with the words of the access log.
 #[derive(Debug, Clone, Copy)]
-pub struct Told<'a> {
+pub struct RequestAttributes<'a> {
     /// The method, `other`, or `mixed` in a batch.
     pub method: &'static str,
     /// The commitment, `none` or `mixed`.
     pub commitment: &'static str,
     /// The outcome, or `mixed`.
     pub outcome: &'static str,
-    /// Calls in the request.
+    /// The number of calls in the request.
     pub calls: usize,
     /// The HTTP status.
     pub status: u16,
     /// The key's id.
     pub key: &'a str,
-    /// The request's id.
+    /// The request id.
     pub request: &'a str,
-    /// Whether it failed for a reason on our side of the wire.
+    /// True if the request failed in slotfront or behind it.
     pub failed: bool,
 }
 
 impl RequestSpan {
-    /// The request was answered.
+    /// Ends the span of an answered request.
     #[cfg(feature = "otlp")]
-    pub fn end(mut self, told: &Told<'_>) {
+    pub fn end(mut self, attributes: &RequestAttributes<'_>) {
         let Some(mut span) = self.span.take() else { return };
-        span.name(told.method);
-        span.text("rpc.method", told.method);
-        span.text("rpc.commitment", told.commitment);
-        span.text("cache.outcome", told.outcome);
-        span.number("rpc.calls", i64::try_from(told.calls).unwrap_or(i64::MAX));
-        span.number("http.response.status_code", told.status.into());
-        span.text("key.id", told.key.to_owned());
-        span.text("request.id", told.request.to_owned());
-        span.close(told.failed);
+        span.name(attributes.method);
+        span.text("rpc.method", attributes.method);
+        span.text("rpc.commitment", attributes.commitment);
+        span.text("cache.outcome", attributes.outcome);
+        span.number("rpc.calls", i64::try_from(attributes.calls).unwrap_or(i64::MAX));
+        span.number("http.response.status_code", attributes.status.into());
+        span.text("key.id", attributes.key.to_owned());
+        span.text("request.id", attributes.request.to_owned());
+        span.close(attributes.failed);
     }
 
-    /// The request was answered; nothing is recorded.
+    /// Does nothing; this build records no spans.
     #[cfg(not(feature = "otlp"))]
-    pub fn end(self, _: &Told<'_>) {}
+    pub fn end(self, _: &RequestAttributes<'_>) {}
 }
 
 #[cfg(feature = "otlp")]
@@ -238,12 +249,12 @@ mod tests {
     }
 
     #[test]
-    fn a_callers_place_goes_on_as_it_came_where_nothing_is_recorded() {
+    fn callers_context_passes_through_without_exporter() {
         for (parents, states, expected) in [
             (&[PARENT][..], &["a=1", "b=2"][..], Some((PARENT, Some("a=1,b=2")))),
             (&[PARENT], &["broken"], Some((PARENT, None))),
             (&[PARENT], &[], Some((PARENT, None))),
-            // A state without a parent, a parent that is none, and two of them.
+            // A state without a parent, an invalid parent, and two parents.
             (&[], &["a=1"], None),
             (&["00-x"], &["a=1"], None),
             (&[PARENT, PARENT], &["a=1"], None),

@@ -1,51 +1,51 @@
-//! W3C Trace Context: reads `traceparent` and `tracestate`, and writes what goes on to a node.
+//! W3C Trace Context: parses `traceparent` and `tracestate`, and formats them for a node.
 //!
-//! Pure: knows no HTTP library and no exporter. A header that breaks a rule of the specification is as good as none,
-//! since half a trace leads nowhere; the surprise is that a *later* version is no such break: its first four fields
-//! are read, and version 00 is written onwards.
+//! Knows no HTTP library and no exporter. An invalid header is ignored, because half a trace is useless. A later
+//! version is valid: its first four fields are read, and version 00 is sent on.
 //!
 //! Source: <https://www.w3.org/TR/trace-context-2/>, sections 3.2 and 3.3.
 
 use std::fmt;
 
-/// A `traceparent` of version 00, in bytes.
+/// The length of a `traceparent` of version 00, in bytes.
 pub const PARENT_LEN: usize = 55;
-/// The flag of a caller who records the trace and would like everybody to.
+/// The flag of a sampled trace.
 const SAMPLED: u8 = 0b01;
-/// The flag of an id that is random in its last 7 bytes; it belongs to the id, and goes on with it.
+/// The flag of a trace id whose last 7 bytes are random. The flag is passed on with the id.
 const RANDOM: u8 = 0b10;
-/// A `tracestate` longer than this need not be passed on (3.3.1.5), and goes up with every attempt.
+/// The maximum length of a `tracestate` that is passed on, in bytes (3.3.1.5).
 const MAX_STATE_BYTES: usize = 512;
-/// Members of a `tracestate` (3.3.1.1).
+/// The maximum number of members of a `tracestate` (3.3.1.1).
 const MAX_STATE_MEMBERS: usize = 32;
-/// A member's key, and its value.
+/// The maximum length of a member's key and of its value.
 const MAX_STATE_WORD: usize = 256;
 
-/// The number of a trace: not zero.
+/// The id of a trace; not zero.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TraceId([u8; 16]);
 
-/// The number of a span in its trace: not zero.
+/// The id of a span within its trace; not zero.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SpanId([u8; 8]);
 
-/// Where in which trace a request stands.
+/// A trace and a span in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceContext {
-    /// The trace.
+    /// The trace id.
     pub trace: TraceId,
-    /// The span that whoever gets this is called from.
+    /// The parent span of whoever receives this context.
     pub span: SpanId,
     flags: u8,
 }
 
 impl TraceId {
-    /// An id of these bytes; `None` of all zeros.
+    /// Creates an id. `None` if all bytes are zero.
     pub fn new(bytes: [u8; 16]) -> Option<Self> {
         (bytes != [0; 16]).then_some(Self(bytes))
     }
 
-    /// The last seven bytes as a number, which are random where any are: what a share of all traces is drawn by.
+    /// Returns the last seven bytes as a number. They are random if the id is, so sampling compares them with a
+    /// threshold.
     pub fn randomness(self) -> u64 {
         let mut last = [0; 8];
         last[1..].copy_from_slice(&self.0[9..]);
@@ -54,23 +54,23 @@ impl TraceId {
 }
 
 impl SpanId {
-    /// An id of these bytes; `None` of all zeros.
+    /// Creates an id. `None` if all bytes are zero.
     pub fn new(bytes: [u8; 8]) -> Option<Self> {
         (bytes != [0; 8]).then_some(Self(bytes))
     }
 }
 
 impl TraceContext {
-    /// The start of a trace of our own, with a random id.
+    /// Creates the context of a new trace with a random id.
     pub fn root(trace: TraceId, span: SpanId, sampled: bool) -> Self {
         Self { trace, span, flags: RANDOM | if sampled { SAMPLED } else { 0 } }
     }
 
-    /// Reads a `traceparent`; `None` where it is not one.
+    /// Parses a `traceparent`. `None` if it is invalid.
     pub fn parse(header: &[u8]) -> Option<Self> {
         let (head, rest) = header.split_at_checked(PARENT_LEN)?;
         let [version] = hex(&head[..2])?;
-        // 00 ends here; of later ones only what follows a further dash is unknown, and ff is forbidden.
+        // Version 00 ends here. A later version may continue after a dash. Version ff is forbidden.
         let ends = match version {
             0 => rest.is_empty(),
             0xff => false,
@@ -83,24 +83,24 @@ impl TraceContext {
         Some(Self {
             trace: TraceId::new(hex(&head[3..35])?)?,
             span: SpanId::new(hex(&head[36..52])?)?,
-            // Bits that no rule names are not passed on as if they were understood.
+            // Unknown flags are dropped, because their meaning is unknown.
             flags: flags & (SAMPLED | RANDOM),
         })
     }
 
-    /// Whether the caller records this trace.
+    /// Returns true if the caller samples this trace.
     pub fn is_sampled(self) -> bool {
         self.flags & SAMPLED != 0
     }
 
-    /// The same trace, seen from `span`.
+    /// Returns the context of `span` in this trace.
     #[must_use]
     pub fn within(self, span: SpanId) -> Self {
         Self { span, ..self }
     }
 }
 
-/// As a `traceparent` header.
+/// Formats the context as a `traceparent`.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "00-{}-{}-{:02x}", self.trace, self.span, self.flags)
@@ -131,7 +131,7 @@ impl fmt::Debug for SpanId {
     }
 }
 
-/// Bytes written in lower-case hex; upper case is none (3.2.2.3).
+/// Decodes lower-case hex. Upper case is invalid (3.2.2.3).
 fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let digit = |b: u8| match b {
         b'0'..=b'9' => Some(b - b'0'),
@@ -149,14 +149,14 @@ fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// The `tracestate` of one request, whose header may come in several lines, as one line; `None` where there is none, or
-/// it breaks a rule: then it is left out, and the `traceparent` goes on alone.
+/// Joins the `tracestate` lines of a request into one. `None` if there are none, or if they break a rule; the
+/// `traceparent` is then sent alone.
 pub fn trace_state<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Box<str>> {
     let mut state = String::new();
     for line in lines {
         let line = str::from_utf8(line).ok()?;
         for member in line.split(',').map(|member| member.trim_matches([' ', '\t'])) {
-            // Empty members are allowed, and say nothing.
+            // Empty members are allowed and have no meaning.
             if member.is_empty() {
                 continue;
             }
@@ -178,7 +178,7 @@ pub fn trace_state<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Box<str>
     (!keys.is_empty() && keys.len() <= MAX_STATE_MEMBERS && !twice()).then(|| state.into_boxed_str())
 }
 
-/// Whether this is `key=value` as 3.3.1.3 has it.
+/// Returns true if `member` is a valid `key=value` (3.3.1.3).
 fn is_member(member: &str) -> bool {
     let Some((key, value)) = member.split_once('=') else { return false };
     let starts = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();

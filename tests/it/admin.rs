@@ -221,7 +221,7 @@ async fn what_is_wrong_with_an_admin_call_is_named_with_what_was_expected() {
         ("POST", "/api/keys/gone/rotate", Value::Null, 409, "is revoked"),
         ("POST", "/api/keys/nobody/revoke", Value::Null, 404, "no key has this id or name"),
         ("GET", "/api/keys/nobody/usage", Value::Null, 404, "no key in force"),
-        ("PUT", "/api/log", json!({"filter": "slotfront=loud"}), 400, "is no filter"),
+        ("PUT", "/api/log", json!({"filter": "slotfront=loud"}), 400, "is not a log filter"),
         ("PUT", "/api/log", json!({"level": "debug"}), 400, "unknown field `level`, expected `filter`"),
         ("GET", "/api/log", Value::Null, 503, "logging is not set up"),
     ] {

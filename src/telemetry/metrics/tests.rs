@@ -1,14 +1,14 @@
-//! What `/metrics` shows, and what bounds it.
+//! Tests of the content of `/metrics` and its bounds.
 
 use super::*;
 
-/// Sample lines of one metric.
+/// Returns the sample lines of one metric.
 fn series(text: &str, name: &str) -> Vec<String> {
     text.lines().filter(|line| line.starts_with(name)).map(str::to_owned).collect()
 }
 
 #[test]
-fn a_call_is_counted_timed_and_weighed() {
+fn calls_update_count_duration_and_bytes() {
     let metrics = Metrics::new();
     let method = Some(Method::GetAccountInfo);
     metrics.call(method, Some(Commitment::Confirmed), Outcome::Hit, Duration::from_micros(120), 247);
@@ -40,7 +40,7 @@ fn help_texts_are_the_doc_comments() {
 }
 
 #[test]
-fn keys_after_the_first_two_hundred_share_one() {
+fn keys_beyond_the_bound_share_series() {
     let metrics = Metrics::new();
     for n in 0..100_000 {
         metrics.key(&format!("key{n}")).units.at(()).inc_by(0.5);
@@ -54,18 +54,18 @@ fn keys_after_the_first_two_hundred_share_one() {
 }
 
 #[test]
-fn a_key_has_one_plan_at_a_time() {
+fn keys_have_one_plan_at_a_time() {
     let metrics = Metrics::new();
     metrics.key("alice");
     for (plan, shown) in [(Some("large"), "large"), (Some("small"), "small"), (None, "none")] {
-        metrics.tell_plans(|id| plan.filter(|_| id == "alice").map(str::to_owned));
+        metrics.set_key_plans(|id| plan.filter(|_| id == "alice").map(str::to_owned));
         let info = series(&metrics.render(), "slotfront_key_info");
         assert_eq!(info, [format!(r#"slotfront_key_info{{plan="{shown}",key="alice"}} 1"#)]);
     }
 }
 
 #[test]
-fn upstreams_share_families_and_leave_with_their_series() {
+fn removed_upstreams_lose_their_series() {
     let metrics = Metrics::new();
     metrics.upstream("a").up.set(1);
     metrics.upstream("b").slot.at(Commitment::Processed).set(7);

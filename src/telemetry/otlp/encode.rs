@@ -1,18 +1,19 @@
-//! A batch of spans as the JSON text of an `ExportTraceServiceRequest`.
+//! The JSON encoding of a batch of spans, as an `ExportTraceServiceRequest`.
 //!
-//! Ids are hex and 64-bit numbers are strings, as OTLP's JSON encoding wants them; not base64, as protobuf's would.
+//! OTLP's JSON writes ids in hex and 64-bit numbers as strings. That differs from the standard JSON encoding of
+//! protobuf.
 
 use std::sync::LazyLock;
 
 use serde_json::{Value as Json, json};
 
-use super::{Kind, Span, Value};
+use super::{AttributeValue, Span, SpanKind};
 
-/// What tells processes of one service apart.
+/// The id of this process among those of the service.
 static INSTANCE: LazyLock<String> =
     LazyLock::new(|| format!("{:016x}", getrandom::u64().unwrap_or_else(|_| std::process::id().into())));
 
-/// The body of one export.
+/// Returns the body of one export.
 pub(super) fn request(spans: &[Span]) -> String {
     let resource = [
         text("service.name", "slotfront"),
@@ -35,7 +36,7 @@ fn span(span: &Span) -> Json {
         "flags": u32::from(span.context.is_sampled()),
         "name": span.name,
         // SPAN_KIND_SERVER and SPAN_KIND_CLIENT.
-        "kind": match span.kind { Kind::Server => 2, Kind::Client => 3 },
+        "kind": match span.kind { SpanKind::Server => 2, SpanKind::Client => 3 },
         "startTimeUnixNano": span.start_ns.to_string(),
         "endTimeUnixNano": span.end_ns.to_string(),
         "attributes": span.attributes.iter().map(attribute).collect::<Vec<_>>(),
@@ -53,10 +54,10 @@ fn span(span: &Span) -> Json {
     json
 }
 
-fn attribute((key, value): &(&'static str, Value)) -> Json {
+fn attribute((key, value): &(&'static str, AttributeValue)) -> Json {
     match value {
-        Value::Text(value) => text(key, value),
-        Value::Number(value) => json!({ "key": key, "value": { "intValue": value.to_string() } }),
+        AttributeValue::Text(value) => text(key, value),
+        AttributeValue::Number(value) => json!({ "key": key, "value": { "intValue": value.to_string() } }),
     }
 }
 
@@ -72,20 +73,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_is_written_as_the_specification_has_it() {
+    fn spans_are_encoded_as_otlp_json() {
         let context = |text: &str| TraceContext::parse(text.as_bytes()).unwrap();
         let parent = context("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
         let done = Span {
             context: context("00-4bf92f3577b34da6a3ce929d0e0e4736-000000000000000a-01"),
             parent: Some(parent.span),
             state: Some("a=1".into()),
-            kind: Kind::Client,
+            kind: SpanKind::Client,
             name: "getBlock",
             start_ns: 1_544_712_660_000_000_000,
             end_ns: 1_544_712_661_000_000_000,
             attributes: vec![
-                ("upstream.name", Value::Text(Cow::Borrowed("a"))),
-                ("rpc.calls", Value::Number(3)),
+                ("upstream.name", AttributeValue::Text(Cow::Borrowed("a"))),
+                ("rpc.calls", AttributeValue::Number(3)),
             ],
             failed: true,
         };

@@ -1,4 +1,4 @@
-//! The rules of the specification as rows, and what must hold of any bytes.
+//! The rules of the specification as tables, and properties of any bytes.
 
 use proptest::prelude::*;
 
@@ -8,13 +8,13 @@ const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const SPAN: &str = "00f067aa0ba902b7";
 
 #[test]
-fn a_traceparent_is_read_by_the_rules() {
+fn traceparent_rules() {
     let (good, zeros) = (format!("00-{TRACE}-{SPAN}-01"), "0".repeat(32));
     let upper = TRACE.to_uppercase();
     for (header, expected) in [
         (good.clone(), Some(good.clone())),
         (format!("00-{TRACE}-{SPAN}-00"), Some(format!("00-{TRACE}-{SPAN}-00"))),
-        // The random flag goes on with its id; what no rule names does not.
+        // The random flag is passed on; unknown flags are not.
         (format!("00-{TRACE}-{SPAN}-03"), Some(format!("00-{TRACE}-{SPAN}-03"))),
         (format!("00-{TRACE}-{SPAN}-ff"), Some(format!("00-{TRACE}-{SPAN}-03"))),
         (format!("00-{TRACE}-{SPAN}-fc"), Some(format!("00-{TRACE}-{SPAN}-00"))),
@@ -25,7 +25,7 @@ fn a_traceparent_is_read_by_the_rules() {
         (format!("00-{TRACE}-{SPAN}-01-more"), None),
         (format!("00-{TRACE}-{SPAN}-01-"), None),
         (format!("ff-{TRACE}-{SPAN}-01"), None),
-        // All zeros are no id.
+        // All zeros are not an id.
         (format!("00-{zeros}-{SPAN}-01"), None),
         (format!("00-{TRACE}-{}-01", &zeros[..16]), None),
         // Upper case, other digits, other lengths, other dashes.
@@ -50,7 +50,7 @@ fn a_traceparent_is_read_by_the_rules() {
 }
 
 #[test]
-fn a_tracestate_is_one_line_or_none() {
+fn tracestate_rules() {
     let (long, many) = (format!("a={}", "x".repeat(257)), "k=v,".repeat(33));
     let distinct = |n: usize| (0..n).map(|i| format!("k{i}=v")).collect::<Vec<_>>().join(",");
     let (fits, over) = (distinct(32), distinct(33));
