@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use budget::{Budget, KEPT, RETRIES_PER_SECOND};
-pub use caller::Caller;
+pub use caller::{CallContext, Caller};
 use choices::Choice;
 use cluster::Cluster;
 use confirmed::ConfirmedWatch;

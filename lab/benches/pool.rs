@@ -15,8 +15,7 @@ use slotfront::app::{App, Listeners};
 use slotfront::config::{Config, Secret, Upstream};
 use slotfront::gateway::Gateway;
 use slotfront::http::ends::GracePeriods;
-use slotfront::pool::{Caller, UpstreamRequest};
-use slotfront::telemetry::Trace;
+use slotfront::pool::{CallContext, UpstreamRequest};
 use slotfront_rpc::jsonrpc::Params;
 use slotfront_rpc::methods::{Method, Profile, Query};
 use slotfront_sim::{Cluster, Fault, Settings};
@@ -111,9 +110,7 @@ fn ask(body_wallet: &str) -> UpstreamRequest {
         floor: Some(1),
         prefer: None,
         alone: false,
-        deadline,
-        caller: Caller::default(),
-        trace: Trace::default(),
+        context: CallContext::own(deadline),
     }
 }
 

@@ -30,7 +30,7 @@ use crate::error::{Attempt, Error};
 use crate::frontier::Frontier;
 use crate::methods::{AccountEncoding, Commitment, PerCommitment, Pubkey, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
-use crate::pool::{Pool, Reply, UpstreamRequest};
+use crate::pool::{CallContext, Pool, Reply, UpstreamRequest};
 use crate::redis_store;
 use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
 
@@ -209,8 +209,8 @@ impl Fetcher {
         let alone = own.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(own);
         let CallOptions { deadline, caller, trace, .. } = options;
-        let request =
-            UpstreamRequest { query, floor: held.max(floor), prefer, alone, deadline, caller, trace };
+        let context = CallContext { deadline, caller, trace };
+        let request = UpstreamRequest { query, floor: held.max(floor), prefer, alone, context };
         let may_merge = requirement == SlotRequirement::None && self.pool.merges();
         let reply = match &plan.upstream {
             Query::Account(_) if may_merge => {

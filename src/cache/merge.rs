@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::derive::list;
@@ -16,8 +15,7 @@ use super::sizes::TOGETHER_BYTES;
 use crate::error::Error;
 use crate::methods::{AccountForm, AccountQuery, AccountsQuery, Commitment, MAX_KEYS, Pubkey, Query, Slot};
 use crate::node::NodeReply;
-use crate::pool::{Caller, Pool, Reply, UpstreamRequest};
-use crate::telemetry::Trace;
+use crate::pool::{CallContext, Pool, Reply, UpstreamRequest};
 
 /// The number of calls of one form and commitment with which the pool counts as busy.
 const BUSY: usize = 4;
@@ -41,9 +39,7 @@ struct QueuedCall {
     space: u64,
     floor: Option<Slot>,
     prefer: Option<Slot>,
-    deadline: Instant,
-    caller: Caller,
-    trace: Trace,
+    context: CallContext,
     /// The sender of the call's part of the answer. `None` means that the call must go upstream by itself.
     reply: oneshot::Sender<Option<Result<Reply, Error>>>,
 }
@@ -98,9 +94,9 @@ impl Merger {
             return MergeTurn::Alone;
         };
         let (reply, receiver) = oneshot::channel();
-        let &UpstreamRequest { floor, prefer, deadline, caller, .. } = request;
-        let (pubkey, trace) = (query.pubkey, request.trace.clone());
-        group.waiting.push(QueuedCall { pubkey, space, floor, prefer, deadline, caller, trace, reply });
+        let &UpstreamRequest { floor, prefer, .. } = request;
+        let (pubkey, context) = (query.pubkey, request.context.clone());
+        group.waiting.push(QueuedCall { pubkey, space, floor, prefer, context, reply });
         MergeTurn::Queued(receiver)
     }
 
@@ -177,16 +173,18 @@ impl Drop for MergeGuard {
 async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), waiting: Vec<QueuedCall>) {
     let pubkeys = waiting.iter().map(|waiting| waiting.pubkey).collect();
     let list = AccountsQuery { pubkeys, form, commitment, min_context_slot: None };
-    let deadline = waiting.iter().map(|waiting| waiting.deadline).max().unwrap_or_else(Instant::now);
+    let Some(first) = waiting.first() else { return };
+    let deadline = waiting.iter().map(|waiting| waiting.context.deadline).max();
     let request = UpstreamRequest {
         query: Query::Accounts(list),
         floor: waiting.iter().filter_map(|waiting| waiting.floor).max(),
         prefer: waiting.iter().filter_map(|waiting| waiting.prefer).max(),
         alone: false,
-        deadline,
         // A merged call has one caller and one trace: those of the call that waited longest.
-        caller: waiting.first().map(|waiting| waiting.caller).unwrap_or_default(),
-        trace: waiting.first().map(|waiting| waiting.trace.clone()).unwrap_or_default(),
+        context: CallContext {
+            deadline: deadline.unwrap_or(first.context.deadline),
+            ..first.context.clone()
+        },
     };
     let answer = pool.call(&request).await;
     let parts = match &answer {

@@ -22,8 +22,8 @@ pub use compare::compare;
 use super::class::Class;
 use super::entry::{EntryMeta, Payload};
 use crate::methods::{BlockQuery, Commitment, Query, Slot};
-use crate::pool::{Caller, Pool, UpstreamRequest};
-use crate::telemetry::{Metrics, Trace, VerifyResult};
+use crate::pool::{CallContext, Pool, UpstreamRequest};
+use crate::telemetry::{Metrics, VerifyResult};
 
 /// The number of comparisons under way at once. More would put load on the nodes.
 const AT_ONCE: usize = 4;
@@ -138,15 +138,7 @@ fn upstream_request(hit: &SampledHit, deadline: Instant) -> UpstreamRequest {
         }
         (query, _) => query.clone().with_min_context_slot(floor),
     };
-    UpstreamRequest {
-        query,
-        floor,
-        prefer: None,
-        alone: true,
-        deadline,
-        caller: Caller::default(),
-        trace: Trace::default(),
-    }
+    UpstreamRequest { query, floor, prefer: None, alone: true, context: CallContext::own(deadline) }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
 use crate::methods::{Commitment, Forwarded, Further, write_method};
 use crate::node::NodeReply;
-use crate::pool::PassthroughRequest;
+use crate::pool::{CallContext, PassthroughRequest};
 use crate::telemetry::{NodeCode, Outcome};
 
 /// Answers a call of the method `name`.
@@ -51,12 +51,8 @@ async fn forward(request: &RequestContext<'_>, call: Forwarded) -> Result<NodeRe
     let call = request.principal.admit_forwarded(call)?;
     let timeout = request.front.config.server.request_timeout;
     let deadline = request.started + timeout;
-    let ask = PassthroughRequest {
-        call: call.clone(),
-        deadline,
-        caller: request.principal.caller(),
-        trace: request.trace.clone(),
-    };
+    let context = CallContext { deadline, caller: request.principal.caller(), trace: request.trace.clone() };
+    let ask = PassthroughRequest { call: call.clone(), context };
     let (pool, principal) = (Arc::clone(&request.front.pool), Arc::clone(&request.principal));
     let has_plan = principal.has_plan();
     let asking = async move {

@@ -34,12 +34,12 @@ pub(super) async fn attempt<C: UpstreamCall>(
         let slow = method.and_then(|method| slow_after(pool, method, &members.settings));
         (call.attempt_timeout(&members.settings), slow)
     };
-    let timeout = patience.min(call.deadline().saturating_duration_since(sent_at));
-    let mut in_flight = InFlight::begin(member, method, call.caller(), sent_at);
+    let timeout = patience.min(call.context().deadline.saturating_duration_since(sent_at));
+    let mut in_flight = InFlight::begin(member, method, call.context().caller, sent_at);
     let era = frontier.era();
     let id = pool.next_id();
     let (body, sent) = call.write(id, member, floor);
-    let span = call.trace().attempt(&member.name, call.method().as_str());
+    let span = call.context().trace.attempt(&member.name, call.method().as_str());
     let read = call.reader(sent);
     let outcome = {
         let exchange = async {
@@ -61,7 +61,7 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let latency = now.duration_since(sent_at);
     let outcome = match outcome {
         // The caller had less time left than the attempt may take, which says nothing of the node.
-        Err(Fault::Timeout) if timeout < patience && now >= call.deadline() => Err(Fault::GivenUp),
+        Err(Fault::Timeout) if timeout < patience && now >= call.context().deadline => Err(Fault::GivenUp),
         // The node may have been asked before the pool's cluster was known, or be of another cluster by now.
         Ok(_) if pool.nodes.cluster.unidentified(member).is_some() => Err(Fault::Foreign),
         outcome => outcome,

@@ -108,7 +108,7 @@ impl<C: UpstreamCall> Course<'_, C> {
                 Step::Enough => break,
             };
             let now = Instant::now();
-            if now >= self.call.deadline() || (retries_left == 0 && next != Next::Confirmation) {
+            if now >= self.call.context().deadline || (retries_left == 0 && next != Next::Confirmation) {
                 break;
             }
             // Picked before it is paid for: if no node is left there is no retry.
@@ -227,7 +227,7 @@ impl<C: UpstreamCall> Course<'_, C> {
         let mut probed = nodes.probed();
         loop {
             let picked = self.pick(worst);
-            if picked.is_ok() || !nodes.first_probe(&mut probed, self.call.deadline()).await {
+            if picked.is_ok() || !nodes.first_probe(&mut probed, self.call.context().deadline).await {
                 return picked;
             }
         }
@@ -249,7 +249,7 @@ impl<C: UpstreamCall> Course<'_, C> {
             return;
         }
         self.last_resort = None;
-        if Instant::now() >= self.call.deadline() {
+        if Instant::now() >= self.call.context().deadline {
             return;
         }
         let Some(member) = pick_highest(&self.pool.nodes, self.call) else { return };

@@ -1,11 +1,15 @@
-//! The callers of the pool, as far as it tells them apart: for fair shares of a node, and for slow calls.
+//! The callers of the pool, as far as it tells them apart: for fair shares of a node, and for slow calls. The context of
+//! a call says for which caller it is.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use tokio::time::Instant;
+
 use super::lock;
 use crate::fair::may_hold_more;
 use crate::methods::Method;
+use crate::telemetry::Trace;
 
 /// A caller, by a number that no other caller has at the same time. The default is no caller in particular.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -15,6 +19,24 @@ impl Caller {
     /// Returns the caller with this number; 0 is no caller in particular.
     pub fn numbered(number: usize) -> Self {
         Self(number)
+    }
+}
+
+/// The context of a call: its caller, and how long that caller waits.
+#[derive(Debug, Clone)]
+pub struct CallContext {
+    /// The time at which the caller stops waiting.
+    pub deadline: Instant,
+    /// The caller. If several callers share the call, it is the one who has waited longest.
+    pub caller: Caller,
+    /// The caller's span, which every attempt continues.
+    pub trace: Trace,
+}
+
+impl CallContext {
+    /// Returns the context of a call that the gateway makes by itself, until `deadline`.
+    pub fn own(deadline: Instant) -> Self {
+        Self { deadline, caller: Caller::default(), trace: Trace::default() }
     }
 }
 

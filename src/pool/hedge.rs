@@ -94,7 +94,10 @@ fn pick_second<C: UpstreamCall>(
     heard: &AtomicBool,
 ) -> Option<Arc<Member>> {
     let now = Instant::now();
-    if heard.load(Ordering::Relaxed) || now >= call.deadline() || !pool.nodes.another_usable(call, first) {
+    if heard.load(Ordering::Relaxed)
+        || now >= call.context().deadline
+        || !pool.nodes.another_usable(call, first)
+    {
         return None;
     }
     if !pool.hedges.withdraw(now) {

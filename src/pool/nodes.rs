@@ -75,7 +75,7 @@ impl Nodes {
             let unusable = [
                 member.reasons(now).max(),
                 member.lacks_any(call.method()).then_some(Unusable::Incapable),
-                member.over_share(call.caller()),
+                member.over_share(call.context().caller),
                 self.lagging(members, member),
                 self.cluster.unidentified(member),
                 call.lacks_history(member, &self.frontier).then_some(Unusable::NoHistory),

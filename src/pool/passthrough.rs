@@ -8,9 +8,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::Instant;
 
-use super::caller::Caller;
+use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
 use super::reply::Reply;
@@ -21,19 +20,15 @@ use crate::error::Attempt;
 use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, Commitment, Forwarded, Slot};
 use crate::node::{Fault, NodeReply};
-use crate::telemetry::{AttemptResult, Trace};
+use crate::telemetry::AttemptResult;
 
 /// A call of a passthrough method on its way to a node.
 #[derive(Debug, Clone)]
 pub struct PassthroughRequest {
     /// The call.
     pub call: Forwarded,
-    /// The time at which the caller stops waiting.
-    pub deadline: Instant,
-    /// The caller.
-    pub caller: Caller,
-    /// The caller's span, which every attempt continues.
-    pub trace: Trace,
+    /// The caller, and how long it waits.
+    pub context: CallContext,
 }
 
 impl UpstreamCall for PassthroughRequest {
@@ -47,16 +42,8 @@ impl UpstreamCall for PassthroughRequest {
         AnyMethod::Further(self.call.method)
     }
 
-    fn caller(&self) -> Caller {
-        self.caller
-    }
-
-    fn deadline(&self) -> Instant {
-        self.deadline
-    }
-
-    fn trace(&self) -> &Trace {
-        &self.trace
+    fn context(&self) -> &CallContext {
+        &self.context
     }
 
     fn attempt_timeout(&self, settings: &config::Pool) -> Duration {

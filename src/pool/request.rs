@@ -7,9 +7,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::Instant;
 
-use super::caller::Caller;
+use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
 use super::reply::Reply;
@@ -22,7 +21,7 @@ use crate::methods::{AnyMethod, Commitment, Query, Slot};
 use crate::node::answer::{error_context_slot, first_available_block};
 use crate::node::shape::fits;
 use crate::node::{Contextual, Fault, NodeReply};
-use crate::telemetry::{AttemptResult, Trace};
+use crate::telemetry::AttemptResult;
 
 /// A typed query on its way to a node.
 #[derive(Debug, Clone)]
@@ -38,12 +37,8 @@ pub struct UpstreamRequest {
     /// True if one node is asked, without retry except past nodes that do not serve the method. The caller's own
     /// condition is above the frontier, and the node's answer to it passes through.
     pub alone: bool,
-    /// The time at which the caller stops waiting.
-    pub deadline: Instant,
-    /// The caller. If several callers share the request, it is the one who has waited longest.
-    pub caller: Caller,
-    /// The caller's span, which every attempt continues.
-    pub trace: Trace,
+    /// The caller, and how long it waits.
+    pub context: CallContext,
 }
 
 impl UpstreamCall for UpstreamRequest {
@@ -57,16 +52,8 @@ impl UpstreamCall for UpstreamRequest {
         AnyMethod::Own(self.query.method())
     }
 
-    fn caller(&self) -> Caller {
-        self.caller
-    }
-
-    fn deadline(&self) -> Instant {
-        self.deadline
-    }
-
-    fn trace(&self) -> &Trace {
-        &self.trace
+    fn context(&self) -> &CallContext {
+        &self.context
     }
 
     fn attempt_timeout(&self, settings: &config::Pool) -> Duration {
@@ -246,6 +233,8 @@ fn reads_accounts(query: &Query) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
     use crate::jsonrpc::Params;
     use crate::methods::{Method, Profile};
@@ -263,9 +252,7 @@ mod tests {
             floor: Some(100),
             prefer: None,
             alone,
-            deadline: Instant::now(),
-            caller: Caller::default(),
-            trace: Trace::default(),
+            context: CallContext::own(Instant::now()),
         }
     }
 

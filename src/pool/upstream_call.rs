@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::caller::Caller;
+use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
 use super::reply::Reply;
@@ -18,7 +18,6 @@ use crate::error::Attempt;
 use crate::frontier::{Era, Frontier};
 use crate::methods::{AnyMethod, Commitment, Method, Slot};
 use crate::node::{Fault, NodeReply};
-use crate::telemetry::Trace;
 
 /// A call that the pool sends to nodes until one answers.
 pub(super) trait UpstreamCall: Sync {
@@ -40,14 +39,8 @@ pub(super) trait UpstreamCall: Sync {
     /// The method.
     fn method(&self) -> AnyMethod;
 
-    /// The caller that the call is for.
-    fn caller(&self) -> Caller;
-
-    /// The time at which the caller stops waiting.
-    fn deadline(&self) -> Instant;
-
-    /// The caller's span, which every attempt continues.
-    fn trace(&self) -> &Trace;
+    /// The caller that the call is for, and how long it waits.
+    fn context(&self) -> &CallContext;
 
     /// Returns how long one attempt may take.
     fn attempt_timeout(&self, settings: &config::Pool) -> Duration;

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Commitment, Method, Profile, Query, Slot};
 use slotfront::node::NodeReply;
-use slotfront::pool::{Caller, Reply, UpstreamRequest};
-use slotfront::telemetry::Trace;
+use slotfront::pool::{CallContext, Reply, UpstreamRequest};
 use slotfront_sim::Fault;
 use tokio::time::Instant;
 
@@ -29,9 +28,7 @@ async fn ask(stage: &Stage, query: Query, floor: Slot) -> Reply {
         floor: Some(floor),
         prefer: None,
         alone: false,
-        deadline,
-        caller: Caller::default(),
-        trace: Trace::default(),
+        context: CallContext::own(deadline),
     };
     stage.front().pool.call(&ask).await.unwrap()
 }

@@ -8,8 +8,7 @@ use slotfront::config::Hedge;
 use slotfront::error::Error;
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Method, Profile, Query};
-use slotfront::pool::{Caller, Reply, UpstreamRequest};
-use slotfront::telemetry::Trace;
+use slotfront::pool::{CallContext, Reply, UpstreamRequest};
 use slotfront_sim::Fault;
 use tokio::time::Instant;
 
@@ -47,9 +46,7 @@ async fn call(stage: &Stage, alone: bool) -> Result<Reply, Error> {
             floor: None,
             prefer: None,
             alone,
-            deadline,
-            caller: Caller::default(),
-            trace: Trace::default(),
+            context: CallContext::own(deadline),
         })
         .await
 }

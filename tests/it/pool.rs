@@ -7,8 +7,7 @@ use slotfront::breaker::BreakerState;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{Commitment, Query};
 use slotfront::pool::select::Unusable;
-use slotfront::pool::{Caller, UpstreamRequest};
-use slotfront::telemetry::Trace;
+use slotfront::pool::{CallContext, Caller, UpstreamRequest};
 use slotfront_sim::Fault;
 use tokio::time::Instant;
 
@@ -110,9 +109,7 @@ async fn a_callers_short_patience_is_no_mark_against_the_node() {
             floor: None,
             prefer: None,
             alone: false,
-            deadline,
-            caller: Caller::default(),
-            trace: Trace::default(),
+            context: CallContext::own(deadline),
         };
         pool.call(&ask).await.unwrap_err()
     };
@@ -135,8 +132,8 @@ async fn one_callers_heavy_calls_do_not_open_a_breaker() {
     let pool = &stage.front().pool;
     let call = async |caller: usize, query: Query| {
         let deadline = Instant::now() + Duration::from_secs(10);
-        let (caller, trace) = (Caller::numbered(caller), Trace::default());
-        let ask = UpstreamRequest { query, floor: None, prefer: None, alone: false, deadline, caller, trace };
+        let context = CallContext { caller: Caller::numbered(caller), ..CallContext::own(deadline) };
+        let ask = UpstreamRequest { query, floor: None, prefer: None, alone: false, context };
         pool.call(&ask).await.unwrap();
     };
     let breaker = || pool.members()[0].breaker(Instant::now());

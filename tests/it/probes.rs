@@ -5,8 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Commitment, Method, Profile, Pubkey, Query};
-use slotfront::pool::{Caller, UpstreamRequest};
-use slotfront::telemetry::Trace;
+use slotfront::pool::{CallContext, UpstreamRequest};
 use tokio::time::Instant;
 
 use crate::harness::Stage;
@@ -28,9 +27,7 @@ async fn a_slot_that_answers_tell_is_not_asked_for() {
             floor: None,
             prefer: None,
             alone: false,
-            deadline,
-            caller: Caller::default(),
-            trace: Trace::default(),
+            context: CallContext::own(deadline),
         };
         stage.front().pool.call(&ask).await.unwrap();
     }
