@@ -57,6 +57,7 @@ pub struct AdminState {
     ticks: watch::Sender<Arc<str>>,
     stream_permits: Arc<Semaphore>,
     controls: Controls,
+    tasks: TaskTracker,
     stop: CancellationToken,
 }
 
@@ -86,22 +87,25 @@ struct Snapshot {
 }
 
 impl AdminState {
-    /// Creates the state. After `stop` the event streams of the pages end.
+    /// Creates the state. After `stop` the event streams of the pages end. Work that outlives its caller runs as a
+    /// task of `tasks`.
     pub fn new(
         metrics: Arc<Metrics>,
         source: impl StatusSource,
         controls: Controls,
+        tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Arc<Self> {
         let (ticks, _) = watch::channel(Arc::from(""));
         let (source, stream_permits) = (Box::new(source), Arc::new(Semaphore::new(MAX_STREAMS)));
-        Arc::new(Self { metrics, source, history: Mutex::default(), ticks, stream_permits, controls, stop })
+        let history = Mutex::default();
+        Arc::new(Self { metrics, source, history, ticks, stream_permits, controls, tasks, stop })
     }
 
     /// Starts the task that records the history and informs open pages, until the stop.
-    pub fn watch(self: &Arc<Self>, tasks: &TaskTracker) {
+    pub fn watch(self: &Arc<Self>) {
         let state = Arc::clone(self);
-        tasks.spawn(async move {
+        self.tasks.spawn(async move {
             let mut ticker = tokio::time::interval(COMPARE_INTERVAL);
             ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut shown = Vec::new();

@@ -198,8 +198,8 @@ impl App {
         let (reloads, reload_requests) = mpsc::channel(1);
         let token = front.config.auth.admin_token.clone();
         let controls = Controls { token, gateway, reloads };
-        let state = admin::AdminState::new(metrics, source, controls, stop.clone());
-        state.watch(&tasks);
+        let state = admin::AdminState::new(metrics, source, controls, tasks.clone(), stop.clone());
+        state.watch();
         let (router, ended) = (admin::router(state), stop.clone().cancelled_owned());
         tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());
         connections.spawn(listener::run(

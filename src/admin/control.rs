@@ -49,7 +49,14 @@ pub(super) async fn purge(Extract(state): Extract<Arc<AdminState>>, RawQuery(que
         Ok(filter) => filter,
         Err(why) => return refuse(StatusCode::BAD_REQUEST, &why),
     };
-    // A purge of a million entries takes long. The task finishes and logs even if the caller has gone.
+    // A task of its own: if the caller hangs up, the other gateways are informed all the same.
+    let purging = state.tasks.spawn(purge_everywhere(Arc::clone(&state), filter));
+    purging.await.unwrap_or_else(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, "the purge failed"))
+}
+
+/// Purges here, and writes the purge to the shared store.
+async fn purge_everywhere(state: Arc<AdminState>, filter: Filter) -> Response {
+    // A purge of a million entries takes long.
     let here = Arc::clone(&state);
     let purged = tokio::task::spawn_blocking(move || {
         let entries = here.source.purge(&filter);

@@ -1,8 +1,11 @@
 //! Tests of the admin routes over a fake source.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
+use tokio::sync::Notify;
 use tower::ServiceExt;
 
 use super::node_view::NodeView;
@@ -17,7 +20,18 @@ use crate::telemetry::Outcome;
 /// The time between two ticks.
 const TICK: Duration = COMPARE_INTERVAL.saturating_mul(COMPARES_PER_TICK);
 
-struct FakeSource(Readiness);
+struct FakeSource {
+    readiness: Readiness,
+    sharing: Arc<Sharing>,
+}
+
+/// The shared store of the fake, which takes purges when a test lets it.
+#[derive(Default)]
+struct Sharing {
+    begun: Notify,
+    may_end: Notify,
+    has_ended: AtomicBool,
+}
 
 impl StatusSource for FakeSource {
     fn purge(&self, _: &Filter) -> u64 {
@@ -25,7 +39,13 @@ impl StatusSource for FakeSource {
     }
 
     fn share_purges(&self) -> std::pin::Pin<Box<dyn Future<Output = Option<bool>> + Send>> {
-        Box::pin(std::future::ready(None))
+        let sharing = Arc::clone(&self.sharing);
+        Box::pin(async move {
+            sharing.begun.notify_one();
+            sharing.may_end.notified().await;
+            sharing.has_ended.store(true, Ordering::Relaxed);
+            Some(true)
+        })
     }
 
     fn set_drained(&self, _: &str, _: bool) -> bool {
@@ -71,15 +91,19 @@ impl StatusSource for FakeSource {
     }
 
     fn readiness(&self) -> Readiness {
-        self.0.clone()
+        self.readiness.clone()
     }
 }
 
 fn state(readiness: Readiness) -> Arc<AdminState> {
+    state_of(FakeSource { readiness, sharing: Arc::default() }, None)
+}
+
+fn state_of(source: FakeSource, token: Option<Secret>) -> Arc<AdminState> {
     let any = "127.0.0.1:0".parse().unwrap();
     let gateway = Gateway::new(&crate::config::Config::dev(any, any, vec![])).unwrap();
-    let controls = Controls { token: None, gateway: Arc::new(gateway), reloads: mpsc::channel(1).0 };
-    AdminState::new(Metrics::new(), FakeSource(readiness), controls, CancellationToken::new())
+    let controls = Controls { token, gateway: Arc::new(gateway), reloads: mpsc::channel(1).0 };
+    AdminState::new(Metrics::new(), source, controls, TaskTracker::new(), CancellationToken::new())
 }
 
 async fn get_from(state: &Arc<AdminState>, path: &str) -> Response {
@@ -89,6 +113,23 @@ async fn get_from(state: &Arc<AdminState>, path: &str) -> Response {
 
 async fn text(response: Response) -> String {
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_purge_is_shared_if_its_caller_hangs_up() {
+    let sharing = Arc::<Sharing>::default();
+    let source = FakeSource { readiness: Readiness::Ready, sharing: Arc::clone(&sharing) };
+    let state = state_of(source, Some(Secret::new("token")));
+    let request = Request::post("/api/cache/purge").header("host", "127.0.0.1:9899");
+    let request = request.header("authorization", "Bearer token").body(Body::empty()).unwrap();
+    tokio::select! {
+        _ = router(Arc::clone(&state)).oneshot(request) => panic!("the store has not taken the purge yet"),
+        () = sharing.begun.notified() => {} // the caller hangs up here
+    }
+    sharing.may_end.notify_one();
+    state.tasks.close();
+    state.tasks.wait().await;
+    assert!(sharing.has_ended.load(Ordering::Relaxed));
 }
 
 #[tokio::test]
