@@ -16,6 +16,7 @@ use super::members::Members;
 use super::probe::Genesis;
 use super::select::Unusable;
 use crate::frontier::Frontier;
+use crate::methods::Pubkey;
 
 /// The cluster that the pool is in front of.
 pub(super) struct Cluster {
@@ -54,6 +55,8 @@ impl Cluster {
         }
         let mut genesis = lock(&self.genesis);
         match theirs {
+            // No cluster has this name. It would stand in the keys of the shared store.
+            Genesis::Told(theirs) if genesis.is_none() && !is_hash(&theirs) => return None,
             Genesis::Told(theirs) => {
                 let ours = genesis.get_or_insert_with(|| theirs.clone());
                 if *ours == theirs {
@@ -122,11 +125,16 @@ impl Cluster {
             Health::Foreign { theirs, .. } => Some(theirs.clone()),
             _ => None,
         });
-        let Some(theirs) = all_equal(agreed) else { return };
+        let Some(theirs) = all_equal(agreed).filter(|theirs| is_hash(theirs)) else { return };
         tracing::warn!(genesis = theirs, "every upstream is of another cluster now: the cache is emptied");
         *lock(&self.genesis) = Some(theirs);
         self.forget();
     }
+}
+
+/// Returns true if a genesis hash is written like this: 32 bytes in base58.
+fn is_hash(genesis: &str) -> bool {
+    Pubkey::parse(genesis).is_ok()
 }
 
 /// Returns the value that all have in common; `None` if one of them has none, or another.

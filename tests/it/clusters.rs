@@ -276,11 +276,35 @@ async fn a_silent_node_holds_the_pool_to_its_cluster() {
     second.fault_on(GENESIS, no_method(), None);
     second.fault_on("getHealth", Fault::Reset, Some(1));
     stage.until("it is silent", || health(&stage, 1) == Health::Silent).await;
-    first.fault_on(GENESIS, Fault::Result(json!("another cluster's")), None);
+    first.fault_on(GENESIS, Fault::Result(json!(genesis_of(&another_cluster()))), None);
     let before = first.calls(GENESIS);
     stage.until("the other has told", || first.calls(GENESIS) >= before + 4).await;
     assert!(matches!(health(&stage, 0), Health::Foreign { .. }), "{:?}", health(&stage, 0));
     assert_eq!(stage.front().pool.genesis(), ours);
+}
+
+#[tokio::test]
+async fn a_text_that_is_no_genesis_hash_names_no_cluster() {
+    let long = "1".repeat(190);
+    for text in ["another}{cluster", &long, ""] {
+        let tells = |cluster: &Cluster| cluster.node(0).fault_on(GENESIS, Fault::Result(json!(text)), None);
+        let stage = Stage::before_any_probe(1, |_| {}, tells).await;
+        stage.settled().await;
+        let node = stage.cluster.node(0);
+        let told_again = async |what: &str| {
+            let before = node.calls(GENESIS);
+            stage.until(what, || node.calls(GENESIS) >= before + 3).await;
+        };
+        told_again("the node has told its text").await;
+        assert_eq!(stage.front().pool.genesis(), None, "{text:?}");
+        assert_eq!(block(&stage).await.status, 200, "{text:?}");
+        node.clear_faults();
+        stage.until("the node has told a hash", || stage.front().pool.genesis().is_some()).await;
+        tells(&stage.cluster);
+        stage.until("the node is not asked", || matches!(health(&stage, 0), Health::Foreign { .. })).await;
+        told_again("the node has told its text again").await;
+        assert_eq!(stage.front().pool.genesis(), Some(ours()), "{text:?}: the pool does not follow");
+    }
 }
 
 #[tokio::test]

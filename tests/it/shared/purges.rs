@@ -146,7 +146,8 @@ async fn a_purge_stays_within_its_cluster() {
     let store = Redis::start(&[]);
     let a = connected(Stage::with(with_token(store.settings())).await).await;
     let another = |cluster: &Cluster| {
-        cluster.node(0).fault_on("getGenesisHash", Fault::Result(json!("another cluster's")), None);
+        let hash = "Another111111111111111111111111111111111111";
+        cluster.node(0).fault_on("getGenesisHash", Fault::Result(json!(hash)), None);
     };
     let b = Stage::before_any_probe(1, with(store.settings()), another).await;
     b.settled().await;
