@@ -65,7 +65,7 @@ use crate::frontier::Frontier;
 use crate::methods::Query;
 use crate::pool::Pool;
 use crate::redis_store;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Outcome};
 
 /// The interval between two reads of the purge lists that other gateways write.
 const PURGE_POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -126,11 +126,15 @@ impl Cache {
         answer::answer(self, call).await
     }
 
-    /// Returns true if a hit that waited for the rest of its batch may still be served. It must be within its
-    /// bounds, and no newer answer may have been shown meanwhile.
+    /// Returns true if an answer, which waited for other answers of its batch, may still leave: it is within its bounds, and
+    /// nobody was shown a newer one meanwhile.
     pub fn still_serves(&self, query: &Query, meta: &EntryMeta, status: CacheStatus) -> bool {
-        let basis =
-            if matches!(status, CacheStatus::StaleIfError { .. }) { Basis::StandIn } else { Basis::Found };
+        let basis = match status {
+            CacheStatus::Hit { .. } => Basis::Found,
+            CacheStatus::StaleIfError { .. } => Basis::StandIn,
+            // Another caller's call brought the answer, or a part of it was held.
+            other => Basis::Joined(other, Outcome::Collapsed),
+        };
         let plan = self.lookup.plan(query);
         self.lookup.held.status(meta, basis).is_some() && !self.lookup.held.is_behind(&plan, meta, basis)
     }

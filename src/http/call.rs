@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::access::CallOutcome;
 use super::context::RequestContext;
 use super::pieces::Pieces;
-use super::responses::{CallResponse, PendingHit, node_error, spliced_result};
+use super::responses::{CallResponse, PendingAnswer, node_error, spliced_result};
 use super::{outgoing, passthrough};
 use crate::cache::entry::{Payload, TextParts};
 use crate::cache::{CacheAnswer, CallOptions, Charge, Conditions, MemoryPermit};
@@ -51,19 +51,36 @@ async fn answer_query(request: &RequestContext<'_>, id: &Id, query: &Query) -> R
     respond(request, id, query, &answer)
 }
 
-/// Answers a call anew whose hit has aged while it waited for others. Where the new answer is no hit, the call costs the
-/// difference to a miss.
+/// Answers a call anew whose answer has aged while it waited for others. If the call cost a hit and the new answer is none,
+/// it costs the difference to a miss.
 pub(super) async fn renew(request: &RequestContext<'_>, response: &mut CallResponse) {
-    let Some(hit) = response.hit.take() else { return };
-    let PendingHit { id, query, .. } = *hit;
+    let Some(pending) = response.pending.take() else { return };
+    let PendingAnswer { id, query, costs_a_hit, .. } = *pending;
     request.give_back_bytes(&response.body);
-    let charge = Charge::new(request.principal.charge_hit_anew_on_landing(&query));
+    let charge = if costs_a_hit {
+        Charge::new(request.principal.charge_hit_anew_on_landing(&query))
+    } else {
+        Charge::free()
+    };
     let renewed = ask_cache(request, &query, charge).await;
     *response = match renewed.and_then(|answer| respond(request, &id, &query, &answer)) {
-        // The call was counted with its first answer.
-        Ok(renewed) => CallResponse { outcome: response.outcome, ..renewed },
+        Ok(mut renewed) => {
+            if let Some(pending) = &mut renewed.pending {
+                pending.costs_a_hit &= costs_a_hit;
+            }
+            // The call was counted with its first answer.
+            CallResponse { outcome: response.outcome, ..renewed }
+        }
         Err(error) => request.refuse(&id, Some(query.method()), query.commitment(), error),
     };
+}
+
+/// Refuses a call whose answers have aged too often.
+pub(super) fn give_up(request: &RequestContext<'_>, response: &mut CallResponse) {
+    let Some(pending) = response.pending.take() else { return };
+    let PendingAnswer { id, query, .. } = *pending;
+    request.give_back_bytes(&response.body);
+    *response = request.refuse(&id, Some(query.method()), query.commitment(), Error::Overloaded);
 }
 
 /// Asks the cache, and notes the slot that the caller is shown.
@@ -99,14 +116,19 @@ fn respond(
     request.take_bytes(&body)?;
     let outcome =
         CallOutcome { method: Some(query.method()), commitment: query.commitment(), outcome: answer.outcome };
-    // An answer that was fetched since the request came needs no second look.
-    let is_pending = request.waits && answer.status.is_hit() && answer.meta.sent_at < request.started;
-    let hit =
-        || PendingHit { id: id.clone(), query: query.clone(), meta: answer.meta, status: answer.status };
+    // An answer that was asked for since the request came needs no second look.
+    let is_pending = request.waits && answer.meta.sent_at < request.started;
+    let pending = || PendingAnswer {
+        id: id.clone(),
+        query: query.clone(),
+        meta: answer.meta,
+        status: answer.status,
+        costs_a_hit: answer.status.is_hit(),
+    };
     Ok(CallResponse {
         coded: answer.coded.clone(),
         status: Some(answer.status),
-        hit: is_pending.then(|| Box::new(hit())),
+        pending: is_pending.then(|| Box::new(pending())),
         ..CallResponse::new(body, outcome)
     })
 }

@@ -22,6 +22,9 @@ use crate::jsonrpc::{Call, Id};
 use crate::methods::Profile;
 use crate::telemetry::trace::RequestSpan;
 
+/// An answer that has aged is asked for anew so many times before it leaves. Each time ends by the deadline of the request.
+const RENEWALS: u32 = 3;
+
 /// Serves one request. `key` is the raw path segment, and `started` the time at which the request came.
 pub(super) async fn serve(
     front: &Arc<Front>,
@@ -93,21 +96,23 @@ fn refuse_call(request: &RequestContext<'_>, id: &Id, error: Error) -> Responses
     Responses::Whole(request.refuse(id, None, None, error))
 }
 
-/// Answers each hit anew that has aged while it waited for something else. Returns true if there was any.
+/// Answers each call anew whose answer has aged while it waited for something else. Returns true if there was any. A call
+/// whose answers age again and again is refused.
 async fn renew_aged(request: &RequestContext<'_>, responses: &mut Responses) -> bool {
     let cache = &request.front.cache;
     let has_aged = |response: &&mut CallResponse| {
-        response.hit.as_ref().is_some_and(|hit| !cache.still_serves(&hit.query, &hit.meta, hit.status))
+        let pending = response.pending.as_ref();
+        pending.is_some_and(|answer| !cache.still_serves(&answer.query, &answer.meta, answer.status))
     };
-    let mut any = false;
-    loop {
+    for round in 0..RENEWALS {
         let aged: Vec<_> = responses.all_mut().iter_mut().filter(has_aged).collect();
         if aged.is_empty() {
-            return any;
+            return round > 0;
         }
-        any = true;
         join_all(aged.into_iter().map(|response| call::renew(request, response))).await;
     }
+    responses.all_mut().iter_mut().filter(has_aged).for_each(|response| call::give_up(request, response));
+    true
 }
 
 /// Returns the body in a coding that the caller takes; `None` if it goes out as plain text.

@@ -20,24 +20,26 @@ pub(super) struct CallResponse {
     pub(super) coded: Option<Arc<Coded>>,
     /// The source of the answer; a refusal by slotfront has none.
     pub(super) status: Option<CacheStatus>,
-    /// The hit that is looked at once more before it leaves, if it may have to wait.
-    pub(super) hit: Option<Box<PendingHit>>,
+    /// The answer that is looked at once more before it leaves, if it may have to wait.
+    pub(super) pending: Option<Box<PendingAnswer>>,
     pub(super) refusal: Option<Error>,
     pub(super) outcome: CallOutcome,
 }
 
-/// A hit that waits before it leaves.
-pub(super) struct PendingHit {
+/// An answer that waits before it leaves, and was not asked for since its request came.
+pub(super) struct PendingAnswer {
     pub(super) id: Id,
     pub(super) query: Query,
     pub(super) meta: EntryMeta,
     pub(super) status: CacheStatus,
+    /// The call costs a hit so far.
+    pub(super) costs_a_hit: bool,
 }
 
 impl CallResponse {
     /// A response in plain text that rests on nothing kept.
     pub(super) fn new(body: Pieces, outcome: CallOutcome) -> Self {
-        Self { body, coded: None, status: None, hit: None, refusal: None, outcome }
+        Self { body, coded: None, status: None, pending: None, refusal: None, outcome }
     }
 
     /// Returns true for a long answer of one of the eight methods. The cache has compressed it, or has found no permit to.

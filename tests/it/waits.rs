@@ -3,6 +3,8 @@
 use std::io::Read;
 
 use serde_json::{Value, json};
+use slotfront::methods::{Commitment, Method};
+use slotfront::telemetry::Outcome;
 
 use crate::harness::{Reply, Stage};
 
@@ -31,6 +33,34 @@ async fn a_batch_leaves_no_hit_past_its_bound() {
     let slot = |slot: &Value| slot.as_u64().unwrap();
     let after = &answers.json()[0]["result"]["context"]["slot"];
     assert!(slot(after) >= slot(&before) + 2, "{before}, {after}: more than one slot behind");
+    assert_eq!(stage.upstream_calls(), 3);
+}
+
+#[tokio::test]
+async fn a_batch_leaves_no_collapsed_answer_past_its_bound() {
+    let stage = Stage::of(1, |_| ()).await;
+    let (account, block) = account_and_block(&stage);
+    let node = stage.cluster.node(0);
+    let (hold_account, hold_block) = (node.hold("getAccountInfo"), node.hold("getBlock"));
+    let labels = (Some(Method::GetAccountInfo), Some(Commitment::Processed), Outcome::Collapsed);
+    let collapsed = || stage.front().metrics.requests.at(labels).get();
+    let batch = json!([call(1, "getAccountInfo", &account), call(2, "getBlock", &block)]).to_string();
+    let after_the_first = async {
+        hold_account.arrived(1).await;
+        stage.post(batch).await
+    };
+    let (before, answers, ()) =
+        tokio::join!(stage.call("getAccountInfo", account.clone()), after_the_first, async {
+            hold_block.arrived(1).await;
+            hold_account.release();
+            stage.until("the batch has the answer of the first caller's call", || collapsed() == 1).await;
+            stage.step_by(3).await;
+            hold_block.release();
+        });
+    let slot = |slot: &Value| slot.as_u64().unwrap();
+    let (before, after) =
+        (&before.result()["context"]["slot"], &answers.json()[0]["result"]["context"]["slot"]);
+    assert!(slot(after) >= slot(before) + 2, "{before}, {after}: more than one slot behind");
     assert_eq!(stage.upstream_calls(), 3);
 }
 
