@@ -23,8 +23,8 @@ use crate::config::reload::{Changes, Source};
 use crate::frontier::Frontier;
 use crate::gateway::{Gateway, GatewayError};
 use crate::http::access::Sampled;
-use crate::http::ends::{Ends, GracePeriods};
 use crate::http::listener;
+use crate::http::shutdown::{GracePeriods, Phases};
 use crate::http::tls::{Tls, TlsError};
 use crate::http::{Front, Outgoing};
 use crate::low_priority;
@@ -114,7 +114,7 @@ pub struct App {
 /// The stages of a stop, in order.
 struct Ending {
     /// The stages of the public listener. Readiness fails with its notice.
-    public: Ends,
+    public: Phases,
     /// Ends background tasks and the admin listener.
     over: CancellationToken,
 }
@@ -142,7 +142,7 @@ impl App {
     ) -> Result<Self, StartError> {
         let tls = Tls::of(&config)?;
         let (tasks, connections) = (TaskTracker::new(), TaskTracker::new());
-        let ending = Ending { public: Ends::new(periods), over: CancellationToken::new() };
+        let ending = Ending { public: Phases::new(periods), over: CancellationToken::new() };
         let stop = &ending.over;
         let config = Arc::new(config);
         let metrics = Metrics::new();
@@ -248,16 +248,16 @@ impl App {
     pub async fn stop(&self) {
         let drain = self.front.config.server.drain_timeout;
         let deadline = Instant::now() + drain;
-        let Ends { notice, stop, silence, cut, periods } = &self.ending.public;
-        notice.give();
+        let Phases { notice, stop, idle_close, abort, periods } = &self.ending.public;
+        notice.trigger();
         // The notice period passes even without connections. A balancer that opens a connection for each request
         // sends some until it sees that readiness fails.
         tokio::time::sleep(periods.notice).await;
-        stop.give();
+        stop.trigger();
         self.connections.close();
         let moment = deadline.min(Instant::now() + periods.last_moment);
         let _ = tokio::time::timeout_at(moment, self.connections.wait()).await;
-        silence.give();
+        idle_close.trigger();
         if tokio::time::timeout_at(deadline, self.connections.wait()).await.is_err() {
             tracing::warn!(
                 connections = self.connections.len(),
@@ -265,7 +265,7 @@ impl App {
                 drain_timeout_ms = drain.as_millis(),
                 "drain timeout: cutting the connections that are still served"
             );
-            cut.give();
+            abort.trigger();
             self.connections.wait().await;
         }
         self.ending.over.cancel();

@@ -12,13 +12,14 @@ mod call;
 mod caller;
 mod client_ip;
 mod connection_activity;
+mod connection_service;
 mod context;
 pub mod cors;
 pub mod encoding;
-pub mod ends;
 mod farewell;
-mod fast_path;
 pub mod fields;
+#[cfg(feature = "h1-fast-path")]
+mod h1;
 mod in_flight;
 pub mod listener;
 pub(crate) mod openrpc;
@@ -30,11 +31,9 @@ mod proxy_protocol;
 pub mod reply;
 mod request;
 mod request_id;
-mod requests;
-mod response_writer;
 mod responses;
-pub mod rest;
-pub mod signal;
+pub mod routes;
+pub mod shutdown;
 mod socket;
 mod stream;
 mod streams;
@@ -92,18 +91,23 @@ pub struct Front {
 }
 
 /// Serves one request that hyper has read: what is kept of its head, and its body, which may still be on its way.
-async fn serve(front: &Arc<Front>, rest: &axum::Router, summary: Summary, body: Incoming) -> Response<Body> {
+async fn serve(
+    front: &Arc<Front>,
+    routes: &axum::Router,
+    summary: Summary,
+    body: Incoming,
+) -> Response<Body> {
     let Summary { caller, wanted_headers, wants } = summary;
     let mut response = match wants {
         Wants::Call { key, is_json } => post(front, &caller, &key, is_json, body).await.into_response(),
-        Wants::WebSocket => beside(front, &caller, body, rest::no_websocket()).await,
+        Wants::WebSocket => beside(front, &caller, body, routes::no_websocket()).await,
         Wants::Options => beside(front, &caller, body, options()).await,
         Wants::OtherVerb => {
             let refusal = Reply::text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB);
             beside(front, &caller, body, refusal.into_response()).await
         }
         Wants::Other(request) => {
-            let response = rest.clone().oneshot(*request).await.unwrap_or_else(|never| match never {});
+            let response = routes.clone().oneshot(*request).await.unwrap_or_else(|never| match never {});
             beside(front, &caller, body, response).await
         }
     };

@@ -14,7 +14,7 @@ use serde_json::json;
 use slotfront::app::{App, Listeners};
 use slotfront::config::{Config, Secret, Upstream};
 use slotfront::gateway::Gateway;
-use slotfront::http::ends::GracePeriods;
+use slotfront::http::shutdown::GracePeriods;
 use slotfront::pool::{CallContext, UpstreamRequest};
 use slotfront_rpc::jsonrpc::Params;
 use slotfront_rpc::methods::{Method, Profile, Query};

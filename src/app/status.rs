@@ -10,7 +10,7 @@ use crate::admin::status::{self, Readiness, Status};
 use crate::admin::upstreams::Upstreams;
 use crate::cache::purge::Filter;
 use crate::http::Front;
-use crate::http::signal::Signal;
+use crate::http::shutdown::Signal;
 use crate::methods::Commitment;
 use crate::pool::member::Member;
 use crate::pool::select::Unusable;
@@ -61,7 +61,7 @@ impl status::StatusSource for AppStatus {
     }
 
     fn readiness(&self) -> Readiness {
-        if self.draining.is_given() {
+        if self.draining.is_triggered() {
             return Readiness::Unready { reasons: vec!["draining before a stop".to_owned()] };
         }
         let standing = self.front.pool.standing(Instant::now());

@@ -19,7 +19,7 @@ use crate::app::{App, Listeners};
 use crate::config::{Config, Secret, Upstream, defaults};
 use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::gateway::Gateway;
-use crate::http::ends::GracePeriods;
+use crate::http::shutdown::GracePeriods;
 use crate::node::{BufferBudget, Client, Fault, NodeReply};
 use crate::pool::probe;
 use crate::telemetry::VerifyResult;

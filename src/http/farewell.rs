@@ -61,7 +61,8 @@ impl Farewell {
     }
 }
 
-/// Says farewell on `socket` for `time` at most.
+/// Ends the connection of `socket` within `time`.
+#[cfg(any(test, feature = "h1-fast-path"))]
 pub(super) async fn linger<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut S, time: Duration) {
     let mut farewell = Farewell::new(time);
     std::future::poll_fn(|cx| farewell.poll(socket, cx)).await;

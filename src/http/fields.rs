@@ -1,16 +1,16 @@
-//! A request's header fields, whoever parsed them: hyper, or the fast path.
+//! A request's header fields, independent of their parser.
 
 use hyper::header::{HeaderMap, HeaderValue};
 
-/// The most that is kept of one header field. No page's origin and no browser's list of header names is longer.
+/// The most bytes of one header field that are kept. No page's origin and no browser's list of header names is longer.
 pub(super) const FIELD_BYTES: usize = 1024;
 
 /// Header fields by name.
 pub trait Fields {
-    /// The values of all fields called `name`, which is in lower case, in order.
+    /// Returns the values of all fields called `name`, which is in lower case, in order.
     fn all<'a>(&'a self, name: &'static str) -> impl DoubleEndedIterator<Item = &'a [u8]>;
 
-    /// The value of the first field called `name`.
+    /// Returns the value of the first field called `name`.
     fn first<'a>(&'a self, name: &'static str) -> Option<&'a [u8]> {
         self.all(name).next()
     }
@@ -22,13 +22,7 @@ impl Fields for HeaderMap {
     }
 }
 
-impl Fields for [httparse::Header<'_>] {
-    fn all<'a>(&'a self, name: &'static str) -> impl DoubleEndedIterator<Item = &'a [u8]> {
-        self.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
-    }
-}
-
-/// The elements of a field that is a list (RFC 9110, 5.6.1), without the blanks around them.
+/// Returns the elements of a list field (RFC 9110, 5.6.1), without the whitespace around them.
 pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }

@@ -1,7 +1,7 @@
-//! The accept loop: axum's own sets no header timeout and no connection limit, so this one is ours.
+//! The accept loop, and the way of a connection to the code that serves it.
 //!
-//! What a connection is, is found out in its own task, so that no client holds up the next: whose it is (PROXY protocol),
-//! TLS, and which HTTP.
+//! axum's own loop sets no header timeout and no connection limit. Each connection has a task of its own, which finds out
+//! whose it is (PROXY protocol), and whether it speaks TLS, HTTP/1.1 or HTTP/2. So no client delays the next one.
 
 use std::error::Error;
 use std::io;
@@ -15,92 +15,88 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::connection_activity::{ConnectionActivity, IdleAction};
-use super::ends::{Ends, IDLE_TIMEOUT};
-use super::farewell;
-use super::fast_path::{self, After};
+use super::connection_service::ConnectionService;
+#[cfg(feature = "h1-fast-path")]
+use super::h1;
 use super::places::{ConnectionPermit, Places, TooMany};
 use super::proxy_protocol::{self, Named};
-use super::requests::Requests;
-use super::signal::{Given, Signal};
-use super::stream::{Clocks, Stream};
+use super::shutdown::{IDLE_TIMEOUT, Phases, Signal, Wait};
+use super::stream::{Stream, Timeouts};
 use super::streams::Streams;
 use super::tls::{self, Tls};
-use super::{Front, rest, socket};
+use super::{Front, routes, socket};
 
-/// After a failed accept (no more file descriptors, usually) there is a pause, or the loop would spin.
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// The pause after a failed accept. It usually fails for want of file descriptors, and the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The longest head. Cookies and a proxy's fields fit; over HTTP/2 it takes up to three times as much memory.
+/// The longest head. Cookies and a proxy's fields fit. Over HTTP/2 a head takes up to three times as much memory.
 const HEAD_BYTES: u32 = 16 * 1024;
-/// Bytes of one answer that HTTP/2 keeps ahead of the client, and of a body that it reads ahead of the gateway.
+/// The bytes of one response that HTTP/2 buffers ahead of the client, and of a body that it reads ahead of the gateway.
 const WINDOW_BYTES: u32 = 64 * 1024;
-/// Calls at once on one connection of HTTP/2; the value that RFC 9113 (6.5.2) gives as the least, and browsers expect.
+/// The concurrent streams of one HTTP/2 connection. RFC 9113 (6.5.2) recommends at least 100, and browsers rely on it.
 const STREAMS: u32 = 128;
-/// A client of HTTP/2 that does not answer a ping, sent when it has been silent for so long, within as long is gone. That
-/// is also the clock of a head that does not end: nothing may come before its end.
+/// The interval of HTTP/2 pings on a silent connection, and the time that a client has to answer one. It also bounds a head
+/// that does not end, because no other frame may come before its end.
 const PING: Duration = Duration::from_secs(20);
-/// The time for which the end of TLS may wait for a client that takes nothing.
-const CLOSING: Duration = Duration::from_secs(1);
-/// How often a connection of HTTP/2 is looked at for idling and for answers left lying.
-const LOOK: Duration = Duration::from_secs(5);
+/// The interval at which an HTTP/2 connection is checked for idling and for responses that are not taken.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// All that connections are served with.
-struct Door {
+/// Everything that connections are served with.
+struct Listener {
     front: Arc<Front>,
-    rest: axum::Router,
+    routes: axum::Router,
     tls: Option<Arc<Tls>>,
     places: Places,
     streams: Arc<Streams>,
     http1: http1::Builder,
-    http2: http2::Builder<Calls>,
-    ends: Ends,
+    http2: http2::Builder<StreamTasks>,
+    phases: Arc<Phases>,
 }
 
-/// Where HTTP/2's calls run: each is a task, of the same tracker and with the same end as its connection.
+/// The executor of HTTP/2 requests. Each is a task that ends with its connection.
 #[derive(Clone)]
-struct Calls {
+struct StreamTasks {
     tasks: TaskTracker,
-    cut: Signal,
+    abort: Signal,
 }
 
-impl<F: Future<Output = ()> + Send + 'static> rt::Executor<F> for Calls {
+impl<F: Future<Output = ()> + Send + 'static> rt::Executor<F> for StreamTasks {
     fn execute(&self, call: F) {
-        let cut = self.cut.given();
-        self.tasks.spawn(unless(cut, call));
+        let abort = self.abort.wait();
+        self.tasks.spawn(unless_aborted(abort, call));
     }
 }
 
-/// What `work` gives, unless it is cut first.
-async fn unless<F: Future>(cut: Given, work: F) -> Option<F::Output> {
+/// Returns the output of `work`, or `None` if it is aborted first.
+async fn unless_aborted<F: Future>(abort: Wait, work: F) -> Option<F::Output> {
     tokio::select! {
         biased;
-        () = cut => None,
+        () = abort => None,
         done = work => Some(done),
     }
 }
 
-/// Serves connections until `ends`, over `tls` if there is one. Tasks are `tasks`'.
+/// Serves connections until the shutdown of `phases`, over TLS if there is `tls`. Spawns its tasks on `tasks`.
 pub async fn run(
     front: Arc<Front>,
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     tasks: TaskTracker,
-    ends: Ends,
+    phases: Phases,
 ) {
     let places = Places::new(front.config.server.max_connections);
     let streams = Arc::new(Streams::new(&front.config.server));
     let mut http1 = http1::Builder::new();
-    http1
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE_TIMEOUT)
-        .max_buf_size(HEAD_BYTES as usize)
-        .half_close(false);
-    let mut http2 = http2::Builder::new(Calls { tasks: tasks.clone(), cut: ends.cut.clone() });
+    // `Stream` has the timeouts: hyper's would reset a timer for each request.
+    http1.header_read_timeout(None).max_buf_size(HEAD_BYTES as usize).half_close(false);
+    let mut http2 = http2::Builder::new(StreamTasks { tasks: tasks.clone(), abort: phases.abort.clone() });
     http2
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
@@ -110,224 +106,231 @@ pub async fn run(
         .max_send_buf_size(WINDOW_BYTES as usize)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
-    let rest = rest::router(Arc::clone(&front));
-    let door = Arc::new(Door { front, rest, tls, places, streams, http1, http2, ends });
+    let (routes, phases) = (routes::router(Arc::clone(&front)), Arc::new(phases));
+    let server = Arc::new(Listener { front, routes, tls, places, streams, http1, http2, phases });
     loop {
         let accepted = tokio::select! {
-            () = door.ends.stop.given() => break,
-            accepted = accept(&listener, &door.places) => accepted,
+            () = server.phases.stop.wait() => break,
+            accepted = accept(&listener, &server.places) => accepted,
         };
         match accepted {
-            Ok((socket, peer, place)) => door.open(&tasks, socket, peer, place),
+            Ok((socket, peer, permit)) => server.spawn(&tasks, socket, peer, permit),
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
-    // To these clients they are connected, and their requests may be on the way.
+    // These clients believe that they are connected, and their requests may be on the way.
     let queued: Vec<_> = socket::queued(listener).collect();
     for (socket, peer) in queued {
         tokio::select! {
             biased;
-            Ok(place) = door.places.free() => door.open(&tasks, socket, peer, place),
-            () = door.ends.silence.given() => return,
+            Ok(permit) = server.places.free() => server.spawn(&tasks, socket, peer, permit),
+            () = server.phases.idle_close.wait() => return,
         }
     }
 }
 
-impl Door {
-    /// Begins to serve a connection from `peer`, as one of `tasks`.
-    fn open(
+impl Listener {
+    /// Spawns a task on `tasks` that serves a connection from `peer`.
+    fn spawn(
         self: &Arc<Self>,
         tasks: &TaskTracker,
         socket: TcpStream,
         peer: SocketAddr,
-        place: ConnectionPermit,
+        permit: ConnectionPermit,
     ) {
-        let (open, door) = (Open::new(&self.front), Arc::clone(self));
+        let (open, server) = (OpenConnection::new(&self.front), Arc::clone(self));
         tasks.spawn(async move {
-            let _held = (open, place);
-            // Boxed, here and below: a connection is as large as what it does just now, which most of the time is to wait.
-            let work = Box::pin(door.connection(socket, peer.ip()));
-            let served = unless(door.ends.cut.given(), work).await;
-            // A connection that breaks is the client's affair: nothing to say beyond the request's own log line.
-            if let Some(Err(error)) = served {
+            let _held = (open, permit);
+            // Boxed, here and below, so that a connection takes only the memory of its present state, which is mostly to wait.
+            let work = Box::pin(server.identify(socket, peer.ip()));
+            let ended = unless_aborted(server.phases.abort.wait(), work).await;
+            // Clients break connections. The request's own log line says what was lost.
+            if let Some(Err(error)) = ended {
                 tracing::debug!(client.address = %peer.ip(), %error, "connection ended");
             }
         });
     }
 
-    /// One connection, to its end.
-    async fn connection(
-        &self,
-        mut socket: TcpStream,
-        peer: IpAddr,
-    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+    /// Finds out whose connection this is and serves it to its end.
+    async fn identify(&self, mut socket: TcpStream, peer: IpAddr) -> Result<(), BoxError> {
         socket::prepare(&socket);
         let server = &self.front.config.server;
         let deadline = Instant::now() + server.header_timeout;
         let mut client = Some(peer);
         if server.proxy_protocol {
-            let said = if server.trusts(peer) {
-                Box::pin(self.begins(deadline, proxy_protocol::read(&mut socket))).await?
+            let header = if server.trusts(peer) {
+                Box::pin(self.by(deadline, proxy_protocol::read(&mut socket))).await?
             } else {
                 Err(proxy_protocol::Refused::Stranger)
             };
-            // An operator who has switched this on at one end only would look for it.
-            let named =
-                said.inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "connection refused"))?;
+            // A warning: an operator may have enabled the protocol at one end only.
+            let named = header
+                .inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "connection refused"))?;
             client = match named {
                 Named::Client(client) => Some(client),
                 Named::Proxy => Some(peer),
                 Named::Nobody => None,
             };
         }
-        // A proxy in front of us stands for all its clients; those without an address have one share.
-        let _held = if client.is_some_and(|client| server.trusts(client)) {
+        // A trusted proxy connects for all its clients. Clients without an address have one share.
+        let _share = if client.is_some_and(|client| server.trusts(client)) {
             None
         } else {
-            let held = self.places.hold(client).ok_or(TooMany);
-            Some(held.inspect_err(
-                |error| tracing::warn!(peer.address = %peer, client.address = client.map(display), %error, "connection refused"),
+            let share = self.places.hold(client).ok_or(TooMany);
+            Some(share.inspect_err(
+                |error| tracing::warn!(peer.address = %peer, client.address = client.map(tracing::field::display), %error, "connection refused"),
             )?)
         };
         match &self.tls {
-            None => self.spoken(socket, client, None).await,
-            Some(tls) => Box::pin(self.secured(tls, deadline, socket, client)).await,
+            None => self.serve(socket, client, None).await,
+            Some(tls) => Box::pin(self.serve_tls(tls, deadline, socket, client)).await,
         }
     }
 
-    /// The connection of `client` over `tls`, which has until `deadline` to begin.
-    async fn secured(
+    /// Serves `client` over `tls`. The handshake must end by `deadline`.
+    async fn serve_tls(
         &self,
         tls: &Tls,
         deadline: Instant,
         socket: TcpStream,
         client: Option<IpAddr>,
-    ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let socket = Box::pin(self.begins(deadline, tls.acceptor().accept(socket))).await??;
-        let http2 = socket.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
-        Box::pin(self.spoken(socket, client, Some(http2))).await
+    ) -> Result<(), BoxError> {
+        let socket = Box::pin(self.by(deadline, tls.acceptor().accept(socket))).await??;
+        let is_http2 = socket.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
+        Box::pin(self.serve(socket, client, Some(is_http2))).await
     }
 
-    /// The connection of `client`, whose kind is known or found out.
-    async fn spoken<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    /// Serves `client`, on the fast path as long as that applies. `is_http2` is `None` if the first bytes must tell.
+    #[cfg(feature = "h1-fast-path")]
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
-        mut socket: S,
+        socket: S,
         client: Option<IpAddr>,
-        mut http2: Option<bool>,
-    ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let mut read = Bytes::new();
-        if http2 != Some(true) {
-            match fast_path::serve(&self.front, &mut socket, client, &self.ends).await? {
-                After::Answered => {
-                    Box::pin(farewell::linger(&mut socket, self.ends.periods.linger)).await;
-                    return Ok(());
-                }
-                After::Ended => {
-                    // TLS says that it ends, or its client would have to think that something was cut off.
-                    let _ = Box::pin(tokio::time::timeout(CLOSING, socket.shutdown())).await;
-                    return Ok(());
-                }
-                After::Hyper { read: ahead, first } => {
-                    read = ahead;
-                    http2 = http2.or((!first).then_some(false));
-                }
+        is_http2: Option<bool>,
+    ) -> Result<(), BoxError> {
+        if is_http2 == Some(true) {
+            return Box::pin(self.serve_hyper(socket, client, Bytes::new(), is_http2)).await;
+        }
+        match h1::serve(&self.front, socket, client, &self.phases).await? {
+            h1::Outcome::Closed => Ok(()),
+            h1::Outcome::HandOver { socket, read, is_first } => {
+                let is_http2 = is_http2.or((!is_first).then_some(false));
+                Box::pin(self.serve_hyper(socket, client, read, is_http2)).await
             }
         }
-        Box::pin(self.general(socket, client, read, http2)).await
     }
 
-    /// The connection of `client`, of which so much was read, with all that HTTP has.
-    async fn general<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    /// Serves `client`. `is_http2` is `None` if the first bytes must tell.
+    #[cfg(not(feature = "h1-fast-path"))]
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        socket: S,
+        client: Option<IpAddr>,
+        is_http2: Option<bool>,
+    ) -> Result<(), BoxError> {
+        Box::pin(self.serve_hyper(socket, client, Bytes::new(), is_http2)).await
+    }
+
+    /// Serves `client` by hyper, which first gets the bytes of `read`.
+    async fn serve_hyper<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         socket: S,
         client: Option<IpAddr>,
         read: Bytes,
-        http2: Option<bool>,
-    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        is_http2: Option<bool>,
+    ) -> Result<(), BoxError> {
         let (activity, server) = (Arc::<ConnectionActivity>::default(), &self.front.config.server);
-        let head = server.header_timeout;
-        let clocks = Clocks { head, write: server.write_timeout, linger: self.ends.periods.linger };
-        let mut stream = Stream::new(socket, Arc::clone(&activity), clocks, read);
-        let http2 = match http2 {
-            Some(known) => known,
-            None => self.begins(Instant::now() + head, stream.opens_with_http2()).await??,
+        let timeouts = Timeouts {
+            head: server.header_timeout,
+            idle: IDLE_TIMEOUT,
+            write: server.write_timeout,
+            linger: self.phases.periods.linger,
         };
-        self.http(stream, activity, client, http2).await
+        let mut stream = Stream::new(socket, Arc::clone(&activity), timeouts, read);
+        let is_http2 = match is_http2 {
+            Some(known) => known,
+            None => self.by(Instant::now() + server.header_timeout, stream.opens_with_http2()).await??,
+        };
+        let service = Arc::new(ConnectionService {
+            front: Arc::clone(&self.front),
+            routes: self.routes.clone(),
+            client,
+            activity: Arc::clone(&activity),
+            phases: Arc::clone(&self.phases),
+            streams: is_http2.then(|| Arc::clone(&self.streams)),
+        });
+        let service = service_fn(move |request| Arc::clone(&service).answer(request));
+        let io = TokioIo::new(stream);
+        if is_http2 {
+            activity.multiplex(Instant::now());
+            let connection = self.http2.serve_connection(io, service);
+            Ok(Box::pin(self.drive_http2(connection, &activity)).await?)
+        } else {
+            Ok(Box::pin(self.drive_http1(self.http1.serve_connection(io, service))).await?)
+        }
     }
 
-    /// What a connection begins with, which must come by `deadline`, and while silence is still waited for.
-    async fn begins<F: Future>(&self, deadline: Instant, beginning: F) -> io::Result<F::Output> {
+    /// Waits for a part of the connection's setup until `deadline`, and until idle connections close.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] at the deadline, [`io::ErrorKind::Interrupted`] at a shutdown.
+    async fn by<F: Future>(&self, deadline: Instant, setup: F) -> io::Result<F::Output> {
         tokio::select! {
             biased;
-            begun = beginning => Ok(begun),
+            done = setup => Ok(done),
             () = tokio::time::sleep_until(deadline) => {
                 Err(io::Error::new(io::ErrorKind::TimedOut, "the connection's beginning took too long"))
             }
-            () = self.ends.silence.given() => Err(io::Error::new(io::ErrorKind::Interrupted, "the gateway stops")),
+            () = self.phases.idle_close.wait() => {
+                Err(io::Error::new(io::ErrorKind::Interrupted, "the gateway stops"))
+            }
         }
     }
 
-    /// HTTP with `client` on a stream that is ready for it.
-    async fn http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-        &self,
-        stream: Stream<S>,
-        activity: Arc<ConnectionActivity>,
-        client: Option<IpAddr>,
-        http2: bool,
-    ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let requests = Requests {
-            front: Arc::clone(&self.front),
-            rest: self.rest.clone(),
-            client,
-            activity: Arc::clone(&activity),
-            ends: self.ends.clone(),
-            streams: http2.then(|| Arc::clone(&self.streams)),
-        };
-        let service = service_fn(move |request| requests.answer(request));
-        let io = TokioIo::new(stream);
-        if http2 {
-            activity.multiplex(Instant::now());
-            let connection = self.http2.serve_connection(io, service);
-            Ok(Box::pin(self.until_the_end(connection, Some(&activity))).await?)
-        } else {
-            Ok(Box::pin(self.until_the_end(self.http1.serve_connection(io, service), None)).await?)
+    /// Drives an HTTP/1.1 connection to its end. At a shutdown it closes once it is idle: only a response can tell its
+    /// client.
+    async fn drive_http1<C: GracefulConnection>(&self, connection: C) -> Result<(), C::Error> {
+        tokio::pin!(connection);
+        tokio::select! {
+            // What has arrived is read before a shutdown is heard. hyper would close a connection that is told to end before
+            // its first request was read, without a response.
+            biased;
+            served = connection.as_mut() => return served,
+            () = self.phases.idle_close.wait() => connection.as_mut().graceful_shutdown(),
         }
+        connection.await
     }
 
-    /// Drives a connection to its end. One of HTTP/2, which has an `activity`, is told to go at the stop: what the client
-    /// sends until it has heard that is served. One of HTTP/1.1 can be told by an answer only, and closes when it is silent.
-    async fn until_the_end<C: GracefulConnection>(
+    /// Drives an HTTP/2 connection to its end, and closes it when it is idle or its client takes nothing. At a shutdown the
+    /// client gets a GOAWAY. What it sends until it has read that is served.
+    async fn drive_http2<C: GracefulConnection>(
         &self,
         connection: C,
-        activity: Option<&ConnectionActivity>,
+        activity: &ConnectionActivity,
     ) -> Result<(), C::Error> {
         tokio::pin!(connection);
         let write_timeout = self.front.config.server.write_timeout;
-        let end = if activity.is_some() { &self.ends.stop } else { &self.ends.silence };
-        let (mut ending, mut end) = (false, end.given());
+        let (mut is_ending, mut stop) = (false, self.phases.stop.wait());
         loop {
             tokio::select! {
-                // What has arrived is read before a stop is heard: a connection that is told to end before its first
-                // request was read closes without an answer.
                 biased;
                 served = connection.as_mut() => return served,
-                () = &mut end, if !ending => {
-                    ending = true;
+                () = &mut stop, if !is_ending => {
+                    is_ending = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                () = tokio::time::sleep(LOOK), if activity.is_some() => {
-                    let now = Instant::now();
-                    match activity.map(|activity| activity.idle_action(now, IDLE_TIMEOUT, write_timeout)) {
-                        Some(IdleAction::Keep) | None => {}
-                        Some(IdleAction::Close) if !ending => {
-                            ending = true;
+                () = tokio::time::sleep(CHECK_INTERVAL) => {
+                    match activity.idle_action(Instant::now(), IDLE_TIMEOUT, write_timeout) {
+                        IdleAction::Keep => {}
+                        IdleAction::Close if !is_ending => {
+                            is_ending = true;
                             connection.as_mut().graceful_shutdown();
                         }
-                        // A client that was told to go a look ago, and does not, is left.
-                        Some(IdleAction::Close | IdleAction::Abort) => return Ok(()),
+                        // The client was told to leave at an earlier check.
+                        IdleAction::Close | IdleAction::Abort => return Ok(()),
                     }
                 }
             }
@@ -335,46 +338,47 @@ impl Door {
     }
 }
 
-/// Counts a connection as open, until it is dropped, be it by a panic.
-struct Open(Arc<Front>);
+/// Counts a connection as open until it is dropped, even by a panic.
+struct OpenConnection(Arc<Front>);
 
-impl Open {
+impl OpenConnection {
     fn new(front: &Arc<Front>) -> Self {
         front.metrics.connections.inc();
         Self(Arc::clone(front))
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.metrics.connections.dec();
     }
 }
 
-/// The next connection, once there is a place for one: those above the limit wait in the kernel's queue.
+/// Accepts the next connection once there is a permit for one. Connections above the limit wait in the kernel's queue.
 async fn accept(
     listener: &TcpListener,
     places: &Places,
 ) -> io::Result<(TcpStream, SocketAddr, ConnectionPermit)> {
-    let place = places.free().await?;
+    let permit = places.free().await?;
     let (stream, peer) = listener.accept().await?;
-    Ok((stream, peer, place))
+    Ok((stream, peer, permit))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The size of what `make` gives, which is not called.
+    /// Returns the size of the future that `make` returns, without calling it.
     fn size<A, F: Future>(_: impl Fn(A) -> F) -> usize {
         size_of::<F>()
     }
 
-    /// Beside the socket's own, this and the clock are all that an idle connection has.
+    /// Beside the socket, an idle connection has this and a timer.
     #[test]
-    fn a_connection_that_waits_is_small() {
-        let bytes =
-            size(|(door, socket, peer): (&'static Door, TcpStream, IpAddr)| door.connection(socket, peer));
+    fn an_idle_connection_is_small() {
+        let bytes = size(|(server, socket, peer): (&'static Listener, TcpStream, IpAddr)| {
+            server.identify(socket, peer)
+        });
         assert!(bytes <= 1024, "{bytes} bytes");
     }
 }

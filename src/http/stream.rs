@@ -1,7 +1,9 @@
-//! A client's socket with the clocks that hyper has not: a head that has begun must end, and an answer must move on.
+//! A client's socket with the timeouts that hyper lacks: for a head that has begun, for an idle connection, and for a
+//! response that the client does not take.
 //!
-//! hyper's one clock for heads runs while a kept-alive connection idles as well, so there it is the long one, for
-//! idling. The clocks here cost a request nothing but a look at the time: they are set only where the socket waits.
+//! hyper has one timeout for the wait between requests and for the head, and resets its timer for each request. Here a
+//! request costs one reading of the clock: a new deadline only stores a time, and the runtime's timer is reset when it fires
+//! too early.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -16,92 +18,113 @@ use tokio::time::{Instant, Sleep};
 use super::connection_activity::ConnectionActivity;
 use super::farewell::Farewell;
 
-/// What a client sends first that speaks HTTP/2 without having been asked (RFC 9113, 3.4).
+/// The first bytes of a client that speaks HTTP/2 without negotiation (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Room for a usual request's head and body, so that most come with the first read.
+/// The bytes of the first read. A usual request's head and body fit.
 const FIRST_READ_BYTES: usize = 4096;
 
-/// The times that a client has.
+/// The timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Clocks {
+pub(super) struct Timeouts {
     /// The longest time from the first byte of a head to its end.
     pub(super) head: Duration,
+    /// The longest time between a response and the next request.
+    pub(super) idle: Duration,
     /// The longest time for which nothing of an answer is taken.
     pub(super) write: Duration,
     /// The longest time from the last answer to the connection's end.
     pub(super) linger: Duration,
 }
 
-/// A socket that gives up on its client in time.
+/// A socket with timeouts for its client.
 pub(super) struct Stream<S> {
     socket: S,
     activity: Arc<ConnectionActivity>,
-    clocks: Clocks,
-    /// True while nothing was read, nor waited for, since the last writing.
+    timeouts: Timeouts,
+    /// True while nothing was read, nor waited for, since the last write.
     wrote_last: bool,
-    /// Set once the connection ends after its last answer.
+    /// Set once the connection ends after its last response.
     farewell: Option<Farewell>,
-    /// The head that has begun to come, and by when it must be whole.
-    head: (u64, Instant),
-    head_clock: Pin<Box<Sleep>>,
+    /// The head that is awaited.
+    head: AwaitedHead,
+    head_timer: Pin<Box<Sleep>>,
     /// Set while the client takes nothing.
-    write_clock: Option<Pin<Box<Sleep>>>,
-    /// What was read before, to find out what is spoken.
+    write_timer: Option<Pin<Box<Sleep>>>,
+    /// The bytes that were read to find out which protocol the client speaks.
     read_ahead: Bytes,
 }
 
+/// The next head of an HTTP/1.1 connection.
+struct AwaitedHead {
+    /// The number of the head, from 0.
+    number: u64,
+    has_begun: bool,
+    deadline: Instant,
+}
+
 impl<S> Stream<S> {
-    /// A new connection, whose first head counts from now: nobody connects to say nothing.
+    /// Creates the stream of a new connection. Its first head counts as begun: a client does not connect to be silent.
     pub(super) fn new(
         socket: S,
         activity: Arc<ConnectionActivity>,
-        clocks: Clocks,
+        timeouts: Timeouts,
         read_ahead: Bytes,
     ) -> Self {
-        let deadline = Instant::now() + clocks.head;
-        let head_clock = Box::pin(tokio::time::sleep_until(deadline));
-        let head = (0, deadline);
+        let deadline = Instant::now() + timeouts.head;
         Self {
             socket,
             activity,
-            clocks,
+            timeouts,
             wrote_last: false,
             farewell: None,
-            head,
-            head_clock,
-            write_clock: None,
+            head: AwaitedHead { number: 0, has_begun: true, deadline },
+            head_timer: Box::pin(tokio::time::sleep_until(deadline)),
+            write_timer: None,
             read_ahead,
         }
     }
 
-    /// `written`, or an error where nothing was for too long.
+    /// Returns `written`, or an error once a write has been pending for too long.
     fn poll_stalled<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.write_clock = None;
+            self.write_timer = None;
             return written;
         }
-        let timeout = self.clocks.write;
-        let clock = self.write_clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        ready!(clock.as_mut().poll(cx));
+        let timeout = self.timeouts.write;
+        let timer = self.write_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client takes no more of the answer")))
     }
 
-    /// An error once the head that has begun is late.
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        let (begun, deadline) = self.head;
-        if self.activity.awaited_head() != Some(begun) {
-            return Poll::Pending;
+    /// Waits until the awaited head is late.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] if the head has begun. Otherwise the connection was idle, and ends like one that its client
+    /// has closed.
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(number) = self.activity.awaited_head() else { return Poll::Pending };
+        if self.head.number != number {
+            self.head =
+                AwaitedHead { number, has_begun: false, deadline: Instant::now() + self.timeouts.idle };
         }
-        if self.head_clock.deadline() != deadline {
-            self.head_clock.as_mut().reset(deadline);
+        loop {
+            if self.head_timer.deadline() > self.head.deadline || self.head_timer.is_elapsed() {
+                self.head_timer.as_mut().reset(self.head.deadline);
+            }
+            ready!(self.head_timer.as_mut().poll(cx));
+            if Instant::now() >= self.head.deadline {
+                break;
+            }
         }
-        ready!(self.head_clock.as_mut().poll(cx));
-        Poll::Ready(io::Error::new(ErrorKind::TimedOut, "the request head took too long"))
+        if self.head.has_begun {
+            return Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the request head took too long")));
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
 impl<S: AsyncRead + Unpin> Stream<S> {
-    /// Whether the client speaks HTTP/2 from the first byte on. What is read for that is read again later.
+    /// Returns true if the client speaks HTTP/2 from the first byte on. Later reads return the bytes again.
     pub(super) async fn opens_with_http2(&mut self) -> io::Result<bool> {
         let mut read = BytesMut::from(std::mem::take(&mut self.read_ahead));
         let preface = loop {
@@ -138,13 +161,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.socket).poll_read(cx, buf);
         if read.is_pending() {
-            return self.poll_head(cx).map(Err);
+            return self.poll_late(cx);
         }
-        if let Some(awaited) = self.activity.awaited_head()
-            && awaited != self.head.0
-            && buf.filled().len() > before
+        if buf.filled().len() > before
+            && let Some(number) = self.activity.awaited_head()
+            && (number != self.head.number || !self.head.has_begun)
         {
-            self.head = (awaited, Instant::now() + self.clocks.head);
+            self.head =
+                AwaitedHead { number, has_begun: true, deadline: Instant::now() + self.timeouts.head };
         }
         read
     }
@@ -171,7 +195,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         self.socket.is_write_vectored()
     }
 
-    /// hyper flushes once all that it had is written.
+    /// hyper flushes once it has written everything.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {
@@ -180,11 +204,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         self.poll_stalled(cx, flushed)
     }
 
-    /// hyper shuts down once it has flushed. After a last answer this takes as long as the farewell.
+    /// hyper shuts down once it has flushed. After a last response this takes as long as the lingering close.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { socket, activity, clocks, farewell, wrote_last, .. } = &mut *self;
+        let Self { socket, activity, timeouts, farewell, wrote_last, .. } = &mut *self;
         if farewell.is_some() || activity.last_answer_is_given(*wrote_last) {
-            let farewell = farewell.get_or_insert_with(|| Farewell::new(clocks.linger));
+            let farewell = farewell.get_or_insert_with(|| Farewell::new(timeouts.linger));
             return farewell.poll(socket, cx).map(Ok);
         }
         let ended = Pin::new(&mut self.socket).poll_shutdown(cx);
@@ -201,14 +225,15 @@ mod tests {
     use super::*;
 
     const HEAD: Duration = Duration::from_secs(10);
+    const IDLE: Duration = Duration::from_mins(2);
     const WRITE: Duration = Duration::from_secs(30);
     const LINGER: Duration = Duration::from_secs(1);
 
     fn pair() -> (DuplexStream, Stream<DuplexStream>, Arc<ConnectionActivity>) {
         let (client, socket) = tokio::io::duplex(16);
         let activity = Arc::new(ConnectionActivity::default());
-        let clocks = Clocks { head: HEAD, write: WRITE, linger: LINGER };
-        (client, Stream::new(socket, Arc::clone(&activity), clocks, Bytes::new()), activity)
+        let timeouts = Timeouts { head: HEAD, idle: IDLE, write: WRITE, linger: LINGER };
+        (client, Stream::new(socket, Arc::clone(&activity), timeouts, Bytes::new()), activity)
     }
 
     #[tokio::test(start_paused = true)]
@@ -220,7 +245,7 @@ mod tests {
                 client.write_all(b"x").await.unwrap();
                 stream.read_exact(&mut byte).await.unwrap();
                 drop(activity.begin().answer(Response::new(Body::empty())));
-                // It may idle for as long as hyper lets it.
+                // It may idle for longer than a head may take.
                 let idle = tokio::time::timeout(HEAD * 6, stream.read(&mut byte)).await;
                 assert!(idle.is_err(), "{idle:?}");
             }
@@ -235,6 +260,20 @@ mod tests {
             assert_eq!(late.unwrap_err().kind(), ErrorKind::TimedOut);
             assert_eq!(begun.elapsed(), HEAD);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_ends_like_a_closed_one() {
+        let (mut client, mut stream, activity) = pair();
+        for _ in 0..2 {
+            client.write_all(b"x").await.unwrap();
+            stream.read_exact(&mut [0]).await.unwrap();
+            drop(activity.begin().answer(Response::new(Body::empty())));
+            assert!(tokio::time::timeout(IDLE / 2, stream.read(&mut [0])).await.is_err());
+        }
+        let begun = Instant::now();
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+        assert_eq!(begun.elapsed(), IDLE / 2, "since the last response");
     }
 
     #[tokio::test(start_paused = true)]

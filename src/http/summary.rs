@@ -13,7 +13,7 @@ use hyper::{Method as Verb, Request, Uri};
 
 use super::caller::{self, Caller};
 use super::fields::{FIELD_BYTES, cut};
-use super::rest::{self, Client};
+use super::routes::{self, Client};
 use super::{Front, route};
 use crate::gateway::MAX_KEY;
 
@@ -56,7 +56,7 @@ impl Summary {
                     .get(CONTENT_TYPE)
                     .is_some_and(|media| caller::is_json(media.as_bytes())),
             },
-            _ if rest::is_websocket(head) => Wants::WebSocket,
+            _ if routes::is_websocket(head) => Wants::WebSocket,
             _ if head.method == Verb::OPTIONS => Wants::Options,
             Some(_) => Wants::OtherVerb,
             None => Wants::Other(Box::new(beside(&caller, head))),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use slotfront::app::{App, Listeners};
 use slotfront::config::{Config, Secret, Upstream};
 use slotfront::gateway::Gateway;
-use slotfront::http::ends::GracePeriods;
+use slotfront::http::shutdown::GracePeriods;
 use slotfront::methods::{Commitment, PerCommitment};
 use slotfront::pool::select::Unusable;
 use slotfront_sim::{Cluster, Settings};

@@ -1,4 +1,4 @@
-//! A response as it goes out on the fast path: its head, and a body of any length, written to the socket itself.
+//! The writer of a response on the fast path: its head, and a body of any length.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, IoSlice};
@@ -11,32 +11,32 @@ use hyper::StatusCode;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
-use super::pieces::JOINED_BYTES;
-use super::reply::{Reply, Value};
-use super::request_id::{self, RequestId};
+use super::super::pieces::JOINED_BYTES;
+use super::super::reply::{Reply, Value};
+use super::super::request_id::{self, RequestId};
 
-/// Pieces of a long answer that are written at once.
+/// The most pieces of a long body in one write.
 const VECTORS: usize = 16;
-/// Room that most answers fit in; of a longer one it is not kept.
+/// The bytes of a head's buffer that are kept for the next response.
 const HEAD_BYTES: usize = 4096;
 
 /// A response that is being written.
 pub(super) struct ResponseWriter {
     reply: Reply,
-    /// Its head, and its body where that is short.
+    /// The head, and the body if it is short.
     head: Vec<u8>,
     /// The number of bytes written.
     written: usize,
 }
 
 thread_local! {
-    /// The buffer for the head of a response, for any connection that writes one. A buffer of an idle connection would have
-    /// to be fetched from memory first.
+    /// The buffer for the head of a response, for any connection of this thread. A buffer of an idle connection would be
+    /// cold.
     static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 impl ResponseWriter {
-    /// The response to the request `id`.
+    /// Creates the writer of the response to the request `id`.
     pub(super) fn new(mut reply: Reply, id: &RequestId) -> Self {
         let mut head = ROOM.take();
         write_head(&mut head, &reply, id);
@@ -46,10 +46,10 @@ impl ResponseWriter {
         Self { reply, head, written: 0 }
     }
 
-    /// Writes all that is left.
+    /// Writes the rest of the response.
     ///
     /// # Errors
-    /// The socket's, and a client that takes nothing for as long as `timeout`.
+    /// Errors of the socket; [`ErrorKind::TimedOut`] if the client takes nothing for `timeout`.
     pub(super) async fn write_all<S: AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
@@ -59,7 +59,7 @@ impl ResponseWriter {
         Ok(())
     }
 
-    /// Writes some more. Returns true once all is written.
+    /// Writes a part. Returns true once everything is written.
     fn poll_write<S: AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
@@ -96,29 +96,29 @@ impl Drop for ResponseWriter {
         let mut head = mem::take(&mut self.head);
         head.clear();
         head.shrink_to(HEAD_BYTES);
-        // A thread that ends has none left.
+        // A thread that ends has no buffer any more.
         let _ = ROOM.try_with(|room| room.set(head));
     }
 }
 
-/// What `write` comes to, or an error where the client takes nothing for as long as `timeout`.
+/// Returns the result of `write`, or [`ErrorKind::TimedOut`] if the client takes nothing for `timeout`.
 async fn unstalled<T>(
     timeout: Duration,
     mut write: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
 ) -> io::Result<T> {
-    let mut clock = None;
+    let mut timer = None;
     std::future::poll_fn(|cx| {
         if let Poll::Ready(written) = write(cx) {
             return Poll::Ready(written);
         }
-        let clock = clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        ready!(clock.as_mut().poll(cx));
+        let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client takes no more of the answer")))
     })
     .await
 }
 
-/// Writes the answer's head at the end of `out`.
+/// Appends the head of `reply` to `out`.
 fn write_head(out: &mut Vec<u8>, reply: &Reply, id: &RequestId) {
     if reply.status == StatusCode::OK {
         out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");

@@ -1,0 +1,152 @@
+//! The shutdown of the public listener: its phases, and the signal that begins each.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+/// The part of `server.drain_timeout` that is the notice period. At the default it covers two probes of a usual balancer.
+const NOTICE_PART: u32 = 10;
+/// The longest time for which a kept-alive connection may idle. Balancers keep theirs for 60 to 90 s, and a balancer should
+/// close first: if slotfront closes while a request is on its way, the balancer answers 502.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
+/// Several round trips of a client.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+/// Several round trips of a client.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The times that clients are given during a shutdown. They are no settings; tests choose their own. The default gives
+/// no time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GracePeriods {
+    /// The time from the start of a shutdown until the listener closes. Readiness fails, and clients are told to leave.
+    pub notice: Duration,
+    /// The time for which idle connections stay open after the listener has closed.
+    pub last_moment: Duration,
+    /// The longest time for which a client that still sends is read after its connection's last response.
+    pub linger: Duration,
+}
+
+impl GracePeriods {
+    /// Returns the times for a shutdown that may take `drain_timeout` in all.
+    pub fn of(drain_timeout: Duration) -> Self {
+        Self { notice: drain_timeout / NOTICE_PART, last_moment: LAST_MOMENT, linger: LINGER }
+    }
+}
+
+/// The phases of a shutdown, in order.
+#[derive(Debug, Clone)]
+pub struct Phases {
+    /// HTTP/1.1 connections end with their next response.
+    pub notice: Signal,
+    /// The listener closes, requests in flight finish, and HTTP/2 connections get a GOAWAY. They get it no sooner: a GOAWAY
+    /// does not wait for a response as `connection: close` does, and a client that obeys it connects anew. While the
+    /// listener is open, that may be to the same gateway.
+    pub stop: Signal,
+    /// Idle connections close.
+    pub idle_close: Signal,
+    /// All connections are dropped.
+    pub abort: Signal,
+    /// The times between the phases.
+    pub periods: GracePeriods,
+}
+
+impl Phases {
+    /// Creates the phases, none of which has begun.
+    pub fn new(periods: GracePeriods) -> Self {
+        let [notice, stop, idle_close, abort] = std::array::from_fn(|_| Signal::default());
+        Self { notice, stop, idle_close, abort, periods }
+    }
+
+    /// Returns true if an HTTP/1.1 response is the last of its connection and has to say so. A client that was not told may
+    /// have sent its next request when the connection closes.
+    pub(super) fn answer_is_last(&self) -> bool {
+        self.notice.is_triggered()
+    }
+}
+
+/// A signal to all connections at once that costs them nothing until it is triggered.
+///
+/// A future of a `CancellationToken` takes the token's lock at every poll, and a connection's task is polled for each
+/// request, so all cores would contend. [`Wait`] registers with the token at its first poll, and then reads a flag that
+/// nobody writes.
+#[derive(Debug, Clone, Default)]
+pub struct Signal {
+    is_triggered: Arc<AtomicBool>,
+    token: CancellationToken,
+}
+
+impl Signal {
+    /// Triggers the signal.
+    pub fn trigger(&self) {
+        // Before the token is cancelled: a task that it wakes reads the flag.
+        self.is_triggered.store(true, Ordering::Release);
+        self.token.cancel();
+    }
+
+    /// Returns true once the signal was triggered.
+    pub fn is_triggered(&self) -> bool {
+        self.is_triggered.load(Ordering::Acquire)
+    }
+
+    /// Waits for the signal. One task must poll the future from first to last.
+    pub fn wait(&self) -> Wait {
+        Wait { signal: self.clone(), waiting: None }
+    }
+}
+
+/// The future of [`Signal::wait`].
+#[derive(Debug)]
+pub struct Wait {
+    signal: Signal,
+    /// Holds the task's waker at the token.
+    waiting: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+}
+
+impl Wait {
+    /// Returns true once the signal was triggered.
+    pub fn is_triggered(&self) -> bool {
+        self.signal.is_triggered()
+    }
+}
+
+impl Future for Wait {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.signal.is_triggered() {
+            return Poll::Ready(());
+        }
+        if self.waiting.is_some() {
+            return Poll::Pending;
+        }
+        let mut waiting = Box::pin(self.signal.token.clone().cancelled_owned());
+        let triggered = waiting.as_mut().poll(cx);
+        self.waiting = Some(waiting);
+        triggered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_signal_wakes_earlier_and_later_waiters() {
+        let signal = Signal::default();
+        let tasks = TaskTracker::new();
+        (0..3).for_each(|_| drop(tasks.spawn(signal.wait())));
+        tokio::task::yield_now().await;
+        assert!(!signal.is_triggered() && tasks.len() == 3);
+        signal.trigger();
+        tasks.close();
+        tasks.wait().await;
+        signal.wait().await;
+        assert!(signal.is_triggered());
+    }
+}
