@@ -33,9 +33,11 @@ def programs(target, *examples):
     """The folder with the built programs: the given one, else they are built for production."""
     if target:
         return target.resolve()
+    build = ["cargo", "build", "--locked", "--profile", "dist"]
+    # By itself, as for production: an example would turn on what only tests need of the dependencies.
+    subprocess.run([*build, "--bin", "slotfront"], cwd=ROOT, check=True)
     names = [word for name in examples for word in ("--example", name)]
-    build = ["cargo", "build", "--locked", "--workspace", "--profile", "dist", "--bin", "slotfront", *names]
-    subprocess.run(build, cwd=ROOT, check=True)
+    subprocess.run([*build, "--package", "slotfront-lab", *names], cwd=ROOT, check=True)
     return ROOT / "target" / "dist"
 
 
