@@ -1,7 +1,6 @@
 //! A circuit breaker: closed lets calls pass, open rejects them, half-open lets one trial through.
 //!
-//! The pool has one for each node, and the shared store one for each of its parts. A breaker has no clock of its own:
-//! `now` is an argument.
+//! The pool has one for each node, and the shared store one for each of its parts. `now` is an argument.
 
 use std::collections::VecDeque;
 
@@ -10,9 +9,9 @@ use tokio::time::Instant;
 
 use crate::config;
 
-/// The number of outcomes that the failure rate looks back on.
+/// The number of recent outcomes from which the failure rate is computed.
 const WINDOW: usize = 50;
-/// The fewest outcomes that a failure rate is computed from.
+/// The fewest outcomes for a failure rate.
 const MIN_OUTCOMES: usize = 20;
 
 /// The state of a breaker.
@@ -33,7 +32,7 @@ pub struct Breaker {
     settings: config::Breaker,
     /// Failures since the last success.
     consecutive: u32,
-    /// The newest outcomes; `true` is a success.
+    /// The newest outcomes. `true` is a success.
     recent: VecDeque<bool>,
     opened: Option<Instant>,
     /// True while the trial of a half-open breaker is under way.
@@ -65,7 +64,7 @@ impl Breaker {
         self.opened.is_none()
     }
 
-    /// Returns true if a call may go: always while closed, and while half-open until the trial begins.
+    /// Returns true if a call may pass: always while closed, and while half-open until the trial begins.
     pub fn admits(&self, now: Instant) -> bool {
         match self.state(now) {
             BreakerState::Closed => true,
@@ -81,7 +80,7 @@ impl Breaker {
         half_open
     }
 
-    /// Notes that a call has ended without a word on its server's health; another call may be the trial.
+    /// Notes that a call has ended without a result. Another call may be the trial.
     pub fn released(&mut self) {
         self.on_trial = false;
     }

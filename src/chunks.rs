@@ -1,15 +1,15 @@
-//! Bytes that arrive in chunks, gathered up to a limit; a single chunk, the usual case, is not copied.
+//! A body that arrives in chunks, buffered up to a limit. A single chunk, the usual case, is not copied.
 
 use bytes::Bytes;
 
-/// The most that is reserved for a body before its bytes come.
+/// The most bytes that are reserved for a body before its bytes arrive.
 const MAX_RESERVED_BYTES: usize = 16 << 20;
 
-/// More bytes than the limit have come.
+/// The body is longer than the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverLimit;
 
-/// Chunks of one body.
+/// The chunks of one body.
 #[derive(Debug)]
 pub struct Gather {
     limit: usize,
@@ -18,21 +18,22 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// No chunk yet; at most `limit` bytes in all.
+    /// Creates an empty buffer for at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self { limit, first: Bytes::new(), rest: Vec::new() }
     }
 
-    /// Like [`Gather::new`], with a buffer for the `announced` bytes. The sender may lie, so the buffer is bounded.
+    /// Creates a buffer with memory for `announced` bytes. The sender may lie, so the reserved memory is
+    /// bounded.
     pub fn expecting(announced: usize, limit: usize) -> Self {
         let rest = Vec::with_capacity(announced.min(limit).min(MAX_RESERVED_BYTES));
         Self { limit, first: Bytes::new(), rest }
     }
 
-    /// Takes the next chunk.
+    /// Adds the next chunk.
     ///
     /// # Errors
-    /// [`OverLimit`] where the body would be longer than the limit.
+    /// [`OverLimit`] if the body would be longer than the limit.
     pub fn push(&mut self, chunk: Bytes) -> Result<(), OverLimit> {
         if self.first.len() + self.rest.len() + chunk.len() > self.limit {
             return Err(OverLimit);
@@ -49,12 +50,13 @@ impl Gather {
         Ok(())
     }
 
-    /// The whole body. A single chunk is passed on, with the read buffer that it is a part of.
+    /// Returns the whole body. A single chunk is returned as it is, and keeps its read buffer in memory.
     pub fn finish(self) -> Bytes {
         if self.rest.is_empty() { self.first } else { self.rest.into() }
     }
 
-    /// The whole body in memory of its own length: what is kept must hold on to no more than is counted for it.
+    /// Returns the whole body in memory of exactly its length, so that a kept body uses no more than is
+    /// counted for it.
     pub fn finish_to_keep(mut self) -> Bytes {
         if self.rest.is_empty() {
             return Bytes::copy_from_slice(&self.first);

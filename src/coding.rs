@@ -1,38 +1,40 @@
-//! Content codings (RFC 9110, 8.4.1): a text is compressed once, and sent between others any number of times.
+//! Content codings (RFC 9110, 8.4.1): a text is compressed once, and sent between other texts any number of
+//! times.
 //!
-//! A kept result is the same to all callers, and what surrounds it is not: the caller's id stands behind it. Both formats
-//! are made of blocks, some of which hold bytes as they are: so the compressed blocks of the result go out between two
-//! such blocks, in one gzip member or one zstd frame, and any decoder reads them. Two members, or two frames, one after
-//! the other would be allowed as well, but not all decoders read on.
+//! A kept result is the same for all callers, but the text around it is not: the caller's id follows it. Both
+//! formats consist of blocks, some of which hold bytes uncompressed. The compressed blocks of the result are
+//! sent between two such blocks, in one gzip member or one zstd frame, which any decoder reads. Several
+//! members or frames in a row would be allowed, too, but not all decoders read beyond the first.
 
 use std::io::Write;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
-/// Level 3 of either format: most of the gain at a tenth of the cost of the highest.
+/// Level 3 of either format: most of the gain at a tenth of the highest level's cost.
 const LEVEL: u32 = 3;
-/// Longest text before or after a result that fits one stored block of either format.
+/// The longest text before or after a result that fits one stored block of either format, in bytes.
 const MAX_STORED: usize = 0xffff;
-/// Magic number, no flags, unknown modification time, unknown system (RFC 1952, 2.3).
+/// The magic number, no flags, unknown modification time, unknown system (RFC 1952, 2.3).
 const GZIP_HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
-/// RFC 8878, 3.1.1.
+/// The magic number of a zstd frame (RFC 8878, 3.1.1).
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The window that level 3 uses at most, and the least that lets a block be as long as blocks may be; both as powers of 2.
+/// The window sizes as powers of 2: the least that allows blocks of full length, and the most that level 3
+/// uses.
 const WINDOW_LOG: std::ops::RangeInclusive<u32> = 17..=21;
 
-/// Below this a compressed answer saves less than a packet and costs more than sending it.
+/// The shortest text that is compressed, in bytes. A shorter one saves less than a packet.
 pub const WORTH_BYTES: usize = 4 * 1024;
-/// Above this a body is sent as it is: it is longer than any block, so a batch of many, and compressing it would hold a
-/// copy of it and a core for a tenth of a second and more.
+/// The longest text that is compressed, in bytes. Only batches are longer than any block. Compressing them
+/// would need a copy and a core for a tenth of a second or more.
 pub const TOO_LONG_BYTES: usize = 16 * 1024 * 1024;
 
-/// Returns true if compressing a text of so many bytes is worth the work.
+/// Returns true if a text of this many bytes is worth compressing.
 pub fn is_worth(bytes: usize) -> bool {
     (WORTH_BYTES..=TOO_LONG_BYTES).contains(&bytes)
 }
 
-/// A content coding of ours.
+/// A content coding that is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
     /// RFC 1952.
@@ -42,10 +44,10 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// Both; a coding's position is its number.
+    /// Both codings. The position of a coding is its number.
     pub const ALL: [Self; 2] = [Self::Gzip, Self::Zstd];
 
-    /// As it stands in `Content-Encoding`.
+    /// Returns the name in `Content-Encoding`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -53,7 +55,7 @@ impl Coding {
         }
     }
 
-    /// The whole of `plain`, compressed; `None` only where memory is short.
+    /// Compresses the whole of `plain`. `None` only if memory is short.
     pub fn encode(self, plain: &[u8]) -> Option<Bytes> {
         match self {
             Self::Zstd => zstd::bulk::compress(plain, LEVEL.cast_signed()).ok().map(Bytes::from),
@@ -66,20 +68,20 @@ impl Coding {
     }
 }
 
-/// A text compressed so that others can stand around it.
+/// A compressed text that can be sent between other texts.
 #[derive(Debug)]
 pub struct Coded {
     coding: Coding,
-    /// Whole blocks, none of them marked as the last.
+    /// Complete blocks. None of them is marked as the last.
     blocks: Bytes,
-    /// Length of the plain text.
+    /// The length of the uncompressed text, in bytes.
     length: usize,
-    /// gzip's checksum of the plain text.
+    /// The gzip checksum of the uncompressed text.
     crc: Crc,
 }
 
 impl Coded {
-    /// Compresses `plain`; `None` where that cannot be done, for example of nothing.
+    /// Compresses `plain`. `None` if that fails, for example for an empty text.
     pub fn new(coding: Coding, plain: &[u8]) -> Option<Self> {
         let (blocks, mut crc) = match coding {
             Coding::Gzip => (deflate(plain)?, Crc::new()),
@@ -91,33 +93,33 @@ impl Coded {
         Some(Self { coding, blocks: blocks.into(), length: plain.len(), crc })
     }
 
-    /// The coding that it is in.
+    /// Returns the coding of the text.
     pub fn coding(&self) -> Coding {
         self.coding
     }
 
-    /// Bytes that it holds.
+    /// Returns the length of the compressed text, in bytes.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether it holds nothing; never so.
+    /// Returns true if there is no byte, which never happens.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 }
 
-/// A part of a text that is put together of compressed ones and plain ones.
+/// A part of a text that consists of compressed and uncompressed parts.
 #[derive(Debug, Clone)]
 pub enum Part<'a> {
-    /// Goes in as it is.
+    /// A part that is sent uncompressed.
     Plain(Bytes),
-    /// Goes in as the compressed blocks of its text.
+    /// A part that is sent as compressed blocks.
     Coded(&'a Coded),
 }
 
-/// The text of `parts` in `coding`, in pieces of which only the short ones are new. `None` where the format cannot hold
-/// it: zstd's blocks refer to the ones before, so a frame has room for one compressed part.
+/// Returns the text of `parts` in `coding`, in pieces of which only short ones are copied. `None` if the
+/// format cannot hold it: zstd blocks refer to earlier ones, so a frame has room for one compressed part.
 pub fn spliced(coding: Coding, parts: &[Part<'_>]) -> Option<Vec<Bytes>> {
     let coded =
         || parts.iter().filter_map(|part| if let Part::Coded(coded) = part { Some(*coded) } else { None });
@@ -145,7 +147,7 @@ pub fn spliced(coding: Coding, parts: &[Part<'_>]) -> Option<Vec<Bytes>> {
             }
             stored_deflate(&mut out.short, 0, true);
             out.short.put_u32_le(crc.sum());
-            // The length modulo 2^32 is what the format asks for.
+            // The format wants the length modulo 2^32.
             out.short.put_u32_le(crc.amount());
         }
         Coding::Zstd => {
@@ -172,15 +174,15 @@ pub fn spliced(coding: Coding, parts: &[Part<'_>]) -> Option<Vec<Bytes>> {
     Some(out.pieces)
 }
 
-/// A text that is put together.
+/// A text under construction.
 struct Splice {
     pieces: Vec<Bytes>,
-    /// The end of it, which is not yet a piece.
+    /// The end of the text, which is not a piece yet.
     short: BytesMut,
 }
 
 impl Splice {
-    /// Adds `text` in blocks that hold it as it is, behind the head that `head` writes for so many bytes.
+    /// Adds `text` in uncompressed blocks. `head` writes the head of a block of the given length.
     fn plain(&mut self, text: &Bytes, head: impl Fn(&mut BytesMut, usize)) {
         for from in (0..text.len()).step_by(MAX_STORED) {
             let block = text.slice(from..text.len().min(from + MAX_STORED));
@@ -204,14 +206,14 @@ impl Splice {
     }
 }
 
-/// `plain` as deflate blocks that end at a whole byte (RFC 1951; zlib calls that a sync flush).
+/// Compresses `plain` into deflate blocks that end at a whole byte (RFC 1951, zlib's sync flush).
 fn deflate(plain: &[u8]) -> Option<Vec<u8>> {
     let mut deflate = Compress::new(Compression::new(LEVEL), false);
     let mut blocks = Vec::with_capacity(plain.len() / 4 + 1024);
     loop {
         let read = usize::try_from(deflate.total_in()).ok()?;
         let status = deflate.compress_vec(&plain[read..], &mut blocks, FlushCompress::Sync).ok()?;
-        // Room that is left over says that there was nothing more to write.
+        // Unused capacity means that there was nothing more to write.
         if status == Status::Ok
             && deflate.total_in() == plain.len() as u64
             && blocks.len() < blocks.capacity()
@@ -223,7 +225,7 @@ fn deflate(plain: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The head of a stored block; its length is one that fits.
+/// Writes the head of a stored block. The length must fit.
 fn stored_deflate(out: &mut BytesMut, bytes: usize, is_last: bool) {
     let length = u16::try_from(bytes).unwrap_or(u16::MAX);
     out.put_u8(u8::from(is_last));
@@ -231,10 +233,10 @@ fn stored_deflate(out: &mut BytesMut, bytes: usize, is_last: bool) {
     out.put_u16_le(!length);
 }
 
-/// `plain` as the blocks of a zstd frame, without the frame.
+/// Compresses `plain` into the blocks of a zstd frame, without the frame.
 fn zstd_blocks(plain: &[u8]) -> Option<Vec<u8>> {
     let frame = zstd::bulk::compress(plain, LEVEL.cast_signed()).ok()?;
-    // Which fields the header has: RFC 8878, 3.1.1.1.1.
+    // The header fields: RFC 8878, 3.1.1.1.1.
     let descriptor = *frame.get(4)?;
     let is_single_segment = descriptor & 0x20 != 0;
     let window = usize::from(!is_single_segment);
@@ -247,11 +249,11 @@ fn zstd_blocks(plain: &[u8]) -> Option<Vec<u8>> {
         let is_last = head[0] & 1 != 0;
         head[0] &= !1;
         let bytes = usize::from(head[0]) | usize::from(head[1]) << 8 | usize::from(head[2]) << 16;
-        // A block of one byte that is repeated holds it once.
+        // A block of one repeated byte holds it once.
         let size = if bytes >> 1 & 3 == 1 { 1 } else { bytes >> 3 };
         at += 3 + size;
         if is_last {
-            // A checksum may follow, of a text that is not the whole.
+            // A checksum may follow, but it is of this text only.
             blocks.truncate(at);
             blocks.shrink_to_fit();
             return (blocks.len() == at).then_some(blocks);
@@ -259,7 +261,7 @@ fn zstd_blocks(plain: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The head of a raw block; its length is one that fits.
+/// Writes the head of a raw block. The length must fit.
 fn raw_zstd(out: &mut BytesMut, bytes: usize, is_last: bool) {
     let size = u32::try_from(bytes).unwrap_or(u32::MAX) << 3 | u32::from(is_last);
     out.extend_from_slice(&size.to_le_bytes()[..3]);
@@ -276,7 +278,7 @@ mod tests {
     fn decoded(coding: Coding, bytes: &[u8]) -> Vec<u8> {
         let mut plain = Vec::new();
         match coding {
-            // Not the decoder of several members: everything must stand in one.
+            // The decoder of a single member: everything must be in one.
             Coding::Gzip => flate2::read::GzDecoder::new(bytes).read_to_end(&mut plain).unwrap(),
             Coding::Zstd => {
                 zstd::stream::Decoder::new(bytes).unwrap().single_frame().read_to_end(&mut plain).unwrap()
@@ -293,7 +295,7 @@ mod tests {
     fn check(head: &[u8], text: &[u8], tail: &[u8]) {
         for coding in Coding::ALL {
             let coded = Coded::new(coding, text).unwrap();
-            // Twice: it is as good for the next caller.
+            // Twice, because the compressed text serves many callers.
             for tail in [tail, b"another"] {
                 let sent =
                     spliced(coding, &[plain(head), Part::Coded(&coded), plain(tail)]).unwrap().concat();
@@ -315,7 +317,8 @@ mod tests {
         for text in [
             &b"x"[..],
             br#"{"context":{"slot":1},"value":null}"#,
-            // Longer than one block, than the smallest window, than the largest; not to be compressed; one byte alone.
+            // Longer than one block, the smallest window and the largest window. Incompressible. One byte
+            // only.
             &numbers.as_bytes()[..140_000],
             numbers.as_bytes(),
             &numbers.repeat(4).into_bytes(),

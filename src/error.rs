@@ -1,7 +1,8 @@
-//! Every refusal of ours, mapped once to HTTP status, JSON-RPC code, message and metric reason.
+//! Every refusal by slotfront itself, mapped once to HTTP status, JSON-RPC code, message and metric reason.
 //!
-//! Nodes use -32001 to -32022 for their own errors, which pass through byte for byte and are not born here.
-//! Ours are -32090 to -32096: inside JSON-RPC's server range, and registered by none.
+//! Nodes use -32001 to -32022 for their own errors. Those pass through byte for byte and are not created here.
+//! The codes of slotfront are -32090 to -32096. They lie within JSON-RPC's server range, and nobody else has
+//! registered them.
 
 use std::time::Duration;
 
@@ -9,67 +10,67 @@ use crate::jsonrpc::envelope::EnvelopeError;
 use crate::jsonrpc::{Id, reply};
 use crate::methods::ParamError;
 
-/// JSON-RPC codes that slotfront itself answers with.
+/// The JSON-RPC codes with which slotfront itself answers.
 pub mod code {
-    /// None of the eight methods.
+    /// The method is unknown and not passed through.
     pub const METHOD_NOT_FOUND: i32 = -32601;
-    /// Unknown, expired or revoked key.
+    /// The key is unknown, expired or revoked.
     pub const UNAUTHORIZED: i32 = -32090;
-    /// The key may not do this.
+    /// The key has no permission for the call.
     pub const FORBIDDEN: i32 = -32091;
-    /// Rate or quota.
+    /// A rate limit or a quota is exceeded.
     pub const TOO_MANY_REQUESTS: i32 = -32092;
-    /// A batch over its limit, in calls or in the bytes of its answers.
+    /// A batch exceeds its limit, in calls or in bytes of its answers.
     pub const TOO_LARGE: i32 = -32093;
-    /// In-flight limit reached.
+    /// The limit on calls in flight is reached.
     pub const OVERLOADED: i32 = -32094;
     /// No upstream could answer.
     pub const NO_UPSTREAM: i32 = -32095;
-    /// The call's deadline passed.
+    /// The call's deadline has passed.
     pub const TIMED_OUT: i32 = -32096;
 }
 
-/// A refusal of ours, each variant one reaction.
+/// A refusal by slotfront itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// Not a call, or none that a node would carry out.
+    /// The request is not a call, or is one that no node would carry out.
     Envelope(EnvelopeError),
-    /// None of the eight methods, nor one that is forwarded.
+    /// The method is none of the eight and not passed through.
     MethodNotFound,
-    /// A method that writes, by name.
+    /// A method that writes, with its name.
     Write(&'static str),
     /// Params that every node version refuses.
     Params(ParamError),
-    /// Unknown, expired or revoked key: one answer, no hint which.
+    /// The key is unknown, expired or revoked. The answer does not say which.
     Unauthorized,
-    /// The key may not do this; names what.
+    /// The key has no permission for the named thing.
     Forbidden(String),
-    /// Over a limit, which is named; when to come back.
+    /// A limit of the key or of the caller's address is exceeded.
     Limited {
-        /// Which limit, for people: `"100 calls a second"`.
+        /// The limit, as text for people: `"100 calls a second"`.
         limit: String,
-        /// Metric reason: `rate`, `day`, `month`, `failed_keys`.
+        /// The metric reason: `rate`, `day`, `month`, `failed_keys`.
         reason: &'static str,
-        /// How long to wait.
+        /// The time to wait.
         retry_after: Duration,
     },
-    /// A batch over its limit.
+    /// A batch with more calls than allowed.
     BatchTooLarge {
-        /// Calls in the batch.
+        /// The number of calls in the batch.
         calls: usize,
         /// The limit.
         limit: usize,
     },
     /// An element of a batch whose answers are too long together.
     AnswersTooLarge {
-        /// All answers of a batch, in bytes.
+        /// The limit on all answers of a batch, in bytes.
         limit: usize,
     },
-    /// Too many requests in flight.
+    /// Too many requests are in flight.
     Overloaded,
-    /// No upstream could answer: what was tried.
+    /// No upstream could answer. Holds every attempt.
     NoUpstream(Vec<Attempt>),
-    /// The call's deadline passed, which was this long.
+    /// The call's deadline has passed. Holds its length.
     TimedOut(Duration),
 }
 
@@ -79,34 +80,34 @@ impl From<EnvelopeError> for Error {
     }
 }
 
-/// One failed attempt, for `data.attempts`: a node's name and a reason, no address.
+/// One failed attempt, for `data.attempts`: a node's name and a reason, without an address.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Attempt {
     /// The upstream's configured name.
     pub upstream: String,
-    /// One word of the pool's vocabulary: `connect`, `timeout`, `status_429`, `bad_json`, `too_large` …
+    /// A reason of the pool: `connect`, `timeout`, `status_429`, `bad_json`, `too_large` …
     pub reason: String,
 }
 
-/// What a refusal looks like on the wire.
+/// A refusal as it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wire {
-    /// HTTP status where the call stands alone; inside a batch it is 200.
+    /// The HTTP status of a single call. Within a batch the status is 200.
     pub status: u16,
-    /// JSON-RPC code.
+    /// The JSON-RPC code.
     pub code: i32,
-    /// JSON-RPC message.
+    /// The JSON-RPC message.
     pub message: String,
-    /// JSON-RPC `data`, as JSON text.
+    /// The JSON-RPC `data`, as JSON text.
     pub data: Option<String>,
-    /// `Retry-After`, whole seconds.
+    /// The value of `Retry-After`, in whole seconds.
     pub retry_after_s: Option<u64>,
-    /// The word for metrics and logs.
+    /// The reason in metrics and logs.
     pub reason: &'static str,
 }
 
 impl Error {
-    /// Writes the JSON-RPC response of a refused call.
+    /// Appends the JSON-RPC response of a refused call to `out`.
     pub fn write_response(&self, out: &mut Vec<u8>, id: &Id) {
         if let Self::Envelope(error) = self {
             return reply::envelope_refusal(out, id, *error);
@@ -115,7 +116,7 @@ impl Error {
         reply::refusal(out, id, code, &message, data.as_deref());
     }
 
-    /// The one mapping from refusal to wire.
+    /// Returns the refusal as it is sent. This is the only mapping.
     #[deny(clippy::wildcard_enum_match_arm)]
     pub fn wire(&self) -> Wire {
         let wire = |status, code, message: &str, reason| Wire {
@@ -193,7 +194,7 @@ impl Error {
     }
 }
 
-/// `Retry-After` counts whole seconds, and 0 would mean "at once".
+/// Rounds up to whole seconds for `Retry-After`, where 0 would mean "at once".
 fn whole_seconds(wait: Duration) -> u64 {
     wait.as_millis().div_ceil(1000).max(1).try_into().unwrap_or(u64::MAX)
 }

@@ -1,9 +1,9 @@
-//! The newest slot at each commitment, per node and for the pool.
+//! The frontier: the newest slot at each commitment, for each node and for the pool.
 //!
-//! Probes and answers report here, and every freshness decision reads from here. A report is not always believed: a node
-//! that is far ahead of all others is believed once a second node confirms it, or once it has kept advancing. It stays
-//! believed while it goes on from there. A frontier that no node reaches any more falls back. Nodes come and go, and no
-//! number of a node is given twice.
+//! Probes and answers report slots here, and every freshness decision reads them. Not every report is
+//! believed. A node far ahead of all others is believed once a second node confirms it, or once it has kept
+//! advancing. It stays believed while it continues from there. A frontier that no node reaches any more falls
+//! back. Nodes may join and leave, and their numbers are never reused.
 
 mod commitment_state;
 mod node_slots;
@@ -22,18 +22,18 @@ use node_slots::FrontierNode;
 pub use node_slots::NodeSlots;
 use pace::Pace;
 
-/// The length of a slot until it has been measured for a minute.
+/// The length of a slot before it has been measured for a minute.
 pub const ASSUMED_SLOT_TIME: Duration = Duration::from_millis(400);
 
-/// A report that is further above every other usable node than the slots of this time needs confirmation.
+/// A report further above every other usable node than this time's slots needs confirmation.
 const LONELY_LEAD: Duration = Duration::from_millis(25_600);
 /// The bounds of such a lead in slots, whatever slot time was measured: slots of a second, and of 100 ms.
 const LONELY_LEAD_SLOTS: (u64, u64) = (26, 256);
-/// The state that is decided under one lock.
+/// The state that is changed under one lock.
 #[derive(Debug)]
 struct Inner {
     commitments: [CommitmentState; 3],
-    /// In the order in which they joined.
+    /// The nodes in the order in which they joined.
     nodes: Vec<FrontierNode>,
     /// The number of the next node to join.
     next: usize,
@@ -42,37 +42,37 @@ struct Inner {
 }
 
 impl Inner {
-    /// Returns the position of a node among all; `None` once it has left.
+    /// Returns the position of a node in the list. `None` once it has left.
     fn position(&self, id: usize) -> Option<usize> {
         self.nodes.iter().position(|node| node.node == id)
     }
 }
 
-/// The time between two moments at which everything was forgotten.
+/// The period between two moments at which all reports were discarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Era(u64);
 
-/// The pool's view of the chain's head; shared by probes, pool and cache.
+/// The pool's view of the chain's head, shared by probes, pool and cache.
 #[derive(Debug)]
 pub struct Frontier {
     inner: Mutex<Inner>,
-    /// The frontiers, for reads without a lock; by [`Commitment::index`], and 0 is unknown.
+    /// The frontiers by [`Commitment::index`], for reads without a lock. 0 is unknown.
     published: [AtomicU64; 3],
     /// The time at which each frontier last moved, in milliseconds after `started`.
     moved_ms: [AtomicU64; 3],
-    /// The time at which a node last told each frontier, in milliseconds after `started`.
+    /// The time at which a node last reported each frontier, in milliseconds after `started`.
     heard_ms: [AtomicU64; 3],
-    /// The measured length of a slot, in microseconds; 0 is unknown.
+    /// The measured length of a slot, in microseconds. 0 is unknown.
     slot_us: AtomicU64,
     started: Instant,
-    /// The number of times that everything was forgotten; changed under the lock.
+    /// The number of times that all reports were discarded. Changed under the lock.
     era: AtomicU64,
     resets: AtomicU64,
     advanced: watch::Sender<()>,
 }
 
 impl Frontier {
-    /// Returns a frontier over `nodes` nodes, numbered from 0, before their first reports.
+    /// Creates a frontier over `nodes` nodes, numbered from 0, before their first reports.
     pub fn new(nodes: usize) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -102,7 +102,7 @@ impl Frontier {
         node
     }
 
-    /// Removes a node that has left the pool. Its reports count no more.
+    /// Removes a node that has left the pool. Its reports no longer count.
     pub fn leave(&self, node: usize, now: Instant) {
         let mut inner = self.lock();
         let Some(position) = inner.position(node) else { return };
@@ -119,12 +119,12 @@ impl Frontier {
         inner.position(node).map(|position| Arc::clone(&inner.nodes[position].slots)).unwrap_or_default()
     }
 
-    /// Returns the pool's newest slot at `commitment`; 0 before the first report.
+    /// Returns the pool's newest slot at `commitment`, or 0 before the first report.
     pub fn slot(&self, commitment: Commitment) -> Slot {
         self.published[commitment.index()].load(Ordering::Acquire)
     }
 
-    /// Returns true if an answer of `slot` is believed: it is no further ahead than one node alone may be.
+    /// Returns true if an answer at `slot` is believed: it is no further ahead than one node alone may be.
     pub fn believes(&self, commitment: Commitment, slot: Slot) -> bool {
         let frontier = self.slot(commitment);
         frontier == 0 || slot <= frontier.saturating_add(self.lonely_lead())
@@ -139,29 +139,30 @@ impl Frontier {
         }
     }
 
-    /// Returns the time that so many slots take.
+    /// Returns the time that this many slots take.
     pub fn time_of(&self, slots: u64) -> Duration {
         self.slot_time().saturating_mul(u32::try_from(slots).unwrap_or(u32::MAX))
     }
 
-    /// Returns how far one node alone may be ahead of all others, in slots.
+    /// Returns the most slots by which one node alone may be ahead of all others.
     fn lonely_lead(&self) -> u64 {
         let (least, most) = LONELY_LEAD_SLOTS;
         let slots = LONELY_LEAD.as_micros() / self.slot_time().as_micros().max(1);
         u64::try_from(slots).unwrap_or(u64::MAX).clamp(least, most)
     }
 
-    /// Returns the newest slot that `node` is known to have reached; `None` before its first report.
+    /// Returns the newest slot that `node` is known to have reached. `None` before its first report.
     pub fn node_slot(&self, node: usize, commitment: Commitment) -> Option<Slot> {
         self.slots_of(node).slot(commitment)
     }
 
-    /// Returns how far `node` is behind the frontier, in slots; `None` before its first report.
+    /// Returns how far `node` is behind the frontier, in slots. `None` before its first report.
     pub fn lag(&self, node: usize, commitment: Commitment) -> Option<u64> {
         self.lag_of(&self.slots_of(node), commitment)
     }
 
-    /// Returns how far a node with these slots is behind the frontier, in slots; `None` before its first report.
+    /// Returns how far a node with these slots is behind the frontier, in slots. `None` before its first
+    /// report.
     pub fn lag_of(&self, slots: &NodeSlots, commitment: Commitment) -> Option<u64> {
         Some(self.slot(commitment).saturating_sub(slots.slot(commitment)?))
     }
@@ -172,45 +173,46 @@ impl Frontier {
         now.duration_since(self.started).saturating_sub(Duration::from_millis(moved))
     }
 
-    /// Returns the time since a node last told the frontier, even one that stands still.
+    /// Returns the time since a node last reported the frontier, even one that stands still.
     pub fn heard(&self, commitment: Commitment, now: Instant) -> Duration {
         let heard = self.heard_ms[commitment.index()].load(Ordering::Relaxed);
         now.duration_since(self.started).saturating_sub(Duration::from_millis(heard))
     }
 
-    /// Returns how often a frontier has fallen because no node reached it any more.
+    /// Returns the number of times that a frontier has fallen because no node reached it any more.
     pub fn resets(&self) -> u64 {
         self.resets.load(Ordering::Relaxed)
     }
 
-    /// Takes in the slot of a probe, which may lower a node's slot, as after a restart.
+    /// Reports the slot of a probe, which may lower a node's slot, as after a restart.
     pub fn probed(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.probed_in(self.era(), node, commitment, slot, now);
     }
 
-    /// Returns the era, which lasts until everything is forgotten. It must be read before a node is asked, because an
-    /// answer of an earlier cluster does not count in a later era.
+    /// Returns the era, which lasts until all reports are discarded. It must be read before a node is asked,
+    /// because a report from an earlier era does not count.
     pub fn era(&self) -> Era {
         Era(self.era.load(Ordering::Acquire))
     }
 
-    /// Takes in the slot of a probe, as [`Self::probed`], to a question of `era`.
+    /// Reports the slot of a probe, as [`Self::probed`], for a request that was sent in `era`.
     pub fn probed_in(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.report(era, (node, commitment, slot), now, false);
     }
 
-    /// Takes in the context slot of an answer, as [`Self::answered`], to a question of `era`.
+    /// Reports the context slot of an answer, as [`Self::answered`], for a request that was sent in `era`.
     pub fn answered_in(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.report(era, (node, commitment, slot), now, true);
     }
 
-    /// Takes in the context slot of an answer. Answers overtake each other, so it only ever raises a node's slot.
+    /// Reports the context slot of an answer. Answers overtake each other, so this only ever raises a node's
+    /// slot.
     pub fn answered(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.answered_in(self.era(), node, commitment, slot, now);
     }
 
-    /// Returns true if an answer of the node has told its newest slot within the last `period`. An answer with a lower slot
-    /// has not: it was overtaken, or the node has fallen back.
+    /// Returns true if an answer has reported the node's newest slot within the last `period`. An answer with
+    /// a lower slot does not count: it was overtaken, or the node has fallen back.
     pub fn told_within(
         &self,
         slots: &NodeSlots,
@@ -221,7 +223,8 @@ impl Frontier {
         slots.told_ms(commitment).is_some_and(|told| self.ms(now).saturating_sub(told) < millis(period))
     }
 
-    /// Sets if the reports of a node count: it must answer its probes, be healthy and of the pool's cluster.
+    /// Sets if the reports of a node count. It must answer its probes, be healthy and belong to the pool's
+    /// cluster.
     pub fn set_usable(&self, node: usize, usable: bool, now: Instant) {
         let mut inner = self.lock();
         let Some(position) = inner.position(node) else { return };
@@ -232,7 +235,7 @@ impl Frontier {
         }
     }
 
-    /// Forgets everything, because the cluster behind the pool is another one.
+    /// Discards all reports, because the cluster behind the pool is another one.
     pub fn forget(&self) {
         let mut inner = self.lock();
         self.era.fetch_add(1, Ordering::AcqRel);
@@ -249,7 +252,8 @@ impl Frontier {
         }
     }
 
-    /// Waits until the frontier at `commitment` has reached `slot`. Callers must bring a deadline of their own.
+    /// Waits until the frontier at `commitment` has reached `slot`. Callers must bring a deadline of their
+    /// own.
     pub async fn reached(&self, commitment: Commitment, slot: Slot) {
         let mut advanced = self.advanced.subscribe();
         while self.slot(commitment) < slot {
@@ -299,7 +303,7 @@ impl Frontier {
         }
     }
 
-    /// Returns a time in milliseconds after the frontier was made.
+    /// Returns a time in milliseconds after the frontier was created.
     fn ms(&self, now: Instant) -> u64 {
         millis(now.duration_since(self.started))
     }

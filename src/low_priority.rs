@@ -1,24 +1,24 @@
-//! Long work on threads of lower priority, so that it takes little of a core that calls want.
+//! Long work on threads of lower priority, so that calls come first on each core.
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// The nice value of such threads: a tenth of a core where calls want all of it, and all that calls leave.
+/// The nice value of these threads. They get a tenth of a busy core, and all of an idle one.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
 
-/// Runs `work` on a thread of its own with lower priority and returns its result. Returns `None` if `work` panicked or
-/// no thread could be had.
+/// Runs `work` on a thread of its own with lower priority and returns its result. Returns `None` if `work`
+/// panicked or the thread could not be started.
 ///
-/// `spawn_blocking` would not do: its threads go on to other work, and a thread that has lowered its priority may not
+/// `spawn_blocking` is unsuitable: its threads are reused, and a thread that has lowered its priority may not
 /// raise it again (`setpriority(2)`).
 pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, outcome) = oneshot::channel();
     let runtime = Handle::current();
     let thread = spawn(move || {
-        // Tasks and clients that `work` makes belong to the caller's runtime.
+        // Tasks and clients that `work` creates belong to the caller's runtime.
         let _entered = runtime.enter();
-        // The caller may have gone.
+        // The caller may have left.
         let _ = done.send(work());
     });
     match thread {
@@ -33,7 +33,7 @@ pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
 /// Runs `work` on a thread of its own with lower priority, and does not wait for it.
 ///
 /// # Errors
-/// No thread could be had: `work` is not done.
+/// The thread could not be started, and `work` was not done.
 pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("low-priority".to_owned());
     thread.spawn(move || {
@@ -43,7 +43,7 @@ pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> std::io::Result<()>
     Ok(())
 }
 
-/// Lowers the priority of this thread for good.
+/// Lowers the priority of this thread permanently.
 pub fn lower_priority() {
     // Only Linux has a priority for each thread. Elsewhere the work competes with the calls.
     #[cfg(target_os = "linux")]

@@ -1,7 +1,7 @@
-//! One upstream node: its client, its limits, its answers taken apart and classified.
+//! One upstream node: its client, its limits, and its parsed answers.
 //!
-//! Knows nothing of other nodes and never retries: what a fault means for the call is the pool's to say. Whatever
-//! goes wrong here is named by a [`Fault`], which never holds an address: an upstream's URL may be a secret.
+//! This module knows nothing of other nodes and never retries: the pool decides the consequences of a fault.
+//! Every failure is a [`Fault`], which never holds an address, because an upstream's URL may be a secret.
 
 pub mod answer;
 pub mod client;
@@ -14,43 +14,44 @@ pub use client::{BufferBudget, Client};
 
 use crate::telemetry::AttemptResult;
 
-/// Work on longer texts than this leaves the async workers: checking 256 KiB of JSON takes some 200 µs.
+/// Work on longer texts leaves the async workers: checking 256 KiB of JSON takes some 200 µs.
 pub const OFF_WORKER_BYTES: usize = 256 * 1024;
 
-/// Why an attempt brought no answer of the node's own.
+/// The reason why an attempt brought no answer of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}", self.result())]
 pub enum Fault {
-    /// No connection, or it broke before a byte of the answer came.
+    /// No connection, or it broke before the first byte of the answer.
     Connect,
     /// The connection broke within the answer.
     Truncated,
-    /// No whole answer in time.
+    /// No complete answer in time.
     Timeout,
-    /// 429, with its `Retry-After` where it was given.
+    /// Status 429, with its `Retry-After` if there was one.
     TooManyRequests(Option<Duration>),
     /// Any other status than 2xx.
     Status(u16),
-    /// A 200 whose body is no JSON-RPC response.
+    /// A 200 whose body is not a JSON-RPC response.
     BadJson,
     /// A response to another id.
     WrongId,
-    /// An error that says nothing but that something broke, or that the node could not read the call.
+    /// An error that only means that something broke, or that the node could not parse the call.
     UnknownCode,
-    /// -32005: the node says that it is not well.
+    /// The error -32005: the node reports that it is unhealthy.
     Unhealthy,
-    /// More bytes than `pool.max_response`; no mark against the node.
+    /// More bytes than `pool.max_response`. Does not count against the node.
     TooLarge,
-    /// `pool.max_buffered` is used up; no mark against the node.
+    /// The limit `pool.max_buffered` is reached. Does not count against the node.
     BuffersFull,
-    /// When the answer came, the node was of another cluster or of none that is known; no mark against the node.
+    /// The node belonged to another or an unknown cluster when the answer came. Does not count against the
+    /// node.
     Foreign,
-    /// The call's own deadline passed before the attempt's did; no mark against the node.
+    /// The call's own deadline passed before that of the attempt. Does not count against the node.
     GivenUp,
 }
 
 impl Fault {
-    /// The fault in the vocabulary of metrics, logs and `data.attempts`; statuses fold into classes.
+    /// Returns the name of the fault in metrics, logs and `data.attempts`. Statuses are grouped into classes.
     pub const fn result(self) -> AttemptResult {
         match self {
             Self::Connect => AttemptResult::Connect,
@@ -70,12 +71,12 @@ impl Fault {
         }
     }
 
-    /// Whether the breaker counts it: what says something of the node's health.
+    /// Returns true if the breaker counts the fault, because it says something about the node's health.
     pub const fn counts_against_node(self) -> bool {
         !matches!(self, Self::TooLarge | Self::BuffersFull | Self::Foreign | Self::GivenUp)
     }
 
-    /// Whether another node may do better; the buffers are those of all nodes.
+    /// Returns true if another node may do better. The buffers are shared by all nodes.
     pub const fn may_retry(self) -> bool {
         !matches!(self, Self::TooLarge | Self::BuffersFull | Self::GivenUp)
     }

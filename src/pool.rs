@@ -1,8 +1,10 @@
-//! Several nodes as one: picks a node, sends the call, and asks another node what another may answer better.
+//! Several nodes as one. The pool picks a node, sends the call, and asks another node if that may give a
+//! better answer.
 //!
-//! Knows nothing of the cache. A fault stays in here while one node can answer. The result is a node's own answer, or
-//! [`NoUpstream`](crate::error::Error::NoUpstream) with everything that was tried. Some *answers* are asked elsewhere,
-//! too: an absent block is not proof of absence, because each node holds its own part of history.
+//! The pool knows nothing of the cache. A fault stays in here while another node can answer. The result is a
+//! node's own answer, or [`NoUpstream`](crate::error::Error::NoUpstream) with every attempt. Some answers are
+//! confirmed by a second node: a missing block does not prove absence, because each node holds its own part
+//! of history.
 
 mod attempt;
 mod budget;
@@ -58,7 +60,7 @@ use crate::node::client::ClientError;
 use crate::node::{BufferBudget, NodeReply};
 use crate::telemetry::Metrics;
 
-/// All upstream nodes, and what is shared between the calls to them.
+/// All upstream nodes, and the state that calls to them share.
 pub struct Pool {
     nodes: Nodes,
     selector: Selector,
@@ -74,7 +76,7 @@ pub struct Pool {
     pub(crate) stand_in: std::sync::OnceLock<StandIn>,
 }
 
-/// A receiver of calls, each with the way back for its answer.
+/// A receiver of calls, each with the sender for its answer.
 #[cfg(test)]
 pub(crate) type StandIn = tokio::sync::mpsc::UnboundedSender<(UpstreamRequest, WayBack)>;
 #[cfg(test)]
@@ -148,7 +150,7 @@ impl Pool {
         }
     }
 
-    /// Prepares the nodes and settings of `config`, to be put in force or dropped. Nothing changes yet.
+    /// Prepares the nodes and settings of `config`. Nothing changes until [`Pool::put_in_force`].
     ///
     /// # Errors
     /// The first upstream whose client cannot be built.
@@ -156,11 +158,11 @@ impl Pool {
         self.nodes.load().prepare(config, &self.buffers)
     }
 
-    /// Puts in force what was prepared, in one step. [`Pool::probe`] must follow for the new nodes. Reloads come one at a
-    /// time: the nodes must still be those that it was prepared with.
+    /// Puts a prepared configuration in force, in one step. [`Pool::probe`] must follow for the new nodes.
+    /// Reloads come one at a time: the nodes must still be those with which the configuration was prepared.
     ///
     /// # Panics
-    /// Another configuration was put in force since this one was prepared.
+    /// If another configuration was put in force since this one was prepared.
     pub fn put_in_force(&self, prepared: Prepared) {
         let before = self.nodes.snapshot();
         let settings = prepared.settings.clone();
@@ -190,7 +192,7 @@ impl Pool {
         self.nodes.snapshot()
     }
 
-    /// Returns true if misses of single accounts go up together while the pool is busy.
+    /// Returns true if calls for single accounts are merged while the pool is busy.
     pub fn merges(&self) -> bool {
         self.nodes.load().settings.merge
     }
@@ -200,18 +202,18 @@ impl Pool {
         self.nodes.load().of(node).map(|member| member.name.clone()).unwrap_or_default()
     }
 
-    /// Returns the cluster's genesis hash, once it is configured or a node has told it.
+    /// Returns the cluster's genesis hash, once it is configured or a node has reported it.
     pub fn genesis(&self) -> Option<String> {
         self.nodes.cluster.genesis()
     }
 
-    /// Returns true if the node with this number is known to be of the pool's cluster.
+    /// Returns true if the node with this number is known to belong to the pool's cluster.
     pub fn vouches_for(&self, node: usize) -> bool {
         self.nodes.load().of(node).is_some_and(|member| member.is_vouched_for())
     }
 
-    /// Returns a receiver that changes whenever the cluster behind the pool has become another one. Answers of before are
-    /// of no use then.
+    /// Returns a receiver that changes whenever the cluster behind the pool has become another one. Earlier
+    /// answers are invalid from then on.
     pub fn clusters(&self) -> watch::Receiver<u64> {
         self.nodes.cluster.changes()
     }
@@ -224,12 +226,13 @@ impl Pool {
         members.iter().map(standing).collect()
     }
 
-    /// Returns every reason why a node is not usable for a plain call. Which methods the node serves is not one.
+    /// Returns every reason why a node is not usable for a plain call. Methods that the node does not serve
+    /// are left out.
     pub fn reasons(&self, member: &Member, now: Instant) -> Vec<Unusable> {
         self.nodes.reasons(member, now)
     }
 
-    /// Returns the last choice of a node for `method`, as far as it was kept.
+    /// Returns the last choice of a node for `method` that was recorded.
     pub fn last_choice(&self, method: Method) -> Option<Choice> {
         self.selector.last_choice(method)
     }
@@ -239,12 +242,12 @@ impl Pool {
     }
 }
 
-/// Returns the number of hedges that a call pays for.
+/// Returns the number of hedges that one call earns.
 fn hedge_share(settings: &config::Pool) -> f64 {
     settings.hedge.map_or(0.0, |hedge| hedge.budget)
 }
 
-/// Locks a mutex that a panic elsewhere does not spoil: a value behind such a lock is whole at any time.
+/// Locks a mutex, even after a panic: the values behind these locks are consistent at any time.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

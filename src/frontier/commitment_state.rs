@@ -1,4 +1,4 @@
-//! The decision which report the frontier follows, for one commitment. All inputs are arguments.
+//! The decision which report sets the frontier of one commitment. All inputs are arguments.
 
 use std::time::Duration;
 
@@ -7,26 +7,26 @@ use tokio::time::Instant;
 use super::node_slots::FrontierNode;
 use crate::methods::Slot;
 
-/// A node that leads alone is believed once it has kept advancing for this long: the other nodes are the ones that stand
-/// still.
+/// The time after which a node that leads alone and keeps advancing is believed. The other nodes are the ones
+/// that stand still.
 const LONELY_LEAD_BELIEVED_AFTER: Duration = Duration::from_secs(10);
-/// A frontier that no usable node has reached for this long falls to the highest report.
+/// The time after which a frontier that no usable node has reached falls to the highest report.
 const UNREACHED_FALLS_AFTER: Duration = Duration::from_secs(30);
 
 /// The reports of one node at one commitment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Report {
-    /// The newest slot; `None` before the first report.
+    /// The newest slot. `None` before the first report.
     pub(super) slot: Option<Slot>,
     /// The newest slot that was believed. A report that continues from it needs no confirmation.
     believed: Option<Slot>,
-    /// The time and the slot of the first report since the node was last believed.
+    /// The time and slot of the first report since the node was last believed.
     doubted_since: Option<(Instant, Slot)>,
 }
 
 impl Report {
-    /// Returns true if `slot` is believed. `confirmed` is true if another node confirms it, or if there is no other node.
-    /// A slot up to `lead` above the believed one continues from it.
+    /// Returns true if `slot` is believed. `confirmed` is true if another node confirms it, or if there is no
+    /// other node. A slot up to `lead` above the believed one continues from it.
     fn decide(&mut self, slot: Slot, confirmed: bool, lead: u64, now: Instant) -> bool {
         let continues = self.believed.is_some_and(|believed| slot <= believed.saturating_add(lead));
         let (since, from) = *self.doubted_since.get_or_insert((now, slot));
@@ -39,19 +39,19 @@ impl Report {
     }
 }
 
-/// The reports of all nodes at one commitment, and the frontier that follows from them.
+/// The reports of all nodes at one commitment, and the resulting frontier.
 #[derive(Debug)]
 pub(super) struct CommitmentState {
-    /// In the order of the nodes.
+    /// The reports in the order of the nodes.
     pub(super) reports: Vec<Report>,
     frontier: Slot,
-    /// True if the frontier came from a believed node. An untrusted frontier, as before the second node of a pool has
-    /// reported, is given up for any other candidate.
+    /// True if the frontier came from a believed report. An untrusted frontier, as before the second node of
+    /// a pool has reported, is replaced by any other candidate.
     trusted: bool,
     reached_at: Option<Instant>,
 }
 
-/// The slot that the reports speak for.
+/// The slot that the reports support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FrontierCandidate {
     slot: Slot,
@@ -72,7 +72,8 @@ impl CommitmentState {
         Self { reports, frontier: 0, trusted: false, reached_at: None }
     }
 
-    /// Decides the frontier by the reports of the usable `nodes`. `lead` is how far one node may be ahead alone.
+    /// Decides the frontier from the reports of the usable `nodes`. `lead` is the most slots by which one
+    /// node may lead alone.
     pub(super) fn decide(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> Moved {
         let mut reset = false;
         if let Some(FrontierCandidate { slot, believed }) = self.candidate(nodes, lead, now) {
@@ -87,7 +88,7 @@ impl CommitmentState {
         Moved { frontier: self.frontier, reset }
     }
 
-    /// Returns the highest report if it is believed, otherwise the second highest. A single report is all there is,
+    /// Returns the highest report if it is believed, otherwise the second highest. A single report is used,
     /// believed or not.
     fn candidate(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> Option<FrontierCandidate> {
         let mut usable: Vec<(usize, Slot)> = (0..self.reports.len())

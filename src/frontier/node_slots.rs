@@ -1,20 +1,21 @@
-//! The slots that one node has shown.
+//! The slots that one node has reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::methods::{Commitment, Slot};
 
-/// The slots that one node has shown, for reads without a lock; by [`Commitment::index`].
+/// The slots that one node has reported, by [`Commitment::index`], for reads without a lock.
 #[derive(Debug)]
 pub struct NodeSlots {
     /// The newest slot.
     slots: [AtomicU64; 3],
-    /// The time at which an answer last told the newest slot, in milliseconds after the frontier was made.
+    /// The time at which an answer last reported the newest slot, in milliseconds after the frontier was
+    /// created.
     told_ms: [AtomicU64; 3],
 }
 
-/// Stands for no slot and for no time, before the first report.
+/// Stands for an unknown slot or time, before the first report.
 const NONE: u64 = u64::MAX;
 
 impl Default for NodeSlots {
@@ -25,13 +26,14 @@ impl Default for NodeSlots {
 }
 
 impl NodeSlots {
-    /// Returns the newest slot that the node is known to have reached; `None` before its first report.
+    /// Returns the newest slot that the node is known to have reached. `None` before its first report.
     pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
         let slot = self.slots[commitment.index()].load(Ordering::Acquire);
         (slot != NONE).then_some(slot)
     }
 
-    /// Returns the time at which an answer last told the newest slot, in milliseconds after the frontier was made.
+    /// Returns the time at which an answer last reported the newest slot, in milliseconds after the frontier
+    /// was created.
     pub(super) fn told_ms(&self, commitment: Commitment) -> Option<u64> {
         let told = self.told_ms[commitment.index()].load(Ordering::Relaxed);
         (told != NONE).then_some(told)
@@ -46,11 +48,12 @@ impl NodeSlots {
     }
 }
 
-/// A node whose reports the frontier counts.
+/// A node whose reports the frontier uses.
 #[derive(Debug)]
 pub(super) struct FrontierNode {
     pub(super) node: usize,
-    /// True while the node's reports count: it answers its probes, is healthy and of the pool's cluster.
+    /// True while the node's reports count: it answers its probes, is healthy and belongs to the pool's
+    /// cluster.
     pub(super) usable: bool,
     pub(super) slots: Arc<NodeSlots>,
 }

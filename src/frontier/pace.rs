@@ -1,7 +1,8 @@
-//! The length of a slot, measured by the moves of the frontier.
+//! The length of a slot, measured from the moves of the frontier.
 //!
-//! Steps of some seconds are compared with each other, because a frontier also moves for other reasons than time: a
-//! cluster is restarted, nodes come back, a machine was suspended. Every move is reported with its time.
+//! Steps of several seconds are compared with each other, because a frontier also moves for other reasons
+//! than time. A cluster is restarted, nodes come back, or a machine was suspended. Every move is reported
+//! with its time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,24 +11,24 @@ use tokio::time::Instant;
 
 use crate::methods::Slot;
 
-/// The shortest time between the two moves of the frontier that a step is measured by.
+/// The shortest time between the two moves of the frontier that form a step.
 const STEP: Duration = Duration::from_secs(5);
-/// The number of steps that are kept: together they are a minute at least.
+/// The number of steps that are kept. Together they cover at least a minute.
 const STEPS: usize = 12;
-/// A step counts if its slots are at most so many times longer or shorter than those of the middle one.
+/// The ratio up to which a step's slot length may differ from the median and still count.
 const USUAL: f64 = 2.0;
 
 /// The newest steps of the frontier.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// The move that the next step begins with.
+    /// The move with which the next step begins.
     mark: Option<(Instant, Slot)>,
-    /// The length of a slot in each step, in seconds; the newest is last.
+    /// The length of a slot in each step, in seconds. The newest is last.
     steps: VecDeque<f64>,
 }
 
 impl Pace {
-    /// Takes in that the frontier has moved to `slot`, forwards or back.
+    /// Notes that the frontier has moved to `slot`, forwards or back.
     pub(super) fn moved(&mut self, slot: Slot, now: Instant) {
         let Some((at, from)) = self.mark.filter(|(_, from)| slot > *from) else {
             self.mark = Some((now, slot));
@@ -45,9 +46,9 @@ impl Pace {
         self.mark = Some((now, slot));
     }
 
-    /// Returns how long a slot takes; `None` until a minute is known.
+    /// Returns the length of a slot. `None` until a minute is known.
     ///
-    /// The mean of the steps that are about as fast as the middle one: up to five of twelve may be of any length.
+    /// The result is the mean of the steps close to the median, so up to five of twelve may be outliers.
     pub(super) fn slot_time(&self) -> Option<Duration> {
         if self.steps.len() < STEPS {
             return None;
@@ -68,23 +69,23 @@ mod tests {
 
     use super::*;
 
-    /// A stretch of the chain as a pool sees it.
+    /// A period of the chain as a pool sees it.
     #[derive(Debug, Clone, Copy)]
     enum Stretch {
-        /// So many seconds of slots of so many milliseconds.
+        /// Slots of this length in milliseconds (second value), for this many seconds (first value).
         Runs(u64, u64),
-        /// Every fourth slot is skipped, for so many seconds at so many milliseconds a slot.
+        /// Slots as by `Runs`, but every fourth slot is skipped.
         Skips(u64, u64),
-        /// The frontier stands still for so many seconds.
+        /// The frontier stands still for this many seconds.
         Stands(u64),
-        /// The frontier jumps by so many slots, forwards or back, in no time.
+        /// The frontier jumps by this many slots, forwards or back, in no time.
         Jumps(i64),
-        /// The nodes are not reached for so many seconds, while slots of so many milliseconds pass.
+        /// The nodes are unreachable for this many seconds, while slots of this many milliseconds pass.
         Unseen(u64, u64),
     }
     use Stretch::{Jumps, Runs, Skips, Stands, Unseen};
 
-    /// A pace after these stretches, one after the other, whose moves are seen each `poll` milliseconds.
+    /// Returns the pace after these periods, one after the other. Moves are seen every `poll` milliseconds.
     fn after(stretches: &[Stretch], poll: u64) -> Pace {
         let start = Instant::now();
         let (mut pace, mut ms, mut slot, mut shown) = (Pace::default(), 0, 1_000_000, 0);
@@ -117,7 +118,7 @@ mod tests {
         pace
     }
 
-    /// The slot time in whole milliseconds.
+    /// Returns the slot time in whole milliseconds.
     fn ms(pace: &Pace) -> Option<u128> {
         pace.slot_time().map(|time| (time + Duration::from_micros(500)).as_millis())
     }

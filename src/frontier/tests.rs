@@ -136,7 +136,7 @@ async fn waiter_wakes_when_the_frontier_arrives() {
     waits.await;
 }
 
-/// A frontier of one node that has seen so many seconds of slots of so many milliseconds, and its newest slot.
+/// Returns a frontier after this many seconds of slots of `slot_ms` milliseconds, and its newest slot.
 fn paced(nodes: usize, seconds: u64, slot_ms: u64) -> (Frontier, Instant, Slot) {
     let (frontier, start) = frontier(nodes, &[]);
     let slots = seconds * 1_000 / slot_ms;

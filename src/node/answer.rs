@@ -1,4 +1,4 @@
-//! A node's answer, checked and taken apart without building a tree: the parts are slices of the body.
+//! A node's answer, checked and parsed without building a tree. The parts are slices of the body.
 
 use std::borrow::Cow;
 
@@ -9,27 +9,27 @@ use serde_json::value::RawValue;
 use super::{Fault, OFF_WORKER_BYTES};
 use crate::methods::{AccountEncoding, Slot};
 
-/// The body of a node's HTTP answer, read to its end and not yet parsed.
+/// The body of a node's HTTP response, complete and not yet parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrived {
     /// The body.
     pub body: Bytes,
-    /// The node has said by HTTP 501 that it does not do the method; the body does not count.
+    /// True for HTTP 501: the node does not serve the method. The body is ignored.
     not_implemented: bool,
 }
 
 impl Arrived {
-    /// A body with a 2xx status.
+    /// Creates an answer from a body with a 2xx status.
     pub fn new(body: Bytes) -> Self {
         Self { body, not_implemented: false }
     }
 
-    /// HTTP 501, which says of the method what -32601 does.
+    /// Creates an answer from HTTP 501, which means the same as error -32601.
     pub fn not_implemented() -> Self {
         Self { body: Bytes::new(), not_implemented: true }
     }
 
-    /// Takes it apart.
+    /// Parses the body.
     ///
     /// # Errors
     /// As for [`NodeReply::parse`].
@@ -41,23 +41,23 @@ impl Arrived {
         }
     }
 
-    /// Returns true if taking it apart must not be done on an async worker.
+    /// Returns true if parsing must not run on an async worker.
     pub fn is_long(&self) -> bool {
         self.body.len() > OFF_WORKER_BYTES
     }
 }
 
-/// Whether `text` is the number of the call that was sent.
+/// Returns true if `text` is the id of the call that was sent.
 fn is_number(text: &[u8], id: u64) -> bool {
     str::from_utf8(text).is_ok_and(|text| text.parse() == Ok(id))
 }
 
-/// What a node said: exactly one of the two members that a JSON-RPC response has.
+/// A node's answer: exactly one of the two members of a JSON-RPC response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeReply {
     /// The `result` member as JSON text, which may be `null`.
     Result(Bytes),
-    /// The `error` member as JSON text, with its code read out.
+    /// The `error` member as JSON text, with its code.
     Error {
         /// The JSON-RPC code.
         code: i32,
@@ -66,7 +66,7 @@ pub enum NodeReply {
     },
 }
 
-/// More than the envelope of any node.
+/// An upper bound for the envelope of any node, in bytes.
 const ENVELOPE_BYTES: usize = 128;
 
 #[derive(Deserialize)]
@@ -81,29 +81,30 @@ struct Envelope<'a> {
     id: &'a RawValue,
 }
 
-/// Keeps `null` apart from an absent member.
+/// Distinguishes `null` from an absent member.
 fn present<'de: 'a, 'a, D: serde::Deserializer<'de>>(d: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(d).map(Some)
 }
 
 impl NodeReply {
-    /// The error of a node that does not do a method.
+    /// Returns the error of a node that does not serve a method.
     fn method_not_found() -> Self {
         let body = Bytes::from_static(br#"{"code":-32601,"message":"Method not found"}"#);
         Self::Error { code: -32601, body }
     }
 
-    /// The error of a node that has not reached the slot that a caller asks for; `slot` is where it is.
+    /// Returns the error of a node that has not reached a caller's minContextSlot. `slot` is the node's slot.
     pub fn min_context_slot_not_reached(slot: Slot) -> Self {
         let message = "Minimum context slot has not been reached";
         let body = format!(r#"{{"code":-32016,"message":"{message}","data":{{"contextSlot":{slot}}}}}"#);
         Self::Error { code: -32016, body: body.into() }
     }
 
-    /// Takes a response body apart. The whole text is checked to be JSON on the way.
+    /// Parses a response body. The whole text is checked to be JSON.
     ///
     /// # Errors
-    /// [`Fault::BadJson`] for what is no JSON-RPC 2.0 response, [`Fault::WrongId`] for one to another call.
+    /// [`Fault::BadJson`] if the body is not a JSON-RPC 2.0 response, [`Fault::WrongId`] if it answers
+    /// another call.
     pub fn parse(body: &Bytes, id: u64) -> Result<Self, Fault> {
         let text = std::str::from_utf8(body).map_err(|_| Fault::BadJson)?;
         let envelope: Envelope = serde_json::from_str(text).map_err(|_| Fault::BadJson)?;
@@ -113,7 +114,7 @@ impl NodeReply {
         if !is_number(envelope.id.get().as_bytes(), id) {
             return Err(Fault::WrongId);
         }
-        // A slice holds on to the whole body, so one that is much longer than the part is not kept for it.
+        // A slice keeps the whole body in memory, so the part is copied if the body is much longer.
         let slice = |raw: &RawValue| {
             let part = raw.get().as_bytes();
             let is_all = body.len() - part.len() <= ENVELOPE_BYTES;
@@ -146,7 +147,7 @@ pub struct Contextual {
 }
 
 impl Contextual {
-    /// Takes a contextual result apart; `None` where it is not one.
+    /// Splits a contextual result. `None` if it is not one.
     pub fn split(result: &Bytes) -> Option<Self> {
         #[derive(Deserialize)]
         struct Parts<'a> {
@@ -166,39 +167,39 @@ impl Contextual {
     }
 }
 
-/// The elements of a JSON array, as slices of it; `None` where it is no array.
+/// Returns the elements of a JSON array, as slices of it. `None` if it is not an array.
 pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
     let parts: Vec<&RawValue> = serde_json::from_slice(array).ok()?;
     Some(parts.into_iter().map(|raw| array.slice_ref(raw.get().as_bytes())).collect())
 }
 
-/// The members of an account's value that decide what can be made of it.
+/// The members of an account's value that decide which forms can be derived from it.
 #[derive(Deserialize)]
 pub struct AccountMembers<'a> {
-    /// The data, in a form that the call's encoding names.
+    /// The data, in the form of the call's encoding.
     #[serde(borrow)]
     pub data: &'a RawValue,
     /// The owning program, in base58.
     #[serde(borrow)]
     pub owner: Cow<'a, str>,
-    /// The whole size in bytes; old nodes do not say it.
+    /// The account's size in bytes. Old nodes do not report it.
     pub space: Option<u64>,
 }
 
 impl<'a> AccountMembers<'a> {
-    /// Reads an account's value; `None` where it is none, `null` included.
+    /// Parses an account's value. `None` if it is not an account, `null` included.
     pub fn read(value: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(value).ok()
     }
 
-    /// The text of data in base64.
+    /// Returns the text of base64 data.
     pub fn base64(&self) -> Option<&'a str> {
         let (data, encoding): (&str, &str) = serde_json::from_str(self.data.get()).ok()?;
         (encoding == AccountEncoding::Base64.as_str()).then_some(data)
     }
 }
 
-/// `error.data.contextSlot` of a -32016: how far the node had come at that commitment.
+/// Returns `error.data.contextSlot` of error -32016: the slot that the node has reached at that commitment.
 pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
     #[derive(Deserialize)]
     struct Error {
@@ -212,8 +213,8 @@ pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
     serde_json::from_slice::<Error>(error).ok().map(|e| e.data.context_slot)
 }
 
-/// The first block that a node still has, from its -32001. Error texts are for people and are not read; this number is
-/// the exception, since it stands nowhere else.
+/// Returns the first block that a node still holds, from its error -32001. Error texts are not read
+/// otherwise, but this number is found nowhere else.
 pub fn first_available_block(error: &[u8]) -> Option<Slot> {
     #[derive(Deserialize)]
     struct Error {

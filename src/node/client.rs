@@ -1,7 +1,7 @@
 //! The HTTP client of one node: one POST, bounded in time and bytes.
 //!
-//! The only place that knows reqwest. Redirects are not followed and proxies from the environment are not used; every
-//! error is turned into a [`Fault`] here, so that no URL travels further.
+//! Only this module uses reqwest. Redirects are not followed, and proxies from the environment are not used.
+//! Every error becomes a [`Fault`] here, so that no URL travels further.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -18,17 +18,18 @@ use crate::chunks::{Gather, OverLimit};
 use crate::config::{Pool, Secret, Upstream};
 use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
-/// Idle connections are dropped before most servers drop theirs (a node's own keep-alive has no limit).
+/// The time after which idle connections are dropped. Most servers drop theirs later, and nodes keep them for
+/// ever.
 const IDLE: Duration = Duration::from_secs(50);
-/// A longer body of a refusal is not read for the sake of its connection.
+/// The longest body of a refusal that is read in order to reuse the connection.
 const MAX_REFUSAL_BYTES: usize = 16 * 1024;
-/// Answers to probes are numbers and short texts, some hundred bytes; nodes × 4 questions of this size fit anywhere.
+/// The longest answer to a probe, in bytes. Answers are numbers and short texts.
 const MAX_PROBE_BYTES: usize = 64 * 1024;
 
-/// Connections that are told apart; past this many all of them count as new ones again.
+/// The number of connections that are distinguished. Beyond it all connections count as new again.
 const KNOWN_CONNECTIONS: usize = 4096;
 
-/// The connections over which answers have come, by their ends on this side.
+/// The connections that have brought answers, by their local addresses.
 #[derive(Debug, Default)]
 struct Connections {
     known: Mutex<HashSet<SocketAddr>>,
@@ -36,7 +37,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// Counts the connection of an answer if no answer has come over it before.
+    /// Counts the connection of an answer if it has not brought one before.
     fn note(&self, info: &HttpInfo) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() == KNOWN_CONNECTIONS && !known.contains(&info.local_addr()) {
@@ -48,14 +49,14 @@ impl Connections {
     }
 }
 
-/// The bytes of all upstream bodies that are being read, of every node: `pool.max_buffered`.
+/// The budget for the upstream bodies that are being read, of all nodes, in bytes: `pool.max_buffered`.
 #[derive(Debug)]
 pub struct BufferBudget {
     used: AtomicUsize,
     limit: AtomicUsize,
 }
 
-/// A part of the budget, given back on drop.
+/// A part of the budget, released on drop.
 #[derive(Debug)]
 struct Buffered<'a> {
     budget: &'a BufferBudget,
@@ -63,19 +64,19 @@ struct Buffered<'a> {
 }
 
 impl BufferBudget {
-    /// A budget of `limit` bytes.
+    /// Creates a budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self { used: AtomicUsize::new(0), limit: AtomicUsize::new(limit) }
     }
 
-    /// Another limit, for bytes to come.
+    /// Replaces the limit, for bytes to come.
     pub fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 }
 
 impl Buffered<'_> {
-    /// Takes `bytes` more; `false` where they would pass the limit.
+    /// Takes `bytes` more. Returns false if they would exceed the limit.
     fn grow(&mut self, bytes: usize) -> bool {
         let budget = self.budget;
         let limit = budget.limit.load(Ordering::Relaxed);
@@ -98,33 +99,33 @@ impl Drop for Buffered<'_> {
     }
 }
 
-/// Why a client cannot be built: a fault of the configuration.
+/// The reason why a client cannot be built: an error in the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// A header's name or value is not one.
+    /// A header's name or value is invalid.
     #[error("upstream \"{upstream}\": headers.{header}: no HTTP header name or value")]
     Header {
-        /// Whose.
+        /// The upstream's name.
         upstream: String,
-        /// Its name as configured.
+        /// The header's name as configured.
         header: String,
     },
-    /// The certificate authority's file.
+    /// The file of the certificate authority cannot be used.
     #[error("upstream \"{upstream}\": ca_file {path}: {cause}")]
     CaFile {
-        /// Whose.
+        /// The upstream's name.
         upstream: String,
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// What is wrong with it.
+        /// The cause.
         cause: String,
     },
-    /// The address, or the TLS set-up.
+    /// The address or the TLS settings are invalid.
     #[error("upstream \"{upstream}\": {cause}")]
     Build {
-        /// Whose.
+        /// The upstream's name.
         upstream: String,
-        /// What is wrong, without the address.
+        /// The cause, without the address.
         cause: String,
     },
 }
@@ -140,10 +141,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client as `upstream` and `pool` say.
+    /// Creates a client from the settings `upstream` and `pool`.
     ///
     /// # Errors
-    /// Headers that are none, a `ca_file` that cannot be read, an address that is none.
+    /// Invalid headers, a `ca_file` that cannot be read, or an invalid address.
     pub fn new(upstream: &Upstream, pool: &Pool, budget: Arc<BufferBudget>) -> Result<Self, ClientError> {
         let name = || upstream.name.clone();
         let mut headers = HeaderMap::new();
@@ -158,7 +159,7 @@ impl Client {
             upstream: name(),
             cause: kind_of(cause).to_owned(),
         };
-        // One crypto provider in the whole process; a second installation says so and changes nothing.
+        // One crypto provider serves the whole process. A second installation fails and changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut http = reqwest::Client::builder()
             .default_headers(headers)
@@ -190,16 +191,17 @@ impl Client {
         })
     }
 
-    /// How many connections have brought an answer so far: another number means that a new one has.
+    /// Returns the number of connections that have brought an answer so far.
     pub fn connections(&self) -> u64 {
         self.connections.opened.load(Ordering::SeqCst)
     }
 
-    /// Sends one call, as the attempt `span` where that is in a trace, and reads its answer to the end, within `timeout`.
-    /// `heard` is set once the answer is arriving.
+    /// Sends one call and reads its answer to the end, within `timeout`. The call continues the trace of
+    /// `span`, if there is one. `heard` is set once the answer begins to arrive.
     ///
     /// # Errors
-    /// Everything but a 2xx with a whole body inside the limits; what is in the body is no error here.
+    /// Everything but a 2xx with a complete body within the limits. The content of the body is not checked
+    /// here.
     pub async fn post(
         &self,
         body: Bytes,
@@ -218,8 +220,8 @@ impl Client {
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    /// Sends one question of a probe. Its short answer is read past the shared budget: full buffers say nothing of a
-    /// node, and must not make every node look dead.
+    /// Sends one request of a probe. Its short answer does not use the shared budget: full buffers must not
+    /// make every node look dead.
     ///
     /// # Errors
     /// As for [`Client::post`], but never [`Fault::BuffersFull`].
@@ -230,7 +232,7 @@ impl Client {
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    /// Sends one call by hand, outside the pool, and reads one header of the answer beside its body.
+    /// Sends one call outside the pool, and reads one header of the answer beside its body.
     ///
     /// # Errors
     /// As for [`Client::post`].
@@ -269,7 +271,7 @@ impl Client {
         Self::read(&mut response, limit, budget).await
     }
 
-    /// The head of a 2xx answer.
+    /// Sends a request, and returns the response if its status is 2xx.
     async fn sent(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, Refused> {
         let sent = request.send().await;
         let response =
@@ -277,7 +279,7 @@ impl Client {
         if let Some(connection) = response.extensions().get::<HttpInfo>() {
             self.connections.note(connection);
         }
-        // The status is read before the body: a non-2xx body is never a node's JSON-RPC error.
+        // The status is checked before the body: a body without 2xx is never a node's JSON-RPC error.
         match response.status().as_u16() {
             200..=299 => Ok(response),
             429 => Err(Refused::Fault(Fault::TooManyRequests(retry_after(response.headers())))),
@@ -286,7 +288,7 @@ impl Client {
         }
     }
 
-    /// The whole body, inside the limits.
+    /// Reads the whole body, within the limits.
     async fn read(
         response: &mut reqwest::Response,
         limit: usize,
@@ -295,7 +297,7 @@ impl Client {
         let mut buffered = Buffered { budget, bytes: 0 };
         let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
         let mut body = Gather::expecting(announced.unwrap_or(0), limit);
-        // Counted after decompression, so a small body cannot grow without bound.
+        // Counted after decompression, so that a small body cannot grow without bound.
         while let Some(chunk) = response.chunk().await.map_err(|_| Fault::Truncated)? {
             if !buffered.grow(chunk.len()) {
                 return Err(Fault::BuffersFull);
@@ -306,7 +308,7 @@ impl Client {
     }
 }
 
-/// Why there is no 2xx answer.
+/// The reason why there is no 2xx response.
 enum Refused {
     Fault(Fault),
     /// HTTP 501, whose body has not been read.
@@ -314,7 +316,7 @@ enum Refused {
 }
 
 impl Refused {
-    /// The fault, where the method is not what was asked for.
+    /// Returns the fault, for requests in which a missing method has no meaning of its own.
     fn fault(self) -> Fault {
         match self {
             Self::Fault(fault) => fault,
@@ -323,13 +325,13 @@ impl Refused {
     }
 }
 
-/// `Retry-After` in seconds; its date form is rare upstream, and answered as if it were absent.
+/// Returns `Retry-After` in seconds, at most an hour. Its date form is rare upstream, and ignored.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(3600)))
 }
 
-/// What kind of error it is, without its URL.
+/// Returns the kind of an error, without its URL.
 fn kind_of(error: &reqwest::Error) -> &'static str {
     if error.is_builder() {
         "the client could not be set up (url, TLS)"

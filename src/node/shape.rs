@@ -1,4 +1,4 @@
-//! The shape of a result: whether it has the members that callers and derivations depend on.
+//! The shape of a result: the members that callers and derivations depend on.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,8 @@ use serde_json::value::RawValue;
 use super::answer::{AccountMembers, Contextual, elements};
 use crate::methods::{AccountEncoding, Query, Slot};
 
-/// Returns true if `result` has the shape of an answer to `query`, as far as anything here or a caller depends on it.
+/// Returns true if `result` has the shape of an answer to `query`, as far as the cache or a caller depends on
+/// it.
 pub fn fits(query: &Query, result: &Bytes) -> bool {
     let account = |value: &[u8], encoding| {
         let base64 = encoding == AccountEncoding::Base64;
@@ -31,17 +32,17 @@ pub fn fits(query: &Query, result: &Bytes) -> bool {
         }),
         Query::Samples(_) => each(result, |sample| member::<Slot>(sample, "slot").is_some()),
         Query::ClusterNodes => each(result, |node| has_text(node, "pubkey")),
-        // Null is a node's word, too: another one is asked then.
+        // Null is a valid answer of a node. Another node is asked in that case.
         Query::Block(_) => result.as_ref() == b"null" || has_text(result, "blockhash"),
     }
 }
 
-/// Returns true if `array` is one, and all its elements are `right`.
+/// Returns true if `array` is a JSON array whose elements all satisfy `right`.
 fn each(array: &Bytes, right: impl Fn(&[u8]) -> bool) -> bool {
     elements(array).is_some_and(|elements| elements.iter().all(|element| right(element)))
 }
 
-/// Returns true if `object` is one, and its member `name` is a string.
+/// Returns true if `object` is a JSON object whose member `name` is a string.
 fn has_text(object: &[u8], name: &str) -> bool {
     member::<Text>(object, name).is_some()
 }
@@ -50,16 +51,16 @@ fn has_text(object: &[u8], name: &str) -> bool {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The member `name` of `object`, which is JSON: nothing behind the member is read.
+/// Returns the member `name` of `object`, which must be JSON. The text after the member is not read.
 fn member<'a, T: Deserialize<'a>>(object: &'a [u8], name: &str) -> Option<T> {
     let mut found = None;
     let members = FirstNamed { name, found: &mut found };
-    // Ends with an error where it stops early.
+    // Deserialization ends with an error if it stops early.
     let _ = serde_json::Deserializer::from_slice(object).deserialize_map(members);
     found
 }
 
-/// Looks for the first member of a name.
+/// Finds the first member with a name.
 struct FirstNamed<'n, 'f, T> {
     name: &'n str,
     found: &'f mut Option<T>,
@@ -119,7 +120,7 @@ mod tests {
     #[test]
     fn every_method_has_its_shape() {
         let key = "11111111111111111111111111111111";
-        // Of one signer, without another account or an instruction.
+        // The message has one signer, no further account and no instruction.
         let message = [&[1, 0, 0, 1][..], &[9; 32], &[8; 32], &[0]].concat();
         let message = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, message);
         let rows = [

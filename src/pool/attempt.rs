@@ -1,4 +1,4 @@
-//! One attempt at one node: send, time, read the answer, and learn from it.
+//! One attempt at one node: send the request, read the answer, and learn from it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::telemetry::AttemptResult;
 /// Shorter calls never count as hanging, however fast the method usually is.
 const SLOW_AT_LEAST: Duration = Duration::from_millis(250);
 
-/// Sends `call` to `member` once. `heard` is set as soon as an answer is arriving.
+/// Sends `call` to `member` once. `heard` is set as soon as an answer begins to arrive.
 pub(super) async fn attempt<C: UpstreamCall>(
     pool: &Pool,
     call: &C,
@@ -60,9 +60,9 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let now = Instant::now();
     let latency = now.duration_since(sent_at);
     let outcome = match outcome {
-        // The caller had less time left than the attempt may take, which says nothing of the node.
+        // The caller had less time left than an attempt may take, so the timeout is not the node's fault.
         Err(Fault::Timeout) if timeout < patience && now >= call.context().deadline => Err(Fault::GivenUp),
-        // The node may have been asked before the pool's cluster was known, or be of another cluster by now.
+        // The node may have been asked before the pool's cluster was known, or belong to another one by now.
         Ok(_) if pool.nodes.cluster.unidentified(member).is_some() => Err(Fault::Foreign),
         outcome => outcome,
     };
@@ -114,8 +114,8 @@ fn slow_after(pool: &Pool, method: Method, settings: &config::Pool) -> Option<Du
     Some(p95.mul_f64(settings.breaker.slow).max(SLOW_AT_LEAST))
 }
 
-/// Notes that the call hangs, and returns true if it is not waited for any longer: the trial of a half-open breaker need
-/// not wait for a node that is not back while another node can answer.
+/// Notes that the call hangs, and returns true if the attempt is given up. A trial of a half-open breaker is
+/// given up if another node can answer.
 fn give_up_slow<C: UpstreamCall>(
     pool: &Pool,
     call: &C,
@@ -130,12 +130,13 @@ fn give_up_slow<C: UpstreamCall>(
     in_flight.is_trial() && !heard && !call.is_alone() && pool.nodes.another_usable(call, member)
 }
 
-/// Returns true if an attempt with this end says something of the node's health and latency. A refusal does not: it takes
-/// no work. Neither does a hang or an internal error that the call itself may have caused.
+/// Returns true if an attempt with this end counts for the node's health and latency. A refusal takes no
+/// work, so it does not count. Neither does a hang or an internal error that the call itself may have caused.
 fn tells_health<C: UpstreamCall>(end: Result<Verdict, Fault>) -> bool {
     match end {
         Ok(Verdict::TryElsewhere(AttemptResult::Incapable) | Verdict::UnlistedError) => false,
-        // Where an answer behind the wanted slot is accepted it is a whole answer, otherwise a refusal.
+        // If answers behind the wanted slot are accepted, such an answer is complete. Otherwise it is a
+        // refusal.
         Ok(Verdict::TryElsewhere(_)) => C::ACCEPTS_BEHIND,
         Err(Fault::Timeout | Fault::UnknownCode) => C::WEIGHT_IS_KNOWN,
         Ok(_) | Err(_) => true,

@@ -1,6 +1,7 @@
-//! Token buckets: for the further attempts that a pool may add to its calls, and for the calls a second of a node.
+//! Token buckets: for retries and hedges, and for the calls a second of a node.
 //!
-//! Without a budget, retries would triple the load of a pool that is down, and hedges double that of a slow one.
+//! Without a budget, retries would triple the load of a pool that is down, and hedges would double that of a
+//! slow one.
 
 use std::sync::Mutex;
 
@@ -10,15 +11,15 @@ use super::lock;
 
 /// The number of retries a second that are always allowed, so that a quiet pool can retry at all.
 pub(super) const RETRIES_PER_SECOND: f64 = 10.0;
-/// The most unused attempts that are kept: about a second of a busy pool.
+/// The highest number of unused attempts: about a second of a busy pool.
 pub(super) const KEPT: f64 = 100.0;
 
-/// A token bucket that calls fill and further attempts empty.
+/// A token bucket that calls fill and extra attempts empty.
 #[derive(Debug)]
 pub(super) struct Budget {
     /// The number of tokens that are added each second.
     per_second: f64,
-    /// The most tokens that are kept.
+    /// The highest number of tokens.
     kept: f64,
     tokens: Mutex<Tokens>,
 }
@@ -32,7 +33,7 @@ struct Tokens {
 }
 
 impl Budget {
-    /// Returns a budget of `share` of the calls and `per_second` besides, of which at most `kept` are kept.
+    /// Creates a budget that each call refills by `share` and each second by `per_second`, up to `kept`.
     pub(super) fn new(share: f64, per_second: f64, kept: f64) -> Self {
         let tokens = Tokens { share, left: per_second, refilled: None };
         Self { per_second, kept, tokens: Mutex::new(tokens) }
@@ -48,7 +49,7 @@ impl Budget {
         self.update(now, |tokens| tokens.left += tokens.share);
     }
 
-    /// Takes one attempt; returns false if none is left.
+    /// Takes one attempt. Returns false if none is left.
     pub(super) fn withdraw(&self, now: Instant) -> bool {
         self.update(now, |tokens| {
             let enough = tokens.left >= 1.0;
@@ -57,7 +58,7 @@ impl Budget {
         })
     }
 
-    /// Returns how many attempts are left.
+    /// Returns the number of attempts that are left.
     pub(super) fn left(&self, now: Instant) -> f64 {
         self.update(now, |tokens| tokens.left)
     }

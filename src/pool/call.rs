@@ -1,6 +1,6 @@
-//! The course of one call through the pool: ask a node, weigh its answer, ask another node, conclude.
+//! The course of one call through the pool: ask a node, judge its answer, ask another node, conclude.
 //!
-//! There is one loop for typed queries and for passthrough methods. Their differences are in [`UpstreamCall`].
+//! Typed queries and passthrough methods share one loop. Their differences are in [`UpstreamCall`].
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -47,7 +47,7 @@ pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Ans
     course.run().await.map(C::answer)
 }
 
-/// One call and what it has brought so far.
+/// One call with its attempts so far.
 struct Course<'a, C> {
     pool: &'a Pool,
     call: &'a C,
@@ -57,11 +57,11 @@ struct Course<'a, C> {
     attempts: Vec<Attempt>,
     /// An answer that a second node has not confirmed yet.
     unconfirmed: Option<Reply>,
-    /// The first error with a code that the contract does not list.
+    /// The first error with a code that is not on the list of nodes' error codes.
     unlisted: Option<Reply>,
     /// The best answer that was not good enough.
     last_resort: Option<LastResort>,
-    /// True if the first attempt found no connection, or one that was closed.
+    /// True if the first attempt found no connection, or a closed one.
     reconnect: bool,
 }
 
@@ -71,16 +71,17 @@ enum Step {
     Done(Reply),
     /// One more node is asked.
     Ask(Next),
-    /// No further node would change anything.
+    /// No other node would change the result.
     Enough,
 }
 
 /// The reason why one more node is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// To confirm or better an answer: once for a call, beside the retries.
+    /// Confirms or improves an answer. Done once for a call, in addition to the retries.
     Confirmation,
-    /// For an answer. With a result it counts as a retry in the metrics, and most come out of the retry budget.
+    /// Gets an answer. With a result it counts as a retry in the metrics, and most retries use the retry
+    /// budget.
     Retry(Option<AttemptResult>),
 }
 
@@ -111,11 +112,12 @@ impl<C: UpstreamCall> Course<'_, C> {
             if now >= self.call.context().deadline || (retries_left == 0 && next != Next::Confirmation) {
                 break;
             }
-            // Picked before it is paid for: if no node is left there is no retry.
+            // The node is picked before the retry is paid for, because without a node there is no retry.
             let Some(picked) = self.pick_next(next).await else { break };
             if let Next::Retry(why) = next {
                 if let Some(why) = why {
-                    // A refusal costs a node nothing, and the budget protects a pool that is down from triple load.
+                    // A refusal costs a node nothing. The budget protects a pool that is down from triple
+                    // load.
                     if why != AttemptResult::Incapable && !pool.retries.withdraw(now) {
                         break;
                     }
@@ -129,9 +131,9 @@ impl<C: UpstreamCall> Course<'_, C> {
         self.conclude()
     }
 
-    /// Takes in the outcome of one attempt.
+    /// Processes the outcome of one attempt.
     fn weigh(&mut self, member: &Member, outcome: Outcome) -> Step {
-        // An unlisted error gives way to a proven result of a second node, and to nothing else.
+        // An unlisted error is replaced by a proven result of a second node only.
         if let Some(first) = self.unlisted.take() {
             return Step::Done(match outcome {
                 Ok((verdict, reply @ Reply { body: NodeReply::Result(_), .. }))
@@ -152,7 +154,7 @@ impl<C: UpstreamCall> Course<'_, C> {
             Ok((Verdict::UnlistedError | Verdict::NeedsConfirmation, reply)) if alone => Step::Done(reply),
             Ok((Verdict::UnlistedError, reply)) => {
                 self.failed(member, AttemptResult::NodeError);
-                // The error says nothing of a block that another node calls missing.
+                // The error says nothing about a block that another node reports missing.
                 if self.unconfirmed.is_some() {
                     return Step::Ask(Next::Retry(Some(AttemptResult::NodeError)));
                 }
@@ -164,8 +166,8 @@ impl<C: UpstreamCall> Course<'_, C> {
                     self.unconfirmed = Some(reply);
                     Step::Ask(Next::Confirmation)
                 }
-                // A node that has cleaned the block up, or has not reached it, says nothing of other nodes: those with
-                // a deeper history, or further on, are asked.
+                // A node that has deleted the block, or has not reached it, proves nothing. Nodes with a
+                // deeper history, or further ahead, are asked.
                 Some(first) if reply.lacks_block() => {
                     self.unconfirmed = Some(first);
                     Step::Ask(Next::Retry(None))
@@ -184,7 +186,8 @@ impl<C: UpstreamCall> Course<'_, C> {
                 if alone || !fault.may_retry() {
                     return Step::Enough;
                 }
-                // A node that was to confirm an answer is not asked again: another node may have the block.
+                // A node that was to confirm an answer is not asked again, because another node may have the
+                // block.
                 self.reconnect = C::WEIGHT_IS_KNOWN
                     && fault == Fault::Connect
                     && self.attempts.len() == 1
@@ -201,16 +204,16 @@ impl<C: UpstreamCall> Course<'_, C> {
     /// Picks the node to ask next.
     async fn pick_next(&mut self, next: Next) -> Option<Arc<Member>> {
         let has_answer = self.unconfirmed.is_some() || self.unlisted.is_some();
-        // A missing block proves nothing, so nodes in any state are asked: a breaker may be open for a fault that is over.
+        // A missing block does not prove absence, so even nodes with an open breaker are asked.
         let lacks_block = self.unconfirmed.as_ref().is_some_and(Reply::lacks_block);
         let worst = match next {
             // The agreement of a node in a bad state proves nothing.
             _ if has_answer && !lacks_block => None,
-            // Waiting for a node in a worse state costs more than an answer that is a little behind.
+            // Waiting for a node in a worse state costs more than an answer that is slightly behind.
             Next::Retry(Some(AttemptResult::Behind)) if C::ACCEPTS_BEHIND => Some(Unusable::BelowFloor),
             Next::Retry(_) | Next::Confirmation => Some(Unusable::Unreachable),
         };
-        // A node may close an idle connection. If no other node is usable, the same node is asked again, once.
+        // A node may close an idle connection. If no other node is usable, this one is asked again, once.
         if std::mem::take(&mut self.reconnect) {
             if let Ok(usable) = self.pick(None) {
                 return Some(usable);
@@ -220,8 +223,8 @@ impl<C: UpstreamCall> Course<'_, C> {
         if has_answer { self.pick(worst).ok() } else { self.pick_in_time(worst).await.ok() }
     }
 
-    /// Picks a node in no worse state than `worst`. If no node may be asked before a first probe has come back, waits for
-    /// that probe.
+    /// Picks a node in no worse state than `worst`. If none may be asked before a first probe has come back,
+    /// waits for that probe.
     async fn pick_in_time(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<Attempt>> {
         let nodes = &self.pool.nodes;
         let mut probed = nodes.probed();
@@ -237,9 +240,9 @@ impl<C: UpstreamCall> Course<'_, C> {
         self.pool.selector.pick(&self.pool.nodes, self.call, &self.tried, worst)
     }
 
-    /// Asks the node with the highest slot without the floor, if the best so far is a refusal for that floor. A floor of
-    /// the gateway's own is never a caller's error. The attempt is beside the retries, because no node has been asked yet
-    /// for what there is.
+    /// Asks the node with the highest slot without the floor, if the best answer so far is a refusal for that
+    /// floor. The gateway's own floor is never a caller's error. This attempt does not count as a retry: no
+    /// node has been asked yet for whatever slot it has.
     async fn ask_without_floor(&mut self) {
         let refused = |resort: &LastResort| resort.reply.code() == Some(-32016);
         let by_floor = self.call.has_own_floor()
@@ -261,7 +264,7 @@ impl<C: UpstreamCall> Course<'_, C> {
         }
     }
 
-    /// Decides the call where no node gave an answer beyond doubt.
+    /// Decides the call if no node gave a certain answer.
     fn conclude(self) -> Result<Reply, Error> {
         if let Some(reply) = self.unconfirmed.or(self.unlisted) {
             return Ok(reply);

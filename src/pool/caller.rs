@@ -1,5 +1,4 @@
-//! The callers of the pool, as far as it tells them apart: for fair shares of a node, and for slow calls. The context of
-//! a call says for which caller it is.
+//! The callers of the pool, distinguished for fair shares of a node and for slow calls, and the context of a call.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -11,23 +10,24 @@ use crate::fair::may_hold_more;
 use crate::methods::Method;
 use crate::telemetry::Trace;
 
-/// A caller, by a number that no other caller has at the same time. The default is no caller in particular.
+/// A caller, by a number that no other caller has at the same time. The default stands for no particular
+/// caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Caller(usize);
 
 impl Caller {
-    /// Returns the caller with this number; 0 is no caller in particular.
+    /// Returns the caller with this number. 0 stands for no particular caller.
     pub fn numbered(number: usize) -> Self {
         Self(number)
     }
 }
 
-/// The context of a call: its caller, and how long that caller waits.
+/// The context of a call: its caller, and that caller's deadline and trace.
 #[derive(Debug, Clone)]
 pub struct CallContext {
     /// The time at which the caller stops waiting.
     pub deadline: Instant,
-    /// The caller. If several callers share the call, it is the one who has waited longest.
+    /// The caller. If several callers share the call, the one that has waited longest.
     pub caller: Caller,
     /// The caller's span, which every attempt continues.
     pub trace: Trace,
@@ -40,12 +40,12 @@ impl CallContext {
     }
 }
 
-/// The calls in flight at one node by caller. Callers without a call in flight are not listed.
+/// The calls in flight at one node, by caller. Callers without a call in flight are not listed.
 #[derive(Debug, Default)]
 pub(super) struct CallerCounts(Mutex<HashMap<Caller, usize>>);
 
 impl CallerCounts {
-    /// Counts one call more.
+    /// Counts one more call.
     pub(super) fn add(&self, caller: Caller) {
         *lock(&self.0).entry(caller).or_default() += 1;
     }
@@ -61,20 +61,20 @@ impl CallerCounts {
         }
     }
 
-    /// Returns true if `caller` may send the node one call more, while `in_flight` are under way and `free` more may be.
-    /// A call for no caller in particular takes whatever is free.
+    /// Returns true if `caller` may send the node one more call, while `in_flight` are under way and `free`
+    /// more are allowed. A call without a particular caller takes any free one.
     pub(super) fn may_add(&self, caller: Caller, in_flight: usize, free: usize) -> bool {
-        // The first test needs no lock: no caller has more calls in flight than all callers together.
+        // The first test needs no lock, because no caller has more calls in flight than all callers together.
         let own = || lock(&self.0).get(&caller).copied().unwrap_or_default();
         free > 0
             && (caller == Caller::default() || may_hold_more(in_flight, free) || may_hold_more(own(), free))
     }
 }
 
-/// The last caller and method that a node was slow for.
+/// The last caller and method for which a node was slow.
 ///
-/// A slow call counts against its node only if the slow call before it was of another caller or another method.
-/// Otherwise one caller's heavy calls could make a node look dead.
+/// A slow call counts against its node only if the previous slow call had another caller or method. Otherwise
+/// one caller's heavy calls could make a node look dead.
 #[derive(Debug, Default)]
 pub(super) struct Slowness(Mutex<Option<(Caller, Option<Method>)>>);
 

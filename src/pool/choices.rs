@@ -1,6 +1,7 @@
-//! The last choice of a node for each method, kept for people to look at.
+//! The last choice of a node for each method, for operators to inspect.
 //!
-//! A choice is kept at most ten times a second and method, and only if the lock is free: it must cost the calls nothing.
+//! At most ten choices a second are recorded for each method, and only if the lock is free, so that calls are
+//! not slowed.
 
 use std::fmt::Write as _;
 use std::sync::Mutex;
@@ -13,7 +14,7 @@ use super::members::Members;
 use super::select::Candidate;
 use crate::methods::Method;
 
-/// The time between two choices of a method that are kept.
+/// The least time between two recorded choices of a method.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// One choice of a node.
@@ -21,9 +22,10 @@ const EVERY: Duration = Duration::from_millis(100);
 pub struct Choice {
     /// The time of the choice.
     pub at: Instant,
-    /// Every node with its name, as it stood for the call. A candidate's `node` is its position here.
+    /// Every node with its name, as it was rated for the call. A candidate's `node` is its position in this
+    /// list.
     pub candidates: Vec<(String, Candidate)>,
-    /// The position of the node that was asked.
+    /// The position of the chosen node.
     pub node: usize,
     /// The position of the other node that was drawn.
     pub rival: Option<usize>,
@@ -40,7 +42,7 @@ pub(super) struct Choices {
 
 #[derive(Debug, Default)]
 struct Last {
-    /// The earliest time of the next choice that is kept, in milliseconds after `started`.
+    /// The earliest time of the next recorded choice, in milliseconds after `started`.
     next_ms: AtomicU64,
     choice: Mutex<Option<Choice>>,
 }
@@ -50,7 +52,7 @@ impl Choices {
         Self { started: Instant::now(), last: Default::default() }
     }
 
-    /// Keeps a choice, if enough time has passed since the last one.
+    /// Records a choice, if enough time has passed since the last one.
     pub(super) fn keep(
         &self,
         method: Method,
@@ -72,14 +74,14 @@ impl Choices {
         *choice = Some(Choice { at: now, candidates, node, rival, stays });
     }
 
-    /// Returns the last choice that was kept.
+    /// Returns the last recorded choice.
     pub(super) fn of(&self, method: Method) -> Option<Choice> {
         super::lock(&self.last[method.index()].choice).clone()
     }
 }
 
 impl Choice {
-    /// Returns the reason for the choice, for people.
+    /// Returns the reason for the choice, as text for operators.
     pub fn why(&self) -> String {
         let name = |position: usize| self.candidates[position].0.as_str();
         let (chosen, candidate) = &self.candidates[self.node];

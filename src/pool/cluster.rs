@@ -1,8 +1,8 @@
-//! The cluster that the pool is in front of, by its genesis hash. A node that has not shown this hash is not asked.
+//! The cluster of the pool, identified by its genesis hash. A node that has not shown this hash is not asked.
 //!
-//! The pool's hash is the configured one, or the first that a node tells. Until it is known, every node is asked. If a
-//! node was asked and turns out to be of another cluster, everything that nodes have said is forgotten: nobody can tell
-//! which of it came from that node.
+//! The pool's hash is the configured one, or the first that a node reports. Until it is known, every node is
+//! asked. A node that was asked may turn out to belong to another cluster. All reports and answers of nodes
+//! are then discarded, because nobody can tell which of them came from that node.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,16 +18,16 @@ use super::select::Unusable;
 use crate::frontier::Frontier;
 use crate::methods::Pubkey;
 
-/// The cluster that the pool is in front of.
+/// The cluster of the pool.
 pub(super) struct Cluster {
     genesis: Mutex<Option<String>>,
-    /// The number of times that everything was forgotten.
+    /// The number of times that all reports were discarded.
     changes: watch::Sender<u64>,
     frontier: Arc<Frontier>,
 }
 
 impl Cluster {
-    /// Returns the cluster with this genesis hash, or the one that the first node tells.
+    /// Creates the cluster with this genesis hash. Without one, the first hash that a node reports is taken.
     pub(super) fn new(genesis: Option<String>, frontier: Arc<Frontier>) -> Self {
         Self { genesis: Mutex::new(genesis), changes: watch::Sender::new(0), frontier }
     }
@@ -37,7 +37,7 @@ impl Cluster {
         lock(&self.genesis).clone()
     }
 
-    /// Returns a receiver that changes whenever everything that nodes have said was forgotten.
+    /// Returns a receiver that changes whenever all reports of nodes were discarded.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -47,15 +47,15 @@ impl Cluster {
         (!member.is_vouched_for() && lock(&self.genesis).is_some()).then_some(Unusable::Unidentified)
     }
 
-    /// Takes in the genesis hash of a node, which was asked for it when it had been `used` so far. `Some` says why the
-    /// node is asked nothing else. The first node that tells its hash names the pool's.
+    /// Processes the genesis hash that a node reported. The node had been `used` this much when it was asked.
+    /// `Some` is the reason why the node gets no calls. The first node that reports its hash sets the pool's.
     pub(super) fn identify(&self, member: &Member, used: Used, theirs: Genesis) -> Option<Health> {
         if !member.is_checked() {
             return None;
         }
         let mut genesis = lock(&self.genesis);
         match theirs {
-            // No cluster has this name. It would stand in the keys of the shared store.
+            // An invalid hash would get into the keys of the shared store.
             Genesis::Told(theirs) if genesis.is_none() && !is_hash(&theirs) => return None,
             Genesis::Told(theirs) => {
                 let ours = genesis.get_or_insert_with(|| theirs.clone());
@@ -66,7 +66,8 @@ impl Cluster {
                 member.cluster().set_not_ours();
                 return Some(Health::Foreign { theirs, ours: ours.clone() });
             }
-            // The node has told its hash over these connections, so the same node refuses now, for whatever reason.
+            // The node has reported its hash over these connections before, so it is the same node and only
+            // refuses now.
             Genesis::Untold if member.is_vouched_for() && !member.has_new_connections() => {}
             Genesis::Untold => {
                 member.cluster().set_unidentified();
@@ -78,14 +79,14 @@ impl Cluster {
         (genesis.is_some() && !member.is_vouched_for()).then_some(Health::Silent)
     }
 
-    /// Forgets everything that nodes have said so far: some of it was of another cluster.
+    /// Discards all reports and answers of nodes, because some belong to another cluster.
     pub(super) fn forget(&self) {
         self.frontier.forget();
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Puts a newly configured genesis hash in force. Nodes of the old cluster are refused from now on, and everything
-    /// that nodes have said is forgotten.
+    /// Puts a newly configured genesis hash in force. Nodes of the old cluster are refused from now on, and
+    /// all their reports are discarded.
     pub(super) fn configure(&self, members: &Members, ours: &str) {
         let before = {
             let mut genesis = lock(&self.genesis);
@@ -111,13 +112,14 @@ impl Cluster {
         self.forget();
     }
 
-    /// Follows the nodes to another cluster if all of them agree on it, as after the restart of a test cluster.
+    /// Follows the nodes to another cluster if all of them agree on it, as after the restart of a test
+    /// cluster.
     pub(super) fn follow(&self, members: &Members) {
         if members.settings.genesis_hash.is_some() {
             return;
         }
-        // Nodes that never told a hash, or need not, have no say. A node that last told the pool's hash still counts as
-        // one of the pool's cluster.
+        // Nodes that never reported a hash, or need not, do not count. A node that last reported the pool's
+        // hash still belongs to the pool's cluster.
         let has_say = |member: &&Arc<Member>| {
             member.is_checked() && (member.cluster().told_ours() || *member.health() != Health::Silent)
         };
@@ -132,12 +134,12 @@ impl Cluster {
     }
 }
 
-/// Returns true if a genesis hash is written like this: 32 bytes in base58.
+/// Returns true if the text is a genesis hash: 32 bytes in base58.
 fn is_hash(genesis: &str) -> bool {
     Pubkey::parse(genesis).is_ok()
 }
 
-/// Returns the value that all have in common; `None` if one of them has none, or another.
+/// Returns the value that all have in common. `None` if one has no value, or a different one.
 fn all_equal(mut values: impl Iterator<Item = Option<String>>) -> Option<String> {
     let first = values.next()??;
     values.all(|value| value.as_ref() == Some(&first)).then_some(first)

@@ -1,8 +1,9 @@
-//! Questions for the confirmed slot while calls miss, which keep the confirmed frontier young.
+//! Extra requests for the confirmed slot while calls miss, which keep the confirmed frontier up to date.
 //!
-//! An answer tells the slot of its own commitment, and some tell none. While misses are at finalized, or for blocks, only
-//! probes would tell the confirmed slot. So an answer makes its node tell that slot, too, once no node has told it for a
-//! quarter of a slot. There is no timer: a pool without calls asks nothing.
+//! An answer reports the slot of its own commitment, and some answers report none. If misses are at
+//! finalized, or for blocks, only probes report the confirmed slot. A node is therefore also asked for its
+//! confirmed slot after an answer. That happens once no node has reported it for a quarter of a slot. There
+//! is no timer: a pool without calls sends no requests.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -18,19 +19,19 @@ use crate::frontier::Frontier;
 use crate::methods::Commitment;
 use crate::node::NodeReply;
 
-/// The part of a slot for which no node need have told the newest confirmed one.
+/// The part of a slot for which the newest confirmed slot may go unreported.
 const SILENT_PART: u32 = 4;
-/// The longest such time, for slow slots.
+/// The longest time for which it may go unreported, for slow slots.
 const LONGEST_SILENCE: Duration = Duration::from_millis(100);
-/// The fewest answers between two questions, so that the questions are at most this part of the calls.
+/// The fewest answers between two requests, so that requests are at most this part of the calls.
 const ANSWERS: u32 = 4;
 
-/// The decision when a node is asked for its confirmed slot.
+/// Decides when a node is asked for its confirmed slot.
 #[derive(Debug, Default)]
 pub(super) struct ConfirmedWatch(Mutex<Silence>);
 
 impl ConfirmedWatch {
-    /// Notes that `member` has answered a call, and makes the node tell its confirmed slot if that is due.
+    /// Notes that `member` has answered a call, and requests the node's confirmed slot if that is due.
     pub(super) fn note_answer(&self, frontier: &Frontier, member: &Member, now: Instant) {
         let heard = frontier.heard(Commitment::Confirmed, now);
         let due = lock(&self.0).answered(heard, frontier.slot_time(), now);
@@ -48,8 +49,8 @@ struct Silence {
 }
 
 impl Silence {
-    /// Takes in an answer, and returns true if its node is to be asked now. `heard` is how long ago a node last told the
-    /// newest confirmed slot.
+    /// Counts an answer, and returns true if its node is to be asked now. `heard` is the time since a node
+    /// last reported the newest confirmed slot.
     fn answered(&mut self, heard: Duration, slot_time: Duration, now: Instant) -> bool {
         let patience = (slot_time / SILENT_PART).min(LONGEST_SILENCE);
         self.answers = self.answers.saturating_add(1);
@@ -62,21 +63,21 @@ impl Silence {
     }
 }
 
-/// Asks the node with this number for its confirmed slot each time that an answer made it due. Does not return.
+/// Requests the confirmed slot of this node each time that an answer makes it due. Does not return.
 pub(super) async fn tell_confirmed(nodes: &Nodes, id: usize) {
     while let Some(member) = nodes.snapshot().of(id) {
         member.slot_wanted().await;
         let params = json!([{ "commitment": Commitment::Confirmed.as_str() }]);
         let era = nodes.frontier.era();
         let answer = probe::question(&member.client, "getSlot", &params).await;
-        // The next probe finds out what is wrong with a node that does not answer.
+        // If the node does not answer, its next probe finds the reason.
         if let Ok(NodeReply::Result(slot)) = answer
             && let Ok(slot) = serde_json::from_slice(&slot)
         {
             nodes.frontier.answered_in(era, id, Commitment::Confirmed, slot, Instant::now());
         }
     }
-    // The node has left the pool, which its next probe finds.
+    // The node has left the pool. Its next probe notices that and ends this task.
     std::future::pending::<()>().await;
 }
 
@@ -88,7 +89,8 @@ mod tests {
     fn node_is_asked_after_silence() {
         const MS: fn(u64) -> Duration = Duration::from_millis;
         let start = Instant::now();
-        // Answers: how often, after how many milliseconds, and how long ago a node had named the slot.
+        // Each answer: the number of times, the time in milliseconds, and the time since a node last reported
+        // the slot.
         for (name, slot_ms, answers, expected) in [
             ("heard just now", 250, &[(9, 0, 62)][..], 0),
             ("the fourth answer asks", 250, &[(4, 0, 63)], 1),

@@ -5,15 +5,15 @@
 pub enum Health {
     /// No probe has come back yet.
     Unprobed,
-    /// The node says that it is well.
+    /// The node reports that it is healthy.
     Healthy,
-    /// The node says that it is not well, in its own words.
+    /// The node reports that it is not healthy, in its own words.
     Unhealthy(String),
-    /// The node does not answer, for this reason.
+    /// The node does not answer its probes, for this reason.
     Unreachable(&'static str),
-    /// The node does not tell its genesis hash, and the pool's is known.
+    /// The node does not report its genesis hash, and the pool's is known.
     Silent,
-    /// The node is of another cluster.
+    /// The node belongs to another cluster.
     Foreign {
         /// The node's genesis hash.
         theirs: String,
@@ -23,7 +23,7 @@ pub enum Health {
 }
 
 impl Health {
-    /// Returns true if a change from `before` is worth a log line. The same state in other words is not.
+    /// Returns true if a change from `before` is worth a log line. The same state with another text is not.
     pub(super) fn is_news(&self, before: &Self) -> bool {
         std::mem::discriminant(before) != std::mem::discriminant(self)
     }

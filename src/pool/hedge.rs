@@ -1,8 +1,9 @@
-//! A second attempt beside a slow first one: the first good answer wins, and the other attempt is given up.
+//! Hedging: a second attempt beside a slow first one. The first good answer wins, and the other attempt is
+//! given up.
 //!
-//! Off by default. Hedges are bounded as a share of all calls, so that a pool that is slow as a whole is not asked twice as
-//! much. There is no hedge for a caller's own condition, which is for one node to judge, nor for a node's own view. There
-//! is none either once an answer is arriving, because the second one would come later.
+//! Hedging is off by default. Hedges are bounded as a share of all calls, so that a slow pool does not get
+//! twice the load. A caller's own minContextSlot is not hedged, because one node must judge it. Neither is a
+//! method whose answer is a node's own view, nor a call whose answer is arriving already.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ use crate::telemetry::HedgeResult;
 /// An attempt that has ended, and its node.
 pub(super) type Ended = (Arc<Member>, Outcome);
 
-/// Sends `call` to `member`, and if `may_hedge`, to another node beside it once the method's quantile has passed. Returns
-/// the attempts that have ended, in this order, without one that was given up.
+/// Sends `call` to `member`. If `may_hedge`, also sends it to another node once the method's quantile has
+/// passed. Returns the attempts in the order in which they ended, without one that was given up.
 pub(super) async fn attempt_hedged<C: UpstreamCall>(
     pool: &Pool,
     call: &C,
@@ -52,7 +53,8 @@ pub(super) async fn attempt_hedged<C: UpstreamCall>(
                 if !by_second {
                     return vec![ended(outcome)];
                 }
-                // An attempt that is given up is no failure, but the next choice must know that the node was slow.
+                // An attempt that is given up is not a failure, but the next choice must know that the node
+                // was slow.
                 let now = Instant::now();
                 member.took_at_least(now.duration_since(started), now);
                 return vec![(Arc::clone(&other), outcome)];
@@ -77,7 +79,7 @@ fn is_good(outcome: &Outcome) -> bool {
     matches!(outcome, Ok((Verdict::Answer, _)))
 }
 
-/// Returns how long the first attempt goes alone; `None` if there is no second one.
+/// Returns the time after which the second attempt starts. `None` if there is no second one.
 fn patience<C: UpstreamCall>(pool: &Pool, call: &C) -> Option<Duration> {
     let hedge = pool.nodes.load().settings.hedge?;
     if !C::WEIGHT_IS_KNOWN || call.is_alone() || call.is_sticky() {
@@ -86,7 +88,7 @@ fn patience<C: UpstreamCall>(pool: &Pool, call: &C) -> Option<Duration> {
     pool.latencies.quantile(call.own_method()?, hedge.quantile)
 }
 
-/// Picks the node for the second attempt, if there is one worth asking and the budget allows it.
+/// Picks the node for the second attempt, if one is worth asking and the budget allows it.
 fn pick_second<C: UpstreamCall>(
     pool: &Pool,
     call: &C,

@@ -1,4 +1,4 @@
-//! One node as the pool knows it: its settings, its client and its state.
+//! One node of the pool: its settings, its client and its state.
 //!
 //! State that changes is atomic, or behind a lock that is held for nanoseconds and never across an await.
 
@@ -27,12 +27,12 @@ pub(super) use cluster_mark::{ClusterMark, Used};
 pub(super) use in_flight::InFlight;
 use state::{BREAKER, NOT_HEALTHY, NodeState, QUIET};
 
-/// One node as the pool knows it.
+/// One node of the pool.
 ///
-/// A reload that changes how a node is asked makes another member with the same state. Calls in flight end on the member
-/// that they began with.
+/// A reload that changes the settings of a node creates a new member with the same state. Calls in flight end
+/// on the member with which they began.
 pub struct Member {
-    /// The node's number in the frontier. No number is given twice.
+    /// The node's number in the frontier. Numbers are never reused.
     pub id: usize,
     /// The configured name.
     pub name: String,
@@ -48,7 +48,7 @@ pub struct Member {
     state: Arc<NodeState>,
 }
 
-/// The parts of the pool that a new member is made from.
+/// The parts of the pool that a new member needs.
 #[derive(Clone, Copy)]
 pub(super) struct Surroundings<'a> {
     pub(super) frontier: &'a Frontier,
@@ -57,7 +57,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl Member {
-    /// Returns the node with number `id`, which has not been heard of yet.
+    /// Creates the node with number `id`, before its first report.
     pub(super) fn new(
         id: usize,
         upstream: &config::Upstream,
@@ -77,7 +77,7 @@ impl Member {
         }
     }
 
-    /// Returns the same node with another configuration, and with another client if there is one.
+    /// Returns the node with other settings, and with another client if one is given.
     pub(super) fn reconfigured(&self, upstream: config::Upstream, client: Option<Arc<Client>>) -> Self {
         let same_rate = upstream.rps == self.upstream.rps;
         Self {
@@ -93,22 +93,22 @@ impl Member {
         }
     }
 
-    /// Returns true once: the caller probes the node from now on.
+    /// Returns true on the first call only. That caller must probe the node.
     pub(super) fn begin_probing(&self) -> bool {
         !self.state.probed.swap(true, Ordering::Relaxed)
     }
 
-    /// The node's metrics.
+    /// Returns the node's metrics.
     pub fn metrics(&self) -> &UpstreamMetrics {
         &self.metrics
     }
 
-    /// Returns the newest slot that the node is known to have reached; `None` before its first report.
+    /// Returns the newest slot that the node is known to have reached. `None` before its first report.
     pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
         self.slots.slot(commitment)
     }
 
-    /// Returns every reason why the node may not be asked now, apart from slots, methods and its cluster.
+    /// Returns every reason why the node may not be asked now, except for slots, methods and its cluster.
     pub(super) fn reasons(&self, now: Instant) -> impl Iterator<Item = Unusable> + use<> {
         let troubles = self.state.troubles();
         let has = |which: u8| troubles & which != 0;
@@ -140,7 +140,7 @@ impl Member {
         (!self.state.by_caller.may_add(caller, in_flight, free)).then_some(Unusable::Busy)
     }
 
-    /// Returns true if the breaker is half-open: the next call is its trial.
+    /// Returns true if the breaker is half-open, so that the next call is its trial.
     pub(super) fn is_on_trial(&self, now: Instant) -> bool {
         self.state.troubles() & BREAKER != 0 && self.breaker(now) == BreakerState::HalfOpen
     }
@@ -172,24 +172,26 @@ impl Member {
         }
     }
 
-    /// Forgets which methods the node does not serve: it may have been restarted with another configuration.
+    /// Forgets the methods that the node does not serve, because it may have been restarted with other
+    /// settings.
     pub(super) fn forget_lacking(&self) {
         self.state.incapable.store(0, Ordering::Relaxed);
         self.state.incapable_further.store(0, Ordering::Relaxed);
     }
 
-    /// Returns true if the node may answer `method` at some time: it is part of the pool and not known to lack it.
+    /// Returns true if the node may answer `method` at some time: it is part of the pool and not known to
+    /// lack it.
     pub(super) fn serves(&self, method: AnyMethod) -> bool {
         let foreign = matches!(**self.state.health(), Health::Foreign { .. } | Health::Silent);
         !foreign && !self.is_drained() && !self.lacks_any(method)
     }
 
-    /// Returns true if an operator has taken the node out.
+    /// Returns true if an operator has drained the node.
     pub fn is_drained(&self) -> bool {
         self.state.drained.load(Ordering::Relaxed)
     }
 
-    /// Takes the node out on an operator's behalf, or puts it back in.
+    /// Drains the node on an operator's behalf, or puts it back.
     pub fn set_drained(&self, drained: bool) {
         self.state.drained.store(drained, Ordering::Relaxed);
     }
@@ -204,17 +206,17 @@ impl Member {
         Arc::clone(&self.state.health())
     }
 
-    /// Takes in a probe's finding, and returns the one before if it was another.
+    /// Sets the finding of a probe, and returns the previous one if it differs.
     pub(super) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
         self.state.set_health(health)
     }
 
-    /// The knowledge of the node's cluster.
+    /// Returns the state of the node's cluster check.
     pub(super) fn cluster(&self) -> &ClusterMark {
         &self.state.cluster
     }
 
-    /// Returns true if the genesis hash decides if the node is of the pool's cluster.
+    /// Returns true if the node must show the pool's genesis hash.
     pub(super) fn is_checked(&self) -> bool {
         self.upstream.genesis == config::GenesisCheck::Checked
     }
@@ -224,34 +226,36 @@ impl Member {
         !self.is_checked() || self.cluster().is_identified()
     }
 
-    /// Returns the use of the node up to now.
+    /// Returns the node's calls and connections up to now.
     pub(super) fn used(&self) -> Used {
         Used { calls: self.counts().0, connections: Some(self.client.connections()) }
     }
 
-    /// Returns true if the node has, or may have, connections younger than the genesis hash that it has shown.
+    /// Returns true if the node has, or may have, connections that are younger than the genesis hash it has
+    /// shown.
     pub(super) fn has_new_connections(&self) -> bool {
         !self.cluster().was_asked_over(self.client.connections())
     }
 
-    /// Returns true if calls were sent to the node since it last showed the pool's genesis hash. Tells it once.
+    /// Returns true if calls were sent to the node since it last showed the pool's genesis hash. Returns true
+    /// only once.
     pub(super) fn take_unidentified_calls(&self) -> bool {
         self.cluster().take_unidentified_calls(self.counts().0)
     }
 
-    /// Takes one of the node's calls a second; returns false if none is left.
+    /// Takes one of the node's calls a second. Returns false if none is left.
     pub(super) fn take_rate(&self, now: Instant) -> bool {
         self.rate.as_ref().is_none_or(|rate| rate.withdraw(now))
     }
 
-    /// Takes one of the node's calls a second for a question of the gateway's own; returns false if fewer than half are
-    /// left.
+    /// Takes one of the node's calls a second for a request of the gateway itself. Returns false if fewer
+    /// than half are left.
     pub(super) fn take_spare_rate(&self, now: Instant) -> bool {
         let half = self.upstream.rps.map_or(0.0, f64::from) / 2.0;
         self.rate_left(now).is_none_or(|left| left > half) && self.take_rate(now)
     }
 
-    /// Returns how many of the node's calls a second are left; `None` without such a limit.
+    /// Returns the number of the node's calls a second that are left. `None` without such a limit.
     pub fn rate_left(&self, now: Instant) -> Option<f64> {
         self.rate.as_ref().map(|rate| rate.left(now))
     }
@@ -266,7 +270,7 @@ impl Member {
         self.state.slot_wanted.notified().await;
     }
 
-    /// The highest number of calls in flight.
+    /// Returns the highest number of calls in flight.
     pub fn max_in_flight(&self) -> usize {
         self.upstream.max_in_flight
     }
@@ -281,7 +285,8 @@ impl Member {
         lock(&self.state.latency).load(self.in_flight(), now)
     }
 
-    /// Notes that a call would have taken at least this long, had it not been given up for another node's answer.
+    /// Notes that a call would have taken at least this long, if it had not been given up for another node's
+    /// answer.
     pub(super) fn took_at_least(&self, latency: Duration, now: Instant) {
         let mut known = lock(&self.state.latency);
         if latency.as_secs_f64() > known.seconds(now) {
@@ -289,7 +294,7 @@ impl Member {
         }
     }
 
-    /// Returns the peak-EWMA latency as it counts now.
+    /// Returns the peak-EWMA latency as of now.
     pub fn latency(&self) -> Duration {
         Duration::from_secs_f64(lock(&self.state.latency).seconds(Instant::now()))
     }
@@ -309,7 +314,7 @@ impl Member {
         (self.state.requests.load(Ordering::SeqCst), self.state.failures.load(Ordering::Relaxed))
     }
 
-    /// Returns the first block that the node still holds, as far as known; 0 is everything.
+    /// Returns the oldest block that the node is known to hold. 0 stands for all blocks.
     pub fn first_available(&self) -> Slot {
         self.state.first_available.load(Ordering::Relaxed)
     }
@@ -327,7 +332,7 @@ impl Member {
         self.state.version.store(Some(Arc::new(version)));
     }
 
-    /// Leaves the node alone for `wait`, as it asked with a 429.
+    /// Stops sending calls to the node for `wait`, as it asked with a 429.
     pub(super) fn quiet_for(&self, wait: Duration, now: Instant) {
         let until = now + wait;
         let mut quiet = lock(&self.state.quiet_until);
@@ -335,7 +340,7 @@ impl Member {
         self.state.set_trouble(QUIET, true);
     }
 
-    /// Returns how long the node still wants to be left alone.
+    /// Returns how long the node still wants no calls.
     pub fn quiet_left(&self, now: Instant) -> Option<Duration> {
         let mut quiet = lock(&self.state.quiet_until);
         let left = quiet.map(|until| until.saturating_duration_since(now))?;

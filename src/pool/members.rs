@@ -1,7 +1,7 @@
-//! The nodes of the pool and the settings that they are asked with: one value, which a reload swaps as a whole.
+//! The nodes of the pool and their common settings, in one value that a reload replaces as a whole.
 //!
-//! A node with the same name and address as before is the same node. It keeps its number, its breaker, its latency and
-//! its slots. Calls in flight end on the nodes that they began with.
+//! A node with the name and address of an earlier node is that node. It keeps its number, its breaker, its
+//! latency and its slots. Calls in flight end on the nodes with which they began.
 
 use std::ops::Index;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::node::client::ClientError;
 use crate::node::{BufferBudget, Client};
 use crate::telemetry::Metrics;
 
-/// The nodes, in the order of the configuration, and the settings that they are asked with.
+/// The nodes, in the order of the configuration, and their common settings.
 pub struct Members {
     list: Vec<Arc<Member>>,
     pub(super) settings: config::Pool,
@@ -21,7 +21,7 @@ pub struct Members {
 
 /// A new configuration of the nodes. Everything that can fail has been done.
 pub struct Prepared {
-    /// Each node, with a client unless the one that the node has will do.
+    /// Each node, with a client if the node needs a new one.
     upstreams: Vec<(config::Upstream, Option<Arc<Client>>)>,
     pub(super) settings: config::Pool,
 }
@@ -57,7 +57,7 @@ impl Members {
         self.list.is_empty()
     }
 
-    /// Returns the node with this number, if it still is one of them.
+    /// Returns the node with this number, if it is still in the pool.
     pub fn of(&self, id: usize) -> Option<&Arc<Member>> {
         self.list.iter().find(|member| member.id == id)
     }
@@ -72,7 +72,7 @@ impl Members {
         self.named(&upstream.name).filter(|member| member.upstream.url == upstream.url)
     }
 
-    /// Prepares a new configuration: makes the clients that are missing.
+    /// Prepares a new configuration, and creates the clients that are missing.
     pub(super) fn prepare(
         &self,
         config: &config::Config,
@@ -96,7 +96,7 @@ impl Members {
         Ok(Prepared { upstreams, settings: new.clone() })
     }
 
-    /// Returns the nodes of a new configuration, which was prepared with these nodes.
+    /// Returns the nodes of a new configuration that was prepared with these nodes.
     pub(super) fn reconfigured(&self, prepared: Prepared, frontier: &Frontier, metrics: &Metrics) -> Self {
         let Prepared { upstreams, settings } = prepared;
         let pool = Surroundings { frontier, metrics, breaker: settings.breaker };

@@ -1,4 +1,4 @@
-//! The nodes as they are now, and how each stands for a call.
+//! The present nodes, and their ratings for a call.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use super::upstream_call::UpstreamCall;
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, PerCommitment};
 
-/// The nodes, the cluster that they must be of, and the frontier that they are compared with.
+/// The nodes, the cluster that they must belong to, and the frontier that they are compared with.
 pub(super) struct Nodes {
-    /// One snapshot of nodes and settings. Each choice of a node reads it anew.
+    /// A snapshot of nodes and settings. Each choice of a node reads it again.
     members: ArcSwap<Members>,
     pub(super) cluster: Cluster,
     pub(super) frontier: Arc<Frontier>,
-    /// `cache.max_lag_slots`: a node further behind is not near the frontier.
+    /// The setting `cache.max_lag_slots`. A node further behind is not near the frontier.
     near_lag: PerCommitment<u64>,
     /// Changes whenever a probe has changed the health of a node.
     probed: watch::Sender<()>,
@@ -38,7 +38,7 @@ impl Nodes {
         Self { members, cluster, frontier, near_lag, probed: watch::Sender::new(()) }
     }
 
-    /// Returns the snapshot for a short look.
+    /// Returns the snapshot for a short read.
     pub(super) fn load(&self) -> Guard<Arc<Members>> {
         self.members.load()
     }
@@ -53,14 +53,15 @@ impl Nodes {
         self.members.store(members);
     }
 
-    /// Returns every reason why a node is not usable for a plain call. Which methods the node serves is not one.
+    /// Returns every reason why a node is not usable for a plain call. Methods that the node does not serve
+    /// are left out.
     pub(super) fn reasons(&self, member: &Member, now: Instant) -> Vec<Unusable> {
         let mut reasons: Vec<_> = member.reasons(now).chain(self.lagging(&self.load(), member)).collect();
         reasons.extend(self.cluster.unidentified(member).filter(|reason| !reasons.contains(reason)));
         reasons
     }
 
-    /// Returns every node as it stands for one call, in the order of the configuration.
+    /// Rates every node for one call, in the order of the configuration.
     pub(super) fn candidates<C: UpstreamCall>(
         &self,
         members: &Members,
@@ -98,7 +99,7 @@ impl Nodes {
         members.iter().enumerate().map(candidate).collect()
     }
 
-    /// Returns true if a node beside `member` is usable for the call.
+    /// Returns true if another node than `member` is usable for the call.
     pub(super) fn another_usable<C: UpstreamCall>(&self, call: &C, member: &Member) -> bool {
         let candidates = self.candidates(&self.load(), call, &[member.id], Instant::now());
         candidates.iter().any(|candidate| candidate.unusable.is_none())
@@ -114,8 +115,8 @@ impl Nodes {
         self.probed.send_replace(());
     }
 
-    /// Waits for the next change by a probe while the first probe of a node is still to come that may be asked
-    /// afterwards. Returns false at once if there is no such node, and at `deadline`.
+    /// Waits for the next change by a probe, if a node may become usable by its first probe. Returns false at
+    /// once if there is no such node, and at `deadline`.
     pub(super) async fn first_probe(&self, probed: &mut watch::Receiver<()>, deadline: Instant) -> bool {
         let awaited = |member: &Arc<Member>| {
             *member.health() == Health::Unprobed

@@ -1,9 +1,9 @@
-//! A passthrough method as a call upstream: sent as it came, and answered by any node in a good state.
+//! Passthrough methods as upstream calls: sent as they came, and answered by any usable node.
 //!
-//! These calls use the same nodes, limits, retries and budget as typed queries. The gateway knows nothing of their
-//! answers: an error is the answer unless it says that the node cannot serve the call or is not well. One call of
-//! getProgramAccounts may take a node a minute, so a hang says nothing of the node. Otherwise any caller could open
-//! breakers.
+//! These calls use the same nodes, limits, retries and budget as typed queries. The gateway does not
+//! interpret their answers. An error is the answer, unless it means that the node cannot serve the call or is
+//! unhealthy. One call of getProgramAccounts may take a node a minute, so a hang does not count against the
+//! node. Otherwise any caller could open breakers.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::telemetry::AttemptResult;
 pub struct PassthroughRequest {
     /// The call.
     pub call: Forwarded,
-    /// The caller, and how long it waits.
+    /// The caller and its deadline.
     pub context: CallContext,
 }
 
@@ -74,7 +74,8 @@ impl UpstreamCall for PassthroughRequest {
         }
     }
 
-    /// If every node that was asked has refused. Nothing is known of the other nodes.
+    /// Accepts a refusal if every node that was asked has refused. The capabilities of the other nodes are
+    /// unknown.
     fn accepts_refusal(&self, attempts: &[Attempt], _: &Members) -> bool {
         let refusals = [AttemptResult::Incapable.as_str(), AttemptResult::Behind.as_str()];
         attempts.iter().all(|attempt| refusals.contains(&attempt.reason.as_str()))

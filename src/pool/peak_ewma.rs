@@ -1,8 +1,8 @@
 //! The peak-EWMA latency of a node, and the quantiles of a method's latencies.
 //!
-//! A peak-EWMA rises at once with a slow answer, and decays slowly with fast answers and with time. The method is that of
-//! Twitter's Finagle ("Beyond Round Robin", 2017). Time alone must bring a peak down, because a node that was slow once
-//! gets no calls that could. `now` is an argument everywhere.
+//! A peak-EWMA rises at once with a slow answer, and decays slowly with fast answers and with time. The
+//! method is that of Twitter's Finagle ("Beyond Round Robin", 2017). A node that was slow once gets no calls
+//! that could lower its peak, so time alone must lower it. `now` is an argument everywhere.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,10 +12,11 @@ use tokio::time::Instant;
 use super::lock;
 use crate::methods::Method;
 
-/// The time in which the weight of an old answer falls to 1/e; Finagle's default.
+/// The time in which the weight of an old answer falls to 1/e. Finagle's default.
 const DECAY: Duration = Duration::from_secs(10);
-/// The latency of a node before its first answer, in seconds: small, so that a new node gets its share. No node counts as
-/// faster. Otherwise a node whose peak has faded would still come after one that answers in half of this.
+/// The latency of a node before its first answer, in seconds. It is small, so that a new node gets calls. No
+/// node counts as faster. Otherwise a node whose peak has decayed would still lose to one that answers in
+/// half this time.
 const UNMEASURED_S: f64 = 0.001;
 
 /// The latency of one node, in seconds.
@@ -32,7 +33,7 @@ impl Default for PeakEwma {
 }
 
 impl PeakEwma {
-    /// Takes in the latency of one answer.
+    /// Adds the latency of one answer.
     pub fn observe(&mut self, latency: Duration, now: Instant) {
         let (latency, kept) = (latency.as_secs_f64(), self.kept(now));
         let faded = self.seconds * kept;
@@ -40,17 +41,17 @@ impl PeakEwma {
         self.at = Some(now);
     }
 
-    /// Forgets all but the latency of this answer: the node was down, and is another one now.
+    /// Discards all but the latency of this answer, because the node was down.
     pub fn restart(&mut self, latency: Duration, now: Instant) {
         *self = Self { seconds: latency.as_secs_f64(), at: Some(now) };
     }
 
-    /// Returns the latency as it counts now, in seconds.
+    /// Returns the latency as of now, in seconds.
     pub fn seconds(&self, now: Instant) -> f64 {
         (self.seconds * self.kept(now)).max(UNMEASURED_S)
     }
 
-    /// Returns the cost of choosing this node, with `in_flight` calls under way there already.
+    /// Returns the cost of choosing this node while `in_flight` calls are under way there.
     #[expect(clippy::cast_precision_loss, reason = "in-flight counts are far below 2^52")]
     pub fn load(&self, in_flight: usize, now: Instant) -> f64 {
         self.seconds(now) * (in_flight as f64 + 1.0)
@@ -67,17 +68,17 @@ impl PeakEwma {
 pub struct Quantiles {
     window: Vec<Duration>,
     next: usize,
-    /// A sorted copy of the window, from the last time that it was sorted.
+    /// A sorted copy of the window, which is updated every [`EVERY`] answers.
     sorted: Vec<Duration>,
 }
 
 /// The number of answers in the window.
 const WINDOW: usize = 256;
-/// The number of answers between two sortings, which take some microseconds.
+/// The number of answers between two sorts, which take some microseconds.
 const EVERY: usize = 32;
 
 impl Quantiles {
-    /// Takes in the latency of one answer.
+    /// Adds the latency of one answer.
     pub fn observe(&mut self, latency: Duration) {
         if self.window.len() < WINDOW {
             self.window.push(latency);
@@ -91,7 +92,8 @@ impl Quantiles {
         }
     }
 
-    /// Returns the latency that the given share of answers, 0.0 to 1.0, did not exceed; `None` before the first 32 answers.
+    /// Returns the latency that the share of answers, 0.0 to 1.0, did not exceed. `None` before the first 32
+    /// answers.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -109,12 +111,13 @@ impl Quantiles {
 pub(super) struct Latencies([Mutex<Quantiles>; 8]);
 
 impl Latencies {
-    /// Takes in the latency of one answer.
+    /// Adds the latency of one answer.
     pub(super) fn observe(&self, method: Method, latency: Duration) {
         lock(&self.0[method.index()]).observe(latency);
     }
 
-    /// Returns the latency that the given share of the method's answers did not exceed; `None` while too few are known.
+    /// Returns the latency that the share of the method's answers did not exceed. `None` while too few are
+    /// known.
     pub(super) fn quantile(&self, method: Method, share: f64) -> Option<Duration> {
         lock(&self.0[method.index()]).at(share)
     }

@@ -1,4 +1,4 @@
-//! The questions that a probe asks a node: its health, its slots, its identity, and the length of a slot.
+//! The requests of a probe: a node's health, slots, identity, and length of a slot.
 
 use std::time::Duration;
 
@@ -8,32 +8,32 @@ use serde_json::{Value, json};
 use crate::methods::{Commitment, PerCommitment, Slot};
 use crate::node::{Client, Fault, NodeReply};
 
-/// The longest time that a question may take. A node that takes longer counts as unreachable.
+/// The longest time for one request. A slower node counts as unreachable.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The number of samples, a minute each, that the length of a slot is computed from.
+/// The number of samples, a minute each, from which the length of a slot is computed.
 const SLOT_TIME_SAMPLES: u64 = 3;
-/// The most bytes of a node's own words that are kept: they go into logs and onto pages.
+/// The most bytes of a node's own text that are kept, because it goes into logs and onto pages.
 const MAX_WORDS_BYTES: usize = 200;
 
 /// A node's answer to `getGenesisHash`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Genesis {
-    /// The genesis hash of the node.
+    /// The node's genesis hash.
     Told(String),
     /// The node does not serve this method.
     Untold,
-    /// The node refused for another reason, and may tell its genesis hash the next time.
+    /// The node refused for another reason, and may report its genesis hash the next time.
     Refused,
 }
 
 impl Genesis {
-    /// Returns the genesis hash if the node told it.
+    /// Returns the genesis hash, if the node reported it.
     pub fn told(&self) -> Option<&String> {
         if let Self::Told(genesis) = self { Some(genesis) } else { None }
     }
 }
 
-/// A node's identity in its own words; `None` where it did not tell.
+/// A node's identity as it reports it. `None` stands for what the node did not report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The member `solana-core` of the answer to `getVersion`.
@@ -44,10 +44,10 @@ pub struct Identity {
     pub first_available: Option<Slot>,
 }
 
-/// A node's health and slots in its own words.
+/// A node's health and slots as it reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulse {
-    /// `Ok`, or the error of `getHealth` in the node's words.
+    /// `Ok`, or the error text of `getHealth`.
     pub health: Result<(), String>,
     /// The answers to `getSlot` at each commitment.
     pub slots: PerCommitment<Option<Slot>>,
@@ -56,7 +56,7 @@ pub struct Pulse {
 /// Asks a node for its identity.
 ///
 /// # Errors
-/// A question brought no JSON-RPC answer: the fault of the first such question.
+/// The fault of the first request without a JSON-RPC answer.
 pub async fn identity(client: &Client) -> Result<Identity, Fault> {
     let text = |value: Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(bounded);
     let (version, genesis, first): (_, Result<Genesis, Fault>, _) = tokio::join!(
@@ -74,7 +74,7 @@ pub async fn identity(client: &Client) -> Result<Identity, Fault> {
 /// Asks a node for its genesis hash.
 ///
 /// # Errors
-/// There was no JSON-RPC answer.
+/// The request brought no JSON-RPC answer.
 pub(super) async fn genesis(client: &Client) -> Result<Genesis, Fault> {
     Ok(match question(client, "getGenesisHash", &json!([])).await? {
         NodeReply::Result(result) => match serde_json::from_slice::<String>(&result) {
@@ -89,7 +89,7 @@ pub(super) async fn genesis(client: &Client) -> Result<Genesis, Fault> {
 /// Asks a node for its health and its slots.
 ///
 /// # Errors
-/// A question brought no JSON-RPC answer: the fault of the first such question.
+/// The fault of the first request without a JSON-RPC answer.
 pub async fn pulse(client: &Client) -> Result<Pulse, Fault> {
     pulse_without(client, |_| false).await
 }
@@ -122,10 +122,10 @@ pub(super) async fn pulse_without(
     })
 }
 
-/// Asks a node for the length of a slot, by its newest performance samples; `None` if the node has none.
+/// Asks a node for the length of a slot, from its newest performance samples. `None` if the node has none.
 ///
 /// # Errors
-/// There was no JSON-RPC answer.
+/// The request brought no JSON-RPC answer.
 pub async fn slot_time(client: &Client) -> Result<Option<Duration>, Fault> {
     let samples = ask(client, "getRecentPerformanceSamples", json!([SLOT_TIME_SAMPLES])).await?;
     Ok(samples.ok().and_then(|samples| time_of_samples(&samples)))
@@ -140,18 +140,18 @@ fn time_of_samples(samples: &Value) -> Option<Duration> {
     Duration::from_secs(seconds).checked_div(slots).filter(|time| !time.is_zero())
 }
 
-/// Asks one question outside the shared buffers, and returns the node's answer, whatever it is.
+/// Sends one request outside the shared buffers, and returns the node's answer.
 ///
 /// # Errors
-/// There was no JSON-RPC answer.
+/// The request brought no JSON-RPC answer.
 pub async fn question(client: &Client, method: &str, params: &Value) -> Result<NodeReply, Fault> {
     client.probe(body(method, params), TIMEOUT).await?.reply(0)
 }
 
-/// Asks a node for its clock, as the `date` header of an answer shows it.
+/// Asks a node for its clock: the `date` header of an answer.
 ///
 /// # Errors
-/// There was no answer.
+/// The request brought no answer.
 pub async fn date(client: &Client) -> Result<Option<String>, Fault> {
     let (_, date) = client.post_for_header(body("getHealth", &json!([])), TIMEOUT, "date").await?;
     Ok(date)
@@ -161,7 +161,7 @@ fn body(method: &str, params: &Value) -> Bytes {
     json!({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}).to_string().into()
 }
 
-/// Asks one question, and returns the result or the node's own error message.
+/// Sends one request, and returns the result or the node's own error message.
 async fn ask(client: &Client, method: &str, params: Value) -> Result<Result<Value, String>, Fault> {
     match question(client, method, &params).await? {
         NodeReply::Result(result) => Ok(Ok(serde_json::from_slice(&result).map_err(|_| Fault::BadJson)?)),
@@ -173,7 +173,7 @@ async fn ask(client: &Client, method: &str, params: Value) -> Result<Result<Valu
     }
 }
 
-/// Returns the beginning of a node's own words.
+/// Returns the beginning of a node's text.
 fn bounded(words: &str) -> String {
     words[..words.floor_char_boundary(MAX_WORDS_BYTES)].to_owned()
 }

@@ -1,6 +1,8 @@
-//! The probes: each node is asked for its health and slots once a probe interval, and rarely for its identity.
+//! The probes: each node is asked for its health and slots once a probe interval, and rarely for its
+//! identity.
 //!
-//! A probe ignores the pool's selection, limits and breakers, because it is how a node that was given up comes back.
+//! A probe ignores the pool's selection, limits and breakers, because only probes find that a failed node has
+//! come back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +18,18 @@ use super::selector::Selector;
 use crate::methods::Commitment;
 use crate::node::Fault;
 
-/// A node is asked for its version, genesis hash and history with one probe in so many. They change rarely.
+/// The number of probes between two requests for version, genesis hash and history. They change rarely.
 const IDENTITY_EVERY: u64 = 30;
-/// The first probes are spread over this part of the interval: 100 ms at the default.
+/// The part of the interval over which first probes are spread: 100 ms at the default.
 const FIRST_PART: u32 = 10;
-/// A slot that an answer told within this part of the interval is not asked for: it is as good as a probe's.
+/// The part of the interval within which a slot that an answer reported replaces a probe's request.
 const RECENT_PART: u32 = 2;
-/// A node whose slot has moved further than this between two probes is asked for its cluster again.
+/// The distance in slots between two probes above which a node is asked for its cluster again.
 const JUMP_SLOTS: u64 = 64;
 
 /// Probes one node until it has left the pool.
 pub(super) async fn probe_node(nodes: &Nodes, selector: &Selector, id: usize) {
-    // Many gateways that start at once, in front of many nodes, must not all ask at once.
+    // Many gateways that start together, in front of many nodes, must not all ask at once.
     let first = nodes.load().settings.probe_interval / FIRST_PART;
     tokio::time::sleep(first.mul_f64(per_mille(selector) / 1000.0)).await;
     for round in 0u64.. {
@@ -35,7 +37,7 @@ pub(super) async fn probe_node(nodes: &Nodes, selector: &Selector, id: usize) {
         let Some(member) = members.of(id) else { return };
         let identity_due = round % IDENTITY_EVERY == 0 || *member.health() == Health::Unprobed;
         probe_once(nodes, member, identity_due, members.settings.probe_interval).await;
-        // Up to a tenth early or late, so that the probes of many gateways do not fall into step.
+        // Up to a tenth early or late, so that the probes of many gateways do not synchronize.
         let jitter = 0.9 + per_mille(selector) / 5000.0;
         let pause = tokio::time::sleep(members.settings.probe_interval.mul_f64(jitter));
         tokio::select! {
@@ -50,7 +52,7 @@ fn per_mille(selector: &Selector) -> f64 {
     f64::from((selector.draw() % 1000) as u16)
 }
 
-/// Probes one node once, and takes in what is found.
+/// Probes one node once, and applies the findings.
 async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool, interval: Duration) {
     let before = member.health();
     let found = find_health(nodes, member, &before, identity_due, interval).await;
@@ -79,7 +81,7 @@ async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool, interval
     }
 }
 
-/// Asks a node for its identity where that is due, then for its health and slots.
+/// Asks a node for its identity if that is due, then for its health and slots.
 async fn find_health(
     nodes: &Nodes,
     member: &Member,
@@ -129,8 +131,8 @@ async fn find_health(
     Ok(pulse.health.map_or_else(Health::Unhealthy, |()| Health::Healthy))
 }
 
-/// Asks a node for its genesis hash again. A question that fails says nothing of the node, and the next probe repeats it.
-/// `Some` says why the node is asked nothing else.
+/// Asks a node for its genesis hash again. A failed request proves nothing, and the next probe repeats it.
+/// `Some` is the reason why the node gets no calls.
 async fn ask_cluster_again(nodes: &Nodes, member: &Member, used: Used) -> Option<Health> {
     if let Ok(theirs) = probe::genesis(&member.client).await {
         return nodes.cluster.identify(member, used, theirs);

@@ -1,4 +1,4 @@
-//! A node's answer to a call, and which of two answers is the better one.
+//! A node's answer to a call, and the rules by which one answer is better than another.
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -7,21 +7,21 @@ use crate::methods::Slot;
 use crate::node::NodeReply;
 use crate::telemetry::AttemptResult;
 
-/// One node's answer and what is known about it.
+/// One node's answer and its circumstances.
 #[derive(Debug, Clone)]
 pub struct Reply {
     /// The node's number in the frontier.
     pub node: usize,
     /// The answer itself.
     pub body: NodeReply,
-    /// The time at which the request was sent: the answer's age counts from here.
+    /// The time at which the request was sent. The answer's age counts from here.
     pub sent_at: Instant,
-    /// The slot in the answer's context. Without a context it is the newest slot that the node was known to have reached
-    /// before the request was sent.
+    /// The slot in the answer's context. Without a context, the newest slot that the node was known to have
+    /// reached before the request was sent.
     pub slot: Slot,
-    /// True if no other node could better the answer: every plain answer, and a missing block that two nodes with the
-    /// same range of history call missing for the same reason. A null, an answer behind the floor and one node's
-    /// "missing" are not confirmed.
+    /// True if no other node could improve the answer. That holds for plain answers, and for a missing block
+    /// that two nodes with the same range of history report for the same reason. It does not hold for null,
+    /// for an answer behind the floor, or for a block that only one node reports missing.
     pub confirmed: bool,
 }
 
@@ -34,15 +34,16 @@ impl Reply {
         }
     }
 
-    /// Returns true if the error only says that this node does not hold a block, now or any more. Another node may.
+    /// Returns true if the error only means that this node does not hold a block, now or any more. Another
+    /// node may.
     pub(super) fn lacks_block(&self) -> bool {
         self.code().is_some_and(lacks_block)
     }
 
-    /// Combines the answer with the one of a second node, which was asked to confirm it.
+    /// Combines the answer with that of a second node, which was asked to confirm it.
     ///
-    /// A block from either node wins, then an error that names a reason, then null. Two errors of one code confirm each
-    /// other.
+    /// A block from either node wins, then an error that names a reason, then null. Two errors of one code
+    /// confirm each other.
     pub(super) fn combined_with(self, second: Self) -> Self {
         let is_null = |reply: &Self| reply.body == NodeReply::Result(Bytes::from_static(b"null"));
         match (self.code(), second.code()) {
@@ -61,7 +62,7 @@ fn lacks_block(code: i32) -> bool {
     matches!(code, -32001 | -32004)
 }
 
-/// The best of the answers that were not good enough, kept in case no node gives a better one.
+/// The best answer that was not good enough, kept in case no node gives a better one.
 ///
 /// Answers behind the floor come before refusals, results before errors, and higher slots before lower ones.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ pub(super) struct LastResort {
 }
 
 impl LastResort {
-    /// Returns the better one; `held` where both are equally good.
+    /// Returns the better one, or `held` if both are equally good.
     pub(super) fn better(held: Option<Self>, other: Self) -> Self {
         let rank = |resort: &Self| {
             let behind = resort.why == AttemptResult::Behind;

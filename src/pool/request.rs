@@ -1,7 +1,8 @@
-//! A typed query as a call upstream: its floor, the shape and meaning of its answers, and what they tell of a node.
+//! Typed queries as upstream calls: their floor, the format and meaning of their answers, and the effects on
+//! a node's state.
 //!
-//! An error may be the answer, and a result may not be. An absent block is not proof of absence, because each node holds
-//! its own part of history.
+//! An error may be the answer, and a result may not be. A missing block does not prove absence, because each
+//! node holds its own part of history.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -26,18 +27,19 @@ use crate::telemetry::AttemptResult;
 /// A typed query on its way to a node.
 #[derive(Debug, Clone)]
 pub struct UpstreamRequest {
-    /// The query. Its params are written anew for the node.
+    /// The query. Its params are written again for the node.
     pub query: Query,
-    /// The slot that a preferred node has shown, and that the context of the answer should reach. At confirmed and
-    /// finalized it goes up as `minContextSlot` to a node that has shown it. Missing it is never an error: if no node
-    /// reaches the floor, the highest answer is given.
+    /// The slot that a preferred node has shown, and that the answer's context should reach. At confirmed and
+    /// finalized it is sent as `minContextSlot` to a node that has shown it. Missing the floor is never an
+    /// error: if no node reaches it, the highest answer is returned.
     pub floor: Option<Slot>,
-    /// A slot that only orders the nodes. At processed a fork may be dropped with its slots, so no answer is held to it.
+    /// A slot that only orders the nodes. At processed a fork may be dropped with its slots, so no answer is
+    /// held to it.
     pub prefer: Option<Slot>,
-    /// True if one node is asked, without retry except past nodes that do not serve the method. The caller's own
-    /// condition is above the frontier, and the node's answer to it passes through.
+    /// True if only one node is asked, without retry except past nodes that do not serve the method. The
+    /// caller's own minContextSlot is above the frontier, and the caller gets the node's answer to it.
     pub alone: bool,
-    /// The caller, and how long it waits.
+    /// The caller and its deadline.
     pub context: CallContext,
 }
 
@@ -68,7 +70,8 @@ impl UpstreamCall for UpstreamRequest {
         self.floor.max(self.prefer)
     }
 
-    /// A final block comes from a node that has finalized its slot. Then the block is final by construction.
+    /// A final block must come from a node that has finalized its slot. The block is then final by
+    /// construction.
     fn lacks_history(&self, member: &Member, frontier: &Frontier) -> bool {
         let Query::Block(block) = &self.query else { return false };
         let is_final = block.slot <= frontier.slot(Commitment::Finalized);
@@ -114,7 +117,7 @@ impl UpstreamCall for UpstreamRequest {
     }
 
     fn classify(&self, (body, context): &Read, sent: Sent, frontier: &Frontier) -> Result<Verdict, Fault> {
-        // A condition of the caller's own is for one node to judge.
+        // A caller's own minContextSlot is judged by one node.
         let behind = if self.alone { Verdict::Answer } else { Verdict::TryElsewhere(AttemptResult::Behind) };
         let (code, error) = match body {
             NodeReply::Result(result) if result.as_ref() == b"null" => {
@@ -124,7 +127,7 @@ impl UpstreamCall for UpstreamRequest {
             NodeReply::Result(_) => {
                 return match (self.query.has_context(), *context) {
                     (true, None) => Err(Fault::BadJson),
-                    // The node does not honour the caller's condition.
+                    // The node does not honour the caller's minContextSlot.
                     (true, Some(slot)) if self.query.min_context_slot().is_some_and(|own| slot < own) => {
                         Err(Fault::BadJson)
                     }
@@ -145,7 +148,7 @@ impl UpstreamCall for UpstreamRequest {
                 _ => Ok(Verdict::Answer),
             },
             -32016 => Ok(behind),
-            // Nodes use -32600 for two things, and only the text tells them apart.
+            // Nodes use -32600 for two things, and only the text distinguishes them.
             -32600 if !error.windows(18).any(|w| w == b"Encoded binary (ba") => Err(Fault::UnknownCode),
             // "No such account", at a slot where the account may not have existed yet.
             -32602 | -32600 if reads_accounts(&self.query) && below_floor => Ok(behind),
@@ -170,7 +173,8 @@ impl UpstreamCall for UpstreamRequest {
                 if let (Some(slot), Some(commitment)) = (error_context_slot(body), commitment) {
                     let Sent { min_context_slot, slot_before } = heard.sent;
                     let promised = min_context_slot.filter(|promised| slot_before >= *promised);
-                    // The node takes back a slot that it has shown: it was restarted, or replaced by another machine.
+                    // The node takes back a slot that it has shown: it was restarted, or replaced by another
+                    // machine.
                     if promised.is_some_and(|promised| slot < promised) {
                         frontier.probed_in(heard.era, member.id, commitment, slot, heard.at);
                     } else {
@@ -182,7 +186,7 @@ impl UpstreamCall for UpstreamRequest {
         }
     }
 
-    /// Only where no node of the pool is left that may serve the method.
+    /// Accepts a refusal only if no other node of the pool may serve the method.
     fn accepts_refusal(&self, attempts: &[Attempt], members: &Members) -> bool {
         let refused = |name: &str| {
             let reason = AttemptResult::Incapable.as_str();
@@ -197,10 +201,11 @@ impl UpstreamCall for UpstreamRequest {
 }
 
 impl UpstreamRequest {
-    /// Returns the query with the floor as its condition, if the method honours one and the caller has none.
+    /// Returns the query with the floor as `minContextSlot`, if the method honours one and the caller has
+    /// none.
     ///
-    /// A node that is not known to have reached the floor is not held to it, because its answer may be the highest there
-    /// is. At processed no node is: a fork may be dropped with its slot numbers.
+    /// A node that may not have reached the floor gets no `minContextSlot`, because its answer may be the
+    /// highest available. At processed no node gets one: a fork may be dropped with its slot numbers.
     fn with_floor(&self, member: &Member) -> Cow<'_, Query> {
         let commitment = self.query.commitment().filter(|commitment| *commitment != Commitment::Processed);
         let reached = commitment.and_then(|commitment| member.slot(commitment));
@@ -215,8 +220,8 @@ impl UpstreamRequest {
 
 /// Turns the result of a node that ignores `minContextSlot` into the refusal that other nodes give.
 ///
-/// Only for a slot that the node was not known to have reached: otherwise any caller could make such results count as
-/// faults of the node.
+/// This applies only to a slot that the node was not known to have reached. Otherwise any caller could make
+/// such results count as faults of the node.
 fn as_refusal((reply, context): Read, sent: Sent) -> Read {
     match (&reply, context, sent.min_context_slot) {
         (NodeReply::Result(_), Some(slot), Some(wanted)) if slot < wanted && sent.slot_before < wanted => {
@@ -226,7 +231,7 @@ fn as_refusal((reply, context): Read, sent: Sent) -> Read {
     }
 }
 
-/// Returns true if an error may be about accounts as they were at the node's slot.
+/// Returns true if an error may be about accounts at the node's slot.
 fn reads_accounts(query: &Query) -> bool {
     matches!(query, Query::Balance(_) | Query::Account(_) | Query::Accounts(_))
 }

@@ -1,12 +1,13 @@
-//! The rule of selection: usable nodes first, then those near the frontier, then the lowest tier, then the trial of a
-//! half-open breaker, then power of two choices.
+//! The selection rule. Usable nodes come first, then those near the frontier, then the lowest tier, then the
+//! trial of a half-open breaker. Power of two choices decides between the rest.
 //!
-//! A snapshot of the nodes and a random draw are arguments. Health, lag and breaker never empty the pool: if no node is
-//! usable, the least bad one is asked.
+//! A snapshot of the nodes and a random draw are arguments. Health, lag and breaker never empty the pool: if
+//! no node is usable, the least bad one is asked.
 
 use std::cmp::Ordering;
 
-/// A reason why a node is not usable for a call, mildest first. Where no node is usable they are asked in this order.
+/// A reason why a node is not usable for a call, mildest first. If no node is usable, nodes are asked in this
+/// order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unusable {
     /// The node has not shown the slot that the call wants.
@@ -15,7 +16,7 @@ pub enum Unusable {
     NoHistory,
     /// The node is further behind the frontier than `pool.max_slot_lag`.
     Lagging,
-    /// The node says itself that it is behind or not well.
+    /// The node reports that it is behind or unhealthy.
     Unhealthy,
     /// The node's breaker is open.
     BreakerOpen,
@@ -23,24 +24,25 @@ pub enum Unusable {
     Unprobed,
     /// The node does not answer its probes.
     Unreachable,
-    /// The node does not serve the method. It is asked only if no other node may be, so that its own answer passes through.
+    /// The node does not serve the method. Asked only if no other node may be, so that the caller gets the
+    /// node's own error.
     Incapable,
-    /// The node asked to be left alone for a while (429). Never asked.
+    /// The node asked for no calls for a while (429). Never asked.
     Quiet,
     /// The node is at its limit of calls in flight or a second. Never asked.
     Busy,
-    /// An operator has taken the node out. Never asked.
+    /// An operator has drained the node. Never asked.
     Drained,
     /// The node has not shown the pool's genesis hash. Never asked.
     Unidentified,
-    /// The node is of another cluster. Never asked.
+    /// The node belongs to another cluster. Never asked.
     Foreign,
     /// The node has been asked for this call already. Never asked again.
     Tried,
 }
 
 impl Unusable {
-    /// Returns the word for pages, logs and `data.attempts`.
+    /// Returns the name of the reason for pages, logs and `data.attempts`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::BelowFloor => "below_floor",
@@ -60,30 +62,30 @@ impl Unusable {
         }
     }
 
-    /// Returns true if a pool without a usable node may still ask the node.
+    /// Returns true if the node may be asked when no node is usable.
     pub fn askable(self) -> bool {
         self < Self::Quiet
     }
 }
 
-/// One node as it stands for one call.
+/// The rating of one node for one call.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate {
     /// The position of the node in the pool.
     pub node: usize,
-    /// The worst reason why the node is not usable; `None` if it is.
+    /// The worst reason why the node is not usable. `None` if it is usable.
     pub unusable: Option<Unusable>,
     /// True if the node is within `cache.max_lag_slots` of the frontier at the call's commitment.
     pub near: bool,
     /// True if the breaker of the node is half-open, and this call would be its trial.
     pub trial: bool,
-    /// The tier; lower tiers come first.
+    /// The tier. Lower tiers come first.
     pub tier: u8,
     /// The product of peak-EWMA latency and calls in flight, in seconds.
     pub load: f64,
 }
 
-/// A choice: positions among the candidates.
+/// The result of a choice, as positions among the candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drawn {
     /// The node to ask.
@@ -92,7 +94,7 @@ pub struct Drawn {
     pub rival: Option<usize>,
 }
 
-/// Returns the node to ask; `None` if none may be asked. `draw` is any random number.
+/// Returns the node to ask. `None` if none may be asked. `draw` is any random number.
 pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Drawn> {
     let usable = || candidates.iter().filter(|c| c.unusable.is_none());
     let near = usable().any(|c| c.near);
@@ -102,7 +104,8 @@ pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Drawn> {
         return Some(Drawn { node: least_bad.node, rival: None });
     };
     let best = usable().filter(|c| c.near == near && c.tier == tier);
-    // A trial goes first, whatever the node's load was before. A call that has failed once already is no trial.
+    // A trial goes first, whatever the node's load was before. A call that has failed once already is not
+    // used as a trial.
     let retry = candidates.iter().any(|c| c.unusable == Some(Unusable::Tried));
     if !retry && let Some(trial) = best.clone().find(|c| c.trial) {
         return Some(Drawn { node: trial.node, rival: None });
@@ -124,7 +127,7 @@ fn by_load(a: &Candidate, b: &Candidate) -> Ordering {
     a.load.total_cmp(&b.load)
 }
 
-/// Draws two different positions below `len` evenly; one position twice if `len` is 1.
+/// Draws two different positions below `len` evenly. If `len` is 1, draws the position twice.
 #[expect(clippy::cast_possible_truncation, reason = "both results are below len")]
 fn two_of(len: usize, draw: u64) -> (usize, usize) {
     let n = len as u64;
@@ -145,7 +148,7 @@ mod tests {
         Candidate { trial: true, ..candidate }
     }
 
-    /// Every node that some draw picks.
+    /// Returns every node that some draw picks.
     fn chosen(candidates: &[Candidate]) -> Vec<usize> {
         let draws = (0..64u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut nodes: Vec<usize> = draws.filter_map(|draw| Some(choose(candidates, draw)?.node)).collect();

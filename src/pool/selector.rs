@@ -1,7 +1,7 @@
 //! The choice of the node for each attempt.
 //!
-//! Decides by [`select`] among the nodes as they stand. Each choice reads the nodes anew, so a call whose first node was
-//! removed goes on to the nodes that there are.
+//! The rules are in [`select`]. Each choice reads the nodes again, so a call whose first node was removed
+//! continues with the remaining nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,9 +17,10 @@ use super::upstream_call::UpstreamCall;
 use crate::error::Attempt;
 use crate::methods::Method;
 
-/// The memory of the choices: the nodes that sticky methods stay with, and the last choices for people to look at.
+/// The memory of choices: the nodes that sticky methods stay with, and the last choices for operators to
+/// inspect.
 pub(super) struct Selector {
-    /// The node that each sticky method stays with, by [`Method::index`]; `usize::MAX` before the first.
+    /// The node that each sticky method stays with, by [`Method::index`]. `usize::MAX` before the first.
     sticky: [AtomicUsize; 8],
     choices: Choices,
     draws: AtomicU64,
@@ -35,8 +36,8 @@ impl Selector {
         }
     }
 
-    /// Returns the node to ask, in no worse state than `worst`, or every node with the reason against it. Takes one of
-    /// the node's calls a second.
+    /// Returns the node to ask, in no worse state than `worst`, or every node with the reason against it.
+    /// Takes one of the node's calls a second.
     pub(super) fn pick<C: UpstreamCall>(
         &self,
         nodes: &Nodes,
@@ -76,7 +77,7 @@ impl Selector {
         }
     }
 
-    /// Returns the last choice for `method`, as far as it was kept.
+    /// Returns the last choice for `method` that was recorded.
     pub(super) fn last_choice(&self, method: Method) -> Option<Choice> {
         self.choices.of(method)
     }
@@ -90,8 +91,8 @@ impl Selector {
     }
 }
 
-/// Returns the node with the highest slot at the call's commitment, among those that are usable but for the floor. If
-/// there is none, returns the least bad node. Takes one of the node's calls a second.
+/// Returns the node with the highest slot at the call's commitment, among those that are usable except for
+/// the floor. If there is none, returns the least bad node. Takes one of the node's calls a second.
 pub(super) fn pick_highest<C: UpstreamCall>(nodes: &Nodes, call: &C) -> Option<Arc<Member>> {
     let members = nodes.load();
     let now = Instant::now();

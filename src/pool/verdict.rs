@@ -1,34 +1,36 @@
 //! The meaning of an answer for its call: the answer, a reason to ask another node, or a fault of the node.
 //!
-//! The kind of call decides by its own rules first, and by the table of codes here otherwise. Message texts are not read,
-//! because nodes may change them; contract.md, section 3, lists the codes.
+//! Each kind of call applies its own rules first, and then the table of codes here. Message texts are not
+//! read, because nodes may change them.
 
 use super::reply::Reply;
 use crate::node::Fault;
 use crate::telemetry::AttemptResult;
 
-/// The meaning of a node's answer that is no fault of the node.
+/// The meaning of a node's answer that is not a fault of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The answer of the call.
     Answer,
-    /// An answer that a second node is asked to confirm.
+    /// An answer that a second node must confirm.
     NeedsConfirmation,
-    /// An error whose code the contract does not list. A second node is asked, and its result is the better answer.
+    /// An error with a code that nodes are not known to use. A second node is asked, and its result is
+    /// preferred.
     UnlistedError,
-    /// No answer while another node is left: the node is [`AttemptResult::Behind`] or [`AttemptResult::Incapable`].
+    /// Not an answer while another node is left: the node is [`AttemptResult::Behind`] or
+    /// [`AttemptResult::Incapable`].
     TryElsewhere(AttemptResult),
 }
 
 impl Verdict {
-    /// Returns the meaning that an error code has for every kind of call.
+    /// Returns the meaning of an error code that is common to all kinds of calls.
     ///
     /// # Errors
     /// The code stands for a fault of the node.
     pub(super) const fn of_code(code: i32) -> Result<Self, Fault> {
         match code {
             -32005 => Err(Fault::Unhealthy),
-            // Internal error, and a call that the node could not read.
+            // Internal error, or a call that the node could not parse.
             -32603 | -32700 => Err(Fault::UnknownCode),
             -32016 => Ok(Self::TryElsewhere(AttemptResult::Behind)),
             // Unknown method, or a method that the node's storage or indexes do not support.

@@ -1,26 +1,26 @@
-//! The cluster of one node, by the genesis hash that the node has shown.
+//! The cluster check of one node, by the genesis hash that the node has shown.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::pool::lock;
 
-/// The knowledge of one node's cluster.
+/// The state of one node's cluster check.
 #[derive(Debug, Default)]
 pub(in crate::pool) struct ClusterMark {
-    /// True if the node showed the pool's genesis hash when it was last asked for its own.
+    /// True if the node showed the pool's genesis hash when it was last asked.
     identified: AtomicBool,
-    /// True if the genesis hash that the node last told is the pool's, however long ago.
+    /// True if the genesis hash that the node last reported is the pool's, however long ago.
     told_ours: AtomicBool,
-    /// The use of the node up to the time at which it last showed its genesis hash.
+    /// The calls and connections of the node up to the time at which it last showed its genesis hash.
     at: Mutex<Used>,
 }
 
-/// The use of a node up to some time.
+/// The calls and connections of a node up to some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::pool) struct Used {
     pub(super) calls: u64,
-    /// `None` if the node is to be asked again whatever its connections are.
+    /// `None` if the node must be asked again, whatever its connections are.
     pub(super) connections: Option<u64>,
 }
 
@@ -30,19 +30,19 @@ impl ClusterMark {
         self.identified.load(Ordering::SeqCst)
     }
 
-    /// Returns true if the genesis hash that the node last told is the pool's.
+    /// Returns true if the genesis hash that the node last reported is the pool's.
     pub(in crate::pool) fn told_ours(&self) -> bool {
         self.told_ours.load(Ordering::SeqCst)
     }
 
-    /// Notes that the node has shown the pool's genesis hash, asked for it when it had been `used` so far.
+    /// Notes that the node has shown the pool's genesis hash. It had been `used` this much when it was asked.
     pub(in crate::pool) fn set_identified(&self, used: Used) {
         *lock(&self.at) = used;
         self.told_ours.store(true, Ordering::SeqCst);
         self.identified.store(true, Ordering::SeqCst);
     }
 
-    /// Notes that the node does not show the pool's genesis hash any more.
+    /// Notes that the node no longer shows the pool's genesis hash.
     pub(in crate::pool) fn set_unidentified(&self) {
         self.identified.store(false, Ordering::SeqCst);
     }
@@ -53,7 +53,8 @@ impl ClusterMark {
         self.set_unidentified();
     }
 
-    /// Notes the connections over which the node did not tell its genesis hash. Asking again over them is of no use.
+    /// Notes the connections over which the node did not report its genesis hash. Asking again over them is
+    /// of no use.
     pub(in crate::pool) fn set_asked_over(&self, used: Used) {
         lock(&self.at).connections = used.connections;
     }
@@ -63,7 +64,7 @@ impl ClusterMark {
         lock(&self.at).connections == Some(connections)
     }
 
-    /// Makes [`Self::was_asked_over`] return false until the node has told its genesis hash.
+    /// Makes [`Self::was_asked_over`] return false until the node has reported its genesis hash.
     pub(in crate::pool) fn ask_again(&self) {
         lock(&self.at).connections = None;
     }

@@ -1,4 +1,4 @@
-//! One call under way at a node, and what its end says of the node.
+//! One call under way at a node, and the effect of its end on the node's state.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::pool::caller::Caller;
 use crate::pool::lock;
 use crate::telemetry::AttemptResult;
 
-/// One call under way at a node. Dropping it before the call has ended says nothing of the node's health, because it only
-/// means that nobody waits any more.
+/// One call under way at a node. Dropping it before the call has ended does not affect the node's health: its
+/// caller no longer waits.
 pub(in crate::pool) struct InFlight<'a> {
     member: &'a Member,
     /// `None` for a passthrough method.
@@ -22,7 +22,7 @@ pub(in crate::pool) struct InFlight<'a> {
     caller: Caller,
     /// True if the call is the trial of a half-open breaker.
     trial: bool,
-    /// True once the breaker has heard of the call.
+    /// True once the breaker has the result of the call.
     settled: bool,
     ended: bool,
 }
@@ -38,7 +38,7 @@ impl<'a> InFlight<'a> {
         let state = &member.state;
         state.in_flight.fetch_add(1, Ordering::Relaxed);
         state.by_caller.add(caller);
-        // Counted before the request is sent. The node's cluster is compared with this count once the call has ended.
+        // Counted before the request is sent. The cluster check compares this count once the call has ended.
         state.requests.fetch_add(1, Ordering::SeqCst);
         let trial = state.change_breaker(|breaker| breaker.started(now));
         Self { member, method, caller, trial, settled: false, ended: false }
@@ -49,8 +49,8 @@ impl<'a> InFlight<'a> {
         self.trial
     }
 
-    /// Notes that the call has outlasted `pool.breaker.slow`. A hang is a fault and counts from now on, unless the call
-    /// itself may be what is slow. Returns true if this opened the breaker.
+    /// Notes that the call has outlasted `pool.breaker.slow`. A hang counts as a failure from now on, unless
+    /// the call itself may be the slow part. Returns true if this opened the breaker.
     pub(in crate::pool) fn hangs(&mut self, now: Instant) -> bool {
         if self.settled || !self.member.state.slowness.counts(self.caller, self.method) {
             return false;
@@ -59,12 +59,12 @@ impl<'a> InFlight<'a> {
         self.member.state.change_breaker(|breaker| breaker.failed(now))
     }
 
-    /// Ends the call in a way that says nothing of the node.
+    /// Ends the call without an effect on the node's health.
     pub(in crate::pool) fn says_nothing(mut self) {
         self.ended = true;
     }
 
-    /// Ends the call, with the fault of the node if there was one. Returns true if this opened the breaker.
+    /// Ends the call, with the node's fault if there was one. Returns true if this opened the breaker.
     pub(in crate::pool) fn ended(mut self, fault: Option<Fault>, latency: Duration, now: Instant) -> bool {
         let state = &self.member.state;
         self.ended = true;

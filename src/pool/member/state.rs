@@ -16,9 +16,9 @@ use crate::pool::lock;
 use crate::pool::peak_ewma::PeakEwma;
 use crate::telemetry::AttemptResult;
 
-/// The state of one node. A reload that only changes how the node is asked keeps it.
+/// The state of one node. A reload that only changes the node's settings keeps it.
 pub(super) struct NodeState {
-    /// The bits below, set while the slower checks that they stand for are needed. No bit is set for a node that is well.
+    /// The bits below. Each is set while its slower check is needed. A healthy node has no bit set.
     troubles: AtomicU8,
     pub(super) in_flight: AtomicUsize,
     pub(super) by_caller: CallerCounts,
@@ -48,11 +48,11 @@ pub(super) struct NodeState {
 pub(super) const NOT_HEALTHY: u8 = 1;
 /// Set while the node's breaker is not closed.
 pub(super) const BREAKER: u8 = 2;
-/// Set once the node has asked to be left alone, until the wait has been found to be over.
+/// Set once the node has asked for no calls, until that time is found to be over.
 pub(super) const QUIET: u8 = 4;
 
 impl NodeState {
-    /// Returns the state of a node that has not been heard of yet.
+    /// Creates the state of a node before its first report.
     pub(super) fn new(breaker: config::Breaker) -> Self {
         Self {
             troubles: AtomicU8::new(NOT_HEALTHY),
@@ -91,7 +91,7 @@ impl NodeState {
         }
     }
 
-    /// Changes the breaker, and notes if it is closed.
+    /// Changes the breaker, and updates its trouble bit.
     pub(super) fn change_breaker<T>(&self, change: impl FnOnce(&mut Breaker) -> T) -> T {
         let mut breaker = lock(&self.breaker);
         let was_closed = breaker.is_closed();
@@ -112,7 +112,7 @@ impl NodeState {
         self.health.load()
     }
 
-    /// Takes in a probe's finding, and returns the one before if it was another.
+    /// Sets the finding of a probe, and returns the previous one if it differs.
     pub(super) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
         if **self.health.load() == health {
             return None;
