@@ -11,13 +11,13 @@ pub struct OverLimit;
 
 /// The chunks of one body.
 #[derive(Debug)]
-pub struct Gather {
+pub struct BodyBuffer {
     limit: usize,
     first: Bytes,
     rest: Vec<u8>,
 }
 
-impl Gather {
+impl BodyBuffer {
     /// Creates an empty buffer for at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self { limit, first: Bytes::new(), rest: Vec::new() }
@@ -25,7 +25,7 @@ impl Gather {
 
     /// Creates a buffer with memory for `announced` bytes. The sender may lie, so the reserved memory is
     /// bounded.
-    pub fn expecting(announced: usize, limit: usize) -> Self {
+    pub fn with_expected_length(announced: usize, limit: usize) -> Self {
         let rest = Vec::with_capacity(announced.min(limit).min(MAX_RESERVED_BYTES));
         Self { limit, first: Bytes::new(), rest }
     }
@@ -57,7 +57,7 @@ impl Gather {
 
     /// Returns the whole body in memory of exactly its length, so that a kept body uses no more than is
     /// counted for it.
-    pub fn finish_to_keep(mut self) -> Bytes {
+    pub fn finish_compact(mut self) -> Bytes {
         if self.rest.is_empty() {
             return Bytes::copy_from_slice(&self.first);
         }
@@ -72,45 +72,48 @@ mod tests {
 
     #[test]
     fn joins_chunks_in_order_up_to_the_limit() {
-        let mut gather = Gather::new(5);
+        let mut buffer = BodyBuffer::new(5);
         for chunk in ["", "ab", "", "cd", "e"] {
-            assert_eq!(gather.push(Bytes::from(chunk)), Ok(()));
+            assert_eq!(buffer.push(Bytes::from(chunk)), Ok(()));
         }
-        assert_eq!(gather.push(Bytes::from_static(b"f")), Err(OverLimit));
-        assert_eq!(gather.finish(), "abcde");
+        assert_eq!(buffer.push(Bytes::from_static(b"f")), Err(OverLimit));
+        assert_eq!(buffer.finish(), "abcde");
     }
 
     #[test]
     fn single_chunk_is_not_copied() {
         let chunk = Bytes::from(vec![7; 9]);
-        let mut gather = Gather::new(9);
-        assert_eq!(gather.push(chunk.clone()), Ok(()));
-        assert_eq!(gather.finish().as_ptr(), chunk.as_ptr());
+        let mut buffer = BodyBuffer::new(9);
+        assert_eq!(buffer.push(chunk.clone()), Ok(()));
+        assert_eq!(buffer.finish().as_ptr(), chunk.as_ptr());
     }
 
     #[test]
     fn kept_bytes_hold_no_read_buffer() {
-        let buffer = Bytes::from(vec![7; 8192]);
-        let mut gather = Gather::new(99);
-        assert_eq!(gather.push(buffer.slice(..9)), Ok(()));
-        let kept = gather.finish_to_keep();
-        drop(buffer);
+        let read_buffer = Bytes::from(vec![7; 8192]);
+        let mut buffer = BodyBuffer::new(99);
+        assert_eq!(buffer.push(read_buffer.slice(..9)), Ok(()));
+        let kept = buffer.finish_compact();
+        drop(read_buffer);
         assert_eq!(kept.try_into_mut().map(|kept| kept.capacity()), Ok(9));
     }
 
     #[test]
     fn announced_length_only_sizes_the_buffer() {
         for announced in [0, 1, 5, 99, 4096, usize::MAX] {
-            let mut gather = Gather::expecting(announced, 99);
+            let mut buffer = BodyBuffer::with_expected_length(announced, 99);
             for chunk in ["ab", "", "cd", "e"] {
-                assert_eq!(gather.push(Bytes::from(chunk)), Ok(()));
+                assert_eq!(buffer.push(Bytes::from(chunk)), Ok(()));
             }
-            let kept = gather.finish_to_keep();
+            let kept = buffer.finish_compact();
             assert_eq!(kept, "abcde");
             assert_eq!(kept.try_into_mut().map(|kept| kept.capacity()), Ok(5), "{announced}");
         }
-        assert_eq!(Gather::expecting(9, 9).finish_to_keep(), "");
-        assert_eq!(Gather::expecting(9, 9).push(Bytes::from(vec![0; 10])), Err(OverLimit));
-        assert!(Gather::expecting(usize::MAX, usize::MAX).rest.capacity() <= 2 * MAX_RESERVED_BYTES);
+        assert_eq!(BodyBuffer::with_expected_length(9, 9).finish_compact(), "");
+        assert_eq!(BodyBuffer::with_expected_length(9, 9).push(Bytes::from(vec![0; 10])), Err(OverLimit));
+        assert!(
+            BodyBuffer::with_expected_length(usize::MAX, usize::MAX).rest.capacity()
+                <= 2 * MAX_RESERVED_BYTES
+        );
     }
 }

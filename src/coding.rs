@@ -70,7 +70,7 @@ impl Coding {
 
 /// A compressed text that can be sent between other texts.
 #[derive(Debug)]
-pub struct Coded {
+pub struct CompressedText {
     coding: Coding,
     /// Complete blocks. None of them is marked as the last.
     blocks: Bytes,
@@ -80,7 +80,7 @@ pub struct Coded {
     crc: Crc,
 }
 
-impl Coded {
+impl CompressedText {
     /// Compresses `plain`. `None` if that fails, for example for an empty text.
     pub fn new(coding: Coding, plain: &[u8]) -> Option<Self> {
         let (blocks, mut crc) = match coding {
@@ -111,18 +111,19 @@ impl Coded {
 
 /// A part of a text that consists of compressed and uncompressed parts.
 #[derive(Debug, Clone)]
-pub enum Part<'a> {
+pub enum SplicePart<'a> {
     /// A part that is sent uncompressed.
     Plain(Bytes),
     /// A part that is sent as compressed blocks.
-    Coded(&'a Coded),
+    Coded(&'a CompressedText),
 }
 
 /// Returns the text of `parts` in `coding`, in pieces of which only short ones are copied. `None` if the
 /// format cannot hold it: zstd blocks refer to earlier ones, so a frame has room for one compressed part.
-pub fn spliced(coding: Coding, parts: &[Part<'_>]) -> Option<Vec<Bytes>> {
-    let coded =
-        || parts.iter().filter_map(|part| if let Part::Coded(coded) = part { Some(*coded) } else { None });
+pub fn splice(coding: Coding, parts: &[SplicePart<'_>]) -> Option<Vec<Bytes>> {
+    let coded = || {
+        parts.iter().filter_map(|part| if let SplicePart::Coded(coded) = part { Some(*coded) } else { None })
+    };
     if coded().any(|coded| coded.coding != coding) || (coding == Coding::Zstd && coded().count() > 1) {
         return None;
     }
@@ -133,13 +134,13 @@ pub fn spliced(coding: Coding, parts: &[Part<'_>]) -> Option<Vec<Bytes>> {
             out.short.extend_from_slice(&GZIP_HEAD);
             for part in parts {
                 match part {
-                    Part::Plain(text) => {
+                    SplicePart::Plain(text) => {
                         let mut of_text = Crc::new();
                         of_text.update(text);
                         crc.combine(&of_text);
                         out.plain(text, |head, bytes| stored_deflate(head, bytes, false));
                     }
-                    Part::Coded(coded) => {
+                    SplicePart::Coded(coded) => {
                         crc.combine(&coded.crc);
                         out.piece(coded.blocks.clone());
                     }
@@ -151,9 +152,9 @@ pub fn spliced(coding: Coding, parts: &[Part<'_>]) -> Option<Vec<Bytes>> {
             out.short.put_u32_le(crc.amount());
         }
         Coding::Zstd => {
-            let length = |part: &Part<'_>| match part {
-                Part::Plain(text) => text.len(),
-                Part::Coded(coded) => coded.length,
+            let length = |part: &SplicePart<'_>| match part {
+                SplicePart::Plain(text) => text.len(),
+                SplicePart::Coded(coded) => coded.length,
             };
             let log = parts.iter().map(length).sum::<usize>().max(1).next_power_of_two().ilog2();
             out.short.extend_from_slice(&ZSTD_MAGIC);
@@ -163,8 +164,8 @@ pub fn spliced(coding: Coding, parts: &[Part<'_>]) -> Option<Vec<Bytes>> {
                 .put_u8(((log.clamp(*WINDOW_LOG.start(), *WINDOW_LOG.end()) - 10) << 3).to_le_bytes()[0]);
             for part in parts {
                 match part {
-                    Part::Plain(text) => out.plain(text, |head, bytes| raw_zstd(head, bytes, false)),
-                    Part::Coded(coded) => out.piece(coded.blocks.clone()),
+                    SplicePart::Plain(text) => out.plain(text, |head, bytes| raw_zstd(head, bytes, false)),
+                    SplicePart::Coded(coded) => out.piece(coded.blocks.clone()),
                 }
             }
             raw_zstd(&mut out.short, 0, true);
@@ -287,18 +288,18 @@ mod tests {
         plain
     }
 
-    fn plain(text: &[u8]) -> Part<'static> {
-        Part::Plain(Bytes::copy_from_slice(text))
+    fn plain(text: &[u8]) -> SplicePart<'static> {
+        SplicePart::Plain(Bytes::copy_from_slice(text))
     }
 
     #[track_caller]
     fn check(head: &[u8], text: &[u8], tail: &[u8]) {
         for coding in Coding::ALL {
-            let coded = Coded::new(coding, text).unwrap();
+            let coded = CompressedText::new(coding, text).unwrap();
             // Twice, because the compressed text serves many callers.
             for tail in [tail, b"another"] {
                 let sent =
-                    spliced(coding, &[plain(head), Part::Coded(&coded), plain(tail)]).unwrap().concat();
+                    splice(coding, &[plain(head), SplicePart::Coded(&coded), plain(tail)]).unwrap().concat();
                 assert!(decoded(coding, &sent) == [head, text, tail].concat(), "{coding:?} {}", text.len());
             }
             assert_eq!(decoded(coding, &coding.encode(text).unwrap()), text);
@@ -341,12 +342,12 @@ mod tests {
         let long = vec![b'2'; 100_000];
         let texts = [&b"one one one"[..], &long, b"one one one"];
         for coding in Coding::ALL {
-            let coded = texts.map(|text| Coded::new(coding, text).unwrap());
+            let coded = texts.map(|text| CompressedText::new(coding, text).unwrap());
             let mut parts = vec![plain(b"[")];
             for coded in &coded {
-                parts.extend([Part::Coded(coded), plain(b",")]);
+                parts.extend([SplicePart::Coded(coded), plain(b",")]);
             }
-            let sent = spliced(coding, &parts).map(|pieces| decoded(coding, &pieces.concat()));
+            let sent = splice(coding, &parts).map(|pieces| decoded(coding, &pieces.concat()));
             let expected = [b"[", &texts.map(|text| [text, b","].concat()).concat()[..]].concat();
             assert_eq!(sent, (coding == Coding::Gzip).then_some(expected), "{coding:?}");
         }
@@ -354,15 +355,18 @@ mod tests {
 
     #[test]
     fn codings_do_not_mix() {
-        let coded = Coded::new(Coding::Gzip, b"text").unwrap();
-        assert!(spliced(Coding::Zstd, &[Part::Coded(&coded)]).is_none());
+        let coded = CompressedText::new(Coding::Gzip, b"text").unwrap();
+        assert!(splice(Coding::Zstd, &[SplicePart::Coded(&coded)]).is_none());
     }
 
     #[test]
     fn compressed_text_is_much_smaller() {
         let text = r#"{"pubkey":"11111111111111111111111111111111","lamports":1}"#.repeat(1000);
         for coding in Coding::ALL {
-            assert!(Coded::new(coding, text.as_bytes()).unwrap().len() < text.len() / 20, "{coding:?}");
+            assert!(
+                CompressedText::new(coding, text.as_bytes()).unwrap().len() < text.len() / 20,
+                "{coding:?}"
+            );
         }
     }
 

@@ -69,7 +69,7 @@ pub enum Error {
     /// Too many requests are in flight.
     Overloaded,
     /// No upstream could answer. Holds every attempt.
-    NoUpstream(Vec<Attempt>),
+    NoUpstream(Vec<FailedAttempt>),
     /// The call's deadline has passed. Holds its length.
     TimedOut(Duration),
 }
@@ -82,7 +82,7 @@ impl From<EnvelopeError> for Error {
 
 /// One failed attempt, for `data.attempts`: a node's name and a reason, without an address.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Attempt {
+pub struct FailedAttempt {
     /// The upstream's configured name.
     pub upstream: String,
     /// A reason of the pool: `connect`, `timeout`, `status_429`, `bad_json`, `too_large` …
@@ -91,7 +91,7 @@ pub struct Attempt {
 
 /// A refusal as it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wire {
+pub struct ErrorReply {
     /// The HTTP status of a single call. Within a batch the status is 200.
     pub status: u16,
     /// The JSON-RPC code.
@@ -112,14 +112,14 @@ impl Error {
         if let Self::Envelope(error) = self {
             return reply::envelope_refusal(out, id, *error);
         }
-        let Wire { code, message, data, .. } = self.wire();
+        let ErrorReply { code, message, data, .. } = self.to_reply();
         reply::refusal(out, id, code, &message, data.as_deref());
     }
 
     /// Returns the refusal as it is sent. This is the only mapping.
     #[deny(clippy::wildcard_enum_match_arm)]
-    pub fn wire(&self) -> Wire {
-        let wire = |status, code, message: &str, reason| Wire {
+    pub fn to_reply(&self) -> ErrorReply {
+        let wire = |status, code, message: &str, reason| ErrorReply {
             status,
             code,
             message: message.to_owned(),
@@ -145,7 +145,7 @@ impl Error {
                 ),
                 "write_method",
             ),
-            Self::Params(e) => Wire {
+            Self::Params(e) => ErrorReply {
                 data: e.data.as_ref().map(|d| serde_json::Value::from(d.as_str()).to_string()),
                 ..wire(200, e.code, &e.message, "params")
             },
@@ -161,7 +161,7 @@ impl Error {
                 &format!("Forbidden: {what} is not allowed for this API key"),
                 "forbidden",
             ),
-            Self::Limited { limit, reason, retry_after } => Wire {
+            Self::Limited { limit, reason, retry_after } => ErrorReply {
                 data: Some(format!(r#"{{"retryAfterMs":{}}}"#, retry_after.as_millis().max(1))),
                 retry_after_s: Some(whole_seconds(*retry_after)),
                 ..wire(429, code::TOO_MANY_REQUESTS, &format!("Too many requests: {limit}"), reason)
@@ -180,10 +180,11 @@ impl Error {
                 ),
                 "batch_answers",
             ),
-            Self::Overloaded => {
-                Wire { retry_after_s: Some(1), ..wire(503, code::OVERLOADED, "Overloaded", "overloaded") }
-            }
-            Self::NoUpstream(attempts) => Wire {
+            Self::Overloaded => ErrorReply {
+                retry_after_s: Some(1),
+                ..wire(503, code::OVERLOADED, "Overloaded", "overloaded")
+            },
+            Self::NoUpstream(attempts) => ErrorReply {
                 data: Some(serde_json::json!({ "attempts": attempts }).to_string()),
                 ..wire(502, code::NO_UPSTREAM, "No upstream could answer", "no_upstream")
             },
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn errors_match_the_table() {
-        let attempt = Attempt { upstream: "a".to_owned(), reason: "timeout".to_owned() };
+        let attempt = FailedAttempt { upstream: "a".to_owned(), reason: "timeout".to_owned() };
         let table: Vec<String> = [
             Error::Envelope(EnvelopeError::Parse),
             Error::Envelope(EnvelopeError::InvalidRequest),
@@ -232,7 +233,7 @@ mod tests {
         ]
         .iter()
         .map(|error| {
-            let Wire { status, code, message, data, retry_after_s, reason } = error.wire();
+            let ErrorReply { status, code, message, data, retry_after_s, reason } = error.to_reply();
             let data = data.map(|data| format!(" {data}")).unwrap_or_default();
             let wait = retry_after_s.map(|seconds| format!(" Retry-After: {seconds}")).unwrap_or_default();
             format!("{status} {code} {reason}: {message}{data}{wait}")

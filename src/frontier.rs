@@ -17,31 +17,31 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::methods::{Commitment, Slot};
-use commitment_state::{CommitmentState, Moved, Report};
+use commitment_state::{CommitmentState, FrontierChange, Report};
 use node_slots::FrontierNode;
 pub use node_slots::NodeSlots;
-use pace::Pace;
+use pace::SlotPace;
 
 /// The length of a slot before it has been measured for a minute.
 pub const ASSUMED_SLOT_TIME: Duration = Duration::from_millis(400);
 
 /// A report further above every other usable node than this time's slots needs confirmation.
-const LONELY_LEAD: Duration = Duration::from_millis(25_600);
+const UNCONFIRMED_LEAD: Duration = Duration::from_millis(25_600);
 /// The bounds of such a lead in slots, whatever slot time was measured: slots of a second, and of 100 ms.
-const LONELY_LEAD_SLOTS: (u64, u64) = (26, 256);
+const UNCONFIRMED_LEAD_SLOTS: (u64, u64) = (26, 256);
 /// The state that is changed under one lock.
 #[derive(Debug)]
-struct Inner {
+struct FrontierState {
     commitments: [CommitmentState; 3],
     /// The nodes in the order in which they joined.
     nodes: Vec<FrontierNode>,
     /// The number of the next node to join.
     next: usize,
     /// The pace of the frontier at processed.
-    pace: Pace,
+    pace: SlotPace,
 }
 
-impl Inner {
+impl FrontierState {
     /// Returns the position of a node in the list. `None` once it has left.
     fn position(&self, id: usize) -> Option<usize> {
         self.nodes.iter().position(|node| node.node == id)
@@ -55,13 +55,13 @@ pub struct Era(u64);
 /// The pool's view of the chain's head, shared by probes, pool and cache.
 #[derive(Debug)]
 pub struct Frontier {
-    inner: Mutex<Inner>,
+    inner: Mutex<FrontierState>,
     /// The frontiers by [`Commitment::index`], for reads without a lock. 0 is unknown.
     published: [AtomicU64; 3],
     /// The time at which each frontier last moved, in milliseconds after `started`.
     moved_ms: [AtomicU64; 3],
     /// The time at which a node last reported each frontier, in milliseconds after `started`.
-    heard_ms: [AtomicU64; 3],
+    last_report_ms: [AtomicU64; 3],
     /// The measured length of a slot, in microseconds. 0 is unknown.
     slot_us: AtomicU64,
     started: Instant,
@@ -75,15 +75,15 @@ impl Frontier {
     /// Creates a frontier over `nodes` nodes, numbered from 0, before their first reports.
     pub fn new(nodes: usize) -> Self {
         Self {
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(FrontierState {
                 commitments: std::array::from_fn(|_| CommitmentState::new(nodes)),
                 nodes: (0..nodes).map(FrontierNode::new).collect(),
                 next: nodes,
-                pace: Pace::default(),
+                pace: SlotPace::default(),
             }),
             published: Default::default(),
             moved_ms: Default::default(),
-            heard_ms: Default::default(),
+            last_report_ms: Default::default(),
             slot_us: AtomicU64::new(0),
             started: Instant::now(),
             era: AtomicU64::new(0),
@@ -127,7 +127,7 @@ impl Frontier {
     /// Returns true if an answer at `slot` is believed: it is no further ahead than one node alone may be.
     pub fn believes(&self, commitment: Commitment, slot: Slot) -> bool {
         let frontier = self.slot(commitment);
-        frontier == 0 || slot <= frontier.saturating_add(self.lonely_lead())
+        frontier == 0 || slot <= frontier.saturating_add(self.unconfirmed_lead())
     }
 
     /// Returns the length of a slot, by the moves of the frontier at processed over the last minute, or
@@ -145,9 +145,9 @@ impl Frontier {
     }
 
     /// Returns the most slots by which one node alone may be ahead of all others.
-    fn lonely_lead(&self) -> u64 {
-        let (least, most) = LONELY_LEAD_SLOTS;
-        let slots = LONELY_LEAD.as_micros() / self.slot_time().as_micros().max(1);
+    fn unconfirmed_lead(&self) -> u64 {
+        let (least, most) = UNCONFIRMED_LEAD_SLOTS;
+        let slots = UNCONFIRMED_LEAD.as_micros() / self.slot_time().as_micros().max(1);
         u64::try_from(slots).unwrap_or(u64::MAX).clamp(least, most)
     }
 
@@ -174,8 +174,8 @@ impl Frontier {
     }
 
     /// Returns the time since a node last reported the frontier, even one that stands still.
-    pub fn heard(&self, commitment: Commitment, now: Instant) -> Duration {
-        let heard = self.heard_ms[commitment.index()].load(Ordering::Relaxed);
+    pub fn since_last_report(&self, commitment: Commitment, now: Instant) -> Duration {
+        let heard = self.last_report_ms[commitment.index()].load(Ordering::Relaxed);
         now.duration_since(self.started).saturating_sub(Duration::from_millis(heard))
     }
 
@@ -213,14 +213,16 @@ impl Frontier {
 
     /// Returns true if an answer has reported the node's newest slot within the last `period`. An answer with
     /// a lower slot does not count: it was overtaken, or the node has fallen back.
-    pub fn told_within(
+    pub fn reported_within(
         &self,
         slots: &NodeSlots,
         commitment: Commitment,
         period: Duration,
         now: Instant,
     ) -> bool {
-        slots.told_ms(commitment).is_some_and(|told| self.ms(now).saturating_sub(told) < millis(period))
+        slots
+            .reported_ms(commitment)
+            .is_some_and(|reported| self.ms(now).saturating_sub(reported) < millis(period))
     }
 
     /// Sets if the reports of a node count. It must answer its probes, be healthy and belong to the pool's
@@ -239,14 +241,14 @@ impl Frontier {
     pub fn forget(&self) {
         let mut inner = self.lock();
         self.era.fetch_add(1, Ordering::AcqRel);
-        inner.pace = Pace::default();
+        inner.pace = SlotPace::default();
         self.slot_us.store(0, Ordering::Relaxed);
         for commitment in Commitment::ALL {
             let state = &mut inner.commitments[commitment.index()];
             *state = CommitmentState::new(state.reports.len());
             for node in &inner.nodes {
                 node.slots.set(commitment, None);
-                node.slots.set_told(commitment, None);
+                node.slots.set_reported_ms(commitment, None);
             }
             self.published[commitment.index()].store(0, Ordering::Release);
         }
@@ -263,7 +265,13 @@ impl Frontier {
         }
     }
 
-    fn report(&self, era: Era, (node, c, said): (usize, Commitment, Slot), now: Instant, by_answer: bool) {
+    fn report(
+        &self,
+        era: Era,
+        (node, c, reported): (usize, Commitment, Slot),
+        now: Instant,
+        by_answer: bool,
+    ) {
         let mut inner = self.lock();
         if era != self.era() {
             return;
@@ -271,23 +279,23 @@ impl Frontier {
         let Some(position) = inner.position(node) else { return };
         let report = &mut inner.commitments[c.index()].reports[position];
         // `None` compares as the least.
-        report.slot = if by_answer { report.slot.max(Some(said)) } else { Some(said) };
+        report.slot = if by_answer { report.slot.max(Some(reported)) } else { Some(reported) };
         let slot = report.slot;
         let slots = &inner.nodes[position].slots;
         slots.set(c, slot);
-        if by_answer && slot == Some(said) {
-            slots.set_told(c, Some(self.ms(now)));
+        if by_answer && slot == Some(reported) {
+            slots.set_reported_ms(c, Some(self.ms(now)));
         }
         self.decide(&mut inner, c, now);
-        if said == self.slot(c) {
-            self.heard_ms[c.index()].store(self.ms(now), Ordering::Relaxed);
+        if reported == self.slot(c) {
+            self.last_report_ms[c.index()].store(self.ms(now), Ordering::Relaxed);
         }
     }
 
-    fn decide(&self, inner: &mut Inner, commitment: Commitment, now: Instant) {
-        let Inner { commitments, nodes, pace, .. } = inner;
-        let Moved { frontier, reset } =
-            commitments[commitment.index()].decide(nodes, self.lonely_lead(), now);
+    fn decide(&self, inner: &mut FrontierState, commitment: Commitment, now: Instant) {
+        let FrontierState { commitments, nodes, pace, .. } = inner;
+        let FrontierChange { frontier, reset } =
+            commitments[commitment.index()].decide(nodes, self.unconfirmed_lead(), now);
         if reset {
             self.resets.fetch_add(1, Ordering::Relaxed);
         }
@@ -308,7 +316,7 @@ impl Frontier {
         millis(now.duration_since(self.started))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, FrontierState> {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

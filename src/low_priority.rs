@@ -24,7 +24,7 @@ pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
     match thread {
         Ok(()) => outcome.await.ok(),
         Err(error) => {
-            tracing::error!(%error, "no thread for work of low priority");
+            tracing::error!(%error, "a low-priority thread could not be started");
             None
         }
     }

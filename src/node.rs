@@ -9,7 +9,7 @@ pub mod shape;
 
 use std::time::Duration;
 
-pub use answer::{Arrived, Contextual, NodeReply};
+pub use answer::{Contextual, NodeReply, RawAnswer};
 pub use client::{BufferBudget, Client};
 
 use crate::telemetry::AttemptResult;

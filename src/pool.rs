@@ -73,14 +73,14 @@ pub struct Pool {
     next_id: AtomicU64,
     /// Receives every call in place of the nodes, in tests of the code above the pool.
     #[cfg(test)]
-    pub(crate) stand_in: std::sync::OnceLock<StandIn>,
+    pub(crate) fake_node: std::sync::OnceLock<FakeNode>,
 }
 
 /// A receiver of calls, each with the sender for its answer.
 #[cfg(test)]
-pub(crate) type StandIn = tokio::sync::mpsc::UnboundedSender<(UpstreamRequest, WayBack)>;
+pub(crate) type FakeNode = tokio::sync::mpsc::UnboundedSender<(UpstreamRequest, ReplySender)>;
 #[cfg(test)]
-pub(crate) type WayBack = tokio::sync::oneshot::Sender<Result<Reply, Error>>;
+pub(crate) type ReplySender = tokio::sync::oneshot::Sender<Result<Reply, Error>>;
 
 impl Pool {
     /// Returns a pool over the configured upstreams, which `frontier` numbers from 0. No node is asked before
@@ -107,7 +107,7 @@ impl Pool {
             metrics,
             next_id: AtomicU64::new(1),
             #[cfg(test)]
-            stand_in: std::sync::OnceLock::new(),
+            fake_node: std::sync::OnceLock::new(),
         })
     }
 
@@ -117,9 +117,9 @@ impl Pool {
     /// [`Error::NoUpstream`] with every attempt. Ending the call at its deadline is left to the caller.
     pub async fn call(&self, request: &UpstreamRequest) -> Result<Reply, Error> {
         #[cfg(test)]
-        if let Some(stand_in) = self.stand_in.get() {
-            let (way_back, answer) = tokio::sync::oneshot::channel();
-            let _ = stand_in.send((request.clone(), way_back));
+        if let Some(fake_node) = self.fake_node.get() {
+            let (reply_sender, answer) = tokio::sync::oneshot::channel();
+            let _ = fake_node.send((request.clone(), reply_sender));
             return answer.await.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())));
         }
         call::run(self, request).await
@@ -174,7 +174,7 @@ impl Pool {
         let now = Instant::now();
         for gone in before.iter().filter(|member| after.of(member.id).is_none()) {
             self.nodes.frontier.leave(gone.id, now);
-            tracing::info!(upstream.name = gone.name, "upstream removed: calls in flight end as they would");
+            tracing::info!(upstream.name = gone.name, "upstream removed: its calls in flight continue");
         }
         for added in after.iter().filter(|member| before.of(member.id).is_none()) {
             tracing::info!(upstream.name = added.name, "upstream added");
@@ -208,8 +208,8 @@ impl Pool {
     }
 
     /// Returns true if the node with this number is known to belong to the pool's cluster.
-    pub fn vouches_for(&self, node: usize) -> bool {
-        self.nodes.load().of(node).is_some_and(|member| member.is_vouched_for())
+    pub fn is_of_cluster(&self, node: usize) -> bool {
+        self.nodes.load().of(node).is_some_and(|member| member.is_of_cluster())
     }
 
     /// Returns a receiver that changes whenever the cluster behind the pool has become another one. Earlier

@@ -69,9 +69,11 @@ fn describe(front: &Front, member: &Member, reason: Unusable, now: Instant) -> S
         (Unusable::Foreign, Health::Foreign { theirs, ours }) => {
             format!("belongs to another cluster: its genesis hash is {theirs}, the pool's is {ours}")
         }
-        (Unusable::Unidentified, Health::Silent) => "does not report its genesis hash; if it belongs to \
+        (Unusable::Unidentified, Health::NoGenesisHash) => {
+            "does not report its genesis hash; if it belongs to \
              the pool's cluster, set genesis = \"unchecked\" for it"
-            .to_owned(),
+                .to_owned()
+        }
         (Unusable::Unidentified, _) => "has not reported its genesis hash yet".to_owned(),
         (Unusable::Unprobed, _) => "has not answered a probe yet".to_owned(),
         (Unusable::Lagging, _) => {
@@ -96,7 +98,7 @@ fn choice_view(front: &Front, method: Method, now: Instant) -> Option<ChoiceView
         method: method.as_str(),
         age_ms: millis(now.saturating_duration_since(choice.at)),
         chosen: choice.candidates[choice.node].0.clone(),
-        why: choice.why(),
+        why: choice.reason(),
         candidates: choice
             .candidates
             .into_iter()

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::class::Class;
 use super::derive::account::{AccountValue, ByteSpan};
-use crate::coding::{Coded, Coding};
+use crate::coding::{Coding, CompressedText};
 use crate::methods::{AccountEncoding, Slot};
 
 /// JSON text in one or several pieces. Where possible, the pieces are slices of a node's response.
@@ -180,16 +180,16 @@ pub struct Entry {
 /// The compressed forms of one text. Each is made once and shared by all holders of the text. Most texts have
 /// none, so the memory for them is allocated on first use.
 #[derive(Debug, Clone, Default)]
-pub struct CompressedForms(OnceLock<Arc<[OnceCell<Arc<Coded>>; 2]>>);
+pub struct CompressedForms(OnceLock<Arc<[OnceCell<Arc<CompressedText>>; 2]>>);
 
 impl CompressedForms {
     /// Returns the cell of the form in `coding`, for its first caller to fill.
-    pub fn of(&self, coding: Coding) -> &OnceCell<Arc<Coded>> {
+    pub fn of(&self, coding: Coding) -> &OnceCell<Arc<CompressedText>> {
         &self.0.get_or_init(Arc::default)[coding as usize]
     }
 
     /// Returns the form in `coding`, if it is made.
-    pub fn made(&self, coding: Coding) -> Option<&Arc<Coded>> {
+    pub fn made(&self, coding: Coding) -> Option<&Arc<CompressedText>> {
         self.0.get()?[coding as usize].get()
     }
 

@@ -26,7 +26,7 @@ use super::renderer::Renderer;
 use super::second_level::{SecondLevel, SharedAnswers};
 use super::store::Insert;
 use crate::config;
-use crate::error::{Attempt, Error};
+use crate::error::{Error, FailedAttempt};
 use crate::frontier::Frontier;
 use crate::methods::{AccountEncoding, Commitment, PerCommitment, Pubkey, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
@@ -245,7 +245,7 @@ impl Fetcher {
         let class = placement.as_ref().map_or(plan.class, |(_, class)| *class);
         let taken = self.parse_body(plan, reply, payload).await.ok_or_else(|| {
             let upstream = self.pool.name_of(reply.node);
-            Error::NoUpstream(vec![Attempt { upstream, reason: AttemptResult::BadJson.to_string() }])
+            Error::NoUpstream(vec![FailedAttempt { upstream, reason: AttemptResult::BadJson.to_string() }])
         })?;
         let ParsedAnswer { kept, form_key, singles } = taken;
         let meta = EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::entry::{EntryMeta, Payload};
 use super::status::CacheStatus;
-use crate::coding::{Coded, Coding};
+use crate::coding::{Coding, CompressedText};
 use crate::methods::Slot;
 use crate::pool::Caller;
 use crate::telemetry::{Outcome, Trace};
@@ -40,7 +40,7 @@ pub struct CacheAnswer {
     /// The slot, age and class of the answer.
     pub meta: EntryMeta,
     /// The text of `payload` in the caller's coding, if it was compressed.
-    pub coded: Option<Arc<Coded>>,
+    pub coded: Option<Arc<CompressedText>>,
 }
 
 /// The conditions of a caller that can change while an answer is on its way.

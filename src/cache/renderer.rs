@@ -21,7 +21,7 @@ use super::planned_call::PlannedCall;
 use super::render::{is_kept_form, is_long_work, max_written_bytes, write_for};
 use super::status::CacheStatus;
 use super::verify::Verifier;
-use crate::coding::{self, Coded, Coding};
+use crate::coding::{self, Coding, CompressedText};
 use crate::config;
 use crate::error::Error;
 use crate::methods::Query;
@@ -212,7 +212,7 @@ impl Renderer {
         call: &PlannedCall<'_>,
         entry: &Arc<Entry>,
         payload: &Payload,
-    ) -> (Option<Arc<Coded>>, bool) {
+    ) -> (Option<Arc<CompressedText>>, bool) {
         let (Some(coding), Payload::Result(body)) = (call.options.coding, payload) else {
             return (None, false);
         };
@@ -234,7 +234,7 @@ impl Renderer {
             timeout_at(until, kept).await.ok().and_then(Result::ok).flatten()
         } else {
             let bytes = body.len();
-            let work = move || Coded::new(coding, &body.whole()).map(Arc::new);
+            let work = move || CompressedText::new(coding, &body.whole()).map(Arc::new);
             timeout_at(until, self.compressor.compress(bytes, work)).await.ok().flatten()
         };
         (coded, true)
@@ -250,12 +250,12 @@ async fn keep_coded(
     entry: &Arc<Entry>,
     coding: Coding,
     body: TextParts,
-) -> Option<Arc<Coded>> {
+) -> Option<Arc<CompressedText>> {
     let mut is_first = false;
     let made = entry.coded.of(coding).get_or_try_init(|| async {
         is_first = true;
         let bytes = body.len();
-        let work = move || Coded::new(coding, &body.whole()).map(Arc::new);
+        let work = move || CompressedText::new(coding, &body.whole()).map(Arc::new);
         compressor.compress(bytes, work).await.ok_or(())
     });
     let coded = Arc::clone(made.await.ok()?);

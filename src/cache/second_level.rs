@@ -218,7 +218,7 @@ impl SecondLevel {
     /// Queues a node's answer that is kept under `key` to be shared, if its `life` is long enough. Returns at
     /// once.
     pub(super) fn queue_write_back(&self, pool: &Pool, key: &Key, reply: &Reply, life: Duration) {
-        if life < WORTH_SHARING || !self.store.takes_writes() || !pool.vouches_for(reply.node) {
+        if life < WORTH_SHARING || !self.store.takes_writes() || !pool.is_of_cluster(reply.node) {
             return;
         }
         let genesis = pool.genesis();

@@ -147,7 +147,7 @@ fn table(upstreams: &[Upstream], probed: &[ProbeResult]) -> String {
                     tier,
                     one.pulse.health.clone().err().unwrap_or_else(|| "ok".to_owned()),
                     one.identity.version.clone().unwrap_or_else(unknown),
-                    one.identity.genesis.told().cloned().unwrap_or_else(unknown),
+                    one.identity.genesis.hash().cloned().unwrap_or_else(unknown),
                     slot(Commitment::Processed),
                     slot(Commitment::Confirmed),
                     slot(Commitment::Finalized),

@@ -9,7 +9,7 @@ use crate::methods::Slot;
 
 /// The time after which a node that leads alone and keeps advancing is believed. The other nodes are the ones
 /// that stand still.
-const LONELY_LEAD_BELIEVED_AFTER: Duration = Duration::from_secs(10);
+const LEAD_BELIEVED_AFTER: Duration = Duration::from_secs(10);
 /// The time after which a frontier that no usable node has reached falls to the highest report.
 const UNREACHED_FALLS_AFTER: Duration = Duration::from_secs(30);
 
@@ -30,7 +30,7 @@ impl Report {
     fn decide(&mut self, slot: Slot, confirmed: bool, lead: u64, now: Instant) -> bool {
         let continues = self.believed.is_some_and(|believed| slot <= believed.saturating_add(lead));
         let (since, from) = *self.doubted_since.get_or_insert((now, slot));
-        let advancing = slot > from && now.duration_since(since) >= LONELY_LEAD_BELIEVED_AFTER;
+        let advancing = slot > from && now.duration_since(since) >= LEAD_BELIEVED_AFTER;
         let believed = confirmed || continues || advancing;
         if believed {
             (self.believed, self.doubted_since) = (Some(slot), None);
@@ -60,7 +60,7 @@ struct FrontierCandidate {
 
 /// The effect of the reports on a frontier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Moved {
+pub(super) struct FrontierChange {
     pub(super) frontier: Slot,
     /// True if the frontier has fallen.
     pub(super) reset: bool,
@@ -74,7 +74,7 @@ impl CommitmentState {
 
     /// Decides the frontier from the reports of the usable `nodes`. `lead` is the most slots by which one
     /// node may lead alone.
-    pub(super) fn decide(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> Moved {
+    pub(super) fn decide(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> FrontierChange {
         let mut reset = false;
         if let Some(FrontierCandidate { slot, believed }) = self.candidate(nodes, lead, now) {
             let unreached = self.reached_at.is_none_or(|at| now.duration_since(at) >= UNREACHED_FALLS_AFTER);
@@ -85,7 +85,7 @@ impl CommitmentState {
                 self.reached_at = Some(now);
             }
         }
-        Moved { frontier: self.frontier, reset }
+        FrontierChange { frontier: self.frontier, reset }
     }
 
     /// Returns the highest report if it is believed, otherwise the second highest. A single report is used,

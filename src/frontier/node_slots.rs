@@ -12,7 +12,7 @@ pub struct NodeSlots {
     slots: [AtomicU64; 3],
     /// The time at which an answer last reported the newest slot, in milliseconds after the frontier was
     /// created.
-    told_ms: [AtomicU64; 3],
+    reported_ms: [AtomicU64; 3],
 }
 
 /// Stands for an unknown slot or time, before the first report.
@@ -21,7 +21,7 @@ const NONE: u64 = u64::MAX;
 impl Default for NodeSlots {
     fn default() -> Self {
         let unknown = || std::array::from_fn(|_| AtomicU64::new(NONE));
-        Self { slots: unknown(), told_ms: unknown() }
+        Self { slots: unknown(), reported_ms: unknown() }
     }
 }
 
@@ -34,17 +34,17 @@ impl NodeSlots {
 
     /// Returns the time at which an answer last reported the newest slot, in milliseconds after the frontier
     /// was created.
-    pub(super) fn told_ms(&self, commitment: Commitment) -> Option<u64> {
-        let told = self.told_ms[commitment.index()].load(Ordering::Relaxed);
-        (told != NONE).then_some(told)
+    pub(super) fn reported_ms(&self, commitment: Commitment) -> Option<u64> {
+        let reported = self.reported_ms[commitment.index()].load(Ordering::Relaxed);
+        (reported != NONE).then_some(reported)
     }
 
     pub(super) fn set(&self, commitment: Commitment, slot: Option<Slot>) {
         self.slots[commitment.index()].store(slot.unwrap_or(NONE), Ordering::Release);
     }
 
-    pub(super) fn set_told(&self, commitment: Commitment, ms: Option<u64>) {
-        self.told_ms[commitment.index()].store(ms.unwrap_or(NONE), Ordering::Relaxed);
+    pub(super) fn set_reported_ms(&self, commitment: Commitment, ms: Option<u64>) {
+        self.reported_ms[commitment.index()].store(ms.unwrap_or(NONE), Ordering::Relaxed);
     }
 }
 

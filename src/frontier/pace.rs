@@ -20,14 +20,14 @@ const USUAL: f64 = 2.0;
 
 /// The newest steps of the frontier.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct SlotPace {
     /// The move with which the next step begins.
     mark: Option<(Instant, Slot)>,
     /// The length of a slot in each step, in seconds. The newest is last.
     steps: VecDeque<f64>,
 }
 
-impl Pace {
+impl SlotPace {
     /// Notes that the frontier has moved to `slot`, forwards or back.
     pub(super) fn moved(&mut self, slot: Slot, now: Instant) {
         let Some((at, from)) = self.mark.filter(|(_, from)| slot > *from) else {
@@ -86,9 +86,9 @@ mod tests {
     use Stretch::{Jumps, Runs, Skips, Stands, Unseen};
 
     /// Returns the pace after these periods, one after the other. Moves are seen every `poll` milliseconds.
-    fn after(stretches: &[Stretch], poll: u64) -> Pace {
+    fn after(stretches: &[Stretch], poll: u64) -> SlotPace {
         let start = Instant::now();
-        let (mut pace, mut ms, mut slot, mut shown) = (Pace::default(), 0, 1_000_000, 0);
+        let (mut pace, mut ms, mut slot, mut shown) = (SlotPace::default(), 0, 1_000_000, 0);
         for stretch in stretches {
             match *stretch {
                 Runs(seconds, slot_ms) | Skips(seconds, slot_ms) => {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     /// Returns the slot time in whole milliseconds.
-    fn ms(pace: &Pace) -> Option<u128> {
+    fn ms(pace: &SlotPace) -> Option<u128> {
         pace.slot_time().map(|time| (time + Duration::from_micros(500)).as_millis())
     }
 
@@ -154,23 +154,23 @@ mod tests {
     fn slow_probes_measure_nearly_as_well() {
         for slot_ms in [200, 250, 300, 400] {
             for poll in [900, 1_000, 1_100] {
-                let told = after(&[Runs(70, slot_ms)], poll).slot_time().unwrap().as_secs_f64() * 1_000.0;
+                let reported = after(&[Runs(70, slot_ms)], poll).slot_time().unwrap().as_secs_f64() * 1_000.0;
                 #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
-                let off = told / slot_ms as f64 - 1.0;
-                assert!(off.abs() < 0.05, "{told} for {slot_ms} by {poll}");
+                let off = reported / slot_ms as f64 - 1.0;
+                assert!(off.abs() < 0.05, "{reported} for {slot_ms} by {poll}");
             }
         }
     }
 
     #[test]
     fn backward_clock_changes_nothing() {
-        let (mut pace, now) = (Pace::default(), Instant::now() + Duration::from_secs(100));
+        let (mut pace, now) = (SlotPace::default(), Instant::now() + Duration::from_secs(100));
         for second in 0..=70 {
             pace.moved(second * 4, now + Duration::from_secs(second));
             pace.moved(second * 4 + 1, now - Duration::from_secs(50));
         }
-        let told = pace.slot_time().map(|time| time.as_secs_f64());
-        assert!(told.is_some_and(|told| (0.24..0.26).contains(&told)), "{told:?}");
+        let reported = pace.slot_time().map(|time| time.as_secs_f64());
+        assert!(reported.is_some_and(|reported| (0.24..0.26).contains(&reported)), "{reported:?}");
     }
 
     proptest! {
@@ -179,7 +179,7 @@ mod tests {
             slot_ms in 50..2_000_u64,
             odd in prop::collection::vec((0..12_usize, 1..100_000_u64, 5..10_000_u64), 0..=5),
         ) {
-            let (mut pace, mut now, mut slot) = (Pace::default(), Instant::now(), 7);
+            let (mut pace, mut now, mut slot) = (SlotPace::default(), Instant::now(), 7);
             pace.moved(slot, now);
             for step in 0..12 {
                 let (slots, seconds) = odd.iter().find(|(at, ..)| *at == step)

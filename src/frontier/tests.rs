@@ -92,12 +92,12 @@ fn only_probes_lower_a_node() {
 fn answers_below_the_known_slot_are_ignored() {
     let (frontier, start) = frontier(1, &[(0, 100, 0)]);
     let (slots, s) = (frontier.slots_of(0), Duration::from_secs);
-    let told = |at| frontier.told_within(&slots, C, s(1), start + at);
-    assert!(!told(s(0)), "a probe is no answer");
+    let reported = |at| frontier.reported_within(&slots, C, s(1), start + at);
+    assert!(!reported(s(0)), "a probe is no answer");
     frontier.answered(0, C, 99, start + s(1));
-    assert!(!told(s(1)));
+    assert!(!reported(s(1)));
     frontier.answered(0, C, 100, start + s(2));
-    assert_eq!((told(s(2)), told(Duration::from_millis(2999)), told(s(3))), (true, true, false));
+    assert_eq!((reported(s(2)), reported(Duration::from_millis(2999)), reported(s(3))), (true, true, false));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use hyper::{Response, StatusCode};
 
 use super::Front;
 use super::reply::Reply;
-use crate::chunks::{Gather, OverLimit};
+use crate::chunks::{BodyBuffer, OverLimit};
 
 /// The body; else a node's refusal, and the connection's last answer, since what follows cannot be found.
 pub(super) async fn read(front: &Front, body: Incoming) -> Result<Bytes, Box<Reply>> {
@@ -24,7 +24,7 @@ pub(super) async fn read(front: &Front, body: Incoming) -> Result<Bytes, Box<Rep
         Broken::Off => Reply::text(StatusCode::BAD_REQUEST, "the request body broke off\n").last(),
         Broken::Late => late(),
     };
-    gather(front, body).await.map_err(|broken| Box::new(refusal(broken)))
+    buffer(front, body).await.map_err(|broken| Box::new(refusal(broken)))
 }
 
 /// The answer to a body that does not end.
@@ -49,7 +49,7 @@ pub(super) async fn pass_over(front: &Front, body: Incoming, mut response: Respo
 
 /// Whether a body that nobody needs has passed.
 pub(super) async fn passes(front: &Front, body: Incoming) -> bool {
-    body.is_end_stream() || gather(front, body).await.is_ok()
+    body.is_end_stream() || buffer(front, body).await.is_ok()
 }
 
 /// Why a body could not be read.
@@ -59,16 +59,16 @@ enum Broken {
     Late,
 }
 
-async fn gather(front: &Front, mut body: Incoming) -> Result<Bytes, Broken> {
+async fn buffer(front: &Front, mut body: Incoming) -> Result<Bytes, Broken> {
     let server = &front.config.server;
-    let mut gather = Gather::new(server.max_body);
+    let mut buffer = BodyBuffer::new(server.max_body);
     let reading = async {
         while let Some(frame) = body.frame().await {
             if let Ok(chunk) = frame.map_err(|_| Broken::Off)?.into_data() {
-                gather.push(chunk).map_err(|OverLimit| Broken::OverLimit)?;
+                buffer.push(chunk).map_err(|OverLimit| Broken::OverLimit)?;
             }
         }
-        Ok(gather.finish())
+        Ok(buffer.finish())
     };
     tokio::time::timeout(server.body_timeout, reading).await.unwrap_or(Err(Broken::Late))
 }

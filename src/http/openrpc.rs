@@ -32,7 +32,7 @@ fn errors() -> Vec<ServiceError> {
         ("TimedOut", Error::TimedOut(Duration::from_secs(30))),
     ];
     let describe = |(name, error): (_, Error)| {
-        let wire = error.wire();
+        let wire = error.to_reply();
         ServiceError { name, code: wire.code, message: wire.message }
     };
     errors.map(describe).into()

@@ -12,7 +12,7 @@ use super::in_flight::InFlightPermit;
 use super::pieces::Pieces;
 use crate::cache::CacheStatus;
 use crate::coding::Coding;
-use crate::error::Wire;
+use crate::error::ErrorReply;
 use crate::gateway::Principal;
 
 /// The field that tells why slotfront refused, since client libraries drop the body of every answer that is not 2xx.
@@ -96,7 +96,7 @@ impl Reply {
     }
 
     /// Takes the status and the fields of a refusal that stands alone.
-    pub(super) fn refuse(&mut self, wire: &Wire) {
+    pub(super) fn refuse(&mut self, wire: &ErrorReply) {
         self.status = StatusCode::from_u16(wire.status).unwrap_or_default();
         self.retry_after = wire.retry_after_s;
         self.error = (!self.status.is_success()).then_some((wire.code, wire.reason));

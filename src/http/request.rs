@@ -144,7 +144,7 @@ fn finish(
     if !responses.is_empty() {
         reply.limits = Some((Arc::clone(&request.principal), Instant::now()));
         reply.cache = responses.status();
-        if let Some(wire) = responses.refusal().map(Error::wire) {
+        if let Some(wire) = responses.refusal().map(Error::to_reply) {
             reply.refuse(&wire);
             reason = Some(wire.reason);
         }
@@ -186,7 +186,7 @@ fn refuse_unknown(front: &Front, caller: &Caller, started: Instant, body: &Bytes
     let mut text = Vec::with_capacity(160);
     error.write_response(&mut text, &id);
     front.metrics.call(None, None, outcome(error), started.elapsed(), text.len());
-    let wire = error.wire();
+    let wire = error.to_reply();
     text.push(b'\n');
     let mut reply = Reply::json(StatusCode::OK, Pieces::default());
     reply.refuse(&wire);

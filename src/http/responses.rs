@@ -8,7 +8,7 @@ use super::access::{CallOutcome, Calls};
 use super::pieces::Pieces;
 use crate::cache::CacheStatus;
 use crate::cache::entry::EntryMeta;
-use crate::coding::{self, Coded, Coding, Part, WORTH_BYTES};
+use crate::coding::{self, Coding, CompressedText, SplicePart, WORTH_BYTES};
 use crate::error::Error;
 use crate::jsonrpc::{Id, reply};
 use crate::methods::Query;
@@ -17,7 +17,7 @@ use crate::methods::Query;
 pub(super) struct CallResponse {
     pub(super) body: Pieces,
     /// The text of `body` between its first and its last piece, compressed.
-    pub(super) coded: Option<Arc<Coded>>,
+    pub(super) coded: Option<Arc<CompressedText>>,
     /// The source of the answer; a refusal by slotfront has none.
     pub(super) status: Option<CacheStatus>,
     /// The answer that is looked at once more before it leaves, if it may have to wait.
@@ -48,12 +48,12 @@ impl CallResponse {
     }
 
     /// Adds the text to `parts`, compressed if it is held so.
-    fn add_to<'a>(&'a self, parts: &mut Vec<Part<'a>>) {
+    fn add_to<'a>(&'a self, parts: &mut Vec<SplicePart<'a>>) {
         match (&self.coded, self.body.around()) {
             (Some(coded), Some((head, tail))) => {
-                parts.extend([Part::Plain(head), Part::Coded(coded), Part::Plain(tail)]);
+                parts.extend([SplicePart::Plain(head), SplicePart::Coded(coded), SplicePart::Plain(tail)]);
             }
-            _ => parts.extend(self.body.iter().cloned().map(Part::Plain)),
+            _ => parts.extend(self.body.iter().cloned().map(SplicePart::Plain)),
         }
     }
 }
@@ -127,11 +127,11 @@ impl Responses {
         }
         let mut parts = Vec::with_capacity(4 * self.all().len() + 1);
         for (at, response) in self.all().iter().enumerate() {
-            parts.push(Part::Plain(self.separator(at)));
+            parts.push(SplicePart::Plain(self.separator(at)));
             response.add_to(&mut parts);
         }
-        parts.push(Part::Plain(self.separator(self.all().len())));
-        coding::spliced(coding, &parts)
+        parts.push(SplicePart::Plain(self.separator(self.all().len())));
+        coding::splice(coding, &parts)
     }
 
     /// Returns the text before the response at `at`, or the end of the body.

@@ -120,7 +120,7 @@ async fn usage(
 
 /// A refusal of ours where there is no call that an error object could answer.
 fn refuse(error: &Error) -> Response {
-    let wire = error.wire();
+    let wire = error.to_reply();
     let mut reply = Reply::text(StatusCode::OK, wire.message.clone() + "\n");
     reply.refuse(&wire);
     reply.into_response()

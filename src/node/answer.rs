@@ -11,14 +11,14 @@ use crate::methods::{AccountEncoding, Slot};
 
 /// The body of a node's HTTP response, complete and not yet parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Arrived {
+pub struct RawAnswer {
     /// The body.
     pub body: Bytes,
     /// True for HTTP 501: the node does not serve the method. The body is ignored.
     not_implemented: bool,
 }
 
-impl Arrived {
+impl RawAnswer {
     /// Creates an answer from a body with a 2xx status.
     pub fn new(body: Bytes) -> Self {
         Self { body, not_implemented: false }
@@ -203,11 +203,11 @@ impl<'a> AccountMembers<'a> {
 pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
     #[derive(Deserialize)]
     struct Error {
-        data: Data,
+        data: ErrorData,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Data {
+    struct ErrorData {
         context_slot: Slot,
     }
     serde_json::from_slice::<Error>(error).ok().map(|e| e.data.context_slot)

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use hyper_util::client::legacy::connect::HttpInfo;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::{Arrived, Fault};
-use crate::chunks::{Gather, OverLimit};
+use super::{Fault, RawAnswer};
+use crate::chunks::{BodyBuffer, OverLimit};
 use crate::config::{Pool, Secret, Upstream};
 use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
@@ -103,7 +103,7 @@ impl Drop for Buffered<'_> {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// A header's name or value is invalid.
-    #[error("upstream \"{upstream}\": headers.{header}: no HTTP header name or value")]
+    #[error("upstream \"{upstream}\": headers.{header}: not a valid HTTP header name or value")]
     Header {
         /// The upstream's name.
         upstream: String,
@@ -208,7 +208,7 @@ impl Client {
         timeout: Duration,
         heard: &AtomicBool,
         span: &Attempt<'_>,
-    ) -> Result<Arrived, Fault> {
+    ) -> Result<RawAnswer, Fault> {
         let mut request = self.http.post(self.url.expose());
         if let Some((parent, state)) = span.headers() {
             request = request.header(TRACEPARENT, parent);
@@ -225,7 +225,7 @@ impl Client {
     ///
     /// # Errors
     /// As for [`Client::post`], but never [`Fault::BuffersFull`].
-    pub async fn probe(&self, body: Bytes, timeout: Duration) -> Result<Arrived, Fault> {
+    pub async fn probe(&self, body: Bytes, timeout: Duration) -> Result<RawAnswer, Fault> {
         let (budget, heard) = (BufferBudget::new(usize::MAX), AtomicBool::new(false));
         let request = self.http.post(self.url.expose()).body(body);
         let read = self.exchange(request, MAX_PROBE_BYTES, &budget, &heard);
@@ -243,8 +243,8 @@ impl Client {
         header: &str,
     ) -> Result<(Bytes, Option<String>), Fault> {
         let exchange = async {
-            let sent = self.sent(self.http.post(self.url.expose()).body(body)).await;
-            let mut response = sent.map_err(Refused::fault)?;
+            let sent = self.send(self.http.post(self.url.expose()).body(body)).await;
+            let mut response = sent.map_err(ResponseFailure::fault)?;
             let header =
                 response.headers().get(header).and_then(|value| value.to_str().ok()).map(str::to_owned);
             Ok((Self::read(&mut response, self.max_response, &self.budget).await?.body, header))
@@ -258,33 +258,34 @@ impl Client {
         limit: usize,
         budget: &BufferBudget,
         heard: &AtomicBool,
-    ) -> Result<Arrived, Fault> {
-        let mut response = match self.sent(request).await {
-            Err(Refused::NotImplemented(mut response)) => {
+    ) -> Result<RawAnswer, Fault> {
+        let mut response = match self.send(request).await {
+            Err(ResponseFailure::NotImplemented(mut response)) => {
                 // Read to the end, so that the connection can be used again.
                 let _ = Self::read(&mut response, MAX_REFUSAL_BYTES, budget).await;
-                return Ok(Arrived::not_implemented());
+                return Ok(RawAnswer::not_implemented());
             }
-            sent => sent.map_err(Refused::fault)?,
+            sent => sent.map_err(ResponseFailure::fault)?,
         };
         heard.store(true, Ordering::Relaxed);
         Self::read(&mut response, limit, budget).await
     }
 
     /// Sends a request, and returns the response if its status is 2xx.
-    async fn sent(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, Refused> {
+    async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, ResponseFailure> {
         let sent = request.send().await;
-        let response =
-            sent.map_err(|e| Refused::Fault(if e.is_timeout() { Fault::Timeout } else { Fault::Connect }))?;
+        let response = sent.map_err(|e| {
+            ResponseFailure::Fault(if e.is_timeout() { Fault::Timeout } else { Fault::Connect })
+        })?;
         if let Some(connection) = response.extensions().get::<HttpInfo>() {
             self.connections.note(connection);
         }
         // The status is checked before the body: a body without 2xx is never a node's JSON-RPC error.
         match response.status().as_u16() {
             200..=299 => Ok(response),
-            429 => Err(Refused::Fault(Fault::TooManyRequests(retry_after(response.headers())))),
-            501 => Err(Refused::NotImplemented(response)),
-            status => Err(Refused::Fault(Fault::Status(status))),
+            429 => Err(ResponseFailure::Fault(Fault::TooManyRequests(retry_after(response.headers())))),
+            501 => Err(ResponseFailure::NotImplemented(response)),
+            status => Err(ResponseFailure::Fault(Fault::Status(status))),
         }
     }
 
@@ -293,10 +294,10 @@ impl Client {
         response: &mut reqwest::Response,
         limit: usize,
         budget: &BufferBudget,
-    ) -> Result<Arrived, Fault> {
+    ) -> Result<RawAnswer, Fault> {
         let mut buffered = Buffered { budget, bytes: 0 };
         let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
-        let mut body = Gather::expecting(announced.unwrap_or(0), limit);
+        let mut body = BodyBuffer::with_expected_length(announced.unwrap_or(0), limit);
         // Counted after decompression, so that a small body cannot grow without bound.
         while let Some(chunk) = response.chunk().await.map_err(|_| Fault::Truncated)? {
             if !buffered.grow(chunk.len()) {
@@ -304,18 +305,18 @@ impl Client {
             }
             body.push(chunk).map_err(|OverLimit| Fault::TooLarge)?;
         }
-        Ok(Arrived::new(body.finish_to_keep()))
+        Ok(RawAnswer::new(body.finish_compact()))
     }
 }
 
 /// The reason why there is no 2xx response.
-enum Refused {
+enum ResponseFailure {
     Fault(Fault),
     /// HTTP 501, whose body has not been read.
     NotImplemented(reqwest::Response),
 }
 
-impl Refused {
+impl ResponseFailure {
     /// Returns the fault, for requests in which a missing method has no meaning of its own.
     fn fault(self) -> Fault {
         match self {

@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use super::Pool;
 use super::member::{InFlight, Member};
 use super::reply::Reply;
-use super::upstream_call::{Floor, Heard, Read, UpstreamCall};
-use super::verdict::{Outcome, Verdict};
+use super::upstream_call::{FloorUse, ParsedReply, ReceivedReply, UpstreamCall};
+use super::verdict::{AttemptOutcome, Verdict};
 use crate::config;
 use crate::methods::Method;
-use crate::node::{Arrived, Fault, NodeReply};
+use crate::node::{Fault, NodeReply, RawAnswer};
 use crate::telemetry::AttemptResult;
 
 /// Shorter calls never count as hanging, however fast the method usually is.
@@ -23,9 +23,9 @@ pub(super) async fn attempt<C: UpstreamCall>(
     pool: &Pool,
     call: &C,
     member: &Member,
-    floor: Floor,
+    floor: FloorUse,
     heard: &AtomicBool,
-) -> Outcome {
+) -> AttemptOutcome {
     let frontier = &pool.nodes.frontier;
     let method = call.own_method();
     let sent_at = Instant::now();
@@ -43,8 +43,8 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let read = call.reader(sent);
     let outcome = {
         let exchange = async {
-            let arrived = member.client.post(body, timeout, heard, &span).await?;
-            read_answer(arrived, id, read).await
+            let answer = member.client.post(body, timeout, heard, &span).await?;
+            read_answer(answer, id, read).await
         };
         tokio::pin!(exchange);
         let in_time = match slow {
@@ -77,7 +77,7 @@ pub(super) async fn attempt<C: UpstreamCall>(
     span.end(result);
     member.metrics.requests.at((method, result)).inc();
     member.metrics.request_duration.at(method).observe(latency.as_secs_f64());
-    if tells_health::<C>(end) {
+    if counts_for_health::<C>(end) {
         if in_flight.ended(end.err(), latency, now) {
             tracing::warn!(upstream.name = member.name, reason = result.as_str(), "circuit breaker opened");
         }
@@ -85,13 +85,13 @@ pub(super) async fn attempt<C: UpstreamCall>(
             pool.latencies.observe(method, latency);
         }
     } else {
-        in_flight.says_nothing();
+        in_flight.end_without_result();
     }
     let (verdict, (body, context)) = classified?;
     if let NodeReply::Error { code: -32601 | -32011, .. } = body {
         member.set_lacking(call.method());
     }
-    call.learn(frontier, member, &Heard { body: &body, context, sent, era, at: now });
+    call.learn(frontier, member, &ReceivedReply { body: &body, context, sent, era, at: now });
     let verdict = verdict?;
     if C::FOR_CACHE {
         pool.confirmed.note_answer(frontier, member, now);
@@ -123,7 +123,7 @@ fn give_up_slow<C: UpstreamCall>(
     in_flight: &mut InFlight<'_>,
     heard: &AtomicBool,
 ) -> bool {
-    if in_flight.hangs(Instant::now()) {
+    if in_flight.note_hang(Instant::now()) {
         tracing::warn!(upstream.name = member.name, "circuit breaker opened: calls hang");
     }
     let heard = heard.load(Ordering::Relaxed);
@@ -132,7 +132,7 @@ fn give_up_slow<C: UpstreamCall>(
 
 /// Returns true if an attempt with this end counts for the node's health and latency. A refusal takes no
 /// work, so it does not count. Neither does a hang or an internal error that the call itself may have caused.
-fn tells_health<C: UpstreamCall>(end: Result<Verdict, Fault>) -> bool {
+fn counts_for_health<C: UpstreamCall>(end: Result<Verdict, Fault>) -> bool {
     match end {
         Ok(Verdict::TryElsewhere(AttemptResult::Incapable) | Verdict::UnlistedError) => false,
         // If answers behind the wanted slot are accepted, such an answer is complete. Otherwise it is a
@@ -145,11 +145,11 @@ fn tells_health<C: UpstreamCall>(end: Result<Verdict, Fault>) -> bool {
 
 /// Reads an answer, off the async workers if it is long.
 async fn read_answer(
-    arrived: Arrived,
+    answer: RawAnswer,
     id: u64,
-    read: impl FnOnce(NodeReply) -> Result<Read, Fault> + Send + 'static,
-) -> Result<Read, Fault> {
-    let long = arrived.is_long();
-    let parse = move || read(arrived.reply(id)?);
+    read: impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static,
+) -> Result<ParsedReply, Fault> {
+    let long = answer.is_long();
+    let parse = move || read(answer.reply(id)?);
     if long { tokio::task::spawn_blocking(parse).await.unwrap_or(Err(Fault::BadJson)) } else { parse() }
 }

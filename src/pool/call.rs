@@ -15,9 +15,9 @@ use super::member::Member;
 use super::reply::{LastResort, Reply};
 use super::select::Unusable;
 use super::selector::pick_highest;
-use super::upstream_call::{Floor, UpstreamCall};
-use super::verdict::{Outcome, Verdict};
-use crate::error::{Attempt, Error};
+use super::upstream_call::{FloorUse, UpstreamCall};
+use super::verdict::{AttemptOutcome, Verdict};
+use crate::error::{Error, FailedAttempt};
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::{AttemptResult, RetryReason};
 
@@ -34,7 +34,7 @@ pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Ans
     if C::WEIGHT_IS_KNOWN {
         pool.hedges.deposit(now);
     }
-    let course = Course {
+    let course = CallCourse {
         pool,
         call,
         tried: Vec::new(),
@@ -48,13 +48,13 @@ pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Ans
 }
 
 /// One call with its attempts so far.
-struct Course<'a, C> {
+struct CallCourse<'a, C> {
     pool: &'a Pool,
     call: &'a C,
     /// The numbers of the nodes asked so far.
     tried: Vec<usize>,
     /// Every attempt that brought no answer.
-    attempts: Vec<Attempt>,
+    attempts: Vec<FailedAttempt>,
     /// An answer that a second node has not confirmed yet.
     unconfirmed: Option<Reply>,
     /// The first error with a code that is not on the list of nodes' error codes.
@@ -66,18 +66,18 @@ struct Course<'a, C> {
 }
 
 /// The consequence of an attempt.
-enum Step {
+enum CallStep {
     /// The call is answered.
     Done(Reply),
     /// One more node is asked.
-    Ask(Next),
+    Ask(NextAttempt),
     /// No other node would change the result.
     Enough,
 }
 
 /// The reason why one more node is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum NextAttempt {
     /// Confirms or improves an answer. Done once for a call, in addition to the retries.
     Confirmation,
     /// Gets an answer. With a result it counts as a retry in the metrics, and most retries use the retry
@@ -85,7 +85,7 @@ enum Next {
     Retry(Option<AttemptResult>),
 }
 
-impl<C: UpstreamCall> Course<'_, C> {
+impl<C: UpstreamCall> CallCourse<'_, C> {
     async fn run(mut self) -> Result<Reply, Error> {
         let pool = self.pool;
         let mut retries_left = pool.nodes.load().settings.retries;
@@ -93,28 +93,29 @@ impl<C: UpstreamCall> Course<'_, C> {
         loop {
             self.tried.push(member.id);
             let may_hedge = self.attempts.is_empty() && self.unconfirmed.is_none();
-            let mut step = Step::Enough;
+            let mut step = CallStep::Enough;
             for (by, outcome) in attempt_hedged(pool, self.call, &member, may_hedge).await {
                 if by.id != member.id {
                     self.tried.push(by.id);
                 }
-                step = self.weigh(&by, outcome);
-                if matches!(step, Step::Done(_)) {
+                step = self.process_outcome(&by, outcome);
+                if matches!(step, CallStep::Done(_)) {
                     break;
                 }
             }
             let next = match step {
-                Step::Done(reply) => return Ok(reply),
-                Step::Ask(next) => next,
-                Step::Enough => break,
+                CallStep::Done(reply) => return Ok(reply),
+                CallStep::Ask(next) => next,
+                CallStep::Enough => break,
             };
             let now = Instant::now();
-            if now >= self.call.context().deadline || (retries_left == 0 && next != Next::Confirmation) {
+            if now >= self.call.context().deadline || (retries_left == 0 && next != NextAttempt::Confirmation)
+            {
                 break;
             }
             // The node is picked before the retry is paid for, because without a node there is no retry.
             let Some(picked) = self.pick_next(next).await else { break };
-            if let Next::Retry(why) = next {
+            if let NextAttempt::Retry(why) = next {
                 if let Some(why) = why {
                     // A refusal costs a node nothing. The budget protects a pool that is down from triple
                     // load.
@@ -132,10 +133,10 @@ impl<C: UpstreamCall> Course<'_, C> {
     }
 
     /// Processes the outcome of one attempt.
-    fn weigh(&mut self, member: &Member, outcome: Outcome) -> Step {
+    fn process_outcome(&mut self, member: &Member, outcome: AttemptOutcome) -> CallStep {
         // An unlisted error is replaced by a proven result of a second node only.
         if let Some(first) = self.unlisted.take() {
-            return Step::Done(match outcome {
+            return CallStep::Done(match outcome {
                 Ok((verdict, reply @ Reply { body: NodeReply::Result(_), .. }))
                     if verdict != Verdict::NeedsConfirmation =>
                 {
@@ -150,41 +151,43 @@ impl<C: UpstreamCall> Course<'_, C> {
         }
         let alone = self.call.is_alone();
         match outcome {
-            Ok((Verdict::Answer, reply)) => Step::Done(reply),
-            Ok((Verdict::UnlistedError | Verdict::NeedsConfirmation, reply)) if alone => Step::Done(reply),
+            Ok((Verdict::Answer, reply)) => CallStep::Done(reply),
+            Ok((Verdict::UnlistedError | Verdict::NeedsConfirmation, reply)) if alone => {
+                CallStep::Done(reply)
+            }
             Ok((Verdict::UnlistedError, reply)) => {
                 self.failed(member, AttemptResult::NodeError);
                 // The error says nothing about a block that another node reports missing.
                 if self.unconfirmed.is_some() {
-                    return Step::Ask(Next::Retry(Some(AttemptResult::NodeError)));
+                    return CallStep::Ask(NextAttempt::Retry(Some(AttemptResult::NodeError)));
                 }
                 self.unlisted = Some(reply);
-                Step::Ask(Next::Confirmation)
+                CallStep::Ask(NextAttempt::Confirmation)
             }
             Ok((Verdict::NeedsConfirmation, reply)) => match self.unconfirmed.take() {
                 None => {
                     self.unconfirmed = Some(reply);
-                    Step::Ask(Next::Confirmation)
+                    CallStep::Ask(NextAttempt::Confirmation)
                 }
                 // A node that has deleted the block, or has not reached it, proves nothing. Nodes with a
                 // deeper history, or further ahead, are asked.
                 Some(first) if reply.lacks_block() => {
                     self.unconfirmed = Some(first);
-                    Step::Ask(Next::Retry(None))
+                    CallStep::Ask(NextAttempt::Retry(None))
                 }
-                Some(first) => Step::Done(first.combined_with(reply)),
+                Some(first) => CallStep::Done(first.combined_with(reply)),
             },
             Ok((Verdict::TryElsewhere(why), reply)) => {
                 self.failed(member, why);
                 let other = LastResort { reply, why };
                 self.last_resort = Some(LastResort::better(self.last_resort.take(), other));
-                Step::Ask(Next::Retry(Some(why)))
+                CallStep::Ask(NextAttempt::Retry(Some(why)))
             }
             Err(fault) => {
                 self.failed(member, fault.result());
                 after_fault(member, fault);
                 if alone || !fault.may_retry() {
-                    return Step::Enough;
+                    return CallStep::Enough;
                 }
                 // A node that was to confirm an answer is not asked again, because another node may have the
                 // block.
@@ -192,17 +195,17 @@ impl<C: UpstreamCall> Course<'_, C> {
                     && fault == Fault::Connect
                     && self.attempts.len() == 1
                     && self.unconfirmed.is_none();
-                Step::Ask(Next::Retry(Some(fault.result())))
+                CallStep::Ask(NextAttempt::Retry(Some(fault.result())))
             }
         }
     }
 
     fn failed(&mut self, member: &Member, why: AttemptResult) {
-        self.attempts.push(Attempt { upstream: member.name.clone(), reason: why.to_string() });
+        self.attempts.push(FailedAttempt { upstream: member.name.clone(), reason: why.to_string() });
     }
 
     /// Picks the node to ask next.
-    async fn pick_next(&mut self, next: Next) -> Option<Arc<Member>> {
+    async fn pick_next(&mut self, next: NextAttempt) -> Option<Arc<Member>> {
         let has_answer = self.unconfirmed.is_some() || self.unlisted.is_some();
         // A missing block does not prove absence, so even nodes with an open breaker are asked.
         let lacks_block = self.unconfirmed.as_ref().is_some_and(Reply::lacks_block);
@@ -210,8 +213,10 @@ impl<C: UpstreamCall> Course<'_, C> {
             // The agreement of a node in a bad state proves nothing.
             _ if has_answer && !lacks_block => None,
             // Waiting for a node in a worse state costs more than an answer that is slightly behind.
-            Next::Retry(Some(AttemptResult::Behind)) if C::ACCEPTS_BEHIND => Some(Unusable::BelowFloor),
-            Next::Retry(_) | Next::Confirmation => Some(Unusable::Unreachable),
+            NextAttempt::Retry(Some(AttemptResult::Behind)) if C::ACCEPTS_BEHIND => {
+                Some(Unusable::BelowFloor)
+            }
+            NextAttempt::Retry(_) | NextAttempt::Confirmation => Some(Unusable::Unreachable),
         };
         // A node may close an idle connection. If no other node is usable, this one is asked again, once.
         if std::mem::take(&mut self.reconnect) {
@@ -225,7 +230,7 @@ impl<C: UpstreamCall> Course<'_, C> {
 
     /// Picks a node in no worse state than `worst`. If none may be asked before a first probe has come back,
     /// waits for that probe.
-    async fn pick_in_time(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<Attempt>> {
+    async fn pick_in_time(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<FailedAttempt>> {
         let nodes = &self.pool.nodes;
         let mut probed = nodes.probed();
         loop {
@@ -236,7 +241,7 @@ impl<C: UpstreamCall> Course<'_, C> {
         }
     }
 
-    fn pick(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<Attempt>> {
+    fn pick(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<FailedAttempt>> {
         self.pool.selector.pick(&self.pool.nodes, self.call, &self.tried, worst)
     }
 
@@ -258,8 +263,8 @@ impl<C: UpstreamCall> Course<'_, C> {
         let Some(member) = pick_highest(&self.pool.nodes, self.call) else { return };
         self.pool.metrics.upstream_retries.at(RetryReason(AttemptResult::Behind)).inc();
         let unheard = AtomicBool::new(false);
-        let outcome = attempt(self.pool, self.call, &member, Floor::Withheld, &unheard).await;
-        if let Step::Done(reply) = self.weigh(&member, outcome) {
+        let outcome = attempt(self.pool, self.call, &member, FloorUse::Withheld, &unheard).await;
+        if let CallStep::Done(reply) = self.process_outcome(&member, outcome) {
             self.unconfirmed = Some(reply);
         }
     }

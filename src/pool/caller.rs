@@ -76,9 +76,9 @@ impl CallerCounts {
 /// A slow call counts against its node only if the previous slow call had another caller or method. Otherwise
 /// one caller's heavy calls could make a node look dead.
 #[derive(Debug, Default)]
-pub(super) struct Slowness(Mutex<Option<(Caller, Option<Method>)>>);
+pub(super) struct SlowCalls(Mutex<Option<(Caller, Option<Method>)>>);
 
-impl Slowness {
+impl SlowCalls {
     /// Notes a slow call, and returns true if it counts against the node.
     pub(super) fn counts(&self, caller: Caller, method: Option<Method>) -> bool {
         let before = lock(&self.0).replace((caller, method));
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn slowness_counts_by_turns_only() {
-        let (slowness, block) = (Slowness::default(), Some(Method::GetBlock));
+        let (slow_calls, block) = (SlowCalls::default(), Some(Method::GetBlock));
         let (one, other) = (Caller::numbered(1), Caller::numbered(2));
         for (caller, method, expected) in [
             (one, block, false),
@@ -102,7 +102,7 @@ mod tests {
             (other, None, true),
             (one, None, true),
         ] {
-            assert_eq!(slowness.counts(caller, method), expected, "{caller:?}, {method:?}");
+            assert_eq!(slow_calls.counts(caller, method), expected, "{caller:?}, {method:?}");
         }
     }
 

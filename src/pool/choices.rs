@@ -37,11 +37,11 @@ pub struct Choice {
 #[derive(Debug)]
 pub(super) struct Choices {
     started: Instant,
-    last: [Last; 8],
+    last: [LastChoice; 8],
 }
 
 #[derive(Debug, Default)]
-struct Last {
+struct LastChoice {
     /// The earliest time of the next recorded choice, in milliseconds after `started`.
     next_ms: AtomicU64,
     choice: Mutex<Option<Choice>>,
@@ -82,7 +82,7 @@ impl Choices {
 
 impl Choice {
     /// Returns the reason for the choice, as text for operators.
-    pub fn why(&self) -> String {
+    pub fn reason(&self) -> String {
         let name = |position: usize| self.candidates[position].0.as_str();
         let (chosen, candidate) = &self.candidates[self.node];
         if let Some(unusable) = candidate.unusable {
@@ -164,7 +164,7 @@ mod tests {
         ] {
             let candidates = candidates.into_iter().map(|c| (format!("node-{}", c.node), c)).collect();
             let choice = Choice { at: Instant::now(), candidates, node, rival, stays };
-            assert_eq!(choice.why(), expected);
+            assert_eq!(choice.reason(), expected);
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::health::Health;
 use super::lock;
-use super::member::{Member, Used};
+use super::member::{Member, NodeUsage};
 use super::members::Members;
 use super::probe::Genesis;
 use super::select::Unusable;
@@ -44,20 +44,20 @@ impl Cluster {
 
     /// Returns [`Unusable::Unidentified`] if the pool's genesis hash is known and the node has not shown it.
     pub(super) fn unidentified(&self, member: &Member) -> Option<Unusable> {
-        (!member.is_vouched_for() && lock(&self.genesis).is_some()).then_some(Unusable::Unidentified)
+        (!member.is_of_cluster() && lock(&self.genesis).is_some()).then_some(Unusable::Unidentified)
     }
 
     /// Processes the genesis hash that a node reported. The node had been `used` this much when it was asked.
     /// `Some` is the reason why the node gets no calls. The first node that reports its hash sets the pool's.
-    pub(super) fn identify(&self, member: &Member, used: Used, theirs: Genesis) -> Option<Health> {
+    pub(super) fn identify(&self, member: &Member, used: NodeUsage, theirs: Genesis) -> Option<Health> {
         if !member.is_checked() {
             return None;
         }
         let mut genesis = lock(&self.genesis);
         match theirs {
             // An invalid hash would get into the keys of the shared store.
-            Genesis::Told(theirs) if genesis.is_none() && !is_hash(&theirs) => return None,
-            Genesis::Told(theirs) => {
+            Genesis::Hash(theirs) if genesis.is_none() && !is_hash(&theirs) => return None,
+            Genesis::Hash(theirs) => {
                 let ours = genesis.get_or_insert_with(|| theirs.clone());
                 if *ours == theirs {
                     member.cluster().set_identified(used);
@@ -68,15 +68,15 @@ impl Cluster {
             }
             // The node has reported its hash over these connections before, so it is the same node and only
             // refuses now.
-            Genesis::Untold if member.is_vouched_for() && !member.has_new_connections() => {}
-            Genesis::Untold => {
+            Genesis::Unsupported if member.is_of_cluster() && !member.has_new_connections() => {}
+            Genesis::Unsupported => {
                 member.cluster().set_unidentified();
                 // The answer stays the same until another node has this address.
                 member.cluster().set_asked_over(used);
             }
             Genesis::Refused => {}
         }
-        (genesis.is_some() && !member.is_vouched_for()).then_some(Health::Silent)
+        (genesis.is_some() && !member.is_of_cluster()).then_some(Health::NoGenesisHash)
     }
 
     /// Discards all reports and answers of nodes, because some belong to another cluster.
@@ -100,7 +100,7 @@ impl Cluster {
         for member in members.iter().filter(|member| member.is_checked()) {
             let health = match &*member.health() {
                 Health::Unprobed => Health::Unprobed,
-                Health::Silent => Health::Silent,
+                Health::NoGenesisHash => Health::NoGenesisHash,
                 Health::Foreign { theirs, .. } if theirs == ours => Health::Unprobed,
                 _ => Health::Foreign { theirs: theirs.clone(), ours: ours.to_owned() },
             };
@@ -121,7 +121,8 @@ impl Cluster {
         // Nodes that never reported a hash, or need not, do not count. A node that last reported the pool's
         // hash still belongs to the pool's cluster.
         let has_say = |member: &&Arc<Member>| {
-            member.is_checked() && (member.cluster().told_ours() || *member.health() != Health::Silent)
+            member.is_checked()
+                && (member.cluster().reported_ours() || *member.health() != Health::NoGenesisHash)
         };
         let agreed = members.iter().filter(has_say).map(|member| match &*member.health() {
             Health::Foreign { theirs, .. } => Some(theirs.clone()),

@@ -33,7 +33,7 @@ pub(super) struct ConfirmedWatch(Mutex<Silence>);
 impl ConfirmedWatch {
     /// Notes that `member` has answered a call, and requests the node's confirmed slot if that is due.
     pub(super) fn note_answer(&self, frontier: &Frontier, member: &Member, now: Instant) {
-        let heard = frontier.heard(Commitment::Confirmed, now);
+        let heard = frontier.since_last_report(Commitment::Confirmed, now);
         let due = lock(&self.0).answered(heard, frontier.slot_time(), now);
         if due && member.take_spare_rate(now) {
             member.want_slot();

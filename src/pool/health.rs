@@ -12,7 +12,7 @@ pub enum Health {
     /// The node does not answer its probes, for this reason.
     Unreachable(&'static str),
     /// The node does not report its genesis hash, and the pool's is known.
-    Silent,
+    NoGenesisHash,
     /// The node belongs to another cluster.
     Foreign {
         /// The node's genesis hash.
@@ -36,21 +36,21 @@ impl Health {
             }
             Self::Healthy => tracing::info!(upstream.name = name, "upstream is healthy again"),
             Self::Unhealthy(why) => {
-                tracing::warn!(upstream.name = name, why, "upstream says it is unhealthy");
+                tracing::warn!(upstream.name = name, why, "upstream reports that it is unhealthy");
             }
             Self::Unreachable(why) => {
                 tracing::warn!(upstream.name = name, why, "upstream does not answer its probes");
             }
-            Self::Silent => tracing::error!(
+            Self::NoGenesisHash => tracing::error!(
                 upstream.name = name,
-                "upstream does not tell its genesis hash and is not asked; \
+                "upstream does not report its genesis hash and gets no calls; \
                  set genesis = \"unchecked\" for it if it is of the pool's cluster"
             ),
             Self::Foreign { theirs, ours } => tracing::error!(
                 upstream.name = name,
                 genesis.theirs = theirs,
                 genesis.ours = ours,
-                "upstream is of another cluster and is not asked; set pool.genesis_hash if it is the right one"
+                "upstream is of another cluster and gets no calls; set pool.genesis_hash if it is the right one"
             ),
             Self::Unprobed => {}
         }

@@ -15,12 +15,12 @@ use tokio::time::Instant;
 use super::Pool;
 use super::attempt::attempt;
 use super::member::Member;
-use super::upstream_call::{Floor, UpstreamCall};
-use super::verdict::{Outcome, Verdict};
+use super::upstream_call::{FloorUse, UpstreamCall};
+use super::verdict::{AttemptOutcome, Verdict};
 use crate::telemetry::HedgeResult;
 
 /// An attempt that has ended, and its node.
-pub(super) type Ended = (Arc<Member>, Outcome);
+pub(super) type FinishedAttempt = (Arc<Member>, AttemptOutcome);
 
 /// Sends `call` to `member`. If `may_hedge`, also sends it to another node once the method's quantile has
 /// passed. Returns the attempts in the order in which they ended, without one that was given up.
@@ -29,10 +29,10 @@ pub(super) async fn attempt_hedged<C: UpstreamCall>(
     call: &C,
     member: &Arc<Member>,
     may_hedge: bool,
-) -> Vec<Ended> {
+) -> Vec<FinishedAttempt> {
     let started = Instant::now();
     let heard = AtomicBool::new(false);
-    let mut first = pin!(attempt(pool, call, member, Floor::Sent, &heard));
+    let mut first = pin!(attempt(pool, call, member, FloorUse::Sent, &heard));
     let ended = |outcome| (Arc::clone(member), outcome);
     if let Some(patience) = patience(pool, call).filter(|_| may_hedge) {
         if let Ok(outcome) = tokio::time::timeout(patience, &mut first).await {
@@ -41,7 +41,7 @@ pub(super) async fn attempt_hedged<C: UpstreamCall>(
         if let Some(other) = pick_second(pool, call, member, &heard) {
             // Boxed, because few calls are hedged and every call would be twice as large.
             let unheard = AtomicBool::new(false);
-            let mut second = Box::pin(attempt(pool, call, &other, Floor::Sent, &unheard));
+            let mut second = Box::pin(attempt(pool, call, &other, FloorUse::Sent, &unheard));
             let (by_second, outcome) = tokio::select! {
                 biased;
                 outcome = &mut first => (false, outcome),
@@ -75,7 +75,7 @@ pub(super) async fn attempt_hedged<C: UpstreamCall>(
     vec![ended(first.await)]
 }
 
-fn is_good(outcome: &Outcome) -> bool {
+fn is_good(outcome: &AttemptOutcome) -> bool {
     matches!(outcome, Ok((Verdict::Answer, _)))
 }
 

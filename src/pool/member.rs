@@ -23,7 +23,7 @@ use crate::frontier::{Frontier, NodeSlots};
 use crate::methods::{AnyMethod, Commitment, Method, Slot};
 use crate::node::Client;
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
-pub(super) use cluster_mark::{ClusterMark, Used};
+pub(super) use cluster_mark::{ClusterMark, NodeUsage};
 pub(super) use in_flight::InFlight;
 use state::{BREAKER, NOT_HEALTHY, NodeState, QUIET};
 
@@ -50,7 +50,7 @@ pub struct Member {
 
 /// The parts of the pool that a new member needs.
 #[derive(Clone, Copy)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct MemberContext<'a> {
     pub(super) frontier: &'a Frontier,
     pub(super) metrics: &'a Metrics,
     pub(super) breaker: config::Breaker,
@@ -62,7 +62,7 @@ impl Member {
         id: usize,
         upstream: &config::Upstream,
         client: Arc<Client>,
-        pool: Surroundings<'_>,
+        pool: MemberContext<'_>,
     ) -> Self {
         Self {
             id,
@@ -117,7 +117,7 @@ impl Member {
             Health::Unhealthy(_) => Some(Unusable::Unhealthy),
             Health::Unprobed => Some(Unusable::Unprobed),
             Health::Unreachable(_) => Some(Unusable::Unreachable),
-            Health::Silent => Some(Unusable::Unidentified),
+            Health::NoGenesisHash => Some(Unusable::Unidentified),
             Health::Foreign { .. } => Some(Unusable::Foreign),
         };
         let rejects = has(BREAKER) && !self.state.read_breaker(|breaker| breaker.admits(now));
@@ -182,7 +182,7 @@ impl Member {
     /// Returns true if the node may answer `method` at some time: it is part of the pool and not known to
     /// lack it.
     pub(super) fn serves(&self, method: AnyMethod) -> bool {
-        let foreign = matches!(**self.state.health(), Health::Foreign { .. } | Health::Silent);
+        let foreign = matches!(**self.state.health(), Health::Foreign { .. } | Health::NoGenesisHash);
         !foreign && !self.is_drained() && !self.lacks_any(method)
     }
 
@@ -222,13 +222,13 @@ impl Member {
     }
 
     /// Returns true if the node has shown the pool's genesis hash, or need not.
-    pub(super) fn is_vouched_for(&self) -> bool {
+    pub(super) fn is_of_cluster(&self) -> bool {
         !self.is_checked() || self.cluster().is_identified()
     }
 
     /// Returns the node's calls and connections up to now.
-    pub(super) fn used(&self) -> Used {
-        Used { calls: self.counts().0, connections: Some(self.client.connections()) }
+    pub(super) fn used(&self) -> NodeUsage {
+        NodeUsage { calls: self.counts().0, connections: Some(self.client.connections()) }
     }
 
     /// Returns true if the node has, or may have, connections that are younger than the genesis hash it has

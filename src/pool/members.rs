@@ -6,7 +6,7 @@
 use std::ops::Index;
 use std::sync::Arc;
 
-use super::member::{Member, Surroundings};
+use super::member::{Member, MemberContext};
 use crate::config;
 use crate::frontier::Frontier;
 use crate::node::client::ClientError;
@@ -35,7 +35,7 @@ impl Members {
     ) -> Result<Self, ClientError> {
         let member = |(id, upstream)| {
             let client = Client::new(upstream, &config.pool, Arc::clone(buffers))?;
-            let pool = Surroundings { frontier, metrics, breaker: config.pool.breaker };
+            let pool = MemberContext { frontier, metrics, breaker: config.pool.breaker };
             Ok(Arc::new(Member::new(id, upstream, Arc::new(client), pool)))
         };
         let list = config.upstreams.iter().enumerate().map(member).collect::<Result<_, ClientError>>()?;
@@ -99,7 +99,7 @@ impl Members {
     /// Returns the nodes of a new configuration that was prepared with these nodes.
     pub(super) fn reconfigured(&self, prepared: Prepared, frontier: &Frontier, metrics: &Metrics) -> Self {
         let Prepared { upstreams, settings } = prepared;
-        let pool = Surroundings { frontier, metrics, breaker: settings.breaker };
+        let pool = MemberContext { frontier, metrics, breaker: settings.breaker };
         let member = |(upstream, client): (config::Upstream, Option<Arc<Client>>)| match (
             self.same(&upstream),
             client,

@@ -13,10 +13,10 @@ use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
 use super::reply::Reply;
-use super::upstream_call::{Floor, Read, Sent, UpstreamCall};
+use super::upstream_call::{FloorUse, ParsedReply, SentRequest, UpstreamCall};
 use super::verdict::Verdict;
 use crate::config;
-use crate::error::Attempt;
+use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, Commitment, Forwarded, Slot};
 use crate::node::{Fault, NodeReply};
@@ -58,16 +58,19 @@ impl UpstreamCall for PassthroughRequest {
         self.call.min_context_slot
     }
 
-    fn write(&self, id: u64, member: &Member, _: Floor) -> (Bytes, Sent) {
+    fn write(&self, id: u64, member: &Member, _: FloorUse) -> (Bytes, SentRequest) {
         let slot_before = self.commitment().and_then(|commitment| member.slot(commitment)).unwrap_or(0);
-        (self.call.body(id), Sent { min_context_slot: self.call.min_context_slot, slot_before })
+        (self.call.body(id), SentRequest { min_context_slot: self.call.min_context_slot, slot_before })
     }
 
-    fn reader(&self, _: Sent) -> impl FnOnce(NodeReply) -> Result<Read, Fault> + Send + 'static {
+    fn reader(
+        &self,
+        _: SentRequest,
+    ) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
         |reply| Ok((reply, None))
     }
 
-    fn classify(&self, (body, _): &Read, _: Sent, _: &Frontier) -> Result<Verdict, Fault> {
+    fn classify(&self, (body, _): &ParsedReply, _: SentRequest, _: &Frontier) -> Result<Verdict, Fault> {
         match body {
             NodeReply::Result(_) => Ok(Verdict::Answer),
             NodeReply::Error { code, .. } => Verdict::of_code(*code),
@@ -76,7 +79,7 @@ impl UpstreamCall for PassthroughRequest {
 
     /// Accepts a refusal if every node that was asked has refused. The capabilities of the other nodes are
     /// unknown.
-    fn accepts_refusal(&self, attempts: &[Attempt], _: &Members) -> bool {
+    fn accepts_refusal(&self, attempts: &[FailedAttempt], _: &Members) -> bool {
         let refusals = [AttemptResult::Incapable.as_str(), AttemptResult::Behind.as_str()];
         attempts.iter().all(|attempt| refusals.contains(&attempt.reason.as_str()))
     }

@@ -19,17 +19,17 @@ const MAX_WORDS_BYTES: usize = 200;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Genesis {
     /// The node's genesis hash.
-    Told(String),
+    Hash(String),
     /// The node does not serve this method.
-    Untold,
+    Unsupported,
     /// The node refused for another reason, and may report its genesis hash the next time.
     Refused,
 }
 
 impl Genesis {
     /// Returns the genesis hash, if the node reported it.
-    pub fn told(&self) -> Option<&String> {
-        if let Self::Told(genesis) = self { Some(genesis) } else { None }
+    pub fn hash(&self) -> Option<&String> {
+        if let Self::Hash(genesis) = self { Some(genesis) } else { None }
     }
 }
 
@@ -78,10 +78,10 @@ pub async fn identity(client: &Client) -> Result<Identity, Fault> {
 pub(super) async fn genesis(client: &Client) -> Result<Genesis, Fault> {
     Ok(match question(client, "getGenesisHash", &json!([])).await? {
         NodeReply::Result(result) => match serde_json::from_slice::<String>(&result) {
-            Ok(genesis) => Genesis::Told(bounded(&genesis)),
+            Ok(genesis) => Genesis::Hash(bounded(&genesis)),
             Err(_) => Genesis::Refused,
         },
-        NodeReply::Error { code: -32601, .. } => Genesis::Untold,
+        NodeReply::Error { code: -32601, .. } => Genesis::Unsupported,
         NodeReply::Error { .. } => Genesis::Refused,
     })
 }

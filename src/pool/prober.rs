@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::confirmed::tell_confirmed;
 use super::health::Health;
-use super::member::{Member, Used};
+use super::member::{Member, NodeUsage};
 use super::nodes::Nodes;
 use super::probe::{self, identity, pulse_without};
 use super::selector::Selector;
@@ -72,7 +72,7 @@ async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool, interval
     if nodes.cluster.unidentified(member).is_some() && member.take_unidentified_calls() {
         tracing::warn!(
             upstream.name = member.name,
-            "upstream was asked before it was known to be of no use: the cache is emptied"
+            "upstream got calls before its cluster was known: the cache is emptied"
         );
         nodes.cluster.forget();
     }
@@ -90,7 +90,7 @@ async fn find_health(
     interval: Duration,
 ) -> Result<Health, Fault> {
     let used = member.used();
-    let lost = matches!(before, Health::Foreign { .. } | Health::Silent | Health::Unreachable(_));
+    let lost = matches!(before, Health::Foreign { .. } | Health::NoGenesisHash | Health::Unreachable(_));
     if identity_due || lost || nodes.cluster.unidentified(member).is_some() {
         let identity = identity(&member.client).await?;
         if let Some(refused) = nodes.cluster.identify(member, used, identity.genesis) {
@@ -110,7 +110,7 @@ async fn find_health(
         }
     }
     let (asked_at, era, recent) = (Instant::now(), nodes.frontier.era(), interval / RECENT_PART);
-    let known = |c| nodes.frontier.told_within(&member.slots, c, recent, asked_at);
+    let known = |c| nodes.frontier.reported_within(&member.slots, c, recent, asked_at);
     let pulse = pulse_without(&member.client, known).await?;
     let now = Instant::now();
     let jumps = |c| {
@@ -133,7 +133,7 @@ async fn find_health(
 
 /// Asks a node for its genesis hash again. A failed request proves nothing, and the next probe repeats it.
 /// `Some` is the reason why the node gets no calls.
-async fn ask_cluster_again(nodes: &Nodes, member: &Member, used: Used) -> Option<Health> {
+async fn ask_cluster_again(nodes: &Nodes, member: &Member, used: NodeUsage) -> Option<Health> {
     if let Ok(theirs) = probe::genesis(&member.client).await {
         return nodes.cluster.identify(member, used, theirs);
     }

@@ -13,10 +13,10 @@ use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
 use super::reply::Reply;
-use super::upstream_call::{Floor, Heard, Read, Sent, UpstreamCall};
+use super::upstream_call::{FloorUse, ParsedReply, ReceivedReply, SentRequest, UpstreamCall};
 use super::verdict::Verdict;
 use crate::config;
-use crate::error::Attempt;
+use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, Commitment, Query, Slot};
 use crate::node::answer::{error_context_slot, first_available_block};
@@ -91,18 +91,21 @@ impl UpstreamCall for UpstreamRequest {
         self.query.min_context_slot().is_none()
     }
 
-    fn write(&self, id: u64, member: &Member, floor: Floor) -> (Bytes, Sent) {
+    fn write(&self, id: u64, member: &Member, floor: FloorUse) -> (Bytes, SentRequest) {
         let slot_before = member.slot(self.query.commitment().unwrap_or(Commitment::Processed)).unwrap_or(0);
         let query = match floor {
-            Floor::Sent => self.with_floor(member),
-            Floor::Withheld => Cow::Borrowed(&self.query),
+            FloorUse::Sent => self.with_floor(member),
+            FloorUse::Withheld => Cow::Borrowed(&self.query),
         };
         let (method, params) = (query.method().as_str(), query.params_json());
         let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
-        (body.into(), Sent { min_context_slot: query.min_context_slot(), slot_before })
+        (body.into(), SentRequest { min_context_slot: query.min_context_slot(), slot_before })
     }
 
-    fn reader(&self, sent: Sent) -> impl FnOnce(NodeReply) -> Result<Read, Fault> + Send + 'static {
+    fn reader(
+        &self,
+        sent: SentRequest,
+    ) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
         let query = self.query.clone();
         move |reply| {
             let context = match &reply {
@@ -116,7 +119,12 @@ impl UpstreamCall for UpstreamRequest {
         }
     }
 
-    fn classify(&self, (body, context): &Read, sent: Sent, frontier: &Frontier) -> Result<Verdict, Fault> {
+    fn classify(
+        &self,
+        (body, context): &ParsedReply,
+        sent: SentRequest,
+        frontier: &Frontier,
+    ) -> Result<Verdict, Fault> {
         // A caller's own minContextSlot is judged by one node.
         let behind = if self.alone { Verdict::Answer } else { Verdict::TryElsewhere(AttemptResult::Behind) };
         let (code, error) = match body {
@@ -156,7 +164,7 @@ impl UpstreamCall for UpstreamRequest {
         }
     }
 
-    fn learn(&self, frontier: &Frontier, member: &Member, heard: &Heard<'_>) {
+    fn learn(&self, frontier: &Frontier, member: &Member, heard: &ReceivedReply<'_>) {
         let commitment = self.query.commitment();
         match heard.body {
             NodeReply::Result(_) => {
@@ -171,7 +179,7 @@ impl UpstreamCall for UpstreamRequest {
             }
             NodeReply::Error { code: -32016, body } => {
                 if let (Some(slot), Some(commitment)) = (error_context_slot(body), commitment) {
-                    let Sent { min_context_slot, slot_before } = heard.sent;
+                    let SentRequest { min_context_slot, slot_before } = heard.sent;
                     let promised = min_context_slot.filter(|promised| slot_before >= *promised);
                     // The node takes back a slot that it has shown: it was restarted, or replaced by another
                     // machine.
@@ -187,7 +195,7 @@ impl UpstreamCall for UpstreamRequest {
     }
 
     /// Accepts a refusal only if no other node of the pool may serve the method.
-    fn accepts_refusal(&self, attempts: &[Attempt], members: &Members) -> bool {
+    fn accepts_refusal(&self, attempts: &[FailedAttempt], members: &Members) -> bool {
         let refused = |name: &str| {
             let reason = AttemptResult::Incapable.as_str();
             attempts.iter().any(|attempt| attempt.upstream == name && attempt.reason == reason)
@@ -222,7 +230,7 @@ impl UpstreamRequest {
 ///
 /// This applies only to a slot that the node was not known to have reached. Otherwise any caller could make
 /// such results count as faults of the node.
-fn as_refusal((reply, context): Read, sent: Sent) -> Read {
+fn as_refusal((reply, context): ParsedReply, sent: SentRequest) -> ParsedReply {
     match (&reply, context, sent.min_context_slot) {
         (NodeReply::Result(_), Some(slot), Some(wanted)) if slot < wanted && sent.slot_before < wanted => {
             (NodeReply::min_context_slot_not_reached(slot), None)
@@ -265,8 +273,8 @@ mod tests {
         NodeReply::Error { code, body: Bytes::from(format!(r#"{{"code":{code},"message":"{message}"}}"#)) }
     }
 
-    fn sent(slot_before: Slot) -> Sent {
-        Sent { min_context_slot: None, slot_before }
+    fn sent(slot_before: Slot) -> SentRequest {
+        SentRequest { min_context_slot: None, slot_before }
     }
 
     #[tokio::test]

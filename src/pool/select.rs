@@ -87,7 +87,7 @@ pub struct Candidate {
 
 /// The result of a choice, as positions among the candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drawn {
+pub struct Selection {
     /// The node to ask.
     pub node: usize,
     /// The other node that was drawn, which has the higher load.
@@ -95,32 +95,32 @@ pub struct Drawn {
 }
 
 /// Returns the node to ask. `None` if none may be asked. `draw` is any random number.
-pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Drawn> {
+pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Selection> {
     let usable = || candidates.iter().filter(|c| c.unusable.is_none());
     let near = usable().any(|c| c.near);
     let Some(tier) = usable().filter(|c| c.near == near).map(|c| c.tier).min() else {
         let askable = candidates.iter().filter(|c| c.unusable.is_some_and(Unusable::askable));
         let least_bad = askable.min_by(|a, b| a.unusable.cmp(&b.unusable).then(by_load(a, b)))?;
-        return Some(Drawn { node: least_bad.node, rival: None });
+        return Some(Selection { node: least_bad.node, rival: None });
     };
     let best = usable().filter(|c| c.near == near && c.tier == tier);
     // A trial goes first, whatever the node's load was before. A call that has failed once already is not
     // used as a trial.
     let retry = candidates.iter().any(|c| c.unusable == Some(Unusable::Tried));
     if !retry && let Some(trial) = best.clone().find(|c| c.trial) {
-        return Some(Drawn { node: trial.node, rival: None });
+        return Some(Selection { node: trial.node, rival: None });
     }
     let proven = best.clone().any(|c| !c.trial);
     let mut best = best.filter(|c| !(proven && c.trial));
     let (first, second) = two_of(best.clone().count(), draw);
     let one = best.clone().nth(first)?;
     if first == second {
-        return Some(Drawn { node: one.node, rival: None });
+        return Some(Selection { node: one.node, rival: None });
     }
     let two = best.nth(second)?;
     // Between equal loads the draw decides.
     let (lighter, other) = if by_load(one, two).is_le() { (one, two) } else { (two, one) };
-    Some(Drawn { node: lighter.node, rival: Some(other.node) })
+    Some(Selection { node: lighter.node, rival: Some(other.node) })
 }
 
 fn by_load(a: &Candidate, b: &Candidate) -> Ordering {

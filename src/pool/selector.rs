@@ -12,9 +12,9 @@ use super::choices::{Choice, Choices};
 use super::member::Member;
 use super::members::Members;
 use super::nodes::Nodes;
-use super::select::{self, Candidate, Drawn, Unusable};
+use super::select::{self, Candidate, Selection, Unusable};
 use super::upstream_call::UpstreamCall;
-use crate::error::Attempt;
+use crate::error::FailedAttempt;
 use crate::methods::Method;
 
 /// The memory of choices: the nodes that sticky methods stay with, and the last choices for operators to
@@ -44,7 +44,7 @@ impl Selector {
         call: &C,
         tried: &[usize],
         worst: Option<Unusable>,
-    ) -> Result<Arc<Member>, Vec<Attempt>> {
+    ) -> Result<Arc<Member>, Vec<FailedAttempt>> {
         let members = nodes.load();
         let now = Instant::now();
         let mut candidates = nodes.candidates(&members, call, tried, now);
@@ -58,11 +58,11 @@ impl Selector {
                 candidates.iter().find(stays).map(|candidate| candidate.node)
             });
             let chosen = match stays {
-                Some(node) => Some(Drawn { node, rival: None }),
+                Some(node) => Some(Selection { node, rival: None }),
                 None => select::choose(&candidates, self.draw()),
             };
             let chosen = chosen.filter(|chosen| candidates[chosen.node].unusable <= worst);
-            let Some(Drawn { node, rival }) = chosen else { return Err(reasons(&members, &candidates)) };
+            let Some(Selection { node, rival }) = chosen else { return Err(reasons(&members, &candidates)) };
             let member = &members[node];
             if member.take_rate(now) {
                 if let Some(method) = method {
@@ -109,10 +109,10 @@ pub(super) fn pick_highest<C: UpstreamCall>(nodes: &Nodes, call: &C) -> Option<A
 }
 
 /// Returns every node with the reason why it is not asked.
-fn reasons(members: &Members, candidates: &[Candidate]) -> Vec<Attempt> {
+fn reasons(members: &Members, candidates: &[Candidate]) -> Vec<FailedAttempt> {
     candidates
         .iter()
-        .map(|c| Attempt {
+        .map(|c| FailedAttempt {
             upstream: members[c.node].name.clone(),
             reason: c.unusable.map_or("usable", Unusable::as_str).to_owned(),
         })

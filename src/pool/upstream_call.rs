@@ -14,7 +14,7 @@ use super::members::Members;
 use super::reply::Reply;
 use super::verdict::Verdict;
 use crate::config;
-use crate::error::Attempt;
+use crate::error::FailedAttempt;
 use crate::frontier::{Era, Frontier};
 use crate::methods::{AnyMethod, Commitment, Method, Slot};
 use crate::node::{Fault, NodeReply};
@@ -77,23 +77,26 @@ pub(super) trait UpstreamCall: Sync {
     }
 
     /// Writes the request with this `id` for `member`.
-    fn write(&self, id: u64, member: &Member, floor: Floor) -> (Bytes, Sent);
+    fn write(&self, id: u64, member: &Member, floor: FloorUse) -> (Bytes, SentRequest);
 
     /// Returns the function that parses an answer to the request `sent`, and the slot of its context. The
     /// function may run on another thread, because long answers take long to parse.
-    fn reader(&self, sent: Sent) -> impl FnOnce(NodeReply) -> Result<Read, Fault> + Send + 'static;
+    fn reader(
+        &self,
+        sent: SentRequest,
+    ) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static;
 
     /// Returns the meaning of an answer.
     ///
     /// # Errors
     /// The answer is a fault of the node.
-    fn classify(&self, read: &Read, sent: Sent, frontier: &Frontier) -> Result<Verdict, Fault>;
+    fn classify(&self, read: &ParsedReply, sent: SentRequest, frontier: &Frontier) -> Result<Verdict, Fault>;
 
     /// Updates the node's state from the answer, whatever becomes of the call.
-    fn learn(&self, _frontier: &Frontier, _member: &Member, _answer: &Heard<'_>) {}
+    fn learn(&self, _frontier: &Frontier, _member: &Member, _answer: &ReceivedReply<'_>) {}
 
     /// Returns true if a refusal is the answer of the call, because further nodes would refuse, too.
-    fn accepts_refusal(&self, attempts: &[Attempt], members: &Members) -> bool;
+    fn accepts_refusal(&self, attempts: &[FailedAttempt], members: &Members) -> bool;
 
     /// Turns a node's answer into the result of the call.
     fn answer(reply: Reply) -> Self::Answer;
@@ -109,7 +112,7 @@ pub(super) trait UpstreamCall: Sync {
 
 /// The use of the gateway's own floor in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Floor {
+pub(super) enum FloorUse {
     /// The floor is sent as `minContextSlot` if the node is known to have reached it, so that the node cannot
     /// answer with less.
     Sent,
@@ -119,7 +122,7 @@ pub(super) enum Floor {
 
 /// The parts of a sent request that are needed to judge its answer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sent {
+pub(super) struct SentRequest {
     /// The `minContextSlot` of the request.
     pub(super) min_context_slot: Option<Slot>,
     /// The newest slot that the node was known to have reached before the request was sent, or 0.
@@ -127,13 +130,13 @@ pub(super) struct Sent {
 }
 
 /// An answer, and the slot of its context if the method's results have one.
-pub(super) type Read = (NodeReply, Option<Slot>);
+pub(super) type ParsedReply = (NodeReply, Option<Slot>);
 
 /// An answer that has just arrived.
-pub(super) struct Heard<'a> {
+pub(super) struct ReceivedReply<'a> {
     pub(super) body: &'a NodeReply,
     pub(super) context: Option<Slot>,
-    pub(super) sent: Sent,
+    pub(super) sent: SentRequest,
     /// The era in which the request was sent.
     pub(super) era: Era,
     /// The time at which the answer arrived.

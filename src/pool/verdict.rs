@@ -42,7 +42,7 @@ impl Verdict {
 }
 
 /// The end of one attempt.
-pub(super) type Outcome = Result<(Verdict, Reply), Fault>;
+pub(super) type AttemptOutcome = Result<(Verdict, Reply), Fault>;
 
 #[cfg(test)]
 mod tests {

@@ -154,7 +154,7 @@ async fn a_silent_node_is_asked_alone_or_unchecked() {
     stage
         .until("its silence is known", || {
             let member = &stage.front().pool.members()[0];
-            *member.health() == slotfront::pool::health::Health::Silent
+            *member.health() == slotfront::pool::health::Health::NoGenesisHash
         })
         .await;
     let asked = stage.cluster.node(0).calls("getBlock");
@@ -275,7 +275,7 @@ async fn a_silent_node_holds_the_pool_to_its_cluster() {
     // A new connection, at whose other end nobody tells.
     second.fault_on(GENESIS, no_method(), None);
     second.fault_on("getHealth", Fault::Reset, Some(1));
-    stage.until("it is silent", || health(&stage, 1) == Health::Silent).await;
+    stage.until("it is silent", || health(&stage, 1) == Health::NoGenesisHash).await;
     first.fault_on(GENESIS, Fault::Result(json!(genesis_of(&another_cluster()))), None);
     let before = first.calls(GENESIS);
     stage.until("the other has told", || first.calls(GENESIS) >= before + 4).await;

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::error::Error;
-use crate::pool::WayBack;
+use crate::pool::ReplySender;
 use crate::telemetry::Trace;
 
 /// Read once: each case has a cache of its own, but most of the settings in common.
@@ -34,7 +34,7 @@ pub(super) struct SentCall {
     /// The number of purges before the call.
     pub(super) era: u32,
     /// The sender of the answer. `None` once the call has landed.
-    way_back: Option<WayBack>,
+    reply_sender: Option<ReplySender>,
     /// The node's answer. `None` if the node failed.
     pub(super) said: Option<NodeAnswer>,
     pub(super) landed_at: Option<Instant>,
@@ -73,7 +73,7 @@ pub(super) struct SteppedCache<W> {
     cache: Arc<Cache>,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
-    going_up: UnboundedReceiver<(UpstreamRequest, WayBack)>,
+    going_up: UnboundedReceiver<(UpstreamRequest, ReplySender)>,
     waiting: Vec<TestCaller<W>>,
 }
 
@@ -83,8 +83,8 @@ impl<W> SteppedCache<W> {
         settings(&mut config);
         let (metrics, frontier, tasks) = (Metrics::new(), Arc::new(Frontier::new(1)), TaskTracker::new());
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap());
-        let (stand_in, going_up) = unbounded_channel();
-        pool.stand_in.set(stand_in).unwrap();
+        let (fake_node, going_up) = unbounded_channel();
+        pool.fake_node.set(fake_node).unwrap();
         let cache =
             Cache::new(&config, Arc::clone(&frontier), pool, Arc::clone(&metrics), tasks.clone(), None);
         for (c, slot) in Commitment::ALL.into_iter().zip([FIRST, FIRST - 2, FIRST - 32]) {
@@ -138,7 +138,7 @@ impl<W> SteppedCache<W> {
 
     /// Returns the numbers of the calls under way.
     pub(super) fn under_way(&self) -> Vec<usize> {
-        (0..self.calls.len()).filter(|at| self.calls[*at].way_back.is_some()).collect()
+        (0..self.calls.len()).filter(|at| self.calls[*at].reply_sender.is_some()).collect()
     }
 
     /// Returns the numbers of the calls that were sent at this moment.
@@ -150,7 +150,7 @@ impl<W> SteppedCache<W> {
     /// Answers the call of this number. `None` is a failure of the node.
     pub(super) fn lands(&mut self, number: usize, word: Option<(NodeReply, Slot)>, confirmed: bool) {
         let call = &mut self.calls[number];
-        let Some(way_back) = call.way_back.take() else { return };
+        let Some(reply_sender) = call.reply_sender.take() else { return };
         (call.landed_at, call.landed_in) = (Some(Instant::now()), Some(self.step));
         let answer = word.map(|(body, slot)| {
             let commitment = call.ask.query.commitment().filter(|_| call.ask.query.has_context());
@@ -160,7 +160,7 @@ impl<W> SteppedCache<W> {
             Reply { node: 0, body, sent_at: call.sent_at, slot, confirmed }
         });
         // A call past the cache belongs to its caller, who may have given up.
-        if way_back.send(answer.ok_or_else(|| Error::NoUpstream(Vec::new()))).is_err() {
+        if reply_sender.send(answer.ok_or_else(|| Error::NoUpstream(Vec::new()))).is_err() {
             call.said = None;
         }
     }
@@ -172,13 +172,13 @@ impl<W> SteppedCache<W> {
         for _ in 0..24 {
             tokio::task::yield_now().await;
         }
-        while let Ok((ask, way_back)) = self.going_up.try_recv() {
+        while let Ok((ask, reply_sender)) = self.going_up.try_recv() {
             let (sent_at, era) = (Instant::now(), self.era);
             self.calls.push(SentCall {
                 ask,
                 sent_at,
                 era,
-                way_back: Some(way_back),
+                reply_sender: Some(reply_sender),
                 said: None,
                 landed_at: None,
                 landed_in: None,

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::super::class::Class;
 use super::super::entry::{CompressedForms, EntryBody, Payload, TextParts};
 use super::*;
-use crate::coding::{Coded, Coding};
+use crate::coding::{Coding, CompressedText};
 
 fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
     let kept = EntryBody::Verbatim(Payload::Result(TextParts::One(Bytes::from(vec![b'1'; bytes]))));
@@ -141,7 +141,7 @@ fn apply(store: &EntryStore, step: &StoreStep) {
         StoreStep::Compress(key, bytes) => {
             if let Some(held) = store.get(&Key::NoBlock(*key)) {
                 let text = Bytes::from(vec![b'1'; *bytes]);
-                if let Some(coded) = Coded::new(Coding::Gzip, &text) {
+                if let Some(coded) = CompressedText::new(Coding::Gzip, &text) {
                     let _ = held.coded.of(Coding::Gzip).set(Arc::new(coded));
                 }
                 store.update_weight(Key::NoBlock(*key), &held);

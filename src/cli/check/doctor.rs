@@ -69,7 +69,7 @@ pub(super) fn of_shared_store(why: &str) -> Finding {
 /// Returns the findings for each upstream, and for all together.
 pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Finding> {
     let said = || probed.iter().flatten();
-    let genesis = |one: &Examined| one.identity.genesis.told().cloned();
+    let genesis = |one: &Examined| one.identity.genesis.hash().cloned();
     let cluster = config.pool.genesis_hash.clone().or_else(|| said().find_map(genesis));
     let newest = said().filter_map(|one| one.slot(Commitment::Processed)).max();
     let slot_time = said().find_map(|one| one.slot_time).unwrap_or(ASSUMED_SLOT_TIME);
@@ -85,7 +85,7 @@ pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Findi
             Ok(one) => one,
         };
         let checked = upstream.genesis == GenesisCheck::Checked;
-        let foreign = one.identity.genesis.told().filter(|own| Some(*own) != cluster.as_ref());
+        let foreign = one.identity.genesis.hash().filter(|own| Some(*own) != cluster.as_ref());
         if let Some(own) = foreign.filter(|_| checked) {
             findings.push(Finding::fault(
                 format!(
@@ -96,7 +96,7 @@ pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Findi
             ));
             continue;
         }
-        if checked && one.identity.genesis.told().is_none() && cluster.is_some() {
+        if checked && one.identity.genesis.hash().is_none() && cluster.is_some() {
             findings.push(Finding::fault(
                 format!("{name} does not report its genesis hash, so it gets no calls"),
                 "set genesis = \"unchecked\" for it if it belongs to the same cluster",
@@ -357,7 +357,7 @@ mod tests {
         Examined {
             identity: Identity {
                 version: Some("4.0.0".to_owned()),
-                genesis: Genesis::Told("G".to_owned()),
+                genesis: Genesis::Hash("G".to_owned()),
                 first_available: Some(0),
             },
             pulse: Pulse { health: Ok(()), slots: PerCommitment::uniform(Some(1_000_000)) },
@@ -384,8 +384,8 @@ mod tests {
         let table = [
             found(|_| {}),
             found(|one| one.pulse.health = Err("Node is behind by 200 slots (-32005)".to_owned())),
-            found(|one| one.identity.genesis = Genesis::Told("H".to_owned())),
-            found(|one| one.identity.genesis = Genesis::Untold),
+            found(|one| one.identity.genesis = Genesis::Hash("H".to_owned())),
+            found(|one| one.identity.genesis = Genesis::Unsupported),
             found(|one| one.pulse.slots.processed = Some(1_000_000 - 21)),
             found(|one| one.pulse.slots.processed = Some(1_000_000 - 11)),
             found(|one| one.pulse.slots.processed = Some(1_000_000 - 4)),

@@ -11,14 +11,14 @@ pub(in crate::pool) struct ClusterMark {
     /// True if the node showed the pool's genesis hash when it was last asked.
     identified: AtomicBool,
     /// True if the genesis hash that the node last reported is the pool's, however long ago.
-    told_ours: AtomicBool,
+    reported_ours: AtomicBool,
     /// The calls and connections of the node up to the time at which it last showed its genesis hash.
-    at: Mutex<Used>,
+    at: Mutex<NodeUsage>,
 }
 
 /// The calls and connections of a node up to some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::pool) struct Used {
+pub(in crate::pool) struct NodeUsage {
     pub(super) calls: u64,
     /// `None` if the node must be asked again, whatever its connections are.
     pub(super) connections: Option<u64>,
@@ -31,14 +31,14 @@ impl ClusterMark {
     }
 
     /// Returns true if the genesis hash that the node last reported is the pool's.
-    pub(in crate::pool) fn told_ours(&self) -> bool {
-        self.told_ours.load(Ordering::SeqCst)
+    pub(in crate::pool) fn reported_ours(&self) -> bool {
+        self.reported_ours.load(Ordering::SeqCst)
     }
 
     /// Notes that the node has shown the pool's genesis hash. It had been `used` this much when it was asked.
-    pub(in crate::pool) fn set_identified(&self, used: Used) {
+    pub(in crate::pool) fn set_identified(&self, used: NodeUsage) {
         *lock(&self.at) = used;
-        self.told_ours.store(true, Ordering::SeqCst);
+        self.reported_ours.store(true, Ordering::SeqCst);
         self.identified.store(true, Ordering::SeqCst);
     }
 
@@ -49,13 +49,13 @@ impl ClusterMark {
 
     /// Notes that the node's genesis hash is not the pool's.
     pub(in crate::pool) fn set_not_ours(&self) {
-        self.told_ours.store(false, Ordering::SeqCst);
+        self.reported_ours.store(false, Ordering::SeqCst);
         self.set_unidentified();
     }
 
     /// Notes the connections over which the node did not report its genesis hash. Asking again over them is
     /// of no use.
-    pub(in crate::pool) fn set_asked_over(&self, used: Used) {
+    pub(in crate::pool) fn set_asked_over(&self, used: NodeUsage) {
         lock(&self.at).connections = used.connections;
     }
 

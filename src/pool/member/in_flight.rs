@@ -51,8 +51,8 @@ impl<'a> InFlight<'a> {
 
     /// Notes that the call has outlasted `pool.breaker.slow`. A hang counts as a failure from now on, unless
     /// the call itself may be the slow part. Returns true if this opened the breaker.
-    pub(in crate::pool) fn hangs(&mut self, now: Instant) -> bool {
-        if self.settled || !self.member.state.slowness.counts(self.caller, self.method) {
+    pub(in crate::pool) fn note_hang(&mut self, now: Instant) -> bool {
+        if self.settled || !self.member.state.slow_calls.counts(self.caller, self.method) {
             return false;
         }
         self.settled = true;
@@ -60,7 +60,7 @@ impl<'a> InFlight<'a> {
     }
 
     /// Ends the call without an effect on the node's health.
-    pub(in crate::pool) fn says_nothing(mut self) {
+    pub(in crate::pool) fn end_without_result(mut self) {
         self.ended = true;
     }
 

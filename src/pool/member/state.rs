@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::cluster_mark::ClusterMark;
 use crate::breaker::Breaker;
 use crate::config;
-use crate::pool::caller::{CallerCounts, Slowness};
+use crate::pool::caller::{CallerCounts, SlowCalls};
 use crate::pool::health::Health;
 use crate::pool::lock;
 use crate::pool::peak_ewma::PeakEwma;
@@ -22,7 +22,7 @@ pub(super) struct NodeState {
     troubles: AtomicU8,
     pub(super) in_flight: AtomicUsize,
     pub(super) by_caller: CallerCounts,
-    pub(super) slowness: Slowness,
+    pub(super) slow_calls: SlowCalls,
     pub(super) latency: Mutex<PeakEwma>,
     breaker: Mutex<Breaker>,
     health: ArcSwap<Health>,
@@ -58,7 +58,7 @@ impl NodeState {
             troubles: AtomicU8::new(NOT_HEALTHY),
             in_flight: AtomicUsize::new(0),
             by_caller: CallerCounts::default(),
-            slowness: Slowness::default(),
+            slow_calls: SlowCalls::default(),
             latency: Mutex::default(),
             breaker: Mutex::new(Breaker::new(breaker)),
             health: ArcSwap::from_pointee(Health::Unprobed),
