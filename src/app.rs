@@ -187,7 +187,7 @@ impl App {
         gateway.watch(&tasks, stop);
         if let Some(shared) = &shared {
             gateway.share(shared, &tasks, stop);
-            front.cache.watch_purges(&tasks, stop);
+            front.cache.purger().watch(&tasks, stop);
         }
         if let Some(tls) = &tls {
             tls.watch(&tasks, stop);
@@ -311,7 +311,7 @@ fn purge_on_cluster_change(front: &Arc<Front>, tasks: &TaskTracker, stop: &Cance
     let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
     tasks.spawn(async move {
         while let Some(Ok(())) = stop.run_until_cancelled(clusters.changed()).await {
-            front.cache.purge_all_clusters();
+            front.cache.purger().purge_all_clusters();
             front.gateway.forget_shown_slots();
         }
     });

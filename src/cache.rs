@@ -31,6 +31,7 @@ mod options;
 mod planned_call;
 mod policy;
 pub mod purge;
+mod purger;
 mod render;
 mod renderer;
 mod second_level;
@@ -44,7 +45,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use basis::Basis;
@@ -52,9 +52,11 @@ pub use charge::Charge;
 pub use coded::Compressor;
 use entry::EntryMeta;
 use fetcher::Fetcher;
+use freshness::FreshnessPolicy;
 use lookup::Lookup;
 pub use options::{CacheAnswer, CallOptions, Conditions, MemoryPermit, NoConditions};
 use planned_call::PlannedCall;
+pub use purger::Purger;
 use renderer::Renderer;
 use second_level::SecondLevel;
 pub use status::{CacheStatus, ForwardReason};
@@ -67,12 +69,7 @@ use crate::pool::Pool;
 use crate::redis_store;
 use crate::telemetry::{Metrics, Outcome};
 
-/// The interval between two reads of the purge lists that other gateways write.
-const PURGE_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The interval between two checks for the genesis hash of the pool's cluster.
-const GENESIS_POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// The cache over a pool: three owners, and the way of a call through them (`cache/answer.rs`).
+/// The cache over a pool: its owners, and the way of a call through them (`cache/answer.rs`).
 pub struct Cache {
     /// The held entries, and the rules for serving them.
     lookup: Arc<Lookup>,
@@ -80,6 +77,10 @@ pub struct Cache {
     fetcher: Arc<Fetcher>,
     /// Writes an entry in the caller's form and coding.
     renderer: Arc<Renderer>,
+    /// Removes entries, here and in the shared store.
+    purger: Arc<Purger>,
+    /// The freshness rules, which hold no state of the cache.
+    rules: Arc<FreshnessPolicy>,
     frontier: Arc<Frontier>,
     request_timeout: Duration,
 }
@@ -95,14 +96,29 @@ impl Cache {
         shared: Option<&Arc<redis_store::Store>>,
     ) -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let lookup = Arc::new(Lookup::new(&config.cache, Arc::clone(&frontier), Arc::clone(&metrics)));
+        let rules = Arc::new(FreshnessPolicy::new(config.cache.clone(), Arc::clone(&frontier)));
+        let second = shared.map(|store| {
+            Arc::new(SecondLevel::new(config, Arc::clone(&rules), Arc::clone(store), &metrics, &tasks))
+        });
+        let lookup =
+            Lookup::new(&config.cache, Arc::clone(&rules), Arc::clone(&frontier), Arc::clone(&metrics));
+        let lookup = Arc::new(lookup);
+        let purger = Arc::new(Purger::new(Arc::clone(&lookup), second.clone(), Arc::clone(&pool)));
         let renderer =
             Renderer::new(config, cores, Arc::clone(&lookup), Arc::clone(&pool), &metrics, tasks.clone());
         let renderer = Arc::new(renderer);
         let owners = (Arc::clone(&lookup), Arc::clone(&renderer));
-        let fetcher =
-            Arc::new(Fetcher::new(config, owners, Arc::clone(&frontier), pool, metrics, tasks, shared));
-        Arc::new(Self { lookup, fetcher, renderer, frontier, request_timeout: config.server.request_timeout })
+        let fetcher = Fetcher::new(config, owners, second, Arc::clone(&frontier), pool, metrics, tasks);
+        let request_timeout = config.server.request_timeout;
+        Arc::new(Self {
+            lookup,
+            fetcher: Arc::new(fetcher),
+            renderer,
+            purger,
+            rules,
+            frontier,
+            request_timeout,
+        })
     }
 
     /// Answers `query` from a held entry or from a node. `charge` books the call, even if the caller
@@ -136,7 +152,7 @@ impl Cache {
             other => Basis::Joined(other, Outcome::Collapsed),
         };
         let plan = self.lookup.plan(query);
-        self.lookup.held.status(meta, basis).is_some() && !self.lookup.held.is_behind(&plan, meta, basis)
+        self.rules.status(meta, basis).is_some() && !self.lookup.held.is_behind(&plan, meta, basis)
     }
 
     /// Returns the compressor of long texts.
@@ -149,76 +165,8 @@ impl Cache {
         self.lookup.held.usage()
     }
 
-    /// Returns true if a shared store is configured and answers.
-    pub fn shares(&self) -> bool {
-        self.fetcher.second().is_some_and(SecondLevel::is_available)
-    }
-
-    /// Removes all entries. Fetches under way are not stored and not given to later callers. Answers that the
-    /// shared store got before this moment are ignored from now on.
-    pub fn clear(&self) {
-        self.lookup.held.end_generation();
-        if let Some(second) = self.fetcher.second() {
-            second.ignore_before(Instant::now());
-        }
-        self.lookup.held.clear();
-    }
-
-    /// Removes the entries that match `filter`, and returns their number. Walks over all entries, so an async
-    /// worker must not call this. Matching answers in the shared store are ignored from now on.
-    /// [`Self::share_purges`] informs the other gateways.
-    pub fn purge(&self, filter: &purge::Filter) -> u64 {
-        if let Some(second) = self.fetcher.second() {
-            second.purge(self.fetcher.genesis().as_deref(), filter, Instant::now());
-        }
-        self.lookup.held.purge(&[*filter])
-    }
-
-    /// Removes all entries and purges the shared store for each cluster that this gateway has belonged to.
-    /// Needed after a node of another cluster was asked: its answers may have been shared under the name of
-    /// any of those clusters.
-    pub fn purge_all_clusters(&self) {
-        if let Some(second) = self.fetcher.second() {
-            second.purge_all_clusters(Instant::now());
-        }
-        self.lookup.held.purge(&[purge::Filter::default()]);
-    }
-
-    /// Exchanges purges with the other gateways until `stop` is cancelled.
-    pub fn watch_purges(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
-        let (cache, stop) = (Arc::clone(self), stop.clone());
-        tasks.spawn(async move {
-            let watching = async {
-                let Some(second) = cache.fetcher.second() else { return };
-                loop {
-                    let is_identified = cache.fetcher.genesis().is_some();
-                    cache.share_purges().await;
-                    // The store is not read before its purges for this cluster are known, so a new cluster is
-                    // looked up at once.
-                    let reason_to_look = async {
-                        tokio::select! {
-                            () = second.connected() => {}
-                            () = cache.identified(), if !is_identified => {}
-                        }
-                    };
-                    let _ = tokio::time::timeout(PURGE_POLL_INTERVAL, reason_to_look).await;
-                }
-            };
-            stop.run_until_cancelled(watching).await;
-        });
-    }
-
-    /// Waits until the cluster of the pool is known.
-    async fn identified(&self) {
-        while self.fetcher.genesis().is_none() {
-            tokio::time::sleep(GENESIS_POLL_INTERVAL).await;
-        }
-    }
-
-    /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store
-    /// has all of this gateway's purges, and `None` if no store is configured.
-    pub async fn share_purges(&self) -> Option<bool> {
-        let genesis = self.fetcher.genesis();
-        Some(self.fetcher.second()?.share_purges(&self.lookup, genesis.as_deref()).await)
+    /// Returns the purger of all entries.
+    pub fn purger(&self) -> &Arc<Purger> {
+        &self.purger
     }
 }

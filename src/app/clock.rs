@@ -72,7 +72,7 @@ pub(super) fn watch(front: &Arc<Front>, tasks: &TaskTracker, stop: &Cancellation
 
 /// Drops everything learned before the pause: cached answers, and the newest slots.
 fn reset(front: &Front, pause: Duration) {
-    front.cache.clear();
+    front.cache.purger().clear();
     front.frontier.forget();
     front.metrics.clock_pauses.at(()).inc();
     tracing::warn!(

@@ -47,12 +47,12 @@ impl status::StatusSource for AppStatus {
     }
 
     fn purge(&self, filter: &Filter) -> u64 {
-        self.front.cache.purge(filter)
+        self.front.cache.purger().purge(filter)
     }
 
     fn share_purges(&self) -> Pin<Box<dyn Future<Output = Option<bool>> + Send>> {
-        let cache = Arc::clone(&self.front.cache);
-        Box::pin(async move { cache.share_purges().await })
+        let purger = Arc::clone(self.front.cache.purger());
+        Box::pin(async move { purger.share().await })
     }
 
     fn set_drained(&self, upstream: &str, drained: bool) -> bool {

@@ -183,7 +183,7 @@ async fn answer_by_flight(
     let entry = landed.entry();
     // A joiner takes the answer only if a hit of that age and slot would do. The leader's was asked for after
     // it arrived.
-    let fresh = || cache.lookup.held.allows(&entry.meta, Tolerance::Fresh, Instant::now());
+    let fresh = || cache.rules.allows(&entry.meta, Tolerance::Fresh, Instant::now());
     let meets = landed.serves(&call.plan) && entry.meta.reaches(wanted) && (leads || fresh());
     let role = if leads { Role::Leader } else { Role::Joiner { asked_since: false } };
     if meets { answer_from_fetch(cache, call, &landed, role).await.map(Some) } else { Ok(None) }
@@ -198,7 +198,7 @@ async fn answer_by_last_flight(
     let since = Instant::now();
     // The next flight begins after the first has landed, so its answer is young enough.
     let too_old = |entry: &Entry| {
-        entry.meta.sent_at < since && !cache.lookup.held.allows(&entry.meta, Tolerance::Fresh, Instant::now())
+        entry.meta.sent_at < since && !cache.rules.allows(&entry.meta, Tolerance::Fresh, Instant::now())
     };
     let (mut landed, mut leads) = join_flight(cache, call, requirement).await?;
     let is_late = matches!(&landed, Fetched::New(entry, _) if too_old(entry));

@@ -17,6 +17,7 @@ use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
 use super::fetched::{Fetched, FlightResult, SlotRequirement};
 use super::flight::{FlightHandle, Flights};
 use super::forms;
+use super::freshness::FreshnessPolicy;
 use super::key::{Key, LookupPlan};
 use super::lookup::{FetchStart, InsertRequest, Lookup};
 use super::merge::Merger;
@@ -31,7 +32,6 @@ use crate::frontier::Frontier;
 use crate::methods::{AccountEncoding, Commitment, PerCommitment, Pubkey, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::{CallContext, Pool, Reply, UpstreamRequest};
-use crate::redis_store;
 use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
 
 /// The longest wait of a flight for a render permit to derive an answer. After that the flight asks a node.
@@ -58,10 +58,11 @@ type FlightKey = (Key, SlotRequirement, u64);
 pub(super) struct Fetcher {
     lookup: Arc<Lookup>,
     renderer: Arc<Renderer>,
+    rules: Arc<FreshnessPolicy>,
     flights: Arc<Flights<FlightKey, FlightResult>>,
     merger: Arc<Merger>,
     /// The level that gateways share, if one is configured.
-    second: Option<SecondLevel>,
+    second: Option<Arc<SecondLevel>>,
     pool: Arc<Pool>,
     frontier: Arc<Frontier>,
     max_lag_slots: PerCommitment<u64>,
@@ -75,14 +76,14 @@ impl Fetcher {
     pub(super) fn new(
         config: &config::Config,
         (lookup, renderer): (Arc<Lookup>, Arc<Renderer>),
+        second: Option<Arc<SecondLevel>>,
         frontier: Arc<Frontier>,
         pool: Arc<Pool>,
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
-        shared: Option<&Arc<redis_store::Store>>,
     ) -> Self {
-        let second = shared.map(|store| SecondLevel::new(config, Arc::clone(store), &metrics, &tasks));
         Self {
+            rules: Arc::clone(&lookup.rules),
             lookup,
             renderer,
             flights: Flights::new(tasks.clone()),
@@ -148,16 +149,6 @@ impl Fetcher {
         tokio::time::timeout(wait, self.frontier.reached(commitment, slot)).await.is_ok()
     }
 
-    /// Returns the second level, if one is configured.
-    pub(super) fn second(&self) -> Option<&SecondLevel> {
-        self.second.as_ref()
-    }
-
-    /// Returns the genesis hash of the pool's cluster, once it is known.
-    pub(super) fn genesis(&self) -> Option<String> {
-        self.pool.genesis()
-    }
-
     /// Returns an answer that needs no node. An earlier flight may have landed since the caller's look-up,
     /// and the answer may be derivable from a held one.
     async fn find_without_node(&self, plan: &LookupPlan) -> Option<Fetched> {
@@ -181,7 +172,7 @@ impl Fetcher {
         }
         second.count(taken.is_some(), foreign, took);
         let entry = Arc::clone(taken?.entry());
-        let is_fresh = self.lookup.held.allows(&entry.meta, Tolerance::Fresh, Instant::now());
+        let is_fresh = self.rules.allows(&entry.meta, Tolerance::Fresh, Instant::now());
         is_fresh.then_some(Fetched::AlreadyFresh(entry, None))
     }
 
@@ -243,21 +234,19 @@ impl Fetcher {
         }
         let (payload, placement) = cache_policy(plan, reply, &self.frontier);
         let class = placement.as_ref().map_or(plan.class, |(_, class)| *class);
-        let taken = self.parse_body(plan, reply, payload).await.ok_or_else(|| {
+        let parsed = parse_body(plan, reply, payload).await.ok_or_else(|| {
             let upstream = self.pool.name_of(reply.node);
             Error::NoUpstream(vec![FailedAttempt { upstream, reason: AttemptResult::BadJson.to_string() }])
         })?;
-        let ParsedAnswer { kept, form_key, singles } = taken;
+        let ParsedAnswer { kept, form_key, singles, spaces } = parsed;
         let meta = EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
         let entry = Arc::new(Entry { kept, meta, coded: CompressedForms::default() });
-        let inserted = placement.and_then(|(key, _)| {
-            let key = form_key.unwrap_or(key);
-            let answer = InsertRequest { plan, key, entry: &entry, singles, floor, generation };
-            self.lookup.keep_fetched(answer, |key| {
-                if let (Origin::Node, Some(second)) = (origin, &self.second) {
-                    second.queue_write_back(&self.pool, key, reply, self.lookup.held.ttl(class));
-                }
-            })
+        let key = placement.map(|(key, _)| form_key.unwrap_or(key));
+        let answer = InsertRequest { plan, key, entry: &entry, singles, spaces, floor, generation };
+        let inserted = self.lookup.keep_fetched(answer, |key| {
+            if let (Origin::Node, Some(second)) = (origin, &self.second) {
+                second.queue_write_back(&self.pool, key, reply, class);
+            }
         });
         match inserted {
             Ok(Insert::Stored | Insert::ReplacedNewer) => Ok(Fetched::New(entry, true)),
@@ -275,29 +264,21 @@ impl Fetcher {
             }
         }
     }
+}
 
-    /// Returns the kept form of an answer. Accounts are parsed, so that other forms can be made of them.
-    /// `None` if they are not in the format that nodes write.
-    async fn parse_body(&self, plan: &LookupPlan, reply: &Reply, payload: Payload) -> Option<ParsedAnswer> {
-        let (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) =
-            (&reply.body, &plan.upstream)
-        else {
-            return Some(ParsedAnswer {
-                kept: EntryBody::Verbatim(payload),
-                form_key: None,
-                singles: Vec::new(),
-            });
-        };
-        let (query, asked) = (plan.upstream.clone(), plan.asked);
-        let read = if result.len() > OFF_WORKER_BYTES {
-            let result = result.clone();
-            tokio::task::spawn_blocking(move || ParsedAnswer::read(&query, asked, &result)).await.ok()?
-        } else {
-            ParsedAnswer::read(&query, asked, result)
-        };
-        let (taken, spaces) = read?;
-        self.lookup.note_spaces(spaces);
-        Some(taken)
+/// Returns the kept form of an answer. Accounts are parsed, so that other forms can be made of them. `None` if they
+/// are not in the format that nodes write.
+async fn parse_body(plan: &LookupPlan, reply: &Reply, payload: Payload) -> Option<ParsedAnswer> {
+    let (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) = (&reply.body, &plan.upstream)
+    else {
+        return Some(ParsedAnswer::verbatim(payload));
+    };
+    let (query, asked) = (plan.upstream.clone(), plan.asked);
+    if result.len() > OFF_WORKER_BYTES {
+        let result = result.clone();
+        tokio::task::spawn_blocking(move || ParsedAnswer::read(&query, asked, &result)).await.ok()?
+    } else {
+        ParsedAnswer::read(&query, asked, result)
     }
 }
 
@@ -308,28 +289,33 @@ struct ParsedAnswer {
     form_key: Option<Key>,
     /// The single accounts of a list.
     singles: Vec<(Key, EntryBody)>,
+    /// The sizes of accounts in bytes, as the answer states them.
+    spaces: Vec<(Pubkey, u64)>,
 }
 
-/// The sizes of accounts in bytes, as an answer states them.
-type AccountSizes = Vec<(Pubkey, u64)>;
-
 impl ParsedAnswer {
+    /// Returns an answer that is kept as it is.
+    fn verbatim(payload: Payload) -> Self {
+        let (singles, spaces) = (Vec::new(), Vec::new());
+        Self { kept: EntryBody::Verbatim(payload), form_key: None, singles, spaces }
+    }
+
     /// Parses the answer to an account method. `None` if it is not in the format that nodes write.
-    fn read(query: &Query, asked: Option<AccountEncoding>, result: &Bytes) -> Option<(Self, AccountSizes)> {
+    fn read(query: &Query, asked: Option<AccountEncoding>, result: &Bytes) -> Option<Self> {
         match query {
             Query::Account(q) => {
                 let single = list::read_single(result, q.form)?;
                 let spaces = single.space.map(|space| (q.pubkey, space)).into_iter().collect();
                 let form = forms::kept_form(q.form, single.value.kind());
                 let form_key = Some(Key::Account(q.pubkey, form, q.commitment));
-                Some((Self { kept: single.kept(asked), form_key, singles: Vec::new() }, spaces))
+                Some(Self { kept: single.kept(asked), form_key, singles: Vec::new(), spaces })
             }
             Query::Accounts(q) => {
                 let (context, singles) = list::read_list(result, q.form, q.pubkeys.len())?;
                 let values: Arc<[_]> = singles.iter().map(|single| single.value.clone()).collect();
                 let form = forms::kept_list_form(q.form, &values);
                 let form_key = Some(Key::Accounts(Arc::clone(&q.pubkeys), form, q.commitment));
-                let mut spaces = AccountSizes::new();
+                let mut spaces = Vec::new();
                 let singles = q.pubkeys.iter().zip(singles).map(|(pubkey, single)| {
                     spaces.extend(single.space.map(|space| (*pubkey, space)));
                     let form = forms::kept_form(q.form, single.value.kind());
@@ -337,7 +323,7 @@ impl ParsedAnswer {
                 });
                 let singles = singles.collect();
                 let kept = EntryBody::Accounts { context, values, asked };
-                Some((Self { kept, form_key, singles }, spaces))
+                Some(Self { kept, form_key, singles, spaces })
             }
             _ => None,
         }

@@ -1,19 +1,22 @@
 //! The freshness rules: how long an answer may be served, bounded in time and in slots by its class.
 //!
-//! The functions are pure: `now` and the frontier are arguments. A frontier that moves ends the freshness of
+//! The policy holds no state of the cache: an answer depends on the settings, the frontier and the time. A frontier that moves ends the freshness of
 //! all entries behind it at once, without a scan. The time bound always holds. The slot bound holds against
 //! the known frontier.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::basis::{Basis, Tolerance};
 use super::class::Class;
 use super::entry::EntryMeta;
-use crate::config;
+use super::status::CacheStatus;
+use crate::config::{self, Assemble};
 use crate::frontier::Frontier;
 use crate::methods::Commitment;
-use crate::telemetry::StaleCause;
+use crate::telemetry::{Outcome, StaleCause};
 
 /// The freshness of an entry at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,19 +30,26 @@ pub enum Freshness {
 }
 
 /// The freshness bounds of every class, from the settings.
-#[derive(Debug, Clone)]
-pub struct FreshnessPolicy(pub config::Cache);
+pub(super) struct FreshnessPolicy {
+    settings: config::Cache,
+    frontier: Arc<Frontier>,
+}
 
 impl FreshnessPolicy {
-    /// Returns the freshness of an answer with this `meta` at `now`, against `frontier`.
-    pub fn assess(&self, meta: &EntryMeta, frontier: &Frontier, now: Instant) -> Freshness {
+    /// Creates the policy of these settings, against `frontier`.
+    pub(super) fn new(settings: config::Cache, frontier: Arc<Frontier>) -> Self {
+        Self { settings, frontier }
+    }
+
+    /// Returns the freshness of an answer with this `meta` at `now`.
+    pub(super) fn assess(&self, meta: &EntryMeta, now: Instant) -> Freshness {
         let age = now.saturating_duration_since(meta.sent_at);
         let (ttl, commitment) = (self.ttl(meta.class), commitment(meta.class));
-        let stretch = stretched_at(meta.class).map_or(0.0, |c| *self.0.stale_while_revalidate.get(c));
-        let lag = commitment.map_or(0, |c| frontier.slot(c).saturating_sub(meta.slot));
-        let max_lag = commitment.map_or(u64::MAX, |c| *self.0.max_lag_slots.get(c));
+        let stretch = stretched_at(meta.class).map_or(0.0, |c| *self.settings.stale_while_revalidate.get(c));
+        let lag = commitment.map_or(0, |c| self.frontier.slot(c).saturating_sub(meta.slot));
+        let max_lag = commitment.map_or(u64::MAX, |c| *self.settings.max_lag_slots.get(c));
         if let Class::NotYet(slot, commitment) = meta.class
-            && frontier.slot(commitment) >= slot
+            && self.frontier.slot(commitment) >= slot
         {
             return Freshness::Expired(StaleCause::Lag);
         }
@@ -55,10 +65,62 @@ impl FreshnessPolicy {
         }
     }
 
+    /// Returns true if `tolerance` allows an entry of this age.
+    pub(super) fn allows(&self, meta: &EntryMeta, tolerance: Tolerance, now: Instant) -> bool {
+        match tolerance {
+            Tolerance::Fresh => self.assess(meta, now) == Freshness::Fresh,
+            Tolerance::InFault | Tolerance::LastResort => self.may_serve(meta),
+        }
+    }
+
+    /// Returns true if an entry may still be served, even if only in a fault. Until then its floor is in
+    /// force.
+    pub(super) fn may_serve(&self, meta: &EntryMeta) -> bool {
+        let now = Instant::now();
+        self.in_fault(meta, now) || !matches!(self.assess(meta, now), Freshness::Expired(_))
+    }
+
+    /// Returns the status with which an entry is served now. `None` if it may not be served.
+    pub(super) fn status(&self, meta: &EntryMeta, basis: Basis) -> Option<(CacheStatus, Outcome)> {
+        let now = Instant::now();
+        let freshness = self.assess(meta, now);
+        let left = self.ttl_left_s(meta, now);
+        let hit = |ttl_s, stale| CacheStatus::Hit { ttl_s, derived: false, stale };
+        match (basis, freshness) {
+            (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Fresh) => {
+                Some((hit(left.max(0), false), Outcome::Hit))
+            }
+            // Past its slot bound only, the rest of its time bound does not count.
+            (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Stale(_)) => {
+                Some((hit(left.min(0), true), Outcome::Stale))
+            }
+            (Basis::StandIn, Freshness::Expired(_)) => self
+                .may_serve(meta)
+                .then(|| (CacheStatus::StaleIfError { ttl_s: left.min(0) }, Outcome::Stale)),
+            (Basis::Kept | Basis::Found, Freshness::Expired(_))
+            | (Basis::Joined(..), Freshness::Stale(_) | Freshness::Expired(_)) => None,
+            (Basis::Joined(status, outcome), Freshness::Fresh) | (Basis::Own(status, outcome), _) => {
+                Some((status, outcome))
+            }
+        }
+    }
+
+    /// Returns by how many slots an answer is behind the frontier. `None` if its class is bounded in time only, as
+    /// vote accounts are.
+    pub(super) fn slots_behind(&self, meta: &EntryMeta) -> Option<(Commitment, u64)> {
+        let commitment = commitment(meta.class)?;
+        Some((commitment, self.frontier.slot(commitment).saturating_sub(meta.slot)))
+    }
+
+    /// Returns true if a list may be assembled of accounts of several slots.
+    pub(super) fn assembles_mixed_slots(&self) -> bool {
+        self.settings.assemble == Assemble::WithinBound
+    }
+
     /// Returns true if the answer may be served when no node answers.
-    pub fn in_fault(&self, meta: &EntryMeta, now: Instant) -> bool {
+    fn in_fault(&self, meta: &EntryMeta, now: Instant) -> bool {
         let age = now.saturating_duration_since(meta.sent_at);
-        let rules = &self.0.stale_if_error;
+        let rules = &self.settings.stale_if_error;
         match meta.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => match c {
                 Commitment::Processed => false,
@@ -74,27 +136,27 @@ impl FreshnessPolicy {
 
     /// Returns the longest time for which an answer that shows accounts at `commitment` may be served, faults
     /// included.
-    pub fn longest_life(&self, commitment: Commitment) -> Duration {
-        let stretch = 1.0 + *self.0.stale_while_revalidate.get(commitment);
+    pub(super) fn longest_life(&self, commitment: Commitment) -> Duration {
+        let stretch = 1.0 + *self.settings.stale_while_revalidate.get(commitment);
         let ttl = self.ttl(Class::Account(commitment)).mul_f64(stretch);
         match commitment {
             Commitment::Processed => ttl,
-            Commitment::Confirmed => ttl.max(self.0.stale_if_error.confirmed),
-            Commitment::Finalized => ttl.max(self.0.stale_if_error.finalized),
+            Commitment::Confirmed => ttl.max(self.settings.stale_if_error.confirmed),
+            Commitment::Finalized => ttl.max(self.settings.stale_if_error.finalized),
         }
     }
 
     /// Returns the rest of the time bound in seconds, rounded towards zero. Negative once the bound has
     /// passed.
-    pub fn ttl_left_s(&self, meta: &EntryMeta, now: Instant) -> i64 {
+    fn ttl_left_s(&self, meta: &EntryMeta, now: Instant) -> i64 {
         let (age, ttl) = (now.saturating_duration_since(meta.sent_at), self.ttl(meta.class));
         let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
         if age <= ttl { seconds(ttl.saturating_sub(age)) } else { -seconds(age.saturating_sub(ttl)) }
     }
 
     /// Returns the time bound of a class.
-    pub fn ttl(&self, class: Class) -> Duration {
-        let ttl = &self.0.ttl;
+    pub(super) fn ttl(&self, class: Class) -> Duration {
+        let ttl = &self.settings.ttl;
         match class {
             Class::Account(c) => *ttl.account.get(c),
             Class::Fee(c) => *ttl.fee.get(c),
@@ -145,8 +207,9 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    fn rules() -> FreshnessPolicy {
-        FreshnessPolicy(Config::dev(([127, 0, 0, 1], 0).into(), ([127, 0, 0, 1], 0).into(), Vec::new()).cache)
+    fn rules(frontier: Frontier) -> FreshnessPolicy {
+        let any = ([127, 0, 0, 1], 0);
+        FreshnessPolicy::new(Config::dev(any.into(), any.into(), Vec::new()).cache, Arc::new(frontier))
     }
 
     fn meta(class: Class, slot: Slot, sent_at: Instant) -> EntryMeta {
@@ -187,23 +250,23 @@ mod tests {
                 frontier.probed(0, c, 1_000_000, t0);
             }
             let meta = meta(class, 1_000_000 - lag, t0);
-            assert_eq!(rules().assess(&meta, &frontier, t0 + age), expected, "{name}");
+            assert_eq!(rules(frontier).assess(&meta, t0 + age), expected, "{name}");
         }
     }
 
     #[tokio::test]
     async fn not_yet_expires_when_the_frontier_arrives() {
-        let (frontier, t0) = (Frontier::new(1), Instant::now());
+        let (rules, t0) = (rules(Frontier::new(1)), Instant::now());
         let meta = meta(Class::NotYet(101, Commitment::Confirmed), 100, t0);
-        frontier.probed(0, Commitment::Confirmed, 100, t0);
-        assert_eq!(rules().assess(&meta, &frontier, t0 + MS(200)), Freshness::Fresh);
-        frontier.probed(0, Commitment::Confirmed, 101, t0);
-        assert_eq!(rules().assess(&meta, &frontier, t0 + MS(1)), Freshness::Expired(StaleCause::Lag));
+        rules.frontier.probed(0, Commitment::Confirmed, 100, t0);
+        assert_eq!(rules.assess(&meta, t0 + MS(200)), Freshness::Fresh);
+        rules.frontier.probed(0, Commitment::Confirmed, 101, t0);
+        assert_eq!(rules.assess(&meta, t0 + MS(1)), Freshness::Expired(StaleCause::Lag));
     }
 
     #[tokio::test]
     async fn stale_if_error_depends_on_commitment() {
-        let t0 = Instant::now();
+        let (rules, t0) = (rules(Frontier::new(1)), Instant::now());
         for (class, age_s, expected) in [
             (Class::Account(Commitment::Processed), 0, false),
             (Class::Account(Commitment::Confirmed), 10, true),
@@ -214,16 +277,16 @@ mod tests {
             (Class::NotYet(1, Commitment::Confirmed), 0, false),
         ] {
             let now = t0 + Duration::from_secs(age_s);
-            assert_eq!(rules().in_fault(&meta(class, 1, t0), now), expected, "{class:?} after {age_s} s");
+            assert_eq!(rules.in_fault(&meta(class, 1, t0), now), expected, "{class:?} after {age_s} s");
         }
     }
 
     #[tokio::test]
     async fn ttl_left_rounds_towards_zero() {
-        let t0 = Instant::now();
+        let (rules, t0) = (rules(Frontier::new(1)), Instant::now());
         let meta = meta(Class::Account(Commitment::Finalized), 1, t0);
         for (age, expected) in [(0, 5), (100, 4), (4100, 0), (5900, 0), (6000, -1), (7999, -2)] {
-            assert_eq!(rules().ttl_left_s(&meta, t0 + MS(age)), expected, "{age} ms");
+            assert_eq!(rules.ttl_left_s(&meta, t0 + MS(age)), expected, "{age} ms");
         }
     }
 }

@@ -2,7 +2,6 @@
 //! generation.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -10,16 +9,14 @@ use super::basis::{Basis, Tolerance};
 use super::class::Class;
 use super::entry::{Entry, EntryBody, EntryMeta, Payload};
 use super::floors::{AccountFloors, NO_ACCOUNTS};
-use super::freshness::{Freshness, FreshnessPolicy};
+use super::freshness::FreshnessPolicy;
 use super::generation::{Generation, GenerationGuard};
 use super::key::{Key, LookupPlan};
 use super::purge::Filter;
-use super::status::CacheStatus;
 use super::store::{EntryStore, Insert};
-use crate::config::{self, Assemble};
-use crate::frontier::Frontier;
-use crate::methods::{Commitment, Pubkey, Query, Slot};
-use crate::telemetry::{Metrics, Outcome};
+use crate::config;
+use crate::methods::{Commitment, Pubkey, Slot};
+use crate::telemetry::Metrics;
 
 /// The held entries and the rules for serving them.
 pub(super) struct HeldEntries {
@@ -28,20 +25,18 @@ pub(super) struct HeldEntries {
     floors: AccountFloors,
     /// The number of purges so far.
     generation: Generation,
-    rules: FreshnessPolicy,
-    frontier: Arc<Frontier>,
+    rules: Arc<FreshnessPolicy>,
     metrics: Arc<Metrics>,
 }
 
 impl HeldEntries {
     /// Creates a cache without entries.
-    pub(super) fn new(config: &config::Cache, frontier: Arc<Frontier>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(config: &config::Cache, rules: Arc<FreshnessPolicy>, metrics: Arc<Metrics>) -> Self {
         Self {
             store: EntryStore::new(config.capacity, config.max_entry, Arc::clone(&metrics)),
             floors: AccountFloors::new(config.capacity),
             generation: Generation::default(),
-            rules: FreshnessPolicy(config.clone()),
-            frontier,
+            rules,
             metrics,
         }
     }
@@ -59,11 +54,6 @@ impl HeldEntries {
     /// Holds the present generation while an answer is inserted.
     pub(super) fn hold(&self) -> GenerationGuard<'_> {
         self.generation.hold()
-    }
-
-    /// Returns the freshness of an entry with this meta at `now`.
-    pub(super) fn freshness(&self, meta: &EntryMeta, now: Instant) -> Freshness {
-        self.rules.assess(meta, &self.frontier, now)
     }
 
     /// Returns the bytes held and the number of entries.
@@ -105,11 +95,6 @@ impl HeldEntries {
         self.generation.number()
     }
 
-    /// Returns the time bound of a class.
-    pub(super) fn ttl(&self, class: Class) -> Duration {
-        self.rules.ttl(class)
-    }
-
     /// Returns the entries held for `plan`. If an account is held under two keys, only the entry of the
     /// higher slot is returned, because that one was shown last. A block comes before its absence.
     pub(super) fn candidates(&self, plan: &LookupPlan) -> [Option<Arc<Entry>>; 2] {
@@ -140,29 +125,13 @@ impl HeldEntries {
     ) -> Option<Arc<Entry>> {
         let held = self.store.get(key)?;
         let behind = tolerance != Tolerance::LastResort && held.meta.slot < self.floor(key, now);
-        let usable = self.allows(&held.meta, tolerance, now) && !behind;
+        let usable = self.rules.allows(&held.meta, tolerance, now) && !behind;
         (usable && held.meta.reaches(wanted)).then_some(held)
-    }
-
-    /// Returns true if `tolerance` allows an entry of this age.
-    pub(super) fn allows(&self, meta: &EntryMeta, tolerance: Tolerance, now: Instant) -> bool {
-        match tolerance {
-            Tolerance::Fresh => self.rules.assess(meta, &self.frontier, now) == Freshness::Fresh,
-            Tolerance::InFault | Tolerance::LastResort => self.may_serve(meta),
-        }
-    }
-
-    /// Returns true if an entry may still be served, even if only in a fault. Until then its floor is in
-    /// force.
-    pub(super) fn may_serve(&self, meta: &EntryMeta) -> bool {
-        let now = Instant::now();
-        self.rules.in_fault(meta, now)
-            || !matches!(self.rules.assess(meta, &self.frontier, now), Freshness::Expired(_))
     }
 
     /// Keeps `entry`, unless the entry held for `key` is newer and may still be served.
     pub(super) fn keep(&self, key: Key, entry: &Arc<Entry>) -> Insert {
-        let inserted = self.store.keep(key, entry, |held| self.may_serve(held));
+        let inserted = self.store.keep(key, entry, |held| self.rules.may_serve(held));
         // At processed there are no floors.
         let processed = matches!(
             entry.meta.class,
@@ -174,31 +143,6 @@ impl HeldEntries {
             self.metrics.cache_floor_resets.at(()).inc();
         }
         inserted
-    }
-
-    /// Returns the status with which an entry is served now. `None` if it may not be served.
-    pub(super) fn status(&self, meta: &EntryMeta, basis: Basis) -> Option<(CacheStatus, Outcome)> {
-        let now = Instant::now();
-        let freshness = self.rules.assess(meta, &self.frontier, now);
-        let left = self.rules.ttl_left_s(meta, now);
-        let hit = |ttl_s, stale| CacheStatus::Hit { ttl_s, derived: false, stale };
-        match (basis, freshness) {
-            (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Fresh) => {
-                Some((hit(left.max(0), false), Outcome::Hit))
-            }
-            // Past its slot bound only, the rest of its time bound does not count.
-            (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Stale(_)) => {
-                Some((hit(left.min(0), true), Outcome::Stale))
-            }
-            (Basis::StandIn, Freshness::Expired(_)) => self
-                .may_serve(meta)
-                .then(|| (CacheStatus::StaleIfError { ttl_s: left.min(0) }, Outcome::Stale)),
-            (Basis::Kept | Basis::Found, Freshness::Expired(_))
-            | (Basis::Joined(..), Freshness::Stale(_) | Freshness::Expired(_)) => None,
-            (Basis::Joined(status, outcome), Freshness::Fresh) | (Basis::Own(status, outcome), _) => {
-                Some((status, outcome))
-            }
-        }
     }
 
     /// Returns true if a newer answer than `entry` was shown. A node's error shows no account, so it cannot
@@ -217,21 +161,11 @@ impl HeldEntries {
             }
             _ => false,
         };
-        let newer = |held: Arc<Entry>| held.meta.slot > meta.slot && self.may_serve(&held.meta);
+        let newer = |held: Arc<Entry>| held.meta.slot > meta.slot && self.rules.may_serve(&held.meta);
         // An assembled list of several slots has the lowest of them, so its floor says nothing.
-        let is_mixed = meta.derived && self.rules.0.assemble == Assemble::WithinBound;
+        let is_mixed = meta.derived && self.rules.assembles_mixed_slots();
         let is_below = || !is_mixed && meta.slot < self.floor(&plan.key, Instant::now());
         has_floor && (is_below() || self.candidates(plan).into_iter().flatten().any(newer))
-    }
-
-    /// Observes by how many slots a hit is behind the frontier. Vote accounts are bounded in time only, and
-    /// not observed.
-    pub(super) fn observe_lag(&self, query: &Query, meta: &EntryMeta) {
-        if let (Some(commitment), Class::Account(_) | Class::Fee(_)) = (query.commitment(), meta.class) {
-            let lag = self.frontier.slot(commitment).saturating_sub(meta.slot);
-            #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
-            self.metrics.cache_served_lag.at(Some(commitment)).observe(lag as f64);
-        }
     }
 
     /// Returns the slot below which no answer under `key` is shown, because one of its accounts was shown

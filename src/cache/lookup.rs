@@ -12,7 +12,7 @@ use super::class::Class;
 use super::derive::{Derivation, block, list};
 use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
 use super::forms;
-use super::freshness::Freshness;
+use super::freshness::{Freshness, FreshnessPolicy};
 use super::held_entries::HeldEntries;
 use super::key::{Finality, Key, LookupPlan};
 use super::policy::cache_policy;
@@ -27,6 +27,7 @@ use crate::telemetry::{Metrics, StaleCause, UncacheableReason};
 /// The held entries, and the rules for serving them.
 pub(super) struct Lookup {
     pub(super) held: HeldEntries,
+    pub(super) rules: Arc<FreshnessPolicy>,
     sizes: Sizes,
     assemble: Assemble,
     frontier: Arc<Frontier>,
@@ -59,10 +60,13 @@ pub(super) struct FetchStart {
 /// A fetched answer that may be kept.
 pub(super) struct InsertRequest<'a> {
     pub(super) plan: &'a LookupPlan,
-    pub(super) key: Key,
+    /// The key, or the reason why the answer is not kept.
+    pub(super) key: Result<Key, UncacheableReason>,
     pub(super) entry: &'a Arc<Entry>,
     /// The single accounts of a list.
     pub(super) singles: Vec<(Key, EntryBody)>,
+    /// The sizes of accounts in bytes, as the answer states them.
+    pub(super) spaces: Vec<(Pubkey, u64)>,
     /// The slot at which the accounts were shown, and which was required of the node.
     pub(super) floor: Slot,
     pub(super) generation: u64,
@@ -70,9 +74,15 @@ pub(super) struct InsertRequest<'a> {
 
 impl Lookup {
     /// Creates a look-up over an empty cache.
-    pub(super) fn new(config: &config::Cache, frontier: Arc<Frontier>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(
+        config: &config::Cache,
+        rules: Arc<FreshnessPolicy>,
+        frontier: Arc<Frontier>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
-            held: HeldEntries::new(config, Arc::clone(&frontier), Arc::clone(&metrics)),
+            held: HeldEntries::new(config, Arc::clone(&rules), Arc::clone(&metrics)),
+            rules,
             sizes: Sizes::default(),
             assemble: config.assemble,
             frontier,
@@ -114,7 +124,7 @@ impl Lookup {
                 not_fresh(StaleCause::Floor);
                 continue;
             }
-            match self.held.freshness(&held.meta, now) {
+            match self.rules.assess(&held.meta, now) {
                 Freshness::Fresh => {
                     self.held.raise_fallen_floors(plan, held.meta.slot, lowest);
                     return CacheLookup::Hit(held);
@@ -146,7 +156,7 @@ impl Lookup {
         let floor =
             if tolerance == Tolerance::LastResort { 0 } else { self.held.floor(&plan.key, Instant::now()) };
         let stands_in = |held: &Arc<Entry>| {
-            held.meta.reaches(wanted) && held.meta.slot >= floor && self.held.may_serve(&held.meta)
+            held.meta.reaches(wanted) && held.meta.slot >= floor && self.rules.may_serve(&held.meta)
         };
         let held = self.held.candidates(plan).into_iter().flatten().find(stands_in);
         if let Some(held) = held {
@@ -258,7 +268,7 @@ impl Lookup {
     pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
         let mut held = forms::serving_forms(query.form).filter_map(|form| self.held.get(&key(form)));
-        held.any(|held| held.meta.slot > list.meta.slot && self.held.may_serve(&held.meta))
+        held.any(|held| held.meta.slot > list.meta.slot && self.rules.may_serve(&held.meta))
     }
 
     /// Inserts `list`. `None` if a newer list was inserted since the check.
@@ -315,7 +325,7 @@ impl Lookup {
             return None;
         }
         let held = self.held.candidates(plan).into_iter().flatten();
-        let ahead = held.filter(|held| held.meta.slot > slot && self.held.may_serve(&held.meta));
+        let ahead = held.filter(|held| held.meta.slot > slot && self.rules.may_serve(&held.meta));
         let held = ahead.max_by_key(|held| held.meta.slot);
         let reached = held.as_ref().map_or(slot, |held| held.meta.slot);
         let held = held.map(|held| (Arc::clone(&held), self.held.other_key(plan, &held)));
@@ -336,12 +346,17 @@ impl Lookup {
     }
 
     /// Keeps a fetched answer, or returns the reason against it. Calls `on_insert` if the answer was inserted.
+    /// Notes the sizes of accounts in any case.
     pub(super) fn keep_fetched(
         &self,
         answer: InsertRequest<'_>,
         on_insert: impl FnOnce(&Key),
     ) -> Result<Insert, UncacheableReason> {
-        let InsertRequest { plan, key, entry, singles, floor, generation } = answer;
+        let InsertRequest { plan, key, entry, singles, spaces, floor, generation } = answer;
+        for (pubkey, space) in spaces {
+            self.sizes.note(&pubkey, space);
+        }
+        let key = key?;
         let slot = entry.meta.slot;
         let believed = |c| !plan.upstream.has_context() || self.frontier.believes(c, slot);
         // The generation check and the insert happen under one lock. Otherwise a purge between them would be
@@ -372,13 +387,6 @@ impl Lookup {
             }
         }
         Ok(inserted)
-    }
-
-    /// Notes the sizes of accounts that an answer states, in bytes.
-    pub(super) fn note_spaces(&self, spaces: Vec<(Pubkey, u64)>) {
-        for (pubkey, space) in spaces {
-            self.sizes.note(&pubkey, space);
-        }
     }
 
     /// Notes that the answer to `plan` was too large. Returns true if the node was asked for more than
@@ -426,6 +434,6 @@ impl Lookup {
         }
         let (_, Ok((_, class))) = cache_policy(plan, reply, &self.frontier) else { return false };
         let meta = EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
-        self.held.allows(&meta, Tolerance::Fresh, Instant::now())
+        self.rules.allows(&meta, Tolerance::Fresh, Instant::now())
     }
 }

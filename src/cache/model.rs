@@ -280,7 +280,7 @@ async fn play(steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
             ModelStep::LandsEmptied(q, c, behind, ms) => {
                 let (of, slot, floor) = (real.generation(), real.at(c, behind), real.floor(q, c));
                 let sent = now.checked_sub(Duration::from_millis(ms)).unwrap_or(now);
-                real.cache.clear();
+                real.cache.purger().clear();
                 model = Model::default();
                 shown.clear();
                 accounts_shown.clear();

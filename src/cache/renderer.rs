@@ -14,6 +14,7 @@ use super::basis::{Basis, Tolerance};
 use super::coded::Compressor;
 use super::derive::account::DeriveError;
 use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
+use super::freshness::FreshnessPolicy;
 use super::key::LookupPlan;
 use super::lookup::Lookup;
 use super::options::CacheAnswer;
@@ -38,12 +39,14 @@ const COMPRESSION_WAIT: Duration = Duration::from_secs(1);
 /// Writes entries for callers.
 pub(super) struct Renderer {
     lookup: Arc<Lookup>,
+    rules: Arc<FreshnessPolicy>,
     /// Bounds the work on long texts that runs beside the async workers.
     render_permits: Arc<Semaphore>,
     compressor: Arc<Compressor>,
     verifier: Arc<Verifier>,
     /// The pool that the verifier asks.
     pool: Arc<Pool>,
+    metrics: Arc<Metrics>,
     request_timeout: Duration,
     tasks: TaskTracker,
 }
@@ -61,11 +64,13 @@ impl Renderer {
     ) -> Self {
         let request_timeout = config.server.request_timeout;
         Self {
+            rules: Arc::clone(&lookup.rules),
             lookup,
             render_permits: Arc::new(Semaphore::new(cores * 2)),
             compressor: Arc::new(Compressor::new(cores, Arc::clone(metrics))),
             verifier: Verifier::new(config.verify.sample, request_timeout, Arc::clone(metrics)),
             pool,
+            metrics: Arc::clone(metrics),
             request_timeout,
             tasks,
         }
@@ -137,7 +142,7 @@ impl Renderer {
         if (waited || !matches!(basis, Basis::Kept)) && self.goes_back(call, entry, basis) {
             return Ok(None);
         }
-        let Some((status, outcome)) = self.lookup.held.status(&entry.meta, basis) else { return Ok(None) };
+        let Some((status, outcome)) = self.rules.status(&entry.meta, basis) else { return Ok(None) };
         let (status, outcome) = match (status, outcome) {
             (CacheStatus::Hit { ttl_s, stale, .. }, outcome) => {
                 self.verifier.sample(&self.pool, &self.tasks, query, &entry.meta, &payload);
@@ -147,11 +152,19 @@ impl Renderer {
             as_it_is => as_it_is,
         };
         if outcome.is_hit() {
-            self.lookup.held.observe_lag(query, &entry.meta);
+            self.observe_lag(&entry.meta);
         }
         // From here on the receiver of the answer accounts for its memory.
         drop(memory);
         Ok(Some(CacheAnswer { payload, meta: entry.meta, status, outcome, coded }))
+    }
+
+    /// Observes by how many slots a hit is behind the frontier.
+    fn observe_lag(&self, meta: &EntryMeta) {
+        if let Some((commitment, lag)) = self.rules.slots_behind(meta) {
+            #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
+            self.metrics.cache_served_lag.at(Some(commitment)).observe(lag as f64);
+        }
     }
 
     /// Returns true if an entry still meets the caller's conditions after a wait, and is in time.
@@ -159,8 +172,8 @@ impl Renderer {
         let wanted =
             if matches!(basis, Basis::Kept) { call.wanted().max(call.conditions.floor()) } else { None };
         let in_time = match basis {
-            Basis::Own(..) => since.elapsed() <= self.lookup.held.ttl(meta.class).max(LONGEST_RENDER_WAIT),
-            _ => self.lookup.held.status(meta, basis).is_some(),
+            Basis::Own(..) => since.elapsed() <= self.rules.ttl(meta.class).max(LONGEST_RENDER_WAIT),
+            _ => self.rules.status(meta, basis).is_some(),
         };
         in_time && meta.reaches(wanted)
     }
@@ -194,7 +207,7 @@ impl Renderer {
             });
             let text = work.await.ok().flatten();
             // The source may have expired meanwhile.
-            text.filter(|_| self.lookup.held.allows(&source.meta, tolerance, Instant::now()))
+            text.filter(|_| self.rules.allows(&source.meta, tolerance, Instant::now()))
         } else {
             way.make(&text)
         };

@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use super::class::Class;
 use super::fetched::SlotRequirement;
+use super::freshness::FreshnessPolicy;
 use super::key::{Key, LookupPlan};
 use super::lookup::Lookup;
 use super::purge::Filter;
@@ -49,6 +50,7 @@ const NO_NODE: usize = usize::MAX;
 
 /// The shared store as the second level of the cache.
 pub(super) struct SecondLevel {
+    rules: Arc<FreshnessPolicy>,
     store: Arc<Store>,
     mac: Arc<ValueMac>,
     queue: mpsc::Sender<WriteBack>,
@@ -74,6 +76,7 @@ struct WriteBack {
 impl SecondLevel {
     pub(super) fn new(
         config: &config::Config,
+        rules: Arc<FreshnessPolicy>,
         store: Arc<Store>,
         metrics: &Arc<Metrics>,
         tasks: &TaskTracker,
@@ -92,7 +95,7 @@ impl SecondLevel {
         let max_text = usize::try_from(config.cache.max_entry).unwrap_or(usize::MAX);
         let (metrics, tasks) = (Arc::clone(metrics), tasks.clone());
         let (not_before, purges) = (Mutex::default(), Purges::new(store.parts()));
-        Self { store, mac, queue, waiting, max_text, not_before, purges, metrics, tasks }
+        Self { rules, store, mac, queue, waiting, max_text, not_before, purges, metrics, tasks }
     }
 
     pub(super) fn is_available(&self) -> bool {
@@ -121,7 +124,7 @@ impl SecondLevel {
         }
         // Read before the cluster is, so that an answer is not kept if the pool leaves the cluster meanwhile.
         let generation = lookup.held.generation();
-        let (genesis, reads) = self.planned_reads(lookup, pool, plan)?;
+        let (genesis, reads) = self.planned_reads(pool, plan)?;
         let part = self.store.part(reads.first()?.name.key());
         if !self.purges.are_known(&genesis, part) {
             self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
@@ -146,16 +149,11 @@ impl SecondLevel {
 
     /// Returns the genesis hash of the cluster, and the store keys under which the answer to `plan` may be.
     /// `None` while the cluster is unknown, or if the answer would not live long enough.
-    fn planned_reads(
-        &self,
-        lookup: &Lookup,
-        pool: &Pool,
-        plan: &LookupPlan,
-    ) -> Option<(String, Vec<PlannedRead>)> {
+    fn planned_reads(&self, pool: &Pool, plan: &LookupPlan) -> Option<(String, Vec<PlannedRead>)> {
         let keys = std::iter::once(&plan.key).chain(&plan.other);
         let lives = |key: &&Key| {
             let class = if matches!(key, Key::NoBlock(_)) { Class::Skipped } else { plan.class };
-            lookup.held.ttl(class) >= WORTH_SHARING
+            self.rules.ttl(class) >= WORTH_SHARING
         };
         let mut keys = keys.filter(lives).peekable();
         keys.peek()?;
@@ -215,9 +213,10 @@ impl SecondLevel {
         (best, foreign)
     }
 
-    /// Queues a node's answer that is kept under `key` to be shared, if its `life` is long enough. Returns at
+    /// Queues a node's answer that is kept under `key` to be shared, if answers of its `class` live long enough. Returns at
     /// once.
-    pub(super) fn queue_write_back(&self, pool: &Pool, key: &Key, reply: &Reply, life: Duration) {
+    pub(super) fn queue_write_back(&self, pool: &Pool, key: &Key, reply: &Reply, class: Class) {
+        let life = self.rules.ttl(class);
         if life < WORTH_SHARING || !self.store.takes_writes() || !pool.is_of_cluster(reply.node) {
             return;
         }
@@ -230,7 +229,7 @@ impl SecondLevel {
     /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store
     /// has all of this gateway's purges.
     pub(super) async fn share_purges(&self, lookup: &Arc<Lookup>, genesis: Option<&str>) -> bool {
-        self.purges.share(&self.store, &self.mac, genesis, lookup).await
+        self.purges.share(&self.store, &self.mac, genesis, &self.rules, lookup).await
     }
 
     /// Waits until the store is connected.

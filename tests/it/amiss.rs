@@ -163,7 +163,7 @@ async fn a_fork_that_is_dropped_is_gone_with_the_life_of_a_processed_answer() {
     let mut fork = ask(Commitment::Processed).await.result();
     fork["context"]["slot"] = json!(tip + 2);
     fork["value"]["lamports"] = json!(1);
-    stage.front().cache.clear();
+    stage.front().cache.purger().clear();
     for node in stage.cluster.nodes() {
         node.fault_on("getAccountInfo", Fault::Result(fork.clone()), Some(1));
     }
@@ -222,7 +222,7 @@ async fn results_of_another_shape_are_asked_elsewhere_and_never_kept() {
     ];
     for (method, params, own) in rows {
         for result in odd.iter().cloned().chain(own) {
-            stage.front().cache.clear();
+            stage.front().cache.purger().clear();
             stage.cluster.node(0).fault_on(method, Fault::Result(result.clone()), Some(1));
             let asked = stage.cluster.node(1).calls(method);
             let first = stage.call(method, params.clone()).await;

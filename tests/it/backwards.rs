@@ -151,7 +151,7 @@ async fn what_a_node_was_asked_before_the_cache_was_emptied_is_not_kept() {
     let hold = stage.cluster.node(0).hold("getBlock");
     let (late, ()) = tokio::join!(stage.call("getBlock", params.clone()), async {
         hold.arrived(1).await;
-        stage.front().cache.clear();
+        stage.front().cache.purger().clear();
         hold.release();
     });
     assert_eq!((late.status, late.cache()), (200, "fwd=miss"));
@@ -163,7 +163,7 @@ async fn an_answer_of_an_absurd_slot_takes_nobodys_place() {
     let stage = Stage::of(2, |_| {}).await;
     let params = base64(&stage.cluster.examples().wallets[0].to_string());
     let mut lie = stage.call("getAccountInfo", params.clone()).await.result();
-    stage.front().cache.clear();
+    stage.front().cache.purger().clear();
     lie["context"]["slot"] = json!(u64::MAX / 2);
     lie["value"]["lamports"] = json!(1);
     for node in stage.cluster.nodes() {
@@ -186,7 +186,7 @@ async fn an_answer_of_another_shape_is_a_fault_and_another_node_is_asked() {
     let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
     let context = json!({"slot": stage.cluster.slot(Commitment::Finalized)});
     for value in [json!([]), json!([null, {"lamports": 1}]), json!([null, null, null])] {
-        stage.front().cache.clear();
+        stage.front().cache.purger().clear();
         let lie = Fault::Result(json!({"context": context, "value": value}));
         stage.cluster.node(0).fault_on("getMultipleAccounts", lie, Some(1));
         let reply = stage.call("getMultipleAccounts", json!([[a, b]])).await;
@@ -287,7 +287,7 @@ async fn no_form_shows_an_account_behind_another() {
     let (account, other) = (there.token_accounts[0].to_string(), there.wallets[0].to_string());
     let ways = shown_by(&account, &other);
     for (later, params) in &ways {
-        stage.front().cache.clear();
+        stage.front().cache.purger().clear();
         for (method, params) in &ways {
             stage.call(method, params.clone()).await;
         }

@@ -266,7 +266,7 @@ async fn a_block_fetched_once_serves_every_lesser_shape() {
         ("jsonParsed", &[("accounts", "json"), ("full", "jsonParsed"), ("none", "base58")]),
         ("base64", &[("signatures", "base64"), ("full", "base64")]),
     ] {
-        stage.front().cache.clear();
+        stage.front().cache.purger().clear();
         stage.call("getBlock", shape("full", encoding, true)).await;
         let calls = stage.upstream_calls();
         for (details, encoding) in lesser {
@@ -285,7 +285,7 @@ async fn a_block_fetched_once_serves_every_lesser_shape() {
         assert_eq!(stage.upstream_calls(), calls, "nothing made of {encoding} cost a call");
     }
     // What json does not say, and what no shape without the version can say.
-    stage.front().cache.clear();
+    stage.front().cache.purger().clear();
     stage.call("getBlock", shape("full", "json", true)).await;
     let calls = stage.upstream_calls();
     for params in [shape("accounts", "json", true), json!([slot, {"transactionDetails": "accounts"}])] {
@@ -423,7 +423,7 @@ async fn whatever_is_asked_in_whatever_order_is_the_truth_at_its_slot() {
     for round in 0..30 {
         if round % 10 == 0 {
             // Votes are bounded in time alone: so none is older than the slots that are looked through below.
-            stage.front().cache.clear();
+            stage.front().cache.purger().clear();
         }
         for _ in 0..40 {
             let (method, params, commitment) = random_call(&mut draw, &stage);

@@ -363,7 +363,7 @@ async fn a_node_at_its_own_rate_is_busy_and_not_at_fault() {
         if let Some(refused) = replies.into_iter().find(|reply| reply.status != 200) {
             break refused;
         }
-        stage.front().cache.clear();
+        stage.front().cache.purger().clear();
     };
     assert_eq!((refused.status, refused.code()), (502, -32095), "{}", refused.text);
     let reasons = [("node-0", "busy"), ("node-1", "drained")];

@@ -27,7 +27,7 @@ fn counted(stage: &Stage, operation: SharedOperation, result: SharedResult) -> u
 
 /// A gateway that has found the store, and knows what was purged.
 async fn connected(stage: Stage) -> Stage {
-    stage.until("the store is there", || stage.front().cache.shares()).await;
+    stage.until("the store is there", || stage.front().cache.purger().shares()).await;
     stage
 }
 

@@ -48,7 +48,7 @@ async fn firedancer_beside_agave_has_no_fault() {
                 assert_eq!(reply.status, 200, "{method}: {}", reply.text);
                 assert!(!reply.result().is_null(), "{method}, round {round}");
             }
-            stage.front().cache.clear();
+            stage.front().cache.purger().clear();
         }
         assert_no_fault(&stage);
         if first == 0 {

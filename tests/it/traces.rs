@@ -58,7 +58,7 @@ async fn a_callers_place_in_a_trace_goes_on_to_the_node() {
     .into_iter()
     .enumerate()
     {
-        stage.front().cache.clear();
+        stage.front().cache.purger().clear();
         let reply = call(&stage, 0, headers).await;
         assert_eq!(reply.cache(), "fwd=miss; stored");
         let seen = node.seen("getAccountInfo");

@@ -133,7 +133,7 @@ impl<W> SteppedCache<W> {
 
     pub(super) fn clears(&mut self) {
         self.era += 1;
-        self.cache.clear();
+        self.cache.purger().clear();
     }
 
     /// Returns the numbers of the calls under way.

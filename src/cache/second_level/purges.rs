@@ -19,6 +19,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::super::class::Class;
+use super::super::freshness::FreshnessPolicy;
 use super::super::key::Key;
 use super::super::lookup::Lookup;
 use super::super::purge::Filter;
@@ -153,9 +154,10 @@ impl Purges {
         store: &Store,
         mac: &ValueMac,
         genesis: Option<&str>,
+        rules: &FreshnessPolicy,
         lookup: &Arc<Lookup>,
     ) -> bool {
-        let (new, all_there) = self.sync(store, mac, genesis, longest_shared(lookup)).await;
+        let (new, all_there) = self.sync(store, mac, genesis, longest_shared(rules)).await;
         if !new.is_empty() {
             apply_remote(lookup, new).await;
         }
@@ -341,7 +343,7 @@ async fn apply_remote(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
 }
 
 /// Returns the longest life of an answer in the shared store. Purges must be known for as long.
-fn longest_shared(lookup: &Lookup) -> Duration {
+fn longest_shared(rules: &FreshnessPolicy) -> Duration {
     let classes = [
         Class::BlockFinal,
         Class::BlockConfirmed,
@@ -352,7 +354,7 @@ fn longest_shared(lookup: &Lookup) -> Duration {
     ];
     let by_commitment = Commitment::ALL.map(|c| [Class::Account(c), Class::Fee(c), Class::Votes(c)]);
     let classes = classes.into_iter().chain(by_commitment.into_iter().flatten());
-    classes.map(|class| lookup.held.ttl(class)).max().unwrap_or_default().max(KEPT_AT_LEAST)
+    classes.map(|class| rules.ttl(class)).max().unwrap_or_default().max(KEPT_AT_LEAST)
 }
 
 #[cfg(test)]

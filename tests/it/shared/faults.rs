@@ -46,7 +46,8 @@ async fn a_store_that_stops_is_left_alone_and_taken_up_again() {
     put(&a, 1).await;
     store.pause();
     a.until("it is left alone", || {
-        counted(&a, SharedOperation::Connect, SharedResult::Timeout) >= 1 && !a.front().cache.shares()
+        counted(&a, SharedOperation::Connect, SharedResult::Timeout) >= 1
+            && !a.front().cache.purger().shares()
     })
     .await;
     let asked = || {
@@ -58,9 +59,9 @@ async fn a_store_that_stops_is_left_alone_and_taken_up_again() {
     assert_eq!(asked(), before, "nothing is asked of it");
     assert!(counted(&a, SharedOperation::Get, SharedResult::Skipped) >= 1);
     store.resume();
-    a.until("it is taken up again", || a.front().cache.shares()).await;
+    a.until("it is taken up again", || a.front().cache.purger().shares()).await;
     // What was sent before it stopped is not taken for something new.
-    a.front().cache.purge(&slotfront::cache::purge::Filter::default());
+    a.front().cache.purger().purge(&slotfront::cache::purge::Filter::default());
     let hits = asked();
     misses(&a, 5).await;
     assert!(asked() > hits);
@@ -107,7 +108,7 @@ async fn a_store_that_answers_too_late_costs_three_requests_and_each_look_three_
         let (before, started) = (late(), Instant::now());
         while started.elapsed() < Duration::from_secs(3) {
             misses(&a, 20).await;
-            a.front().cache.clear();
+            a.front().cache.purger().clear();
         }
         // The first three, and three for each look that finds it well; one looks each second.
         let (most, late) = (3 * (started.elapsed().as_secs() + 2), late() - before);
@@ -126,12 +127,12 @@ async fn under_load_no_caller_fails_whatever_becomes_of_the_store() {
         while !over.load(Ordering::Relaxed) {
             tokio::join!(misses(&a, 20), misses(&b, 20));
             for stage in [&a, &b] {
-                stage.front().cache.clear();
+                stage.front().cache.purger().clear();
             }
         }
     };
     let faults = async {
-        let shares = || (a.front().cache.shares(), b.front().cache.shares());
+        let shares = || (a.front().cache.purger().shares(), b.front().cache.purger().shares());
         a.until("it is used at first", || !store.keys("test:cache").is_empty()).await;
         store.pause();
         a.until("both leave it alone while it is paused", || shares() == (false, false)).await;
@@ -147,7 +148,7 @@ async fn under_load_no_caller_fails_whatever_becomes_of_the_store() {
         () = redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).query(&mut store.connection()).unwrap();
         let refused = |stage| counted(stage, SharedOperation::Put, SharedResult::Refused) > 0;
         a.until("it is full", || refused(&a) && refused(&b)).await;
-        assert!(a.front().cache.shares(), "and can still be read");
+        assert!(a.front().cache.purger().shares(), "and can still be read");
         over.store(true, Ordering::Relaxed);
     };
     tokio::join!(load, faults);
@@ -171,7 +172,7 @@ async fn wrong_credentials_cost_nobody_anything_and_right_ones_need_little() {
         let a = Stage::of(1, with(Redis::settings_at(&url(wrong)))).await;
         a.until("it is refused", || counted(&a, SharedOperation::Connect, SharedResult::Refused) > 0).await;
         misses(&a, 3).await;
-        assert!(!a.front().cache.shares());
+        assert!(!a.front().cache.purger().shares());
     }
     let shared = Redis::settings_at(&url("slotfront:p%40ss%2Cword"));
     what_one_fetched_the_other_answers(shared).await;
@@ -226,14 +227,14 @@ async fn of_several_servers_the_one_that_takes_writes_is_used() {
     };
     tell(&second, ["NO", "ONE"]);
     tell(&first, ["127.0.0.1", &second.port().to_string()]);
-    a.front().cache.clear();
+    a.front().cache.purger().clear();
     let puts = || counted(&a, SharedOperation::Put, SharedResult::Ok);
     let before = puts();
     let deadline = Instant::now() + Duration::from_secs(20);
     while puts() == before {
         assert!(Instant::now() < deadline, "the new one is never found");
         misses(&a, 3).await;
-        a.front().cache.clear();
+        a.front().cache.purger().clear();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -244,7 +245,7 @@ async fn misses_until(stage: &Stage, what: &str, mut holds: impl FnMut() -> bool
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "missed in vain until {what}");
-        stage.front().cache.clear();
+        stage.front().cache.purger().clear();
         misses(stage, 30).await;
     }
 }
@@ -272,7 +273,7 @@ async fn a_cluster_without_one_of_its_nodes_goes_on_with_the_others() {
     })
     .await;
     cluster.0[2].kill();
-    a.front().cache.clear();
+    a.front().cache.purger().clear();
     misses(&a, 60).await;
     cluster.0[0].kill();
     cluster.0[1].kill();

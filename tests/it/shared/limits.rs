@@ -115,8 +115,8 @@ async fn units_count_for_all_gateways_and_outlive_the_store() {
     stages[0].until("nothing is forgotten", || used(&stages[0]) > 19.9).await;
     // Without a store each counts for itself, and tells afterwards.
     store.kill();
-    stages[0].until("it is lost", || !stages[0].front().cache.shares()).await;
-    stages[1].until("it is lost", || !stages[1].front().cache.shares()).await;
+    stages[0].until("it is lost", || !stages[0].front().cache.purger().shares()).await;
+    stages[1].until("it is lost", || !stages[1].front().cache.purger().shares()).await;
     for stage in &stages {
         for _ in 0..5 {
             assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
@@ -139,14 +139,14 @@ async fn without_the_store_each_gateway_goes_by_its_own_limit_and_with_it_by_one
     let stages = gateways(2, limited(store.settings(), 10, 10, None)).await;
     store.kill();
     for stage in &stages {
-        stage.until("it is lost", || !stage.front().cache.shares()).await;
+        stage.until("it is lost", || !stage.front().cache.purger().shares()).await;
     }
     let (passed, took) = flood(&stages, 1, Duration::from_secs(2)).await;
     let one = 10.0 + 10.0 * took.as_secs_f64();
     assert!(f64::from(passed) <= one * 2.0 + 2.0, "{passed} where one has {one}");
     store.restart();
     for stage in &stages {
-        stage.until("it is there", || stage.front().cache.shares()).await;
+        stage.until("it is there", || stage.front().cache.purger().shares()).await;
     }
     flood(&stages, 1, Duration::from_secs(2)).await;
     let (passed, took) = flood(&stages, 1, Duration::from_secs(3)).await;

@@ -104,7 +104,7 @@ async fn a_purge_empties_the_caches_of_other_gateways() {
         b.call("getBlock", params.clone()).await;
     }
     put(&b, 2).await;
-    a.front().cache.purge(&Filter { slot: Some(slot), ..Filter::default() });
+    a.front().cache.purger().purge(&Filter { slot: Some(slot), ..Filter::default() });
     let went = || b.front().metrics.cache_evictions.at(EvictionCause::Purged).get();
     b.until("the purge is heard of", || went() > 0).await;
     assert_eq!((is_hit(&b, &purged).await, is_hit(&b, &other).await), (false, true));
@@ -126,7 +126,7 @@ async fn many_purges_take_nothing_but_what_they_name() {
         Pubkey(bytes)
     });
     for account in others.chain([purged]) {
-        a.front().cache.purge(&Filter { account: Some(account), ..Filter::default() });
+        a.front().cache.purger().purge(&Filter { account: Some(account), ..Filter::default() });
     }
     let went = || b.front().metrics.cache_evictions.at(EvictionCause::Purged).get();
     b.until("the purge is heard of", || went() > 0).await;
@@ -179,7 +179,7 @@ async fn a_purge_while_the_store_is_away_is_made_up_for() {
         put(&a, shared).await;
     }
     store.pause();
-    a.until("the store is lost", || !a.front().cache.shares()).await;
+    a.until("the store is lost", || !a.front().cache.purger().shares()).await;
     assert_eq!(purge(&a, &format!("?slot={slot}")).await["shared"], false, "it says so");
     store.resume();
     let listed = || {
@@ -199,7 +199,7 @@ async fn a_purge_while_the_store_is_away_is_made_up_for() {
 async fn purges_that_the_store_has_lost_are_written_again() {
     let store = Redis::start(&[]);
     let (a, _b) = two(store.settings()).await;
-    a.front().cache.purge(&Filter { method: Some(Method::GetBlock), ..Filter::default() });
+    a.front().cache.purger().purge(&Filter { method: Some(Method::GetBlock), ..Filter::default() });
     a.until("the store has it", || !store.keys("test:purges1").is_empty()).await;
     // As where it is restored from a copy of before.
     store.flush();
@@ -215,7 +215,7 @@ async fn what_was_purged_does_not_come_back() {
     a.call("getAccountInfo", params.clone()).await;
     put(&a, 1).await;
     assert!(b.call("getAccountInfo", params.clone()).await.cache().starts_with("hit"));
-    b.front().cache.purge(&Filter::default());
+    b.front().cache.purger().purge(&Filter::default());
     // Before the store has heard of it, too.
     assert_eq!(b.call("getAccountInfo", params.clone()).await.cache(), "fwd=miss; stored");
 }

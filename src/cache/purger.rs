@@ -1,0 +1,106 @@
+//! The purger: removes entries here, and exchanges purges with the other gateways of a shared store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::lookup::Lookup;
+use super::purge::Filter;
+use super::second_level::SecondLevel;
+use crate::pool::Pool;
+
+/// The interval between two reads of the purge lists that other gateways write.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval between two checks for the genesis hash of the pool's cluster.
+const GENESIS_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Removes entries, here and in the shared store.
+pub struct Purger {
+    lookup: Arc<Lookup>,
+    second: Option<Arc<SecondLevel>>,
+    /// The pool, whose cluster names the list of purges.
+    pool: Arc<Pool>,
+}
+
+impl Purger {
+    /// Creates a purger of the entries that `lookup` finds, and of those in `second`.
+    pub(super) fn new(lookup: Arc<Lookup>, second: Option<Arc<SecondLevel>>, pool: Arc<Pool>) -> Self {
+        Self { lookup, second, pool }
+    }
+
+    /// Returns true if a shared store is configured and answers.
+    pub fn shares(&self) -> bool {
+        self.second.as_ref().is_some_and(|second| second.is_available())
+    }
+
+    /// Removes all entries. Fetches under way are not stored and not given to later callers. Answers that the
+    /// shared store got before this moment are ignored from now on.
+    pub fn clear(&self) {
+        self.lookup.held.end_generation();
+        if let Some(second) = &self.second {
+            second.ignore_before(Instant::now());
+        }
+        self.lookup.held.clear();
+    }
+
+    /// Removes the entries that match `filter`, and returns their number. Walks over all entries, so an async
+    /// worker must not call this. Matching answers in the shared store are ignored from now on.
+    /// [`Self::share`] informs the other gateways.
+    pub fn purge(&self, filter: &Filter) -> u64 {
+        if let Some(second) = &self.second {
+            second.purge(self.pool.genesis().as_deref(), filter, Instant::now());
+        }
+        self.lookup.held.purge(&[*filter])
+    }
+
+    /// Removes all entries and purges the shared store for each cluster that this gateway has belonged to.
+    /// Needed after a node of another cluster was asked: its answers may have been shared under the name of
+    /// any of those clusters.
+    pub fn purge_all_clusters(&self) {
+        if let Some(second) = &self.second {
+            second.purge_all_clusters(Instant::now());
+        }
+        self.lookup.held.purge(&[Filter::default()]);
+    }
+
+    /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store
+    /// has all of this gateway's purges, and `None` if no store is configured.
+    pub async fn share(&self) -> Option<bool> {
+        let genesis = self.pool.genesis();
+        Some(self.second.as_ref()?.share_purges(&self.lookup, genesis.as_deref()).await)
+    }
+
+    /// Exchanges purges with the other gateways until `stop` is cancelled.
+    pub fn watch(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
+        let (purger, stop) = (Arc::clone(self), stop.clone());
+        tasks.spawn(async move {
+            let watching = async {
+                let Some(second) = &purger.second else { return };
+                loop {
+                    let is_identified = purger.pool.genesis().is_some();
+                    purger.share().await;
+                    // The store is not read before its purges for this cluster are known, so a new cluster is
+                    // looked up at once.
+                    let reason_to_look = async {
+                        tokio::select! {
+                            () = second.connected() => {}
+                            () = purger.identified(), if !is_identified => {}
+                        }
+                    };
+                    let _ = tokio::time::timeout(POLL_INTERVAL, reason_to_look).await;
+                }
+            };
+            stop.run_until_cancelled(watching).await;
+        });
+    }
+
+    /// Waits until the cluster of the pool is known.
+    async fn identified(&self) {
+        while self.pool.genesis().is_none() {
+            tokio::time::sleep(GENESIS_POLL_INTERVAL).await;
+        }
+    }
+}
