@@ -3,14 +3,13 @@
 //! What every node version refuses is refused here, in a node's order and words, and no node is asked. What depends
 //! on a node's state is never judged here. Two calls that mean the same become equal queries.
 
-pub mod commitment;
-pub mod encoding;
 pub mod message;
 pub mod openrpc;
-pub mod pubkey;
 
+mod commitment;
 mod compat;
 mod description;
+mod encoding;
 mod further;
 mod get_account_info;
 mod get_block;
@@ -21,6 +20,7 @@ mod get_recent_performance_samples;
 mod get_token_account_balance;
 mod get_vote_accounts;
 mod params;
+mod pubkey;
 
 #[cfg(test)]
 mod properties;
@@ -38,7 +38,7 @@ pub use get_recent_performance_samples::SamplesQuery;
 pub use get_token_account_balance::BalanceQuery;
 pub use get_vote_accounts::VotesQuery;
 pub use params::ParamError;
-pub use pubkey::Pubkey;
+pub use pubkey::{Pubkey, PubkeyError};
 
 use crate::jsonrpc::Params;
 
