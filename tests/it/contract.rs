@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::harness::Stage;
 
-/// Cases in which slotfront differs from a node on purpose; the README lists them under "Differences from a node".
+/// Cases in which slotfront differs from a node on purpose; docs/differences-from-a-node.md lists them.
 const DIFFERENT: [&str; 2] = [
     "http-any-path",    // the path carries the API key
     "http-origin-null", // CORS has settings of its own

@@ -1,7 +1,7 @@
 //! Every fault under load: sixteen callers without a pause, three nodes, the first of them faulty.
 //!
-//! What callers see is compared with the chain's own truth; what it cost is counted at the nodes. The README's table
-//! under Operations is what is held here.
+//! The tests compare what callers see with the chain's own truth, and count what it costs at the nodes. They hold the table
+//! of docs/operations.md, "What a fault costs".
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,10 +1,10 @@
-//! What README and SECURITY.md say that a test holds, a test does hold: every one that they name is there.
+//! The tests that the guarantees and SECURITY.md name exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The files that name tests.
-const PAGES: [&str; 2] = ["README.md", "SECURITY.md"];
+const PAGES: [&str; 2] = ["docs/guarantees.md", "SECURITY.md"];
 
 /// Every function that Rust or Python declares, in the folders that have tests.
 fn declared() -> BTreeSet<String> {
@@ -58,7 +58,7 @@ fn every_test_that_a_page_names_is_there() {
 
 #[test]
 fn every_promise_and_every_attack_names_its_test() {
-    for (page, heading) in [("README.md", "## What slotfront promises"), ("SECURITY.md", "## Attacks")] {
+    for (page, heading) in [("docs/guarantees.md", "# Guarantees"), ("SECURITY.md", "## Attacks")] {
         let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
         let (_, rest) = text.split_once(heading).unwrap_or_else(|| panic!("{page} lacks {heading}"));
         let section = rest.split("\n## ").next().unwrap_or_default();

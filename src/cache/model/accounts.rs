@@ -271,7 +271,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Returns true if the answer of a call is fresh by the README's table.
+    /// Returns true if the answer of a call is fresh by the table of docs/caching.md.
     fn is_fresh(&self, mark: usize, c: Commitment, halves: u32) -> bool {
         let call = &self.scene.calls[mark];
         let slot = call.said.as_ref().unwrap().slot;

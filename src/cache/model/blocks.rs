@@ -119,7 +119,7 @@ fn block(query: &BlockQuery, mark: usize) -> String {
     format!("{{{head}{rewards}{body}}}")
 }
 
-/// Returns true if a kept block serves a query, by the README's table.
+/// Returns true if a kept block serves a query, by the table of docs/caching.md.
 fn serves(kept: &BlockQuery, asked: &BlockQuery) -> bool {
     use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
     let form = |query: &BlockQuery| (query.details, query.encoding, query.max_version);

@@ -1,4 +1,4 @@
-//! The model: the held answers, the floors of accounts, and the README's table.
+//! The model: the held answers, the floors of accounts, and the table of docs/caching.md.
 
 use super::*;
 
@@ -22,7 +22,7 @@ pub(super) fn life(c: Commitment) -> Duration {
     Duration::from_millis([400, 10_000, 60_000][c.index()])
 }
 
-/// The model: the held answers, the floors of accounts, and the README's table.
+/// The model: the held answers, the floors of accounts, and the table of docs/caching.md.
 #[derive(Default)]
 pub(super) struct Model {
     pub(super) held: BTreeMap<(Question, Commitment), (Slot, Instant)>,

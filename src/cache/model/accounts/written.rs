@@ -118,7 +118,7 @@ pub(super) fn query(test_call: &TestCall, min_context_slot: Option<Slot>) -> Que
     }
 }
 
-/// Returns true if an account that was fetched in the form `kept` serves `asked`, by the README's table.
+/// Returns true if an account that was fetched in the form `kept` serves `asked`, by the table of docs/caching.md.
 pub(super) fn holds(n: u8, kept: AccountForm, mark: usize, asked: AccountForm) -> bool {
     if kept == asked {
         return true;
