@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::config::reload::{Changes, Source};
 use crate::frontier::Frontier;
 use crate::gateway::{Gateway, GatewayError};
-use crate::http::access::Sampled;
+use crate::http::access::LogSampler;
 use crate::http::listener;
 use crate::http::shutdown::{GracePeriods, Phases};
 use crate::http::tls::{Tls, TlsError};
@@ -174,7 +174,7 @@ impl App {
             frontier,
             metrics: Arc::clone(&metrics),
             tracer,
-            access: Sampled::default(),
+            access: LogSampler::default(),
             in_flight: Arc::default(),
             tasks: tasks.clone(),
             outgoing,

@@ -1,9 +1,11 @@
 //! The public listener: accept loop, routes, body limits, content types, CORS, compression, headers.
 //!
-//! Beside `admin`, and `app` which starts that one, the only room that knows axum. The hot route, `POST /v3/<API_KEY>`, is
-//! `request::serve`: the fast path calls it for plain requests of HTTP/1.1, and `serve` for all that hyper has read.
-//! axum's router has the other routes. The order of checks is a node's: verb, content type, size, UTF-8, and only then
-//! JSON-RPC, each with a node's own status and text.
+//! The hot route is `POST /v3/<API_KEY>`, served by `request::serve`. The fast path calls it for plain HTTP/1.1 requests,
+//! and `serve` calls it for the requests that hyper has read. The other routes belong to axum's router. Only this module,
+//! `admin` and `app` use axum.
+//!
+//! Requests are checked in a node's order: verb, content type, size, UTF-8, then JSON-RPC. A refused request gets a node's
+//! status and text.
 
 mod accept_encoding;
 pub mod access;
@@ -12,6 +14,7 @@ mod call;
 mod caller;
 mod client_ip;
 mod connection_activity;
+mod connection_permits;
 mod connection_service;
 mod context;
 pub mod cors;
@@ -26,7 +29,6 @@ pub(crate) mod openrpc;
 mod outgoing;
 mod passthrough;
 pub mod pieces;
-mod places;
 mod proxy_protocol;
 pub mod reply;
 mod request;
@@ -64,33 +66,33 @@ use crate::gateway::Gateway;
 use crate::pool::Pool;
 use crate::telemetry::{Metrics, Tracer};
 
-/// What every request is served with.
+/// The parts of the program that every request needs.
 pub struct Front {
     /// The settings in force.
     pub config: Arc<Config>,
-    /// Who may call.
+    /// The keys and their limits.
     pub gateway: Arc<Gateway>,
-    /// What answers.
+    /// The cache, which answers calls.
     pub cache: Arc<Cache>,
-    /// Whose health is shown.
+    /// The nodes, for `/health` and for passthrough calls.
     pub pool: Arc<Pool>,
-    /// Against which lag is shown.
+    /// The newest slot of the cluster, from which a node's lag is computed.
     pub frontier: Arc<Frontier>,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// What records traces.
+    /// The recorder of traces.
     pub tracer: Tracer,
-    /// What bounds the log of slow and failed requests.
-    pub access: access::Sampled,
-    /// Requests being served.
+    /// The limit on log lines about slow and failed requests.
+    pub access: access::LogSampler,
+    /// The number of requests being served.
     pub in_flight: Arc<AtomicUsize>,
-    /// Where calls run that outlive their callers.
+    /// The tasks of calls that continue after their callers have gone.
     pub tasks: TaskTracker,
-    /// Bytes of answers that are made or on their way out.
+    /// The budget for the bytes of answers that are not sent yet.
     pub outgoing: Arc<Outgoing>,
 }
 
-/// Serves one request that hyper has read: what is kept of its head, and its body, which may still be on its way.
+/// Serves one request that hyper has read. `summary` is the kept part of its head; `body` may still be arriving.
 async fn serve(
     front: &Arc<Front>,
     routes: &axum::Router,
@@ -100,15 +102,15 @@ async fn serve(
     let Summary { caller, wanted_headers, wants } = summary;
     let mut response = match wants {
         Wants::Call { key, is_json } => post(front, &caller, &key, is_json, body).await.into_response(),
-        Wants::WebSocket => beside(front, &caller, body, routes::no_websocket()).await,
-        Wants::Options => beside(front, &caller, body, options()).await,
+        Wants::WebSocket => ignore_body(front, &caller, body, routes::no_websocket()).await,
+        Wants::Options => ignore_body(front, &caller, body, options()).await,
         Wants::OtherVerb => {
             let refusal = Reply::text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB);
-            beside(front, &caller, body, refusal.into_response()).await
+            ignore_body(front, &caller, body, refusal.into_response()).await
         }
         Wants::Other(request) => {
             let response = routes.clone().oneshot(*request).await.unwrap_or_else(|never| match never {});
-            beside(front, &caller, body, response).await
+            ignore_body(front, &caller, body, response).await
         }
     };
     response.headers_mut().insert(request_id::NAME, caller.id.header());
@@ -117,18 +119,23 @@ async fn serve(
     response
 }
 
-/// An answer that needs no body, in the caller's coding, once the body has passed.
-async fn beside(front: &Front, caller: &Caller, body: Incoming, response: Response<Body>) -> Response<Body> {
-    let response = body::pass_over(front, body, response).await;
+/// Reads and discards the request's body, then returns `response` in the caller's content coding.
+async fn ignore_body(
+    front: &Front,
+    caller: &Caller,
+    body: Incoming,
+    response: Response<Body>,
+) -> Response<Body> {
+    let response = body::discard_before(front, body, response).await;
     encoding::apply(front.cache.compressor(), caller.accepts.best(), response).await
 }
 
-/// A POST to the hot route.
+/// Answers a POST to the hot route.
 async fn post(front: &Arc<Front>, caller: &Caller, key: &str, is_json: bool, body: Incoming) -> Reply {
     let started = Instant::now();
     if !is_json {
         let refusal = Reply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, WRONG_MEDIA_TYPE);
-        return if body::passes(front, body).await { refusal } else { refusal.last() };
+        return if body::discard(front, body).await { refusal } else { refusal.last() };
     }
     match body::read(front, body).await {
         Ok(body) => request::serve(front, caller, key, &body, started).await,
@@ -136,7 +143,7 @@ async fn post(front: &Arc<Front>, caller: &Caller, key: &str, is_json: bool, bod
     }
 }
 
-/// The raw API key of the hot route: the segment as it came, since decoding it could turn it into another path.
+/// Returns the API key if `path` is the hot route. The key is not percent-decoded, because decoding could add a `/`.
 fn route<'a>(path: &'a str, front: &Front) -> Option<&'a str> {
     match path.strip_prefix("/v3/") {
         Some(key) => (!key.contains('/')).then_some(key),
@@ -150,7 +157,7 @@ const WRONG_MEDIA_TYPE: &str =
     "Supplied content type is not allowed. Content-Type: application/json is required\n";
 const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
-/// A node's answer to OPTIONS.
+/// Returns a node's answer to OPTIONS.
 fn options() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     let headers: &mut HeaderMap = response.headers_mut();

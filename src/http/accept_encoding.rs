@@ -1,24 +1,24 @@
-//! The content codings that a client takes, by its `Accept-Encoding` (RFC 9110, 12.5.3).
+//! Parses `Accept-Encoding`: the content codings that a client accepts (RFC 9110, 12.5.3).
 
 use super::fields::{Fields, elements};
 use crate::coding::Coding;
 
-/// Thousandths, from 0, which refuses, to 1000.
+/// The weight of a coding in thousandths, 0 to 1000. Weight 0 refuses the coding.
 type Weight = u16;
-/// The weight of a coding that is named without one.
+/// The default weight of a named coding.
 const FULL: Weight = 1000;
 
-/// The codings of ours that a client takes.
+/// The supported codings that a client accepts.
 ///
-/// A client that refuses `identity` still gets short answers plain. RFC 9110, 12.1, lets a server do so.
+/// A client that refuses `identity` still gets short answers uncompressed, as RFC 9110, 12.1, permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Accepted {
-    /// By the number of each coding; 0 where the client refuses it or would rather have plain text.
+    /// The weights, indexed by `Coding as usize`; 0 if the client refuses the coding or prefers `identity`.
     weights: [Weight; Coding::ALL.len()],
 }
 
 impl Accepted {
-    /// Reads all `Accept-Encoding` fields, which are one list. Without any, the client gets plain text.
+    /// Parses all `Accept-Encoding` fields as one list. Without such a field no coding is accepted.
     pub(super) fn of(fields: &(impl Fields + ?Sized)) -> Self {
         let (mut named, mut identity, mut star) = ([None; Coding::ALL.len()], None, None);
         for (name, weight) in fields.all("accept-encoding").flat_map(elements).filter_map(element) {
@@ -34,7 +34,7 @@ impl Accepted {
             } else {
                 continue;
             };
-            // Of a coding that is named twice, the lower weight counts.
+            // If a coding is named twice, the lower weight counts.
             *known = Some(known.map_or(weight, |before: Weight| before.min(weight)));
         }
         let plain = identity.or(star).unwrap_or(0);
@@ -42,20 +42,20 @@ impl Accepted {
         Self { weights }
     }
 
-    /// Returns the coding of the highest weight; of equals zstd, which is faster and packs better.
+    /// Returns the coding with the highest weight. On a tie zstd is preferred: it is faster and compresses better.
     pub(super) fn best(self) -> Option<Coding> {
         let weight = |coding: &Coding| self.weights[*coding as usize];
         let taken = [Coding::Gzip, Coding::Zstd].into_iter().filter(|coding| weight(coding) > 0);
         taken.max_by_key(weight)
     }
 
-    /// Returns true if the client takes `coding`, though it may like another better.
+    /// Returns true if the client accepts `coding`, even if it prefers another.
     pub(super) fn takes(self, coding: Coding) -> bool {
         self.weights[coding as usize] > 0
     }
 }
 
-/// Reads `gzip;q=0.5` as a name and its weight; `None` where it is not of that form.
+/// Parses an element such as `gzip;q=0.5` into its name and weight; `None` if it is malformed.
 fn element(text: &[u8]) -> Option<(&[u8], Weight)> {
     let mut parts = text.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
     let name = parts.next().filter(|name| !name.is_empty())?;
@@ -67,7 +67,7 @@ fn element(text: &[u8]) -> Option<(&[u8], Weight)> {
     parts.next().is_none().then_some((name, weight))
 }
 
-/// Reads `0`, `0.25` or `1.000`, with at most three digits after the point.
+/// Parses a weight such as `0`, `0.25` or `1.000`, with at most three digits after the point.
 fn weight(text: &[u8]) -> Option<Weight> {
     let (whole, fraction) = match text {
         [whole] => (whole, &[][..]),
@@ -99,27 +99,27 @@ mod tests {
             ("x-gzip", Some(Coding::Gzip)),
             ("gzip, zstd", Some(Coding::Zstd)),
             ("ZSTD ; Q=0.001 , br", Some(Coding::Zstd)),
-            // Refused by a weight of nothing, whatever its letters and digits.
+            // A weight of zero refuses the coding in any notation.
             ("gzip;q=0", None),
             ("gzip;Q=0", None),
             ("gzip; q=0.000", None),
             ("gzip ;\tq=0.", None),
             ("zstd;q=0, gzip", Some(Coding::Gzip)),
-            // The higher weight wins, also of what stays plain.
+            // The higher weight wins; `identity` competes, too.
             ("zstd;q=0.2, gzip;q=0.9", Some(Coding::Gzip)),
             ("zstd;q=0.9, gzip;q=1.000", Some(Coding::Gzip)),
             ("identity, gzip;q=0.5", None),
             ("identity;q=0.5, gzip;q=0.5", Some(Coding::Gzip)),
             ("identity;q=0, gzip", Some(Coding::Gzip)),
             ("identity;q=0", None),
-            // The star stands for whatever is not named.
+            // The star stands for all codings that are not named.
             ("*", Some(Coding::Zstd)),
             ("*;q=0", None),
             ("gzip, *;q=0", Some(Coding::Gzip)),
             ("zstd;q=0, *", Some(Coding::Gzip)),
             ("*;q=0.1, gzip;q=0", Some(Coding::Zstd)),
             ("gzip;q=0, zstd;q=0, *", None),
-            // Weights that are none, and parameters that nobody knows, name nothing.
+            // Elements with invalid weights or unknown parameters are ignored.
             ("gzip;q=2", None),
             ("gzip;q=-1", None),
             ("gzip;q=0.0001", None),
@@ -127,7 +127,7 @@ mod tests {
             ("gzip;level=1", None),
             ("gzip;q=1;q=0", None),
             (",, ,gzip,", Some(Coding::Gzip)),
-            // Named twice: the lower weight counts.
+            // If a coding is named twice, the lower weight counts.
             ("gzip, gzip;q=0", None),
         ] {
             let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(header))]);

@@ -1,7 +1,8 @@
-//! The access line: one event per request, at debug; at info where it was slow or failed, a few a second.
+//! The access log: one line per HTTP request, at debug level. Slow and failed requests are logged at info level, a few per
+//! second.
 //!
-//! A request is one HTTP exchange: a batch is one line that sums up its calls. What is not enabled costs a comparison.
-//! Never in it: the key itself, params, anything of an upstream's.
+//! A batch has one line with the totals of its calls. A disabled level costs one comparison. The line never contains the
+//! key itself, the params of a call, or anything that a node sent.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -14,25 +15,27 @@ use crate::methods::{Commitment, Method};
 use crate::telemetry::trace::{RequestAttributes, RequestSpan};
 use crate::telemetry::{Outcome, Trace};
 
-/// Past this a request was slow: five attempts of a usual node fit in, and whoever waits for it notices.
+/// The duration from which a request counts as slow. It is long enough for five attempts at a usual node.
 const SLOW: Duration = Duration::from_secs(1);
-/// Lines a second at info: enough to see what is slow or fails, and no more on top of what already is a bad day.
+/// The number of lines per second at info level. During an outage every request may fail, and the log must not add load.
 const PER_SECOND: u32 = 5;
 
-/// Bounds the lines at info.
+/// The limit on lines at info level.
 #[derive(Debug, Default)]
-pub struct Sampled(Mutex<Second>);
+pub struct LogSampler(Mutex<SampledSecond>);
 
-/// What was written in one second.
+/// The counts of one second.
 #[derive(Debug, Default)]
-struct Second {
+struct SampledSecond {
     began: Option<Instant>,
+    /// Lines written in this second.
     lines: u32,
+    /// Lines suppressed since the last line that was written.
     left_out: u64,
 }
 
-impl Sampled {
-    /// Whether there is room for a line, and how many there was none for since the last.
+impl LogSampler {
+    /// Returns the number of lines suppressed since the last one, or `None` if this line is suppressed, too.
     fn take(&self, now: Instant) -> Option<u64> {
         let mut second = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if second.began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
@@ -63,19 +66,19 @@ pub(super) struct Calls {
     commitment: &'static str,
     outcome: &'static str,
     count: usize,
-    /// Calls that we failed to answer.
+    /// The number of calls that slotfront could not answer.
     failed: usize,
 }
 
-/// The word for calls that differ.
+/// The logged value if the calls of a batch differ.
 const MIXED: &str = "mixed";
 
 impl Calls {
-    /// A request without a call to answer.
+    /// The outcome of a request without calls.
     pub(super) const NONE: Self =
         Self { method: "none", commitment: "none", outcome: "none", count: 0, failed: 0 };
 
-    /// The same with one more.
+    /// Returns the outcomes with `call` added.
     #[must_use]
     pub(super) fn and(self, call: CallOutcome) -> Self {
         let [method, commitment, outcome] = [
@@ -94,13 +97,13 @@ impl Calls {
     }
 }
 
-/// What is known of a request when it has been answered.
-pub(super) struct Line<'a> {
+/// One line of the access log.
+pub(super) struct AccessLine<'a> {
     pub(super) request: &'a RequestId,
     pub(super) trace: &'a Trace,
-    /// The key's id; `none` where it was not accepted.
+    /// The id of the key; `none` if the request was not authenticated.
     pub(super) key: &'a str,
-    /// Why it was refused, where it was.
+    /// The reason, if the whole request was refused.
     pub(super) reason: Option<&'static str>,
     pub(super) status: StatusCode,
     pub(super) calls: Calls,
@@ -109,14 +112,14 @@ pub(super) struct Line<'a> {
     pub(super) ended: Instant,
 }
 
-impl Line<'_> {
-    /// Writes the line, and ends the request's span.
-    pub(super) fn write(&self, sampled: &Sampled, span: RequestSpan) {
+impl AccessLine<'_> {
+    /// Writes the line and ends the span of the request.
+    pub(super) fn write(&self, sampler: &LogSampler, span: RequestSpan) {
         let Calls { method, commitment, outcome, count: calls, failed } = self.calls;
         let now = self.ended;
         let took = now.duration_since(self.started);
         let failed_here = failed > 0 || self.status.is_server_error();
-        let left_out = if failed_here || took >= SLOW { sampled.take(now) } else { None };
+        let left_out = if failed_here || took >= SLOW { sampler.take(now) } else { None };
         macro_rules! say {
             ($level:ident $(, $more:ident . $field:ident = $value:expr)?) => {
                 tracing::$level!(
@@ -160,13 +163,13 @@ mod tests {
 
     #[test]
     fn a_few_lines_a_second_and_the_count_of_the_others() {
-        let (sampled, start) = (Sampled::default(), Instant::now());
-        let taken: Vec<_> = (0..20).map(|_| sampled.take(start)).collect();
+        let (sampler, start) = (LogSampler::default(), Instant::now());
+        let taken: Vec<_> = (0..20).map(|_| sampler.take(start)).collect();
         assert_eq!(taken.iter().filter(|taken| **taken == Some(0)).count(), 5);
         assert_eq!(taken[5..], [None; 15]);
-        assert_eq!(sampled.take(start + Duration::from_millis(999)), None);
-        assert_eq!(sampled.take(start + Duration::from_secs(1)), Some(16));
-        assert_eq!(sampled.take(start + Duration::from_secs(1)), Some(0));
+        assert_eq!(sampler.take(start + Duration::from_millis(999)), None);
+        assert_eq!(sampler.take(start + Duration::from_secs(1)), Some(16));
+        assert_eq!(sampler.take(start + Duration::from_secs(1)), Some(0));
     }
 
     #[test]

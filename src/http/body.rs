@@ -1,7 +1,7 @@
-//! A request's body, within its bounds in bytes and in time.
+//! Reads a request's body within `server.max_body` bytes and `server.body_timeout`.
 //!
-//! Also one that nobody wants is read: hyper would close the connection over it, unannounced, and the reset that
-//! follows may reach the client before our answer.
+//! A body that no route needs is read, too. Otherwise hyper closes the connection without notice, and the TCP reset may
+//! reach the client before the answer.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -14,61 +14,68 @@ use super::Front;
 use super::reply::Reply;
 use crate::chunks::{BodyBuffer, OverLimit};
 
-/// The body; else a node's refusal, and the connection's last answer, since what follows cannot be found.
+/// Reads the body.
+///
+/// # Errors
+/// A refusal that closes the connection: the start of the next request is unknown.
 pub(super) async fn read(front: &Front, body: Incoming) -> Result<Bytes, Box<Reply>> {
-    let refusal = |broken| match broken {
-        Broken::OverLimit => {
+    let refusal = |error| match error {
+        BodyError::OverLimit => {
             let why = "request body size exceeds allowed maximum";
             Reply::text(StatusCode::PAYLOAD_TOO_LARGE, why).last()
         }
-        Broken::Off => Reply::text(StatusCode::BAD_REQUEST, "the request body broke off\n").last(),
-        Broken::Late => late(),
+        BodyError::BrokenOff => Reply::text(StatusCode::BAD_REQUEST, "the request body broke off\n").last(),
+        BodyError::TimedOut => late(),
     };
-    buffer(front, body).await.map_err(|broken| Box::new(refusal(broken)))
+    buffer(front, body).await.map_err(|error| Box::new(refusal(error)))
 }
 
-/// The answer to a body that does not end.
+/// Returns the refusal of a body that took too long.
 pub(super) fn late() -> Reply {
     Reply::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n").last()
 }
 
-/// A node's refusal of what is no text; nothing for what is.
-pub(super) fn refusal(body: &[u8]) -> Option<Reply> {
+/// Returns a node's refusal of a body that is not UTF-8; `None` if the body is valid.
+pub(super) fn refuse_invalid_utf8(body: &[u8]) -> Option<Reply> {
     let at = str::from_utf8(body).err()?.valid_up_to();
     let why = format!("utf-8 encoding error at byte {at} in request body");
     Some(Reply::text(StatusCode::BAD_REQUEST, why))
 }
 
-/// `response`, once the body that it does not need has passed; the connection's last if it does not.
-pub(super) async fn pass_over(front: &Front, body: Incoming, mut response: Response<Body>) -> Response<Body> {
-    if !passes(front, body).await {
+/// Discards the body and returns `response`. If the body cannot be read to its end, the response closes the connection.
+pub(super) async fn discard_before(
+    front: &Front,
+    body: Incoming,
+    mut response: Response<Body>,
+) -> Response<Body> {
+    if !discard(front, body).await {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
 
-/// Whether a body that nobody needs has passed.
-pub(super) async fn passes(front: &Front, body: Incoming) -> bool {
+/// Reads and discards the body. Returns false if it cannot be read to its end within the limits.
+pub(super) async fn discard(front: &Front, body: Incoming) -> bool {
     body.is_end_stream() || buffer(front, body).await.is_ok()
 }
 
-/// Why a body could not be read.
-enum Broken {
+/// The reason why a body could not be read.
+enum BodyError {
     OverLimit,
-    Off,
-    Late,
+    BrokenOff,
+    TimedOut,
 }
 
-async fn buffer(front: &Front, mut body: Incoming) -> Result<Bytes, Broken> {
+async fn buffer(front: &Front, mut body: Incoming) -> Result<Bytes, BodyError> {
     let server = &front.config.server;
     let mut buffer = BodyBuffer::new(server.max_body);
     let reading = async {
         while let Some(frame) = body.frame().await {
-            if let Ok(chunk) = frame.map_err(|_| Broken::Off)?.into_data() {
-                buffer.push(chunk).map_err(|OverLimit| Broken::OverLimit)?;
+            if let Ok(chunk) = frame.map_err(|_| BodyError::BrokenOff)?.into_data() {
+                buffer.push(chunk).map_err(|OverLimit| BodyError::OverLimit)?;
             }
         }
         Ok(buffer.finish())
     };
-    tokio::time::timeout(server.body_timeout, reading).await.unwrap_or(Err(Broken::Late))
+    tokio::time::timeout(server.body_timeout, reading).await.unwrap_or(Err(BodyError::TimedOut))
 }

@@ -1,4 +1,4 @@
-//! One JSON-RPC call, from its rate to its envelope.
+//! One JSON-RPC call: checks the limits, asks the cache, and writes the JSON-RPC envelope.
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, Method, Profile, Query, Slot};
 use crate::telemetry::NodeCode;
 
-/// Results up to this length are copied next to their envelope. Longer ones leave as slices of what is kept.
+/// The longest result that is copied into one buffer with its envelope. Longer results are sent as slices of the cached text.
 const COPIED_BYTES: usize = 1024;
 
 /// Answers one call.
@@ -25,7 +25,7 @@ pub(super) async fn answer(request: &RequestContext<'_>, call: Call) -> CallResp
     let Some(method) = str::from_utf8(&name).ok().and_then(Method::from_name) else {
         return passthrough::answer(request, &id, &name, params).await;
     };
-    // Before the params are read: a call that is refused for them counts towards the rate.
+    // Before the params are parsed, so that calls with invalid params count towards the rate.
     if let Err(error) = request.principal.take(Instant::now()) {
         return request.refuse(&id, Some(method), None, error);
     }
@@ -39,20 +39,20 @@ pub(super) async fn answer(request: &RequestContext<'_>, call: Call) -> CallResp
     }
 }
 
-/// Answers a query that is within the rate.
+/// Answers a query whose call is already counted towards the key's rate.
 ///
 /// # Errors
-/// The refusal of the key's plan, of the cache, or of the budget for answers.
+/// A refusal by the key's plan, by the cache, or by the budget for outgoing bytes.
 async fn answer_query(request: &RequestContext<'_>, id: &Id, query: &Query) -> Result<CallResponse, Error> {
     request.principal.admit(query)?;
-    // The cache books the charge once the answer is there, even if the caller has gone by then.
+    // The cache books the charge when the answer arrives, even if the caller has disconnected.
     let charge = Charge::new(request.principal.charge_on_landing(query));
     let answer = ask_cache(request, query, charge).await?;
     respond(request, id, query, &answer)
 }
 
-/// Answers a call anew whose answer has aged while it waited for others. If the call cost a hit and the new answer is none,
-/// it costs the difference to a miss.
+/// Answers a call again because its answer expired before it was sent. If the first answer was charged as a hit and the new
+/// one is a miss, the key pays the difference.
 pub(super) async fn renew(request: &RequestContext<'_>, response: &mut CallResponse) {
     let Some(pending) = response.pending.take() else { return };
     let PendingAnswer { id, query, costs_a_hit, .. } = *pending;
@@ -68,14 +68,14 @@ pub(super) async fn renew(request: &RequestContext<'_>, response: &mut CallRespo
             if let Some(pending) = &mut renewed.pending {
                 pending.costs_a_hit &= costs_a_hit;
             }
-            // The call was counted with its first answer.
+            // The metrics already count the call by its first answer.
             CallResponse { outcome: response.outcome, ..renewed }
         }
         Err(error) => request.refuse(&id, Some(query.method()), query.commitment(), error),
     };
 }
 
-/// Refuses a call whose answers have aged too often.
+/// Refuses a call whose answers expired too often.
 pub(super) fn give_up(request: &RequestContext<'_>, response: &mut CallResponse) {
     let Some(pending) = response.pending.take() else { return };
     let PendingAnswer { id, query, .. } = *pending;
@@ -83,7 +83,7 @@ pub(super) fn give_up(request: &RequestContext<'_>, response: &mut CallResponse)
     *response = request.refuse(&id, Some(query.method()), query.commitment(), Error::Overloaded);
 }
 
-/// Asks the cache, and notes the slot that the caller is shown.
+/// Asks the cache, and raises the caller's slot floor to the slot of the answer.
 async fn ask_cache(
     request: &RequestContext<'_>,
     query: &Query,
@@ -105,7 +105,10 @@ async fn ask_cache(
     Ok(answer)
 }
 
-/// Returns the response that carries `answer`, whose bytes it takes from the budget.
+/// Makes the response from `answer` and reserves its bytes.
+///
+/// # Errors
+/// [`RequestContext::take_bytes`] refuses the bytes.
 fn respond(
     request: &RequestContext<'_>,
     id: &Id,
@@ -116,7 +119,7 @@ fn respond(
     request.take_bytes(&body)?;
     let outcome =
         CallOutcome { method: Some(query.method()), commitment: query.commitment(), outcome: answer.outcome };
-    // An answer that was asked for since the request came needs no second look.
+    // An answer that was fetched after the request arrived cannot expire before it is sent.
     let is_pending = request.waits && answer.meta.sent_at < request.started;
     let pending = || PendingAnswer {
         id: id.clone(),
@@ -133,7 +136,7 @@ fn respond(
     })
 }
 
-/// Returns the answer between the envelope and the caller's id.
+/// Returns the body of the response: the answer inside the JSON-RPC envelope, with the caller's id.
 fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &CacheAnswer) -> Pieces {
     let profile = request.front.config.profile;
     match &answer.payload {
@@ -156,7 +159,7 @@ fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &Cache
     }
 }
 
-/// The conditions of a call that the cache asks again while its answer takes a while.
+/// The conditions of a call that may change while it waits. The cache asks for them again.
 struct CallConditions<'a> {
     request: &'a RequestContext<'a>,
     floor: Option<SlotFloor>,
@@ -168,6 +171,6 @@ impl Conditions for CallConditions<'_> {
     }
 
     fn reserve_memory(&self, bytes: usize) -> Option<MemoryPermit> {
-        outgoing::room(&self.request.front.outgoing, &self.request.principal, bytes)
+        outgoing::reserve(&self.request.front.outgoing, &self.request.principal, bytes)
     }
 }

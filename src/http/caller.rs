@@ -1,4 +1,4 @@
-//! What the hot route takes from a request's head.
+//! The parts of a request's head that the hot route needs.
 
 use std::net::IpAddr;
 
@@ -8,24 +8,24 @@ use super::request_id::RequestId;
 use super::{Front, client_ip, trace_headers};
 use crate::telemetry::Trace;
 
-/// Who asks, and how the answer is to be.
+/// The sender of a request, and the form in which it wants the answer.
 pub(super) struct Caller {
-    /// The client's address, behind trusted proxies; `None` where it is not known.
+    /// The client's address as reported by trusted proxies; `None` if it is unknown.
     pub(super) client: Option<IpAddr>,
-    /// The page that a browser calls from.
+    /// The `Origin` header of a browser, cut to [`FIELD_BYTES`].
     pub(super) origin: Option<Box<str>>,
-    /// The request's id.
+    /// The id of the request.
     pub(super) id: RequestId,
-    /// Its place in its caller's trace.
+    /// The trace context that the request carries.
     pub(super) trace: Trace,
-    /// The content codings that it takes.
+    /// The content codings that the client accepts.
     pub(super) accepts: Accepted,
-    /// Whether the cache is to be passed by, if the plan allows it (RFC 9111, 5.2.1.4).
+    /// True if the request says `Cache-Control: no-cache` (RFC 9111, 5.2.1.4). The plan decides if the cache is bypassed.
     pub(super) no_cache: bool,
 }
 
 impl Caller {
-    /// Reads `fields` of a request from `peer`.
+    /// Reads the header fields of a request from `peer`, the client's or the proxy's address.
     pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?Sized)) -> Self {
         let origin = fields.first("origin").and_then(|origin| str::from_utf8(origin).ok());
         Self {
@@ -42,7 +42,7 @@ impl Caller {
     }
 }
 
-/// The three content types that a node takes, whole and in any case.
+/// Returns true for the three content types that a node accepts, compared without case.
 pub(super) fn is_json(media_type: &[u8]) -> bool {
     ["application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"]
         .iter()

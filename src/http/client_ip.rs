@@ -1,8 +1,8 @@
-//! The client's address behind proxies: the rightmost address in the chain that no trusted proxy has.
+//! Finds the client's address behind proxies: the rightmost address in the chain that is not a trusted proxy.
 //!
-//! Each proxy appends the address that it was called from, so the header is believed from its right end, as far as
-//! trusted proxies wrote it. Elements further left are the client's own claim and are never looked at. An element that
-//! cannot be read within the trusted part makes the address unknown: no guess can be abused then.
+//! Each proxy appends the address of its peer, so the header is read from its right end, as far as trusted proxies wrote
+//! it. Elements further left are the client's own claim and are never read. A malformed element within the trusted part
+//! makes the address unknown, because a guess could be abused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,10 +11,10 @@ use super::fields::Fields;
 use crate::config::{ClientIpHeader, Server};
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
-/// RFC 7239.
+/// The standard header (RFC 7239).
 const FORWARDED: &str = "forwarded";
 
-/// Returns the client's address, and counts the request where it is not known.
+/// Returns the client's address; counts the request in the metrics if the address is unknown.
 pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?Sized)) -> Option<IpAddr> {
     let client = client_ip(peer, fields, &front.config.server);
     if client.is_none() {
@@ -23,10 +23,10 @@ pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?S
     client
 }
 
-/// Returns the address of the client, `None` where it is not known.
+/// Returns the address of the client; `None` if it is unknown.
 ///
-/// That is `peer` itself unless it is a trusted proxy. A trusted peer that sends neither header speaks for itself. One
-/// that sends only the header that is not configured speaks for a client whose address nobody tells.
+/// An untrusted `peer` is the client itself. A trusted peer that sends neither header is the client, too. If a trusted peer
+/// sends only the header that is not configured, the address is unknown.
 fn client_ip(peer: Option<IpAddr>, fields: &(impl Fields + ?Sized), server: &Server) -> Option<IpAddr> {
     let peer = peer?.to_canonical();
     if !server.trusts(peer) {
@@ -51,7 +51,7 @@ fn client_ip(peer: Option<IpAddr>, fields: &(impl Fields + ?Sized), server: &Ser
     }
 }
 
-/// Returns the first of `hops`, which come from the right, that is no trusted proxy; the leftmost where all are.
+/// Returns the first of `hops`, ordered from right to left, that is not a trusted proxy. If all are trusted, the leftmost.
 fn last_untrusted(hops: impl Iterator<Item = Option<IpAddr>>, server: &Server) -> Option<IpAddr> {
     let mut client = None;
     for hop in hops {
@@ -64,19 +64,19 @@ fn last_untrusted(hops: impl Iterator<Item = Option<IpAddr>>, server: &Server) -
     client
 }
 
-/// Reads an element of X-Forwarded-For, a header without quoting.
+/// Parses an element of `X-Forwarded-For`, a header without quoting.
 fn plain(element: &[u8]) -> Option<IpAddr> {
     address(str::from_utf8(element).ok()?.trim())
 }
 
-/// Reads the elements of a Forwarded header, each `None` where it names no address.
+/// Parses the elements of a `Forwarded` header. An element without an address is `None`.
 fn forwarded(value: &[u8]) -> Vec<Option<IpAddr>> {
     let elements = str::from_utf8(value).ok().and_then(|text| split_unquoted(text, ','));
-    // A quoted string without an end may have swallowed the elements of proxies.
+    // An unterminated quoted string may contain elements that proxies appended.
     elements.map_or_else(|| vec![None], |elements| elements.into_iter().map(forwarded_for).collect())
 }
 
-/// Reads the `for` of `for="[2001:db8::1]:80";proto=https`. Twice in one element it says nothing.
+/// Parses the `for` parameter of an element such as `for="[2001:db8::1]:80";proto=https`. `None` if it occurs twice.
 fn forwarded_for(element: &str) -> Option<IpAddr> {
     let mut named = None;
     for pair in split_unquoted(element, ';')? {
@@ -90,7 +90,7 @@ fn forwarded_for(element: &str) -> Option<IpAddr> {
     address(node)
 }
 
-/// Splits `text` at `separator` outside of quoted strings (RFC 9110, 5.6.4); `None` where one of these has no end.
+/// Splits `text` at `separator` outside of quoted strings (RFC 9110, 5.6.4). `None` if a quoted string has no end.
 fn split_unquoted(text: &str, separator: char) -> Option<Vec<&str>> {
     let (mut quoted, mut escaped) = (false, false);
     let separates = |c: char| {
@@ -106,7 +106,7 @@ fn split_unquoted(text: &str, separator: char) -> Option<Vec<&str>> {
     (!quoted).then_some(parts)
 }
 
-/// Reads an address as proxies write it: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `fe80::1%eth0`,
+/// Parses an address in the forms that proxies write: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `fe80::1%eth0` or
 /// `[2001:db8::1]:80`.
 fn address(node: &str) -> Option<IpAddr> {
     let ip = if let Some(rest) = node.strip_prefix('[') {
@@ -126,14 +126,14 @@ fn address(node: &str) -> Option<IpAddr> {
     Some(IpAddr::to_canonical(&ip))
 }
 
-/// Reads an IPv6 address with or without a zone, which no address list has.
+/// Parses an IPv6 address and drops its zone, because configured networks have no zone.
 fn v6(text: &str) -> Option<Ipv6Addr> {
     let (ip, zone) = text.split_once('%').map_or((text, None), |(ip, zone)| (ip, Some(zone)));
     let is_zone = |zone: &str| !zone.is_empty() && zone.bytes().all(is_name_byte);
     ip.parse().ok().filter(|_| zone.is_none_or(is_zone))
 }
 
-/// Judges a port: digits, or a name of the proxy's own after an underscore (RFC 7239, 6.3).
+/// Returns true for a port: digits, or an underscore and a name chosen by the proxy (RFC 7239, 6.3).
 fn is_port(port: &str) -> bool {
     match port.strip_prefix('_') {
         Some(name) => !name.is_empty() && name.bytes().all(is_name_byte),
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// Asks who `peer` speaks for with `headers`, where two networks are trusted.
+    /// Returns the client's address for a request from `peer` with `headers`. Two networks are trusted.
     fn client(header: ClientIpHeader, peer: &str, headers: &[(&'static str, &[u8])]) -> Option<IpAddr> {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut server = Config::dev(any, any, Vec::new()).server;
@@ -168,7 +168,7 @@ mod tests {
         client_ip(Some(peer.parse().unwrap()), &map, &server)
     }
 
-    /// Holds the answer to `values`, one header each, of the trusted 10.0.0.1; `""` is unknown.
+    /// Checks the address found when the trusted 10.0.0.1 sends `values`, one header each. `""` means unknown.
     #[track_caller]
     fn check(header: ClientIpHeader, values: &[&str], expected: &str) {
         let name = match header {
@@ -183,20 +183,20 @@ mod tests {
     #[test]
     fn the_rightmost_untrusted_address_is_the_client() {
         let check = |values: &[&str], expected: &str| check(ClientIpHeader::XForwardedFor, values, expected);
-        // One proxy, two proxies, several headers. The client's own claim stands further left.
+        // One proxy, two proxies, several headers. The client's own claim is further left.
         check(&["198.51.100.1"], "198.51.100.1");
         check(&["203.0.113.9, 198.51.100.1"], "198.51.100.1");
         check(&["203.0.113.9, 198.51.100.1 ,10.0.0.2"], "198.51.100.1");
         check(&["198.51.100.1", "10.0.0.2"], "198.51.100.1");
         check(&["\", unknown, , 198.51.100.1, 10.0.0.2"], "198.51.100.1");
         check(&["::ffff:198.51.100.1"], "198.51.100.1");
-        // With ports, zones, and IPv6.
+        // Ports, zones and IPv6.
         check(&["198.51.100.1:4711"], "198.51.100.1");
         check(&["[2001:db8::1]:4711, 2001:db8:ff::2"], "2001:db8::1");
         check(&["[2001:db8::1]"], "2001:db8::1");
         check(&["fe80::1%eth0"], "fe80::1");
         check(&["[fe80::1%25eth0]:80"], "fe80::1");
-        // Trusted proxies only: the leftmost of them.
+        // Only trusted proxies: the leftmost is the client.
         check(&["10.0.0.3, 10.0.0.2"], "10.0.0.3");
         let chain = |client: &str| [&[client][..], &["10.0.0.2"; 39]].concat().join(",");
         check(&[&chain("198.51.100.1")], "198.51.100.1");
@@ -233,7 +233,7 @@ mod tests {
             check(&[broken], "");
         }
         check(&["198.51.100.1", ""], "");
-        // A lone quote of the client's does not reach over the comma.
+        // X-Forwarded-For has no quoting, so a quote does not extend over the comma.
         check(&["\", 198.51.100.1"], "198.51.100.1");
     }
 

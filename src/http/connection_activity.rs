@@ -1,8 +1,8 @@
-//! The requests of a connection that hyper serves: how many are being answered, and which answers are not written yet.
+//! Tracks the requests of a connection that hyper serves: the ones being answered, and the answers not written yet.
 //!
-//! hyper drops a body when it has taken the last of its bytes, which may be long before the client has them. The permit of
-//! a request therefore passes to the socket, and is returned when the socket is flushed. HTTP/2 has many requests at once,
-//! and a client may leave one answer lying while it takes others. There each answer has a clock of its own.
+//! hyper drops a body once it has its last bytes, which may be long before they reach the client. The permit of a request
+//! therefore passes to the socket, and is freed when the socket is flushed. Over HTTP/2 a client may read some answers and
+//! ignore others, so the last progress of each answer is recorded separately.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -17,21 +17,21 @@ use hyper::body::{Frame, SizeHint};
 use hyper::header::CONNECTION;
 use tokio::time::Instant;
 
+use super::connection_permits::StreamPermit;
 use super::in_flight::InFlightPermit;
-use super::places::StreamPermit;
 
-/// HTTP/2 hands what it is given to its own queue, whether or not the client takes any: a frame's worth at a time, it is
-/// asked for more only when there is room, and no queue holds a whole answer.
+/// The most bytes of a body given to hyper at once over HTTP/2. hyper queues each frame, even if the client reads nothing.
+/// With short frames it asks for more only when its queue has space, so the queue never holds a whole long answer.
 const FRAME_BYTES: usize = 16 * 1024;
 
-/// The action that the state of an HTTP/2 connection asks for.
+/// The action to take on an HTTP/2 connection after a check for idling and stalling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdleAction {
-    /// Keep the connection open.
+    /// Keeps the connection open.
     Keep,
-    /// Close it with notice: nothing has been asked for long.
+    /// Closes the connection with a GOAWAY, because it has been idle for too long.
     Close,
-    /// Drop it: the client takes nothing of an answer.
+    /// Drops the connection, because the client does not read an answer.
     Abort,
 }
 
@@ -41,97 +41,101 @@ pub(super) struct ConnectionActivity(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Requests whose head was read.
+    /// The number of request heads read so far.
     heads: u64,
-    /// Requests that are not answered to the end.
+    /// The number of requests whose answers are not finished.
     answering: usize,
-    /// The most that `answering` has been. HTTP/2's answers go out in turn, so each waits for that many.
-    crowd: u32,
-    /// The time since which HTTP/2 is spoken and no request is being answered.
-    quiet: Option<Instant>,
-    /// HTTP/2 is spoken.
-    multiplexed: bool,
-    /// Of HTTP/2: the time at which the client last took something of each unfinished answer.
-    taken: BTreeMap<u64, Instant>,
-    /// True if HTTP/2 is spoken and a request of the connection had a good key.
+    /// The highest value of `answering` so far. Over HTTP/2 concurrent answers are written in turn, so each may wait for this
+    /// many others.
+    peak_answering: u32,
+    /// The time since which an HTTP/2 connection has no request; `None` over HTTP/1.1.
+    quiet_since: Option<Instant>,
+    /// True over HTTP/2.
+    is_http2: bool,
+    /// The last progress of each unfinished HTTP/2 answer, by request number.
+    last_progress: BTreeMap<u64, Instant>,
+    /// True once a request of this HTTP/2 connection had a valid key.
     key_shown: bool,
-    /// True if HTTP/1.1 is spoken and an answer has said that the connection closes.
+    /// True once an answer had `Connection: close`. HTTP/2 ignores the flag.
     last_answer: bool,
-    /// The permits of answers that hyper has, but the kernel has not yet.
-    unwritten: Vec<Holds>,
+    /// The permits of answers that hyper has taken and the socket has not flushed.
+    unwritten: Vec<HeldPermits>,
 }
 
-/// The permits that a request holds until its answer is written: of those in flight, and of HTTP/2's.
-type Holds = (Option<Arc<InFlightPermit>>, Option<StreamPermit>);
+/// The permits that a request holds until its answer is written: one for its flight, one for its HTTP/2 stream.
+type HeldPermits = (Option<Arc<InFlightPermit>>, Option<StreamPermit>);
 
-/// A request that was begun. To drop the guard is its end, answered or not.
+/// A guard for one request. Dropping it ends the request, answered or not.
 pub(super) struct RequestGuard {
     activity: Arc<ConnectionActivity>,
     number: u64,
-    multiplexed: bool,
-    holds: Holds,
+    is_http2: bool,
+    permits: HeldPermits,
 }
 
 impl ConnectionActivity {
-    /// Notes that HTTP/2 is spoken from now on: heads come whenever the client likes.
-    pub(super) fn multiplex(&self, now: Instant) {
+    /// Marks the connection as HTTP/2, over which a client may send heads at any time.
+    pub(super) fn set_http2(&self, now: Instant) {
         let mut state = self.state();
-        state.multiplexed = true;
-        state.quiet = Some(now);
+        state.is_http2 = true;
+        state.quiet_since = Some(now);
     }
 
-    /// Notes that a request head was read.
+    /// Records a request head, and returns the guard of the request.
     pub(super) fn begin(self: &Arc<Self>) -> RequestGuard {
         let mut state = self.state();
         state.heads += 1;
         state.answering += 1;
-        state.crowd = state.crowd.max(u32::try_from(state.answering).unwrap_or(u32::MAX));
-        state.quiet = None;
-        let (number, multiplexed) = (state.heads, state.multiplexed);
-        RequestGuard { activity: Arc::clone(self), number, multiplexed, holds: Holds::default() }
+        state.peak_answering = state.peak_answering.max(u32::try_from(state.answering).unwrap_or(u32::MAX));
+        state.quiet_since = None;
+        let (number, is_http2) = (state.heads, state.is_http2);
+        RequestGuard { activity: Arc::clone(self), number, is_http2, permits: HeldPermits::default() }
     }
 
-    /// Returns true if more than `most` requests are not answered to the end, and no key was shown that accounts for them.
-    pub(super) fn wants_key(&self, most: usize) -> bool {
+    /// Returns true if more than `most` requests are unfinished or unwritten, and no request has shown a valid key.
+    pub(super) fn needs_key(&self, most: usize) -> bool {
         let state = self.state();
         !state.key_shown && state.answering + state.unwritten.len() > most
     }
 
-    /// Notes that a request of the connection had a good key.
-    pub(super) fn key_was_shown(&self) {
+    /// Records that a request of the connection had a valid key.
+    pub(super) fn note_valid_key(&self) {
         self.state().key_shown = true;
     }
 
-    /// Returns the number of the head that the client is to send now; `None` while an answer is due, and over HTTP/2.
+    /// Returns the number of the next head, from 0; `None` while a request is being answered, and over HTTP/2.
     pub(super) fn awaited_head(&self) -> Option<u64> {
         let state = self.state();
-        (state.answering == 0 && !state.multiplexed).then_some(state.heads)
+        (state.answering == 0 && !state.is_http2).then_some(state.heads)
     }
 
-    /// Returns true if an answer over HTTP/1.1 has said that it is the connection's last. `reads_no_further` says that hyper has not
-    /// asked for another request since its last writing: hyper then ends the connection on its own account, after a
-    /// caller's own close, over HTTP/1.0, or because it refused a head.
-    pub(super) fn last_answer_is_given(&self, reads_no_further: bool) -> bool {
+    /// Returns true if the connection ends after a last HTTP/1.1 answer.
+    ///
+    /// That answer had `Connection: close`, or `reads_no_further` is true: hyper has not tried to read since its last write.
+    /// hyper then closes on its own: at the client's request, over HTTP/1.0, or after a head that it refused.
+    pub(super) fn has_given_last_answer(&self, reads_no_further: bool) -> bool {
         let state = self.state();
-        !state.multiplexed && (state.last_answer || reads_no_further)
+        !state.is_http2 && (state.last_answer || reads_no_further)
     }
 
-    /// Returns the permits of all that hyper has written: the kernel has it now.
+    /// Frees the permits of all finished answers. The socket calls this after a flush.
     pub(super) fn flushed(&self) {
         let written = std::mem::take(&mut self.state().unwritten);
         drop(written);
     }
 
-    /// Returns what to do with a connection of HTTP/2 that may be quiet for `idle`. It may take nothing of any answer for
-    /// `stall`, and nothing of one for as often as that as there were answers at once.
+    /// Returns the action for an HTTP/2 connection at the time `now`.
+    ///
+    /// A connection without requests may stay open for `idle`. With unfinished answers, one of them must progress within
+    /// `stall`. Each answer must progress within `stall` times the highest number of concurrent answers.
     pub(super) fn idle_action(&self, now: Instant, idle: Duration, stall: Duration) -> IdleAction {
         let state = self.state();
-        let lies = |at: &Instant, time| now.saturating_duration_since(*at) >= time;
-        let (newest, oldest) = (state.taken.values().max(), state.taken.values().min());
-        let its_turns = stall.saturating_mul(state.crowd);
-        if newest.is_some_and(|at| lies(at, stall)) || oldest.is_some_and(|at| lies(at, its_turns)) {
+        let is_past = |at: &Instant, time| now.saturating_duration_since(*at) >= time;
+        let (newest, oldest) = (state.last_progress.values().max(), state.last_progress.values().min());
+        let longest_turn = stall.saturating_mul(state.peak_answering);
+        if newest.is_some_and(|at| is_past(at, stall)) || oldest.is_some_and(|at| is_past(at, longest_turn)) {
             IdleAction::Abort
-        } else if state.quiet.is_some_and(|since| now.saturating_duration_since(since) >= idle) {
+        } else if state.quiet_since.is_some_and(|since| now.saturating_duration_since(since) >= idle) {
             IdleAction::Close
         } else {
             IdleAction::Keep
@@ -146,23 +150,23 @@ impl ConnectionActivity {
 impl RequestGuard {
     /// Keeps `permit` until the answer is written.
     pub(super) fn hold(&mut self, permit: StreamPermit) {
-        self.holds.1 = Some(permit);
+        self.permits.1 = Some(permit);
     }
 
-    /// Returns the answer, which keeps its permits until it is written.
+    /// Wraps the answer, whose body keeps the request's permits until it is written.
     pub(super) fn answer(mut self, mut response: Response<Body>) -> Response<PacedBody> {
-        self.holds.0 = response.extensions_mut().remove::<Arc<InFlightPermit>>();
-        self.taken();
+        self.permits.0 = response.extensions_mut().remove::<Arc<InFlightPermit>>();
+        self.note_progress();
         if response.headers().get(CONNECTION).is_some_and(|value| value == "close") {
             self.activity.state().last_answer = true;
         }
         response.map(|body| PacedBody { body, ahead: Bytes::new(), guard: self })
     }
 
-    /// The client takes something of the answer.
-    fn taken(&self) {
-        if self.multiplexed {
-            self.activity.state().taken.insert(self.number, Instant::now());
+    /// Records progress of the answer over HTTP/2.
+    fn note_progress(&self) {
+        if self.is_http2 {
+            self.activity.state().last_progress.insert(self.number, Instant::now());
         }
     }
 }
@@ -171,20 +175,20 @@ impl Drop for RequestGuard {
     fn drop(&mut self) {
         let mut state = self.activity.state();
         state.answering = state.answering.saturating_sub(1);
-        if self.holds.0.is_some() || self.holds.1.is_some() {
-            state.unwritten.push(std::mem::take(&mut self.holds));
+        if self.permits.0.is_some() || self.permits.1.is_some() {
+            state.unwritten.push(std::mem::take(&mut self.permits));
         }
-        if self.multiplexed {
-            state.taken.remove(&self.number);
-            state.quiet = (state.answering == 0).then(Instant::now);
+        if self.is_http2 {
+            state.last_progress.remove(&self.number);
+            state.quiet_since = (state.answering == 0).then(Instant::now);
         }
     }
 }
 
-/// An answer's body. To drop it ends the request.
+/// The body of an answer. Over HTTP/2 it is given out in short frames. Dropping it ends the request.
 pub(super) struct PacedBody {
     body: Body,
-    /// Bytes that the body gave and HTTP/2 has not taken yet.
+    /// Bytes taken from `body` and not yet given to hyper.
     ahead: Bytes,
     guard: RequestGuard,
 }
@@ -197,10 +201,10 @@ impl hyper::body::Body for PacedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if !self.guard.multiplexed {
+        if !self.guard.is_http2 {
             return Pin::new(&mut self.body).poll_frame(cx);
         }
-        self.guard.taken();
+        self.guard.note_progress();
         if self.ahead.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)).transpose()?.map(Frame::into_data) {
                 Some(Ok(data)) => self.ahead = data,
@@ -237,15 +241,15 @@ mod tests {
     const IDLE: Duration = Duration::from_mins(2);
     const STALL: Duration = Duration::from_secs(30);
 
-    fn spoken() -> Arc<ConnectionActivity> {
+    fn http2_activity() -> Arc<ConnectionActivity> {
         let activity = Arc::new(ConnectionActivity::default());
-        activity.multiplex(Instant::now());
+        activity.set_http2(Instant::now());
         activity
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_quiet_connection_ends_and_a_busy_one_does_not() {
-        let activity = spoken();
+        let activity = http2_activity();
         let idle_action = |activity: &ConnectionActivity| activity.idle_action(Instant::now(), IDLE, STALL);
         tokio::time::advance(IDLE / 2).await;
         assert_eq!(idle_action(&activity), IdleAction::Keep);
@@ -254,7 +258,7 @@ mod tests {
         assert_eq!(idle_action(&activity), IdleAction::Keep, "calls take as long as they take");
         drop(one);
         assert_eq!(idle_action(&activity), IdleAction::Keep);
-        // A client that resets a call ends its turn as well.
+        // A request that the client resets ends, too.
         drop(other);
         assert_eq!(idle_action(&activity), IdleAction::Keep);
         tokio::time::advance(IDLE).await;
@@ -263,10 +267,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_left_lying_is_the_end_though_others_are_taken() {
-        let activity = spoken();
+        let activity = http2_activity();
         let long = || Response::new(Body::from(vec![7; 10 * FRAME_BYTES]));
         let (left, mut taken) = (activity.begin().answer(long()), activity.begin().answer(long()));
-        // Both may wait for each other, so one may lie for twice the time.
+        // With two concurrent answers, one may stall for twice the time.
         for _ in 0..8 {
             assert_eq!(activity.idle_action(Instant::now(), IDLE, STALL), IdleAction::Keep);
             tokio::time::advance(STALL / 4).await;
@@ -279,7 +283,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn answers_that_are_taken_slowly_in_turn_go_on() {
-        let activity = spoken();
+        let activity = http2_activity();
         let long = || Response::new(Body::from(vec![7; 4 * FRAME_BYTES]));
         let mut answers: Vec<_> = (0..32).map(|_| activity.begin().answer(long())).collect();
         for _ in 0..4 {
@@ -289,24 +293,24 @@ mod tests {
                 assert!(answer.body_mut().frame().await.is_some());
             }
         }
-        // Nothing of any is soon enough, however many they are.
+        // Without progress of any answer, a single stall period is the limit.
         tokio::time::advance(STALL).await;
         assert_eq!(activity.idle_action(Instant::now(), IDLE, STALL), IdleAction::Abort);
     }
 
     #[tokio::test]
     async fn requests_that_held_nothing_are_open_no_more() {
-        let activity = spoken();
+        let activity = http2_activity();
         for _ in 0..5 {
             drop(activity.begin());
         }
-        assert!(!activity.wants_key(0));
+        assert!(!activity.needs_key(0));
     }
 
     #[tokio::test]
     async fn over_http_2_an_answer_goes_out_in_frames_and_whole() {
         let body: Vec<u8> = (0..40_000_u32).map(|i| i.to_le_bytes()[0]).collect();
-        let mut answer = spoken().begin().answer(Response::new(Body::from(body.clone()))).into_body();
+        let mut answer = http2_activity().begin().answer(Response::new(Body::from(body.clone()))).into_body();
         let (mut sizes, mut whole) = (Vec::new(), Vec::new());
         loop {
             assert_eq!(answer.size_hint().exact(), Some((body.len() - whole.len()) as u64));

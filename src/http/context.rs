@@ -1,4 +1,4 @@
-//! One request, as its calls share it: the caller's key, the options, and the bytes that the answers may take.
+//! The context that all calls of one request share: the key, the options, and the byte limit of the answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use crate::jsonrpc::Id;
 use crate::methods::{Commitment, Method, Profile};
 use crate::telemetry::{Outcome, Trace};
 
-/// A request whose caller is known and which may be served.
+/// A request that is authenticated and holds its permit.
 pub(super) struct RequestContext<'a> {
     pub(super) front: &'a Arc<Front>,
     pub(super) caller: &'a Caller,
@@ -29,18 +29,18 @@ pub(super) struct RequestContext<'a> {
     pub(super) permit: InFlightPermit,
     pub(super) trace: Trace,
     pub(super) started: Instant,
-    /// The calls go past the cache.
+    /// True if the calls bypass the cache.
     pub(super) bypass: bool,
-    /// The coding in which the cache is to give each long answer.
+    /// The content coding that the cache uses for each long answer.
     pub(super) coding: Option<Coding>,
-    /// An answer may have to wait before it leaves: for others of its batch, or to be compressed.
+    /// True if an answer may wait before it is sent: for the rest of its batch, or for compression.
     pub(super) waits: bool,
-    /// Bytes of the answers so far.
+    /// The total length of the answers so far, in bytes.
     answered: AtomicUsize,
 }
 
 impl<'a> RequestContext<'a> {
-    /// A request of so many calls, which came at `started`.
+    /// Creates the context of a request with `calls` calls that arrived at `started`.
     pub(super) fn new(
         front: &'a Arc<Front>,
         caller: &'a Caller,
@@ -58,23 +58,26 @@ impl<'a> RequestContext<'a> {
         Self { front, caller, principal, permit, trace, started, bypass, coding, waits, answered }
     }
 
-    /// Takes the bytes of an answer. Those of a batch may be as long together as a single one, or 100 small calls would
-    /// hold 100 times that; the first always fits. All that is on its way out has a budget.
+    /// Reserves the bytes of an answer.
+    ///
+    /// All answers of a batch together may be as long as one node response may be, `pool.max_response`. Otherwise 100 small
+    /// calls could hold 100 times that memory. The first answer is exempt.
     ///
     /// # Errors
-    /// [`Error::AnswersTooLarge`] past the one, [`Error::Overloaded`] past the other.
+    /// [`Error::AnswersTooLarge`] if the answers of the request exceed `pool.max_response`. [`Error::Overloaded`] if
+    /// they exceed the budget of [`Outgoing`](super::Outgoing) or the key's share of it.
     pub(super) fn take_bytes(&self, body: &Pieces) -> Result<(), Error> {
         let limit = self.front.config.pool.max_response;
-        // One task polls all elements of a batch, so nothing comes in between.
+        // One task polls all elements of a batch, so there is no race between this load and the store below.
         let before = self.answered.load(Ordering::Relaxed);
         let all = before.saturating_add(body.len());
         if before > 0 && all > limit {
             return Err(Error::AnswersTooLarge { limit });
         }
         if all > FREE_BYTES {
-            // Bytes that were free until now count, too.
+            // The earlier bytes were below the free allowance, and are reserved now.
             let more = if before <= FREE_BYTES { before } else { 0 };
-            if !self.permit.load(self.front).add(&self.principal, body, more) {
+            if !self.permit.reservation(self.front).add(&self.principal, body, more) {
                 return Err(Error::Overloaded);
             }
         }
@@ -82,12 +85,12 @@ impl<'a> RequestContext<'a> {
         Ok(())
     }
 
-    /// Returns the bytes of an answer that is not sent after all.
+    /// Subtracts the bytes of an answer that is replaced before it is sent.
     pub(super) fn give_back_bytes(&self, body: &Pieces) {
         self.answered.fetch_sub(body.len(), Ordering::Relaxed);
     }
 
-    /// Counts a refused call, and returns the refusal.
+    /// Counts a refused call, and returns its response.
     pub(super) fn refuse(
         &self,
         id: &Id,
@@ -102,12 +105,12 @@ impl<'a> RequestContext<'a> {
         self.count(CallResponse { refusal: Some(error), ..CallResponse::new(body, outcome) })
     }
 
-    /// Counts a call by its response, which it returns.
+    /// Counts a call in the metrics and logs it at trace level. Returns `response`.
     pub(super) fn count(&self, response: CallResponse) -> CallResponse {
         let (CallOutcome { method, commitment, outcome }, bytes) = (response.outcome, response.body.len());
         self.front.metrics.call(method, commitment, outcome, self.started.elapsed(), bytes);
         self.principal.count(&self.front.metrics, outcome);
-        // The access line of a batch has the sum only.
+        // The access line of a batch only has totals.
         tracing::trace!(
             rpc.method = method.map_or("other", Method::as_str),
             rpc.commitment = commitment.map_or("none", Commitment::as_str),
@@ -120,13 +123,13 @@ impl<'a> RequestContext<'a> {
     }
 }
 
-/// Returns the coding in which the cache gives each long answer of a request of so many calls. Several go out in gzip
-/// alone: zstd cannot hold more than one text that was compressed before.
+/// Returns the content coding that the cache uses for each long answer of a request with `calls` calls. A batch can only use
+/// gzip: a zstd body cannot be assembled from several texts that were compressed before.
 fn cache_coding(accepts: Accepted, calls: usize) -> Option<Coding> {
     if calls <= 1 { accepts.best() } else { Some(Coding::Gzip).filter(|gzip| accepts.takes(*gzip)) }
 }
 
-/// Returns the outcome that a refusal counts as.
+/// Returns the outcome under which the metrics count a refusal.
 #[deny(clippy::wildcard_enum_match_arm)]
 pub(super) fn outcome(error: &Error) -> Outcome {
     match error {

@@ -1,4 +1,5 @@
-//! Cross-origin headers, by `server.cors_origins`: who may call from a browser, and what its script may read.
+//! Cross-origin headers, by `server.cors_origins`: the origins that may call from a browser, and the headers that their
+//! scripts may read.
 
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -7,12 +8,12 @@ use hyper::header::{
 
 const METHODS: HeaderValue = HeaderValue::from_static("OPTIONS, POST");
 const MAX_AGE_S: HeaderValue = HeaderValue::from_static("86400");
-/// What a script may read beside the body.
+/// The response headers that a script may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "Cache-Status, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, X-Slotfront-Error",
 );
 
-/// Adds what a request with an `Origin` gets; one without gets nothing. Any request header is allowed, as on a node.
+/// Adds the CORS headers to the response of a request with an `Origin`. Any request header is allowed, as on a node.
 pub fn apply(
     allowed: &[String],
     origin: Option<&HeaderValue>,

@@ -1,4 +1,4 @@
-//! Compression of answers, when the client asks for it and the body is worth it. A node never compresses.
+//! Compresses answers if the client accepts a coding and the length is suitable. A node never compresses its answers.
 
 use std::time::Duration;
 
@@ -13,16 +13,17 @@ use super::pieces::Pieces;
 use crate::cache::Compressor;
 use crate::coding::{self, Coding};
 
-/// A client waits for its answer to be compressed for so long, and then takes it plain.
-const WAITS_AT_MOST: Duration = Duration::from_secs(1);
+/// The longest wait for a compression. Afterwards the answer is sent uncompressed.
+const COMPRESSION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// `plain` in `coding`, as a whole; `None` where it goes out as it is.
+/// Returns `plain` compressed with `coding`; `None` if the answer is to be sent uncompressed.
 pub(super) async fn encoded(compressor: &Compressor, coding: Coding, plain: Pieces) -> Option<Bytes> {
     let work = compressor.compress(plain.len(), move || coding.encode(&plain.joined()));
-    tokio::time::timeout(WAITS_AT_MOST, work).await.ok().flatten()
+    tokio::time::timeout(COMPRESSION_TIMEOUT, work).await.ok().flatten()
 }
 
-/// The response in the coding that the client takes, if that is worth it. One that says `Vary` has been through that.
+/// Compresses the response if the client accepts a coding and the length is suitable. A response with a `Vary` field is
+/// returned unchanged, because its coding is already decided.
 pub async fn apply(
     compressor: &Compressor,
     accepted: Option<Coding>,
@@ -83,7 +84,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_answers_of_a_middle_length_are_compressed() {
-        // The longest that are compressed take longer than a client waits, where the machine is busy.
+        // Not compressed here: on a busy machine the longest text would exceed the timeout.
         assert!(coding::is_worth(TOO_LONG_BYTES));
         for (bytes, compressed) in
             [(WORTH_BYTES - 1, false), (WORTH_BYTES, true), (TOO_LONG_BYTES + 1, false)]

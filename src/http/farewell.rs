@@ -1,8 +1,8 @@
 //! The lingering close of a connection after its last answer (RFC 9112, 9.6).
 //!
-//! The kernel sends a reset when a socket is closed on which bytes lie unread or still arrive. A client that hears the reset
-//! may drop an answer that it has not read. So the gateway first closes its own direction only, and discards what the client
-//! still sends until the client closes, too. Time and bytes are bounded.
+//! The kernel sends a TCP reset if a socket is closed while unread bytes remain or more bytes arrive. After the reset the
+//! client may lose an answer that it has not read yet. Therefore the gateway first shuts down its writing half only. It then
+//! discards the client's bytes until the client closes as well. Time and bytes are bounded.
 
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -12,27 +12,27 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// The most that is discarded: many times the longest request by default.
+/// The most bytes that are discarded. This is many times the default length limit of a request.
 const MAX_BYTES: usize = 4 << 20;
-/// The bytes that are discarded at once.
+/// The most bytes that one read discards.
 const READ_BYTES: usize = 8 << 10;
 
-/// A connection's end after its last answer was written.
+/// The lingering close of one connection.
 pub(super) struct Farewell {
     clock: Pin<Box<Sleep>>,
     bytes_left: usize,
-    /// True once the client is told that no more is sent.
+    /// True once the writing half is shut down.
     is_shut: bool,
 }
 
 impl Farewell {
-    /// A farewell that takes `time` at most.
+    /// Starts a lingering close that takes at most `time`.
     pub(super) fn new(time: Duration) -> Self {
         Self { clock: Box::pin(tokio::time::sleep(time)), bytes_left: MAX_BYTES, is_shut: false }
     }
 
-    /// Shuts down the writing half of `socket`, and reads until the client closes or a bound is reached. The socket may be
-    /// closed afterwards. Errors end it: the answer is written, and nothing else can be done for the client.
+    /// Shuts down the writing half of `socket`, then reads until the client closes or a bound is reached. Afterwards the
+    /// socket may be closed. An error ends the wait as well, because the answer is already written.
     pub(super) fn poll<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
@@ -48,9 +48,9 @@ impl Farewell {
             }
             self.is_shut = true;
         }
-        let mut room = [MaybeUninit::uninit(); READ_BYTES];
+        let mut buffer = [MaybeUninit::uninit(); READ_BYTES];
         loop {
-            let mut read = ReadBuf::uninit(&mut room);
+            let mut read = ReadBuf::uninit(&mut buffer);
             let result = ready!(socket.as_mut().poll_read(cx, &mut read));
             let bytes = read.filled().len();
             if result.is_err() || bytes == 0 || bytes >= self.bytes_left {
@@ -61,7 +61,7 @@ impl Farewell {
     }
 }
 
-/// Ends the connection of `socket` within `time`.
+/// Performs the lingering close of `socket`, which takes at most `time`.
 #[cfg(any(test, feature = "h1-fast-path"))]
 pub(super) async fn linger<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut S, time: Duration) {
     let mut farewell = Farewell::new(time);
@@ -84,7 +84,7 @@ mod tests {
         let (mut client, mut socket) = tokio::io::duplex(16);
         let begun = Instant::now();
         let closes = async {
-            // The end of the answers comes before the client's own.
+            // The gateway closes its direction first.
             assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
             client.write_all(&[0; 100]).await.unwrap();
             tokio::time::sleep(TIME / 2).await;
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 
-    /// A socket whose writing half does not end, as over TLS where the client takes nothing.
+    /// A socket whose shutdown never completes, as over TLS when the client reads nothing.
     struct Stuck;
 
     impl AsyncRead for Stuck {

@@ -2,7 +2,7 @@
 
 use hyper::header::{HeaderMap, HeaderValue};
 
-/// The most bytes of one header field that are kept. No page's origin and no browser's list of header names is longer.
+/// The longest prefix of a header field that is kept. Origins and a browser's list of header names are shorter.
 pub(super) const FIELD_BYTES: usize = 1024;
 
 /// Header fields by name.

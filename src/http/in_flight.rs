@@ -1,65 +1,65 @@
-//! The permits of the requests in flight, whose number `server.max_in_flight` bounds.
+//! Permits for requests in flight, limited by `server.max_in_flight`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::Front;
-use super::outgoing::Load;
+use super::outgoing::RequestReservation;
 use super::pieces::Pieces;
 use crate::gateway::{Principal, SharePermit};
 
-/// The permit of a request that is being served, until it is dropped.
+/// The permit of a request. Dropping it frees the permit, unless a call shares it.
 pub(super) struct InFlightPermit {
-    /// The bytes of a long answer, given back before the permit is.
-    load: OnceLock<Box<Load>>,
-    taken: Mutex<Option<Taken>>,
-    /// The value of `taken`, once calls that may outlive the request hold it, too.
-    lasting: OnceLock<Lasting>,
+    /// The bytes reserved for long answers. Declared first, so that they are released before the permit.
+    reservation: OnceLock<Box<RequestReservation>>,
+    parts: Mutex<Option<PermitParts>>,
+    /// The value of `parts`, moved here once a call shares the permit.
+    shared: OnceLock<SharedPermit>,
 }
 
-/// The request's part of all that may be in flight, and of its caller's share.
-pub(super) struct Taken {
+/// A request's count towards the limit and towards its key's share.
+pub(super) struct PermitParts {
     _counted: Counted,
     _held: SharePermit,
 }
 
-/// A request's permit for a call that goes on when its caller has gone.
-pub(super) type Lasting = Arc<Option<Taken>>;
+/// A permit that a request shares with calls that continue after the caller has disconnected.
+pub(super) type SharedPermit = Arc<Option<PermitParts>>;
 
 impl InFlightPermit {
-    /// Takes a permit, if one is free and `principal` may have it.
+    /// Takes a permit; `None` if no permit is free or `principal` holds its share.
     pub(super) fn take(front: &Front, principal: &Principal) -> Option<Self> {
-        let (counted, taken) = Counted::add(&front.in_flight);
-        let held = principal.hold(front.config.server.max_in_flight.saturating_sub(taken))?;
-        let taken = Mutex::new(Some(Taken { _counted: counted, _held: held }));
-        Some(Self { load: OnceLock::new(), taken, lasting: OnceLock::new() })
+        let (counted, before) = Counted::add(&front.in_flight);
+        let held = principal.hold(front.config.server.max_in_flight.saturating_sub(before))?;
+        let parts = Mutex::new(Some(PermitParts { _counted: counted, _held: held }));
+        Some(Self { reservation: OnceLock::new(), parts, shared: OnceLock::new() })
     }
 
-    /// Shares the permit with a call that may outlive the request. Both hold it.
-    pub(super) fn lasting(&self) -> Lasting {
-        let take = || Arc::new(self.taken.lock().unwrap_or_else(PoisonError::into_inner).take());
-        Arc::clone(self.lasting.get_or_init(take))
+    /// Shares the permit with a call that may outlive the request. The permit is freed when both have dropped it.
+    pub(super) fn share(&self) -> SharedPermit {
+        let take = || Arc::new(self.parts.lock().unwrap_or_else(PoisonError::into_inner).take());
+        Arc::clone(self.shared.get_or_init(take))
     }
 
-    /// Returns the request's part of the budget for answers.
-    pub(super) fn load(&self, front: &Front) -> &Load {
-        self.load.get_or_init(|| Box::new(Load::new(&front.outgoing)))
+    /// Returns the request's reservation of outgoing bytes, empty at first.
+    pub(super) fn reservation(&self, front: &Front) -> &RequestReservation {
+        self.reservation.get_or_init(|| Box::new(RequestReservation::new(&front.outgoing)))
     }
 
-    /// Holds the bytes of `body` instead of those that its answers needed before.
-    pub(super) fn holds_instead(&self, principal: &Principal, body: &Pieces) {
-        if let Some(load) = self.load.get() {
-            load.replace(principal, body);
+    /// Replaces the bytes reserved for the answers by those of the compressed `body`.
+    pub(super) fn replace_reservation(&self, principal: &Principal, body: &Pieces) {
+        if let Some(reservation) = self.reservation.get() {
+            reservation.replace(principal, body);
         }
     }
 }
 
-/// One of the requests in flight. Their number is one for all cores, as its bound is. A permit points at the number itself,
-/// so that a request writes nothing else that is shared.
+/// A count of one towards the requests in flight. One counter serves all cores, because the limit is exact. The permit holds
+/// the counter's own `Arc` rather than that of [`Front`], whose reference count all requests would write as well.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
-    /// Adds a request, and returns how many there were before.
+    /// Adds a request. Returns the count and the number of requests before it.
     fn add(in_flight: &Arc<AtomicUsize>) -> (Self, usize) {
         let before = in_flight.fetch_add(1, Ordering::Relaxed);
         (Self(Arc::clone(in_flight)), before)

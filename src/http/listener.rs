@@ -21,11 +21,11 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::connection_activity::{ConnectionActivity, IdleAction};
+use super::connection_permits::{ConnectionPermit, ConnectionPermits, ShareExhausted};
 use super::connection_service::ConnectionService;
 #[cfg(feature = "h1-fast-path")]
 use super::h1;
-use super::places::{ConnectionPermit, Places, TooMany};
-use super::proxy_protocol::{self, Named};
+use super::proxy_protocol::{self, NamedClient, ProxyHeaderError};
 use super::shutdown::{IDLE_TIMEOUT, Phases, Signal, Wait};
 use super::stream::{Stream, Timeouts};
 use super::streams::Streams;
@@ -53,7 +53,7 @@ struct Listener {
     front: Arc<Front>,
     routes: axum::Router,
     tls: Option<Arc<Tls>>,
-    places: Places,
+    permits: ConnectionPermits,
     streams: Arc<Streams>,
     http1: http1::Builder,
     http2: http2::Builder<StreamTasks>,
@@ -91,7 +91,7 @@ pub async fn run(
     tasks: TaskTracker,
     phases: Phases,
 ) {
-    let places = Places::new(front.config.server.max_connections);
+    let permits = ConnectionPermits::new(front.config.server.max_connections);
     let streams = Arc::new(Streams::new(&front.config.server));
     let mut http1 = http1::Builder::new();
     // `Stream` has the timeouts: hyper's would reset a timer for each request.
@@ -107,11 +107,11 @@ pub async fn run(
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
     let (routes, phases) = (routes::router(Arc::clone(&front)), Arc::new(phases));
-    let server = Arc::new(Listener { front, routes, tls, places, streams, http1, http2, phases });
+    let server = Arc::new(Listener { front, routes, tls, permits, streams, http1, http2, phases });
     loop {
         let accepted = tokio::select! {
             () = server.phases.stop.wait() => break,
-            accepted = accept(&listener, &server.places) => accepted,
+            accepted = accept(&listener, &server.permits) => accepted,
         };
         match accepted {
             Ok((socket, peer, permit)) => server.spawn(&tasks, socket, peer, permit),
@@ -126,7 +126,7 @@ pub async fn run(
     for (socket, peer) in queued {
         tokio::select! {
             biased;
-            Ok(permit) = server.places.free() => server.spawn(&tasks, socket, peer, permit),
+            Ok(permit) = server.permits.acquire() => server.spawn(&tasks, socket, peer, permit),
             () = server.phases.idle_close.wait() => return,
         }
     }
@@ -164,22 +164,22 @@ impl Listener {
             let header = if server.trusts(peer) {
                 Box::pin(self.by(deadline, proxy_protocol::read(&mut socket))).await?
             } else {
-                Err(proxy_protocol::Refused::Stranger)
+                Err(ProxyHeaderError::UntrustedPeer)
             };
             // A warning: an operator may have enabled the protocol at one end only.
             let named = header
                 .inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "connection refused"))?;
             client = match named {
-                Named::Client(client) => Some(client),
-                Named::Proxy => Some(peer),
-                Named::Nobody => None,
+                NamedClient::Address(client) => Some(client),
+                NamedClient::Proxy => Some(peer),
+                NamedClient::Unknown => None,
             };
         }
         // A trusted proxy connects for all its clients. Clients without an address have one share.
         let _share = if client.is_some_and(|client| server.trusts(client)) {
             None
         } else {
-            let share = self.places.hold(client).ok_or(TooMany);
+            let share = self.permits.share_of(client).ok_or(ShareExhausted);
             Some(share.inspect_err(
                 |error| tracing::warn!(peer.address = %peer, client.address = client.map(tracing::field::display), %error, "connection refused"),
             )?)
@@ -265,7 +265,7 @@ impl Listener {
         let service = service_fn(move |request| Arc::clone(&service).answer(request));
         let io = TokioIo::new(stream);
         if is_http2 {
-            activity.multiplex(Instant::now());
+            activity.set_http2(Instant::now());
             let connection = self.http2.serve_connection(io, service);
             Ok(Box::pin(self.drive_http2(connection, &activity)).await?)
         } else {
@@ -357,9 +357,9 @@ impl Drop for OpenConnection {
 /// Accepts the next connection once there is a permit for one. Connections above the limit wait in the kernel's queue.
 async fn accept(
     listener: &TcpListener,
-    places: &Places,
+    permits: &ConnectionPermits,
 ) -> io::Result<(TcpStream, SocketAddr, ConnectionPermit)> {
-    let permit = places.free().await?;
+    let permit = permits.acquire().await?;
     let (stream, peer) = listener.accept().await?;
     Ok((stream, peer, permit))
 }

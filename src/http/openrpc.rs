@@ -1,4 +1,4 @@
-//! The `OpenRPC` document of this gateway: the methods, with the name and the errors of the gateway.
+//! The `OpenRPC` document of this gateway: the methods of a node, with the gateway's own title and errors.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) fn document(server_url: &str) -> Value {
     openrpc::document(&service, server_url)
 }
 
-/// The errors of the gateway, which any method can give.
+/// Returns the gateway's own errors, which any method may return.
 fn errors() -> Vec<ServiceError> {
     let limited =
         Error::Limited { limit: "{limit}".into(), reason: "rate", retry_after: Duration::from_secs(1) };

@@ -1,4 +1,4 @@
-//! A call of none of the eight methods: forwarded if `[passthrough]` names its method, otherwise refused.
+//! Calls of methods that are not cached. A call is forwarded to a node if `[passthrough]` names its method, otherwise refused.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::node::NodeReply;
 use crate::pool::{CallContext, PassthroughRequest};
 use crate::telemetry::{NodeCode, Outcome};
 
-/// Answers a call of the method `name`.
+/// Answers a call of the method `name`, which is none of the cached methods.
 pub(super) async fn answer(
     request: &RequestContext<'_>,
     id: &Id,
@@ -46,7 +46,10 @@ pub(super) async fn answer(
     response
 }
 
-/// Authorizes the call, asks a node, and books the cost of the answer.
+/// Authorizes the call, asks a node, and charges the key for the answer.
+///
+/// # Errors
+/// The refusal of the key's plan, [`Error::TimedOut`], or [`Error::NoUpstream`] if no node answers.
 async fn forward(request: &RequestContext<'_>, call: Forwarded) -> Result<NodeReply, Error> {
     let call = request.principal.admit_forwarded(call)?;
     let timeout = request.front.config.server.request_timeout;
@@ -61,12 +64,12 @@ async fn forward(request: &RequestContext<'_>, call: Forwarded) -> Result<NodeRe
         principal.charge_forwarded(&call);
         Ok(answer)
     };
-    // Without a plan nobody pays, and a caller who hangs up ends the call.
+    // Without a plan there is no charge, so the call may end when the caller disconnects.
     if !has_plan {
         return Box::pin(asking).await;
     }
-    // A task of its own, because a caller who hangs up has still paid. The call is in flight until the node has answered.
-    let permit = request.permit.lasting();
+    // A separate task, so that the key is charged even if the caller disconnects. The task keeps the request's permit.
+    let permit = request.permit.share();
     let asking = request.front.tasks.spawn(async move {
         let _permit = permit;
         asking.await
@@ -74,7 +77,10 @@ async fn forward(request: &RequestContext<'_>, call: Forwarded) -> Result<NodeRe
     asking.await.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())))
 }
 
-/// Returns the response that carries a node's answer, whose bytes it takes from the budget.
+/// Makes the response from a node's answer and reserves its bytes.
+///
+/// # Errors
+/// [`RequestContext::take_bytes`] refuses the bytes.
 fn respond(
     request: &RequestContext<'_>,
     id: &Id,

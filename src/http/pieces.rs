@@ -1,4 +1,4 @@
-//! A body in the pieces that it is made of, so that a long answer leaves as slices of the kept text.
+//! A body as a list of byte slices, so that a long answer is sent as slices of the cached text without a copy.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -9,7 +9,7 @@ use axum::body::Body;
 use bytes::{Buf, Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
 
-/// Up to this length, copying into one buffer is cheaper than writing pieces one by one.
+/// The longest body that is copied into one buffer. Above it, writing the pieces one by one is cheaper than the copy.
 pub(super) const JOINED_BYTES: usize = 16 * 1024;
 
 /// The pieces of one body, in order.
@@ -34,33 +34,33 @@ impl Pieces {
         self.pieces.append(&mut other.pieces);
     }
 
-    /// Length in bytes.
+    /// Returns the remaining length in bytes.
     pub fn len(&self) -> usize {
         self.left
     }
 
-    /// Whether there is no byte in it.
+    /// Returns true if no bytes remain.
     pub fn is_empty(&self) -> bool {
         self.left == 0
     }
 
-    /// The body: one buffer if it is short, else the pieces as they are, under a Content-Length.
+    /// Converts the pieces into a body of known length. Up to 16 KiB become one buffer; longer bodies keep their pieces.
     pub fn into_body(self) -> Body {
         if self.left > JOINED_BYTES { Body::new(self) } else { Body::from(self.joined()) }
     }
 
-    /// The pieces that are left, in order.
+    /// Returns the remaining pieces, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
         self.pieces.iter()
     }
 
-    /// The first and the last piece, where there are two at least.
-    pub fn around(&self) -> Option<(Bytes, Bytes)> {
+    /// Returns the first and the last piece; `None` if there are fewer than two.
+    pub fn first_and_last(&self) -> Option<(Bytes, Bytes)> {
         let (first, last) = (self.pieces.front()?, self.pieces.back()?);
         (self.pieces.len() > 1).then(|| (first.clone(), last.clone()))
     }
 
-    /// All of it in one piece.
+    /// Returns the bytes in one piece, without a copy if there is only one piece.
     pub fn joined(&self) -> Bytes {
         if let (Some(only), 1) = (self.pieces.front(), self.pieces.len()) {
             return only.clone();
@@ -72,10 +72,10 @@ impl Pieces {
         joined.freeze()
     }
 
-    /// Takes `bytes` off the front.
+    /// Removes `bytes` bytes from the front.
     ///
     /// # Panics
-    /// There are fewer.
+    /// Fewer than `bytes` bytes remain.
     pub fn advance(&mut self, mut bytes: usize) {
         self.left -= bytes;
         while bytes > 0 {

@@ -1,7 +1,7 @@
-//! The PROXY protocol, version 2: a TCP balancer says before the first byte whose connection it hands on.
+//! The PROXY protocol, version 2: a TCP balancer sends the client's address in a header before the first byte.
 //!
-//! Source: `HAProxy`'s specification, section 2.2 ("The PROXY Protocol, versions 1 & 2"). Version 1, which is text, is
-//! refused: every balancer that speaks it speaks this one.
+//! Source: `HAProxy`'s specification, section 2.2 ("The PROXY Protocol, versions 1 & 2"). Version 1, a text format, is
+//! refused: every balancer with version 1 also supports version 2.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,64 +9,67 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-/// Addresses and whatever a balancer adds about the connection (its TLS names, for one) fit in it many times.
+/// The longest header after its first 16 bytes. Addresses and a balancer's additions, such as TLS names, are far shorter.
 const MAX_BYTES: u16 = 4096;
 
-/// The client that a header names.
+/// The client named by a PROXY header.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Named {
-    /// This address.
-    Client(IpAddr),
-    /// The proxy itself, which looks at our health.
+pub(super) enum NamedClient {
+    /// The client's address.
+    Address(IpAddr),
+    /// The proxy itself, for a health check.
     Proxy,
-    /// Somebody whose address the proxy does not tell.
-    Nobody,
+    /// A client whose address the proxy does not send.
+    Unknown,
 }
 
-/// Why a connection's header is not taken.
+/// The reason why a connection is refused for its PROXY header.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refused {
-    /// It ended or broke.
+pub(super) enum ProxyHeaderError {
+    /// The connection ended or failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Whoever connects may not say whose connection it is.
-    #[error("server.proxy_protocol: the peer is none of server.trusted_proxies")]
-    Stranger,
-    /// It begins with something else.
+    /// The peer is not a trusted proxy.
+    #[error("server.proxy_protocol: the peer is not in server.trusted_proxies")]
+    UntrustedPeer,
+    /// The first bytes are not a PROXY header of version 2.
     #[error("server.proxy_protocol: expected a PROXY protocol v2 header")]
     NoHeader,
-    /// Another version, command or length than there is.
-    #[error("a PROXY header that cannot be: {0}")]
+    /// The version, the command or the length is invalid.
+    #[error("malformed PROXY header: {0}")]
     Malformed(&'static str),
 }
 
-/// Reads the header off `stream`.
-pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Named, Refused> {
+/// Reads the PROXY header from `stream`, and no byte beyond it.
+///
+/// # Errors
+/// The header is missing or malformed, or the read fails.
+pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<NamedClient, ProxyHeaderError> {
     let mut head = [0; 16];
     stream.read_exact(&mut head).await?;
     let [.., version_and_command, family, high, low] = head;
     if !head.starts_with(&SIGNATURE) {
-        return Err(Refused::NoHeader);
+        return Err(ProxyHeaderError::NoHeader);
     }
     let length = u16::from_be_bytes([high, low]);
     if length > MAX_BYTES {
-        return Err(Refused::Malformed("longer than 4096 bytes"));
+        return Err(ProxyHeaderError::Malformed("longer than 4096 bytes"));
     }
     let mut rest = vec![0; usize::from(length)];
     stream.read_exact(&mut rest).await?;
     match version_and_command {
-        0x20 => return Ok(Named::Proxy),
+        0x20 => return Ok(NamedClient::Proxy),
         0x21 => {}
-        command if command >> 4 == 2 => return Err(Refused::Malformed("an unknown command")),
-        _ => return Err(Refused::Malformed("a version other than 2")),
+        command if command >> 4 == 2 => return Err(ProxyHeaderError::Malformed("an unknown command")),
+        _ => return Err(ProxyHeaderError::Malformed("a version other than 2")),
     }
-    // The upper half is the family, the lower one the transport; the source address comes first.
+    // The upper four bits are the address family, the lower four the transport. The source address comes first.
     match (family >> 4, rest.first_chunk::<4>(), rest.first_chunk::<16>()) {
-        (1, Some(ip), _) if length >= 12 => Ok(Named::Client(Ipv4Addr::from(*ip).into())),
-        (2, _, Some(ip)) if length >= 36 => Ok(Named::Client(Ipv6Addr::from(*ip).into())),
-        (1 | 2, ..) => Err(Refused::Malformed("shorter than its addresses")),
-        // Unknown, or a socket of the proxy's own machine.
-        _ => Ok(Named::Nobody),
+        (1, Some(ip), _) if length >= 12 => Ok(NamedClient::Address(Ipv4Addr::from(*ip).into())),
+        (2, _, Some(ip)) if length >= 36 => Ok(NamedClient::Address(Ipv6Addr::from(*ip).into())),
+        (1 | 2, ..) => Err(ProxyHeaderError::Malformed("shorter than its addresses")),
+        // An unspecified family, or a Unix socket.
+        _ => Ok(NamedClient::Unknown),
     }
 }
 
@@ -83,15 +86,15 @@ mod tests {
     async fn the_client_is_whom_the_proxy_names_and_not_a_byte_more_is_read() {
         let v4 = [192, 0, 2, 7, 10, 0, 0, 1, 0x12, 0x34, 0x01, 0xbb];
         let v6 = [&[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7][..], &[0; 20]].concat();
-        let client = |ip: &str| Named::Client(ip.parse().unwrap());
+        let client = |ip: &str| NamedClient::Address(ip.parse().unwrap());
         let with_more = [&v4[..], &[3, 0, 4, 1, 2, 3, 4]].concat();
         for (name, bytes, expected) in [
             ("IPv4", header(0x21, 0x11, &v4), Ok(client("192.0.2.7"))),
             ("IPv6", header(0x21, 0x21, &v6), Ok(client("2001:db8::7"))),
             ("with TLVs", header(0x21, 0x11, &with_more), Ok(client("192.0.2.7"))),
-            ("a health check", header(0x20, 0x00, &[]), Ok(Named::Proxy)),
-            ("not said", header(0x21, 0x00, &[]), Ok(Named::Nobody)),
-            ("a unix socket", header(0x21, 0x31, &[0; 216]), Ok(Named::Nobody)),
+            ("a health check", header(0x20, 0x00, &[]), Ok(NamedClient::Proxy)),
+            ("not said", header(0x21, 0x00, &[]), Ok(NamedClient::Unknown)),
+            ("a unix socket", header(0x21, 0x31, &[0; 216]), Ok(NamedClient::Unknown)),
             ("short", header(0x21, 0x11, &v4[..8]), Err("shorter than its addresses")),
             ("version 3", header(0x31, 0x11, &v4), Err("a version other than 2")),
             ("command 2", header(0x22, 0x11, &v4), Err("an unknown command")),

@@ -15,53 +15,54 @@ use crate::coding::Coding;
 use crate::error::ErrorReply;
 use crate::gateway::Principal;
 
-/// The field that tells why slotfront refused, since client libraries drop the body of every answer that is not 2xx.
+/// The header field with the reason for a refusal. Client libraries drop the body of every answer that is not 2xx.
 pub(super) const ERROR: &str = "x-slotfront-error";
-/// The way in which a key is to be shown (RFC 9110, 11.6.1): nodes have none, and the path has it here.
+/// The value of `WWW-Authenticate`, required with status 401 (RFC 9110, 11.6.1). Nodes have no authentication scheme of their
+/// own, and slotfront reads the key from the path.
 pub(super) const CHALLENGE: &str = "ApiKey realm=\"slotfront\"";
 
-/// An answer on the hot route, whoever writes it: hyper or the fast path.
+/// A reply on the hot route. Either hyper or the fast path writes it.
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     pub(super) body: Pieces,
-    /// The body's media type.
+    /// The value of `Content-Type`.
     media: &'static str,
-    /// Where the answer came from; refusals of ours have no such place.
+    /// The value of `Cache-Status`; refusals by slotfront have none.
     pub(super) cache: Option<CacheStatus>,
-    /// In so many seconds the caller may come back.
+    /// The value of `Retry-After`, in seconds.
     pub(super) retry_after: Option<u64>,
-    /// Code and reason of a refusal of ours that has a status of its own.
+    /// The JSON-RPC code and the reason of a refusal that is not sent with status 200.
     pub(super) error: Option<(i32, &'static str)>,
-    /// Whose limits are shown, as they are then.
+    /// The key for the `RateLimit` fields, and the time for which they are computed.
     pub(super) limits: Option<(Arc<Principal>, Instant)>,
-    /// Whether another client's coding may differ.
+    /// True if the body's coding depends on `Accept-Encoding`.
     pub(super) varies: bool,
-    /// The body's coding, if it is in one.
+    /// The body's content coding; `None` if it is uncompressed.
     pub(super) coding: Option<Coding>,
-    /// The connection ends with it.
+    /// True if the connection closes after this reply.
     pub(super) last: bool,
     /// The permit of the request, held until the reply is written.
     pub(super) permit: Option<InFlightPermit>,
 }
 
-/// The value of a header field, not yet written.
+/// The value of a header field in its unformatted form.
 #[derive(Clone, Copy)]
 pub(super) enum Value<'a> {
     Text(&'a str),
     Number(u64),
     Cache(&'a CacheStatus),
-    Left(&'a Principal, Instant),
+    RateLimit(&'a Principal, Instant),
     Error(i32, &'a str),
 }
 
 impl Value<'_> {
-    /// Writes it at the end of `out`.
+    /// Appends the formatted value to `out`.
     pub(super) fn write(self, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
             Self::Number(number) => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
             Self::Cache(status) => status.write(out),
-            Self::Left(principal, now) => principal.write_left(out, now),
+            Self::RateLimit(principal, now) => principal.write_left(out, now),
             Self::Error(code, reason) => {
                 out.extend_from_slice(itoa::Buffer::new().format(code).as_bytes());
                 out.push(b' ');
@@ -72,7 +73,7 @@ impl Value<'_> {
 }
 
 impl Reply {
-    /// JSON.
+    /// Creates a JSON reply.
     pub(super) fn json(status: StatusCode, body: Pieces) -> Self {
         Self {
             status,
@@ -89,37 +90,37 @@ impl Reply {
         }
     }
 
-    /// A node's refusals below JSON-RPC are plain text.
+    /// Creates a plain text reply. A node refuses invalid HTTP requests in plain text.
     pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
         let media = "text/plain; charset=utf-8";
         Self { media, ..Self::json(status, Pieces::from(text.into())) }
     }
 
-    /// Takes the status and the fields of a refusal that stands alone.
+    /// Sets the status and the header fields of a refusal of the whole request.
     pub(super) fn refuse(&mut self, wire: &ErrorReply) {
         self.status = StatusCode::from_u16(wire.status).unwrap_or_default();
         self.retry_after = wire.retry_after_s;
         self.error = (!self.status.is_success()).then_some((wire.code, wire.reason));
     }
 
-    /// The same body in `coding`.
-    pub(super) fn packed(&mut self, coding: Coding, body: impl IntoIterator<Item = Bytes>) {
+    /// Replaces the body by its form in `coding`.
+    pub(super) fn set_compressed(&mut self, coding: Coding, body: impl IntoIterator<Item = Bytes>) {
         self.body = body.into_iter().collect();
         (self.varies, self.coding) = (true, Some(coding));
     }
 
-    /// When it was made: one reading of the clock serves all who ask for it at the end of a call.
-    pub(super) fn made(&self) -> Instant {
+    /// Returns the time for which the `RateLimit` fields are computed, otherwise the present. Reusing it saves clock readings.
+    pub(super) fn made_at(&self) -> Instant {
         self.limits.as_ref().map_or_else(Instant::now, |(_, now)| *now)
     }
 
-    /// The same, after which the connection ends.
+    /// Returns the reply marked as the connection's last.
     pub(super) fn last(mut self) -> Self {
         self.last = true;
         self
     }
 
-    /// Its header fields but those of the connection and of the body's length, in the order in which they are written.
+    /// Returns the header fields in the order of writing. `Connection` and `Content-Length` are left to the writer.
     pub(super) fn fields(&self) -> impl Iterator<Item = (&'static str, Value<'_>)> {
         let limits =
             self.limits.as_ref().and_then(|(principal, now)| Some((principal, principal.policy()?, *now)));
@@ -130,7 +131,7 @@ impl Reply {
             (self.status == StatusCode::UNAUTHORIZED).then_some(("www-authenticate", Value::Text(CHALLENGE))),
             self.cache.as_ref().map(|status| ("cache-status", Value::Cache(status))),
             limits.map(|(_, policy, _)| ("ratelimit-policy", Value::Text(policy))),
-            limits.map(|(principal, _, now)| ("ratelimit", Value::Left(principal, now))),
+            limits.map(|(principal, _, now)| ("ratelimit", Value::RateLimit(principal, now))),
             self.varies.then_some(("vary", Value::Text("accept-encoding"))),
             self.coding.map(|coding| ("content-encoding", Value::Text(coding.as_str()))),
         ]
@@ -138,7 +139,7 @@ impl Reply {
         .flatten()
     }
 
-    /// Returns the reply as hyper takes it. The permit goes along as an extension.
+    /// Converts the reply into a hyper response. The permit becomes an extension of the response.
     pub(super) fn into_response(mut self) -> Response<Body> {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = self.status;
@@ -146,7 +147,7 @@ impl Reply {
         for (name, value) in self.fields() {
             let mut text = Vec::with_capacity(64);
             value.write(&mut text);
-            // All of them are made here, of visible ASCII.
+            // The values are made by slotfront from visible ASCII, so this does not fail.
             if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(text)) {
                 headers.insert(HeaderName::from_static(name), value);
             }

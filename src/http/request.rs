@@ -1,4 +1,4 @@
-//! One HTTP request to the hot route, from its body to the reply.
+//! One HTTP request to the hot route: parses the body, answers its calls, and makes the reply.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use hyper::StatusCode;
 use tokio::time::Instant;
 
-use super::access::{CallOutcome, Calls, Line};
+use super::access::{AccessLine, CallOutcome, Calls};
 use super::caller::Caller;
 use super::context::{RequestContext, outcome};
 use super::in_flight::InFlightPermit;
@@ -22,10 +22,11 @@ use crate::jsonrpc::{Call, Id};
 use crate::methods::Profile;
 use crate::telemetry::trace::RequestSpan;
 
-/// An answer that has aged is asked for anew so many times before it leaves. Each time ends by the deadline of the request.
+/// The number of times that an answer which expired before it was sent is fetched again. The request's deadline bounds each
+/// fetch.
 const RENEWALS: u32 = 3;
 
-/// Serves one request. `key` is the raw path segment, and `started` the time at which the request came.
+/// Serves one request. `key` is the raw path segment; `started` is the arrival time of the request.
 pub(super) async fn serve(
     front: &Arc<Front>,
     caller: &Caller,
@@ -33,14 +34,14 @@ pub(super) async fn serve(
     body: &Bytes,
     started: Instant,
 ) -> Reply {
-    if let Some(refusal) = body::refusal(body) {
+    if let Some(refusal) = body::refuse_invalid_utf8(body) {
         return refusal;
     }
     let principal = match front.gateway.authenticate(key, caller.client, caller.origin.as_deref(), started) {
         Ok(principal) => principal,
         Err(refusal) => return refuse_unknown(front, caller, started, body, &refusal),
     };
-    // Not before: a caller without a key, or with a body that trickles, takes no permit from others.
+    // After authentication and after the body: callers without a key and slow uploads occupy no permit.
     let Some(permit) = InFlightPermit::take(front, &principal) else {
         principal.note_call(started);
         return refuse_unknown(front, caller, started, body, &Error::Overloaded);
@@ -63,7 +64,7 @@ pub(super) async fn serve(
     finish(request, span, responses, compressed)
 }
 
-/// Answers the elements of a batch, all at once.
+/// Answers the elements of a batch concurrently.
 async fn answer_batch(request: &RequestContext<'_>, elements: Vec<Element>) -> Responses {
     let answer_element = |element| async move {
         match element {
@@ -82,7 +83,7 @@ async fn answer_batch(request: &RequestContext<'_>, elements: Vec<Element>) -> R
     Responses::Batch(responses.into_iter().flatten().collect())
 }
 
-/// Answers a body that wants no answer, unless its sender is over the rate.
+/// Answers a notification or an empty batch: with nothing, or with a refusal if the key is over its rate.
 fn answer_silence(request: &RequestContext<'_>) -> Responses {
     match request.principal.take(request.started) {
         Ok(()) => Responses::Batch(Vec::new()),
@@ -90,14 +91,14 @@ fn answer_silence(request: &RequestContext<'_>) -> Responses {
     }
 }
 
-/// Refuses a body that holds no call. Its sender has made one call all the same, and may be over the rate.
+/// Refuses a body that holds no valid call. The request counts as one call towards the key's rate.
 fn refuse_call(request: &RequestContext<'_>, id: &Id, error: Error) -> Responses {
     let error = request.principal.take(request.started).err().unwrap_or(error);
     Responses::Whole(request.refuse(id, None, None, error))
 }
 
-/// Answers each call anew whose answer has aged while it waited for something else. Returns true if there was any. A call
-/// whose answers age again and again is refused.
+/// Answers calls again whose answers expired while they waited for other calls or for compression. Returns true if there
+/// were any. After [`RENEWALS`] attempts a call is refused.
 async fn renew_aged(request: &RequestContext<'_>, responses: &mut Responses) -> bool {
     let cache = &request.front.cache;
     let has_aged = |response: &&mut CallResponse| {
@@ -115,7 +116,7 @@ async fn renew_aged(request: &RequestContext<'_>, responses: &mut Responses) -> 
     true
 }
 
-/// Returns the body in a coding that the caller takes; `None` if it goes out as plain text.
+/// Returns the body in a content coding that the caller accepts; `None` if it is sent uncompressed.
 async fn compress(request: &RequestContext<'_>, responses: &mut Responses) -> Option<(Coding, Vec<Bytes>)> {
     let is_node = request.front.config.profile == Profile::Node;
     if is_node && responses.all().iter().any(CallResponse::is_compressed_by_cache) {
@@ -127,12 +128,12 @@ async fn compress(request: &RequestContext<'_>, responses: &mut Responses) -> Op
         return None;
     }
     let body = encoding::encoded(request.front.cache.compressor(), coding, responses.text()).await;
-    // A hit that has aged meanwhile is not that text any more.
+    // A renewed answer differs from the compressed text.
     let renewed = renew_aged(request, responses).await;
     body.filter(|_| !renewed).map(|body| (coding, vec![body]))
 }
 
-/// Makes the reply, writes the access line, and hands the permit to the reply.
+/// Makes the reply, writes the access log line, and moves the permit into the reply.
 fn finish(
     request: RequestContext<'_>,
     span: RequestSpan,
@@ -152,12 +153,12 @@ fn finish(
         bytes = reply.body.len();
     }
     if let Some((coding, body)) = compressed {
-        reply.packed(coding, body);
-        request.permit.holds_instead(&request.principal, &reply.body);
+        reply.set_compressed(coding, body);
+        request.permit.replace_reservation(&request.principal, &reply.body);
     }
-    // Another client's coding may differ, whichever this is (RFC 9110, 12.5.5).
+    // Other clients may get another coding, even if this reply is uncompressed (RFC 9110, 12.5.5).
     reply.varies |= coding::is_worth(reply.body.len());
-    let line = Line {
+    let line = AccessLine {
         request: &request.caller.id,
         trace: &request.trace,
         key: request.principal.id(),
@@ -166,15 +167,15 @@ fn finish(
         calls,
         bytes,
         started: request.started,
-        ended: reply.made(),
+        ended: reply.made_at(),
     };
     line.write(&request.front.access, span);
     reply.permit = Some(request.permit);
     reply
 }
 
-/// Refuses a request that has no caller or no permit, with the caller's id if one can be read. The body of a caller over a
-/// limit is not read any more.
+/// Refuses a request without a valid key or without a permit. The refusal carries the id of the call, if the body has one;
+/// the body of a rate-limited caller is not parsed.
 fn refuse_unknown(front: &Front, caller: &Caller, started: Instant, body: &Bytes, error: &Error) -> Reply {
     let id = match error {
         Error::Limited { .. } => Id::Null,
@@ -194,7 +195,7 @@ fn refuse_unknown(front: &Front, caller: &Caller, started: Instant, body: &Bytes
     let (reason, bytes) = (Some(wire.reason), text.len());
     let (request, trace) = (&caller.id, &caller.trace);
     let (status, ended) = (reply.status, Instant::now());
-    let line = Line { request, trace, key: "none", reason, status, calls, bytes, started, ended };
+    let line = AccessLine { request, trace, key: "none", reason, status, calls, bytes, started, ended };
     line.write(&front.access, RequestSpan::default());
     reply.body = Bytes::from(text).into();
     reply

@@ -1,7 +1,6 @@
-//! `X-Request-Id`: the caller's own, kept, or one made here, so that a line in anybody's log finds the others.
+//! `X-Request-Id`: keeps the caller's id or makes a new one, so that log lines of different services can be matched.
 //!
-//! Every answer that is ours carries it. What hyper refuses before there is a request (a head that is no HTTP, or is
-//! too long) has none.
+//! Every answer by slotfront carries the id. hyper's refusals of malformed or too long heads carry none.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
@@ -13,37 +12,37 @@ use hyper::header::HeaderValue;
 use super::fields::Fields;
 
 pub(super) const NAME: &str = "x-request-id";
-/// Longer than any tracing system's id; what is longer is no id, and would fill logs.
+/// The longest id that is kept. Tracing systems use shorter ids, and longer ones would fill the logs.
 const MAX_LEN: usize = 128;
-/// Ids that one thread makes before it takes the next block of them: 2^40, which no thread lives to see.
+/// The size of each thread's range of numbers, as a power of two. No thread serves 2^40 requests.
 const BLOCK_BITS: u32 = 40;
 
-/// What tells two processes' ids apart.
+/// The first half of each id, random for each process.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
 static BLOCKS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Each thread numbers for itself: a number that all cores write would be waited for.
+    /// The next number of this thread. Each thread has its own range, because cores would contend for a shared counter.
     static NEXT: Cell<u64> = Cell::new(BLOCKS.fetch_add(1, Ordering::Relaxed) << BLOCK_BITS);
 }
 
 /// The id of one request.
 #[derive(Debug, Clone)]
 pub(super) enum RequestId {
-    /// The caller's own.
+    /// The id that the caller sent.
     Sent(Box<str>),
-    /// Made here, in hexadecimal.
+    /// An id made by slotfront, in hexadecimal.
     Made([u8; 32]),
 }
 
 impl RequestId {
-    /// The one that the request names, if it is 1 to 128 visible ASCII characters; else a fresh one.
+    /// Returns the request's id if it is 1 to 128 visible ASCII characters, otherwise a new id.
     pub(super) fn of(fields: &(impl Fields + ?Sized)) -> Self {
         let sent = fields.first(NAME).filter(|value| is_token(value));
         sent.and_then(|id| str::from_utf8(id).ok()).map_or_else(Self::fresh, |id| Self::Sent(id.into()))
     }
 
-    /// Unique in this process, and in all likelihood among others; no secret.
+    /// Makes an id that is unique in this process and, very probably, among processes. Ids are predictable.
     fn fresh() -> Self {
         let number = NEXT.replace(NEXT.get().wrapping_add(1));
         let bytes = (u128::from(*PROCESS) << 64 | u128::from(number)).to_be_bytes();
@@ -54,7 +53,7 @@ impl RequestId {
         Self::Made(text)
     }
 
-    /// As it stands in logs and in the answer.
+    /// Returns the id as text, for logs and for the answer.
     pub(super) fn as_str(&self) -> &str {
         match self {
             Self::Sent(id) => id,
@@ -62,7 +61,7 @@ impl RequestId {
         }
     }
 
-    /// As it stands in the answer.
+    /// Returns the id as the value of a header field.
     pub(super) fn header(&self) -> HeaderValue {
         HeaderValue::from_str(self.as_str()).unwrap_or_else(|_| HeaderValue::from_static("none"))
     }

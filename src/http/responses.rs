@@ -1,4 +1,4 @@
-//! The responses to the calls of one request, and the body that they make together.
+//! The responses to the calls of one request, and the HTTP body that is assembled from them.
 
 use std::sync::Arc;
 
@@ -16,40 +16,40 @@ use crate::methods::Query;
 /// The response to one call.
 pub(super) struct CallResponse {
     pub(super) body: Pieces,
-    /// The text of `body` between its first and its last piece, compressed.
+    /// The compressed form of `body` without its first and last piece.
     pub(super) coded: Option<Arc<CompressedText>>,
     /// The source of the answer; a refusal by slotfront has none.
     pub(super) status: Option<CacheStatus>,
-    /// The answer that is looked at once more before it leaves, if it may have to wait.
+    /// The answer, if it must be checked again for freshness before it is sent.
     pub(super) pending: Option<Box<PendingAnswer>>,
     pub(super) refusal: Option<Error>,
     pub(super) outcome: CallOutcome,
 }
 
-/// An answer that waits before it leaves, and was not asked for since its request came.
+/// An answer that waits before it is sent and was fetched before its request arrived. It may expire while it waits.
 pub(super) struct PendingAnswer {
     pub(super) id: Id,
     pub(super) query: Query,
     pub(super) meta: EntryMeta,
     pub(super) status: CacheStatus,
-    /// The call costs a hit so far.
+    /// True while the call is charged as a hit only.
     pub(super) costs_a_hit: bool,
 }
 
 impl CallResponse {
-    /// A response in plain text that rests on nothing kept.
+    /// Creates an uncompressed response that does not come from the cache.
     pub(super) fn new(body: Pieces, outcome: CallOutcome) -> Self {
         Self { body, coded: None, status: None, pending: None, refusal: None, outcome }
     }
 
-    /// Returns true for a long answer of one of the eight methods. The cache has compressed it, or has found no permit to.
+    /// Returns true for a long answer of a cached method. The cache has compressed the answer, or had no permit to do so.
     pub(super) fn is_compressed_by_cache(&self) -> bool {
         self.outcome.method.is_some() && self.body.len() >= WORTH_BYTES
     }
 
-    /// Adds the text to `parts`, compressed if it is held so.
+    /// Adds the text to `parts`, using the compressed form if there is one.
     fn add_to<'a>(&'a self, parts: &mut Vec<SplicePart<'a>>) {
-        match (&self.coded, self.body.around()) {
+        match (&self.coded, self.body.first_and_last()) {
             (Some(coded), Some((head, tail))) => {
                 parts.extend([SplicePart::Plain(head), SplicePart::Coded(coded), SplicePart::Plain(tail)]);
             }
@@ -60,9 +60,9 @@ impl CallResponse {
 
 /// The responses to all calls of a request.
 pub(super) enum Responses {
-    /// The response to a call that stands alone.
+    /// The response to a request that is not a batch.
     Whole(CallResponse),
-    /// The responses to the elements of a batch, in order. Notifications have none.
+    /// The responses to the elements of a batch, in order. A notification has no response.
     Batch(Vec<CallResponse>),
 }
 
@@ -75,7 +75,7 @@ impl Responses {
         }
     }
 
-    /// Returns the responses, in order.
+    /// Returns the responses for modification, in order.
     pub(super) fn all_mut(&mut self) -> &mut [CallResponse] {
         match self {
             Self::Whole(response) => std::slice::from_mut(response),
@@ -83,19 +83,19 @@ impl Responses {
         }
     }
 
-    /// Returns true if there is nothing to say.
+    /// Returns true if there are no responses.
     pub(super) fn is_empty(&self) -> bool {
         self.all().is_empty()
     }
 
-    /// Returns the length of the body.
+    /// Returns the length of the uncompressed body in bytes.
     pub(super) fn len(&self) -> usize {
         let texts: usize = self.all().iter().map(|response| response.body.len()).sum();
         let separators: usize = (0..=self.all().len()).map(|at| self.separator(at).len()).sum();
         texts + separators
     }
 
-    /// Returns the body as plain text.
+    /// Returns the uncompressed body.
     pub(super) fn text(&self) -> Pieces {
         let mut body = Pieces::default();
         for (at, response) in self.all().iter().enumerate() {
@@ -106,7 +106,7 @@ impl Responses {
         body
     }
 
-    /// Turns the responses into the body as plain text.
+    /// Converts the responses into the uncompressed body.
     pub(super) fn into_text(self) -> Pieces {
         let end = self.separator(1);
         match self {
@@ -119,8 +119,8 @@ impl Responses {
         }
     }
 
-    /// Returns the body in `coding`, put together of the texts that the cache has compressed; the others go as they are.
-    /// `None` if the cache has compressed none.
+    /// Returns the body in `coding`, assembled from the texts that the cache has compressed. Other texts are stored in the
+    /// compressed format without compression. `None` if the cache has compressed no text.
     pub(super) fn spliced(&self, coding: Coding) -> Option<Vec<Bytes>> {
         if self.all().iter().all(|response| response.coded.is_none()) {
             return None;
@@ -134,7 +134,7 @@ impl Responses {
         coding::splice(coding, &parts)
     }
 
-    /// Returns the text before the response at `at`, or the end of the body.
+    /// Returns the text before the response at index `at`; past the last response, the end of the body.
     fn separator(&self, at: usize) -> Bytes {
         Bytes::from_static(match self {
             Self::Whole(_) if at == 0 => b"",
@@ -145,7 +145,7 @@ impl Responses {
         })
     }
 
-    /// Returns the source of the answers; `None` if all are refusals by slotfront.
+    /// Returns the value of `Cache-Status`; `None` if every response is a refusal by slotfront.
     pub(super) fn status(&self) -> Option<CacheStatus> {
         match self {
             Self::Whole(response) => response.status,
@@ -158,7 +158,7 @@ impl Responses {
         }
     }
 
-    /// Returns the refusal of a call that stands alone.
+    /// Returns the refusal of a request that is not a batch.
     pub(super) fn refusal(&self) -> Option<&Error> {
         match self {
             Self::Whole(response) => response.refusal.as_ref(),
@@ -166,13 +166,13 @@ impl Responses {
         }
     }
 
-    /// Returns how the calls ended, for the access line.
+    /// Returns the outcomes of the calls for the access line.
     pub(super) fn calls(&self) -> Calls {
         self.all().iter().fold(Calls::NONE, |calls, response| calls.and(response.outcome))
     }
 }
 
-/// Returns a result between the envelope and the caller's id.
+/// Returns a result inside the JSON-RPC envelope with the caller's id.
 pub(super) fn spliced_result(id: &Id, result: impl IntoIterator<Item = Bytes>) -> Pieces {
     let (head, tail) = reply::head_and_tail(id);
     let mut body = Pieces::default();
@@ -182,7 +182,7 @@ pub(super) fn spliced_result(id: &Id, result: impl IntoIterator<Item = Bytes>) -
     body
 }
 
-/// Returns a node's error between the envelope and the caller's id.
+/// Returns a node's error object inside the JSON-RPC envelope with the caller's id.
 pub(super) fn node_error(id: &Id, error: &[u8]) -> Pieces {
     let mut text = Vec::with_capacity(error.len() + 64);
     reply::node_error(&mut text, id, error);

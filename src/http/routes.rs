@@ -1,4 +1,4 @@
-//! The routes beside the hot one: health as a node answers it, the interface's own document, a key's usage.
+//! The routes other than the hot route: `/health` as a node answers it, the `OpenRPC` document, and a key's usage.
 
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
@@ -22,18 +22,18 @@ use crate::error::Error;
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 
-/// The caller of one of these routes, an extension of each request.
+/// The caller of one of these routes. Each request carries it as an extension.
 #[derive(Clone)]
-pub(super) struct Client {
-    /// The address, `None` where it is not known.
+pub(super) struct RouteCaller {
+    /// The client's address; `None` if it is unknown.
     pub(super) address: Option<IpAddr>,
-    /// The page that a browser calls from.
+    /// The `Origin` header of a browser.
     pub(super) origin: Option<Arc<str>>,
-    /// The content coding that it takes best.
+    /// The content coding that the client prefers; `None` for uncompressed text.
     pub(super) accepts: Option<Coding>,
 }
 
-/// axum's router over `front`.
+/// Returns the axum router of these routes.
 pub fn router(front: Arc<Front>) -> Router {
     Router::new()
         .route("/health", any(health))
@@ -43,7 +43,7 @@ pub fn router(front: Arc<Front>) -> Router {
         .with_state(front)
 }
 
-/// `ok`, `behind` or `unknown`, always with 200: a node's own words, for whatever watches nodes.
+/// Answers `ok`, `behind` or `unknown`, always with status 200. These are a node's words, so tools that watch nodes work.
 async fn health(State(front): State<Arc<Front>>) -> &'static str {
     let standing = front.pool.standing(Instant::now());
     if standing.iter().any(|(_, unusable)| unusable.is_none()) {
@@ -57,21 +57,21 @@ async fn health(State(front): State<Arc<Front>>) -> &'static str {
     }
 }
 
-/// The document, plain and in each coding; anybody may ask for it, so it is made once.
-static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
+/// The `OpenRPC` document, uncompressed and in each content coding. The route needs no key, so the work is done only once.
+static DOCUMENT: LazyLock<StaticDocument> = LazyLock::new(|| {
     let plain = Bytes::from(format!("{:#}\n", openrpc::document("/v3/${apiKey}")));
     let coded = Coding::ALL.map(|coding| coding.encode(&plain));
-    Document { plain, coded }
+    StaticDocument { plain, coded }
 });
 
-/// A text that does not change while the program runs.
-struct Document {
+/// A document that does not change while the program runs.
+struct StaticDocument {
     plain: Bytes,
-    /// By the number of each coding.
+    /// The compressed texts, indexed by `Coding as usize`.
     coded: [Option<Bytes>; Coding::ALL.len()],
 }
 
-async fn openrpc_document(Extension(Client { accepts, .. }): Extension<Client>) -> Response {
+async fn openrpc_document(Extension(RouteCaller { accepts, .. }): Extension<RouteCaller>) -> Response {
     let mut reply = Reply::json(StatusCode::OK, DOCUMENT.plain.clone().into());
     reply.varies = true;
     if let Some((coding, coded)) =
@@ -82,12 +82,12 @@ async fn openrpc_document(Extension(Client { accepts, .. }): Extension<Client>) 
     reply.into_response()
 }
 
-/// The answer to a WebSocket handshake, in words for whoever reads a client library's error.
+/// The answer to a WebSocket handshake. A client library shows this text in its error.
 const NO_WEBSOCKET: &str = "slotfront relays no subscriptions: it has no WebSocket. Give your client library the WebSocket \
     address of a node beside this URL: new Connection(url, { wsEndpoint }) in @solana/web3.js, \
     createSolanaRpcSubscriptions(wsEndpoint) in @solana/kit.\n";
 
-/// True for a WebSocket handshake (RFC 6455, 4.1). The `Upgrade` of any other request is ignored.
+/// Returns true for a WebSocket handshake (RFC 6455, 4.1). The `Upgrade` field of any other request is ignored.
 pub(super) fn is_websocket(head: &Parts) -> bool {
     let mut protocols = head.headers.all("upgrade").flat_map(elements);
     head.method == Verb::GET && protocols.any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
@@ -98,10 +98,11 @@ pub(super) fn no_websocket() -> Response {
     Reply::text(StatusCode::NOT_IMPLEMENTED, NO_WEBSOCKET).into_response()
 }
 
-/// What a key's owner may see of it; the key is proved as on the hot route, and wrong ones are counted with its own.
+/// Answers with the usage of the key in the path. The key is checked as on the hot route: wrong keys count as failed attempts
+/// of the client's address.
 async fn usage(
     State(front): State<Arc<Front>>,
-    Extension(client): Extension<Client>,
+    Extension(client): Extension<RouteCaller>,
     request: Request<axum::body::Body>,
 ) -> Response {
     let path = request.uri().path();
@@ -118,7 +119,7 @@ async fn usage(
     }
 }
 
-/// A refusal of ours where there is no call that an error object could answer.
+/// Returns a refusal as plain text, because there is no JSON-RPC call to answer.
 fn refuse(error: &Error) -> Response {
     let wire = error.to_reply();
     let mut reply = Reply::text(StatusCode::OK, wire.message.clone() + "\n");

@@ -1,4 +1,4 @@
-//! The sockets of clients: how they are set up, and those that nobody has accepted when accepting ends.
+//! Options for the sockets of clients, and the connections left in the kernel's queue when the listener closes.
 
 use std::net::SocketAddr;
 
@@ -6,22 +6,24 @@ use std::net::SocketAddr;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Bytes of answers that the kernel takes beyond what it can send. Without this bound it says that a socket can be written
-/// only once a third of a buffer of some MiB is free: a client that takes its answer slowly looks as if it took none.
+/// The unsent bytes that the kernel buffers per socket (`TCP_NOTSENT_LOWAT`).
+///
+/// By default the kernel reports a socket as writable only once a third of its buffer of some MiB is free. A client that
+/// reads slowly would then seem to read nothing.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES: u32 = 64 * 1024;
 
-/// Sets a client's socket up. Without these options it is served all the same.
+/// Sets the options of a client's socket. Errors are ignored, because the socket works without the options.
 pub(super) fn prepare(socket: &TcpStream) {
-    // Answers are written whole, so waiting for more to send only delays them.
+    // Each answer is written at once, so delaying small packets gains nothing.
     let _ = socket.set_nodelay(true);
     #[cfg(target_os = "linux")]
     let _ = SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_BYTES);
 }
 
-/// The connections that wait in the kernel's queue; after them the listener closes.
+/// Returns the connections that wait in the kernel's queue, then closes the listener.
 pub(super) fn queued(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
-    // Asked directly, because tokio may not have heard of them yet.
+    // The kernel is asked directly, because tokio may not know of these connections yet.
     let listener = listener.into_std().ok();
     std::iter::from_fn(move || {
         let (socket, peer) = listener.as_ref()?.accept().ok()?;

@@ -1,9 +1,9 @@
-//! A client's socket with the timeouts that hyper lacks: for a head that has begun, for an idle connection, and for a
-//! response that the client does not take.
+//! A client's socket with the timeouts that hyper lacks. They bound a head that has begun, an idle connection, and a response
+//! that the client does not read.
 //!
 //! hyper has one timeout for the wait between requests and for the head, and resets its timer for each request. Here a
-//! request costs one reading of the clock: a new deadline only stores a time, and the runtime's timer is reset when it fires
-//! too early.
+//! request costs one reading of the clock. A new deadline only stores a time. If the runtime's timer fires before the
+//! deadline, it is reset.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -30,7 +30,7 @@ pub(super) struct Timeouts {
     pub(super) head: Duration,
     /// The longest time between a response and the next request.
     pub(super) idle: Duration,
-    /// The longest time for which nothing of an answer is taken.
+    /// The longest time without progress while the client reads an answer.
     pub(super) write: Duration,
     /// The longest time from the last answer to the connection's end.
     pub(super) linger: Duration,
@@ -41,14 +41,14 @@ pub(super) struct Stream<S> {
     socket: S,
     activity: Arc<ConnectionActivity>,
     timeouts: Timeouts,
-    /// True while nothing was read, nor waited for, since the last write.
+    /// True from a write until hyper next tries to read.
     wrote_last: bool,
     /// Set once the connection ends after its last response.
     farewell: Option<Farewell>,
     /// The head that is awaited.
     head: AwaitedHead,
     head_timer: Pin<Box<Sleep>>,
-    /// Set while the client takes nothing.
+    /// Set while a write is pending.
     write_timer: Option<Pin<Box<Sleep>>>,
     /// The bytes that were read to find out which protocol the client speaks.
     read_ahead: Bytes,
@@ -63,7 +63,7 @@ struct AwaitedHead {
 }
 
 impl<S> Stream<S> {
-    /// Creates the stream of a new connection. Its first head counts as begun: a client does not connect to be silent.
+    /// Creates the stream of a new connection. The first head counts as begun, so a silent client is closed by the head timeout.
     pub(super) fn new(
         socket: S,
         activity: Arc<ConnectionActivity>,
@@ -96,11 +96,11 @@ impl<S> Stream<S> {
         Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client takes no more of the answer")))
     }
 
-    /// Waits until the awaited head is late.
+    /// Waits until the awaited head is late. Returns `Ok` for an idle connection, which then ends as if its client had closed
+    /// it.
     ///
     /// # Errors
-    /// [`ErrorKind::TimedOut`] if the head has begun. Otherwise the connection was idle, and ends like one that its client
-    /// has closed.
+    /// [`ErrorKind::TimedOut`] if the head has begun.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(number) = self.activity.awaited_head() else { return Poll::Pending };
         if self.head.number != number {
@@ -124,7 +124,10 @@ impl<S> Stream<S> {
 }
 
 impl<S: AsyncRead + Unpin> Stream<S> {
-    /// Returns true if the client speaks HTTP/2 from the first byte on. Later reads return the bytes again.
+    /// Returns true if the client starts with the HTTP/2 preface. Later reads return the bytes again.
+    ///
+    /// # Errors
+    /// A failed read, or [`ErrorKind::TimedOut`] if the first bytes are late.
     pub(super) async fn opens_with_http2(&mut self) -> io::Result<bool> {
         let mut read = BytesMut::from(std::mem::take(&mut self.read_ahead));
         let preface = loop {
@@ -195,7 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         self.socket.is_write_vectored()
     }
 
-    /// hyper flushes once it has written everything.
+    /// Flushes the socket, and frees the permits of the answers written. hyper flushes once it has written everything.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {
@@ -204,10 +207,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         self.poll_stalled(cx, flushed)
     }
 
-    /// hyper shuts down once it has flushed. After a last response this takes as long as the lingering close.
+    /// Shuts the socket down, after a last response by the lingering close. hyper shuts down once it has flushed.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { socket, activity, timeouts, farewell, wrote_last, .. } = &mut *self;
-        if farewell.is_some() || activity.last_answer_is_given(*wrote_last) {
+        if farewell.is_some() || activity.has_given_last_answer(*wrote_last) {
             let farewell = farewell.get_or_insert_with(|| Farewell::new(timeouts.linger));
             return farewell.poll(socket, cx).map(Ok);
         }
@@ -245,7 +248,7 @@ mod tests {
                 client.write_all(b"x").await.unwrap();
                 stream.read_exact(&mut byte).await.unwrap();
                 drop(activity.begin().answer(Response::new(Body::empty())));
-                // It may idle for longer than a head may take.
+                // The idle timeout is longer than the head timeout.
                 let idle = tokio::time::timeout(HEAD * 6, stream.read(&mut byte)).await;
                 assert!(idle.is_err(), "{idle:?}");
             }
@@ -334,7 +337,7 @@ mod tests {
         assert_eq!((stalled.kind(), begun.elapsed()), (ErrorKind::TimedOut, WRITE));
     }
 
-    /// Shuts `stream` down, and returns the time that it took while the client stays.
+    /// Shuts `stream` down while the client stays connected, and returns the duration.
     async fn shut_down(stream: &mut Stream<DuplexStream>) -> Duration {
         let begun = Instant::now();
         stream.shutdown().await.unwrap();
@@ -349,11 +352,11 @@ mod tests {
         stream.write_all(b"answer").await.unwrap();
         assert!(tokio::time::timeout(HEAD / 2, stream.read(&mut [0])).await.is_err());
         assert_eq!(shut_down(&mut stream).await, Duration::ZERO);
-        // hyper asks for nothing more.
+        // hyper has not tried to read since the write.
         let (_client, mut stream, _exchange) = pair();
         stream.write_all(b"refusal").await.unwrap();
         assert_eq!(shut_down(&mut stream).await, LINGER);
-        // The rest of a body is looked at after the answer.
+        // hyper has read the rest of a body after the answer.
         let (mut client, mut stream, activity) = pair();
         let turn = activity.begin();
         drop(turn.answer(close()));
@@ -361,9 +364,9 @@ mod tests {
         client.write_all(b"body").await.unwrap();
         stream.read_exact(&mut [0; 4]).await.unwrap();
         assert_eq!(shut_down(&mut stream).await, LINGER);
-        // HTTP/2 has no last answer.
+        // Over HTTP/2 no answer is the last.
         let (_client, mut stream, activity) = pair();
-        activity.multiplex(Instant::now());
+        activity.set_http2(Instant::now());
         drop(activity.begin().answer(close()));
         stream.write_all(b"frames").await.unwrap();
         assert_eq!(shut_down(&mut stream).await, Duration::ZERO);

@@ -1,33 +1,33 @@
-//! The number of requests that HTTP/2 may begin at once, on one connection and on all of them.
+//! Limits the concurrent requests over HTTP/2, on one connection and in total.
 //!
-//! A request costs its client a few bytes and the gateway some KiB, from its head to the end of its answer, and the key is
-//! not looked at before the body has come. HTTP/1.1 has one such request a connection, and connections are bounded.
+//! A request costs its client a few bytes and the gateway some KiB until its answer is sent. The key is normally checked only
+//! after the body has arrived. HTTP/1.1 has one such request per connection, and connections are limited.
 //!
-//! A browser sends a preflight for each call, and may send many at once before the first call has shown a key. A preflight
-//! without a body is answered at once, and needs no key. Health checks come one at a time.
+//! A browser sends a preflight for each call, and may send many before the first call has shown a key. A preflight without
+//! a body is answered at once and needs no key. Health checks come one at a time.
 
 use tokio::time::Instant;
 
 use super::Front;
 use super::connection_activity::ConnectionActivity;
-use super::places::{Places, StreamPermit};
+use super::connection_permits::{ConnectionPermits, StreamPermit};
 use super::summary::{Summary, Wants};
 use crate::config::Server;
 
-/// Requests at once on a connection that has not shown a good key. A client that shows one has all that the protocol allows.
+/// The concurrent requests on a connection that has not shown a valid key. Afterwards only the protocol's limit applies.
 const WITHOUT_KEY: usize = 16;
 
-/// Places for the requests of all connections, shared between client addresses as connections are.
-pub(super) struct Streams(Places);
+/// The permits for the HTTP/2 requests of all connections, shared between client addresses.
+pub(super) struct Streams(ConnectionPermits);
 
 impl Streams {
-    /// Places for all that may be in flight, and for as many that are not as HTTP/1.1 could have.
+    /// Creates a permit for each request that may be in flight, and for as many waiting requests as HTTP/1.1 could have.
     pub(super) fn new(server: &Server) -> Self {
-        Self(Places::new(server.max_in_flight.saturating_add(server.max_connections)))
+        Self(ConnectionPermits::new(server.max_in_flight.saturating_add(server.max_connections)))
     }
 
-    /// Returns the permit of a request that has begun on the connection of `activity`, unless there are too many. `has_body`
-    /// is true if a body may follow.
+    /// Returns the permit of a request on the connection of `activity`; `None` if there are too many requests. `has_body` is
+    /// true if a body may follow the head.
     pub(super) fn admit(
         &self,
         front: &Front,
@@ -36,13 +36,13 @@ impl Streams {
         has_body: bool,
     ) -> Option<StreamPermit> {
         let is_preflight = matches!(wants, Wants::Options) && !has_body;
-        if !is_preflight && activity.wants_key(WITHOUT_KEY) {
+        if !is_preflight && activity.needs_key(WITHOUT_KEY) {
             let Wants::Call { key, .. } = wants else { return None };
             let origin = caller.origin.as_deref();
-            // A wrong key counts as one that failed, or this would be a way to guess.
+            // Failed attempts are counted here, too. Otherwise a client could guess keys this way.
             front.gateway.authenticate(key, caller.client, origin, Instant::now()).ok()?;
-            activity.key_was_shown();
+            activity.note_valid_key();
         }
-        self.0.take(caller.client)
+        self.0.try_acquire(caller.client)
     }
 }

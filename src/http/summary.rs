@@ -1,7 +1,7 @@
 //! The part of a request's head that is kept while its body is awaited.
 //!
-//! A head takes many times as much memory as it takes on the wire: over HTTP/2 one byte names a whole header field. So the
-//! few fields that matter are copied, each within a bound, and the head is dropped before anything is waited for.
+//! A parsed head takes many times as much memory as on the wire: over HTTP/2 one byte may stand for a whole header field.
+//! Therefore the few fields that are needed are copied, each up to a bound. The head is dropped before the first wait.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,39 +13,39 @@ use hyper::{Method as Verb, Request, Uri};
 
 use super::caller::{self, Caller};
 use super::fields::{FIELD_BYTES, cut};
-use super::routes::{self, Client};
+use super::routes::{self, RouteCaller};
 use super::{Front, route};
 use crate::gateway::MAX_KEY;
 
-/// A request's head, as far as it is kept.
+/// The kept part of a request's head.
 pub(super) struct Summary {
     pub(super) caller: Caller,
-    /// The header fields that a browser asks for.
+    /// The value of a preflight's `Access-Control-Request-Headers`.
     pub(super) wanted_headers: Option<HeaderValue>,
     pub(super) wants: Wants,
 }
 
-/// The purpose of a request.
+/// The kind of a request, by its route and verb.
 pub(super) enum Wants {
     /// A call on the hot route.
     Call {
-        /// The raw path segment, cut where no key can be longer.
+        /// The raw path segment, cut one byte past the longest valid key.
         key: Box<str>,
-        /// True if the body is said to be JSON.
+        /// True if the content type is JSON.
         is_json: bool,
     },
-    /// A WebSocket, which there is none of.
+    /// A WebSocket handshake, which is refused.
     WebSocket,
-    /// The verbs of any route.
+    /// An OPTIONS request on any route.
     Options,
-    /// The hot route by another verb than POST.
+    /// A request on the hot route with a verb other than POST and OPTIONS.
     OtherVerb,
-    /// Another route, without the header fields and the body.
+    /// A request on another route, without its header fields and body.
     Other(Box<Request<Body>>),
 }
 
 impl Summary {
-    /// Takes what is needed of the head of a request from `peer`.
+    /// Reads the head of a request from `peer`, the client's or the proxy's address.
     pub(super) fn of(front: &Front, peer: Option<IpAddr>, head: &Parts) -> Self {
         let caller = Caller::of(front, peer, &head.headers);
         let wants = match route(head.uri.path(), front) {
@@ -59,7 +59,7 @@ impl Summary {
             _ if routes::is_websocket(head) => Wants::WebSocket,
             _ if head.method == Verb::OPTIONS => Wants::Options,
             Some(_) => Wants::OtherVerb,
-            None => Wants::Other(Box::new(beside(&caller, head))),
+            None => Wants::Other(Box::new(routed_request(&caller, head))),
         };
         Self {
             caller,
@@ -69,13 +69,13 @@ impl Summary {
     }
 }
 
-/// The request as the other routes need it.
-fn beside(caller: &Caller, head: &Parts) -> Request<Body> {
+/// Returns the request for axum's router: verb, path and caller, without header fields and body.
+fn routed_request(caller: &Caller, head: &Parts) -> Request<Body> {
     let mut request = Request::new(Body::empty());
     *request.method_mut() = head.method.clone();
-    // A copy, because the head's own path keeps all that was read with it. It cannot fail: it was a path before.
+    // Copied, because the head's path shares the whole read buffer. The copy of a valid path is valid.
     *request.uri_mut() = Uri::try_from(head.uri.path()).unwrap_or_default();
-    request.extensions_mut().insert(Client {
+    request.extensions_mut().insert(RouteCaller {
         address: caller.client,
         origin: caller.origin.as_deref().map(Arc::from),
         accepts: caller.accepts.best(),
@@ -83,7 +83,7 @@ fn beside(caller: &Caller, head: &Parts) -> Request<Body> {
     request
 }
 
-/// A copy of a field's value, up to its bound.
+/// Returns a copy of a field's value, cut to [`FIELD_BYTES`].
 fn copied(value: &HeaderValue) -> Option<HeaderValue> {
     let value = value.as_bytes();
     HeaderValue::from_bytes(&value[..value.len().min(FIELD_BYTES)]).ok()

@@ -1,8 +1,8 @@
-//! TLS of the public listener, by rustls: a certificate and its key from two files, read again when they change.
+//! TLS of the public listener, by rustls. The certificate and its key are two files, read again when they change.
 //!
-//! A handshake takes the pair that is in force at its start; connections that stand keep theirs. Until both files have
-//! been replaced they do not go together, and the pair before stays in force. A file that was just written is taken once
-//! two looks have found the same content: a chain of certificates that is cut short is no fault that could be seen.
+//! A handshake uses the pair that is in force at its start; open connections keep theirs. While only one file is replaced,
+//! the two do not match, and the previous pair stays in force. A changed file is used only after two checks have found the
+//! same content. Otherwise a certificate chain could be read half-written, which is no error that slotfront can detect.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,14 +22,14 @@ use tokio_util::task::TaskTracker;
 use crate::config::watch::Watched;
 use crate::config::{self, Config};
 
-/// How often the files are looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// ALPN names (RFC 7301), the better first.
+/// The interval at which the files are checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The ALPN names (RFC 7301) in order of preference.
 const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
-/// HTTP/2's ALPN name.
+/// The ALPN name of HTTP/2.
 pub(super) const HTTP2: &[u8] = b"h2";
 
-/// Why a certificate cannot be shown.
+/// The reason why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -39,103 +39,104 @@ pub enum TlsError {
         setting: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         cause: io::Error,
     },
-    /// A file holds something else.
+    /// A file does not contain what is expected.
     #[error("server.tls.{setting}: {}: expected {expected}", path.display())]
     Pem {
         /// `cert` or `key`.
         setting: &'static str,
         /// The file.
         path: PathBuf,
-        /// What should be in it.
+        /// The expected content.
         expected: &'static str,
     },
-    /// Both are fine, but not for each other.
+    /// The certificate and the key do not match, or rustls does not support them.
     #[error("server.tls: the key does not go with the certificate, or cannot be used: {0}")]
     Pair(rustls::Error),
-    /// There is no randomness for session tickets.
+    /// The system provides no randomness for session tickets.
     #[error("server.tls: session tickets cannot be made: {0}")]
     Tickets(rustls::Error),
 }
 
-/// The certificate in force.
+/// The certificate in force, and the files that replace it.
 pub struct Tls {
     files: config::Tls,
-    followed: Mutex<Followed>,
+    watched: Mutex<WatchedFiles>,
     in_force: ArcSwap<ServerConfig>,
-    /// Kept over a change of certificate, so that clients go on without a full handshake.
+    /// Kept when the certificate changes, so that clients resume their sessions without a full handshake.
     tickets: Arc<dyn ProducesTickets>,
 }
 
-/// The files, as they were seen last.
-struct Followed {
-    watched: [Watched; 2],
-    /// A file has changed, and no pair was taken since.
+/// The state of the files at the last check.
+struct WatchedFiles {
+    /// The certificate, then the key.
+    files: [Watched; 2],
+    /// True if a file has changed since a pair was last taken.
     is_due: bool,
-    /// The reason why the last pair was refused, which is told once.
+    /// The reason why the last pair was refused. Each reason is logged once.
     refused: Option<String>,
 }
 
 impl Tls {
-    /// The pair that `config` names, if it names one.
+    /// Reads the certificate and the key of `config`; `None` if `server.tls` is not set.
     ///
     /// # Errors
-    /// A file that cannot be read or used, or a key of another certificate.
+    /// A file cannot be read or used, or the key does not match the certificate.
     pub fn of(config: &Config) -> Result<Option<Arc<Self>>, TlsError> {
         let Some(files) = config.server.tls.clone() else { return Ok(None) };
         let tickets = ring::Ticketer::new().map_err(TlsError::Tickets)?;
-        let mut watched = [Watched::new(&files.cert), Watched::new(&files.key)];
-        // Looked at before they are read: a change in between is seen at the next look.
-        for file in &mut watched {
+        let mut checked = [Watched::new(&files.cert), Watched::new(&files.key)];
+        // Checked before they are read: a change between the two is found by the next check.
+        for file in &mut checked {
             let _ = file.look();
         }
         let in_force = ArcSwap::new(read(&files, &tickets)?);
-        let followed = Mutex::new(Followed { watched, is_due: false, refused: None });
-        Ok(Some(Arc::new(Self { files, followed, in_force, tickets })))
+        let watched = Mutex::new(WatchedFiles { files: checked, is_due: false, refused: None });
+        Ok(Some(Arc::new(Self { files, watched, in_force, tickets })))
     }
 
-    /// Shakes hands with the pair in force.
+    /// Returns an acceptor that uses the pair in force.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.in_force.load_full())
     }
 
-    /// Follows the files until `stop`.
+    /// Spawns a task on `tasks` that checks the files once a second until `stop`.
     pub fn watch(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
         let (tls, stop) = (Arc::clone(self), stop.clone());
         tasks.spawn(async move {
-            while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+            while stop.run_until_cancelled(tokio::time::sleep(CHECK_INTERVAL)).await.is_some() {
                 let tls = Arc::clone(&tls);
-                // Files block; a panic in there ends with this look.
-                let _ = tokio::task::spawn_blocking(move || tls.follow()).await;
+                // Reading files blocks. A panic ends only this check.
+                let _ = tokio::task::spawn_blocking(move || tls.check_files()).await;
             }
         });
     }
 
-    /// Takes the pair if a file is another and both go together. A pair that is refused is tried again at each look: its
-    /// fault may be one that leaves no trace in the files, such as a key that could not be read for a while.
-    fn follow(&self) {
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        let Followed { watched, is_due, refused } = &mut *followed;
-        // Both are looked at, or a change of the second would be told at the next look again.
-        let looks = watched.each_mut().map(Watched::changes);
-        *is_due |= looks.iter().any(|look| matches!(look, Ok(true) | Err(_)));
-        if !*is_due || watched.iter().any(Watched::is_unsettled) {
+    /// Uses the new pair if a file has changed and the two match. A refused pair is tried again at each check, because the
+    /// cause may not change the files. For example, a key may have been unreadable for a while.
+    fn check_files(&self) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let WatchedFiles { files, is_due, refused } = &mut *watched;
+        // Both files are checked each time, so that one change is not reported twice.
+        let changes = files.each_mut().map(Watched::changes);
+        *is_due |= changes.iter().any(|change| matches!(change, Ok(true) | Err(_)));
+        if !*is_due || files.iter().any(Watched::is_unsettled) {
             return;
         }
         match read(&self.files, &self.tickets) {
             Ok(pair) => {
                 self.in_force.store(pair);
                 (*is_due, *refused) = (false, None);
-                tracing::info!(cert = %self.files.cert.display(), "certificate taken");
+                tracing::info!(cert = %self.files.cert.display(), "new certificate in force");
             }
             Err(error) => {
                 let error = error.to_string();
                 if refused.as_ref() != Some(&error) {
                     tracing::error!(
                         error,
-                        "certificate refused: the one before stays in force, and the files are tried again each second"
+                        "certificate refused: the previous one stays in force, and the files are checked again each second"
                     );
                     *refused = Some(error);
                 }
@@ -184,7 +185,7 @@ mod tests {
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap()
     }
 
-    /// Files with a first pair, and the pair as it is shown.
+    /// Writes a first pair to files, and returns the listener's TLS with it in force.
     fn shown() -> (tempfile::TempDir, config::Tls, CertifiedKey<KeyPair>, Arc<Tls>) {
         let dir = tempfile::tempdir().unwrap();
         let files = config::Tls { cert: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
@@ -197,10 +198,10 @@ mod tests {
         (dir, files, pair, tls)
     }
 
-    /// Returns true if another pair is in force after `looks`.
-    fn takes(tls: &Tls, looks: usize) -> bool {
+    /// Returns true if another pair is in force after so many checks.
+    fn takes(tls: &Tls, checks: usize) -> bool {
         let before = tls.in_force.load_full();
-        (0..looks).for_each(|_| tls.follow());
+        (0..checks).for_each(|_| tls.check_files());
         !Arc::ptr_eq(&before, &tls.in_force.load_full())
     }
 

@@ -1,10 +1,10 @@
-//! `traceparent` and `tracestate` as they arrive.
+//! Reads the trace context of a request from `traceparent` and `tracestate` (W3C Trace Context).
 
 use super::fields::Fields;
 use crate::telemetry::Trace;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE};
 
-/// The place in a trace that the request's fields name.
+/// Returns the trace context that the request's header fields carry.
 pub(super) fn caller(fields: &(impl Fields + ?Sized)) -> Trace {
     Trace::of_caller(fields.all(TRACEPARENT), || fields.all(TRACESTATE))
 }

@@ -139,7 +139,7 @@ fn write_head(out: &mut Vec<u8>, reply: &Reply, id: &RequestId) {
     }
     field("content-length", Value::Number(reply.body.len() as u64));
     out.extend_from_slice(b"date: ");
-    DATE.with_borrow_mut(|date| out.extend_from_slice(date.text(reply.made()).as_bytes()));
+    DATE.with_borrow_mut(|date| out.extend_from_slice(date.text(reply.made_at()).as_bytes()));
     out.extend_from_slice(b"\r\n\r\n");
 }
 
