@@ -1,4 +1,4 @@
-//! What an operator does through the admin listener, seen from both listeners.
+//! The admin API: its effects, seen from both listeners.
 
 use serde_json::{Value, json};
 use slotfront::app::signals::Signals;
@@ -35,7 +35,7 @@ async fn nodes(stage: &Stage, key: &str) -> Reply {
 }
 
 #[tokio::test]
-async fn a_key_is_made_used_replaced_and_taken_back_without_a_restart() {
+async fn keys_are_created_rotated_and_revoked_without_restart() {
     let dir = tempfile::tempdir().unwrap();
     let file = KeyFile::new(dir.path().join("keys.toml"));
     let stage = stage_with_keys(&file).await;
@@ -64,7 +64,7 @@ async fn a_key_is_made_used_replaced_and_taken_back_without_a_restart() {
     let (_, usage) = ask("GET", format!("/api/keys/{id}/usage"), Value::Null).await;
     assert_eq!((usage["plan"].clone(), usage["day"]["used"].clone()), (json!("standard"), json!(4.0)));
 
-    // A command writes the same file meanwhile; neither loses what the other did.
+    // A command writes the file at the same time. Neither change is lost.
     let new = NewKey::of("bob", "standard");
     file.create(&new, jiff::Timestamp::now()).unwrap();
     let (_, revoked) = ask("POST", format!("/api/keys/{id}/revoke"), Value::Null).await;
@@ -84,7 +84,7 @@ async fn a_key_is_made_used_replaced_and_taken_back_without_a_restart() {
 }
 
 #[tokio::test]
-async fn a_key_is_narrowed_when_it_is_made_and_stays_so() {
+async fn key_restrictions_are_set_at_creation_and_stay() {
     let dir = tempfile::tempdir().unwrap();
     let stage = stage_with_keys(&KeyFile::new(dir.path().join("keys.toml"))).await;
     let narrowed = json!({
@@ -146,7 +146,7 @@ async fn without_a_token_nobody_may_change_anything() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_an_admin_call_is_named_with_what_was_expected() {
+async fn admin_refusals_name_the_expected_value() {
     let dir = tempfile::tempdir().unwrap();
     let file = KeyFile::new(dir.path().join("keys.toml"));
     let new = |name: &str| NewKey::of(name, "standard");
@@ -244,7 +244,7 @@ async fn what_is_wrong_with_an_admin_call_is_named_with_what_was_expected() {
 }
 
 #[tokio::test]
-async fn only_the_bearer_of_the_token_reaches_what_the_document_says_it_guards() {
+async fn guarded_admin_routes_need_the_token() {
     let stage = Stage::of(1, |config| config.auth.admin_token = Some(Secret::new(TOKEN))).await;
     let document = stage.admin("/api/openapi.json").await.json();
     let mut guarded = 0;
@@ -266,7 +266,7 @@ async fn only_the_bearer_of_the_token_reaches_what_the_document_says_it_guards()
 }
 
 #[tokio::test]
-async fn an_admin_call_reloads_a_good_configuration_and_is_told_what_is_wrong_with_a_bad_one() {
+async fn admin_reload_applies_good_and_refuses_bad_settings() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("slotfront.toml");
     let text = |rps: &str| {
@@ -280,7 +280,7 @@ async fn an_admin_call_reloads_a_good_configuration_and_is_told_what_is_wrong_wi
         let path = path.clone();
         move || slotfront::config::load(Some(&path), &std::collections::BTreeMap::new())
     };
-    // Not watched: only the call reads it again.
+    // The file is not watched, so only the call reads it again.
     let source = Source::new(load, None);
     let config = source.load().unwrap();
     let (gateway, listeners) = (Gateway::new(&config).unwrap(), Listeners::bind(&config).await.unwrap());
@@ -306,7 +306,7 @@ async fn an_admin_call_reloads_a_good_configuration_and_is_told_what_is_wrong_wi
 }
 
 #[tokio::test]
-async fn an_operator_with_the_token_empties_the_cache_and_drains_a_node() {
+async fn operator_purges_the_cache_and_drains_nodes() {
     let token = "an-admin-token";
     let stage = Stage::of(2, |config| config.auth.admin_token = Some(Secret::new(token))).await;
     let post = |path: &str, header: &str| {
@@ -344,7 +344,7 @@ async fn an_operator_with_the_token_empties_the_cache_and_drains_a_node() {
 }
 
 #[tokio::test]
-async fn a_purge_takes_a_method_an_account_or_a_slot_and_leaves_the_rest() {
+async fn purge_removes_only_matching_entries() {
     let stage = Stage::of(2, |config| config.auth.admin_token = Some(Secret::new("token"))).await;
     let there = stage.cluster.examples();
     let [a, b, c] = [0, 1, 2].map(|i| there.wallets[i].to_string());
@@ -365,7 +365,7 @@ async fn a_purge_takes_a_method_an_account_or_a_slot_and_leaves_the_rest() {
         let request = stage.client.post(format!("{}/api/cache/purge?{query}", stage.admin));
         stage.send(request.header("authorization", "Bearer token"))
     };
-    // A list is kept as such and as its two accounts, here in a form that nothing else shares.
+    // A list is held as a list and as its two accounts, here in a form that no other call uses.
     for (query, entries, gone) in [
         (format!("account={a}"), 3, &["a", "a and c"][..]),
         (format!("account={token}"), 2, &["token", "balance"]),

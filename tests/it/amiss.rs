@@ -1,4 +1,5 @@
-//! Nodes that answer amiss, and what a caller sees of it: never an answer that is older than it says.
+//! Nodes with malformed or outdated answers: a caller never gets an answer that is older than its status
+//! says.
 
 use serde_json::json;
 use slotfront::methods::{Commitment, Pubkey};
@@ -11,7 +12,7 @@ fn slot_of(reply: &Reply) -> u64 {
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_late_does_not_take_the_place_of_a_newer_one() {
+async fn late_answer_does_not_replace_a_newer_one() {
     let stage = Stage::of(2, |_| {}).await;
     let account = stage.cluster.examples().wallets[0].to_string();
     let ask = async |number: Option<u64>| {
@@ -27,7 +28,7 @@ async fn an_answer_that_comes_late_does_not_take_the_place_of_a_newer_one() {
         stage.step_by(5).await;
         let slot = stage.cluster.slot(Commitment::Confirmed);
         assert!(slot > old_slot);
-        // Its node has stayed where it was; the other one is free.
+        // The node of the held call has not moved, and the other one is free.
         stage.cluster.node(busy).set_lag(5);
         holds[1 - busy].release();
         let newer = stage.call(
@@ -45,7 +46,7 @@ async fn an_answer_that_comes_late_does_not_take_the_place_of_a_newer_one() {
 }
 
 #[tokio::test]
-async fn a_node_that_runs_ahead_alone_is_not_believed_until_another_says_so() {
+async fn lone_leader_is_not_believed_until_confirmed() {
     let stage = Stage::new().await;
     let account = stage.cluster.examples().wallets[0].to_string();
     let params = json!([account, {"encoding": "base64"}]);
@@ -69,7 +70,7 @@ async fn a_node_that_runs_ahead_alone_is_not_believed_until_another_says_so() {
 }
 
 #[tokio::test]
-async fn a_node_that_calls_a_block_skipped_does_not_hide_it() {
+async fn false_skip_report_does_not_hide_a_block() {
     for asked_first in 0..2 {
         let stage = Stage::of(2, |config| config.upstreams[1 - asked_first].tier = 1).await;
         let slot = stage.cluster.examples().block_with_v0;
@@ -84,13 +85,13 @@ async fn a_node_that_calls_a_block_skipped_does_not_hide_it() {
 }
 
 #[tokio::test]
-async fn where_the_second_voice_breaks_a_third_is_asked_before_a_block_is_called_absent() {
+async fn failed_confirmation_asks_a_third_node() {
     let absent = |code, words: &str| Fault::Error { code, message: words.to_owned() };
     for (code, words, second) in [
         (-32007, "was skipped", Fault::Status(503)),
         (-32004, "not available", Fault::Status(503)),
         (-32014, "status", Fault::Status(503)),
-        // Two that are not so far agree on nothing: the frontier is.
+        // Two nodes that are not as far agree on nothing. The frontier is at this slot.
         (-32004, "not available", absent(-32004, "not available")),
     ] {
         let stage = Stage::of(3, |config| {
@@ -109,7 +110,7 @@ async fn where_the_second_voice_breaks_a_third_is_asked_before_a_block_is_called
 }
 
 #[tokio::test]
-async fn neighbouring_slots_in_one_finalized_answer_are_never_older_than_it_says() {
+async fn finalized_answers_with_mixed_slots_never_go_back() {
     let stage = Stage::of(1, |_| {}).await;
     stage.cluster.node(0).set_reads_ahead(true);
     let there = stage.cluster.examples();
@@ -117,7 +118,7 @@ async fn neighbouring_slots_in_one_finalized_answer_are_never_older_than_it_says
     let names: Vec<String> = keys.iter().map(ToString::to_string).collect();
     let mut ahead = 0;
     for round in 0..8 {
-        // Lists and single ones, from the node, from lists, and put together here.
+        // Lists and single accounts: from the node, taken from lists, and assembled here.
         let list = stage.call("getMultipleAccounts", json!([names])).await;
         let single = stage.call("getAccountInfo", json!([names[round], {"encoding": "base64"}])).await;
         let pair = stage.call("getMultipleAccounts", json!([[names[round], names[round + 1]]])).await;
@@ -144,7 +145,7 @@ async fn neighbouring_slots_in_one_finalized_answer_are_never_older_than_it_says
 }
 
 #[tokio::test]
-async fn a_fork_that_is_dropped_is_gone_with_the_life_of_a_processed_answer() {
+async fn dropped_fork_disappears_with_processed_ttl() {
     let stage = Stage::of(2, |config| {
         config.cache.ttl.account.processed = std::time::Duration::from_millis(150);
     })
@@ -159,7 +160,7 @@ async fn a_fork_that_is_dropped_is_gone_with_the_life_of_a_processed_answer() {
             .await
     };
     let (tip, confirmed) = (stage.cluster.slot(Commitment::Processed), ask(Commitment::Confirmed).await);
-    // Both nodes are on a fork for a moment, two slots on, on which the account is another.
+    // Both nodes are on a fork for a moment, two slots ahead, on which the account differs.
     let mut fork = ask(Commitment::Processed).await.result();
     fork["context"]["slot"] = json!(tip + 2);
     fork["value"]["lamports"] = json!(1);
@@ -170,7 +171,7 @@ async fn a_fork_that_is_dropped_is_gone_with_the_life_of_a_processed_answer() {
     let on_fork = ask(Commitment::Processed).await;
     assert_eq!((slot_of(&on_fork), on_fork.result()["value"]["lamports"].as_u64()), (tip + 2, Some(1)));
     stage.cluster.nodes().iter().for_each(|node| node.clear_faults());
-    // At processed there is no floor: slots of a dropped fork do not hold what comes after.
+    // At processed there is no floor: slots of a dropped fork do not hide later answers.
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
     loop {
         let now = ask(Commitment::Processed).await;
@@ -186,10 +187,10 @@ async fn a_fork_that_is_dropped_is_gone_with_the_life_of_a_processed_answer() {
 }
 
 #[tokio::test]
-async fn results_of_another_shape_are_asked_elsewhere_and_never_kept() {
+async fn malformed_results_are_retried_and_never_held() {
     let stage = Stage::of(2, |config| {
         config.upstreams[1].tier = 1;
-        // Each call may be tried again, however many were.
+        // Every call may be retried.
         config.pool.retry_budget = 1.0;
         config.pool.breaker.failures = 1_000;
         config.pool.breaker.failure_rate = 1.0;

@@ -1,6 +1,6 @@
-//! What somebody who means harm sends to the public listener and to the admin one, over bare sockets.
+//! Malicious requests to the public and the admin listener, over bare sockets.
 //!
-//! SECURITY.md has the table of all attacks; some rows are tests that stood elsewhere before.
+//! SECURITY.md has the table of all attacks. Some of its rows are tests in other files.
 
 use serde_json::{Value, json};
 use slotfront::methods::Pubkey;
@@ -13,18 +13,18 @@ use crate::http::{connect, is_whole, post, read_until};
 mod upstream;
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":7,"method":"getClusterNodes"}"#;
-/// What only an answer of a node's has.
+/// Text that only a node's answer contains.
 const ANSWERED: &str = r#""result""#;
 
-/// Everything that one connection brings until the gateway closes it: the client itself never does, for a gateway may well
-/// drop what is left when its client has gone.
+/// Returns all bytes of one connection until the gateway closes it. The client never closes it, because a
+/// gateway may drop unsent bytes when its client has gone.
 async fn all(stage: &Stage, sent: &[u8]) -> String {
     let mut socket = connect(stage).await;
     let _ = socket.write_all(sent).await;
     read_until(&mut socket, |_| false).await
 }
 
-/// How many answers there are in what came.
+/// Returns the number of answers in the text.
 fn answers(seen: &str) -> usize {
     seen.matches("HTTP/1.1 ").count()
 }
@@ -35,16 +35,16 @@ async fn from(stage: &Stage, address: [u8; 4]) -> TcpStream {
     socket.connect(stage.app.as_ref().unwrap().public).await.unwrap()
 }
 
-/// Whether the connection is served.
+/// Returns true if the connection is served.
 async fn is_served(socket: &mut TcpStream) -> bool {
     let _ = socket.write_all(post("/v3/dev", "", CALL).as_bytes()).await;
     read_until(socket, is_whole).await.contains(ANSWERED)
 }
 
 #[tokio::test]
-async fn one_address_that_wants_every_connection_leaves_some_for_the_others() {
+async fn one_address_cannot_take_every_connection() {
     let stage = Stage::of(1, |config| config.server.max_connections = 18).await;
-    // One of the eighteen is the harness' own, and counts for the attacker's address.
+    // One of the eighteen connections belongs to the harness, and counts for the attacker's address, too.
     let mut hog = Vec::new();
     for _ in 0..30 {
         hog.push(from(&stage, [127, 0, 0, 1]).await);
@@ -63,7 +63,7 @@ async fn one_address_that_wants_every_connection_leaves_some_for_the_others() {
 }
 
 #[tokio::test]
-async fn the_connections_of_a_trusted_proxy_are_those_of_all_its_clients() {
+async fn trusted_proxies_are_not_limited_as_one_address() {
     let stage = Stage::of(1, |config| {
         config.server.max_connections = 18;
         config.server.trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
@@ -112,7 +112,7 @@ async fn ten_megabytes_are_not_read() {
         let mut socket = connect(&stage).await;
         let (mut read, mut write) = socket.split();
         let mut seen = Vec::new();
-        // Written while it is answered: who waits for the end of it has read it.
+        // The request is written while the gateway answers: reading its end means that all of it was read.
         let written = tokio::join!(write.write_all(request.as_bytes()), read.read_to_end(&mut seen)).0;
         let seen = String::from_utf8_lossy(&seen);
         let refused = seen.starts_with("HTTP/1.1 413 ") && seen.contains("connection: close");
@@ -123,7 +123,7 @@ async fn ten_megabytes_are_not_read() {
 }
 
 #[tokio::test]
-async fn no_depth_of_nesting_costs_more_than_a_refusal() {
+async fn deep_nesting_is_refused_cheaply() {
     let stage = Stage::of(1, |_| {}).await;
     let deep = |open: &str, close: &str| {
         let n = (48 << 10) / (open.len() + close.len());
@@ -150,7 +150,7 @@ async fn no_depth_of_nesting_costs_more_than_a_refusal() {
 }
 
 #[tokio::test]
-async fn a_hundred_blocks_in_one_batch_take_one_place_and_cost_a_hundred_blocks() {
+async fn batched_blocks_cost_as_much_as_single_ones() {
     let stage = Stage::of(1, |config| {
         let plan = config.plans.get_mut("dev").unwrap();
         (plan.max_batch, plan.daily_units) = (None, Some(1000));
@@ -174,7 +174,7 @@ async fn a_hundred_blocks_in_one_batch_take_one_place_and_cost_a_hundred_blocks(
 }
 
 #[tokio::test]
-async fn requests_whose_end_two_servers_may_see_differently_are_refused_or_the_last() {
+async fn ambiguous_request_ends_cannot_smuggle_requests() {
     let stage = Stage::of(1, |_| {}).await;
     let chunked = format!("{:x}\r\n{CALL}\r\n0\r\n\r\n", CALL.len());
     let long = CALL.len();
@@ -185,7 +185,8 @@ async fn requests_whose_end_two_servers_may_see_differently_are_refused_or_the_l
     let head = |more: &str| {
         format!("POST /v3/dev HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{more}\r\n")
     };
-    // Answered as chunked, and the connection ends: what follows is never taken for a request.
+    // The request is answered as chunked and the connection ends. The bytes after it are never taken for a
+    // request.
     for lengths in [
         format!("content-length: {}\r\ntransfer-encoding: chunked\r\n", chunked.len() + smuggled.len()),
         format!("transfer-encoding: chunked\r\ncontent-length: {}\r\n", chunked.len() + smuggled.len()),
@@ -195,7 +196,7 @@ async fn requests_whose_end_two_servers_may_see_differently_are_refused_or_the_l
         assert_eq!(answers(&seen), 1, "{lengths}: {seen:?}");
         assert!(seen.contains("connection: close"), "{lengths}: {seen:?}");
     }
-    // Not answered as a call at all.
+    // The request is not answered as a call at all.
     for lengths in [
         format!("content-length: {long}\r\ncontent-length: 3\r\n"),
         format!("content-length: {long}, {long}1\r\n"),
@@ -219,7 +220,7 @@ async fn requests_whose_end_two_servers_may_see_differently_are_refused_or_the_l
             assert!(answers(&seen) <= 1 && !seen.contains(ANSWERED), "{lengths:?}: {seen:?}");
         }
     }
-    // Chunks whose length is none.
+    // Chunks with an invalid length.
     for chunk in ["-1", "+34", "0x34", "fffffffffffffffff", "34 1", "", "g", "\n34"] {
         let body = format!("{chunk}\r\n{CALL}\r\n0\r\n\r\n{smuggled}");
         let seen = all(&stage, (head("transfer-encoding: chunked\r\n") + &body).as_bytes()).await;
@@ -228,7 +229,7 @@ async fn requests_whose_end_two_servers_may_see_differently_are_refused_or_the_l
     // HTTP/1.0 has no chunks.
     let old = head("transfer-encoding: chunked\r\n").replace("HTTP/1.1", "HTTP/1.0") + &chunked + &smuggled;
     assert!(!all(&stage, old.as_bytes()).await.contains(ANSWERED));
-    // A body that nobody wants is no request either: 401, 404, 405 and 415 read it, or end.
+    // An unwanted body is not a request either: 401, 404, 405 and 415 read it, or end the connection.
     let wrapped = post("/v3/nokey", "", &smuggled) + &post("/nowhere", "", &smuggled);
     let wrapped = wrapped + &post("/v3/dev", "", &smuggled).replacen("application/json", "text/plain", 1);
     let ends = post("/v3/dev", "connection: close\r\n", &smuggled).replacen("POST", "GET", 1);
@@ -240,7 +241,7 @@ async fn requests_whose_end_two_servers_may_see_differently_are_refused_or_the_l
 async fn no_spelling_of_a_path_is_another_path() {
     let stage = Stage::of(1, |_| {}).await;
     for (path, statuses) in [
-        // The key is one raw segment, whatever it says.
+        // The key is one raw segment, whatever it contains.
         ("/v3/dev%2f", &[401][..]),
         ("/v3/%2fdev", &[401]),
         ("/v3/%2e%2e", &[401]),
@@ -252,7 +253,7 @@ async fn no_spelling_of_a_path_is_another_path() {
         ("/v3/DEV", &[401]),
         ("/v3/dev%20", &[401]),
         ("/v3/..%2f..%2fmetrics", &[401]),
-        // Dots and empty segments are not folded away.
+        // Dots and empty segments are not normalized.
         ("/v3/dev/", &[404]),
         ("/v3//dev", &[404]),
         ("//v3/dev", &[404]),
@@ -272,7 +273,7 @@ async fn no_spelling_of_a_path_is_another_path() {
         ("/v3/dev/usage/x", &[404]),
         ("http://evil.example/v3/nokey", &[401]),
         ("*", &[400, 404]),
-        // A query is not a part of it, and an absolute form is the same path.
+        // The query is not a part of the path, and an absolute URL has the same path.
         ("/v3/dev?x=/v3/nokey", &[200]),
         ("http://evil.example/v3/dev", &[200]),
     ] {
@@ -303,7 +304,7 @@ async fn nothing_that_a_caller_names_becomes_a_header() {
         serde_json::from_str::<Value>(id).unwrap(),
         "it is still the caller's own"
     );
-    // As text it would be no JSON.
+    // Sent literally, the text would not be JSON.
     let bare = stage.post(body.replace(r"\r\n", "\r\n")).await;
     assert_eq!((bare.code(), bare.headers.get("x-evil")), (-32700, None));
     for line in [
@@ -327,7 +328,7 @@ async fn nothing_that_a_caller_names_becomes_a_header() {
 }
 
 #[tokio::test]
-async fn a_page_that_calls_itself_this_host_reads_nothing_of_the_admin_listener() {
+async fn rebound_host_cannot_read_the_admin_listener() {
     let stage = Stage::of(1, |_| {}).await;
     let admin = stage.app.as_ref().unwrap().admin;
     let ask = async |request: String| {
@@ -349,9 +350,10 @@ async fn a_page_that_calls_itself_this_host_reads_nothing_of_the_admin_listener(
 }
 
 #[tokio::test]
-async fn addresses_that_differ_in_few_bytes_are_kept_like_any_others() {
+async fn crafted_addresses_do_not_collide_in_the_cache() {
     let stage = Stage::of(1, |_| {}).await;
-    // What somebody would make who knows how a fixed hash folds its words: the low halves cancel out.
+    // The keys that an attacker would choose who knows how a fixed hash combines words: the low halves cancel
+    // out.
     let crafted = (0..2000_u64).map(|i| {
         let (i, mut key) = (i.to_be_bytes(), [0; 32]);
         key[16..24].copy_from_slice(&i);
@@ -377,7 +379,7 @@ async fn addresses_that_differ_in_few_bytes_are_kept_like_any_others() {
 }
 
 #[tokio::test]
-async fn a_key_that_asks_for_ever_new_things_does_not_push_out_what_others_read() {
+async fn scanning_key_does_not_evict_hot_entries() {
     let stage = Stage::of(1, |config| {
         // Some nine hundred small entries.
         config.cache.capacity = 512 << 10;

@@ -1,5 +1,5 @@
-//! At confirmed and finalized no answer goes back behind what the same question was answered with before, whichever
-//! kept answer it was made of; and what a node writes amiss is kept by nobody.
+//! Monotonicity: at confirmed and finalized no answer is older than an earlier answer to the same question,
+//! whichever held entry it was made of. Malformed answers are never held.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ fn slot_of(reply: &Reply) -> u64 {
     reply.result()["context"]["slot"].as_u64().unwrap()
 }
 
-/// What is kept is over with the next slot, and is not served stale while a node is asked.
+/// Makes an entry expire with the next slot, without a stale answer meanwhile.
 fn short_lived(config: &mut Config) {
     config.cache.stale_while_revalidate = PerCommitment::uniform(0.0);
     config.cache.max_lag_slots = PerCommitment::uniform(0);
 }
 
-/// Two nodes, of which the second is asked only if the first fails, and is some slots behind.
+/// Returns a gateway over two nodes. The second one is asked only if the first fails, and is `slots` behind.
 async fn first_and_laggard(slots: u64) -> Stage {
     let stage = Stage::of(2, |config| {
         short_lived(config);
@@ -42,7 +42,7 @@ fn slice(key: &str, minimum: Option<u64>) -> Value {
 }
 
 #[tokio::test]
-async fn a_list_made_of_kept_accounts_has_a_floor() {
+async fn assembled_list_sets_a_floor() {
     let stage = first_and_laggard(4).await;
     let there = stage.cluster.examples();
     let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
@@ -58,7 +58,7 @@ async fn a_list_made_of_kept_accounts_has_a_floor() {
 }
 
 #[tokio::test]
-async fn a_kept_list_does_not_hide_what_was_shown_since() {
+async fn held_list_does_not_hide_newer_accounts() {
     for assemble in [Assemble::SameSlot, Assemble::WithinBound] {
         let stage = Stage::with(|config| config.cache.assemble = assemble).await;
         let there = stage.cluster.examples();
@@ -74,7 +74,7 @@ async fn a_kept_list_does_not_hide_what_was_shown_since() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_kept_goes_not_back_either() {
+async fn unheld_answers_do_not_go_back() {
     let stage = Stage::with(short_lived).await;
     let message = stage.cluster.examples().fee_message_processed;
     stage.step_by(3).await;
@@ -83,17 +83,17 @@ async fn an_answer_that_is_not_kept_goes_not_back_either() {
     assert_eq!(first.result()["value"], 5000);
     stage.step_by(1).await;
     stage.cluster.nodes().iter().for_each(|node| node.set_lag(50));
-    // At slots before the blockhash every node says null, which is never kept.
+    // Before the slot of the blockhash every node answers null, which is never held.
     let second = stage.call("getFeeForMessage", params).await;
     assert_eq!((second.result(), second.cache().ends_with("stale-if-error")), (first.result(), true));
 }
 
 #[tokio::test]
-async fn of_two_places_the_higher_slot_is_the_answer() {
+async fn higher_slot_of_two_keys_wins() {
     let stage = Stage::new().await;
     let account = stage.cluster.examples().mints[0].to_string();
-    // The slice first, in its own place; then all of it at a later slot, which says that it is large, so that slices
-    // go on being asked for as such.
+    // The slice is held under its own key. The whole account at a later slot shows its size, so that slices
+    // are still fetched as slices.
     stage.call("getAccountInfo", slice(&account, None)).await;
     stage.step_by(4).await;
     let slot = stage.cluster.slot(Commitment::Finalized);
@@ -131,7 +131,7 @@ async fn of_two_places_the_higher_slot_is_the_answer() {
 }
 
 #[tokio::test]
-async fn in_a_fault_a_list_is_made_of_what_may_stand_in() {
+async fn list_is_assembled_of_stand_ins_during_faults() {
     let stage = Stage::with(short_lived).await;
     let there = stage.cluster.examples();
     let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
@@ -145,7 +145,7 @@ async fn in_a_fault_a_list_is_made_of_what_may_stand_in() {
 }
 
 #[tokio::test]
-async fn what_a_node_was_asked_before_the_cache_was_emptied_is_not_kept() {
+async fn fetches_from_before_a_purge_are_not_held() {
     let stage = Stage::of(1, |_| {}).await;
     let params = json!([stage.cluster.examples().block_with_v0, {"transactionDetails": "none"}]);
     let hold = stage.cluster.node(0).hold("getBlock");
@@ -159,7 +159,7 @@ async fn what_a_node_was_asked_before_the_cache_was_emptied_is_not_kept() {
 }
 
 #[tokio::test]
-async fn an_answer_of_an_absurd_slot_takes_nobodys_place() {
+async fn absurd_slots_replace_nothing() {
     let stage = Stage::of(2, |_| {}).await;
     let params = base64(&stage.cluster.examples().wallets[0].to_string());
     let mut lie = stage.call("getAccountInfo", params.clone()).await.result();
@@ -180,7 +180,7 @@ async fn an_answer_of_an_absurd_slot_takes_nobodys_place() {
 }
 
 #[tokio::test]
-async fn an_answer_of_another_shape_is_a_fault_and_another_node_is_asked() {
+async fn malformed_answers_are_retried_at_another_node() {
     let stage = Stage::of(2, |config| config.upstreams[1].tier = 1).await;
     let there = stage.cluster.examples();
     let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
@@ -197,10 +197,10 @@ async fn an_answer_of_another_shape_is_a_fault_and_another_node_is_asked() {
 }
 
 #[tokio::test]
-async fn where_all_of_an_account_is_too_much_the_slice_is_asked_for() {
+async fn too_large_accounts_are_fetched_as_slices() {
     let stage = Stage::of(1, |config| {
         short_lived(config);
-        // The answer with all of a token account is longer, one with a slice of it is not.
+        // The answer with the whole token account exceeds this, and one with a slice does not.
         config.pool.max_response = 460;
     })
     .await;
@@ -214,7 +214,7 @@ async fn where_all_of_an_account_is_too_much_the_slice_is_asked_for() {
 }
 
 #[tokio::test]
-async fn at_processed_what_is_held_orders_the_choice_of_node() {
+async fn held_processed_slots_order_the_node_choice() {
     let stage = Stage::of(2, |config| {
         config.upstreams[1].tier = 1;
         config.cache.max_lag_slots = PerCommitment::uniform(12);
@@ -231,7 +231,7 @@ async fn at_processed_what_is_held_orders_the_choice_of_node() {
 }
 
 #[tokio::test]
-async fn an_expired_answer_is_counted_once_and_an_empty_parsed_list_is_kept() {
+async fn expired_entries_are_counted_once() {
     let stage = Stage::with(short_lived).await;
     let params = base64(&stage.cluster.examples().wallets[0].to_string());
     stage.call("getAccountInfo", params.clone()).await;
@@ -245,7 +245,7 @@ async fn an_expired_answer_is_counted_once_and_an_empty_parsed_list_is_kept() {
 }
 
 #[tokio::test]
-async fn how_far_behind_an_answer_is_is_told_where_it_is_bounded_in_slots_and_nowhere_else() {
+async fn served_lag_is_observed_for_slot_bound_classes() {
     let stage = Stage::of(1, |_| {}).await;
     let lags = || {
         let lags = &stage.front().metrics.cache_served_lag;
@@ -253,7 +253,7 @@ async fn how_far_behind_an_answer_is_is_told_where_it_is_bounded_in_slots_and_no
     };
     let wallet = stage.cluster.examples().wallets[0].to_string();
     for (method, params, told) in [
-        // Vote accounts have no context: what stands for their slot is the node's own, and no bound.
+        // Vote accounts have no context. The node's own slot replaces it, and bounds nothing.
         ("getVoteAccounts", json!([]), 0),
         ("getClusterNodes", json!([]), 0),
         ("getAccountInfo", json!([wallet, {"encoding": "base64"}]), 1),
@@ -267,7 +267,7 @@ async fn how_far_behind_an_answer_is_is_told_where_it_is_bounded_in_slots_and_no
     }
 }
 
-/// The ways to ask for an account, each with its method.
+/// Returns the calls that show an account, each with its method.
 fn shown_by(account: &str, other: &str) -> Vec<(&'static str, Value)> {
     let slice = json!({"offset": 0, "length": 8});
     vec![
@@ -292,7 +292,7 @@ async fn no_form_shows_an_account_behind_another() {
             stage.call(method, params.clone()).await;
         }
         stage.step_by(2).await;
-        // The way that is asked for past the cache shows the account at the slot that has come.
+        // The call past the cache shows the account at the present slot.
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": later, "params": params}).to_string();
         let past = stage.client.post(&stage.url).header("content-type", "application/json");
         let first = stage.send(past.header("cache-control", "no-cache").body(body)).await;
@@ -311,7 +311,7 @@ async fn no_form_shows_an_account_behind_another() {
 }
 
 #[tokio::test]
-async fn a_list_behind_its_accounts_is_assembled_from_them() {
+async fn list_behind_its_accounts_is_assembled_from_them() {
     let stage = Stage::of(1, |_| {}).await;
     let there = stage.cluster.examples();
     let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
@@ -329,11 +329,11 @@ async fn a_list_behind_its_accounts_is_assembled_from_them() {
 }
 
 #[tokio::test]
-async fn a_list_asks_for_the_highest_slot_of_its_accounts() {
+async fn list_requires_its_accounts_highest_slot() {
     let stage = Stage::of(2, |config| config.upstreams[1].tier = 1).await;
     let there = stage.cluster.examples();
     let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
-    // The node that is asked first is behind, by less than would keep it from being asked.
+    // The node that is asked first is behind, but not far enough to be avoided.
     stage.cluster.node(0).set_lag(2);
     let lags = || stage.front().frontier.lag(0, Commitment::Finalized) == Some(2);
     stage.until("the lag is known", lags).await;
@@ -344,9 +344,10 @@ async fn a_list_asks_for_the_highest_slot_of_its_accounts() {
     assert_eq!((slot_of(&list), list.cache()), (slot, "fwd=miss; stored"));
 }
 
-/// A list is on its way from a node that is behind, while an account of it is shown at the slot of another node.
+/// A list is fetched from a node that is behind, while another node shows one of its accounts at a higher
+/// slot.
 #[tokio::test]
-async fn a_list_that_one_of_its_accounts_overtakes_is_fetched_anew() {
+async fn list_overtaken_by_an_account_is_fetched_again() {
     let stage = Stage::of(2, |config| config.upstreams[1].tier = 1).await;
     let there = stage.cluster.examples();
     let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
@@ -369,7 +370,7 @@ async fn a_list_that_one_of_its_accounts_overtakes_is_fetched_anew() {
 }
 
 #[tokio::test]
-async fn a_floor_that_no_node_reaches_falls_and_is_counted() {
+async fn unreachable_floor_is_reset_and_counted() {
     let stage = Stage::of(1, short_lived).await;
     let there = stage.cluster.examples();
     let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
@@ -382,7 +383,7 @@ async fn a_floor_that_no_node_reaches_falls_and_is_counted() {
     assert_eq!(slot_of(&list) + 3, slot_of(&first), "the highest there is");
     let metrics = stage.admin("/metrics").await.text;
     assert!(metrics.contains("\nslotfront_cache_floor_resets_total 1\n"), "it is counted");
-    // What is held above it is shown, and is the floor again.
+    // The held entry above the floor is shown, and becomes the floor again.
     let held = stage.call("getAccountInfo", parsed).await;
     assert_eq!(
         (slot_of(&held), held.cache().starts_with("hit")),
@@ -393,7 +394,7 @@ async fn a_floor_that_no_node_reaches_falls_and_is_counted() {
 }
 
 #[tokio::test]
-async fn in_a_fault_what_is_held_stands_in_below_a_floor() {
+async fn held_entry_stands_in_below_a_floor() {
     let stage = Stage::of(1, short_lived).await;
     let there = stage.cluster.examples();
     let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());

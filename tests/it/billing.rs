@@ -1,4 +1,4 @@
-//! What calls cost, also those whose callers do not wait for the answers.
+//! The price of calls, including those whose callers do not wait for the answer.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::harness::Stage;
 /// The ways in which a request is read.
 #[derive(Debug, Clone, Copy)]
 enum Way {
-    /// A plain request of HTTP/1.1.
+    /// A plain request of HTTP/1.1, read by the fast path.
     Plain,
     /// A request of HTTP/1.1 that hyper reads.
     Hyper,
@@ -24,7 +24,7 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Plain, Way::Hyper, Way::Http2];
 
-/// A caller who can be made to hang up.
+/// Starts a call whose task can be aborted, as if its caller hung up.
 fn begin(stage: &Stage, way: Way, headers: &[(&'static str, &str)], body: &Value) -> JoinHandle<()> {
     let client = reqwest::Client::builder().no_proxy();
     let client = if matches!(way, Way::Http2) { client.http2_prior_knowledge() } else { client };
@@ -45,7 +45,7 @@ fn in_flight(stage: &Stage) -> usize {
     stage.front().in_flight.load(Ordering::Relaxed)
 }
 
-/// The units that the key has been charged.
+/// Returns the units that the key was charged.
 fn charged(stage: &Stage) -> f64 {
     let metrics = stage.front().metrics.render();
     let line = metrics.lines().find_map(|line| line.strip_prefix("slotfront_key_units_total{key=\"dev\"} "));
@@ -56,18 +56,19 @@ fn connections(stage: &Stage) -> i64 {
     stage.front().metrics.connections.get()
 }
 
-/// Waits until the connections are `before` again, and the requests in flight those that are `kept`.
+/// Waits until `before` connections are left, and `kept` requests in flight.
 async fn until_gone(stage: &Stage, before: i64, kept: usize) {
     let has_gone = || connections(stage) <= before && in_flight(stage) == kept;
     stage.until("the caller has gone", has_gone).await;
 }
 
-/// How many requests are in flight once the caller of a `method` has gone: a forwarded call is, until it is answered.
+/// Returns the number of requests in flight after the caller has gone. A passthrough call stays until it is
+/// answered.
 fn kept(method: &str) -> usize {
     usize::from(method == "getBalance")
 }
 
-/// Makes the call, hangs up once `calls` of `method` are at the node, and waits until `units` are charged.
+/// Makes a call, hangs up once `calls` of `method` are at the node, and waits until `units` are charged.
 async fn hang_up(
     stage: &Stage,
     (way, headers): (Way, &[(&'static str, &str)]),
@@ -121,7 +122,7 @@ async fn a_caller_who_hangs_up_has_paid() {
         let forwarded = call(1, "getBalance", &json!([wallet]));
         hang_up(&stage, (way, &[]), ("getBalance", 1), &forwarded, 7.0).await;
 
-        // Further ahead than is waited for: the call goes to one node alone.
+        // The slot is too far ahead to wait for, so the call goes to one node alone.
         let ahead = stage.cluster.slot(Commitment::Finalized) + 1000;
         let alone = call(1, "getAccountInfo", &json!([wallet, {"minContextSlot": ahead}]));
         hang_up(&stage, (way, &[]), ("getAccountInfo", 1), &alone, 1.0).await;
@@ -185,7 +186,7 @@ async fn an_open_forwarded_call_ends_with_its_caller() {
         let stage = Stage::of(1, |config| {
             prices(config);
             config.auth.mode = AuthMode::Open;
-            // Longer than the test waits for anything.
+            // Longer than any wait of the test.
             config.server.request_timeout = Duration::from_hours(1);
             config.pool.forward_timeout = Duration::from_hours(1);
         })
@@ -203,7 +204,7 @@ async fn an_open_forwarded_call_ends_with_its_caller() {
 }
 
 #[tokio::test]
-async fn a_hit_asked_anew_for_its_batch_costs_a_miss() {
+async fn hit_fetched_again_for_its_batch_costs_miss() {
     let stage = Stage::of(1, prices).await;
     let wallet = stage.cluster.examples().wallets[0].to_string();
     let account = json!([wallet, {"encoding": "base64", "commitment": "processed"}]);
@@ -221,7 +222,7 @@ async fn a_hit_asked_anew_for_its_batch_costs_a_miss() {
 }
 
 #[tokio::test]
-async fn a_quota_ends_for_one_who_always_hangs_up() {
+async fn quota_counts_calls_that_hang_up() {
     let stage = Stage::of(1, |config| {
         prices(config);
         config.plans.get_mut("dev").unwrap().daily_units = Some(100);

@@ -1,4 +1,4 @@
-//! What a caller sees of the cache, and what the nodes see of it.
+//! The cache as callers see it, and its effect on the nodes.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn slot_of(reply: &Reply) -> u64 {
 }
 
 #[tokio::test]
-async fn a_repeat_is_a_hit_and_asks_no_node() {
+async fn repeat_is_a_hit() {
     let stage = Stage::new().await;
     let there = stage.cluster.examples();
     let account = there.wallets[0].to_string();
@@ -59,7 +59,7 @@ async fn what_means_the_same_is_one_entry() {
 async fn five_hundred_at_once_are_one_upstream_call() {
     let patient = Duration::from_secs(20);
     let stage = Stage::with(|config| {
-        // Five hundred connections take their time on a busy machine, and the held call must not be given up.
+        // Five hundred connections take long on a busy machine, and the held call must not time out.
         config.pool.attempt_timeout = [patient; 8];
         config.server.request_timeout = patient;
     })
@@ -106,7 +106,7 @@ async fn the_fetch_outlives_the_caller_that_led_it() {
 }
 
 #[tokio::test]
-async fn slots_end_the_life_of_an_answer_sooner_at_weaker_commitments() {
+async fn slot_bounds_are_tighter_at_weaker_commitments() {
     for (commitment, bound) in
         [(Commitment::Processed, 1), (Commitment::Confirmed, 2), (Commitment::Finalized, 12)]
     {
@@ -165,7 +165,7 @@ async fn a_stale_answer_is_served_and_refreshed_once() {
 }
 
 #[tokio::test]
-async fn when_no_node_answers_a_held_answer_stands_in_and_says_so() {
+async fn stale_if_error_serves_held_answers() {
     let stage = Stage::with(|config| {
         config.cache.ttl.account.confirmed = Duration::ZERO;
         config.cache.ttl.account.processed = Duration::ZERO;
@@ -185,7 +185,7 @@ async fn when_no_node_answers_a_held_answer_stands_in_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_node_that_falls_back_moves_no_answer_back_and_the_header_says_so() {
+async fn falling_node_moves_no_answer_back() {
     let stage = Stage::with(|config| config.cache.ttl.account.finalized = Duration::ZERO).await;
     let params = json!([stage.cluster.examples().wallets[0].to_string()]);
     let before = slot_of(&stage.call("getAccountInfo", params.clone()).await);
@@ -198,7 +198,7 @@ async fn a_node_that_falls_back_moves_no_answer_back_and_the_header_says_so() {
 }
 
 #[tokio::test]
-async fn a_floor_that_no_node_reaches_falls_once_what_held_it_may_not_be_served() {
+async fn floor_falls_once_its_entry_expires() {
     let stage = Stage::with(|config| {
         config.cache.ttl.account.finalized = Duration::ZERO;
         config.cache.stale_if_error.finalized = Duration::ZERO;
@@ -228,7 +228,7 @@ async fn many_callers_with_a_number_share_their_calls() {
 }
 
 #[tokio::test]
-async fn a_final_block_is_one_entry_for_every_commitment_and_a_confirmed_one_is_apart() {
+async fn final_block_is_one_entry_for_all_commitments() {
     let stage = Stage::new().await;
     let shape = |commitment: &str| json!({"commitment": commitment, "transactionDetails": "none"});
     let slot = stage.cluster.slot(Commitment::Finalized);
@@ -269,7 +269,7 @@ async fn not_yet_ends_when_the_block_is_there() {
 }
 
 #[tokio::test]
-async fn a_skipped_slot_is_believed_on_a_second_voice() {
+async fn skipped_slot_needs_confirmation() {
     let stage = Stage::new().await;
     let slot = stage.cluster.examples().skipped_slot.expect("some slot is skipped");
     let first = stage.call("getBlock", json!([slot])).await;
@@ -292,7 +292,7 @@ async fn a_fee_that_is_null_is_not_kept() {
 }
 
 #[tokio::test]
-async fn errors_that_depend_on_an_account_live_as_the_account() {
+async fn account_errors_live_as_long_as_accounts() {
     let stage = Stage::new().await;
     let wallet = stage.cluster.examples().wallets[0].to_string();
     for _ in 0..2 {
@@ -302,7 +302,7 @@ async fn errors_that_depend_on_an_account_live_as_the_account() {
 }
 
 #[tokio::test]
-async fn lists_fill_single_entries_and_are_assembled_from_them() {
+async fn lists_fill_and_use_single_entries() {
     let stage = Stage::new().await;
     let there = stage.cluster.examples();
     let (a, b, c) = (there.wallets[0].to_string(), there.wallets[1].to_string(), there.mints[0].to_string());
@@ -335,7 +335,7 @@ async fn every_number_of_samples_comes_from_one_answer() {
 }
 
 #[tokio::test]
-async fn min_context_slot_is_the_callers_condition_and_no_part_of_the_key() {
+async fn min_context_slot_is_not_in_the_key() {
     let stage = Stage::new().await;
     let account = stage.cluster.examples().wallets[0].to_string();
     let params = |slot: u64| json!([account, {"minContextSlot": slot}]);
@@ -352,7 +352,7 @@ async fn min_context_slot_is_the_callers_condition_and_no_part_of_the_key() {
 }
 
 #[tokio::test]
-async fn a_plan_may_go_past_the_cache_and_the_answer_is_kept() {
+async fn plan_may_bypass_the_cache() {
     let stage = Stage::new().await;
     let account = stage.cluster.examples().wallets[0].to_string();
     let body =

@@ -1,4 +1,5 @@
-//! The client's address behind trusted proxies: which header names it, and what becomes of one that is not known.
+//! The client's address behind trusted proxies: the header that names it, and the treatment of an unknown
+//! address.
 
 use jiff::Timestamp;
 use reqwest::header::{HeaderMap, HeaderValue};
@@ -10,7 +11,7 @@ use crate::harness::{Reply, Stage};
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;
 
-/// Headers of one request, and whether it is in the key's address list.
+/// The headers of one request, and whether it is in the key's address list.
 type Row<'a> = (&'a [(&'static str, &'a str)], bool);
 
 fn trust_loopback(config: &mut Config) {
@@ -71,7 +72,7 @@ async fn nobody_behind_a_proxy_passes_for_the_proxy() {
             (&[(x, "127.0.0.5")], true),
             (&[(x, "203.0.113.9")], false),
             (&[(x, "127.0.0.5, 203.0.113.9")], false),
-            // There are no quotes in this header.
+            // This header has no quotes.
             (&[(x, "\", 203.0.113.9")], false),
             (&[(x, "\"127.0.0.5\"")], false),
             // The other header is never read.
@@ -80,7 +81,7 @@ async fn nobody_behind_a_proxy_passes_for_the_proxy() {
             (&[(x, "203.0.113.9"), ("forwarded", "x")], false),
             (&[(x, "127.0.0.5"), ("forwarded", "for=203.0.113.9")], true),
             (&[("forwarded", "for=127.0.0.5")], false),
-            // Elements that are no addresses.
+            // Elements that are not addresses.
             (&[(x, "")], false),
             (&[(x, "127.0.0.5,")], false),
             (&[(x, "127.0.0.5,,127.0.0.1")], false),

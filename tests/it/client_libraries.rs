@@ -1,4 +1,4 @@
-//! Facts that client libraries take from an answer's head, or need before they can begin.
+//! Details of responses on which client libraries depend.
 
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ async fn a_limit_says_which_in_its_head() {
     assert_eq!(errors, ["-32090 unauthorized", "-32092 failed_keys", "-32092 failed_keys"]);
 }
 
-/// Sends `head` and an empty body on a connection of its own, then asks for the health there.
+/// Sends `head` and an empty body on a new connection, then requests the health there.
 async fn then_health(stage: &Stage, head: &str) -> String {
     let mut socket = connect(stage).await;
     let health = "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
@@ -100,7 +100,7 @@ async fn a_websocket_is_refused_with_what_to_do() {
             assert!(answer.ends_with("\r\n\r\nok"), "the connection goes on: {answer}");
         }
     }
-    // Any other wish is ignored.
+    // Any other upgrade is ignored.
     let answer = then_health(&stage, &format!("GET /v3/dev HTTP/1.1\r\n{upgrade}\r\nupgrade: h2c")).await;
     assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
     let mut headers = HeaderMap::new();

@@ -1,4 +1,4 @@
-//! Which cluster a node is of: nobody is given an answer of another one.
+//! The cluster of each node: no caller gets an answer of another cluster.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::harness::Stage;
 
 const GENESIS: &str = "getGenesisHash";
 
-/// What a node of the cluster that tests are about answers.
+/// Returns the genesis hash that a node of the tested cluster reports.
 fn genesis_of(cluster: &Cluster) -> String {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": GENESIS}).to_string();
     let answer: Value = serde_json::from_slice(&cluster.node(0).answer(body.as_bytes())).unwrap();
@@ -29,12 +29,12 @@ fn ours() -> String {
     genesis_of(&Cluster::new(Settings { slot_time: None, ..Settings::default() }))
 }
 
-/// A cluster of one node with the same slots and other contents; nobody serves it yet.
+/// Creates a cluster of one node with the same slots and other contents, which is not served yet.
 fn another_cluster() -> Arc<Cluster> {
     Cluster::new(Settings { seed: 2, nodes: 1, slot_time: None, ..Settings::default() })
 }
 
-/// Serves a cluster of one node; its address.
+/// Serves a cluster of one node, and returns its address.
 async fn serve(cluster: &Arc<Cluster>) -> Secret {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = Secret::new(format!("http://{}", listener.local_addr().unwrap()));
@@ -98,7 +98,7 @@ async fn calls_wait_until_a_node_shows_its_cluster() {
 }
 
 #[tokio::test]
-async fn an_answer_of_an_unknown_cluster_is_not_taken() {
+async fn answers_of_unknown_clusters_are_refused() {
     let (other, mut holds) = (another_cluster(), Vec::new());
     let url = serve(&other).await;
     holds.push(other.node(0).hold(GENESIS));
@@ -110,7 +110,7 @@ async fn an_answer_of_an_unknown_cluster_is_not_taken() {
     let prepare = |cluster: &Cluster| holds.push(cluster.node(1).hold(GENESIS));
     let stage = Stage::before_any_probe(2, configure, prepare).await;
     let told = async {
-        // No genesis hash is known: the node of the lower tier is asked.
+        // No genesis hash is known, so the node of the lower tier is asked.
         asked.arrived(1).await;
         holds[1].release();
         stage.until("a genesis hash is known", || stage.front().pool.genesis().is_some()).await;
@@ -143,13 +143,13 @@ async fn a_silent_node_is_asked_alone_or_unchecked() {
     let both =
         |cluster: &Cluster| cluster.nodes().iter().for_each(|node| node.fault_on(GENESIS, silent(), None));
     let first = |cluster: &Cluster| cluster.node(0).fault_on(GENESIS, silent(), None);
-    // Where no genesis hash is known, nothing is checked.
+    // Without a known genesis hash nothing is checked.
     let stage = Stage::before_any_probe(2, |_| {}, both).await;
     stage.settled().await;
     assert_eq!(block(&stage).await.status, 200);
     assert!(block(&stage).await.cache().starts_with("hit"));
 
-    // Beside a node that tells, one that does not is not asked.
+    // Beside a node that reports its hash, one that does not gets no calls.
     let stage = Stage::before_any_probe(2, |config| config.upstreams[1].tier = 1, first).await;
     stage
         .until("its silence is known", || {
@@ -167,7 +167,7 @@ async fn a_silent_node_is_asked_alone_or_unchecked() {
     let reason = view["upstreams"][0]["reasons"][0].as_str().unwrap().to_owned();
     assert!(reason.contains("genesis = \"unchecked\""), "{reason}");
 
-    // The operator's word is enough, and its answers are kept.
+    // The operator's setting is enough, and the node's answers are held.
     let unchecked = |config: &mut Config| {
         config.pool.genesis_hash = Some(ours());
         config.upstreams.iter_mut().for_each(|upstream| upstream.genesis = GenesisCheck::Unchecked);
@@ -179,12 +179,12 @@ async fn a_silent_node_is_asked_alone_or_unchecked() {
 }
 
 #[tokio::test]
-async fn what_a_node_gave_goes_once_it_is_foreign() {
+async fn answers_of_foreign_nodes_are_purged() {
     let stage = Stage::of(1, |config| config.pool.genesis_hash = Some(ours())).await;
     let (other, address) = (another_cluster(), stage.cluster.node(0).address().unwrap());
     let hold = other.node(0).hold(GENESIS);
     stage.replace_cluster_by(&other, &[address]).await;
-    // The name means another node now, and nobody has asked it yet which cluster it is of.
+    // The address belongs to another node now, whose cluster has not been asked yet.
     let wrong = blockhash(&other);
     assert_ne!(wrong, blockhash(&stage.cluster));
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -195,7 +195,7 @@ async fn what_a_node_gave_goes_once_it_is_foreign() {
     }
     assert_eq!(reply.result()["blockhash"], wrong);
     assert!(block(&stage).await.cache().starts_with("hit"));
-    // It is asked although its last thirtieth look is far away.
+    // The node is asked, although its next regular check is far away.
     hold.arrived(1).await;
     hold.release();
     stage.until("it is known", || standing(&stage, 0) == Some(Unusable::Foreign)).await;
@@ -208,7 +208,7 @@ async fn what_a_node_gave_goes_once_it_is_foreign() {
 async fn late_answers_of_the_old_cluster_move_nothing() {
     let stage = Stage::of(1, |_| {}).await;
     let (front, node) = (stage.front(), stage.cluster.node(0));
-    // An answer of the old cluster, at a slot that the new one has not reached by far.
+    // An answer of the old cluster, at a slot that the new one is far from having reached.
     let held = node.hold("getAccountInfo");
     let wallet = stage.cluster.examples().wallets[0].to_string();
     let late = json!({"context": {"apiVersion": "4.0.0", "slot": 900_000_000u64}, "value": null});
@@ -232,7 +232,7 @@ fn no_method() -> Fault {
     Fault::Error { code: -32601, message: "Method not found".to_owned() }
 }
 
-/// Waits until probes come without the question for the genesis hash: no connection is new.
+/// Waits until probes no longer ask for the genesis hash: no connection is new.
 async fn asked_no_more(stage: &Stage, node: usize) {
     let node = stage.cluster.node(node);
     let mut seen = (node.calls(GENESIS), node.calls("getHealth"));
@@ -257,7 +257,7 @@ async fn a_known_node_that_falls_silent_stays_known() {
     let before = node.calls(GENESIS);
     stage.until("its cluster is asked for", || node.calls(GENESIS) > before).await;
     let probes = node.calls("getHealth");
-    // Its silence would be asked about with every probe, and its health with none.
+    // Without this, its missing hash would be requested with every probe, and its health with none.
     stage
         .until("two more probes have come", || {
             node.calls("getHealth") >= probes + 2 || node.calls(GENESIS) >= before + 3
@@ -268,11 +268,11 @@ async fn a_known_node_that_falls_silent_stays_known() {
 }
 
 #[tokio::test]
-async fn a_silent_node_holds_the_pool_to_its_cluster() {
+async fn node_without_hash_keeps_the_pools_cluster() {
     let stage = Stage::of(2, |_| {}).await;
     let [first, second] = [0, 1].map(|node| stage.cluster.node(node));
     let ours = stage.front().pool.genesis();
-    // A new connection, at whose other end nobody tells.
+    // A new connection, over which the hash is not reported.
     second.fault_on(GENESIS, no_method(), None);
     second.fault_on("getHealth", Fault::Reset, Some(1));
     stage.until("it is silent", || health(&stage, 1) == Health::NoGenesisHash).await;
@@ -284,7 +284,7 @@ async fn a_silent_node_holds_the_pool_to_its_cluster() {
 }
 
 #[tokio::test]
-async fn a_text_that_is_no_genesis_hash_names_no_cluster() {
+async fn invalid_genesis_hashes_name_no_cluster() {
     let long = "1".repeat(190);
     for text in ["another}{cluster", &long, ""] {
         let tells = |cluster: &Cluster| cluster.node(0).fault_on(GENESIS, Fault::Result(json!(text)), None);
@@ -310,7 +310,7 @@ async fn a_text_that_is_no_genesis_hash_names_no_cluster() {
 #[tokio::test]
 async fn a_refused_further_look_leaves_a_node_usable() {
     for jumps in [true, false] {
-        // Its thirtieth look is far away.
+        // The next regular check is far away.
         let stage = Stage::of(1, |config| config.pool.probe_interval = Duration::from_millis(200)).await;
         let node = stage.cluster.node(0);
         asked_no_more(&stage, 0).await;
@@ -319,7 +319,7 @@ async fn a_refused_further_look_leaves_a_node_usable() {
         if jumps {
             stage.cluster.step_by(200);
         } else {
-            // More calls at once than there are connections.
+            // More simultaneous calls than there are connections.
             let calls: Vec<Value> = (0..8)
                 .map(|n| json!({"jsonrpc": "2.0", "id": n, "method": "getBlock", "params": [*SLOT - n]}))
                 .collect();

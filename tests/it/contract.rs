@@ -47,7 +47,7 @@ async fn send(stage: &Stage, case: &Value) -> (u16, String) {
     (reply.status, reply.text)
 }
 
-/// Every way in which an answer is not as expected.
+/// Returns every difference between an answer and the expected one.
 fn judge(expect: &Value, status: u16, text: &str, answer: &Value) -> Vec<String> {
     if u64::from(status) != expect["http"].as_u64().unwrap_or(200) {
         return vec![format!("HTTP {status}: {text}")];
@@ -98,7 +98,8 @@ fn judge(expect: &Value, status: u16, text: &str, answer: &Value) -> Vec<String>
     off
 }
 
-/// Every way in which `got` is not of the shape `want`: names of types, `{"eq": value}`, arrays, tuples, objects.
+/// Adds to `off` every difference of `got` from the shape `want`: type names, `{"eq": value}`, arrays,
+/// tuples, objects.
 fn shape(want: &Value, got: &Value, at: &str, off: &mut Vec<String>) {
     match want {
         Value::Object(members) if members.len() == 1 && members.contains_key("eq") => {

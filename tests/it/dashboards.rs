@@ -1,4 +1,5 @@
-//! Dashboards and rules say only what `/metrics` can show; every panel explains itself, every alert has a page and a test.
+//! Dashboards and rules: they use existing metrics only, every panel has a description, and every alert has a
+//! page and a test.
 
 #![expect(clippy::unwrap_used, reason = "a test says by its panic what is wrong")]
 
@@ -8,7 +9,7 @@ use std::path::Path;
 use serde_json::Value;
 use slotfront::telemetry::Metrics;
 
-/// The files of a folder whose names end so: their names and content.
+/// Returns the names and contents of a folder's files with this ending.
 fn files(folder: &str, end: &str) -> Vec<(String, String)> {
     let files = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap();
     let named = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
@@ -29,19 +30,19 @@ fn rules() -> Vec<(String, String)> {
     files("deploy/prometheus", ".rules.yml")
 }
 
-/// The text without its comments.
+/// Returns the text without its comments.
 fn code(yaml: &str) -> String {
     yaml.lines().filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>().join("\n")
 }
 
-/// What stands after `key:` in each line that has it.
+/// Returns the text after `key:` in each line that has it.
 fn values<'a>(yaml: &'a str, key: &str) -> Vec<&'a str> {
     let value =
         |line: &'a str| line.trim_start().trim_start_matches("- ").strip_prefix(key)?.strip_prefix(": ");
     yaml.lines().filter_map(value).collect()
 }
 
-/// The metric names in a text: whatever begins with our prefix; a recorded series has it behind its level.
+/// Returns the metric names in a text: all words with the prefix. Recorded series have it after their level.
 fn named_in(text: &str) -> BTreeSet<&str> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     text.split(|c| !word(c))
@@ -49,7 +50,7 @@ fn named_in(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// A histogram's series are named after it.
+/// Returns the metric of a series, which for histograms has a shorter name.
 fn metric_of(series: &str) -> &str {
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| series.strip_suffix(end));
     base.unwrap_or(series)
@@ -71,7 +72,7 @@ fn every_metric_named_exists() {
 }
 
 #[test]
-fn every_alert_has_its_words_and_its_section_in_the_runbook() {
+fn every_alert_has_a_runbook_section() {
     let (_, runbook) = files("deploy", "runbook.md").remove(0);
     let mut alerts = BTreeSet::new();
     for (file, text) in rules() {
@@ -121,7 +122,7 @@ fn every_alert_is_tested_firing_and_not_firing() {
 }
 
 #[test]
-fn every_panel_has_title_unit_description_and_the_chosen_datasource() {
+fn every_panel_is_described() {
     for (file, text) in dashboards() {
         let dashboard: Value = serde_json::from_str(&text).unwrap();
         let mut ids = BTreeSet::new();

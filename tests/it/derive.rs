@@ -1,4 +1,4 @@
-//! More from less: what one kept answer serves beside the question that it was fetched for, and that it is the truth.
+//! Derivations: the calls that one held answer serves beside its own, and the truth of the derived answers.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::harness::{Reply, Stage};
 const ENCODINGS: [&str; 4] = ["base58", "base64", "base64+zstd", "binary"];
 const SLICES: [(u64, u64); 7] = [(0, 0), (0, 1), (1, 7), (3, 6), (32, 64), (9, u64::MAX), (u64::MAX, 1)];
 
-/// A second cluster of the same seed, that nobody is in front of: what it answers at a slot is the truth there.
+/// A second cluster of the same seed, without a gateway. Its answer at a slot is the truth.
 struct Truth(std::sync::Arc<Cluster>);
 
 impl Truth {
@@ -19,7 +19,7 @@ impl Truth {
         Self(Cluster::new(Settings { nodes: 3, slot_time: None, ..Settings::default() }))
     }
 
-    /// What a node answers whose slot at `commitment` is `slot`; with today's slot where none is named.
+    /// Returns a node's answer while its slot at `commitment` is `slot`, or is the present one.
     fn answer(&self, method: &str, params: &Value, commitment: Commitment, slot: Option<u64>) -> Value {
         let node = self.0.node(0);
         let mut lag = 0;
@@ -36,7 +36,7 @@ impl Truth {
         unpacked(serde_json::from_slice(&answer).unwrap())
     }
 
-    /// Whether a node answered so at any of the last slots; each has samples of its own.
+    /// Returns true if a node gave this answer at any of the last slots. Each slot has samples of its own.
     fn ever(&self, method: &str, params: &Value, commitment: Commitment, answer: &Value) -> bool {
         if method == "getRecentPerformanceSamples" {
             let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
@@ -62,7 +62,8 @@ impl Truth {
     }
 }
 
-/// The same with what zstd packed written plainly and votes in order: encoders and hash maps may differ, data may not.
+/// Returns the value with zstd-packed data unpacked and votes sorted, because encoders and hash maps may
+/// differ.
 fn unpacked(mut value: Value) -> Value {
     use base64::Engine as _;
     let base64 = base64::engine::general_purpose::STANDARD;
@@ -89,7 +90,7 @@ fn answer(reply: &Reply) -> Value {
     unpacked(reply.json())
 }
 
-/// Every raw form: encodings, each whole and in slices.
+/// Returns every raw form: the encodings, each whole and in slices.
 fn forms() -> impl Iterator<Item = Value> {
     ENCODINGS.iter().flat_map(|encoding| {
         let slices = SLICES.iter().map(move |(offset, length)| {
@@ -100,7 +101,7 @@ fn forms() -> impl Iterator<Item = Value> {
 }
 
 #[tokio::test]
-async fn an_account_fetched_once_serves_every_encoding_slice_and_list_of_it() {
+async fn one_fetch_serves_every_form_of_an_account() {
     let (stage, truth) = (Stage::new().await, Truth::new());
     let there = stage.cluster.examples();
     let accounts =
@@ -129,7 +130,7 @@ async fn an_account_fetched_once_serves_every_encoding_slice_and_list_of_it() {
 }
 
 #[tokio::test]
-async fn a_list_fetched_once_serves_its_accounts_in_every_form() {
+async fn one_list_serves_its_accounts_in_every_form() {
     let (stage, truth) = (Stage::new().await, Truth::new());
     let there = stage.cluster.examples();
     let accounts = [there.wallets[1], there.token_accounts[1], there.wallets[1], there.mints[0]]
@@ -152,7 +153,7 @@ async fn a_list_fetched_once_serves_its_accounts_in_every_form() {
 }
 
 #[tokio::test]
-async fn a_parsed_account_serves_every_slice_as_a_node_would() {
+async fn parsed_account_serves_every_slice() {
     let (stage, truth) = (Stage::new().await, Truth::new());
     let there = stage.cluster.examples();
     for (account, calls) in [
@@ -175,7 +176,7 @@ async fn a_parsed_account_serves_every_slice_as_a_node_would() {
 }
 
 #[tokio::test]
-async fn of_an_account_of_unknown_size_a_part_is_fetched_first_and_then_all_of_it() {
+async fn accounts_of_unknown_size_are_fetched_in_part() {
     let (stage, truth) = (Stage::new().await, Truth::new());
     let token = stage.cluster.examples().token_accounts[0].to_string();
     let ask = async |form: Value| {
@@ -187,14 +188,14 @@ async fn of_an_account_of_unknown_size_a_part_is_fetched_first_and_then_all_of_i
         (stage.upstream_calls() - before, reply.cache().to_owned())
     };
     let slice = |offset: u64, length: u64| json!({"encoding": "base64", "dataSlice": {"offset": offset, "length": length}});
-    // 165 bytes in base58 are refused, which 129 of them tell.
+    // A node refuses 165 bytes in base58, and 129 bytes are enough to know that.
     assert_eq!(ask(json!({})).await, (1, "fwd=miss; stored".to_owned()));
     assert_eq!(ask(json!({})).await.0, 0, "the refusal is kept");
     assert_eq!(ask(slice(0, 129)).await.0, 0, "that part is there");
     assert_eq!(ask(slice(0, 32)).await.0, 1, "now known to be small: fetched whole");
     assert_eq!(ask(slice(32, 32)).await.0, 0);
     assert_eq!(ask(json!({"encoding": "base64+zstd"})).await.0, 0);
-    // A short account is whole at the first try, however it was asked for.
+    // A short account is whole at the first fetch, in whatever form it was asked for.
     let wallet = stage.cluster.examples().wallets[2].to_string();
     stage.call("getAccountInfo", json!([wallet])).await;
     let before = stage.upstream_calls();
@@ -203,7 +204,7 @@ async fn of_an_account_of_unknown_size_a_part_is_fetched_first_and_then_all_of_i
 }
 
 #[tokio::test]
-async fn a_list_is_made_of_kept_accounts_as_far_as_the_setting_says() {
+async fn lists_are_assembled_by_the_setting() {
     for (assemble, same_slot, two_slots) in
         [(Assemble::Off, 1, 1), (Assemble::SameSlot, 0, 1), (Assemble::WithinBound, 0, 0)]
     {
@@ -284,7 +285,7 @@ async fn a_block_fetched_once_serves_every_lesser_shape() {
         }
         assert_eq!(stage.upstream_calls(), calls, "nothing made of {encoding} cost a call");
     }
-    // What json does not say, and what no shape without the version can say.
+    // Facts that json does not contain, and that no shape without the version contains.
     stage.front().cache.purger().clear();
     stage.call("getBlock", shape("full", "json", true)).await;
     let calls = stage.upstream_calls();
@@ -296,7 +297,7 @@ async fn a_block_fetched_once_serves_every_lesser_shape() {
 }
 
 #[tokio::test]
-async fn a_vote_account_comes_from_the_kept_list_of_all() {
+async fn vote_account_comes_from_the_held_list() {
     let (stage, truth) = (Stage::new().await, Truth::new());
     let there = stage.cluster.examples();
     stage.call("getVoteAccounts", json!([{"keepUnstakedDelinquents": true}])).await;
@@ -320,7 +321,7 @@ async fn a_vote_account_comes_from_the_kept_list_of_all() {
     assert_eq!(stage.call("getVoteAccounts", params).await.cache(), "fwd=miss; stored", "another question");
 }
 
-/// A generator that a failing test can be run again with.
+/// A generator of random numbers with which a failed test can be repeated.
 struct Draw(u64);
 
 impl Draw {
@@ -340,7 +341,7 @@ impl Draw {
     }
 }
 
-/// A random call of a method whose answers depend on each other in the cache.
+/// Returns a random call of a method whose answers depend on each other in the cache.
 fn random_call(draw: &mut Draw, stage: &Stage) -> (&'static str, Value, Commitment) {
     let there = stage.cluster.examples();
     let commitment = draw.of(&Commitment::ALL);
@@ -411,7 +412,7 @@ fn random_call(draw: &mut Draw, stage: &Stage) -> (&'static str, Value, Commitme
 }
 
 #[tokio::test]
-async fn whatever_is_asked_in_whatever_order_is_the_truth_at_its_slot() {
+async fn random_calls_get_the_truth_at_their_slot() {
     let seed = 0x5107_f207;
     let mut draw = Draw(seed);
     let truth = Truth::new();
@@ -422,7 +423,7 @@ async fn whatever_is_asked_in_whatever_order_is_the_truth_at_its_slot() {
     let (mut asked, mut derived) = (0_u64, 0_u64);
     for round in 0..30 {
         if round % 10 == 0 {
-            // Votes are bounded in time alone: so none is older than the slots that are looked through below.
+            // Votes are bounded in time only, so none is older than the slots that are searched below.
             stage.front().cache.purger().clear();
         }
         for _ in 0..40 {
@@ -435,7 +436,7 @@ async fn whatever_is_asked_in_whatever_order_is_the_truth_at_its_slot() {
                 ("getBlock", _) | (_, Some(_)) => {
                     truth.answer(method, &params, commitment, slot) == answer(&reply)
                 }
-                // Votes, samples and errors show no slot: they are of one of the last few.
+                // Votes, samples and errors show no slot. They belong to one of the last few.
                 _ => truth.ever(method, &params, commitment, &answer(&reply)),
             };
             assert!(holds, "seed {seed:#x}, round {round}: {method} {params}: {}", reply.text);

@@ -1,4 +1,5 @@
-//! Plain requests are read and answered on the socket, all others by hyper: no client can tell which.
+//! The fast path: plain requests are read and answered on the socket, others by hyper, without a difference
+//! for clients.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -13,14 +14,14 @@ use crate::harness::{PATIENCE, Stage};
 use crate::http::{connect, is_whole, post, read_until};
 use crate::stop::until_closed;
 
-/// Makes a plain request hyper's, and changes nothing about it.
+/// Header fields that make hyper read a plain request, without another effect.
 pub(crate) const NOT_PLAIN: &str = "connection: keep-alive, x-nothing\r\n";
 
 fn call(method: &str, params: &serde_json::Value) -> String {
     json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
 }
 
-/// Replaces the numbers that move with the clock: what is left of a limit, and of an entry's life.
+/// Replaces numbers that depend on the clock: the rest of a limit, and of an entry's life.
 fn without_time(field: String) -> String {
     if field.starts_with("ratelimit: ") || field.starts_with("cache-status: ") {
         field.replace(|c: char| c.is_ascii_digit(), "")
@@ -29,7 +30,7 @@ fn without_time(field: String) -> String {
     }
 }
 
-/// The answer to a request: status, header fields without the date and without numbers of the clock, body.
+/// Returns the answer to a request: status, header fields without date and times, and body.
 pub(crate) async fn exchange(socket: &mut TcpStream, request: &[u8]) -> (String, BTreeSet<String>, Vec<u8>) {
     socket.write_all(request).await.unwrap();
     let mut read = Vec::new();
@@ -98,13 +99,13 @@ async fn both_ways_answer_alike() {
             let at = request.windows(2).position(|end| end == b"\r\n").unwrap();
             [&request[..at], id, more.as_bytes(), &request[at + 2..]].concat()
         };
-        // Once for the cache: what is kept then has the same age to both.
+        // The first exchange fills the cache, so that the entry's age is equal for both.
         exchange(&mut connect(&stage).await, &inserted("")).await;
         let mut answers = Vec::new();
         for more in ["", NOT_PLAIN] {
             let mut socket = connect(&stage).await;
             let first = exchange(&mut socket, &inserted(more)).await;
-            // And once more on the same connection, where it stays.
+            // A second exchange on the same connection, if it stays open.
             if !first.1.contains("connection: close") {
                 let again = exchange(&mut socket, &inserted(more)).await;
                 assert_eq!(again, first, "{name}");
@@ -116,7 +117,7 @@ async fn both_ways_answer_alike() {
 }
 
 #[tokio::test]
-async fn a_request_may_come_in_pieces_and_several_at_once() {
+async fn requests_may_be_split_and_pipelined() {
     let stage = Stage::of(1, |_| {}).await;
     let request = post("/v3/dev", "", &call("getClusterNodes", &json!([])));
     let whole = exchange(&mut connect(&stage).await, request.as_bytes()).await;
@@ -135,7 +136,7 @@ async fn a_request_may_come_in_pieces_and_several_at_once() {
 }
 
 #[tokio::test]
-async fn a_connection_goes_over_to_hyper_in_the_middle_and_nothing_is_lost() {
+async fn handover_to_hyper_loses_nothing() {
     let stage = Stage::of(1, |_| {}).await;
     let body = |id: u8| json!({"jsonrpc": "2.0", "id": id, "method": "getClusterNodes"}).to_string();
     let plain = |id| post("/v3/dev", "", &body(id));
@@ -166,13 +167,13 @@ async fn a_connection_goes_over_to_hyper_in_the_middle_and_nothing_is_lost() {
     }
 }
 
-/// Whether the last of several answers has come whole.
+/// Returns true if the last of several answers is complete.
 fn is_whole_last(seen: &str) -> bool {
     seen.rfind("HTTP/1.1 ").is_some_and(|last| is_whole(&seen[last..]))
 }
 
 #[tokio::test]
-async fn a_client_that_goes_gives_its_place_back_and_one_that_waits_keeps_it() {
+async fn leaving_client_releases_its_permit() {
     let stage = Stage::of(1, |_| {}).await;
     let in_flight = || stage.front().in_flight.load(Ordering::Relaxed);
     let hold = stage.cluster.node(0).hold("getVoteAccounts");
@@ -185,7 +186,7 @@ async fn a_client_that_goes_gives_its_place_back_and_one_that_waits_keeps_it() {
     stage.until("both are served", || in_flight() == 2).await;
     drop(goes);
     stage.until("one has gone", || in_flight() == 1).await;
-    // What it sends ahead is no end.
+    // Requests that are sent ahead do not end the connection.
     waits.write_all(request.as_bytes()).await.unwrap();
     drop(hold);
     let answers = read_until(&mut waits, |seen| seen.matches("HTTP/1.1 200 OK").count() == 2).await;
@@ -194,12 +195,12 @@ async fn a_client_that_goes_gives_its_place_back_and_one_that_waits_keeps_it() {
 }
 
 #[tokio::test]
-async fn a_long_answer_is_in_flight_until_it_is_taken() {
+async fn long_answer_is_in_flight_until_taken() {
     let stage = Stage::of(1, |_| {}).await;
     let in_flight = || stage.front().in_flight.load(Ordering::Relaxed);
     let slot = stage.cluster.examples().block_with_v0;
     let block = call("getBlock", &json!([slot, {"maxSupportedTransactionVersion": 0}]));
-    // Far more than the kernel's buffers of both sides take, as one answer after the other.
+    // The answers exceed the kernel's buffers of both sides by far.
     let request = post("/v3/dev", "", &format!("[{}]", vec![block; 20].join(",")));
     let mut socket = connect(&stage).await;
     let one = exchange(&mut socket, request.as_bytes()).await.2.len();
@@ -251,10 +252,10 @@ async fn the_last_answer_says_so() {
 }
 
 #[tokio::test]
-async fn a_stop_that_comes_while_an_answer_is_written_ends_the_connection_after_it() {
+async fn stop_during_a_write_closes_after_it() {
     let configure = |config: &mut Config| {
         config.server.drain_timeout = 2 * PATIENCE;
-        // No clock wakes the connection before the drain's end.
+        // No timer wakes the connection before the end of the drain.
         config.server.header_timeout = 4 * PATIENCE;
         (config.server.max_batch, config.server.max_body) = (500, 64 << 10);
         config.plans.get_mut("dev").expect("the dev plan").max_batch = None;
@@ -262,15 +263,15 @@ async fn a_stop_that_comes_while_an_answer_is_written_ends_the_connection_after_
     let stage = Stage::ending(configure, |periods| periods.notice = Duration::from_millis(10)).await;
     let slot = stage.cluster.examples().block_with_v0;
     let block = call("getBlock", &json!([slot, {"maxSupportedTransactionVersion": 0}]));
-    // One answer that is more than the kernel's buffers of both sides take, since the client's is small; and nothing after it
-    // that would be looked at next.
+    // One answer exceeds the kernel's buffers of both sides, because the client's is small. No request
+    // follows it.
     let request = post("/v3/dev", "", &format!("[{}]", vec![block; 500].join(",")));
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let address = stage.url.trim_start_matches("http://").trim_end_matches("/v3/dev").parse().unwrap();
     let mut socket = socket.connect(address).await.unwrap();
     let app = stage.app.as_ref().expect("running");
-    // It has waited before, and so knows of the stop already when it comes.
+    // The connection has waited before, so it knows of the stop when the request comes.
     tokio::time::sleep(Duration::from_millis(100)).await;
     exchange(&mut socket, post("/v3/dev", "", &call("getClusterNodes", &json!([]))).as_bytes()).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -285,14 +286,15 @@ async fn a_stop_that_comes_while_an_answer_is_written_ends_the_connection_after_
         ended
     };
     let ((), ended) = tokio::join!(app.stop(), taken);
-    // What was not served any more may be told by a reset.
+    // A request that was not served may end with a reset.
     assert!(ended.is_ok(), "the connection ends with the answer, not with the drain");
 }
 
-/// hyper cancels the calls of a client that has closed its sending half, because it cannot tell it from one that is gone.
+/// Only the fast path does this. hyper cancels the calls of a client that has closed its sending half, because
+/// it cannot distinguish that client from one that has gone.
 #[cfg(feature = "h1-fast-path")]
 #[tokio::test]
-async fn a_client_that_closes_its_sending_half_gets_all_answers() {
+async fn half_closed_client_gets_all_answers() {
     let stage = Stage::of(1, |_| {}).await;
     let hold = stage.cluster.node(0).hold("getVoteAccounts");
     let (votes, nodes) = ("getVoteAccounts", "getClusterNodes");
@@ -307,7 +309,7 @@ async fn a_client_that_closes_its_sending_half_gets_all_answers() {
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_is_answered_as_by_hyper() {
+async fn truncated_body_is_answered_as_by_hyper() {
     let stage = Stage::of(1, |_| {}).await;
     let mut answers = Vec::new();
     for more in ["", NOT_PLAIN] {

@@ -1,4 +1,4 @@
-//! Every fault under load: sixteen callers without a pause, three nodes, the first of them faulty.
+//! Faults under load: sixteen callers without a pause, three nodes, the first of them faulty.
 //!
 //! The tests compare what callers see with the chain's own truth, and count what it costs at the nodes. They hold the table
 //! of docs/operations.md, "What a fault costs".
@@ -18,25 +18,25 @@ use tokio::time::Instant;
 use crate::harness::{Reply, Stage};
 
 const CALLERS: u64 = 16;
-/// Failed calls until a breaker opens, and those that were on their way to the node when it did.
+/// The failed calls until a breaker opens, and those that were at the node when it did.
 const UNTIL_OPEN: u64 = 5 + CALLERS;
 
 fn settings(config: &mut Config) {
-    // Longer than a busy machine takes for a good answer.
+    // Longer than a good answer takes on a busy machine.
     config.pool.attempt_timeout = [Duration::from_secs(2); 8];
     // All callers may meet the faulty node at once, and the default budget starts with ten retries.
     config.pool.retry_budget = 1.0;
     config.pool.breaker.open = Duration::from_millis(300);
 }
 
-/// A call that goes past the cache.
+/// Makes a call past the cache.
 async fn ask(stage: &Stage, method: &str, params: Value) -> Reply {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
     let request = stage.client.post(&stage.url).header("content-type", "application/json");
     stage.send(request.header("cache-control", "no-cache").body(body)).await
 }
 
-/// Reads an account and compares it with the truth at the answer's slot, which it tells.
+/// Reads an account, compares it with the truth at the answer's slot, and returns that slot.
 async fn read(stage: &Stage, n: u64, commitment: Commitment) -> Result<Slot, String> {
     let wallets = stage.cluster.examples().wallets;
     let key = wallets[usize::try_from(n).unwrap() % wallets.len()];
@@ -55,7 +55,7 @@ async fn read(stage: &Stage, n: u64, commitment: Commitment) -> Result<Slot, Str
     }
 }
 
-/// So many calls by sixteen callers at once, `each` called with its number; how long the slowest took.
+/// Makes `calls` calls by sixteen callers at once, by `each` with its number. Returns the longest duration.
 async fn load<F: Future<Output = ()>>(calls: u64, each: impl Fn(u64) -> F) -> Duration {
     let next = AtomicU64::new(0);
     let caller = async || {
@@ -74,13 +74,13 @@ async fn load<F: Future<Output = ()>>(calls: u64, each: impl Fn(u64) -> F) -> Du
     futures_util::future::join_all(callers).await.into_iter().max().unwrap()
 }
 
-/// Probes that may find out for the breaker whether the node is back, in this time.
+/// Returns the most trials of a breaker in this time.
 fn trials(took: Duration, every: Duration) -> u64 {
     u64::try_from(took.as_millis() / every.as_millis()).unwrap() + 1
 }
 
 #[tokio::test]
-async fn no_fault_of_one_node_fails_a_call_and_each_costs_a_bounded_number_of_further_ones() {
+async fn single_faults_fail_no_call_and_cost_little() {
     let ms = Duration::from_millis;
     let internal = Fault::Error { code: -32603, message: "Internal error".to_owned() };
     for (name, fault) in [
@@ -115,7 +115,7 @@ async fn no_fault_of_one_node_fails_a_call_and_each_costs_a_bounded_number_of_fu
 }
 
 #[tokio::test]
-async fn faults_of_two_nodes_at_once_in_every_mixture_fail_no_call() {
+async fn two_faulty_nodes_fail_no_call() {
     let stage = Stage::with(settings).await;
     let mixture = [
         Fault::Reset,
@@ -146,7 +146,7 @@ async fn faults_of_two_nodes_at_once_in_every_mixture_fail_no_call() {
 }
 
 #[tokio::test]
-async fn a_lagging_node_and_one_with_a_gap_in_its_history_cost_nothing_once_known() {
+async fn known_lag_and_history_gaps_cost_nothing() {
     let stage = Stage::with(settings).await;
     stage.cluster.node(0).set_lag(200);
     let standing = || stage.front().pool.standing(Instant::now())[0].1;
@@ -198,10 +198,10 @@ async fn a_flapping_node_fails_no_call() {
 }
 
 #[tokio::test]
-async fn all_nodes_down_is_told_fast_and_the_first_one_back_answers() {
+async fn total_outage_fails_fast_and_recovers() {
     let stage = Stage::with(|config| {
         settings(config);
-        // A call that waited for a timeout would end by its own deadline, and say that it timed out.
+        // A call that waited for a timeout would end by its own deadline, with another error.
         config.pool.attempt_timeout = [Duration::from_mins(1); 8];
     })
     .await;
@@ -224,7 +224,7 @@ async fn all_nodes_down_is_told_fast_and_the_first_one_back_answers() {
         .await;
     let readiness = stage.admin("/readyz").await;
     assert_eq!(readiness.json()["state"], "degraded");
-    // A node is asked although its probes and its breaker say no: better a doubtful one than none.
+    // A node is asked although its probes and its breaker advise against it, because no better one is left.
     stage.cluster.nodes().iter().for_each(|node| node.clear_faults());
     assert!(read(&stage, 0, Commitment::Processed).await.is_ok(), "the first call after they are back");
     load(calls, async |n| {
@@ -234,9 +234,10 @@ async fn all_nodes_down_is_told_fast_and_the_first_one_back_answers() {
     .await;
 }
 
-/// How issue and operators check it: one cut, revived, hanging, lagging, a web page, half a body, and well again.
+/// The operator's check: a node is cut off, restored, hangs, lags, returns a web page, half a body, and
+/// recovers.
 #[tokio::test]
-async fn sixteen_callers_through_seven_phases_see_no_failed_and_no_wrong_answer() {
+async fn seven_phases_of_faults_harm_no_caller() {
     let stage = Stage::with(settings).await;
     let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let caller = async |first: u64| {

@@ -1,4 +1,4 @@
-//! A floor of ours goes up to nodes that have shown it, and is never a caller's error.
+//! Floors as `minContextSlot`: they are sent to nodes that have shown them, and are never a caller's error.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::harness::Stage;
 
-/// Nodes that are probed at the start only, so that what is known of them afterwards is what they answer.
+/// Returns a gateway whose nodes are probed at the start only, so that later slots are known from answers.
 async fn stage(nodes: usize) -> Stage {
     Stage::of(nodes, |config| config.pool.probe_interval = Duration::from_mins(1)).await
 }
@@ -41,10 +41,10 @@ fn code(reply: &Reply) -> Option<i32> {
 }
 
 #[tokio::test]
-async fn a_floor_is_sent_where_it_is_honoured_and_no_callers_error_where_all_have_fallen_back() {
+async fn floors_are_sent_and_never_callers_errors() {
     use Commitment::{Confirmed, Finalized, Processed};
     use Method::{GetAccountInfo, GetMultipleAccounts, GetTokenAccountBalance};
-    // A node that was sent the number refuses, and is asked again without; a node that was not, answers at once.
+    // A node that was sent the floor refuses and is asked again without it. Another node answers at once.
     for (method, commitment, calls) in [
         (GetAccountInfo, Finalized, 2),
         (GetAccountInfo, Confirmed, 2),
@@ -77,7 +77,7 @@ async fn a_floor_is_sent_where_it_is_honoured_and_no_callers_error_where_all_hav
 }
 
 #[tokio::test]
-async fn a_node_that_has_fallen_back_is_passed_over_for_one_that_has_not() {
+async fn fallen_node_is_avoided() {
     let stage = stage(3).await;
     let floor = stage.front().frontier.slot(Commitment::Finalized);
     for (fallen, lag) in [(0, 30), (1, 20)] {
@@ -93,7 +93,7 @@ async fn a_node_that_has_fallen_back_is_passed_over_for_one_that_has_not() {
 }
 
 #[tokio::test]
-async fn when_all_have_fallen_back_the_highest_answer_is_given() {
+async fn highest_answer_wins_when_all_fell_back() {
     let stage = stage(3).await;
     let floor = stage.front().frontier.slot(Commitment::Confirmed);
     for (node, lag) in [(0, 12), (1, 4), (2, 9)] {
@@ -108,7 +108,7 @@ async fn when_all_have_fallen_back_the_highest_answer_is_given() {
 }
 
 #[tokio::test]
-async fn a_number_of_the_callers_own_is_not_left_out() {
+async fn callers_min_context_slot_is_always_sent() {
     let stage = stage(2).await;
     let floor = stage.front().frontier.slot(Commitment::Confirmed);
     stage.cluster.nodes().iter().for_each(|node| node.set_lag(20));
@@ -119,7 +119,7 @@ async fn a_number_of_the_callers_own_is_not_left_out() {
 }
 
 #[tokio::test]
-async fn an_error_about_an_account_holds_at_the_floor_only() {
+async fn account_errors_below_the_floor_are_retried() {
     for (method, what) in
         [(Method::GetTokenAccountBalance, 0), (Method::GetAccountInfo, 1), (Method::GetMultipleAccounts, 2)]
     {
@@ -135,13 +135,13 @@ async fn an_error_about_an_account_holds_at_the_floor_only() {
         let absent =
             || Fault::Error { code: -32602, message: "Invalid param: could not find account".to_owned() };
         stage.cluster.node(0).fault_on(method.as_str(), absent(), None);
-        // Neither node is known to be there yet, and the first is not.
+        // Neither node is known to have reached the slot, and the first has not.
         stage.cluster.node(0).set_lag(20);
         stage.cluster.step_by(20);
         let floor = stage.cluster.node(1).slot(Commitment::Finalized);
         let reply = ask(&stage, query(method, &params), floor).await;
         assert_eq!((code(&reply), reply.slot), (None, floor), "{method:?}");
-        // Where every node is behind, the error is the best there is.
+        // If every node is behind, the error is the best answer available.
         stage.cluster.node(1).fault_on(method.as_str(), absent(), None);
         let reply = ask(&stage, query(method, &params), floor + 1000).await;
         assert_eq!(code(&reply), Some(-32602), "{method:?}");

@@ -1,4 +1,5 @@
-//! Read methods beyond the eight: off, forwarded, limited and retried like the eight; and writes, refused by name.
+//! Passthrough methods: off by default, and limited and retried like the eight. Methods that write are
+//! refused by name.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -34,7 +35,7 @@ async fn nothing_is_forwarded_unless_it_is_named() {
 }
 
 #[tokio::test]
-async fn a_write_is_refused_by_name_and_says_where_to_go() {
+async fn writes_are_refused_by_name() {
     let stage = Stage::of(1, |config| config.passthrough = Further::all().collect()).await;
     for method in ["sendTransaction", "requestAirdrop", "sendBundle"] {
         let reply = stage.call(method, json!(["AQ=="])).await;
@@ -46,7 +47,7 @@ async fn a_write_is_refused_by_name_and_says_where_to_go() {
 }
 
 #[tokio::test]
-async fn params_and_answers_pass_as_they_are_and_nothing_is_kept() {
+async fn passthrough_changes_and_holds_nothing() {
     let stage = Stage::of(1, on).await;
     let wallet = stage.cluster.examples().wallets[0];
     let params = json!([wallet.to_string(), {"commitment": "processed"}]);
@@ -61,7 +62,7 @@ async fn params_and_answers_pass_as_they_are_and_nothing_is_kept() {
         assert_eq!(stage.cluster.node(0).calls("getBalance"), calls);
         stage.step_by(1).await;
     }
-    // The caller's id, no params, and a node's own refusal.
+    // The caller's id, no params, and a node's own error.
     let reply = stage.post(r#"{"jsonrpc":"2.0","id":"a","method":"getSlot"}"#).await;
     assert_eq!(reply.json()["id"], "a");
     let reply = stage.call("getBalance", json!(["nonsense"])).await;
@@ -77,7 +78,7 @@ async fn params_and_answers_pass_as_they_are_and_nothing_is_kept() {
 }
 
 #[tokio::test]
-async fn a_node_that_fails_or_lacks_the_method_is_left_for_another() {
+async fn failing_or_incapable_nodes_are_replaced() {
     for (fault, word) in [(Fault::Status(500), "status_5xx"), (Fault::Reset, "connect")] {
         let stage = Stage::of(2, on).await;
         stage.cluster.node(0).fault_on("getBalance", fault, None);
@@ -89,7 +90,8 @@ async fn a_node_that_fails_or_lacks_the_method_is_left_for_another() {
     }
     let stage = Stage::of(2, on).await;
     let wallet = stage.cluster.examples().wallets[0].to_string();
-    // No simulated node has this method: the word of both is the answer, and the second call asks one only.
+    // No simulated node has this method. The error of both is the answer, and the second call asks one node
+    // only.
     for expected in [2, 3] {
         let reply = stage.call("getSupply", json!([])).await;
         assert_eq!((reply.status, reply.code()), (200, -32601));
@@ -110,7 +112,7 @@ async fn a_node_that_fails_or_lacks_the_method_is_left_for_another() {
 }
 
 #[tokio::test]
-async fn a_retry_is_counted_only_where_another_node_is_asked() {
+async fn retries_count_only_at_another_node() {
     let stage = Stage::of(1, on).await;
     stage.cluster.node(0).fault_on("getBalance", Fault::Status(500), None);
     for _ in 0..3 {
@@ -122,7 +124,7 @@ async fn a_retry_is_counted_only_where_another_node_is_asked() {
 }
 
 #[tokio::test]
-async fn of_several_refusals_the_slot_comes_before_the_method() {
+async fn slot_refusals_win_over_method_refusals() {
     let stage = Stage::of(2, |config| {
         on(config);
         config.upstreams[1].tier = 1;
@@ -137,7 +139,7 @@ async fn of_several_refusals_the_slot_comes_before_the_method() {
     assert_eq!([0, 1].map(|node| stage.cluster.node(node).calls("getBalance")), [1, 1]);
 }
 
-/// An address whose connections are neither accepted nor refused; it stays so while the sockets are kept.
+/// Returns an address whose connections are neither accepted nor refused, while the sockets are kept.
 fn unanswering() -> (SocketAddr, Vec<Socket>) {
     let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     let listener = socket();
@@ -145,7 +147,7 @@ fn unanswering() -> (SocketAddr, Vec<Socket>) {
     listener.listen(0).expect("it listens");
     let address = listener.local_addr().ok().and_then(|address| address.as_socket()).expect("an address");
     let mut kept = vec![listener];
-    // The kernel takes some connections before it lets the others wait.
+    // The kernel accepts some connections before it lets others wait.
     loop {
         let waiting = socket();
         let connected = waiting.connect_timeout(&address.into(), Duration::from_millis(500));
@@ -157,7 +159,7 @@ fn unanswering() -> (SocketAddr, Vec<Socket>) {
 }
 
 #[tokio::test]
-async fn a_connection_that_takes_too_long_is_tried_elsewhere() {
+async fn slow_connections_are_retried_elsewhere() {
     let (nodes, _kept): (Vec<_>, Vec<_>) = (0..2).map(|_| unanswering()).unzip();
     let change = |config: &mut Config| {
         on(config);
@@ -197,7 +199,7 @@ async fn hangs_of_a_forwarded_method_open_no_breaker() {
 }
 
 #[tokio::test]
-async fn plans_limits_units_and_metrics_hold_for_them_too() {
+async fn passthrough_obeys_plans_limits_and_units() {
     let stage = Stage::of(1, |config| {
         on(config);
         config.units.by_further[further("getBalance").index()] = 7;
@@ -215,7 +217,7 @@ async fn plans_limits_units_and_metrics_hold_for_them_too() {
         async move { stage.call("getBalance", params).await }
     };
     assert_eq!(stage.call("getSlot", json!([])).await.code(), -32091);
-    // Without a commitment it is finalized.
+    // Without a commitment the call is at finalized.
     assert_eq!(refused(json!([wallet])).await.code(), -32091);
     let confirmed = json!([wallet, {"commitment": "confirmed"}]);
     let reply = stage.call("getBalance", confirmed.clone()).await;

@@ -1,4 +1,4 @@
-//! The fuzz targets without a fuzzer: on every seed, on what once crashed, and on random changes of both.
+//! The fuzz targets without a fuzzer: on every seed, on past crashes, and on random changes of both.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ mod seeds;
 #[path = "../../fuzz/targets.rs"]
 mod targets;
 
-/// So many changed inputs for each target; a fuzzer runs millions.
+/// The number of changed inputs for each target. A fuzzer runs millions.
 const CHANGED: u32 = 2_000;
 
 type Target = (&'static str, fn(&[u8]));
@@ -23,7 +23,7 @@ const TARGETS: [Target; 5] = [
     ("config", targets::config),
 ];
 
-/// The seeds of a target, and what once crashed it: `fuzz/regressions/<target>-*`.
+/// Returns the seeds of a target, and past crashes from `fuzz/regressions/<target>-*`.
 fn inputs(target: &str) -> Vec<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut inputs: Vec<Vec<u8>> =
@@ -38,7 +38,7 @@ fn inputs(target: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn seeds_and_old_crashes_are_taken_by_every_target() {
+fn every_target_accepts_seeds_and_old_crashes() {
     for (name, target) in TARGETS {
         let inputs = inputs(name);
         assert!(inputs.len() >= 2, "{name} has {} seeds", inputs.len());
@@ -48,7 +48,8 @@ fn seeds_and_old_crashes_are_taken_by_every_target() {
     }
 }
 
-/// What a fuzzer does to an input: bytes changed, cut out, repeated, and put in from a list of words that mean something.
+/// A change that a fuzzer makes: bytes changed, removed, repeated, or inserted from a list of meaningful
+/// words.
 #[derive(Debug, Clone)]
 enum Change {
     Byte(prop::sample::Index, u8),
@@ -132,7 +133,7 @@ fn changed_seeds_break_no_target() {
     }
 }
 
-/// What `fuzz/run` begins with, a file each.
+/// Checks the files with which `fuzz/run` begins.
 #[test]
 #[ignore = "writes fuzz/corpus, as fuzz/run asks it to"]
 fn seeds_are_written() {

@@ -1,4 +1,4 @@
-//! Who may do what, how often, seen from outside.
+//! Keys and limits: permissions, rates and quotas, seen from outside.
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -10,7 +10,7 @@ use slotfront_sim::Settings;
 use crate::harness::{Reply, Stage};
 
 #[tokio::test]
-async fn an_unknown_key_is_401_with_the_callers_id() {
+async fn unknown_key_is_401_with_callers_id() {
     let stage = Stage::of(1, |_| {}).await;
     let url = stage.url.replace("/dev", "/sf_unknown");
     for (body, id) in [
@@ -60,7 +60,7 @@ async fn a_plan_says_what_a_key_may_do() {
 }
 
 #[tokio::test]
-async fn a_reload_changes_a_plan_at_once_and_says_what_waits() {
+async fn reload_changes_plans_and_reports_pending_settings() {
     let stage = Stage::of(1, |_| {}).await;
     let app = stage.app.as_ref().expect("running");
     let mut new = (*app.front().config).clone();
@@ -72,7 +72,7 @@ async fn a_reload_changes_a_plan_at_once_and_says_what_waits() {
 }
 
 #[tokio::test]
-async fn past_the_burst_calls_are_limited_each_by_itself() {
+async fn calls_past_the_burst_are_limited_individually() {
     let stage = Stage::of(1, |config| {
         let plan = config.plans.get_mut("dev").expect("the dev plan");
         (plan.rps, plan.burst) = (1, 5);
@@ -100,7 +100,7 @@ async fn past_the_burst_calls_are_limited_each_by_itself() {
 }
 
 #[tokio::test]
-async fn guessing_keys_at_the_usage_page_is_limited_and_counted_as_at_the_door() {
+async fn key_guessing_at_usage_is_limited() {
     let stage = Stage::of(1, |config| {
         config.auth.failed_per_minute = 5;
         config.server.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
@@ -135,7 +135,7 @@ async fn guessing_keys_at_the_usage_page_is_limited_and_counted_as_at_the_door()
 }
 
 #[tokio::test]
-async fn units_are_booked_by_account_by_call_and_by_hit() {
+async fn units_are_booked_per_account_call_and_hit() {
     let stage = Stage::of(1, |config| {
         config.units.by_method[Method::GetMultipleAccounts.index()] = 10;
         config.units.hit_factor = 0.5;
@@ -174,7 +174,7 @@ fn slot_of(reply: &Reply) -> u64 {
 }
 
 #[tokio::test]
-async fn a_monotonic_key_is_not_shown_an_older_slot_than_before_and_another_is() {
+async fn monotonic_keys_never_see_older_slots() {
     for monotonic in [false, true] {
         let stage = Stage::with(|config| {
             config.plans.get_mut("dev").expect("the dev plan").monotonic = monotonic;
@@ -198,7 +198,7 @@ async fn a_monotonic_key_is_not_shown_an_older_slot_than_before_and_another_is()
         while stage.cluster.slot(Commitment::Finalized) == old {
             stage.step_by(1).await;
         }
-        // At another commitment a higher slot is no older answer's fault.
+        // A higher slot at another commitment does not matter.
         stage.call("getAccountInfo", json!([a, {"commitment": "processed"}])).await;
         let hit = stage.call("getAccountInfo", json!([b, base64])).await;
         assert_eq!((slot_of(&hit), hit.cache().starts_with("hit")), (old, true), "{}", hit.cache());
@@ -217,13 +217,13 @@ async fn a_monotonic_key_is_not_shown_an_older_slot_than_before_and_another_is()
                 assert!(reply.cache().starts_with("hit"), "{method}: {}", reply.cache());
             }
         }
-        // What shows no slot is not held to one.
+        // An answer without a slot is not compared with one.
         assert!(stage.call("getVoteAccounts", json!([])).await.cache().starts_with("hit"));
     }
 }
 
 #[tokio::test]
-async fn a_slot_that_no_node_reaches_any_more_is_no_monotonic_keys_error_and_is_not_forgotten() {
+async fn unreachable_slot_is_no_monotonic_keys_error() {
     let stage =
         Stage::with(|config| config.plans.get_mut("dev").expect("the dev plan").monotonic = true).await;
     let there = stage.cluster.examples();
@@ -243,7 +243,7 @@ async fn a_slot_that_no_node_reaches_any_more_is_no_monotonic_keys_error_and_is_
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_started_anew_from_low_slots_owes_a_monotonic_key_nothing() {
+async fn restarted_cluster_resets_monotonic_keys() {
     let stage =
         Stage::of(1, |config| config.plans.get_mut("dev").expect("the dev plan").monotonic = true).await;
     let wallet = |cluster: &slotfront_sim::Cluster| json!([cluster.examples().wallets[0].to_string()]);
@@ -254,7 +254,7 @@ async fn a_cluster_that_is_started_anew_from_low_slots_owes_a_monotonic_key_noth
     stage
         .until("the other cluster is known", || stage.front().frontier.slot(Commitment::Processed) == slot)
         .await;
-    // The floors go a moment after the frontier.
+    // The floors fall a moment after the frontier does.
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
         stage.call("getAccountInfo", wallet(&other)).await;
@@ -268,7 +268,7 @@ async fn a_cluster_that_is_started_anew_from_low_slots_owes_a_monotonic_key_noth
 }
 
 #[tokio::test]
-async fn a_key_that_wants_every_place_leaves_some_for_the_others() {
+async fn one_key_cannot_take_every_permit() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = KeyFile::new(dir.path().join("keys.toml"));
     let new = NewKey::of("other", "standard");
@@ -302,7 +302,7 @@ async fn a_key_that_wants_every_place_leaves_some_for_the_others() {
 }
 
 #[tokio::test]
-async fn an_open_gateway_takes_calls_anywhere_and_counts_nothing_without_a_plan() {
+async fn open_gateway_needs_no_key() {
     let stage = Stage::of(1, |config| config.auth.mode = AuthMode::Open).await;
     let base = stage.url.trim_end_matches("/v3/dev").to_owned();
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;

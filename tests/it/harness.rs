@@ -1,4 +1,5 @@
-//! The one harness: a cluster stepped by hand, slotfront in front of it, and a client that reads everything.
+//! The test harness: a cluster that is stepped by hand, slotfront in front of it, and a client that reads
+//! everything.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Longer than anything here takes, shorter than a CI job.
+/// The longest wait of a test: longer than any step, shorter than a CI job.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A cluster with slotfront in front of it.
@@ -30,7 +31,7 @@ pub(crate) struct Stage {
     stop: CancellationToken,
 }
 
-/// One HTTP answer, read to the end.
+/// One HTTP response, read to the end.
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -56,32 +57,32 @@ impl Reply {
         self.headers.get(name).map_or("", |value| value.to_str().expect("headers are text"))
     }
 
-    /// The part of `Cache-Status` that tells where the answer came from.
+    /// Returns the part of `Cache-Status` that states the answer's source.
     pub(crate) fn cache(&self) -> &str {
         self.header("cache-status").trim_start_matches("slotfront; ")
     }
 }
 
 impl Stage {
-    /// Three nodes, defaults, the key `dev`.
+    /// Starts a gateway over three nodes, with default settings and the key `dev`.
     pub(crate) async fn new() -> Self {
         Self::with(|_| {}).await
     }
 
-    /// Three nodes, the key `dev`, settings as `change` makes them.
+    /// Starts a gateway over three nodes, with the key `dev` and settings from `change`.
     pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
         Self::of(3, change).await
     }
 
-    /// So many nodes, the key `dev`, settings as `change` makes them.
+    /// Starts a gateway over `nodes` nodes, with the key `dev` and settings from `change`.
     pub(crate) async fn of(nodes: usize, change: impl FnOnce(&mut Config)) -> Self {
         let stage = Self::before_any_probe(nodes, change, |_| {}).await;
         stage.settled().await;
         stage
     }
 
-    /// A gateway in front of one node. Its clients are given the times that `change` makes of the usual ones as connections
-    /// end. The drain is as long as a test may take.
+    /// Starts a gateway over one node, with connection timeouts from `change`. The drain lasts as long as a
+    /// test may take.
     pub(crate) async fn ending(
         configure: impl FnOnce(&mut Config),
         change: impl FnOnce(&mut GracePeriods),
@@ -98,7 +99,8 @@ impl Stage {
         stage
     }
 
-    /// As [`Stage::of`], with the nodes as `prepare` makes them, and without waiting for their first probes.
+    /// Starts a gateway as [`Stage::of`] does, with nodes from `prepare`, and without waiting for their first
+    /// probes.
     pub(crate) async fn before_any_probe(
         nodes: usize,
         change: impl FnOnce(&mut Config),
@@ -108,7 +110,7 @@ impl Stage {
         Self::start(cluster, config, stop).await
     }
 
-    /// The cluster, which is served, and the settings of a gateway in front of it.
+    /// Serves a cluster, and returns it with the settings of a gateway in front of it.
     async fn prepared(
         nodes: usize,
         change: impl FnOnce(&mut Config),
@@ -126,12 +128,12 @@ impl Stage {
         });
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut config = Config::dev(any, any, upstreams.collect());
-        // Quick enough that a step is soon known; tests wait for the frontier, never for a time.
+        // Frequent enough that a step is soon known. Tests wait for the frontier, never for a time.
         config.pool.probe_interval = Duration::from_millis(20);
-        // Longer than a busy machine takes; a test of a time-out sets its own.
+        // Longer than a busy machine takes. A test of a timeout sets its own.
         config.pool.attempt_timeout = [Duration::from_secs(20); 8];
         config.server.request_timeout = Duration::from_secs(40);
-        // A test pauses where it likes: nothing ages unless the test says so.
+        // Entries age only if a test sets shorter lives, so that a test may pause anywhere.
         let hour = Duration::from_hours(1);
         for ttl in
             [&mut config.cache.ttl.account, &mut config.cache.ttl.fee, &mut config.cache.ttl.vote_accounts]
@@ -146,7 +148,7 @@ impl Stage {
         (cluster, config, stop)
     }
 
-    /// Another gateway before the same cluster, settings as `change` makes them of the first one's.
+    /// Starts another gateway over the same cluster, with the first one's settings changed by `change`.
     pub(crate) async fn beside(&self, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = (*self.front().config).clone();
         change(&mut config);
@@ -155,7 +157,7 @@ impl Stage {
         stage
     }
 
-    /// A gateway before `cluster`, which has taken the place of `before`'s.
+    /// Starts a gateway over `cluster`, which has replaced the cluster of `before`.
     pub(crate) async fn behind(
         cluster: Arc<Cluster>,
         before: &Self,
@@ -191,7 +193,7 @@ impl Stage {
         self.app.as_ref().expect("running").front()
     }
 
-    /// Waits until every node has been probed and the frontier is where the cluster is.
+    /// Waits until every node has been probed and the frontier has reached the cluster's slots.
     pub(crate) async fn settled(&self) {
         self.until("the frontier is where the cluster is", || {
             let front = self.front();
@@ -204,13 +206,13 @@ impl Stage {
         .await;
     }
 
-    /// Steps the cluster, and waits until the gateway knows.
+    /// Steps the cluster, and waits until the gateway has the new slots.
     pub(crate) async fn step_by(&self, slots: u64) {
         self.cluster.step_by(slots);
         self.settled().await;
     }
 
-    /// Waits until `holds`; a test that waits for ever says for what.
+    /// Waits until `holds` returns true. A failure names `what` was awaited.
     pub(crate) async fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !holds() {
@@ -243,7 +245,7 @@ impl Stage {
         self.stop.cancel();
         let mut listeners = Vec::new();
         for address in addresses {
-            // The old listener ends with its task, a moment after it was told to.
+            // The old listener ends with its task, a moment after the request.
             let deadline = Instant::now() + PATIENCE;
             listeners.push(loop {
                 match TcpListener::bind(address).await {
@@ -256,19 +258,19 @@ impl Stage {
         Arc::clone(other).serve(listeners, &TaskTracker::new(), CancellationToken::new()).await;
     }
 
-    /// [`Stage::call`] with another key than `dev`.
+    /// Makes a call as [`Stage::call`] does, with another key than `dev`.
     pub(crate) async fn call_as(&self, key: &str, method: &str, params: Value) -> Reply {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
         let url = self.url.replace("/v3/dev", &format!("/v3/{key}"));
         self.send(self.client.post(url).header("content-type", "application/json").body(body)).await
     }
 
-    /// One call, with id 1.
+    /// Makes one call, with id 1.
     pub(crate) async fn call(&self, method: &str, params: Value) -> Reply {
         self.post(json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()).await
     }
 
-    /// A body as it is.
+    /// Posts a body as it is.
     pub(crate) async fn post(&self, body: impl Into<reqwest::Body>) -> Reply {
         self.send(self.client.post(&self.url).header("content-type", "application/json").body(body)).await
     }
@@ -279,12 +281,12 @@ impl Stage {
         Reply { status, headers, text: response.text().await.expect("a whole body") }
     }
 
-    /// A GET on the admin listener.
+    /// Sends a GET to the admin listener.
     pub(crate) async fn admin(&self, path: &str) -> Reply {
         self.send(self.client.get(format!("{}{path}", self.admin))).await
     }
 
-    /// Calls that all nodes together have answered, probes left out.
+    /// Returns the number of calls that all nodes have answered, without probes.
     pub(crate) fn upstream_calls(&self) -> u64 {
         self.cluster.nodes().iter().map(|node| node.calls_without_probes()).sum()
     }

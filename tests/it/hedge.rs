@@ -1,4 +1,4 @@
-//! A second call beside a slow first one: who wins, what it costs, and where there is none.
+//! Hedging: a second call beside a slow first one, its winner, its cost, and the calls that are not hedged.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use tokio::time::Instant;
 
 use crate::harness::Stage;
 
-/// Far slower than nearly all answers, and far from a hang.
+/// Far slower than most answers, and far from a hang.
 const SLOW: Duration = Duration::from_millis(150);
 
-/// Two nodes, of which the first is asked as long as it is usable, and enough answers to know how long one takes.
+/// Returns a gateway over two nodes that prefers the first one and has learned the usual duration of a call.
 async fn stage(hedge: Option<Hedge>) -> Stage {
     let stage = Stage::of(2, |config| {
         config.pool.hedge = hedge;
@@ -51,7 +51,7 @@ async fn call(stage: &Stage, alone: bool) -> Result<Reply, Error> {
         .await
 }
 
-/// The last node's calls, and hedges by their result: won, lost, failed, over budget.
+/// Returns the last node's calls, and the hedges by result: won, lost, failed, over budget.
 async fn cost(stage: &Stage) -> (u64, [u64; 4]) {
     let metrics = stage.admin("/metrics").await.text;
     let count = |result: &str| {
@@ -62,13 +62,13 @@ async fn cost(stage: &Stage) -> (u64, [u64; 4]) {
     (asked, ["won", "lost", "failed", "over_budget"].map(count))
 }
 
-/// Past the median of the answers so far, which a busy machine moves little.
+/// Hedges after the median of the answers so far, which a busy machine moves little.
 fn on(budget: f64) -> Hedge {
     Hedge { quantile: 0.5, budget }
 }
 
 #[tokio::test]
-async fn the_second_call_wins_and_the_first_is_given_up_without_a_mark() {
+async fn hedge_wins_without_blaming_the_first_node() {
     let stage = stage(Some(on(1.0))).await;
     let (before, _) = cost(&stage).await;
     let won_before = cost(&stage).await.1[0];
@@ -84,7 +84,7 @@ async fn the_second_call_wins_and_the_first_is_given_up_without_a_mark() {
 }
 
 #[tokio::test]
-async fn the_first_may_still_win_and_where_the_second_fails_it_is_waited_for() {
+async fn first_attempt_may_still_win() {
     let stage = stage(Some(on(1.0))).await;
     stage.cluster.node(0).fault_on("getAccountInfo", Fault::Latency(SLOW), None);
     stage.cluster.node(1).fault_on("getAccountInfo", Fault::Latency(SLOW * 10), None);
@@ -97,7 +97,7 @@ async fn the_first_may_still_win_and_where_the_second_fails_it_is_waited_for() {
 }
 
 #[tokio::test]
-async fn where_both_fail_the_call_goes_on_as_without() {
+async fn two_failed_attempts_continue_as_unhedged() {
     let stage = stage(Some(on(1.0))).await;
     stage.cluster.node(1).fault_on("getAccountInfo", Fault::Status(500), None);
     stage.cluster.node(0).fault_on("getAccountInfo", Fault::Latency(SLOW), None);
@@ -125,7 +125,7 @@ async fn hedges_are_a_share_of_all_calls() {
 }
 
 #[tokio::test]
-async fn there_is_no_second_call_where_it_is_off_or_alone_or_an_answer_is_arriving() {
+async fn hedging_is_skipped_when_off_or_pointless() {
     let trickle = Fault::Trickle(SLOW / 10);
     for (name, hedge, fault, alone) in [
         ("off", None, Fault::Latency(SLOW), false),
@@ -135,7 +135,7 @@ async fn there_is_no_second_call_where_it_is_off_or_alone_or_an_answer_is_arrivi
         let stage = stage(hedge).await;
         let (before, _) = cost(&stage).await;
         stage.cluster.node(0).fault_on("getAccountInfo", fault, None);
-        // Several, so that one whose head was late by chance does not count.
+        // Several calls, so that a response that was late by chance does not count.
         let mut by_first = 0;
         for _ in 0..3 {
             by_first += usize::from(ask(&stage, alone).await.node == 0);

@@ -1,4 +1,4 @@
-//! HTTP around the calls: routes, media types, sizes, CORS, compression, the documents beside the hot route.
+//! HTTP around the calls: routes, media types, sizes, CORS, compression, and the documents.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn only_the_key_path_takes_calls() {
 }
 
 #[tokio::test]
-async fn an_answer_ends_with_a_newline_and_carries_a_nodes_content_type() {
+async fn answers_end_and_are_typed_like_nodes() {
     let stage = Stage::of(1, |_| {}).await;
     let reply = stage.call("getClusterNodes", json!([])).await;
     assert_eq!(reply.header("content-type"), "application/json; charset=utf-8");
@@ -61,7 +61,7 @@ async fn a_browser_may_read_what_the_settings_allow() {
 }
 
 #[tokio::test]
-async fn every_answer_has_the_callers_request_id_or_one_of_ours() {
+async fn every_answer_has_a_request_id() {
     let stage = Stage::of(1, |_| {}).await;
     let base = stage.url.trim_end_matches("/v3/dev").to_owned();
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;
@@ -97,7 +97,7 @@ async fn every_answer_has_the_callers_request_id_or_one_of_ours() {
 }
 
 #[tokio::test]
-async fn a_long_answer_is_compressed_when_asked_for_and_is_the_same_answer() {
+async fn long_answers_are_compressed_on_request() {
     let stage = Stage::of(1, |_| {}).await;
     let slot = stage.cluster.examples().block_with_v0;
     let params = json!([slot, {"maxSupportedTransactionVersion": 0}]);
@@ -112,7 +112,7 @@ async fn a_long_answer_is_compressed_when_asked_for_and_is_the_same_answer() {
         let response = request(encoding).send().await.unwrap();
         assert_eq!(response.headers()["content-encoding"], encoding);
         assert!(response.bytes().await.unwrap().len() < identity.text.len() / 2);
-        // The harness' own client unpacks.
+        // The harness' own client decompresses.
         let unpacking =
             stage.client.post(&stage.url).header("content-type", "application/json").body(body.clone());
         assert_eq!(stage.send(unpacking).await.text, identity.text);
@@ -120,7 +120,7 @@ async fn a_long_answer_is_compressed_when_asked_for_and_is_the_same_answer() {
 }
 
 #[tokio::test]
-async fn a_compressed_form_is_kept_with_its_entry_and_fits_every_callers_id() {
+async fn compressed_forms_fit_every_callers_id() {
     let stage = Stage::of(1, |_| {}).await;
     let plain = reqwest::Client::builder().no_proxy().no_gzip().no_zstd().build().unwrap();
     let examples = stage.cluster.examples();
@@ -160,13 +160,13 @@ async fn a_compressed_form_is_kept_with_its_entry_and_fits_every_callers_id() {
     }
 }
 
-/// A connection without a client's own ideas about it.
+/// Opens a bare connection, without an HTTP client.
 pub(crate) async fn connect(stage: &Stage) -> TcpStream {
     let address = stage.url.trim_start_matches("http://").trim_end_matches("/v3/dev");
     TcpStream::connect(address).await.unwrap()
 }
 
-/// A POST as it goes over the wire.
+/// Returns the text of a POST request.
 pub(crate) fn post(path: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     format!(
@@ -174,12 +174,12 @@ pub(crate) fn post(path: &str, headers: &str, body: &str) -> String {
     )
 }
 
-/// A call without params as it goes over the wire.
+/// Returns the text of a call without params.
 pub(crate) fn wire(method: &str) -> String {
     post("/v3/dev", "", &json!({"jsonrpc": "2.0", "id": 1, "method": method}).to_string())
 }
 
-/// What comes until `enough` of it is there, or the connection ends, or the test has waited long enough.
+/// Reads until `enough` returns true, the connection ends, or the test has waited too long.
 pub(crate) async fn read_until(socket: &mut TcpStream, enough: impl Fn(&str) -> bool) -> String {
     let mut seen = Vec::new();
     let reading = async {
@@ -193,7 +193,7 @@ pub(crate) async fn read_until(socket: &mut TcpStream, enough: impl Fn(&str) -> 
     String::from_utf8_lossy(&seen).into_owned()
 }
 
-/// Whether a whole answer has come, by its content-length.
+/// Returns true if an answer is complete, by its content-length.
 pub(crate) fn is_whole(seen: &str) -> bool {
     let length =
         |head: &str| head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
@@ -201,11 +201,11 @@ pub(crate) fn is_whole(seen: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_finished_answer_does_not_wait_for_the_next_pipelined_call() {
+async fn pipelined_answers_leave_as_they_finish() {
     let stage = Stage::of(1, |_| {}).await;
     let hold = stage.cluster.node(0).hold("getVoteAccounts");
     let mut socket = connect(&stage).await;
-    // The third call is what leaves bytes unread behind the held one.
+    // The third call leaves unread bytes behind the held one.
     let calls = wire("getClusterNodes") + &wire("getVoteAccounts") + &wire("getClusterNodes");
     socket.write_all(calls.as_bytes()).await.unwrap();
     let first = read_until(&mut socket, |seen| seen.ends_with("}\n")).await;
@@ -217,7 +217,7 @@ async fn a_finished_answer_does_not_wait_for_the_next_pipelined_call() {
 }
 
 #[tokio::test]
-async fn a_kept_alive_connection_idles_past_the_head_timeout_and_a_begun_head_does_not() {
+async fn header_timeout_applies_to_begun_heads_only() {
     let timeout = Duration::from_millis(200);
     let stage = Stage::of(1, |config| config.server.header_timeout = timeout).await;
     let mut socket = connect(&stage).await;
@@ -228,7 +228,7 @@ async fn a_kept_alive_connection_idles_past_the_head_timeout_and_a_begun_head_do
         tokio::time::sleep(timeout * 3).await;
     }
     for begun in [&b"POST /v3/dev HTTP/1.1\r\nhost:"[..], b""] {
-        // The second connection is new, and its client says nothing at all.
+        // The second connection is new, and its client sends nothing.
         socket.write_all(begun).await.unwrap();
         let closed = tokio::time::timeout(PATIENCE, socket.read(&mut [0; 64])).await;
         assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
@@ -237,14 +237,14 @@ async fn a_kept_alive_connection_idles_past_the_head_timeout_and_a_begun_head_do
 }
 
 #[tokio::test]
-async fn a_request_is_in_flight_until_its_answer_is_written() {
+async fn requests_are_in_flight_until_written() {
     let stage = Stage::of(1, |config| {
         (config.server.max_batch, config.server.max_body) = (2000, 1 << 20);
         config.plans.get_mut("dev").expect("the dev plan").max_batch = None;
     })
     .await;
     let in_flight = || stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed);
-    // Far more than the kernel's buffers of both sides take.
+    // The answer exceeds the kernel's buffers of both sides by far.
     let slot = stage.cluster.examples().block_with_v0;
     let params = json!([slot, {"maxSupportedTransactionVersion": 0}]);
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "getBlock", "params": params});
@@ -261,7 +261,7 @@ async fn a_request_is_in_flight_until_its_answer_is_written() {
 }
 
 #[tokio::test]
-async fn who_has_no_key_or_has_not_sent_the_body_takes_no_place() {
+async fn unfinished_or_keyless_requests_take_no_permit() {
     let stage = Stage::of(1, |config| config.server.max_in_flight = 1).await;
     let mut trickling = Vec::new();
     for key in ["dev", "nokey"] {
@@ -284,13 +284,13 @@ async fn who_has_no_key_or_has_not_sent_the_body_takes_no_place() {
 }
 
 #[tokio::test]
-async fn a_body_that_trickles_is_answered_and_ends_the_connection() {
+async fn trickling_body_times_out() {
     let stage = Stage::of(1, |config| config.server.body_timeout = Duration::from_millis(200)).await;
     for path in ["/v3/dev", "/v3/nokey", "/nowhere"] {
         let mut socket = connect(&stage).await;
         let call = wire("getClusterNodes").replace("/v3/dev", path);
         socket.write_all(&call.as_bytes()[..call.len() - 1]).await.unwrap();
-        // Nothing more is sent, and the end of what is read is the connection's.
+        // Nothing more is sent, so the end of the text is the end of the connection.
         let answer = read_until(&mut socket, |_| false).await;
         let expected = if path == "/nowhere" { "404 Not Found" } else { "408 Request Timeout" };
         assert!(answer.starts_with(&format!("HTTP/1.1 {expected}\r\n")), "{path}: {answer:?}");
@@ -299,7 +299,7 @@ async fn a_body_that_trickles_is_answered_and_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn what_no_client_sends_in_good_faith_gets_a_clear_answer_and_the_next_request_too() {
+async fn odd_requests_get_clear_answers() {
     let stage = Stage::of(1, |_| {}).await;
     let call = r#"{"jsonrpc":"2.0","id":7,"method":"getClusterNodes"}"#;
     let (long, longer) = (format!("/v3/{}", "k".repeat(12 << 10)), format!("/v3/{}", "k".repeat(70 << 10)));
@@ -308,7 +308,7 @@ async fn what_no_client_sends_in_good_faith_gets_a_clear_answer_and_the_next_req
         (post("/unknown", "", call), "404 Not Found", true),
         (post("/unknown", "", &" ".repeat(40 << 10)), "404 Not Found", true),
         (post(&long, "", call), "401 Unauthorized", true),
-        // Which of the two depends on how much of it has come when it is too much.
+        // The status depends on how much has arrived when the limit is exceeded.
         (post(&longer, "", call), "414 URI Too Long|431 Request Header Fields Too Large", false),
         (post("/v3/dev", &many, call), "431 Request Header Fields Too Large", false),
         (post("/v3/dev", &large, call), "431 Request Header Fields Too Large", false),
@@ -330,7 +330,7 @@ async fn what_no_client_sends_in_good_faith_gets_a_clear_answer_and_the_next_req
 }
 
 #[tokio::test]
-async fn a_batch_is_answered_up_to_the_length_of_a_single_answer_and_the_rest_refused_each() {
+async fn batch_answers_are_bounded_in_length() {
     let stage = Stage::of(1, |config| config.pool.max_response = 64 << 10).await;
     let slot = stage.cluster.examples().block_with_v0;
     let call = |id: usize| {
@@ -368,7 +368,7 @@ async fn no_answer_names_the_software_or_its_version() {
         let values: String = reply.headers.values().filter_map(|value| value.to_str().ok()).collect();
         assert!(!values.contains(env!("CARGO_PKG_VERSION")), "{values}");
     }
-    // Who runs it knows: the admin listener is theirs.
+    // The admin listener is for operators, who may know.
     let metrics = stage.admin("/metrics").await.text;
     let info = metrics.lines().find(|line| line.starts_with("slotfront_build_info{")).expect("a line");
     assert!(info.contains(env!("CARGO_PKG_VERSION")) && info.contains("revision="), "{info}");

@@ -1,4 +1,5 @@
-//! What a connection begins and ends with: HTTP/2 without TLS (prior knowledge), the PROXY protocol, a stop.
+//! The beginning and end of connections: HTTP/2 without TLS (prior knowledge), the PROXY protocol, and a
+//! stop.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::harness::{PATIENCE, Stage};
 use crate::stop::until_closed;
 
-/// A connection that takes at most `window` bytes of an answer before it is told to go on.
+/// Opens a connection that accepts at most `window` bytes of an answer before it asks for more.
 async fn connect(stage: &Stage, window: u32) -> SendRequest<Bytes> {
     let socket = TcpStream::connect(stage.app.as_ref().unwrap().public).await.unwrap();
     let mut builder = h2::client::Builder::new();
@@ -43,7 +44,7 @@ async fn a_hundred_calls_share_one_connection() {
     let replies = join_all((0..100).map(|_| stage.call("getClusterNodes", json!([])))).await;
     assert!(replies.iter().all(|reply| (reply.status, &reply.text) == (200, &first.text)));
     assert_eq!(stage.front().metrics.connections.get(), 1);
-    // What is refused is refused alike, and costs the connection nothing.
+    // A refused request gets its usual answer, and does not end the connection.
     let long = stage.post("x".repeat(60 * 1024)).await;
     assert_eq!((long.status, long.text.as_str()), (413, "request body size exceeds allowed maximum"));
     assert_eq!(stage.call_as("wrong", "getClusterNodes", json!([])).await.status, 401);
@@ -51,7 +52,7 @@ async fn a_hundred_calls_share_one_connection() {
 }
 
 #[tokio::test]
-async fn an_answer_keeps_its_place_until_the_client_has_taken_it() {
+async fn answer_holds_its_permit_until_taken() {
     let stage = Stage::of(1, |_| {}).await;
     let newest = stage.cluster.slot(slotfront::methods::Commitment::Finalized);
     let slot = (0..=newest).rev().find(|slot| stage.cluster.has_block(*slot)).unwrap();
@@ -103,7 +104,7 @@ async fn calls_that_are_reset_leave_nothing_behind() {
     assert_eq!(reply.await.unwrap().status(), 200, "the connection goes on");
 }
 
-/// Requests whose bodies do not come.
+/// Requests whose bodies never arrive.
 #[derive(Default)]
 struct Waiting {
     open: Vec<(ResponseFuture, SendStream<Bytes>)>,
@@ -111,7 +112,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Begins `count` more by `key`.
+    /// Begins `count` more requests with `key`.
     fn begin(&mut self, stage: &Stage, calls: &mut SendRequest<Bytes>, key: &str, count: usize) {
         let url = stage.url.replace("/v3/dev", &format!("/v3/{key}"));
         for _ in 0..count {
@@ -120,7 +121,7 @@ impl Waiting {
         }
     }
 
-    /// How many the gateway has refused.
+    /// Returns the number of requests that the gateway has refused.
     fn refused(&mut self) -> usize {
         let before = self.open.len();
         self.open.retain_mut(|(reply, _)| {
@@ -133,7 +134,7 @@ impl Waiting {
     }
 }
 
-/// The status of a call with the key `dev`.
+/// Returns the status of a call with the key `dev`.
 async fn called(stage: &Stage, calls: &mut SendRequest<Bytes>) -> u16 {
     let (reply, mut body) = calls.send_request(request(stage), false).unwrap();
     body.send_data(call("getClusterNodes", &json!([])), true).unwrap();
@@ -141,7 +142,7 @@ async fn called(stage: &Stage, calls: &mut SendRequest<Bytes>) -> u16 {
 }
 
 #[tokio::test]
-async fn without_a_good_key_a_connection_has_sixteen_requests() {
+async fn keyless_connections_have_sixteen_requests() {
     let stage = Stage::of(1, |_| {}).await;
     let (mut calls, mut waiting) = (connect(&stage, 65_535).await, Waiting::default());
     waiting.begin(&stage, &mut calls, "wrong", 19);
@@ -170,7 +171,7 @@ async fn one_address_leaves_http2_requests_for_the_others() {
 }
 
 #[tokio::test]
-async fn a_stop_lets_calls_finish_and_tells_the_client_to_go() {
+async fn stop_finishes_calls_and_sends_goaway() {
     let stage = Stage::ending(|_| {}, |periods| periods.notice = Duration::from_millis(10)).await;
     let hold = stage.cluster.node(0).hold("getVoteAccounts");
     let mut calls = connect(&stage, 65_535).await;
@@ -190,7 +191,7 @@ async fn a_stop_lets_calls_finish_and_tells_the_client_to_go() {
 }
 
 #[tokio::test]
-async fn a_new_connection_is_heard_at_the_last_moment() {
+async fn new_connections_are_served_until_the_stop() {
     let stage = Stage::ending(
         |config| config.server.header_timeout = PATIENCE,
         |periods| (periods.notice, periods.last_moment) = (Duration::from_millis(10), PATIENCE),
@@ -219,12 +220,12 @@ async fn forty_preflights_at_once_need_no_key() {
     }
 }
 
-/// One call on a connection that `begins` somehow; the status line, or nothing if there is none.
+/// Makes one call on a connection that begins with `begins`. Returns the status line, or nothing.
 async fn status(address: SocketAddr, begins: &[u8]) -> String {
     say(&mut TcpStream::connect(address).await.unwrap(), begins).await
 }
 
-/// The same on a connection that stands.
+/// Makes one call on an open connection. Returns the status line, or nothing.
 async fn say(socket: &mut TcpStream, begins: &[u8]) -> String {
     let body = String::from_utf8(call("getClusterNodes", &json!([])).to_vec()).unwrap();
     let head = format!(
@@ -238,7 +239,7 @@ async fn say(socket: &mut TcpStream, begins: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_balancer_names_its_clients_by_the_proxy_protocol() {
+async fn proxy_protocol_names_the_client() {
     let header = |client: [u8; 4]| {
         let addresses = [&client[..], &[10, 0, 0, 1, 1, 2, 3, 4]].concat();
         [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &addresses].concat()
@@ -246,7 +247,7 @@ async fn a_balancer_names_its_clients_by_the_proxy_protocol() {
     let stage = Stage::of(1, |config| {
         config.server.proxy_protocol = true;
         config.server.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
-        // One call a client, so that it shows who each is taken for.
+        // One call for each client shows which client a call is attributed to.
         config.auth.mode = AuthMode::Open;
         config.auth.open_plan = Some("dev".to_owned());
         let plan = config.plans.get_mut("dev").unwrap();

@@ -10,23 +10,23 @@ use crate::tidy::{code_of, members};
 /// A path as it is written, or from the name of a crate.
 type Path = Vec<String>;
 
-/// The crate that files are named without.
+/// The crate whose files are named without it.
 const PRODUCT: &str = "slotfront";
 
-/// The files of all crates by their modules, with what the graph needs of each.
+/// The files of all crates by their modules, with the data that the graph needs.
 struct Sources(BTreeMap<Path, Source>);
 
 #[derive(Default)]
 struct Source {
     tokens: Vec<String>,
-    /// The imported paths, each with the name that it has in this file.
+    /// The imported paths, each with its name in this file.
     uses: Vec<(Path, String)>,
-    /// Paths outside of imports that begin at `crate`, `self` or `super`.
+    /// The paths outside of imports that begin with `crate`, `self` or `super`.
     paths: Vec<Path>,
 }
 
 impl Sources {
-    /// Reads files: each a crate's name, a path inside `src`, and its code.
+    /// Parses files: each has a crate's name, a path inside `src`, and its code.
     fn read(files: impl IntoIterator<Item = (String, String, String)>) -> Self {
         let files: BTreeMap<Path, Source> = files
             .into_iter()
@@ -54,7 +54,7 @@ impl Sources {
                 join(module.get(..module.len().checked_sub(ups)?)?, &path[ups..])
             }
             child if self.0.contains_key(&join(module, &[child.to_owned()])?) => join(module, path),
-            // Another crate.
+            // A path into another crate.
             _ => self.0.contains_key(&path[..1]).then(|| path.to_vec()),
         }
     }
@@ -89,7 +89,7 @@ impl Sources {
             .collect()
     }
 
-    /// Returns the circles: all files of each, and the imports between them in words.
+    /// Returns the circles: the files of each, and the imports between them as text.
     fn circles(&self) -> BTreeMap<Vec<String>, Vec<String>> {
         let edges: BTreeMap<&Path, BTreeSet<&Path>> =
             self.0.keys().map(|module| (module, self.imports(module))).collect();
@@ -119,13 +119,14 @@ impl Sources {
         circles
     }
 
-    /// Returns the types whose inherent methods stand in several files: the file and name of each, and these files.
+    /// Returns the types whose inherent methods are in several files: the file and name of each, and these
+    /// files.
     fn spread(&self) -> BTreeMap<String, Vec<String>> {
         let mut types: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (module, source) in &self.0 {
             for path in source.inherent_impls() {
                 let path = match path.as_slice() {
-                    // Imported or defined here.
+                    // The type is imported or defined here.
                     [name] => [module.as_slice(), std::slice::from_ref(name)].concat(),
                     path => self.absolute(module, path).unwrap_or_else(|| path.to_vec()),
                 };
@@ -201,14 +202,14 @@ impl Source {
         for token in &self.tokens[at..] {
             match token.as_str() {
                 "<" => depth += 1,
-                // The `>` of an arrow is no token of its own.
+                // The `>` of an arrow is not a separate token.
                 ">" => depth -= 1,
                 _ if depth > 0 => {}
                 "{" | "where" => return Some(path).filter(|path| !path.is_empty()),
                 "for" => return None,
                 "::" => {}
                 word if is_word(word) => path.push(word.to_owned()),
-                // A reference, a tuple, or the variable of a macro.
+                // A reference, a tuple, or a macro variable.
                 _ => return None,
             }
         }
@@ -256,8 +257,8 @@ fn read_tree(tokens: &[String], mut at: usize, base: &[String], found: &mut Vec<
     at
 }
 
-/// Words, `::`, `->`, `=>`, and every other character that is no space. Strings, characters, comments and the quotes of
-/// lifetimes are left out.
+/// Returns the words, `::`, `->`, `=>`, and all other characters except space. Strings, characters, comments
+/// and the quotes of lifetimes are left out.
 fn tokens(code: &str) -> Vec<String> {
     let (mut tokens, mut rest) = (Vec::new(), code.trim_start());
     while let Some(first) = rest.chars().next() {
@@ -281,7 +282,7 @@ fn tokens(code: &str) -> Vec<String> {
     tokens
 }
 
-/// The length of a string literal.
+/// Returns the length of a string literal.
 fn string(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -293,7 +294,7 @@ fn string(text: &str) -> usize {
     text.len()
 }
 
-/// The length of a raw or byte string literal, if the text begins with one.
+/// Returns the length of a raw or byte string literal, if the text begins with one.
 fn prefixed_string(text: &str) -> Option<usize> {
     let prefix = ["br", "r", "b"].into_iter().find(|prefix| {
         text.strip_prefix(prefix).is_some_and(|rest| rest.trim_start_matches('#').starts_with('"'))
@@ -308,7 +309,7 @@ fn prefixed_string(text: &str) -> Option<usize> {
     Some(prefix.len() + body + rest[body..].find(&end)? + end.len())
 }
 
-/// The length of a character literal or of a lifetime.
+/// Returns the length of a character literal or of a lifetime.
 fn character(text: &str) -> usize {
     let inside = &text[1..];
     if let Some(escape) = inside.strip_prefix('\\') {
@@ -355,14 +356,14 @@ fn files_import_each_other_in_no_circle() {
 }
 
 #[test]
-fn the_methods_of_a_type_stand_in_one_file() {
+fn methods_of_a_type_are_in_one_file() {
     let found = of_workspace().spread();
     assert!(found.is_empty(), "types whose methods stand in several files: {found:#?}");
 }
 
 fn sources(files: &[(&str, &str)]) -> Sources {
     let owned = |(name, code): &(&str, &str)| {
-        // A file of another crate is named after it.
+        // A file of another crate has its crate's name before its path.
         let (krate, name) = name.split_once(": ").unwrap_or((PRODUCT, name));
         (krate.to_owned(), name.to_owned(), (*code).to_owned())
     };
@@ -375,7 +376,7 @@ fn a_circle_is_found_however_it_is_imported() {
     for (a, b, c, expected) in [
         ("use crate::b::B;", "use crate::c;", "use super::a::{self, A};", true),
         ("use crate::{c, b::{B, C as D}};", "fn f() { crate::c::g(); }", "pub(crate) use super::a::A;", true),
-        // By a name that the parent exports, and by one that it only imports.
+        // Once by a name that the parent exports, and once by one that it only imports.
         ("use crate::B;", "use super::{A, C};", "", true),
         ("use crate::b::B;", "use crate::c::C;", "fn f() {}", false),
         (
@@ -407,7 +408,7 @@ fn a_circle_is_found_however_it_is_imported() {
 }
 
 #[test]
-fn a_type_in_two_files_is_found_however_it_is_written() {
+fn types_in_two_files_are_found() {
     let lib = ("lib.rs", "mod a; mod b;");
     for (b, expected) in [
         ("use crate::a::A; impl A { fn f() {} }", true),

@@ -19,17 +19,17 @@ use crate::stop::during_the_notice;
 use crate::tls::{certify, files};
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;
-/// More than the kernel takes of a client with a small buffer: the rest is sent after the answer.
+/// More bytes than the kernel accepts from a client with a small buffer. The rest is sent after the answer.
 const MORE_BYTES: usize = 2 << 20;
 
-/// A connection that the kernel takes little from at once.
+/// Opens a connection whose kernel buffer is small.
 async fn narrow(stage: &Stage) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.set_send_buffer_size(64 << 10)?;
     socket.connect(stage.app.as_ref().expect("running").public).await
 }
 
-/// Sends `request` and more on `socket`, all of it before the first look at the answer. Returns all answers.
+/// Sends `request` and more on `socket` before it reads. Returns all answers.
 async fn answer_of<S: AsyncRead + AsyncWrite + Unpin>(mut socket: S, request: &str) -> io::Result<String> {
     let sent = request.to_owned() + &post("/v3/dev", "", CALL).repeat(MORE_BYTES / CALL.len())[..MORE_BYTES];
     socket.write_all(sent.as_bytes()).await?;
@@ -46,7 +46,7 @@ fn assert_last(name: &str, answer: io::Result<String>, status: &str) {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_on_gets_the_last_answer() {
+async fn client_that_keeps_sending_gets_last_answer() {
     let stage = Stage::ending(|_| {}, |periods| periods.linger = PATIENCE).await;
     let plain = post("/v3/dev", "", CALL);
     let long = " ".repeat(60 << 10);
@@ -66,7 +66,7 @@ async fn a_client_that_sends_on_gets_the_last_answer() {
 }
 
 #[tokio::test]
-async fn a_draining_gateway_reads_on_after_the_last_answer() {
+async fn draining_gateway_reads_past_the_last_answer() {
     let stage =
         Stage::ending(|_| {}, |periods| (periods.notice, periods.linger) = (PATIENCE, PATIENCE)).await;
     let seen = async {
@@ -83,7 +83,7 @@ async fn a_draining_gateway_reads_on_after_the_last_answer() {
 }
 
 #[tokio::test]
-async fn over_tls_a_client_that_sends_on_gets_it() {
+async fn tls_client_that_keeps_sending_gets_answer() {
     let dir = tempfile::tempdir().unwrap();
     let mut trusted = RootCertStore::empty();
     trusted.add(CertificateDer::from_pem_slice(certify(dir.path()).as_bytes()).unwrap()).unwrap();
@@ -102,14 +102,14 @@ async fn over_tls_a_client_that_sends_on_gets_it() {
         |periods| periods.linger = PATIENCE,
     )
     .await;
-    // A body that comes late has a last answer on the fast path.
+    // The last answer to a request with a late body is on the fast path, too.
     let late = |more| post("/v3/dev", more, CALL).replace("content-length: ", "content-length: 1");
     for (name, begin) in [("fast path", late("")), ("hyper", late(NOT_PLAIN))] {
         let socket = narrow(&stage).await.unwrap();
         let mut socket = connector.connect("localhost".try_into().unwrap(), socket).await.unwrap();
         socket.write_all(begin.as_bytes()).await.unwrap();
         socket.flush().await.unwrap();
-        // The answer is on its way, and its first byte shows it.
+        // The first byte of the answer shows that it is on its way.
         let mut first = [0];
         socket.read_exact(&mut first).await.unwrap();
         let answer = answer_of(socket, "").await.map(|rest| format!("{}{rest}", char::from(first[0])));
@@ -132,7 +132,7 @@ async fn a_lingering_connection_counts_until_the_drain_ends() {
         let request = post("/v3/dev", more, CALL);
         let mut socket = connect(&stage).await;
         socket.write_all(&request.as_bytes()[..request.len() - 1]).await.unwrap();
-        // The client hears the end of the answers, and does not close.
+        // The client sees the end of the answers, and does not close.
         let answer = read_until(&mut socket, |_| false).await;
         assert!(answer.starts_with("HTTP/1.1 408"), "{answer:?}");
         lingering.push(socket);

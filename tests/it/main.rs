@@ -1,4 +1,4 @@
-//! Behaviours through the real door: a simulated cluster stepped by hand, the whole gateway, a real socket.
+//! Behaviours through real sockets: a simulated cluster that is stepped by hand, and the whole gateway.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 

@@ -1,4 +1,4 @@
-//! `pool.merge`: single accounts that are asked for while nodes are busy go up together.
+//! Merging (`pool.merge`): calls for single accounts go upstream together while the nodes are busy.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ fn params(key: &str) -> Value {
     json!([key, {"encoding": "base64", "commitment": "confirmed"}])
 }
 
-/// A stage on which all accounts' sizes are known and nothing of them is fresh, and the accounts.
+/// Returns a gateway that knows the sizes of all accounts and holds none of them fresh, and the accounts.
 async fn stage(merge: bool) -> (Stage, Vec<String>) {
     let stage = Stage::with(|config| {
         config.pool.merge = merge;
@@ -29,7 +29,8 @@ async fn stage(merge: bool) -> (Stage, Vec<String>) {
     (stage, accounts)
 }
 
-/// Asks for every account at once while the nodes hold their replies; how many calls of each kind it took.
+/// Fetches every account at once while the nodes hold their replies. Returns the number of calls of each
+/// kind.
 async fn ask_all(stage: &Stage, accounts: &[String], fault: Option<Fault>) -> (Vec<Value>, u64, u64) {
     let calls = |method: &str| stage.cluster.nodes().iter().map(|node| node.calls(method)).sum::<u64>();
     let before = (calls("getAccountInfo"), calls("getMultipleAccounts"));
@@ -62,7 +63,7 @@ async fn ask_all(stage: &Stage, accounts: &[String], fault: Option<Fault>) -> (V
 }
 
 #[tokio::test]
-async fn while_the_pool_is_busy_single_accounts_go_up_as_one_list() {
+async fn busy_pool_merges_single_accounts() {
     let (off, accounts) = stage(false).await;
     let (plain, singles, lists) = ask_all(&off, &accounts, None).await;
     assert_eq!((singles, lists), (20, 0), "off by default");
@@ -76,7 +77,7 @@ async fn while_the_pool_is_busy_single_accounts_go_up_as_one_list() {
 }
 
 #[tokio::test]
-async fn where_the_list_is_refused_each_asks_for_itself() {
+async fn refused_merge_falls_back_to_single_calls() {
     let (stage, accounts) = stage(true).await;
     let refused = Fault::Error { code: -32602, message: "Too many inputs provided; max 1".to_owned() };
     let (_, singles, lists) = ask_all(&stage, &accounts, Some(refused)).await;

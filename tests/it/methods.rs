@@ -1,11 +1,12 @@
-//! All eight methods give what a node gives, byte for byte; where the written interface differs, the profile decides.
+//! The eight methods: answers equal a node's, byte for byte. Where the published interface differs, the
+//! profile decides.
 
 use serde_json::{Value, json};
 use slotfront::methods::{Commitment, Profile};
 
 use crate::harness::Stage;
 
-/// Calls of every method in many forms, on things that are there.
+/// Returns calls of every method in many forms, for existing data.
 fn calls(stage: &Stage) -> Vec<(&'static str, Value)> {
     let there = stage.cluster.examples();
     let (wallet, token) = (there.wallets[0].to_string(), there.token_accounts[0].to_string());
@@ -49,7 +50,7 @@ fn calls(stage: &Stage) -> Vec<(&'static str, Value)> {
 }
 
 #[tokio::test]
-async fn every_method_gives_what_the_node_gives_first_and_again() {
+async fn every_method_answers_like_the_node() {
     let stage = Stage::of(1, |_| {}).await;
     for (method, params) in calls(&stage) {
         let body = json!({"jsonrpc": "2.0", "id": "x", "method": method, "params": params}).to_string();
@@ -100,7 +101,7 @@ async fn the_profile_decides_where_interface_and_node_differ() {
 }
 
 #[tokio::test]
-async fn processed_is_ahead_of_confirmed_is_ahead_of_finalized() {
+async fn commitments_are_ordered() {
     let stage = Stage::new().await;
     let wallet = stage.cluster.examples().wallets[0].to_string();
     let mut slots = Vec::new();

@@ -1,4 +1,4 @@
-//! What nodes from 4.1 to 4.5 answer otherwise than one of 4.0, and what becomes of it.
+//! The differences of nodes from 4.1 to 4.5 from one of 4.0, and their treatment.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,14 +8,14 @@ use slotfront_sim::Fault;
 
 use crate::harness::Stage;
 
-/// A node answers each of these calls with that result.
+/// Returns a gateway whose node answers each call of `method` with `result`.
 async fn answering(method: &str, result: Value) -> Stage {
     let stage = Stage::of(1, |_| {}).await;
     stage.cluster.node(0).fault_on(method, Fault::Result(result), None);
     stage
 }
 
-/// Attempts that counted against a node.
+/// Returns the number of attempts that counted against a node.
 async fn faults(stage: &Stage) -> u64 {
     let view = stage.admin("/api/upstreams").await.json();
     view["upstreams"].as_array().unwrap().iter().map(|node| node["failures"].as_u64().unwrap()).sum()
@@ -49,7 +49,7 @@ async fn vote_accounts_keep_their_commission_bps() {
 }
 
 #[tokio::test]
-async fn a_refusal_of_base58_is_the_nodes_word_and_not_kept() {
+async fn base58_refusals_pass_through_unheld() {
     let stage = Stage::of(1, |_| {}).await;
     let slot = stage.cluster.slot(Commitment::Finalized);
     let ask = async |version: Option<u8>| {
@@ -65,14 +65,14 @@ async fn a_refusal_of_base58_is_the_nodes_word_and_not_kept() {
         assert!(refused.cache().starts_with("fwd=miss"), "{}", refused.cache());
     }
     assert_eq!((stage.upstream_calls(), faults(&stage).await), (2, 0));
-    // A node of 4.0 answers, and what it says is kept for those who ask the same.
+    // A node of 4.0 answers, and its answer is held for callers with the same question.
     let answered = ask(Some(1)).await;
     assert!(answered.result()["transactions"].is_array());
     assert!(ask(Some(1)).await.cache().starts_with("hit"));
 }
 
 #[tokio::test]
-async fn a_message_of_version_1_goes_to_a_node() {
+async fn version_1_messages_go_to_a_node() {
     let answer = json!({ "context": { "apiVersion": "4.5.0", "slot": 7 }, "value": 5000 });
     let stage = answering("getFeeForMessage", answer.clone()).await;
     let message = STANDARD.encode([&[0x81, 1, 0, 1][..], &[7; 4092]].concat());

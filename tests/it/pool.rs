@@ -1,4 +1,4 @@
-//! Faults upstream, one by one: what the caller sees, and what it costs.
+//! Faults of upstreams, one by one: the caller's view, and the cost.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use crate::harness::Stage;
 
-/// Longer than a busy machine takes for a good answer.
+/// Longer than a good answer takes on a busy machine.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What one node may do wrong while the others are well.
+/// Returns the faults of one node among good ones.
 fn faults() -> Vec<(&'static str, Fault)> {
     vec![
         ("connect", Fault::Reset),
@@ -39,11 +39,11 @@ async fn stage(nodes: usize) -> Stage {
 }
 
 #[tokio::test]
-async fn a_fault_of_one_node_is_no_fault_for_the_caller_and_costs_one_further_call() {
+async fn single_faults_cost_one_more_call() {
     for (reason, fault) in faults() {
         let stage = Stage::of(3, |config| {
             config.pool.attempt_timeout = [ATTEMPT_TIMEOUT; 8];
-            // The one with the fault is asked first, as long as it is usable.
+            // The faulty node is asked first, while it is usable.
             config.upstreams[1..].iter_mut().for_each(|upstream| upstream.tier = 1);
         })
         .await;
@@ -65,7 +65,7 @@ async fn a_fault_of_one_node_is_no_fault_for_the_caller_and_costs_one_further_ca
 }
 
 #[tokio::test]
-async fn when_all_nodes_fail_the_caller_learns_who_and_why_but_no_address() {
+async fn total_failure_names_nodes_without_addresses() {
     for (reason, fault) in faults() {
         let stage = stage(2).await;
         stage.cluster.nodes().iter().for_each(|node| node.fault_on("getAccountInfo", fault.clone(), None));
@@ -80,7 +80,7 @@ async fn when_all_nodes_fail_the_caller_learns_who_and_why_but_no_address() {
 }
 
 #[tokio::test]
-async fn an_answer_over_the_limit_is_cut_off_and_costs_one_call() {
+async fn oversized_answers_cost_one_call() {
     let stage = Stage::with(|config| config.pool.max_response = 1 << 20).await;
     for node in stage.cluster.nodes() {
         node.fault_on("getAccountInfo", Fault::Huge(200 << 20), None);
@@ -95,7 +95,7 @@ async fn an_answer_over_the_limit_is_cut_off_and_costs_one_call() {
 }
 
 #[tokio::test]
-async fn a_callers_short_patience_is_no_mark_against_the_node() {
+async fn short_deadlines_do_not_blame_the_node() {
     let stage = Stage::of(1, |config| config.pool.attempt_timeout = [Duration::from_secs(1); 8]).await;
     stage.cluster.node(0).fault_on("getClusterNodes", Fault::Hang, None);
     let pool = &stage.front().pool;
@@ -126,7 +126,7 @@ async fn a_callers_short_patience_is_no_mark_against_the_node() {
 }
 
 #[tokio::test]
-async fn one_callers_heavy_calls_do_not_open_a_breaker() {
+async fn heavy_calls_do_not_open_a_breaker() {
     let stage = Stage::of(1, |config| config.pool.breaker.failures = 3).await;
     let node = stage.cluster.node(0);
     let pool = &stage.front().pool;
@@ -137,7 +137,7 @@ async fn one_callers_heavy_calls_do_not_open_a_breaker() {
         pool.call(&ask).await.unwrap();
     };
     let breaker = || pool.members()[0].breaker(Instant::now());
-    // Until the usual time of the method is known.
+    // The usual duration of the method must be known first.
     for _ in 0..40 {
         call(1, Query::ClusterNodes).await;
     }
@@ -146,7 +146,7 @@ async fn one_callers_heavy_calls_do_not_open_a_breaker() {
         futures_util::future::join_all((0..4).map(|_| call(1, Query::ClusterNodes))).await;
         assert_eq!(breaker(), BreakerState::Closed);
     }
-    // The node is slow for others, too.
+    // The node is slow for other callers, too.
     let several = (0..8).map(|n| call(1 + n % 2, Query::ClusterNodes));
     let opened = async {
         stage.until("the breaker opens before the calls end", || breaker() == BreakerState::Open).await;
@@ -155,7 +155,7 @@ async fn one_callers_heavy_calls_do_not_open_a_breaker() {
 }
 
 #[tokio::test]
-async fn a_caller_leaves_places_at_a_node_to_others() {
+async fn one_caller_cannot_fill_a_node() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = KeyFile::new(dir.path().join("keys.toml"));
     let other = file.create(&NewKey::of("other", "standard"), jiff::Timestamp::now()).expect("a key").key;
@@ -169,7 +169,7 @@ async fn a_caller_leaves_places_at_a_node_to_others() {
     let hold = node.hold("getAccountInfo");
     let ask = async |n: usize| stage.call("getAccountInfo", json!([wallets[n].to_string()])).await;
     {
-        // The callers go, and the calls at the node do not.
+        // The callers leave, and their calls at the node remain.
         let hog = futures_util::future::join_all((0..8).map(ask));
         tokio::select! {
             _ = hog => panic!("they are held"),
@@ -190,7 +190,7 @@ async fn a_caller_leaves_places_at_a_node_to_others() {
 }
 
 #[tokio::test]
-async fn full_buffers_cost_one_call_and_no_node_its_health() {
+async fn full_buffers_do_not_blame_nodes() {
     let stage = Stage::with(|config| config.pool.max_buffered = 16).await;
     let account = stage.cluster.examples().wallets[0].to_string();
     let reply = stage.call("getAccountInfo", json!([account])).await;
@@ -204,7 +204,7 @@ async fn full_buffers_cost_one_call_and_no_node_its_health() {
 }
 
 #[tokio::test]
-async fn a_lagging_node_is_left_alone_and_comes_back() {
+async fn lagging_node_is_avoided_until_it_recovers() {
     let stage = stage(2).await;
     stage.cluster.node(0).set_lag(100);
     stage.until("the lag is known", || stage.front().frontier.lag(0, Commitment::Processed) > Some(50)).await;
@@ -214,7 +214,7 @@ async fn a_lagging_node_is_left_alone_and_comes_back() {
     assert_eq!(stage.cluster.node(0).calls("getAccountInfo"), 0);
     stage.cluster.node(0).set_lag(0);
     stage.until("it is back", || stage.front().frontier.lag(0, Commitment::Processed) == Some(0)).await;
-    // The other one lags now, so that latency has no say.
+    // The other node lags now, so that latency does not matter.
     stage.cluster.node(1).set_lag(100);
     stage.until("the other lags", || stage.front().frontier.lag(1, Commitment::Processed) > Some(50)).await;
     let account = stage.cluster.examples().wallets[10].to_string();
@@ -223,7 +223,7 @@ async fn a_lagging_node_is_left_alone_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_block_comes_from_the_node_that_still_has_it() {
+async fn blocks_come_from_nodes_that_hold_them() {
     let stage = stage(3).await;
     let slot = stage.cluster.examples().block_with_v0;
     for node in &stage.cluster.nodes()[..2] {
@@ -237,7 +237,7 @@ async fn a_block_comes_from_the_node_that_still_has_it() {
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_say_how_far_back_it_reaches_keeps_its_old_number() {
+async fn missing_first_block_keeps_the_old_one() {
     let stage = stage(1).await;
     let asked = || stage.cluster.node(0).calls("getFirstAvailableBlock");
     let first = stage.cluster.examples().block_with_v0;
@@ -252,7 +252,7 @@ async fn a_node_that_does_not_say_how_far_back_it_reaches_keeps_its_old_number()
 }
 
 #[tokio::test]
-async fn a_null_block_is_asked_elsewhere_once_and_never_kept() {
+async fn null_blocks_are_retried_and_never_held() {
     let stage = stage(3).await;
     let slot = stage.cluster.examples().block_with_v0;
     let params = json!([slot, {"transactionDetails": "none"}]);
@@ -267,7 +267,7 @@ async fn a_null_block_is_asked_elsewhere_once_and_never_kept() {
 }
 
 #[tokio::test]
-async fn a_node_without_the_method_is_not_asked_again() {
+async fn incapable_node_is_not_asked_again() {
     let stage = stage(2).await;
     stage.cluster.node(0).set_full_api(false);
     for account in stage.cluster.examples().wallets.iter().take(20) {
@@ -281,7 +281,7 @@ async fn a_node_without_the_method_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn a_capable_node_is_found_behind_those_that_lack_the_method() {
+async fn capable_node_is_found_behind_incapable_ones() {
     for code in [-32601, -32010, -32011, -32012, -32019] {
         let stage = stage(3).await;
         let fault = Fault::Error { code, message: "not here".to_owned() };
@@ -302,14 +302,14 @@ async fn a_capable_node_is_found_behind_those_that_lack_the_method() {
 }
 
 #[tokio::test]
-async fn where_no_node_has_the_method_the_nodes_own_word_passes_through() {
+async fn method_missing_everywhere_passes_through() {
     let stage = stage(2).await;
     stage.cluster.nodes().iter().for_each(|node| node.set_full_api(false));
     for account in stage.cluster.examples().wallets.iter().take(4) {
         let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
         assert_eq!((reply.status, reply.code()), (200, -32601), "{}", reply.text);
     }
-    // One that fails may have it: then nobody has said that the method is lacking everywhere.
+    // A node that fails may have the method, so it is not known to be missing everywhere.
     stage.cluster.node(1).set_full_api(true);
     stage.cluster.node(1).fault_on("getVoteAccounts", Fault::Status(503), None);
     let lacks = Fault::Error { code: -32601, message: "Method not found".to_owned() };
@@ -319,7 +319,7 @@ async fn where_no_node_has_the_method_the_nodes_own_word_passes_through() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_behind_the_callers_slot_is_passed_over_for_another() {
+async fn node_behind_the_callers_slot_is_skipped() {
     let stage = stage(2).await;
     let behind =
         Fault::Error { code: -32016, message: "Minimum context slot has not been reached".to_owned() };
@@ -334,7 +334,7 @@ async fn a_node_that_is_behind_the_callers_slot_is_passed_over_for_another() {
 }
 
 #[tokio::test]
-async fn a_retry_is_counted_only_where_another_node_is_asked() {
+async fn retries_count_only_at_another_node() {
     let stage = stage(1).await;
     stage.cluster.node(0).fault_on("getAccountInfo", Fault::Status(500), None);
     for account in stage.cluster.examples().wallets.iter().take(3) {
@@ -346,7 +346,7 @@ async fn a_retry_is_counted_only_where_another_node_is_asked() {
 }
 
 #[tokio::test]
-async fn a_node_at_its_own_rate_is_busy_and_not_at_fault() {
+async fn node_at_its_rate_is_not_faulty() {
     let stage = Stage::of(2, |config| config.upstreams[0].rps = Some(1)).await;
     for account in stage.cluster.examples().wallets.iter().take(12) {
         assert_eq!(stage.call("getAccountInfo", json!([account.to_string()])).await.status, 200);
@@ -372,7 +372,7 @@ async fn a_node_at_its_own_rate_is_busy_and_not_at_fault() {
 }
 
 #[tokio::test]
-async fn a_closed_connection_is_tried_again_where_no_other_node_is_usable() {
+async fn closed_connection_is_retried_at_the_only_node() {
     for nodes in [1, 2] {
         let stage = stage(nodes).await;
         for other in &stage.cluster.nodes()[1..] {
@@ -388,7 +388,7 @@ async fn a_closed_connection_is_tried_again_where_no_other_node_is_usable() {
 }
 
 #[tokio::test]
-async fn health_is_a_nodes_own_word_and_readiness_says_why() {
+async fn health_passes_through_and_readiness_has_reasons() {
     let stage = stage(2).await;
     let health = || stage.client.get(stage.url.replace("/v3/dev", "/health"));
     assert_eq!(stage.send(health()).await.text, "ok");
@@ -412,7 +412,7 @@ async fn health_is_a_nodes_own_word_and_readiness_says_why() {
 }
 
 #[tokio::test]
-async fn when_every_node_is_of_another_cluster_the_cache_is_emptied() {
+async fn change_of_cluster_purges_the_cache() {
     let stage = stage(1).await;
     let before = stage.call("getClusterNodes", json!([])).await;
     let node = stage.cluster.node(0).address().unwrap();
@@ -430,7 +430,7 @@ async fn when_every_node_is_of_another_cluster_the_cache_is_emptied() {
 }
 
 #[tokio::test]
-async fn the_first_call_after_the_breaker_half_opens_is_the_trial_however_slow_the_node_was() {
+async fn half_open_breaker_gets_a_trial() {
     let stage = Stage::of(3, |config| {
         config.pool.attempt_timeout = [Duration::from_secs(3); 8];
         config.pool.breaker.failures = 1;

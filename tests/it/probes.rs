@@ -1,4 +1,4 @@
-//! What probes ask, and what they leave out.
+//! The requests of probes, and those that they omit.
 
 use std::time::Duration;
 
@@ -10,9 +10,10 @@ use tokio::time::Instant;
 
 use crate::harness::Stage;
 
-/// Slots asked for with each look at the node's health, while it is asked for an account at one commitment and not.
+/// Counts the requests for slots with each probe, while an account is called at one commitment and not at
+/// others.
 #[tokio::test]
-async fn a_slot_that_answers_tell_is_not_asked_for() {
+async fn probes_skip_slots_known_from_answers() {
     let stage = Stage::of(1, |config| config.pool.probe_interval = Duration::from_millis(300)).await;
     let node = stage.cluster.node(0);
     let counts = || (node.calls("getHealth"), node.calls("getSlot"));
@@ -37,13 +38,13 @@ async fn a_slot_that_answers_tell_is_not_asked_for() {
     stage.until("it is idle for a while", || counts().0 >= busy.0 + 8).await;
     let (healths, slots) = (counts().0 - busy.0, counts().1 - busy.1);
     assert!(slots + 4 >= healths * 3, "{slots} slots, {healths} healths");
-    // And what answers do not tell is still learned.
+    // A slot that no answer reports is still learned.
     stage.cluster.step_by(3);
     stage.settled().await;
     assert_eq!(stage.front().frontier.slot(Commitment::Processed), stage.cluster.slot(Commitment::Processed));
 }
 
-/// While probes are an hour apart, only what comes with the calls can tell the confirmed slot.
+/// While probes are an hour apart, only calls and their extra requests can report the confirmed slot.
 #[tokio::test]
 async fn misses_at_finalized_keep_the_confirmed_frontier_young() {
     let stage = Stage::of(1, |_| {}).await;
@@ -59,7 +60,7 @@ async fn misses_at_finalized_keep_the_confirmed_frontier_young() {
             stage.call("getAccountInfo", missing(misses)).await;
         }
     }
-    // Hits ask nothing; a last probe and a last question may still be under way.
+    // Hits send no requests. A last probe and a last extra request may still be under way.
     let before = node.calls("getSlot");
     for _ in 0..200 {
         assert!(stage.call("getAccountInfo", missing(1)).await.cache().starts_with("hit"));
@@ -68,7 +69,8 @@ async fn misses_at_finalized_keep_the_confirmed_frontier_young() {
     assert!(asked <= 4, "{asked} slots asked for beside 200 hits");
 }
 
-/// The params of a call at finalized for an account that does not exist, another one for each number.
+/// Returns params for a call at finalized for an account that does not exist, a different one for each
+/// number.
 fn missing(number: u64) -> serde_json::Value {
     let mut key = [7; 32];
     key[..8].copy_from_slice(&number.to_le_bytes());
@@ -81,13 +83,13 @@ async fn probe_hourly(stage: &Stage) {
     let mut config = (*stage.front().config).clone();
     config.pool.probe_interval = Duration::from_hours(1);
     pool.put_in_force(pool.prepare(&config).unwrap());
-    // The probe under way may be one of the old pace; the one after it is not.
+    // The probe under way may still have the old interval. The one after it does not.
     let before = node.calls("getHealth");
     stage.until("the last quick probe is over", || node.calls("getHealth") > before).await;
 }
 
 #[tokio::test]
-async fn an_idle_node_is_rarely_asked_who_it_is() {
+async fn idle_nodes_are_rarely_identified() {
     let stage = Stage::of(1, |_| {}).await;
     let node = stage.cluster.node(0);
     let healths = || node.calls("getHealth");
@@ -96,7 +98,7 @@ async fn an_idle_node_is_rarely_asked_who_it_is() {
         stage.until("it was looked at", || healths() >= until).await;
         node.calls("getGenesisHash")
     };
-    // Until the probes have all the connections that they use.
+    // Waits until the probes have all the connections that they use.
     let before = looks(15).await;
     let after = looks(30).await;
     assert!((1..=2).contains(&(after - before)), "{} times in 30 looks", after - before);

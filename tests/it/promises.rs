@@ -6,7 +6,7 @@ use std::path::Path;
 /// The files that name tests.
 const PAGES: [&str; 2] = ["docs/guarantees.md", "SECURITY.md"];
 
-/// Every function that Rust or Python declares, in the folders that have tests.
+/// Returns every function that Rust or Python declares, in the folders with tests.
 fn declared() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for folder in ["src", "crates", "tests", "fuzz"] {
@@ -33,12 +33,12 @@ fn collect(folder: &Path, names: &mut BTreeSet<String>) {
     }
 }
 
-/// The names of tests on a page: code of four words and more, joined by underscores.
+/// Returns the names of tests on a page: code of four words and more, joined by underscores.
 fn named(page: &str) -> Vec<String> {
     let code = page.split('`').skip(1).step_by(2);
     let is_name = |code: &&str| {
         let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        // Metrics are written alike.
+        // Metric names look alike.
         code.split('_').count() >= 4 && code.chars().all(word) && !code.starts_with("slotfront_")
     };
     code.filter(is_name).map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! What counts as a call, and in which order a request is refused.
+//! Rate limits: the calls that count, and the order in which a request is refused.
 
 use serde_json::{Value, json};
 use slotfront::config::Config;
@@ -20,7 +20,7 @@ fn call(method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
 }
 
-/// The calls that are left at once.
+/// Returns the calls that are left at once.
 fn left(reply: &Reply) -> u32 {
     let field = reply.header("ratelimit");
     field.trim_start_matches("\"rate\";r=").split(';').next().unwrap().parse().unwrap()
@@ -67,7 +67,7 @@ async fn bodies_that_hold_no_call_count_as_one() {
         for _ in 0..20 {
             assert_eq!(stage.post(body.to_owned()).await.status, status, "{body}");
         }
-        // A call a second comes back meanwhile.
+        // One call a second comes back meanwhile.
         let left = left(&stage.call("getClusterNodes", json!([])).await);
         assert!((979..=989).contains(&left), "{left} are left after 20 times {body}");
     }
@@ -79,7 +79,7 @@ async fn bodies_that_hold_no_call_are_limited() {
     let notification = r#"{"jsonrpc":"2.0","method":"getClusterNodes"}"#;
     for (body, status) in [("no JSON", 200), ("{}", 200), (notification, 200), ("[]", 200), (&long, 413)] {
         let stage = Stage::of(1, plan(1, 3)).await;
-        // A call a second comes back meanwhile.
+        // One call a second comes back meanwhile.
         let mut answers = 0;
         let limited = loop {
             let reply = stage.post(body.to_owned()).await;
@@ -112,12 +112,12 @@ async fn calls_that_find_no_place_count() {
         hold.release();
     };
     let (first, ()) = tokio::join!(stage.call("getClusterNodes", json!([])), others);
-    // A call a second comes back meanwhile.
+    // One call a second comes back meanwhile.
     assert!((979..=989).contains(&left(&first)), "{} are left", left(&first));
 }
 
 #[tokio::test]
-async fn whoever_is_limited_for_failed_keys_is_not_read() {
+async fn limited_guessers_are_not_read() {
     let stage = Stage::of(1, |config| config.auth.failed_per_minute = 1).await;
     let wrong = || stage.call_as("wrong", "getClusterNodes", json!([]));
     let first = wrong().await;

@@ -1,4 +1,4 @@
-//! A real redis-server, or several as a cluster, that a test stops, kills and fills as it likes.
+//! A real redis-server, or a cluster of several, that a test stops, kills and fills.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -18,13 +18,13 @@ pub(crate) struct Redis {
     dir: tempfile::TempDir,
 }
 
-/// A port that is free now.
+/// Returns a port that is free now.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Redis {
-    /// A server that keeps nothing on disk, with these arguments more.
+    /// Starts a server that keeps nothing on disk, with additional `arguments`.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::on(free_port(), arguments)
     }
@@ -38,7 +38,7 @@ impl Redis {
         redis
     }
 
-    /// The settings with which a gateway uses it; nothing here is in a hurry, and the machine may be.
+    /// Returns the settings of a gateway for this server, with long timeouts for a busy machine.
     pub(crate) fn settings(&self) -> Shared {
         Self::settings_at(&self.url())
     }
@@ -66,7 +66,7 @@ impl Redis {
         redis::Client::open(self.url()).unwrap().get_connection().unwrap()
     }
 
-    /// The keys that begin so.
+    /// Returns the keys that begin with `beginning`.
     pub(crate) fn keys(&self, beginning: &str) -> Vec<String> {
         redis::cmd("KEYS").arg(format!("{beginning}*")).query(&mut self.connection()).unwrap()
     }
@@ -75,7 +75,7 @@ impl Redis {
         redis::cmd("FLUSHALL").exec(&mut self.connection()).unwrap();
     }
 
-    /// It answers nobody, and is still there.
+    /// Pauses the server: it answers nobody and keeps its data.
     pub(crate) fn pause(&self) {
         self.signal("-STOP");
     }
@@ -89,7 +89,7 @@ impl Redis {
         self.child.wait().unwrap();
     }
 
-    /// The same server again, with nothing in it.
+    /// Starts the server again, without data.
     pub(crate) fn restart(&mut self) {
         self.child = spawn(self.port, &self.arguments, self.dir.path());
         self.wait();
@@ -147,7 +147,8 @@ impl RedisCluster {
         cluster
     }
 
-    /// Its bus listens ten thousand ports above, which must be a port, too; cut off nodes go on with their part.
+    /// Starts a node. Its bus port is 10,000 higher, and must be a valid port. Nodes that are cut off
+    /// continue with their part.
     fn node() -> Redis {
         let port = std::iter::repeat_with(free_port).find(|port| *port < 55_000).unwrap();
         let arguments = [

@@ -1,4 +1,4 @@
-//! What changes while callers are being served: they notice nothing, and what is bad changes nothing.
+//! Changes while callers are served: callers notice nothing, and an invalid change has no effect.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,7 +23,8 @@ use crate::http::{is_whole, post, read_until};
 const TOKEN: &str = "an-admin-token";
 const CALLERS: usize = 16;
 
-/// A directory as a config map is mounted: `keys.toml` leads through `..data`, a link that is swapped as a whole.
+/// A directory in the layout of a config map: `keys.toml` leads through `..data`, a link that is replaced as
+/// a whole.
 struct Mounted {
     dir: tempfile::TempDir,
     versions: AtomicU64,
@@ -41,7 +42,7 @@ impl Mounted {
         self.dir.path().join(name)
     }
 
-    /// Puts another version in place; the one before goes with its directory.
+    /// Replaces the keys. The previous version goes with its directory.
     fn swap(&self, keys: &str) {
         let number = self.versions.fetch_add(1, Ordering::Relaxed);
         let (version, link) = (self.path(&format!("..v{number}")), self.path("..data_tmp"));
@@ -55,7 +56,7 @@ impl Mounted {
     }
 }
 
-/// Two keys as a command makes them, and the file that holds them.
+/// Returns two keys as a command creates them, and the file that holds them.
 fn made() -> (String, String, String) {
     let dir = tempfile::tempdir().unwrap();
     let file = KeyFile::new(dir.path().join("keys.toml"));
@@ -78,7 +79,7 @@ fn written(keys: &Path, upstreams: &[SocketAddr], wide_rps: &str) -> String {
     )
 }
 
-/// One call on a connection that stays; its status.
+/// Makes one call on an open connection, and returns its status.
 async fn call_on(socket: &mut TcpStream, key: &str) -> u16 {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getVoteAccounts", "params": []}).to_string();
     socket.write_all(post(&format!("/v3/{key}"), "", &body).as_bytes()).await.unwrap();
@@ -95,7 +96,7 @@ async fn ask(admin: &str, verb: &str, path: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn callers_on_kept_connections_notice_no_reload_good_or_bad() {
+async fn open_connections_survive_reloads() {
     let nodes = Stage::of(2, |_| {}).await;
     let addresses = [0, 1].map(|i| nodes.cluster.node(i).address().expect("an address"));
     let (wide, small, keys) = made();
@@ -109,7 +110,8 @@ async fn callers_on_kept_connections_notice_no_reload_good_or_bad() {
         let path = path.clone();
         move || slotfront::config::load(Some(&path), &BTreeMap::new())
     };
-    // Only the calls below read it again, so that each can be judged by its answer; the key file is watched.
+    // Only the calls below read the settings again, so that each can be checked by its answer. The key file
+    // is watched.
     let source = Source::new(load, None);
     let config = source.load().unwrap();
     let (gateway, listeners) = (Gateway::new(&config).unwrap(), Listeners::bind(&config).await.unwrap());
@@ -127,7 +129,7 @@ async fn callers_on_kept_connections_notice_no_reload_good_or_bad() {
     };
     let changes = async {
         let mut limited = TcpStream::connect(public).await.unwrap();
-        // Each costs five units of ten.
+        // Each call costs five units of ten.
         for expected in [200, 200, 429] {
             assert_eq!(call_on(&mut limited, &small).await, expected);
         }
@@ -156,7 +158,8 @@ async fn callers_on_kept_connections_notice_no_reload_good_or_bad() {
             write(&addresses[1..], "1000000");
             reload(200, "plans").await;
 
-            // Good again before each bad one, or the second look at the same text would be no change.
+            // The file is valid before each bad version. Otherwise the second read of the same text would see
+            // no change.
             let fresh = format!("{keys}# {round}\n");
             for (text, result) in [(format!("{keys}{keys}# {round}\n"), "rejected"), (fresh, "applied")] {
                 let count = format!("slotfront_key_file_reads_total{{result=\"{result}\"}} {}", round + 1);
@@ -196,7 +199,7 @@ async fn until_counted(admin: &str, line: &str) {
 }
 
 #[tokio::test]
-async fn a_reload_that_takes_its_time_holds_up_no_request() {
+async fn slow_reload_blocks_no_request() {
     let any: SocketAddr = ([127, 0, 0, 1], 0).into();
     let nodes = Stage::of(1, |_| {}).await;
     let config = (*nodes.front().config).clone();
@@ -207,7 +210,7 @@ async fn a_reload_that_takes_its_time_holds_up_no_request() {
     let (go_on, wait) = mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let read_again = served.clone();
-    // As long as the test wants: a hundred thousand keys take a second.
+    // The reload takes as long as the test wants. A hundred thousand keys take a second.
     let source = Source::new(
         move || {
             begun.send(()).unwrap();

@@ -1,6 +1,6 @@
-//! What gateways share by way of a real store: answers, as good as a node's own, and nothing that could do harm.
+//! The shared store: answers that gateways share by a real server are as good as a node's own.
 //!
-//! Ignored where nobody asks for them: they need redis-server, which `tests/run` installs.
+//! The tests are ignored by default, because they need redis-server, which `tests/run` installs.
 
 mod faults;
 mod limits;
@@ -25,20 +25,20 @@ fn counted(stage: &Stage, operation: SharedOperation, result: SharedResult) -> u
     stage.front().metrics.shared_requests.at((operation, result)).get()
 }
 
-/// A gateway that has found the store, and knows what was purged.
+/// Waits until a gateway is connected to the store and knows the purges.
 async fn connected(stage: Stage) -> Stage {
     stage.until("the store is there", || stage.front().cache.purger().shares()).await;
     stage
 }
 
-/// Two gateways before one cluster and one store.
+/// Returns two gateways over one cluster and one store.
 async fn two(shared: Shared) -> (Stage, Stage) {
     let a = connected(Stage::with(with(shared)).await).await;
     let b = connected(a.beside(|_| ()).await).await;
     (a, b)
 }
 
-/// Waits until so many answers were kept, or refused, in the store.
+/// Waits until this many answers were stored in, or refused by, the store.
 async fn put(stage: &Stage, answers: u64) {
     let of = |result| counted(stage, SharedOperation::Put, result);
     stage.until("it is shared", || of(SharedResult::Ok) + of(SharedResult::Older) >= answers).await;
@@ -77,7 +77,7 @@ async fn what_one_fetched_the_other_answers(shared: Shared) {
         let second = b.call(method, params.clone()).await;
         assert!(second.cache().starts_with("hit; ttl="), "{method} {params}: {}", second.cache());
         assert_eq!((second.text, a.upstream_calls()), (first.text, upstream), "{method}");
-        // From now on it is the second one's own.
+        // From now on the entry is the second gateway's own.
         let gets = counted(&b, SharedOperation::Get, SharedResult::Hit);
         assert!(b.call(method, params.clone()).await.cache().starts_with("hit"), "{method}");
         assert_eq!(counted(&b, SharedOperation::Get, SharedResult::Hit), gets, "{method}");
@@ -87,7 +87,7 @@ async fn what_one_fetched_the_other_answers(shared: Shared) {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn what_one_gateway_fetched_another_answers_without_a_node() {
+async fn shared_answers_need_no_node() {
     let store = Redis::start(&[]);
     what_one_fetched_the_other_answers(store.settings()).await;
 }
@@ -102,10 +102,10 @@ async fn a_cluster_of_stores_is_one_store() {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn what_is_over_in_less_than_two_seconds_is_not_shared() {
+async fn short_lived_answers_are_not_shared() {
     let store = Redis::start(&[]);
     let (a, b) = two(store.settings()).await;
-    // The harness lets everything live for an hour; these live as long as by default.
+    // The harness lets entries live for an hour. These live as long as by default.
     let short = |config: &mut Config| {
         config.cache.ttl.account = slotfront::config::defaults::TTL_STATE;
         config.cache.ttl.no_block_not_yet = slotfront::config::defaults::TTL_NO_BLOCK_NOT_YET;
@@ -133,7 +133,7 @@ async fn what_is_over_in_less_than_two_seconds_is_not_shared() {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn time_ends_the_life_of_a_shared_answer_too() {
+async fn shared_answers_expire_by_time() {
     let store = Redis::start(&[]);
     let ttl = Duration::from_secs(2);
     let a = Stage::with(|config| {
@@ -143,7 +143,7 @@ async fn time_ends_the_life_of_a_shared_answer_too() {
     })
     .await;
     let a = connected(a).await;
-    // What it is asked for is fresh for less time than there.
+    // The entry is fresh for a shorter time here than at the other gateway.
     let b = a.beside(|config| config.cache.ttl.account.finalized = ttl).await;
     let b = connected(b).await;
     let params = json!([a.cluster.examples().wallets[0].to_string()]);
@@ -155,7 +155,7 @@ async fn time_ends_the_life_of_a_shared_answer_too() {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn slots_end_the_life_of_a_shared_answer_and_a_callers_own_number_holds() {
+async fn shared_answers_expire_by_slots() {
     let store = Redis::start(&[]);
     let (a, b) = two(store.settings()).await;
     let there = a.cluster.examples();
@@ -199,13 +199,13 @@ async fn an_older_answer_replaces_no_newer_one() {
     b.until("it is refused", || counted(&b, SharedOperation::Put, SharedResult::Older) == 1).await;
     let calls = c.upstream_calls();
     assert_eq!((slot_of(&c.call("getAccountInfo", params.clone()).await), c.upstream_calls()), (slot, calls));
-    // And where the older one was shown, the newer one may follow, never the other way round.
+    // After the older answer the newer one may follow, never the other way round.
     assert!(slot_of(&b.call("getAccountInfo", params).await) >= slot_of(&older));
 }
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn what_is_no_value_of_ours_is_a_miss_and_is_counted() {
+async fn foreign_values_are_counted_misses() {
     let store = Redis::start(&[]);
     let (a, b) = two(store.settings()).await;
     let there = a.cluster.examples();
@@ -236,7 +236,7 @@ async fn what_is_no_value_of_ours_is_a_miss_and_is_counted() {
         assert_eq!(reply.text, a.call("getAccountInfo", params(i)).await.text, "{i}");
     }
     assert_eq!(counted(&b, SharedOperation::Get, SharedResult::Foreign), 5);
-    // Its place is free for the right one.
+    // The key is free for a valid value.
     let c = connected(a.beside(|_| ()).await).await;
     b.until("all is well again", || {
         keys.iter()
@@ -252,7 +252,7 @@ async fn what_is_no_value_of_ours_is_a_miss_and_is_counted() {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn one_cluster_never_answers_for_another_nor_one_secret_for_another() {
+async fn clusters_and_secrets_separate_shared_answers() {
     let store = Redis::start(&[]);
     let a = connected(Stage::with(with(store.settings())).await).await;
     let params = json!([a.cluster.examples().block_with_v0, {"maxSupportedTransactionVersion": 0}]);

@@ -1,4 +1,4 @@
-//! A client that takes a long answer slowly gets all of it; one that takes nothing is given up.
+//! Slow clients: one that takes a long answer slowly gets all of it, and one that takes nothing is given up.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,12 +14,13 @@ use tokio_util::task::TaskTracker;
 use crate::harness::Stage;
 use crate::http::{connect, post};
 
-/// How long a client may take nothing: long enough for a step of a client on a busy machine.
+/// The longest time for which a client may take nothing: enough for a step of a client on a busy machine.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A slow client takes so much in each step. A third of the kernel's usual buffer takes longer than a client may.
+/// The bytes that a slow client takes in each step. A third of the kernel's usual buffer takes longer than
+/// allowed.
 const STEP_BYTES: usize = 24 * 1024;
 const STEP: Duration = Duration::from_millis(150);
-/// The steps of a slow client until it hurries: longer than it may take nothing.
+/// The steps of a slow client before it speeds up: longer than it may take nothing.
 const STEPS: usize = 80;
 
 fn settings(config: &mut Config) {
@@ -28,14 +29,14 @@ fn settings(config: &mut Config) {
     config.plans.get_mut("dev").expect("the dev plan").max_batch = None;
 }
 
-/// A request whose answer is longer than the kernel's buffers of both sides.
+/// Returns a request whose answer exceeds the kernel's buffers of both sides.
 fn long_request(stage: &Stage) -> String {
     let slot = stage.cluster.examples().block_with_v0;
     let block = json!({"jsonrpc": "2.0", "id": 1, "method": "getBlock", "params": [slot, {"maxSupportedTransactionVersion": 0}]});
     vec![block; 600].into_iter().collect::<Value>().to_string()
 }
 
-/// The address of a client side that reads from `gateway` slowly, and says at once what it is told.
+/// Returns an address that reads from `gateway` slowly, and forwards requests at once.
 async fn slowly(gateway: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -63,7 +64,7 @@ async fn slowly(gateway: SocketAddr) -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_reader_gets_all_of_a_long_answer() {
+async fn slow_reader_gets_the_whole_answer() {
     let dir = tempfile::tempdir().unwrap();
     let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
@@ -83,7 +84,7 @@ async fn a_slow_reader_gets_all_of_a_long_answer() {
             .post(format!("{scheme}://localhost:{}/v3/dev", address.port()))
             .header("content-type", "application/json")
             .body(request.clone());
-        // A page's origin is nothing for the fast path.
+        // With a page's origin, the request does not take the fast path.
         let request = if origin { request.header("origin", "https://a.example") } else { request };
         let body = match request.send().await {
             Ok(response) => response.bytes().await,

@@ -1,4 +1,4 @@
-//! An HTTP server that keeps what it is sent: in front of a node, or as a trace collector.
+//! A loopback HTTP server that records requests: in front of a node, or as a trace collector.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -6,7 +6,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;
 
-/// One request: its head as it came, and its body.
+/// One request: its head and its body.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     head: String,
@@ -14,7 +14,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// The values of a header.
+    /// Returns the values of a header.
     pub(crate) fn header(&self, name: &str) -> Vec<&str> {
         let fields = self.head.lines().filter_map(|line| line.split_once(": "));
         fields.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
@@ -26,17 +26,17 @@ impl Seen {
     }
 }
 
-/// What was sent, and where to.
+/// The recorded requests, and the address to which they are forwarded.
 #[derive(Clone)]
 pub(crate) struct Spy {
     pub(crate) url: String,
-    /// Where requests are answered; without it the answer is `{}`.
+    /// The address that answers requests. Without it the answer is `{}`.
     pub(crate) node: Arc<OnceLock<String>>,
-    /// What is answered to the calls of a method instead, as it goes over the wire.
+    /// A method, and the raw answer to its calls.
     pub(crate) instead: Arc<OnceLock<(&'static str, Vec<u8>)>>,
     seen: Arc<Mutex<Vec<Seen>>>,
-    /// Made once. On a busy machine that takes longer than a probe waits, and a probe that is given up opens another
-    /// connection.
+    /// Created once. On a busy machine its creation takes longer than a probe waits, and a probe that times
+    /// out opens another connection.
     client: Arc<OnceLock<reqwest::Client>>,
 }
 
@@ -56,7 +56,7 @@ impl Spy {
         spy
     }
 
-    /// What was sent so far, whose body has these words.
+    /// Returns the recorded requests whose bodies contain `words`.
     pub(crate) fn seen(&self, words: &str) -> Vec<Seen> {
         self.seen.lock().unwrap().iter().filter(|seen| seen.body.contains(words)).cloned().collect()
     }

@@ -1,4 +1,5 @@
-//! The order in which a gateway stops: readiness first, then the listener, then requests in flight, then all that hangs.
+//! The order of a stop: readiness first, then the listener, then requests in flight, then all remaining
+//! connections.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::fast_path::{NOT_PLAIN, exchange};
 use crate::harness::{PATIENCE, Stage};
 use crate::http::{connect, post, wire};
 
-/// A time that is over before anybody waits for it.
+/// A time that is over before anything waits for it.
 const SHORT: Duration = Duration::from_millis(10);
 
 /// Waits until the listener is closed.
@@ -22,7 +23,7 @@ pub(crate) async fn until_closed(app: &App) {
     }
 }
 
-/// Waits until the gateway of `stage` says that it drains.
+/// Waits until the gateway of `stage` reports that it drains.
 async fn until_draining(stage: &Stage) {
     loop {
         let ready = stage.admin("/readyz").await;
@@ -40,7 +41,7 @@ pub(crate) async fn during_the_notice(app: &App, seen: impl Future<Output = ()>)
     }
 }
 
-/// A call on the fast path, and by the other way of HTTP/1.1.
+/// Returns a call for the fast path, and one that hyper reads.
 fn both_ways() -> [String; 2] {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"}).to_string();
     ["", NOT_PLAIN].map(|more| post("/v3/dev", more, &body))
@@ -52,14 +53,14 @@ async fn readiness_fails_while_calls_are_served() {
     assert_eq!(stage.admin("/readyz").await.status, 200);
     let seen = async {
         until_draining(&stage).await;
-        // A balancer that has not looked yet.
+        // A balancer that has not checked yet.
         assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
     };
     during_the_notice(stage.app.as_ref().expect("running"), seen).await;
 }
 
 #[tokio::test]
-async fn a_held_call_finishes_before_the_admin_listener_ends() {
+async fn calls_finish_before_the_admin_listener_ends() {
     let stage = Stage::ending(|_| {}, |periods| periods.notice = SHORT).await;
     let app = stage.app.as_ref().expect("running");
     let gate = stage.cluster.node(0).hold("getVoteAccounts");
@@ -141,7 +142,7 @@ async fn an_idle_connection_is_heard_after_the_notice() {
 
 #[tokio::test]
 async fn silent_connections_end_after_the_last_moment() {
-    // No other clock ends a connection on which nothing was said.
+    // No other timer ends a connection on which nothing was sent.
     let stage = Stage::ending(
         |config| {
             config.server.drain_timeout = PATIENCE * 10;
@@ -173,7 +174,7 @@ async fn a_connection_in_the_queue_is_served() {
     .await;
     let app = stage.app.as_ref().expect("running");
     let nodes = wire("getClusterNodes");
-    // Two are open, so that the third waits in the kernel's queue until one of them goes.
+    // Two are open, so that the third waits in the kernel's queue until one of them ends.
     let mut open = [connect(&stage).await, connect(&stage).await];
     for socket in &mut open {
         exchange(socket, nodes.as_bytes()).await;
@@ -190,7 +191,7 @@ async fn a_connection_in_the_queue_is_served() {
 }
 
 #[tokio::test]
-async fn past_the_drain_timeout_a_hung_call_is_cut() {
+async fn drain_timeout_cuts_hung_calls() {
     let stage = Stage::of(1, |config| config.server.drain_timeout = Duration::from_millis(100)).await;
     let app = stage.app.as_ref().expect("running");
     let gate = stage.cluster.node(0).hold("getVoteAccounts");

@@ -1,4 +1,5 @@
-//! TLS on the public listener: both HTTP versions by ALPN, certificates that change, and clients that mean something else.
+//! TLS on the public listener: both HTTP versions by ALPN, certificates that change, and clients that do not
+//! speak TLS.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::harness::{PATIENCE, Stage};
 
-/// Writes a new certificate for localhost and its key into `dir`; the certificate in PEM.
+/// Writes a new certificate for localhost and its key into `dir`. Returns the certificate in PEM.
 pub(crate) fn certify(dir: &Path) -> String {
     let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     std::fs::write(dir.join("key.pem"), pair.signing_key.serialize_pem()).unwrap();
@@ -35,7 +36,8 @@ async fn stage(dir: &Path, header_timeout: Duration) -> Stage {
     stage
 }
 
-/// A client that believes this certificate, and keeps no connection: each call shakes hands.
+/// Returns a client that trusts this certificate and keeps no connection, so that each call performs a
+/// handshake.
 fn trusting(pem: &str) -> reqwest::ClientBuilder {
     let trusted = Certificate::from_pem(pem.as_bytes()).unwrap();
     reqwest::Client::builder().no_proxy().tls_certs_only([trusted]).pool_max_idle_per_host(0)
@@ -52,7 +54,7 @@ async fn version(client: &reqwest::Client, stage: &Stage) -> Option<Version> {
 }
 
 #[tokio::test]
-async fn both_versions_of_http_are_spoken_over_tls_and_the_client_chooses() {
+async fn tls_client_chooses_the_http_version() {
     let dir = tempfile::tempdir().unwrap();
     let pem = certify(dir.path());
     let stage = stage(dir.path(), Duration::from_secs(10)).await;
@@ -67,7 +69,7 @@ async fn both_versions_of_http_are_spoken_over_tls_and_the_client_chooses() {
 async fn a_new_certificate_is_shown_without_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let first = certify(dir.path());
-    // A client of its own each time: one that was there before goes on with its session, whatever is shown to others.
+    // A new client each time, because an earlier one would resume its session.
     let old = || trusting(&first).build().unwrap();
     let stage = stage(dir.path(), Duration::from_secs(10)).await;
     assert!(version(&old(), &stage).await.is_some());
@@ -81,7 +83,7 @@ async fn a_new_certificate_is_shown_without_a_restart() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_or_not_tls_is_let_go() {
+async fn silent_and_plain_clients_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     certify(dir.path());
     let stage = stage(dir.path(), Duration::from_millis(100)).await;
@@ -90,7 +92,7 @@ async fn who_says_nothing_or_not_tls_is_let_go() {
         let mut socket = TcpStream::connect(address).await.unwrap();
         socket.write_all(said.as_bytes()).await.unwrap();
         let mut heard = Vec::new();
-        // An end or a reset, but no waiting and no HTTP.
+        // The connection ends or is reset. There is no wait and no HTTP.
         let end = tokio::time::timeout(PATIENCE, socket.read_to_end(&mut heard)).await;
         assert!(end.is_ok() && !heard.starts_with(b"HTTP"), "{said:?}: {heard:?}");
     }
@@ -98,7 +100,7 @@ async fn who_says_nothing_or_not_tls_is_let_go() {
 }
 
 #[test]
-fn a_pair_that_cannot_be_used_is_refused_and_its_file_named() {
+fn unusable_certificates_are_refused_by_file() {
     let config = |tls: Tls| {
         let any = "127.0.0.1:0".parse().unwrap();
         let mut config = slotfront::config::Config::dev(any, any, Vec::new());

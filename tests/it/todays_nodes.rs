@@ -1,4 +1,4 @@
-//! Nodes that do less than Agave, or say it otherwise.
+//! Nodes that support less than Agave, or answer differently.
 
 use serde_json::{Value, json};
 use slotfront::breaker::BreakerState;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::harness::Stage;
 
-/// A call of each of the eight methods.
+/// Returns a call of each of the eight methods.
 fn calls(stage: &Stage) -> Vec<(&'static str, Value)> {
     let there = stage.cluster.examples();
     let (wallet, token) = (there.wallets[0].to_string(), there.token_accounts[0].to_string());
@@ -25,7 +25,7 @@ fn calls(stage: &Stage) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Asserts that no node has a mark against it.
+/// Asserts that no fault is counted against any node.
 fn assert_no_fault(stage: &Stage) {
     for (member, unusable) in stage.front().pool.standing(Instant::now()) {
         let marks = (member.breaker(Instant::now()), member.counts().1, member.last_failure(), unusable);
@@ -61,7 +61,7 @@ async fn firedancer_beside_agave_has_no_fault() {
 }
 
 #[tokio::test]
-async fn a_method_that_no_node_does_is_not_found() {
+async fn method_missing_everywhere_is_not_found() {
     let stage = Stage::of(2, |config| {
         config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
     })
@@ -79,7 +79,7 @@ async fn a_method_that_no_node_does_is_not_found() {
 }
 
 #[tokio::test]
-async fn of_501_and_405_only_405_is_a_fault() {
+async fn status_405_is_a_fault_and_501_not() {
     let stage = Stage::of(1, |_| {}).await;
     let node = stage.cluster.node(0);
     let wallets = stage.cluster.examples().wallets;
@@ -89,7 +89,7 @@ async fn of_501_and_405_only_405_is_a_fault() {
     let refused = ask(0).await;
     assert_eq!((refused.status, refused.code()), (200, -32601), "{}", refused.text);
     assert_no_fault(&stage);
-    // A failed call is tried once more while somebody waits.
+    // A failed call is tried once more while a caller waits.
     let failed = ask(1).await;
     assert_eq!((failed.status, failed.code()), (502, -32095), "{}", failed.text);
     let answered = ask(2).await;
@@ -99,7 +99,7 @@ async fn of_501_and_405_only_405_is_a_fault() {
 }
 
 #[tokio::test]
-async fn an_unknown_code_is_asked_of_one_other_node() {
+async fn unknown_codes_ask_one_more_node() {
     let unknown = |code| Fault::Error { code, message: format!("own word {code}") };
     for (first, second, expected) in [
         (unknown(-32050), None, None),
@@ -142,7 +142,7 @@ async fn an_unknown_code_is_asked_of_one_other_node() {
     }
 }
 
-/// However many calls there are: what is asked elsewhere is no retry, and comes out of no budget.
+/// However many calls there are, asking another node is not a retry and uses no budget.
 #[tokio::test]
 async fn an_unknown_code_is_asked_elsewhere_without_retries() {
     let stage = Stage::of(2, |config| {

@@ -1,4 +1,5 @@
-//! A request's place in a trace, from the caller's header to the node's and into the log; and no secret beside it.
+//! Traces: the span context of a request, from the caller's header to the node's and into the log, without a
+//! secret.
 
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -14,7 +15,7 @@ use crate::spy::Spy;
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// One node behind a spy.
+/// Returns a gateway over one node behind a spy.
 async fn stage(change: impl FnOnce(&mut Config)) -> (Stage, Spy) {
     let by = Spy::start().await;
     let node = by.clone();
@@ -38,7 +39,7 @@ async fn call(stage: &Stage, wallet: usize, headers: &[(&str, &str)]) -> Reply {
 }
 
 #[tokio::test]
-async fn a_callers_place_in_a_trace_goes_on_to_the_node() {
+async fn trace_context_reaches_the_node() {
     let (stage, node) = stage(|_| {}).await;
     let vendor = ("tracestate", "a=1,b=2");
     let unsampled = PARENT.replace("-01", "-00");
@@ -87,7 +88,7 @@ async fn a_shared_flight_carries_its_leaders_place() {
                     stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed) == 2
                 })
                 .await;
-            // The second has been read, but not yet joined.
+            // The second call has been read, but has not joined yet.
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             hold.release();
         },
@@ -98,7 +99,7 @@ async fn a_shared_flight_carries_its_leaders_place() {
     assert_eq!(seen[0].header("traceparent"), [PARENT]);
 }
 
-/// What a log writes.
+/// The text that a log writes.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -114,10 +115,10 @@ impl std::io::Write for Written {
 }
 
 impl Written {
-    /// As JSON, at `filter`, on this thread.
+    /// Writes the log of this thread as JSON, at `filter`.
     ///
-    /// While a process has a single subscriber, tracing asks that of the thread which first meets an event, and another
-    /// test's thread has none: with two it asks both.
+    /// With a single subscriber in a process, tracing asks the thread that meets an event first, and the
+    /// threads of other tests have none. With two it asks both.
     fn log(&self, filter: &str) -> tracing::subscriber::DefaultGuard {
         static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
         LazyLock::force(&SECOND);
@@ -140,7 +141,7 @@ impl Written {
 }
 
 #[tokio::test]
-async fn each_request_is_one_line_that_names_its_trace_and_no_secret() {
+async fn request_log_has_trace_and_no_secret() {
     let written = Written::default();
     let guard = written.log("slotfront=trace");
     let (stage, node) = stage(|config| config.pool.retries = 0).await;
@@ -163,7 +164,7 @@ async fn each_request_is_one_line_that_names_its_trace_and_no_secret() {
     }
     assert!(line["duration_us"].is_u64() && line.get("reason").is_none(), "{line}");
 
-    // A batch is one line; so is a refusal, which does not show the key.
+    // A batch is one line. So is a refusal, which does not show the key.
     let one = |id| json!({"jsonrpc": "2.0", "id": id, "method": "getVoteAccounts"});
     stage.post(json!([one(1), one(2), {"jsonrpc": "2.0", "id": 3, "method": "getBlock"}]).to_string()).await;
     let refused = stage.call_as("sf_hunter2", "getVoteAccounts", json!([])).await;
@@ -177,7 +178,7 @@ async fn each_request_is_one_line_that_names_its_trace_and_no_secret() {
     assert_eq!([&lines[2]["key.id"], &lines[2]["cache.outcome"]], [&json!("none"), &json!("denied")]);
     assert!(lines[2]["reason"].is_string() && lines[2].get("trace.id").is_none());
 
-    // What fails is told at info, a few lines a second.
+    // Failures are logged at info, a few lines a second.
     stage.cluster.node(0).fault_on("getAccountInfo", Fault::Status(503), None);
     for _ in 0..8 {
         assert_eq!(call(&stage, 1, &[]).await.status, 502);
@@ -206,7 +207,7 @@ async fn a_good_request_is_no_line_at_info() {
 mod exported {
     use super::*;
 
-    /// Every span that came, in the order of their ends.
+    /// Returns every span that was received, in the order of their ends.
     fn spans(collector: &Spy) -> Vec<Value> {
         let bodies = collector.seen("resourceSpans").into_iter().map(|seen| {
             assert_eq!(seen.path(), "/v1/traces");
@@ -239,7 +240,7 @@ mod exported {
     }
 
     #[tokio::test]
-    async fn a_recorded_request_is_linked_from_its_caller_to_the_node() {
+    async fn recorded_spans_link_caller_and_node() {
         let (stage, node, collector) = traced(0.0).await;
         stage.cluster.node(0).fault_on("getAccountInfo", Fault::Status(503), Some(1));
         let vendor = ("tracestate", "a=1");
@@ -283,7 +284,7 @@ mod exported {
             let failed = attribute(client, "upstream.result") != "ok";
             assert_eq!(client["status"]["code"] == 2, failed);
         }
-        // The sampled one's attempts, the unsampled caller's own place, and none.
+        // The attempts of the sampled request, the unsampled caller's own context, and none.
         let others = &asked[clients.len()..];
         assert_eq!(others[0].header("traceparent"), [unsampled.as_str()]);
         assert_eq!(others[1].header("traceparent"), [""; 0]);
@@ -293,11 +294,11 @@ mod exported {
     }
 
     #[tokio::test]
-    async fn a_share_of_requests_without_a_trace_begins_one() {
+    async fn sampled_requests_begin_a_trace() {
         let (stage, node, collector) = traced(1.0).await;
         call(&stage, 0, &[]).await;
         call(&stage, 0, &[]).await;
-        // The end sends what has gathered.
+        // The stop sends the remaining spans.
         stage.app.as_ref().unwrap().stop().await;
         let spans = spans(&collector);
         let outcomes: Vec<_> = spans.iter().map(|span| attribute(span, "cache.outcome")).collect();

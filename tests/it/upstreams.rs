@@ -1,4 +1,4 @@
-//! Upstreams that come, go and change while calls are in flight.
+//! Upstreams that are added, removed and changed while calls are in flight.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn upstream(stage: &Stage, node: usize) -> Upstream {
     Upstream::plain(format!("node-{node}"), Secret::new(format!("http://{address}")))
 }
 
-/// The configuration that the stage began with, with these nodes.
+/// Returns the initial configuration with these nodes.
 fn with_nodes(stage: &Stage, nodes: &[usize]) -> Config {
     let upstreams = nodes.iter().map(|node| upstream(stage, *node)).collect();
     Config { upstreams, ..(*stage.front().config).clone() }
@@ -26,7 +26,7 @@ fn reload(stage: &Stage, new: &Config) {
     stage.app.as_ref().unwrap().reload(new).unwrap();
 }
 
-/// Three nodes, of which the first two are configured.
+/// Returns a gateway with three nodes, of which the first two are configured.
 async fn stage() -> Stage {
     Stage::of(3, |config| config.upstreams.truncate(2)).await
 }
@@ -48,7 +48,7 @@ async fn nodes_come_and_go_without_a_dropped_request() {
     let kept = before.named("node-1").unwrap();
     let counted = kept.counts();
 
-    // Calls are under way at both nodes when one of them is taken out and another put in.
+    // Calls are under way at both nodes when one of them is removed and another one added.
     let holds = [0, 1].map(|node| stage.cluster.node(node).hold("getAccountInfo"));
     let calls = (10..20).map(|wallet| read(&stage, wallet));
     let in_flight = async {
@@ -90,7 +90,7 @@ async fn nodes_come_and_go_without_a_dropped_request() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_asked_otherwise_is_still_the_same_node() {
+async fn node_with_other_settings_keeps_its_state() {
     let stage = stage().await;
     for wallet in 0..12 {
         read(&stage, wallet).await;
@@ -126,7 +126,7 @@ async fn a_node_that_is_asked_otherwise_is_still_the_same_node() {
 }
 
 #[tokio::test]
-async fn settings_of_the_pool_hold_at_once_and_a_bad_upstream_changes_nothing() {
+async fn pool_settings_apply_atomically() {
     let stage = stage().await;
     stage.cluster.node(0).fault_on("getAccountInfo", Fault::Status(500), None);
     let mut new = with_nodes(&stage, &[0]);
@@ -147,7 +147,7 @@ async fn settings_of_the_pool_hold_at_once_and_a_bad_upstream_changes_nothing() 
 }
 
 #[tokio::test]
-async fn another_cluster_by_reload_refuses_the_nodes_of_the_old_one_and_empties_the_cache() {
+async fn cluster_change_by_reload_purges_the_cache() {
     let stage = stage().await;
     assert_eq!(read(&stage, 0).await, 200);
     let mut new = with_nodes(&stage, &[0, 1]);
@@ -160,7 +160,7 @@ async fn another_cluster_by_reload_refuses_the_nodes_of_the_old_one_and_empties_
     assert!(foreign());
     stage.until("the cache is empty", || stage.front().cache.usage().1 == 0).await;
     assert_eq!(read(&stage, 0).await, 502);
-    // With nothing configured the pool follows its nodes, since they agree.
+    // Without a configured hash the pool follows its nodes, because they agree.
     reload(&stage, &with_nodes(&stage, &[0, 1]));
     stage.settled().await;
     stage.until("they are of the pool's cluster again", || !foreign()).await;

@@ -26,7 +26,7 @@ async fn every_nodes_standing_is_told_in_words() {
     let standing = |node: usize| stage.front().pool.standing(Instant::now())[node].1;
     stage.until("the lag is known", || standing(0) == Some(Unusable::Lagging)).await;
     stage.front().pool.members()[0].set_drained(true);
-    // Node 1 says that it lacks the method, and node 2 fails once.
+    // Node 1 reports that it lacks the method, and node 2 fails once.
     stage.cluster.node(2).fault_on("getAccountInfo", Fault::Html, Some(1));
     for wallet in stage.cluster.examples().wallets.iter().take(6) {
         stage.call("getAccountInfo", json!([wallet.to_string()])).await;
@@ -48,7 +48,7 @@ async fn every_nodes_standing_is_told_in_words() {
 }
 
 #[tokio::test]
-async fn the_last_choice_of_a_method_is_told_with_its_reason() {
+async fn last_choice_is_shown_with_its_reason() {
     let stage = Stage::with(|config| config.upstreams[2].tier = 1).await;
     assert_eq!(view(&stage).await["choices"], json!([]));
     let account = stage.cluster.examples().wallets[0].to_string();
@@ -70,7 +70,7 @@ async fn the_last_choice_of_a_method_is_told_with_its_reason() {
     assert!(of("getClusterNodes")["why"].is_string());
 }
 
-/// The members of a JSON object in the order of the text, each with the kind of its value.
+/// Returns the members of a JSON object in the order of the text, each with the kind of its value.
 fn members(object: &str) -> Vec<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(object).unwrap();
     let start = object.as_ptr() as usize;
@@ -94,7 +94,7 @@ fn members(object: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_node_has_the_same_members_in_the_same_order() {
+async fn node_json_has_stable_members() {
     #[derive(Deserialize)]
     struct Nodes<'a> {
         #[serde(borrow)]

@@ -1,4 +1,4 @@
-//! Hits compared with a node afterwards, as the counters tell it.
+//! Verification of hits against a node, seen in the counters.
 
 use serde_json::{Value, json};
 use slotfront::methods::{Commitment, Method};
@@ -11,25 +11,25 @@ async fn verifying(nodes: usize) -> Stage {
     Stage::of(nodes, |config| config.verify.sample = 1.0).await
 }
 
-/// How many comparisons of `method` came to equal, moved and mismatch.
+/// Returns the number of comparisons of `method` with the results equal, moved and mismatch.
 fn counted(stage: &Stage, method: Method) -> [u64; 3] {
     VerifyResult::ALL.map(|result| stage.front().metrics.verify.at((Some(method), result)).get())
 }
 
-/// Waits for so many comparisons of `method`, and says what they came to.
+/// Waits for `n` comparisons of `method`, and returns their results.
 async fn compared(stage: &Stage, method: Method, n: u64) -> [u64; 3] {
     stage.until("the hits are compared", || counted(stage, method).iter().sum::<u64>() >= n).await;
     counted(stage, method)
 }
 
 #[tokio::test]
-async fn every_kind_of_hit_equals_what_a_node_says_at_the_same_slot() {
+async fn every_kind_of_hit_equals_the_node() {
     let stage = verifying(3).await;
     let there = stage.cluster.examples();
     let (a, b) = (there.wallets[0].to_string(), there.token_accounts[0].to_string());
     let skipped = there.skipped_slot.expect("some slot is skipped");
     let young = stage.cluster.slot(Commitment::Confirmed);
-    // Each with the hits that it is, on all that was asked before.
+    // Each with the number of hits, after the calls before it.
     for (method, calls) in [
         (
             Method::GetAccountInfo,
@@ -58,7 +58,7 @@ async fn every_kind_of_hit_equals_what_a_node_says_at_the_same_slot() {
         let mut hits = 0;
         for params in calls.iter().chain(&calls) {
             hits += u64::from(stage.call(method.as_str(), params.clone()).await.cache().starts_with("hit"));
-            // One after the other, or there would be no room for all of them.
+            // One after the other, because the number of simultaneous comparisons is bounded.
             assert_eq!(compared(&stage, method, hits).await, [hits, 0, 0], "{params}");
         }
         assert!(hits >= calls.len() as u64, "{hits} hits of {}", method.as_str());
@@ -66,7 +66,7 @@ async fn every_kind_of_hit_equals_what_a_node_says_at_the_same_slot() {
 }
 
 #[tokio::test]
-async fn a_node_that_says_otherwise_is_a_mismatch_only_where_both_cannot_be_true() {
+async fn only_contradictions_are_mismatches() {
     let stage = verifying(2).await;
     let there = stage.cluster.examples();
     let account = there.wallets[0].to_string();

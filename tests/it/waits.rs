@@ -1,4 +1,4 @@
-//! What waits before it leaves is looked at once more; and long answers are compressed once, in batches, too.
+//! Long answers: they are checked again after a wait, and compressed once, in batches, too.
 
 use std::io::Read;
 
@@ -37,7 +37,7 @@ async fn a_batch_leaves_no_hit_past_its_bound() {
 }
 
 #[tokio::test]
-async fn a_batch_leaves_no_collapsed_answer_past_its_bound() {
+async fn batches_refetch_collapsed_answers_past_their_bound() {
     let stage = Stage::of(1, |_| ()).await;
     let (account, block) = account_and_block(&stage);
     let node = stage.cluster.node(0);
@@ -64,7 +64,7 @@ async fn a_batch_leaves_no_collapsed_answer_past_its_bound() {
     assert_eq!(stage.upstream_calls(), 3);
 }
 
-/// The answer to `body`, and its text before compression.
+/// Returns the answer to `body`, and its text before compression.
 async fn in_coding(stage: &Stage, accepts: &str, body: &Value) -> (Reply, Value) {
     let client = reqwest::Client::builder().no_proxy().no_gzip().no_zstd().build().unwrap();
     let request = client.post(&stage.url).header("content-type", "application/json");
@@ -84,7 +84,7 @@ async fn in_coding(stage: &Stage, accepts: &str, body: &Value) -> (Reply, Value)
 }
 
 #[tokio::test]
-async fn what_is_kept_is_compressed_once_however_it_is_asked() {
+async fn held_texts_are_compressed_once() {
     let stage = Stage::of(1, |_| ()).await;
     let done = || stage.front().metrics.compressions.at(slotfront::telemetry::Compression::Done).get();
     let (account, block) = account_and_block(&stage);
@@ -97,7 +97,7 @@ async fn what_is_kept_is_compressed_once_however_it_is_asked() {
         ("gzip", json!([long]), "gzip", json!([truth])),
         ("gzip, zstd", json!([long, short, long]), "gzip", json!([truth, other, truth])),
         ("gzip", json!([short, short]), "", json!([other, other])),
-        // A frame of zstd has room for one text that was compressed before.
+        // A zstd frame has room for one text that was compressed before.
         ("zstd", json!([long, long]), "", json!([truth, truth])),
     ] {
         let (reply, text) = in_coding(&stage, accepts, &asked).await;
@@ -109,7 +109,7 @@ async fn what_is_kept_is_compressed_once_however_it_is_asked() {
 }
 
 #[tokio::test]
-async fn a_batch_over_the_budget_is_answered_in_part() {
+async fn batch_over_budget_is_answered_in_part() {
     let stage = Stage::of(1, |config| config.server.max_outgoing = 20_000).await;
     let (_, block) = account_and_block(&stage);
     let single = stage.call("getBlock", block.clone()).await.text.len();

@@ -52,7 +52,7 @@ async fn purge_removes_and_counts_matching_entries() {
 }
 
 #[tokio::test]
-async fn bounded_in_bytes() {
+async fn store_is_bounded_in_bytes() {
     let store = store(100_000, 20_000);
     assert!(matches!(store.keep(Key::Samples, &entry(1, 20_000), |_| true), Insert::TooLarge));
     for slot in 0..1000 {

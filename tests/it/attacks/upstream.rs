@@ -1,4 +1,4 @@
-//! What a node, or whoever stands in its place, may try.
+//! Attacks by a node, or by a machine in its place.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use tokio::net::TcpListener;
 use crate::harness::Stage;
 use crate::spy::Spy;
 
-/// Two nodes, of which the first is asked first, and calls of `method` are answered by `answer` in its place.
+/// Returns a gateway over two nodes. The first one is asked first, and its calls of `method` get `answer`
+/// instead.
 async fn stage(nodes: usize, method: &'static str, answer: Vec<u8>) -> (Stage, Spy) {
     stage_with(nodes, method, answer, |_| ()).await
 }
@@ -42,7 +43,8 @@ fn answer(head: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// 16 GiB of zeros and more, in 16 MiB and less: who unpacks them all is not done in the time that an attempt has.
+/// Returns more than 16 GiB of zeros in at most 16 MiB. Unpacking all of them takes longer than an attempt
+/// may take.
 fn bomb(encoding: &str) -> Vec<u8> {
     if encoding == "zstd" {
         // RFC 8878: the magic number, a window of 128 KiB, and then blocks of one byte repeated 128 Ki times.
@@ -56,13 +58,13 @@ fn bomb(encoding: &str) -> Vec<u8> {
         packed.flush().unwrap();
         *end = packed.get_ref().len();
     }
-    // The second mebibyte says no more than that it is like the first, and so do all that follow.
+    // The second mebibyte only refers to the first, and so do all that follow.
     let again = packed.get_ref()[ends[0]..ends[1]].to_vec();
     [packed.get_ref()[..ends[1]].to_vec(), again.repeat(16 << 10)].concat()
 }
 
 #[tokio::test]
-async fn a_compression_bomb_is_cut_off_at_the_limit_for_answers() {
+async fn compression_bomb_stops_at_the_answer_limit() {
     for encoding in ["gzip", "zstd"] {
         let packed = bomb(encoding);
         assert!(packed.len() <= 32 << 20, "{}", packed.len());
@@ -102,7 +104,7 @@ async fn a_redirect_is_not_followed_anywhere() {
 }
 
 #[tokio::test]
-async fn an_answer_with_two_lengths_is_not_passed_on() {
+async fn answers_with_two_lengths_are_refused() {
     let whole = br#"{"jsonrpc":"2.0","result":{"current":[],"delinquent":[]},"id":1}"#;
     for head in [
         format!("content-length: {}\r\ncontent-length: 5\r\n\r\n", whole.len()),
@@ -119,7 +121,7 @@ async fn an_answer_with_two_lengths_is_not_passed_on() {
     }
 }
 
-/// A body in chunks, without a length.
+/// Returns a body in chunks, without a length.
 fn chunked(body: &[u8]) -> Vec<u8> {
     let chunk = |piece: &[u8]| [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat();
     [
@@ -140,7 +142,7 @@ async fn a_body_is_charged_its_own_length() {
                 config.pool.max_buffered = budget;
             };
             let (stage, _spy) = stage_with(1, "getVoteAccounts", raw.clone(), configure).await;
-            // The second body finds all of the budget given back.
+            // The first body has given all of the budget back.
             for _ in 0..2 {
                 let reply = stage.call("getVoteAccounts", json!([])).await;
                 let attempts = &reply.json()["error"]["data"]["attempts"];
@@ -150,16 +152,16 @@ async fn a_body_is_charged_its_own_length() {
     }
 }
 
-/// Long answers take their time on a machine that does much else.
+/// Allows for long answers on a busy machine.
 fn patiently(config: &mut Config) {
     let patience = Duration::from_mins(5);
     config.pool.attempt_timeout = [patience; 8];
     config.server.request_timeout = patience;
 }
 
-/// All of a long answer is parsed before any of it leaves, however it arrives.
+/// Checks that a long answer is parsed completely before any of it leaves, however it arrives.
 #[tokio::test]
-async fn a_long_answer_is_passed_on_only_if_all_of_it_is_json() {
+async fn long_answers_must_be_json_throughout() {
     let vote = r#"{"votePubkey":"Vote111111111111111111111111111111111111111","note":"\"\u00e9\" é","credits":[[1,-2.5e3,0]]}"#;
     let votes = vec![vote; 3_000].join(",");
     let whole = format!(r#"{{"jsonrpc":"2.0","result":{{"current":[{votes}],"delinquent":[]}},"id":""}}"#);
@@ -169,7 +171,7 @@ async fn a_long_answer_is_passed_on_only_if_all_of_it_is_json() {
         [&whole.as_bytes()[..at], to, &whole.as_bytes()[at + from.len()..]].concat()
     };
     let nested = |levels: usize| with("[]", ("[".repeat(levels) + &"]".repeat(levels)).as_bytes());
-    // An answer that is read to its end is refused for its id only, which is another call's.
+    // An answer that is read to its end is refused for its id only, which belongs to another call.
     for (i, (name, body, reason)) in [
         ("as nodes write it", whole.clone().into_bytes(), "wrong_id"),
         ("a member more", with("\"id\"", b"\"x\":1,\"id\""), "wrong_id"),

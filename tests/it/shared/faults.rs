@@ -1,4 +1,5 @@
-//! A store that stops, breaks, fills, moves or refuses us: no caller fails, and it is taken up again.
+//! Failures of the store: it stops, breaks, fills, moves or refuses the gateway. No caller fails, and the
+//! store is used again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +17,12 @@ use super::{connected, counted, put, what_one_fetched_the_other_answers, with};
 use crate::harness::{PATIENCE, Stage};
 use crate::redis_server::{Redis, RedisCluster};
 
-/// Settings as a gateway has them, for a store that does not answer.
+/// Returns the usual settings of a gateway, for a store that does not answer.
 fn hasty(store: &Redis) -> Shared {
     Shared { timeout: Duration::from_millis(20), ..store.settings() }
 }
 
-/// Calls that are misses, one after the other; how long the longest took.
+/// Makes misses one after the other, and returns the longest duration.
 async fn misses(stage: &Stage, calls: usize) -> Duration {
     let there = stage.cluster.examples();
     let mut longest = Duration::ZERO;
@@ -39,7 +40,7 @@ async fn misses(stage: &Stage, calls: usize) -> Duration {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn a_store_that_stops_is_left_alone_and_taken_up_again() {
+async fn stopped_store_is_avoided_until_it_returns() {
     let store = Redis::start(&[]);
     let a = connected(Stage::with(with(hasty(&store))).await).await;
     misses(&a, 5).await;
@@ -60,14 +61,15 @@ async fn a_store_that_stops_is_left_alone_and_taken_up_again() {
     assert!(counted(&a, SharedOperation::Get, SharedResult::Skipped) >= 1);
     store.resume();
     a.until("it is taken up again", || a.front().cache.purger().shares()).await;
-    // What was sent before it stopped is not taken for something new.
+    // A purge from before the stop is not taken for a new one.
     a.front().cache.purger().purge(&slotfront::cache::purge::Filter::default());
     let hits = asked();
     misses(&a, 5).await;
     assert!(asked() > hits);
 }
 
-/// A way to the store on which, once that is switched on, requests that hold these bytes take longer than anybody waits.
+/// Returns a proxy to the store. While `on`, requests that contain the bytes `slow` take longer than any
+/// wait.
 async fn slow_way(store: &Redis, slow: &'static [u8], on: &Arc<AtomicBool>) -> String {
     let (listener, to, on) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), store.port(), Arc::clone(on));
     let address = listener.local_addr().unwrap();
@@ -96,7 +98,7 @@ async fn slow_way(store: &Redis, slow: &'static [u8], on: &Arc<AtomicBool>) -> S
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn a_store_that_answers_too_late_costs_three_requests_and_each_look_three_at_most() {
+async fn late_store_costs_few_requests() {
     for slow in ["*", "EVALSHA"] {
         let (store, on) = (Redis::start(&[]), Arc::default());
         let url = slow_way(&store, slow.as_bytes(), &on).await;
@@ -110,7 +112,7 @@ async fn a_store_that_answers_too_late_costs_three_requests_and_each_look_three_
             misses(&a, 20).await;
             a.front().cache.purger().clear();
         }
-        // The first three, and three for each look that finds it well; one looks each second.
+        // The first three, and three for each successful check of the store, once a second.
         let (most, late) = (3 * (started.elapsed().as_secs() + 2), late() - before);
         assert!(late <= most, "{slow}: {late} waited in vain");
     }
@@ -118,7 +120,7 @@ async fn a_store_that_answers_too_late_costs_three_requests_and_each_look_three_
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn under_load_no_caller_fails_whatever_becomes_of_the_store() {
+async fn store_faults_under_load_fail_no_caller() {
     let mut store = Redis::start(&["--maxmemory-policy", "noeviction"]);
     let a = connected(Stage::with(with(hasty(&store))).await).await;
     let b = connected(a.beside(|_| ()).await).await;
@@ -156,13 +158,13 @@ async fn under_load_no_caller_fails_whatever_becomes_of_the_store() {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn wrong_credentials_cost_nobody_anything_and_right_ones_need_little() {
+async fn wrong_store_credentials_fail_no_caller() {
     let store = Redis::start(&["--requirepass", "hunter2"]);
     let mut admin = redis::Client::open(format!("redis://:hunter2@127.0.0.1:{}", store.port()))
         .unwrap()
         .get_connection()
         .unwrap();
-    // As deploy/shared.md gives them.
+    // The rights are those of deploy/shared.md.
     let rights = "~test:* +get +set +getrange +del +hmget +hset +pexpire +time +evalsha +script|load";
     let rights: Vec<_> = rights.split(' ').collect();
     let user = ["SETUSER", "slotfront", "on", ">p@ss,word"];
@@ -213,7 +215,7 @@ async fn over_tls_the_stores_certificate_is_looked_at() {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn of_several_servers_the_one_that_takes_writes_is_used() {
+async fn writable_store_server_is_used() {
     let first = Redis::start(&[]);
     let follows = first.port().to_string();
     let second = Redis::start(&["--replicaof", "127.0.0.1", &follows]);
@@ -221,7 +223,7 @@ async fn of_several_servers_the_one_that_takes_writes_is_used() {
     let a = connected(Stage::with(with(both)).await).await;
     misses(&a, 3).await;
     put(&a, 3).await;
-    // They change places: the first one refuses writes from now on.
+    // The servers change roles: the first one refuses writes from now on.
     let tell = |server: &Redis, words: [&str; 2]| {
         redis::cmd("REPLICAOF").arg(&words).exec(&mut server.connection()).unwrap();
     };
@@ -239,8 +241,8 @@ async fn of_several_servers_the_one_that_takes_writes_is_used() {
     }
 }
 
-/// Empties the cache and misses, over and over, until `holds`. On a busy machine any one look at the store may come too
-/// late, and nothing of it is kept then.
+/// Purges the cache and misses, until `holds` returns true. On a busy machine an answer of the store may come
+/// too late, and is not kept then.
 async fn misses_until(stage: &Stage, what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
@@ -252,9 +254,9 @@ async fn misses_until(stage: &Stage, what: &str, mut holds: impl FnMut() -> bool
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn a_cluster_without_one_of_its_nodes_goes_on_with_the_others() {
+async fn redis_cluster_continues_without_a_node() {
     let mut cluster = RedisCluster::start();
-    // Long enough for a node that is well on a busy machine: each that is late is left alone for a while, too.
+    // Long enough for a good node on a busy machine, because a late node is left alone for a while.
     let shared = Shared { timeout: Duration::from_millis(500), ..cluster.settings() };
     let a = connected(Stage::with(with(shared)).await).await;
     let puts = || counted(&a, SharedOperation::Put, SharedResult::Ok);

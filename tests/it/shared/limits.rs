@@ -1,4 +1,4 @@
-//! Rates and quotas that count for all gateways of a store together.
+//! Rates and quotas that all gateways of a store share.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{connected, counted};
 use crate::harness::{Reply, Stage};
 use crate::redis_server::Redis;
 
-/// Settings of a gateway that shares limits on this plan.
+/// Returns the settings of a gateway that shares limits on this plan.
 fn limited(shared: Shared, rps: u32, burst: u32, monthly_units: Option<u64>) -> impl FnOnce(&mut Config) {
     move |config| {
         config.shared = Some(shared);
@@ -22,7 +22,8 @@ fn limited(shared: Shared, rps: u32, burst: u32, monthly_units: Option<u64>) -> 
     }
 }
 
-/// Calls at each of `stages` from several callers without a pause; how many passed, and how long it took.
+/// Makes calls at each of `stages` from several callers without a pause. Returns the calls that passed, and
+/// the duration.
 async fn flood(stages: &[Stage], callers: usize, time: Duration) -> (u32, Duration) {
     let started = Instant::now();
     let all = stages.iter().flat_map(|stage| std::iter::repeat_n(stage, callers)).map(|stage| async move {
@@ -38,7 +39,7 @@ async fn flood(stages: &[Stage], callers: usize, time: Duration) -> (u32, Durati
     (passed, started.elapsed())
 }
 
-/// So many gateways with one store and one plan.
+/// Returns `n` gateways with one store and one plan.
 async fn gateways(n: usize, change: impl FnOnce(&mut Config)) -> Vec<Stage> {
     let mut stages = vec![connected(Stage::of(1, change).await).await];
     while stages.len() < n {
@@ -49,20 +50,20 @@ async fn gateways(n: usize, change: impl FnOnce(&mut Config)) -> Vec<Stage> {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn a_plan_of_a_hundred_a_second_is_that_at_four_gateways_together() {
+async fn shared_rate_holds_across_four_gateways() {
     let store = Redis::start(&[]);
     let stages = gateways(4, limited(store.settings(), 100, 100, None)).await;
     let (passed, took) = flood(&stages, 2, Duration::from_secs(4)).await;
     let allowed = 100.0 + 100.0 * took.as_secs_f64();
     println!("{passed} passed, {allowed:.0} allowed");
-    // However slow the machine is, the store's time is the time that counts.
+    // The store's clock counts, however slow the machine is.
     assert!(f64::from(passed) <= allowed * 1.05, "{passed} of {allowed}");
     assert!(f64::from(passed) >= allowed * 0.7, "{passed} of {allowed}: nobody goes short");
 }
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn one_caller_alone_has_its_whole_burst_at_once_and_what_is_not_used_is_given_back() {
+async fn shared_burst_is_whole_and_unused_is_returned() {
     let store = Redis::start(&[]);
     let stages = gateways(2, limited(store.settings(), 1, 100, None)).await;
     let batch = |calls: usize| {
@@ -73,11 +74,12 @@ async fn one_caller_alone_has_its_whole_burst_at_once_and_what_is_not_used_is_gi
         let json = reply.json();
         json.as_array().unwrap().iter().filter(|element| element.get("result").is_some()).count()
     };
-    // Ninety at once, out of nothing: no one waits for the store.
+    // Ninety calls pass at once, without waiting for the store.
     assert_eq!(passed(&stages[0].post(batch(90)).await), 90);
     let told = || counted(&stages[0], SharedOperation::Limit, SharedResult::Ok) > 0;
     stages[0].until("the store has heard of them", told).await;
-    // What the first one leased ahead comes back; the second one has what is left, and a few that time brings.
+    // The calls that the first one leased in advance come back. The second one has the rest, and some that
+    // time adds.
     let key = store.keys("test:limit").remove(0);
     let owed = || {
         let rest: f64 = redis::cmd("GET").arg(&key).query(&mut store.connection()).unwrap();
@@ -89,14 +91,14 @@ async fn one_caller_alone_has_its_whole_burst_at_once_and_what_is_not_used_is_gi
     let told = || counted(&stages[1], SharedOperation::Limit, SharedResult::Ok) > 0;
     stages[1].until("the store has heard of them, too", told).await;
     println!("{second} more at the second");
-    // The second one could not know, and let them pass once; now both know that nothing is left.
+    // The second gateway could not know, and let the calls pass once. Now both know that nothing is left.
     let after = stages[1].post(batch(50)).await;
     assert_eq!(passed(&after), 0, "{}", after.text);
 }
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn units_count_for_all_gateways_and_outlive_the_store() {
+async fn shared_units_outlive_the_store() {
     let mut store = Redis::start(&[]);
     let stages = gateways(2, limited(store.settings(), 1000, 1000, Some(40))).await;
     let used = |stage: &Stage| {
@@ -113,7 +115,7 @@ async fn units_count_for_all_gateways_and_outlive_the_store() {
         stages[1].call("getClusterNodes", json!([])).await;
     }
     stages[0].until("nothing is forgotten", || used(&stages[0]) > 19.9).await;
-    // Without a store each counts for itself, and tells afterwards.
+    // Without a store each gateway counts for itself, and reports afterwards.
     store.kill();
     stages[0].until("it is lost", || !stages[0].front().cache.purger().shares()).await;
     stages[1].until("it is lost", || !stages[1].front().cache.purger().shares()).await;
@@ -134,7 +136,7 @@ async fn units_count_for_all_gateways_and_outlive_the_store() {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn without_the_store_each_gateway_goes_by_its_own_limit_and_with_it_by_one() {
+async fn gateways_limit_alone_without_the_store() {
     let mut store = Redis::start(&[]);
     let stages = gateways(2, limited(store.settings(), 10, 10, None)).await;
     store.kill();
@@ -156,11 +158,11 @@ async fn without_the_store_each_gateway_goes_by_its_own_limit_and_with_it_by_one
 
 #[test]
 #[ignore = "needs redis-server"]
-fn a_key_in_the_store_does_not_grow_with_restarts() {
+fn store_keys_do_not_grow_with_restarts() {
     let store = Redis::start(&[]);
     let mut connection = store.connection();
     let key = "test:units:{dev}";
-    // As an earlier version left it.
+    // The data are those of an earlier version.
     redis::cmd("HSET")
         .arg(key)
         .arg(&["day", "20000", "day_units", "7", "month", "650", "month_units", "9"])

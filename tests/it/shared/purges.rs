@@ -1,4 +1,5 @@
-//! A purge at one gateway reaches the store, and every other gateway that reads it, also those that start later.
+//! Purges by one gateway reach the store, and every other gateway that reads it, including those that start
+//! later.
 
 use serde_json::{Value, json};
 use slotfront::cache::purge::Filter;
@@ -14,7 +15,7 @@ use crate::redis_server::{Redis, RedisCluster};
 
 const TOKEN: &str = "admin";
 
-/// Settings with a store and an admin token.
+/// Returns settings with a store and an admin token.
 fn with_token(shared: Shared) -> impl FnOnce(&mut Config) {
     |config| {
         config.auth.admin_token = Some(Secret::new(TOKEN));
@@ -29,7 +30,7 @@ async fn purge(stage: &Stage, query: &str) -> Value {
     reply.json()
 }
 
-/// The calls for three blocks, by their slots.
+/// Returns the calls for three blocks, by slot.
 fn blocks(stage: &Stage) -> [(u64, Value); 3] {
     let there = stage.cluster.examples();
     let config = json!({"maxSupportedTransactionVersion": 0, "transactionDetails": "none"});
@@ -55,15 +56,15 @@ async fn a_purge_holds_for_gateways_that_start_later(shared: Shared) {
         purge(&a, &format!("?slot={slot}")).await,
         json!({"done": true, "entries": 1, "shared": true})
     );
-    // A new one, and one that is restarted, knows no more than this.
+    // A new gateway and a restarted one know no more than this.
     let b = connected(a.beside(|_| ()).await).await;
     for (_, params) in &blocks[1..] {
         assert!(is_hit(&b, params).await, "what was not named is shared on");
     }
     assert!(!is_hit(&b, purged).await, "it was purged before this one began");
     put(&b, 1).await;
-    // The purge's time is rounded up, and a cluster's parts are read one by one: an answer of the same moment may count
-    // as purged. Then the next gateway has a newer one to find.
+    // The time of a purge is rounded up, and a cluster's parts are read one by one. An answer of the same
+    // moment may therefore count as purged. In that case the next gateway finds a newer one.
     let deadline = Instant::now() + PATIENCE;
     let c = loop {
         let c = connected(a.beside(|_| ()).await).await;
@@ -136,7 +137,7 @@ async fn many_purges_take_nothing_but_what_they_name() {
         assert!(reply.cache().starts_with("hit"), "{}", reply.cache());
     }
     let reply = c.call("getAccountInfo", json!([purged.to_string()])).await;
-    // It is not kept where it was asked for while the purges were being obeyed.
+    // The answer is not kept by the gateway that fetched it while it applied the purges.
     assert!(reply.cache().starts_with("fwd=miss"), "{}", reply.cache());
 }
 
@@ -170,7 +171,7 @@ async fn a_purge_stays_within_its_cluster() {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn a_purge_while_the_store_is_away_is_made_up_for() {
+async fn purges_reach_a_returning_store() {
     let store = Redis::start(&[]);
     let a = connected(Stage::with(with_token(store.settings())).await).await;
     let [(slot, purged), (_, other), _] = blocks(&a);
@@ -196,12 +197,12 @@ async fn a_purge_while_the_store_is_away_is_made_up_for() {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn purges_that_the_store_has_lost_are_written_again() {
+async fn lost_purges_are_written_again() {
     let store = Redis::start(&[]);
     let (a, _b) = two(store.settings()).await;
     a.front().cache.purger().purge(&Filter { method: Some(Method::GetBlock), ..Filter::default() });
     a.until("the store has it", || !store.keys("test:purges1").is_empty()).await;
-    // As where it is restored from a copy of before.
+    // The store is emptied, as by a restore from an earlier copy.
     store.flush();
     a.until("the store has it again", || !store.keys("test:purges1").is_empty()).await;
 }
@@ -216,6 +217,6 @@ async fn what_was_purged_does_not_come_back() {
     put(&a, 1).await;
     assert!(b.call("getAccountInfo", params.clone()).await.cache().starts_with("hit"));
     b.front().cache.purger().purge(&Filter::default());
-    // Before the store has heard of it, too.
+    // The purge holds before the store has heard of it.
     assert_eq!(b.call("getAccountInfo", params.clone()).await.cache(), "fwd=miss; stored");
 }
