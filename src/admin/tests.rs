@@ -116,7 +116,7 @@ async fn text(response: Response) -> String {
 }
 
 #[tokio::test]
-async fn a_purge_is_shared_if_its_caller_hangs_up() {
+async fn purge_is_shared_if_its_caller_hangs_up() {
     let sharing = Arc::<Sharing>::default();
     let source = FakeSource { readiness: Readiness::Ready, sharing: Arc::clone(&sharing) };
     let state = state_of(source, Some(Secret::new("token")));

@@ -43,7 +43,7 @@ const LONGEST_FRONTIER_WAIT: Duration = Duration::from_secs(1);
 
 /// The source of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum AnswerSource {
     /// A node. The answer is offered to the other gateways.
     Node,
     /// The shared store.
@@ -168,7 +168,7 @@ impl Fetcher {
             second.find(&self.lookup, &self.pool, plan, requirement).await?;
         let mut taken = None;
         if let Some((plan, reply)) = candidate {
-            taken = self.accept(&plan, &reply, 0, generation, Origin::Shared).await.ok();
+            taken = self.accept(&plan, &reply, 0, generation, AnswerSource::Shared).await.ok();
         }
         second.count(taken.is_some(), foreign, took);
         let entry = Arc::clone(taken?.entry());
@@ -210,7 +210,7 @@ impl Fetcher {
             _ => self.pool.call(&request).await?,
         };
         let floor = if commitment == Some(Commitment::Processed) { 0 } else { shown };
-        self.accept(plan, &reply, floor, generation, Origin::Node).await
+        self.accept(plan, &reply, floor, generation, AnswerSource::Node).await
     }
 
     /// Keeps an answer if the rules allow it, unless a newer one is held. `floor` is the slot at which its
@@ -221,7 +221,7 @@ impl Fetcher {
         reply: &Reply,
         floor: Slot,
         generation: u64,
-        origin: Origin,
+        origin: AnswerSource,
     ) -> FlightResult {
         let not_kept = |reason| {
             self.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
@@ -244,7 +244,7 @@ impl Fetcher {
         let key = placement.map(|(key, _)| form_key.unwrap_or(key));
         let answer = InsertRequest { plan, key, entry: &entry, singles, spaces, floor, generation };
         let inserted = self.lookup.keep_fetched(answer, |key| {
-            if let (Origin::Node, Some(second)) = (origin, &self.second) {
+            if let (AnswerSource::Node, Some(second)) = (origin, &self.second) {
                 second.queue_write_back(&self.pool, key, reply, class);
             }
         });

@@ -18,13 +18,13 @@ const SHARDS: usize = 64;
 /// The flights under way. Each gives a `T` to all of its callers.
 #[derive(Debug)]
 pub struct Flights<K, T> {
-    shards: Box<[Shard<K, T>]>,
+    shards: Box<[FlightShard<K, T>]>,
     hasher: RandomState,
     tasks: TaskTracker,
 }
 
-type Table<K, T> = HashMap<K, Flight<T>>;
-type Shard<K, T> = Mutex<Table<K, T>>;
+type FlightTable<K, T> = HashMap<K, Flight<T>>;
+type FlightShard<K, T> = Mutex<FlightTable<K, T>>;
 
 /// A flight, as its callers hold it.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         FlightHandle { flight, leads: true }
     }
 
-    fn shard(&self, key: &K) -> MutexGuard<'_, Table<K, T>> {
+    fn shard(&self, key: &K) -> MutexGuard<'_, FlightTable<K, T>> {
         #[expect(clippy::cast_possible_truncation, reason = "any 64 shards will do")]
         let shard = self.hasher.hash_one(key) as usize % SHARDS;
         self.shards[shard].lock().unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -30,7 +30,7 @@ pub(super) const NO_ACCOUNTS: (Slot, Slot) = (Slot::MAX, 0);
 /// The floors of all accounts.
 pub(super) struct AccountFloors {
     /// [`SHARDS`] shards for each commitment.
-    shards: Box<[Shard]>,
+    shards: Box<[FloorShard]>,
     hasher: RandomState,
     started: Instant,
     /// The number of floors in one half of a shard.
@@ -39,7 +39,7 @@ pub(super) struct AccountFloors {
 
 #[derive(Default)]
 #[repr(align(64))]
-struct Shard(RwLock<Floors>);
+struct FloorShard(RwLock<Floors>);
 
 /// A slot and the end of its validity, in milliseconds after the start.
 #[derive(Debug, Clone, Copy, Default)]
@@ -85,7 +85,7 @@ impl AccountFloors {
     pub(super) fn new(capacity: u64) -> Self {
         let halves = BYTES_A_FLOOR * (SHARDS * Commitment::ALL.len() * 2) as u64;
         let half = usize::try_from(capacity / halves).unwrap_or(usize::MAX).max(MIN_HALF);
-        let shards = (0..SHARDS * Commitment::ALL.len()).map(|_| Shard::default()).collect();
+        let shards = (0..SHARDS * Commitment::ALL.len()).map(|_| FloorShard::default()).collect();
         Self { shards, hasher: RandomState::new(), started: Instant::now(), half }
     }
 
@@ -163,7 +163,7 @@ impl AccountFloors {
         any
     }
 
-    fn shard(&self, account: &Pubkey, commitment: Commitment) -> &Shard {
+    fn shard(&self, account: &Pubkey, commitment: Commitment) -> &FloorShard {
         #[expect(clippy::cast_possible_truncation, reason = "any of the shards will do")]
         let shard = self.hasher.hash_one(account) as usize % SHARDS;
         &self.shards[commitment.index() * SHARDS + shard]
@@ -174,7 +174,7 @@ impl AccountFloors {
     }
 }
 
-impl Shard {
+impl FloorShard {
     fn read(&self) -> RwLockReadGuard<'_, Floors> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -28,7 +28,7 @@
 //! whole if each of its accounts is.
 
 use super::derive::account::{AccountKind, AccountValue};
-use super::sizes::Size;
+use super::sizes::SizeClass;
 use crate::methods::AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
 use crate::methods::{AccountForm, BASE58_MAX, DataSlice};
 
@@ -36,12 +36,12 @@ use crate::methods::{AccountForm, BASE58_MAX, DataSlice};
 const WHOLE: AccountForm = AccountForm { encoding: Base64, slice: None };
 
 /// Returns the form in which an account of this size is fetched for a caller who asks for `asked`.
-pub(super) fn fetch_form(asked: AccountForm, size: Size) -> AccountForm {
+pub(super) fn fetch_form(asked: AccountForm, size: SizeClass) -> AccountForm {
     let enough = BASE58_MAX as u64 + 1;
     match (asked.encoding, size) {
-        (JsonParsed, Size::Large) => asked,
+        (JsonParsed, SizeClass::Large) => asked,
         (JsonParsed, _) => AccountForm { slice: None, ..asked },
-        (Base58 | Binary | Base64 | Base64Zstd, Size::Small) => WHOLE,
+        (Base58 | Binary | Base64 | Base64Zstd, SizeClass::Small) => WHOLE,
         (Base64 | Base64Zstd, _) => asked,
         (Base58 | Binary, _) => {
             let DataSlice { offset, length } = asked.slice.unwrap_or(DataSlice { offset: 0, length: enough });
@@ -54,10 +54,10 @@ pub(super) fn fetch_form(asked: AccountForm, size: Size) -> AccountForm {
 /// Returns the kept forms that serve `asked`, at most two. The one from which most forms can be made comes
 /// first.
 pub(super) fn serving_forms(asked: AccountForm) -> impl Iterator<Item = AccountForm> {
-    let widest = fetch_form(asked, Size::Small);
+    let widest = fetch_form(asked, SizeClass::Small);
     // The account may have been larger, or unknown, when it was fetched. At most one of the two forms differs
     // from the widest one.
-    let others = [Size::Unknown, Size::Large].map(|size| fetch_form(asked, size));
+    let others = [SizeClass::Unknown, SizeClass::Large].map(|size| fetch_form(asked, size));
     std::iter::once(widest).chain(others.into_iter().find(|other| *other != widest))
 }
 
@@ -79,7 +79,7 @@ pub(super) fn kept_assembled_form(asked: AccountForm, values: &[AccountValue]) -
     if values.iter().any(|value| value.kind() == AccountKind::AsAsked) {
         return asked;
     }
-    kept_list_form(fetch_form(asked, Size::Unknown), values)
+    kept_list_form(fetch_form(asked, SizeClass::Unknown), values)
 }
 
 #[cfg(test)]
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn fetched_form_serves_the_asked_form() {
-        use Size::{Large, Small, Unknown};
+        use SizeClass::{Large, Small, Unknown};
         let form = |encoding: AccountEncoding, slice: Option<(u64, u64)>| AccountForm {
             encoding,
             slice: slice.map(|(offset, length)| DataSlice { offset, length }),

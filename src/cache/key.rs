@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::class::Class;
 use super::derive::block::BlockShape;
 use super::forms;
-use super::sizes::{Size, Sizes};
+use super::sizes::{SizeClass, Sizes};
 use crate::frontier::Frontier;
 use crate::methods::{
     AccountEncoding, AccountForm, BlockQuery, Commitment, Method, Pubkey, Query, SamplesQuery, Slot,
@@ -187,7 +187,7 @@ struct Accounts {
 
 impl Accounts {
     /// Replaces the form that was asked for by the form to fetch. `place` makes the key of a form.
-    fn new(form: &mut AccountForm, size: Size, place: impl Fn(AccountForm) -> Key) -> Self {
+    fn new(form: &mut AccountForm, size: SizeClass, place: impl Fn(AccountForm) -> Key) -> Self {
         let asked = *form;
         *form = forms::fetch_form(asked, size);
         let other = forms::serving_forms(asked).find(|source| source != form);

@@ -29,7 +29,7 @@ use super::answer::{Role, answer_from_fetch, deliver};
 use super::basis::Tolerance;
 use super::derive::list::joined;
 use super::entry::Payload;
-use super::fetcher::Origin;
+use super::fetcher::AnswerSource;
 use super::lookup::CacheLookup;
 use super::*;
 use crate::config::Config;
@@ -151,7 +151,7 @@ impl RealCache {
 
     async fn lands(&self, q: Question, c: Commitment, slot: Slot, sent_at: Instant) -> (Slot, String) {
         let floor = self.floor(q, c);
-        self.takes_in(q, c, &reply(q, c, slot, sent_at), floor, self.generation(), Origin::Node).await
+        self.takes_in(q, c, &reply(q, c, slot, sent_at), floor, self.generation(), AnswerSource::Node).await
     }
 
     fn floor(&self, q: Question, c: Commitment) -> Slot {
@@ -167,7 +167,7 @@ impl RealCache {
         reply: &Reply,
         floor: Slot,
         of: u64,
-        origin: Origin,
+        origin: AnswerSource,
     ) -> (Slot, String) {
         let query = query(q, c);
         let charge = Charge::free();
@@ -188,7 +188,7 @@ impl RealCache {
         let takes =
             self.cache.lookup.accepts_shared(&asked(&self.cache, &query, &Charge::free()).plan, &reply, None);
         if takes {
-            Some(self.takes_in(q, c, &reply, 0, self.generation(), Origin::Shared).await)
+            Some(self.takes_in(q, c, &reply, 0, self.generation(), AnswerSource::Shared).await)
         } else {
             None
         }
@@ -284,7 +284,7 @@ async fn play(steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
                 model = Model::default();
                 shown.clear();
                 accounts_shown.clear();
-                let told = real.takes_in(q, c, &reply(q, c, slot, sent), floor, of, Origin::Node).await;
+                let told = real.takes_in(q, c, &reply(q, c, slot, sent), floor, of, AnswerSource::Node).await;
                 // It is the answer of the callers who waited for it, and of no later one.
                 prop_assert_eq!(told, (slot, truth(q, c, slot)));
                 continue;

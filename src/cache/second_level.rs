@@ -187,9 +187,9 @@ impl SecondLevel {
         reads: Vec<PlannedRead>,
         found: Found,
         floor: Option<Slot>,
-    ) -> (Option<Candidate>, bool) {
+    ) -> (Option<SharedAnswer>, bool) {
         let Found { values, read_at, asked_at } = found;
-        let (mut best, mut foreign): (Option<Candidate>, _) = (None, false);
+        let (mut best, mut foreign): (Option<SharedAnswer>, _) = (None, false);
         for (PlannedRead { name, plan }, bytes) in reads.into_iter().zip(values) {
             let Some(bytes) = bytes else { continue };
             let Some(value) = self.read(&name, bytes).await else {
@@ -294,12 +294,12 @@ struct PlannedRead {
 }
 
 /// An answer that was found, with its plan.
-type Candidate = (LookupPlan, Reply);
+type SharedAnswer = (LookupPlan, Reply);
 
 /// The result of a read of the shared store.
 pub(super) struct SharedAnswers {
     /// The newest answer that may be used now.
-    pub(super) candidate: Option<Candidate>,
+    pub(super) candidate: Option<SharedAnswer>,
     /// True if a value was unreadable.
     pub(super) foreign: bool,
     pub(super) took: Duration,

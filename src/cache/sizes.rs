@@ -20,7 +20,7 @@ const SIZE_BITS: u64 = (1 << 24) - 1;
 
 /// The size of an account, or of several, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Size {
+pub enum SizeClass {
     /// At most 64 KiB when last seen. Several accounts: each of them, and at most 1 MiB together.
     Small,
     /// Not seen, or forgotten.
@@ -63,20 +63,20 @@ impl Sizes {
     }
 
     /// Returns the size class of an account.
-    pub fn of(&self, pubkey: &Pubkey) -> Size {
+    pub fn of(&self, pubkey: &Pubkey) -> SizeClass {
         match self.space(pubkey) {
-            None => Size::Unknown,
-            Some(..=SMALL_BYTES) => Size::Small,
-            Some(_) => Size::Large,
+            None => SizeClass::Unknown,
+            Some(..=SMALL_BYTES) => SizeClass::Small,
+            Some(_) => SizeClass::Large,
         }
     }
 
     /// Returns the size class of several accounts: that of the largest, and large if small ones sum up to too
     /// much.
-    pub fn of_all(&self, pubkeys: &[Pubkey]) -> Size {
-        let size = pubkeys.iter().map(|pubkey| self.of(pubkey)).max().unwrap_or(Size::Small);
+    pub fn of_all(&self, pubkeys: &[Pubkey]) -> SizeClass {
+        let size = pubkeys.iter().map(|pubkey| self.of(pubkey)).max().unwrap_or(SizeClass::Small);
         let together = || pubkeys.iter().filter_map(|pubkey| self.space(pubkey)).sum::<u64>();
-        if size == Size::Small && together() > TOGETHER_BYTES { Size::Large } else { size }
+        if size == SizeClass::Small && together() > TOGETHER_BYTES { SizeClass::Large } else { size }
     }
 
     fn cell(&self, pubkey: &Pubkey) -> (&AtomicU64, u64) {
@@ -101,19 +101,22 @@ mod tests {
             bytes[0] = 2;
             Pubkey(bytes)
         });
-        assert_eq!(sizes.of(&one), Size::Unknown);
+        assert_eq!(sizes.of(&one), SizeClass::Unknown);
         sizes.note(&one, SMALL_BYTES);
-        assert_eq!((sizes.of(&one), sizes.of(&same_cell)), (Size::Small, Size::Unknown));
+        assert_eq!((sizes.of(&one), sizes.of(&same_cell)), (SizeClass::Small, SizeClass::Unknown));
         sizes.note(&one, SMALL_BYTES + 1);
-        assert_eq!(sizes.of(&one), Size::Large);
-        assert_eq!(sizes.of_all(&[one, same_cell]), Size::Large);
+        assert_eq!(sizes.of(&one), SizeClass::Large);
+        assert_eq!(sizes.of_all(&[one, same_cell]), SizeClass::Large);
         sizes.note_large(&one);
         sizes.note(&one, 1);
-        assert_eq!(sizes.of(&one), Size::Large, "once too much, always too much");
+        assert_eq!(sizes.of(&one), SizeClass::Large, "once too much, always too much");
         sizes.note(&same_cell, 0);
-        assert_eq!((sizes.of(&one), sizes.of(&same_cell)), (Size::Unknown, Size::Small));
-        assert_eq!(sizes.of_all(&[]), Size::Small);
+        assert_eq!((sizes.of(&one), sizes.of(&same_cell)), (SizeClass::Unknown, SizeClass::Small));
+        assert_eq!(sizes.of_all(&[]), SizeClass::Small);
         sizes.note(&one, SMALL_BYTES);
-        assert_eq!((sizes.of_all(&[one; 16]), sizes.of_all(&[one; 17])), (Size::Small, Size::Large));
+        assert_eq!(
+            (sizes.of_all(&[one; 16]), sizes.of_all(&[one; 17])),
+            (SizeClass::Small, SizeClass::Large)
+        );
     }
 }

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ipv6_clients_count_by_network_mapped_ones_as_ipv4() {
+    fn ipv6_clients_count_by_network_mapped_as_ipv4() {
         let rows = [
             ("192.0.2.1", "192.0.2.1"),
             ("::ffff:192.0.2.1", "192.0.2.1"),

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn four_gateways_under_a_flood_pass_what_one_would() {
+    fn four_gateways_pass_what_one_would() {
         let (mut states, mut store) =
             ([const { None }; 4].map(|_: Option<()>| LeaseState::default()), StoreModel::default());
         let mut passed = 0;

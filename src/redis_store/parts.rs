@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_with_one_tag_lie_in_one_part_and_every_part_has_a_trial() {
+    fn keys_with_one_tag_share_a_part() {
         assert_eq!(part_of("a:{x}:1", 64), part_of("b:{x}:2", 64));
         // The slot of `foo` is 12,182, as a cluster says.
         assert_eq!(part_of("foo", SLOTS), 12_182);

@@ -1,5 +1,7 @@
 //! The layering that ARCHITECTURE.md describes, held by test.
 
+mod words;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,12 +19,12 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 
 /// A crate of the workspace.
 pub(crate) struct Member {
-    /// The name as code writes it.
+    /// The name of the crate in code.
     pub(crate) name: String,
     pub(crate) folder: PathBuf,
 }
 
-/// The members of the workspace, the product first.
+/// Returns the members of the workspace, the product first.
 pub(crate) fn members() -> Vec<Member> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest = |folder: &Path| -> toml::Table {
@@ -37,7 +39,7 @@ pub(crate) fn members() -> Vec<Member> {
     std::iter::once(root.to_owned()).chain(folders).map(member).collect()
 }
 
-/// Every source file of a member as its path inside `src` and its code, tests and comments left out.
+/// Returns the source files of a member: the path inside `src`, and the code without tests and comments.
 pub(crate) fn code_of(member: &Member) -> Vec<(String, String)> {
     let src = member.folder.join("src");
     let mut files = Vec::new();
@@ -55,7 +57,7 @@ pub(crate) fn code_of(member: &Member) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The source files of the product.
+/// Returns the source files of the product.
 fn code() -> Vec<(String, String)> {
     code_of(&members()[0])
 }
@@ -70,7 +72,7 @@ fn only(what: &str, places: &[&str]) {
     assert!(strangers.is_empty(), "{what:?} stands in {strangers:?}, and may only in {places:?}");
 }
 
-/// As [`only`], for a crate: its name as a word, however it is imported.
+/// Asserts the same as [`only`] for a crate's name, however the crate is imported.
 #[track_caller]
 fn only_crate(what: &str, places: &[&str]) {
     let strangers: Vec<_> = code()
@@ -81,24 +83,24 @@ fn only_crate(what: &str, places: &[&str]) {
     assert!(strangers.is_empty(), "{what} stands in {strangers:?}, and may only in {places:?}");
 }
 
-/// Whether the file is one of these rooms, or a part of one.
-fn within(name: &str, rooms: &[&str]) -> bool {
-    rooms.iter().any(|room| name == format!("{room}.rs") || name.starts_with(&format!("{room}/")))
+/// Returns true if the file is one of these modules, or a part of one.
+fn within(name: &str, layers: &[&str]) -> bool {
+    layers.iter().any(|layer| name == format!("{layer}.rs") || name.starts_with(&format!("{layer}/")))
 }
 
 fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
-/// The rooms that `code` in a file of this depth reaches: through `crate::`, alone or in braces, through `super` as
-/// far as it leads out of the room.
-fn rooms_of(code: &str, depth: usize) -> BTreeSet<String> {
+/// Returns the layers that `code` in a file of this depth uses: through `crate::`, alone or in braces, or through a
+/// `super` path that leads out of the layer.
+fn layers_of(code: &str, depth: usize) -> BTreeSet<String> {
     let out = format!("{}::", vec!["super"; depth].join("::"));
-    let mut rooms = BTreeSet::new();
+    let mut layers = BTreeSet::new();
     for door in ["crate::", &out] {
         for (_, path) in code.match_indices(door).map(|(at, _)| code.split_at(at + door.len())) {
             let Some(group) = path.strip_prefix('{') else {
-                rooms.extend(words(path).next().map(ToOwned::to_owned));
+                layers.extend(words(path).next().map(ToOwned::to_owned));
                 continue;
             };
             let (mut level, mut first) = (0, true);
@@ -108,8 +110,8 @@ fn rooms_of(code: &str, depth: usize) -> BTreeSet<String> {
                     "}" if level == 0 => break,
                     "}" => level -= 1,
                     "," => first |= level == 0,
-                    room if first => {
-                        rooms.insert(room.to_owned());
+                    layer if first => {
+                        layers.insert(layer.to_owned());
                         first = false;
                     }
                     _ => {}
@@ -117,10 +119,10 @@ fn rooms_of(code: &str, depth: usize) -> BTreeSet<String> {
             }
         }
     }
-    rooms
+    layers
 }
 
-/// Words, braces and commas.
+/// Returns the words, braces and commas of a text.
 fn tokens(code: &str) -> impl Iterator<Item = &str> {
     code.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_').flat_map(|piece| {
         let word = piece.trim_end_matches(|c: char| !c.is_alphanumeric() && c != '_');
@@ -144,8 +146,8 @@ fn imports_are_seen_however_they_are_written() {
         ("use super::super::pool::Pool; use super::key;", 2, &["pool"]),
         ("crate::gateway::units(1)", 1, &["gateway"]),
     ] {
-        let rooms: Vec<_> = rooms_of(code, depth).into_iter().collect();
-        assert_eq!(rooms, expected, "{code}");
+        let layers: Vec<_> = layers_of(code, depth).into_iter().collect();
+        assert_eq!(layers, expected, "{code}");
     }
 }
 
@@ -156,13 +158,13 @@ fn nothing_below_http_knows_axum() {
 
 #[test]
 fn nothing_above_node_knows_reqwest() {
-    // Where traces go is no node: nothing of a call depends on it.
+    // The trace collector is not a node: no call depends on it.
     only_crate("reqwest", &["node", "telemetry/otlp"]);
 }
 
 #[test]
 fn nothing_but_the_redis_store_knows_redis() {
-    // A setting's address begins with the word.
+    // The address in the settings begins with this word.
     only_crate("redis", &["redis_store", "config/sections/shared"]);
 }
 
@@ -173,34 +175,34 @@ fn codes_of_ours_are_born_in_one_place() {
     }
 }
 
-/// The rooms, in the order in which a request meets them.
-const ROOMS: [&str; 10] =
+/// The layers, in the order in which a request passes them.
+const LAYERS: [&str; 10] =
     ["cli", "app", "admin", "http", "gateway", "cache", "pool", "frontier", "node", "redis_store"];
 
-/// The modules that every room may use, those that use others first.
+/// The modules that every layer may use. A module comes before those that it uses.
 const FOUNDATIONS: [&str; 8] =
     ["telemetry", "error", "breaker", "config", "chunks", "coding", "fair", "low_priority"];
 
-/// A room knows those after it and the foundations; a foundation knows those after it.
+/// Checks that a layer uses only later layers and foundations, and a foundation only later foundations.
 #[test]
-fn rooms_call_downwards_only() {
-    let order = [&ROOMS[..], &FOUNDATIONS].concat();
+fn layers_call_downwards_only() {
+    let order = [&LAYERS[..], &FOUNDATIONS].concat();
     let code = code();
-    for (above, room) in order.iter().enumerate() {
+    for (above, layer) in order.iter().enumerate() {
         for stranger in &order[..above] {
             let uses = code.iter().filter(|(name, code)| {
                 let depth = name.split('/').count();
-                within(name, &[room]) && rooms_of(code, depth).contains(*stranger)
+                within(name, &[layer]) && layers_of(code, depth).contains(*stranger)
             });
             let uses: Vec<_> = uses.map(|(name, _)| name).collect();
-            assert!(uses.is_empty(), "{room} uses {stranger}, which is above it: {uses:?}");
+            assert!(uses.is_empty(), "{layer} uses {stranger}, which is above it: {uses:?}");
         }
     }
 }
 
 #[test]
 fn every_room_has_a_place_in_the_order() {
-    let named: BTreeSet<_> = [&ROOMS[..], &FOUNDATIONS].concat().into_iter().map(str::to_owned).collect();
+    let named: BTreeSet<_> = [&LAYERS[..], &FOUNDATIONS].concat().into_iter().map(str::to_owned).collect();
     let files = code().into_iter().map(|(name, _)| name);
     let modules: BTreeSet<_> = files
         .filter_map(|name| Some(name.split('/').next()?.trim_end_matches(".rs").to_owned()))
@@ -209,7 +211,7 @@ fn every_room_has_a_place_in_the_order() {
     assert_eq!(named, modules);
 }
 
-/// Cargo holds which member knows which; their order in the program is the rooms'.
+/// Checks the order in which the program uses the members. Cargo restricts which member uses which.
 #[test]
 fn members_know_as_little_as_they_can() {
     for (member, denied) in [

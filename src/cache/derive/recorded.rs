@@ -38,7 +38,7 @@ impl RecordedCall {
 }
 
 #[derive(Deserialize)]
-struct RecordedLine<'a> {
+struct FixtureLine<'a> {
     name: String,
     group: Option<String>,
     slots: PerCommitment<Slot>,
@@ -73,7 +73,7 @@ pub(crate) fn pairs(exchanges: &[RecordedCall]) -> impl Iterator<Item = (&Record
 }
 
 fn exchange(line: &str) -> RecordedCall {
-    let RecordedLine { name, group, slots, request, response } = serde_json::from_str(line).unwrap();
+    let FixtureLine { name, group, slots, request, response } = serde_json::from_str(line).unwrap();
     let method = Method::from_name(request.method).unwrap();
     let params = request.params.map_or("null", RawValue::get);
     let params = match params.as_bytes() {

@@ -85,7 +85,7 @@ fn tracestate_rules() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_again(trace: [u8; 16], span: [u8; 8], sampled: bool) {
+    fn written_headers_are_read_again(trace: [u8; 16], span: [u8; 8], sampled: bool) {
         prop_assume!(trace != [0; 16] && span != [0; 8]);
         let context = TraceContext::root(TraceId(trace), SpanId(span), sampled);
         let text = context.to_string();
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_none_or_a_header_that_is_written_alike(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+    fn any_accepted_header_round_trips(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
         if let Some(context) = TraceContext::parse(&bytes) {
             let head = context.to_string();
             prop_assert_eq!(&head.as_bytes()[3..53], &bytes[3..53]);
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn one_wrong_byte_makes_it_none_or_another_trace(at in 0..PARENT_LEN, byte: u8) {
+    fn one_wrong_byte_never_keeps_the_trace(at in 0..PARENT_LEN, byte: u8) {
         let good = format!("00-{TRACE}-{SPAN}-01");
         let mut bytes = good.clone().into_bytes();
         bytes[at] = byte;
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn a_state_that_is_taken_is_taken_again_as_it_is(lines in proptest::collection::vec("[ -~\t]{0,60}", 0..6)) {
+    fn accepted_tracestate_is_stable(lines in proptest::collection::vec("[ -~\t]{0,60}", 0..6)) {
         if let Some(state) = trace_state(lines.iter().map(String::as_bytes)) {
             prop_assert!(state.len() <= MAX_STATE_BYTES);
             let again = trace_state(std::iter::once(state.as_bytes()));
