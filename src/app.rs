@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::admin::{self, Controls, ReloadRequest};
 use crate::cache::Cache;
 use crate::config::Config;
-use crate::config::reload::{Changes, Source};
+use crate::config::reload::{Changes, ConfigSource};
 use crate::frontier::Frontier;
 use crate::gateway::{Gateway, GatewayError};
 use crate::http::access::LogSampler;
@@ -358,7 +358,7 @@ pub async fn run(
     config: Config,
     gateway: Gateway,
     listeners: Listeners,
-    mut source: Source,
+    mut source: ConfigSource,
     signals: Signals,
 ) -> Result<(), StartError> {
     let Signals { mut stop, mut hangup } = signals;
@@ -377,17 +377,17 @@ pub async fn run(
 }
 
 /// Reloads the configuration on SIGHUP, on an admin request and when its file changes. Never returns.
-async fn serve_reloads(app: &Arc<App>, source: &mut Source, hangup: &mut HangupSignal) {
+async fn serve_reloads(app: &Arc<App>, source: &mut ConfigSource, hangup: &mut HangupSignal) {
     let reload_requests = app.reload_requests.lock().unwrap_or_else(PoisonError::into_inner).take();
     let mut reload_requests = reload_requests.unwrap_or_else(|| mpsc::channel(1).1);
     loop {
         let mut request = None;
         tokio::select! {
             // The content read now is not reported as a change by the next check.
-            () = hangup.received() => source.taken(),
+            () = hangup.received() => source.mark_read(),
             Some(asked) = reload_requests.recv() => {
                 request = Some(asked);
-                source.taken();
+                source.mark_read();
             }
             () = tokio::time::sleep(CONFIG_CHECK_INTERVAL) => {
                 if !source.changed() {

@@ -29,7 +29,7 @@ pub enum BreakerState {
 /// A circuit breaker.
 #[derive(Debug)]
 pub struct Breaker {
-    settings: config::Breaker,
+    settings: config::BreakerSettings,
     /// Failures since the last success.
     consecutive: u32,
     /// The newest outcomes. `true` is a success.
@@ -41,12 +41,12 @@ pub struct Breaker {
 
 impl Breaker {
     /// Returns a closed breaker.
-    pub fn new(settings: config::Breaker) -> Self {
+    pub fn new(settings: config::BreakerSettings) -> Self {
         Self { settings, consecutive: 0, recent: VecDeque::new(), opened: None, on_trial: false }
     }
 
     /// Replaces the settings, and keeps the outcomes seen so far.
-    pub fn set(&mut self, settings: config::Breaker) {
+    pub fn set(&mut self, settings: config::BreakerSettings) {
         self.settings = settings;
     }
 
@@ -134,8 +134,12 @@ mod tests {
     use super::*;
 
     fn breaker() -> (Breaker, Instant) {
-        let settings =
-            config::Breaker { failures: 3, failure_rate: 0.5, slow: 4.0, open: Duration::from_secs(5) };
+        let settings = config::BreakerSettings {
+            failures: 3,
+            failure_rate: 0.5,
+            slow: 4.0,
+            open: Duration::from_secs(5),
+        };
         (Breaker::new(settings), Instant::now())
     }
 

@@ -1,7 +1,7 @@
-//! Settings: as written (file and environment) → read by name over the defaults → [`Config`].
+//! The configuration. The file and the environment are read by name over the defaults, and give a [`Config`].
 //!
-//! A `Config` exists only when every value is possible; all that is wrong is reported at once, each with its path,
-//! its value (never a secret), the rule and the fix. Defaults live in [`defaults`], each with its reason.
+//! A `Config` exists only if every value is valid. All problems are reported at once, each with its path, value
+//! (never a secret), rule and fix. [`defaults`] holds the defaults and their reasons.
 
 mod bounds;
 mod check;
@@ -28,10 +28,10 @@ use crate::methods::{AnyMethod, Commitment, Further, PerCommitment, Profile};
 
 pub use bounds::{is_name, url_fault};
 pub use load::{from_text, load};
-pub use problem::{Origin, Problem, Problems};
+pub use problem::{Problem, Problems, ValueOrigin};
 pub use secret::Secret;
 
-/// Every setting, valid.
+/// All settings, valid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// `compat.profile`
@@ -47,58 +47,58 @@ pub struct Config {
     /// `[[upstream]]`, at least one.
     pub upstreams: Vec<Upstream>,
     /// `[pool]`
-    pub pool: Pool,
+    pub pool: PoolSettings,
     /// `[cache]`
-    pub cache: Cache,
-    /// `passthrough.methods`: further read methods that are forwarded, without a cache.
+    pub cache: CacheSettings,
+    /// `passthrough.methods`: further read methods that pass through to nodes without caching.
     pub passthrough: Vec<Further>,
-    /// `[shared]`; `None` is one machine alone.
-    pub shared: Option<Shared>,
+    /// `[shared]`; `None` without a shared store.
+    pub shared: Option<SharedSettings>,
     /// `[verify]`
     pub verify: Verify,
     /// `[telemetry]`
     pub telemetry: Telemetry,
-    /// What is valid, but can hardly be meant; to be told at the start.
+    /// The settings that are valid but probably unintended. Reported at the start.
     pub warnings: Vec<Problem>,
 }
 
-/// `[server]`: the listeners and their bounds.
+/// `[server]`: the listeners and their limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Server {
-    /// Public listener.
+    /// The address of the public listener.
     pub listen: SocketAddr,
-    /// Admin listener: metrics, health, status page.
+    /// The address of the admin listener: metrics, health, status page.
     pub admin_listen: SocketAddr,
-    /// Largest request body, in bytes; a node's own default is 50 KiB.
+    /// The maximum length of a request body, in bytes. A node's own default is 50 KiB.
     pub max_body: usize,
-    /// Most calls in a batch.
+    /// The maximum number of calls in a batch.
     pub max_batch: usize,
-    /// Most open connections on the public listener.
+    /// The maximum number of open connections on the public listener.
     pub max_connections: usize,
-    /// Most requests in flight; past it -32094.
+    /// The maximum number of requests in flight; further ones get -32094.
     pub max_in_flight: usize,
-    /// Bytes of answers that are made or on their way out; past it -32094.
+    /// The maximum number of bytes of answers in memory until they are sent; further ones get -32094.
     pub max_outgoing: usize,
-    /// How long a client may take to send its request head.
+    /// The longest time to receive a request head.
     pub header_timeout: Duration,
-    /// How long a client may take to send its body.
+    /// The longest time to receive a request body.
     pub body_timeout: Duration,
-    /// How long a client may take nothing of its answer.
+    /// The longest time for which a client may accept no bytes of its answer.
     pub write_timeout: Duration,
-    /// How long a call may take; past it -32096.
+    /// The longest time for a call; then it gets -32096.
     pub request_timeout: Duration,
-    /// How long calls in flight may finish after a stop signal.
+    /// The longest time for which requests in flight may finish after a stop signal.
     pub drain_timeout: Duration,
-    /// Origins that browsers may call from; `["*"]` is every origin.
+    /// The origins that browsers may call from; `["*"]` allows all.
     pub cors_origins: Vec<String>,
-    /// Proxies that are believed in what they say of their clients' addresses.
+    /// The proxies whose statements about client addresses are trusted.
     pub trusted_proxies: Vec<ipnet::IpNet>,
-    /// The header in which these proxies say it.
+    /// The header in which trusted proxies give the client address.
     pub client_ip_header: ClientIpHeader,
-    /// Whether each connection begins with a PROXY protocol v2 header, by a trusted proxy.
+    /// True if every connection begins with a PROXY protocol v2 header from a trusted proxy.
     pub proxy_protocol: bool,
-    /// TLS on the public listener; without it, plain HTTP.
-    pub tls: Option<Tls>,
+    /// TLS on the public listener. `None` means plain HTTP.
+    pub tls: Option<TlsFiles>,
 }
 
 impl Server {
@@ -118,114 +118,115 @@ pub enum ClientIpHeader {
     Forwarded,
 }
 
-/// `server.tls`: whose certificate the public listener shows.
+/// `server.tls`: the certificate of the public listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
-    /// PEM, the server's own certificate first, resolved against the configuration file.
+pub struct TlsFiles {
+    /// The path of the certificates in PEM, the server's own first. Relative to the configuration file.
     pub cert: PathBuf,
-    /// PEM: its private key, not encrypted.
+    /// The path of the unencrypted private key in PEM.
     pub key: PathBuf,
 }
 
-/// `[auth]`: who may call.
+/// `[auth]`: the authentication of callers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Auth {
-    /// Keys, or open to all.
+    /// The mode: by keys, or open.
     pub mode: AuthMode,
-    /// The key file, resolved against the configuration file; it need not exist yet. `None` only where no keys are
-    /// needed.
+    /// The path of the key file, which may not exist yet. Relative to the configuration file. `None` if no keys are
+    /// used.
     pub keys_file: Option<PathBuf>,
-    /// Where quotas are kept over a restart, resolved likewise; `None` forgets them.
+    /// The path of the file that keeps quota usage over a restart. `None` keeps none.
     pub usage_file: Option<PathBuf>,
-    /// Failed keys per client address and minute; keys that are used from a wrong origin or address are among them.
+    /// The maximum number of refused keys per client address and minute, including keys from a wrong origin or
+    /// address.
     pub failed_per_minute: u32,
-    /// In open mode, the plan that holds per client address.
+    /// The plan of each client address in open mode.
     pub open_plan: Option<String>,
-    /// Bearer token of the admin API; without it the API only reads.
+    /// The bearer token of the admin API. Without a token the API only reads.
     pub admin_token: Option<Secret>,
-    /// A key that holds without a file, on the plan of its own name. Only [`Config::dev`] sets it.
+    /// A key that is valid without a file, with the plan of the same name. Only [`Config::dev`] sets it.
     pub dev_key: Option<String>,
 }
 
 /// `auth.mode`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthMode {
-    /// Every call carries a key of the key file.
+    /// Every request needs a key of the key file.
     Keys,
-    /// Any or no key, for a private network.
+    /// Any key or none is accepted, for a private network.
     Open,
 }
 
-/// `[plans.NAME]`: what a key may do, how often.
+/// `[plans.NAME]`: the permissions and limits of keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Calls a second; each element of a batch is one.
+    /// The average number of calls a second. Each element of a batch is a call.
     pub rps: u32,
-    /// Calls at once.
+    /// The maximum number of calls at once.
     pub burst: u32,
-    /// Units a UTC day.
+    /// The quota of units for a UTC day.
     pub daily_units: Option<u64>,
-    /// Units a UTC month.
+    /// The quota of units for a UTC month.
     pub monthly_units: Option<u64>,
-    /// Methods allowed; `None` is all.
+    /// The allowed methods; `None` allows all.
     pub methods: Option<Vec<AnyMethod>>,
-    /// Commitments allowed; `None` is all.
+    /// The allowed commitments; `None` allows all.
     pub commitments: Option<Vec<Commitment>>,
-    /// Most calls in a batch, where lower than the server's.
+    /// The maximum number of calls in a batch, if lower than the server's.
     pub max_batch: Option<usize>,
-    /// Most accounts in a getMultipleAccounts.
+    /// The maximum number of accounts in a getMultipleAccounts.
     pub max_accounts: Option<usize>,
-    /// Whether `Cache-Control: no-cache` is honoured.
+    /// True if `Cache-Control: no-cache` bypasses the cache.
     pub bypass_cache: bool,
-    /// Whether a hit below a slot that the key has been shown is a miss to it.
+    /// True if a key is never shown a lower slot than before.
     pub monotonic: bool,
 }
 
-/// `[units]`: one call's cost, and a full list's of accounts.
+/// `[units]`: the prices of calls. The price of getMultipleAccounts is that of a full list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Units {
-    /// Cost by [`Method::index`](crate::methods::Method::index).
+    /// The prices by [`Method::index`](crate::methods::Method::index).
     pub by_method: [u64; 8],
-    /// Cost by [`Further::index`].
+    /// The prices by [`Further::index`].
     pub by_further: [u64; Further::COUNT],
-    /// What a hit costs, as a factor.
+    /// The price of a hit, as a factor.
     pub hit_factor: f64,
 }
 
-/// `[[upstream]]`: one node.
+/// `[[upstream]]`: a node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Upstream {
-    /// Its name in logs, metrics, pages and errors.
+    /// The name in logs, metrics, pages and errors.
     pub name: String,
-    /// Its address, which may hold a provider's key.
+    /// The URL, which may hold a provider's key.
     pub url: Secret,
-    /// Lower tiers are asked first.
+    /// The tier. Lower tiers are asked first.
     pub tier: u8,
-    /// Headers sent with every call.
+    /// The headers sent with every request.
     pub headers: BTreeMap<String, Secret>,
-    /// Calls a second that this node allows us.
+    /// The maximum number of calls a second.
     pub rps: Option<u32>,
-    /// Most calls in flight to this node.
+    /// The maximum number of calls in flight.
     pub max_in_flight: usize,
-    /// A certificate authority of its own, PEM.
+    /// The path of certificates in PEM of an additional certificate authority.
     pub ca_file: Option<PathBuf>,
-    /// HTTP/2 instead of HTTP/1.1.
+    /// True for HTTP/2, false for HTTP/1.1.
     pub http2: bool,
-    /// How the node's cluster is made sure of.
+    /// The check of the node's cluster.
     pub genesis: GenesisCheck,
 }
 
-/// `upstream.genesis`: how a node's cluster is made sure of.
+/// `upstream.genesis`: the check of a node's cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GenesisCheck {
-    /// By its genesis hash, which has to be the pool's where that is known.
+    /// By genesis hash, which must equal the pool's.
     Checked,
-    /// By the operator's word: the node is not asked for its genesis hash.
+    /// None: the operator asserts the cluster, and the node is not asked for its genesis hash.
     Unchecked,
 }
 
 impl Upstream {
-    /// An upstream of which only the name and address are known.
+    /// Creates an upstream with a name and a URL, and defaults for the rest.
     pub fn plain(name: impl Into<String>, url: Secret) -> Self {
         Self {
             name: name.into(),
@@ -241,73 +242,73 @@ impl Upstream {
     }
 }
 
-/// `[pool]`: how upstreams are asked.
+/// `[pool]`: the use of upstreams.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pool {
-    /// The cluster, by its genesis hash; else the first usable node's.
+pub struct PoolSettings {
+    /// The genesis hash of the cluster. `None` takes that of the first usable node.
     pub genesis_hash: Option<String>,
-    /// Between two probes of a node.
+    /// The interval between two probes of a node.
     pub probe_interval: Duration,
-    /// Slots behind the frontier at processed past which a node is not usable.
+    /// The maximum lag of a usable node behind the frontier at processed, in slots.
     pub max_slot_lag: u64,
-    /// To connect.
+    /// The longest time to connect.
     pub connect_timeout: Duration,
-    /// One attempt, by [`Method::index`](crate::methods::Method::index).
+    /// The longest time for an attempt, by [`Method::index`](crate::methods::Method::index).
     pub attempt_timeout: [Duration; 8],
-    /// One attempt of a forwarded method: `attempt_timeout.default`.
+    /// The longest time for an attempt of a passthrough method: `attempt_timeout.default`.
     pub forward_timeout: Duration,
-    /// Further attempts on other nodes.
+    /// The maximum number of retries on other nodes.
     pub retries: usize,
-    /// Retries as a share of calls.
+    /// The maximum number of retries, as a share of calls.
     pub retry_budget: f64,
-    /// Whether misses of single accounts go up together while others are under way.
+    /// True if simultaneous misses of single accounts are merged into one call.
     pub merge: bool,
-    /// A second call beside a slow first one; `None` is off.
+    /// Hedging: a second attempt beside a slow first one. `None` disables it.
     pub hedge: Option<Hedge>,
-    /// When a node is left alone for a while.
-    pub breaker: Breaker,
-    /// Largest answer, in bytes after decompression.
+    /// The circuit breaker of each node.
+    pub breaker: BreakerSettings,
+    /// The maximum length of an answer, in bytes after decompression.
     pub max_response: usize,
-    /// All bodies in flight, in bytes.
+    /// The maximum total length of response bodies being read, in bytes.
     pub max_buffered: usize,
 }
 
 /// `pool.hedge`
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hedge {
-    /// The share of a method's recent answers that must have been faster before a second call is sent.
+    /// The quantile of a method's recent latencies after which a hedge is sent.
     pub quantile: f64,
-    /// Second calls as a share of calls.
+    /// The maximum number of hedges, as a share of calls.
     pub budget: f64,
 }
 
 /// `pool.breaker`
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Breaker {
-    /// Consecutive failures that open it.
+pub struct BreakerSettings {
+    /// The number of consecutive failures that open the breaker.
     pub failures: u32,
-    /// Share of failures, over at least 20 calls, that opens it.
+    /// The share of failures over at least 20 calls that opens the breaker.
     pub failure_rate: f64,
-    /// An attempt past this multiple of the method's p95 counts as failed.
+    /// The multiple of the method's p95 after which an attempt counts as failed.
     pub slow: f64,
-    /// How long it stays open before one probe is let through.
+    /// The time for which the breaker stays open before one probe passes.
     pub open: Duration,
 }
 
-/// `[cache]`: how long answers live, and how much is kept.
+/// `[cache]`: lifetimes and capacity.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cache {
-    /// All entries, in bytes.
+pub struct CacheSettings {
+    /// The capacity in bytes.
     pub capacity: u64,
-    /// One entry, in bytes.
+    /// The maximum size of an entry, in bytes.
     pub max_entry: u64,
-    /// How a list of accounts is made from kept ones.
+    /// The assembly of account lists from cached accounts.
     pub assemble: Assemble,
-    /// Slots that an answer may be behind the frontier at its commitment.
+    /// The maximum lag of an answer behind the frontier at its commitment, in slots.
     pub max_lag_slots: PerCommitment<u64>,
-    /// How far both bounds stretch while a fresh answer is fetched, as a factor; 0 at processed.
+    /// The factor by which TTL and lag are exceeded while a refresh runs; 0 at processed.
     pub stale_while_revalidate: PerCommitment<f64>,
-    /// How old an answer may be when no node answers.
+    /// The maximum age of an answer while no node answers.
     pub stale_if_error: StaleIfError,
     /// `[cache.ttl]`
     pub ttl: Ttl,
@@ -318,24 +319,24 @@ pub struct Cache {
 pub enum Assemble {
     /// Only from entries of one slot.
     SameSlot,
-    /// Missing keys are fetched alone; the lowest slot is the answer's.
+    /// From entries of several slots. Missing accounts are fetched alone, and the answer has the lowest slot.
     WithinBound,
     /// Never.
     Off,
 }
 
-/// `cache.stale_if_error`; none at processed.
+/// `cache.stale_if_error`: the maximum age while no node answers. At processed nothing stale is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StaleIfError {
-    /// At confirmed.
+    /// The age of confirmed answers.
     pub confirmed: Duration,
-    /// At finalized.
+    /// The age of finalized answers.
     pub finalized: Duration,
-    /// Final blocks; `None` is for ever.
+    /// The age of finalized blocks; `None` is unlimited.
     pub block: Option<Duration>,
 }
 
-/// `[cache.ttl]`: the bound in time that always holds.
+/// `[cache.ttl]`: the time to live of answers, which always applies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ttl {
     /// Accounts and token balances.
@@ -344,15 +345,15 @@ pub struct Ttl {
     pub fee: PerCommitment<Duration>,
     /// Vote accounts.
     pub vote_accounts: PerCommitment<Duration>,
-    /// A block that is confirmed only.
+    /// Blocks at confirmed.
     pub block_confirmed: Duration,
-    /// A final block.
+    /// Blocks at finalized.
     pub block_finalized: Duration,
-    /// -32004.
+    /// Error -32004: the block does not exist yet.
     pub no_block_not_yet: Duration,
-    /// -32007 of one voice, and recent -32009.
+    /// Error -32007 of a single node, and recent -32009: the slot was skipped.
     pub no_block_unconfirmed: Duration,
-    /// -32007 that a second node confirms.
+    /// Error -32007 that a second node has confirmed.
     pub no_block_skipped: Duration,
     /// Performance samples.
     pub performance_samples: Duration,
@@ -360,50 +361,50 @@ pub struct Ttl {
     pub cluster_nodes: Duration,
 }
 
-/// `[shared]`: the store that several gateways have in common.
+/// `[shared]`: the Redis store that several gateways share.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shared {
-    /// Where it is, each with a user and a password where it wants them: one server; several of which one takes writes;
-    /// or some nodes of a cluster.
+pub struct SharedSettings {
+    /// The URLs, which may hold user and password: one server; several servers of which one accepts writes; or some
+    /// nodes of a cluster.
     pub urls: Vec<Secret>,
-    /// Whether it is a cluster.
+    /// True for a Redis cluster.
     pub cluster: bool,
-    /// What all keys there begin with.
+    /// The prefix of all keys in the store.
     pub namespace: String,
-    /// How long one operation may take.
+    /// The longest time for an operation.
     pub timeout: Duration,
-    /// A certificate authority of its own, PEM.
+    /// The path of certificates in PEM of an additional certificate authority.
     pub ca_file: Option<PathBuf>,
-    /// What kept answers are signed with.
+    /// The secret that authenticates cached answers.
     pub secret: Option<Secret>,
 }
 
-/// `[verify]`: proof in production.
+/// `[verify]`: the comparison of hits with a node, in production.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verify {
-    /// The share of hits that is compared with a node afterwards.
+    /// The share of hits to compare.
     pub sample: f64,
 }
 
 /// `[telemetry]`
 #[derive(Debug, Clone, PartialEq)]
 pub struct Telemetry {
-    /// A tracing filter, such as `info` or `slotfront::pool=debug`.
+    /// The log filter, such as `info` or `slotfront::pool=debug`.
     pub log: String,
-    /// How log lines are written.
+    /// The format of log lines.
     pub format: LogFormat,
-    /// The base address of an OTLP collector (it may hold a key), in a build with the feature `otlp`; `None` is off.
+    /// The base URL of an OTLP collector, which may hold a key. Needs the feature `otlp`; `None` disables traces.
     pub otlp: Option<Secret>,
-    /// The share of requests whose caller sends no `traceparent` that is recorded.
+    /// The share of requests without a `traceparent` that are traced.
     pub trace_sample: f64,
 }
 
 /// `telemetry.format`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Pretty on a terminal, else JSON.
+    /// Pretty on a terminal, JSON otherwise.
     Auto,
-    /// For people.
+    /// Pretty, for people.
     Pretty,
     /// One JSON object a line.
     Json,

@@ -243,7 +243,7 @@ impl Pool {
 }
 
 /// Returns the number of hedges that one call earns.
-fn hedge_share(settings: &config::Pool) -> f64 {
+fn hedge_share(settings: &config::PoolSettings) -> f64 {
     settings.hedge.map_or(0.0, |hedge| hedge.budget)
 }
 

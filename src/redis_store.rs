@@ -100,7 +100,7 @@ impl Store {
     /// # Errors
     /// An address or certificate that the client does not take.
     pub fn new(
-        settings: &config::Shared,
+        settings: &config::SharedSettings,
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
     ) -> Result<Arc<Self>, SharedError> {

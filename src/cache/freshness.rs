@@ -31,13 +31,13 @@ pub enum Freshness {
 
 /// The freshness bounds of every class, from the settings.
 pub(super) struct FreshnessPolicy {
-    settings: config::Cache,
+    settings: config::CacheSettings,
     frontier: Arc<Frontier>,
 }
 
 impl FreshnessPolicy {
     /// Creates the policy of these settings, against `frontier`.
-    pub(super) fn new(settings: config::Cache, frontier: Arc<Frontier>) -> Self {
+    pub(super) fn new(settings: config::CacheSettings, frontier: Arc<Frontier>) -> Self {
         Self { settings, frontier }
     }
 

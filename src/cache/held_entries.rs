@@ -31,7 +31,11 @@ pub(super) struct HeldEntries {
 
 impl HeldEntries {
     /// Creates a cache without entries.
-    pub(super) fn new(config: &config::Cache, rules: Arc<FreshnessPolicy>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(
+        config: &config::CacheSettings,
+        rules: Arc<FreshnessPolicy>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
             store: EntryStore::new(config.capacity, config.max_entry, Arc::clone(&metrics)),
             floors: AccountFloors::new(config.capacity),

@@ -75,7 +75,7 @@ pub(super) struct InsertRequest<'a> {
 impl Lookup {
     /// Creates a look-up over an empty cache.
     pub(super) fn new(
-        config: &config::Cache,
+        config: &config::CacheSettings,
         rules: Arc<FreshnessPolicy>,
         frontier: Arc<Frontier>,
         metrics: Arc<Metrics>,

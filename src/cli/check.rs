@@ -104,7 +104,7 @@ fn summary(config: &Config) -> String {
     };
     let shared = match &config.shared {
         None => "",
-        Some(config::Shared { cluster: true, .. }) => "\n  shared     a Redis cluster",
+        Some(config::SharedSettings { cluster: true, .. }) => "\n  shared     a Redis cluster",
         Some(_) => "\n  shared     a Redis server",
     };
     format!(

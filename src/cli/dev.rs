@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use super::{Failure, World, reachable, sim};
 use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
-use crate::config::reload::Source;
+use crate::config::reload::ConfigSource;
 use crate::config::{Config, Secret, Upstream, defaults};
 use crate::gateway::Gateway;
 use crate::telemetry;
@@ -71,7 +71,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     cluster.serve(nodes, &tasks, stop.clone()).await;
     let again = config.clone();
-    let source = Source::new(move || Ok(again.clone()), None);
+    let source = ConfigSource::new(move || Ok(again.clone()), None);
     let result = app::run(config, gateway, listeners, source, signals).await.map_err(Failure::runtime);
     stop.cancel();
     result

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{Failure, World, reachable};
 use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
-use crate::config::{self, reload::Source};
+use crate::config::{self, reload::ConfigSource};
 use crate::gateway::Gateway;
 use crate::http::tls::Tls;
 use crate::telemetry;
@@ -29,7 +29,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let signals = Signals::catch()?;
     let file = world.config_file(args.config);
     let (path, env) = (file.clone(), world.env.clone());
-    let source = Source::new(move || config::load(path.as_deref(), &env), file);
+    let source = ConfigSource::new(move || config::load(path.as_deref(), &env), file);
     let config = source.load().map_err(Failure::usage)?;
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     for warning in &config.warnings {

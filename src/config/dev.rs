@@ -1,4 +1,4 @@
-//! The configuration of `slotfront dev` and of tests: nothing to write, nothing on disk.
+//! The configuration of `slotfront dev` and of tests, without files.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,13 +7,13 @@ use std::path::Path;
 use super::{Config, Plan, Upstream, defaults, load};
 
 impl Config {
-    /// The defaults in front of `upstreams` (name and address), with the key `dev` on a plan that a load test does
-    /// not meet the end of. No key file is read, no usage is written.
+    /// Returns the defaults with these upstreams, and the key `dev` on a plan with very high limits. No key file is
+    /// read, and no usage is written.
     ///
     /// # Panics
-    /// Never: the defaults are valid, as a test holds.
+    /// Never: a test checks that the defaults are valid.
     pub fn dev(listen: SocketAddr, admin_listen: SocketAddr, upstreams: Vec<Upstream>) -> Self {
-        // The one upstream only makes the defaults a complete configuration; it is replaced.
+        // A configuration needs an upstream. This one is replaced below.
         let text = "[[upstream]]\nurl = \"http://upstream.invalid\"";
         let parsed = load::parse(text, &BTreeMap::new(), Path::new(""));
         let (mut config, _) = parsed.expect("the defaults are valid, as a test holds");

@@ -1,70 +1,70 @@
-//! The way from a file and an environment to a [`Config`], or to everything that is wrong with them.
+//! Loads a [`Config`] from a file and the environment, or reports all problems.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::problem::{Origin, Problem, Problems};
-use super::raw::{self, Raw, Table};
-use super::reader::{Found, PREFIX, Sheet, variable};
+use super::problem::{Problem, Problems, ValueOrigin};
+use super::raw::{self, Raw, RawTable};
+use super::reader::{ConfigLayers, Findings, PREFIX, variable};
 use super::{Config, check, sections};
 
-/// Names further apart than this many edits are no misspellings of each other.
+/// The maximum edit distance of a suggested name.
 const MAX_EDITS: usize = 3;
-/// The two that stand for no single setting: the list of upstreams, and the command line's own.
+/// The variables that are not a single setting: the list of upstreams, and the path of the file.
 const OTHER_VARIABLES: [&str; 2] = ["SLOTFRONT_UPSTREAMS", "SLOTFRONT_CONFIG"];
 
-/// Reads the configuration: defaults, over them `file`, over that the environment.
+/// Loads the configuration: the environment overrides `file`, which overrides the defaults.
 ///
-/// Relative paths are relative to the file, or to the working directory where there is none.
+/// Relative paths are relative to the file's directory, or to the working directory without a file.
 ///
 /// # Errors
-/// All that is wrong, at once. No secret and no upstream's address is part of it.
+/// All problems at once. They show no secret and no upstream URL.
 pub fn load(file: Option<&Path>, env: &BTreeMap<String, String>) -> Result<Config, Problems> {
     let base = file.and_then(Path::parent).unwrap_or(Path::new(""));
     let text = match file.map(std::fs::read_to_string) {
         None => String::new(),
         Some(Ok(text)) => text,
-        Some(Err(e)) => return Err(Problems::new(file, vec![unreadable(&e)])),
+        Some(Err(e)) => return Err(Problems::new(file, vec![unreadable_file(&e)])),
     };
     parse(&text, env, base).map(|(config, _)| config).map_err(|list| Problems::new(file, list))
 }
 
-/// [`load`] from text, in which paths are relative to `base`.
+/// Loads the configuration from the text of a file. Paths are relative to `base`.
 ///
 /// # Errors
-/// As [`load`].
+/// As for [`load`].
 pub fn from_text(text: &str, env: &BTreeMap<String, String>, base: &Path) -> Result<Config, Problems> {
     parse(text, env, base).map(|(config, _)| config).map_err(|list| Problems::new(None, list))
 }
 
-/// [`load`] from text; also what the reading found, which lists every known name.
+/// Loads the configuration from text. Also returns the findings of the reader, which list all known names.
 pub(super) fn parse(
     text: &str,
     env: &BTreeMap<String, String>,
     base: &Path,
-) -> Result<(Config, Found), Vec<Problem>> {
+) -> Result<(Config, Findings), Vec<Problem>> {
     let table = raw::parse(text)?;
-    let sheet = Sheet::new(&table, env, base);
-    let mut config = sections::read(&sheet.root());
-    let mut found = sheet.finish();
+    let layers = ConfigLayers::new(&table, env, base);
+    let mut config = sections::read(&layers.root());
+    let mut found = layers.finish();
     unknown_names(&table, "", &mut found);
     unknown_variables(env, &mut found);
     check::check(&mut config, &mut found);
     if found.problems.is_empty() { Ok((config, found)) } else { Err(found.problems) }
 }
 
-fn unreadable(e: &std::io::Error) -> Problem {
+fn unreadable_file(e: &std::io::Error) -> Problem {
     Problem {
         path: String::new(),
         value: None,
-        origin: Origin::Default,
+        origin: ValueOrigin::Default,
         rule: format!("cannot be read: {}", e.kind()),
-        fix: "name a readable file; config/example.toml is one to start from".to_owned(),
+        fix: "set a readable file; start from config/example.toml".to_owned(),
     }
 }
 
-/// Whatever was not asked for does not exist. An unknown value may be a secret in the wrong place: it is not shown.
-fn unknown_names(table: &Table, path: &str, found: &mut Found) {
+/// Reports settings that no section has read. An unknown value is not shown, because it may be a misplaced secret.
+fn unknown_names(table: &RawTable, path: &str, found: &mut Findings) {
     for (key, written) in table {
         let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
         if !found.known.contains(&path) {
@@ -74,12 +74,12 @@ fn unknown_names(table: &Table, path: &str, found: &mut Found) {
                 path,
                 value: None,
                 origin: written.origin.clone(),
-                rule: "is no setting".to_owned(),
+                rule: "is not a setting".to_owned(),
             });
             continue;
         }
         if found.is_wrong(&path) {
-            continue; // What is inside something that is refused as a whole need not be named.
+            continue; // Settings inside a refused table are not reported.
         }
         match &written.raw {
             Raw::Table(table) => unknown_names(table, &path, found),
@@ -96,7 +96,7 @@ fn unknown_names(table: &Table, path: &str, found: &mut Found) {
     }
 }
 
-/// The nearest name in the same table, else the same name in another table.
+/// Returns the most similar name in the same table, or else the same name in another table.
 fn nearest_path<'a>(path: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let split = |path: &'a str| path.rsplit_once('.').unwrap_or(("", path));
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
@@ -105,7 +105,7 @@ fn nearest_path<'a>(path: &str, known: &'a BTreeSet<String>) -> Option<&'a str> 
         .or_else(|| known.iter().find(|other| split(other).1 == name).map(String::as_str))
 }
 
-/// The candidate whose word is fewest edits from `name`.
+/// Returns the candidate whose word is fewest edits from `name`.
 fn nearest<'a>(name: &str, candidates: impl Iterator<Item = (&'a str, &'a str)>) -> Option<&'a str> {
     candidates
         .map(|(word, full)| (strsim::damerau_levenshtein(name, word), full))
@@ -114,9 +114,10 @@ fn nearest<'a>(name: &str, candidates: impl Iterator<Item = (&'a str, &'a str)>)
         .map(|(_, full)| full)
 }
 
-/// Variables with `__` can only be meant for us. The others may be anybody's: Kubernetes itself sets
-/// `SLOTFRONT_SERVICE_HOST` beside a service of our name. But one that lacks only an underscore is a slip.
-fn unknown_variables(env: &BTreeMap<String, String>, found: &mut Found) {
+/// Reports unknown variables. A variable with `__` is meant for slotfront. Others may belong to someone else:
+/// Kubernetes sets `SLOTFRONT_SERVICE_HOST` for a service named slotfront. A name that lacks only an underscore is
+/// reported.
+fn unknown_variables(env: &BTreeMap<String, String>, found: &mut Findings) {
     let known = |name: &str| found.variables.contains(name) || OTHER_VARIABLES.contains(&name);
     let mut problems = Vec::new();
     for name in env.keys().filter(|name| name.starts_with(PREFIX) && !known(name)) {
@@ -131,10 +132,10 @@ fn unknown_variables(env: &BTreeMap<String, String>, found: &mut Found) {
         problems.push(Problem {
             path: name.clone(),
             value: None,
-            origin: Origin::Variable("the environment".to_owned()),
-            rule: "is no setting".to_owned(),
+            origin: ValueOrigin::Variable("the environment".to_owned()),
+            rule: "is not a setting".to_owned(),
             fix: near.map_or_else(
-                || format!("unset it; cache.capacity, for example, is {}", variable("cache.capacity")),
+                || format!("unset it; for example, cache.capacity is {}", variable("cache.capacity")),
                 |near| format!("did you mean {near}?"),
             ),
         });

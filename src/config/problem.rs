@@ -1,32 +1,32 @@
-//! What is wrong with a configuration: all of it at once, each with its path, value, rule, fix and origin.
+//! The problems of a configuration, each with its path, value, rule, fix and origin.
 //!
-//! A problem never holds a secret: whoever makes one decides whether its value may be shown.
+//! A problem never holds a secret; its creator decides whether the value may be shown.
 
 use std::path::{Path, PathBuf};
 
-/// Where a value was written.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
-    /// Nowhere: it is the default, or it is missing.
+pub enum ValueOrigin {
+    /// The value is the default, or missing.
     Default,
-    /// In the configuration file, on this line (from 1).
+    /// The line of the configuration file, from 1.
     Line(usize),
-    /// In this environment variable.
+    /// The name of the environment variable.
     Variable(String),
 }
 
-/// One thing that is wrong.
+/// A problem of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The setting, such as `cache.ttl.account.finalized` or `upstream[1].url`; empty for the file as a whole.
+    /// The setting, such as `cache.ttl.account.finalized` or `upstream[1].url`. Empty for the file as a whole.
     pub path: String,
-    /// What was written there, where it may be shown.
+    /// The value, if it may be shown.
     pub value: Option<String>,
-    /// Where it was written.
-    pub origin: Origin,
-    /// The rule that it breaks.
+    /// The origin of the value.
+    pub origin: ValueOrigin,
+    /// The broken rule.
     pub rule: String,
-    /// What to write instead.
+    /// The fix.
     pub fix: String,
 }
 
@@ -37,20 +37,20 @@ impl std::fmt::Display for Problem {
             write!(f, " = {value}")?;
         }
         match &self.origin {
-            Origin::Default => {}
-            Origin::Line(line) => write!(f, " (line {line})")?,
-            Origin::Variable(name) => write!(f, " (from {name})")?,
+            ValueOrigin::Default => {}
+            ValueOrigin::Line(line) => write!(f, " (line {line})")?,
+            ValueOrigin::Variable(name) => write!(f, " (from {name})")?,
         }
         write!(f, "\n    {}\n    fix: {}", self.rule, self.fix)
     }
 }
 
-/// All that is wrong with a configuration; never empty.
+/// All problems of a configuration; at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problems {
-    /// The configuration file; `None` when there was only the environment.
+    /// The configuration file; `None` if only the environment was read.
     pub file: Option<PathBuf>,
-    /// What is missing, then what is wrong in the file, line by line, then what is wrong in the environment.
+    /// The problems: missing settings, then those of the file by line, then those of the environment.
     pub list: Vec<Problem>,
 }
 

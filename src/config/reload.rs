@@ -1,69 +1,69 @@
-//! Which parts of a changed configuration take effect at once, and which wait for a restart.
+//! The reload of a configuration: its source, and the changes that need a restart.
 
 use std::sync::Arc;
 
 use super::{Config, Problems};
 
-/// Reads the configuration as it is written now, or says everything that is wrong with it.
-pub type Load = dyn Fn() -> Result<Config, Problems> + Send + Sync;
+/// A function that loads the current configuration.
+pub type LoadConfig = dyn Fn() -> Result<Config, Problems> + Send + Sync;
 
-/// Where a running gateway's configuration comes from, to be read again.
-pub struct Source {
-    load: Arc<Load>,
+/// The source of a running gateway's configuration.
+pub struct ConfigSource {
+    load: Arc<LoadConfig>,
     file: Option<super::watch::Watched>,
 }
 
-impl Source {
-    /// Read by `load`; `file`, if there is one, is looked at now and then, and read again when it has changed.
+impl ConfigSource {
+    /// Creates a source that reads with `load`. `file`, if there is one, is watched for changes.
     pub fn new(
         load: impl Fn() -> Result<Config, Problems> + Send + Sync + 'static,
         file: Option<std::path::PathBuf>,
     ) -> Self {
         let file = file.map(super::watch::Watched::new);
         let mut source = Self { load: Arc::new(load), file };
-        // What is there now is what the gateway starts with.
-        source.taken();
+        // The gateway starts with the current content.
+        source.mark_read();
         source
     }
 
-    /// Returns true if the file has another content than was taken last, and was not just written: two looks must find the
-    /// same. A file that cannot be read has not changed.
+    /// Returns true if the file has changed and settled: two checks must find the same new content. An unreadable
+    /// file has not changed.
     pub fn changed(&mut self) -> bool {
         self.file.as_mut().is_some_and(|file| file.look_twice().is_ok_and(|text| text.is_some()))
     }
 
-    /// Takes the file as it is now, since it is read at once: that is no change at the next look.
-    pub fn taken(&mut self) {
+    /// Marks the current content as known, so that the next check reports no change.
+    pub fn mark_read(&mut self) {
         if let Some(file) = &mut self.file {
             let _ = file.look();
         }
     }
 
-    /// What reads the configuration, to be done elsewhere: it blocks.
-    pub fn loader(&self) -> Arc<Load> {
+    /// Returns the load function. The function blocks.
+    pub fn loader(&self) -> Arc<LoadConfig> {
         Arc::clone(&self.load)
     }
 
-    /// The configuration as it is written now.
+    /// Loads the current configuration.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All problems.
     pub fn load(&self) -> Result<Config, Problems> {
         (self.load)()
     }
 }
 
-/// What differs between two configurations, by section.
+/// The sections that differ between two configurations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// In force at once: who may do what, and which nodes are asked how.
+    /// The sections that take effect at once.
     pub at_once: Vec<&'static str>,
-    /// In force after a restart.
+    /// The sections that take effect after a restart.
     pub after_restart: Vec<&'static str>,
 }
 
 impl Changes {
-    /// What differs between `old` and `new`.
+    /// Compares two configurations.
     pub fn between(old: &Config, new: &Config) -> Self {
         let named = |differs: &[(&'static str, bool)]| {
             differs.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect()
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_holds_at_once_and_a_listener_waits() {
+    fn changes_are_split_by_restart() {
         let any = ([127, 0, 0, 1], 0).into();
         let old = Config::dev(any, any, Vec::new());
         let mut new = old.clone();
@@ -115,18 +115,18 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_again_when_it_has_changed() {
+    fn changed_files_are_reported_once_settled() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("slotfront.toml");
         std::fs::write(&file, "a").unwrap();
-        let mut source = Source::new(|| unreachable!("not asked"), Some(file.clone()));
+        let mut source = ConfigSource::new(|| unreachable!("not asked"), Some(file.clone()));
         assert!(!source.changed());
         std::fs::write(&file, "b").unwrap();
-        assert!(!source.changed(), "it may be half of what is being written");
+        assert!(!source.changed(), "it may be half written");
         assert!(source.changed());
         assert!(!source.changed());
         std::fs::write(&file, "c").unwrap();
-        source.taken();
-        assert!(!source.changed(), "it was read when it was asked for");
+        source.mark_read();
+        assert!(!source.changed(), "the content was marked as read");
     }
 }

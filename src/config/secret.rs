@@ -1,9 +1,9 @@
-//! A value that is never shown, and the two ways to name one without writing it: `env:NAME` and `file:PATH`.
+//! Secrets, and references to them: `env:NAME` and `file:PATH`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A value that must never be shown: `Debug` and `Display` print `***`.
+/// A value that is never shown: `Debug` and `Display` print `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -13,16 +13,16 @@ impl Secret {
         Self(value.into())
     }
 
-    /// The secret itself, for the one place that needs it.
+    /// Returns the secret for its one use.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Follows `env:NAME` and `file:PATH` (relative to `base`, one final line break dropped); any other text is the
-    /// secret itself.
+    /// Resolves `env:NAME` and `file:PATH`, relative to `base`; one final line break is dropped. Other text is the
+    /// secret.
     ///
     /// # Errors
-    /// What is wrong with the place that was named, never what was found there.
+    /// The fault of the reference, without the content found there.
     pub fn resolve(text: &str, env: &BTreeMap<String, String>, base: &Path) -> Result<Self, String> {
         let found = if let Some(name) = text.strip_prefix("env:") {
             env.get(name).cloned().ok_or_else(|| format!("names the variable {name}, which is not set"))?
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_followed_to_where_it_is_kept_and_never_shown() {
+    fn secrets_are_resolved_and_never_shown() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("token"), "from-file\r\n").unwrap();
         let env =

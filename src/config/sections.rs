@@ -1,4 +1,4 @@
-//! The sections of the file, one module each: which settings there are, their bounds and their defaults.
+//! The sections of the configuration, one module each: their settings, bounds and defaults.
 
 mod auth;
 mod cache;
@@ -11,11 +11,11 @@ mod units;
 mod upstreams;
 
 use super::bounds::SHARE;
-use super::reader::Reader;
+use super::reader::TableReader;
 use super::{Config, Verify, defaults};
 
-/// Reads every section. The result is a valid [`Config`] only if no problem was noted.
-pub(super) fn read(root: &Reader<'_>) -> Config {
+/// Reads every section. The result is valid only if no problem was recorded.
+pub(super) fn read(root: &TableReader<'_>) -> Config {
     let compat = root.table("compat");
     Config {
         profile: compat.get("profile", defaults::PROFILE),

@@ -1,9 +1,9 @@
-//! Whole configurations: what loads, what is refused, and how refusals read.
+//! Tests of whole configurations: valid ones, and the problems of invalid ones.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::reader::Found;
+use super::reader::Findings;
 use super::*;
 use crate::methods::Method;
 
@@ -14,7 +14,7 @@ fn vars(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn parse(text: &str, env: &[(&str, &str)]) -> Result<(Config, Found), Vec<Problem>> {
+fn parse(text: &str, env: &[(&str, &str)]) -> Result<(Config, Findings), Vec<Problem>> {
     load::parse(text, &vars(env), Path::new("/etc/slotfront"))
 }
 
@@ -26,20 +26,20 @@ fn valid(text: &str, env: &[(&str, &str)]) -> Config {
     }
 }
 
-/// The report on a configuration that is wrong.
+/// Returns the report on an invalid configuration.
 #[track_caller]
 fn report(text: &str, env: &[(&str, &str)]) -> String {
     Problems::new(Some(Path::new("slotfront.toml")), parse(text, env).err().expect("it is wrong")).to_string()
 }
 
-/// `path: rule` of every problem, for tables.
+/// Returns `path: rule` of every problem.
 fn faults(text: &str, env: &[(&str, &str)]) -> Vec<String> {
     let list = parse(text, env).err().unwrap_or_default();
     list.into_iter().map(|p| format!("{}: {}", p.path, p.rule)).collect()
 }
 
 #[test]
-fn one_upstream_is_a_whole_configuration() {
+fn one_upstream_suffices() {
     let config = valid(ONE, &[]);
     assert_eq!(config.upstreams, [Upstream::plain("upstream-1", Secret::new("http://node.example"))]);
     assert_eq!((config.plans["standard"].rps, config.plans["standard"].burst), (100, 200));
@@ -48,25 +48,25 @@ fn one_upstream_is_a_whole_configuration() {
 }
 
 #[test]
-fn the_example_is_the_defaults() {
+fn example_equals_the_defaults() {
     let mut example = valid(EXAMPLE, &[]);
     let minimal = valid("[[upstream]]\nname = \"validator-1\"\nurl = \"http://127.0.0.1:8899\"\n", &[]);
     assert_eq!(example, minimal);
-    // Even of a plan that it does not name, and with what it leaves out.
+    // The comparison covers plans, too.
     example.plans.clear();
     assert_ne!(example, minimal);
 }
 
 #[test]
-fn the_example_lists_every_setting_and_no_other() {
-    // Every commented setting switched on: nothing is unknown.
+fn example_lists_every_setting() {
+    // With every commented setting switched on, nothing is unknown.
     let on: String = EXAMPLE.lines().map(|line| commented(line).unwrap_or(line).to_owned() + "\n").collect();
     let on = on.replace("env:", "").replace("ca_file = \"ca.pem\"", "");
     let problems = parse(&on, &[]).err().unwrap_or_default();
     let unbuilt = problems.iter().filter(|p| cfg!(not(feature = "otlp")) && p.path == "telemetry.otlp");
     assert_eq!(problems.len(), unbuilt.count(), "{problems:?}");
 
-    // And every setting that is asked for stands in it.
+    // The example has every setting that is read.
     let (_, found) = parse(EXAMPLE, &[]).unwrap_or_else(|_| panic!("valid"));
     let words: std::collections::BTreeSet<_> =
         EXAMPLE.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty()).collect();
@@ -78,7 +78,7 @@ fn the_example_lists_every_setting_and_no_other() {
     }
 }
 
-/// The setting in a line `# name = value`.
+/// Returns the setting in a line `# name = value`.
 fn commented(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("# ")?;
     let (name, _) = rest.split_once(" = ")?;
@@ -86,7 +86,7 @@ fn commented(line: &str) -> Option<&str> {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let text = r#"
 [server]
 listen = "8080"
@@ -103,7 +103,7 @@ url = "ftp://user:hunter2@node.example"
         fix: write it like "127.0.0.1:8080" or "[::1]:8080"
 
       server.max_bdy (line 4)
-        is no setting
+        is not a setting
         fix: did you mean server.max_body?
 
       upstream[0].url = *** (line 7)
@@ -117,22 +117,22 @@ url = "ftp://user:hunter2@node.example"
 }
 
 #[test]
-fn broken_syntax_is_told_without_the_text_around_it() {
+fn syntax_errors_show_no_text() {
     insta::assert_snapshot!(report("[auth]\nadmin_token = hunter2\n[[upstream]\n", &[]), @r"
     slotfront.toml: 2 problems
 
       the file (line 2)
-        is no TOML here: string values must be quoted, expected literal string
+        is not valid TOML: string values must be quoted, expected literal string
         fix: correct the syntax; strings need quotes, tables are [name], lists of tables [[name]]
 
       the file (line 3)
-        is no TOML here: unclosed array table, expected `]`
+        is not valid TOML: unclosed array table, expected `]`
         fix: correct the syntax; strings need quotes, tables are [name], lists of tables [[name]]
     ");
 }
 
 #[test]
-fn the_environment_lies_over_the_file() {
+fn environment_overrides_the_file() {
     let text = &(ONE.to_owned()
         + "[server]\nmax_batch = 7\n[plans.Big-One]\nrps = 5\n[pool]\nattempt_timeout.getBlock = \"2s\"");
     let config = valid(
@@ -147,7 +147,7 @@ fn the_environment_lies_over_the_file() {
             ("SLOTFRONT_PLANS__FREE__BURST", "5"),
             ("SLOTFRONT_UPSTREAMS", "a=http://a.example?x=1, env:SLOTFRONT_B"),
             ("SLOTFRONT_B", "https://b.example/key"),
-            // A service named slotfront in Kubernetes.
+            // The variables of a Kubernetes service named slotfront.
             ("SLOTFRONT_SERVICE_HOST", "10.0.0.1"),
             ("SLOTFRONT_PORT_8080_TCP_ADDR", "10.0.0.1"),
         ],
@@ -163,7 +163,7 @@ fn the_environment_lies_over_the_file() {
 }
 
 #[test]
-fn a_misspelt_name_is_met_with_the_nearest() {
+fn misspelt_names_get_a_suggestion() {
     type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
     let rows: [Row<'_>; 8] = [
         ("[server]\nlissten = \"x\"", &[], "did you mean server.listen?"),
@@ -176,7 +176,7 @@ fn a_misspelt_name_is_met_with_the_nearest() {
         (
             "",
             &[("SLOTFRONT_X__Y", "x")],
-            "unset it; cache.capacity, for example, is SLOTFRONT_CACHE__CAPACITY",
+            "unset it; for example, cache.capacity is SLOTFRONT_CACHE__CAPACITY",
         ),
     ];
     for (text, env, fix) in rows {
@@ -186,7 +186,7 @@ fn a_misspelt_name_is_met_with_the_nearest() {
 }
 
 #[test]
-fn trusted_proxies_want_their_header_named() {
+fn trusted_proxies_without_header_give_a_warning() {
     let warned = |text: &str, env: &[(&str, &str)]| {
         let config = valid(&format!("{ONE}[server]\n{text}"), env);
         config.warnings.into_iter().map(|warning| warning.path).collect::<Vec<_>>()
@@ -204,7 +204,7 @@ fn trusted_proxies_want_their_header_named() {
 fn rules_between_settings() {
     let url = |url: &str| format!("[[upstream]]\nurl = \"{url}\"\n");
     let with = |text: &str| ONE.to_owned() + text;
-    let ours = "upstream[0].url: is our own server.listen: every call would come back to us";
+    let ours = "upstream[0].url: is slotfront's own server.listen, so calls would loop";
     let rows: Vec<(String, &str)> = vec![
         (url("http://127.0.0.1:8080"), ours),
         (url("http://localhost:8080/x"), ours),
@@ -217,31 +217,28 @@ fn rules_between_settings() {
         (url("env:NODE"), "upstream[0].url: names the variable NODE, which is not set"),
         (url(""), "upstream[0].url: is empty"),
         ("[[upstream]]\nname = \"a\"".to_owned(), "upstream[0].url: is missing"),
-        (String::new(), "upstream: is missing: there is no node to ask"),
+        (String::new(), "upstream: is missing: slotfront needs at least one node"),
         ("[upstream]\nurl = \"http://a\"".to_owned(), "upstream: expected a list of tables"),
         (
             ONE.to_owned() + "name = \"upstream-2\"\n" + ONE,
-            "upstream[1].name: is the name of another upstream, too",
+            "upstream[1].name: is also the name of another upstream",
         ),
         (
             with("[server]\nadmin_listen = \"127.0.0.1:8080\""),
-            "server.admin_listen: is the address of server.listen (\"0.0.0.0:8080\"), too",
+            "server.admin_listen: is also the address of server.listen (\"0.0.0.0:8080\")",
         ),
         (with("[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\""), ""),
-        (
-            with("[cache]\nmax_entry = \"1GiB\""),
-            "cache.max_entry: is more than cache.capacity (\"512MiB\"), so it could never be used",
-        ),
+        (with("[cache]\nmax_entry = \"1GiB\""), "cache.max_entry: exceeds cache.capacity (\"512MiB\")"),
         (with("[server]\nrequest_timeout = \"5s\""), ""),
         (
             with("[pool]\nattempt_timeout = { getBlock = \"40s\" }"),
-            "pool.attempt_timeout.getBlock: is longer than server.request_timeout (30s), which ends the call before",
+            "pool.attempt_timeout.getBlock: exceeds server.request_timeout (30s)",
         ),
-        (with("[auth]\nopen_plan = \"gold\""), "auth.open_plan: is no plan"),
+        (with("[auth]\nopen_plan = \"gold\""), "auth.open_plan: is not a plan"),
         (with("[plans.a]\nburst = 0"), "plans.a.burst: expected a value from 1 to 1000000"),
         (
             with("[plans.a]\ndaily_units = 9"),
-            "plans.a.daily_units: is less than one getBlock costs (10 units)",
+            "plans.a.daily_units: is less than the price of one getBlock (10 units)",
         ),
         (with("[plans.a]\ndaily_units = 9\nmethods = [\"getAccountInfo\"]"), ""),
         (
@@ -254,10 +251,7 @@ fn rules_between_settings() {
             with("[passthrough]\nmethods = [\"getSlot\", \"sendTransaction\"]"),
             "passthrough.methods: expected a read method of nodes beyond the eight, spelt as in a call (none that writes is forwarded) as element 1",
         ),
-        (
-            with("[plans.a]\nmax_batch = 101"),
-            "plans.a.max_batch: is more than server.max_batch (100), which holds for everybody",
-        ),
+        (with("[plans.a]\nmax_batch = 101"), "plans.a.max_batch: exceeds server.max_batch (100)"),
         (with("[plans.a]\nmonotonic = true"), ""),
         (with("[cache]\nassemble = \"within-bound\""), ""),
         (with("[verify]\nsample = 1.0"), ""),
@@ -275,7 +269,7 @@ fn rules_between_settings() {
 }
 
 #[test]
-fn a_default_gives_way_to_what_was_set() {
+fn defaults_adapt_to_settings() {
     let config = valid(&(ONE.to_owned() + "[server]\nrequest_timeout = \"5s\""), &[]);
     assert!(config.pool.attempt_timeout.iter().all(|d| *d == Duration::from_secs(5)));
     let short = "[server]\nrequest_timeout = \"5s\"\n[pool]\nattempt_timeout = { default = \"2s\" }";
@@ -294,7 +288,7 @@ fn a_default_gives_way_to_what_was_set() {
 }
 
 #[test]
-fn hedging_is_off_unless_it_is_asked_for() {
+fn hedging_is_off_by_default() {
     let pool = |text: &str, env: &[(&str, &str)]| valid(&(ONE.to_owned() + text), env).pool.hedge;
     let hedge = |quantile, budget| Some(Hedge { quantile, budget });
     assert_eq!((pool("", &[]), pool("[pool]\nhedge = \"off\"", &[])), (None, None));
@@ -336,7 +330,7 @@ fn no_secret_is_shown() {
 }
 
 #[test]
-fn traces_need_a_build_that_can_send_them_and_an_address() {
+fn traces_need_the_feature_and_a_url() {
     let url = "hunter2.example:4318";
     let upstream = "[[upstream]]\nurl = \"http://a\"\n[telemetry]\n";
     let text = format!("{upstream}otlp = \"http://{url}\"\ntrace_sample = 0.5\n");
@@ -363,13 +357,13 @@ fn dev_is_valid() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn missing_file_is_named() {
     let problems = load(Some(Path::new("/nowhere/slotfront.toml")), &vars(&[])).unwrap_err();
     insta::assert_snapshot!(problems, @r"
     /nowhere/slotfront.toml: 1 problem
 
       the file
         cannot be read: entity not found
-        fix: name a readable file; config/example.toml is one to start from
+        fix: set a readable file; start from config/example.toml
     ");
 }

@@ -1,4 +1,4 @@
-//! The types that a setting can have, and how each is written: `"400ms"`, `"512MiB"`, `"forever"`, `100`.
+//! The types of settings and their syntax: `"400ms"`, `"512MiB"`, `"forever"`, `100`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -10,17 +10,17 @@ use crate::methods::{AnyMethod, Commitment, Further, Profile};
 use super::raw::Raw;
 use super::{Assemble, AuthMode, ClientIpHeader, GenesisCheck, LogFormat};
 
-/// A type that a setting can have.
+/// The type of a setting.
 pub(super) trait Setting: Sized {
-    /// What is expected, after "expected".
+    /// The text after "expected" in a problem.
     const EXPECTED: &'static str;
-    /// One as it would be written.
+    /// An example of a value.
     const EXAMPLE: &'static str;
 
-    /// Reads one; `None` when it is none.
+    /// Parses a value; `None` if it is invalid.
     fn read(raw: &Raw) -> Option<Self>;
 
-    /// Writes one, for the bounds in a problem.
+    /// Formats a value, for the bounds in a problem.
     fn show(&self) -> String {
         Self::EXAMPLE.to_owned()
     }
@@ -48,7 +48,7 @@ macro_rules! whole_numbers {
 }
 whole_numbers!(u8, u32, u64, usize);
 
-/// A closed set of words, each one value.
+/// A closed set of words, one for each value.
 macro_rules! words {
     ($type:ty, $expected:literal, $($word:literal => $value:expr),*) => {
         impl Setting for $type {
@@ -108,7 +108,7 @@ impl Setting for f64 {
 }
 
 impl Setting for String {
-    const EXPECTED: &'static str = "a string that is not empty";
+    const EXPECTED: &'static str = "a non-empty string";
     const EXAMPLE: &'static str = r#""…""#;
 
     fn read(raw: &Raw) -> Option<Self> {
@@ -179,9 +179,9 @@ impl Setting for Duration {
 
 /// A number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(super) struct Size(pub(super) u64);
+pub(super) struct ByteSize(pub(super) u64);
 
-impl Setting for Size {
+impl Setting for ByteSize {
     const EXPECTED: &'static str = "a size with a unit";
     const EXAMPLE: &'static str = r#""50KiB", "512MiB" or "2GiB""#;
 
@@ -212,7 +212,7 @@ impl Setting for Size {
     }
 }
 
-/// A duration that may be none at all: `"off"`.
+/// A duration that may be `"off"`, which is zero.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(super) struct OrOff(pub(super) Duration);
 
@@ -232,7 +232,7 @@ impl Setting for OrOff {
     }
 }
 
-/// A duration that may have no end (`"forever"`: `None`), or be none at all (`"off"`).
+/// A duration that may be unlimited (`"forever"`, `None`) or `"off"` (zero).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct OrForever(pub(super) Option<Duration>);
 
@@ -260,12 +260,12 @@ mod tests {
     }
 
     #[test]
-    fn human_forms_are_read_and_nearly_right_ones_are_not() {
+    fn units_are_required_and_parsed() {
         check(&[
-            ("50KiB", Some(Size(51_200))),
-            ("512 MiB", Some(Size(536_870_912))),
-            ("2GB", Some(Size(2_000_000_000))),
-            ("7B", Some(Size(7))),
+            ("50KiB", Some(ByteSize(51_200))),
+            ("512 MiB", Some(ByteSize(536_870_912))),
+            ("2GB", Some(ByteSize(2_000_000_000))),
+            ("7B", Some(ByteSize(7))),
             ("7", None),
             ("KiB", None),
             ("-1KiB", None),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_in_quotes_is_a_number_only_in_the_environment() {
+    fn quoted_numbers_are_numbers_only_in_variables() {
         assert_eq!(u32::read(&Raw::Text("5".to_owned())), None);
         assert_eq!(u32::read(&Raw::Word("5".to_owned())), Some(5));
         assert_eq!(u8::read(&Raw::Integer(Some(256))), None);

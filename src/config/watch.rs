@@ -1,7 +1,7 @@
-//! Notices that a file has another content, by looking once in a while.
+//! Detects changes of a file by polling.
 //!
-//! Polling sees what notifications miss: mounted config maps that swap a symlink, network file systems, editors that
-//! write a new file over the old name. A look costs one `stat`; the content is read when that differs.
+//! Polling also sees mounted config maps that swap a symlink, network file systems, and editors that replace the
+//! file. A check costs one `stat`; the content is read if the result differs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,87 +9,86 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-/// A file being watched, and how it looked last.
+/// A watched file, and the result of the last check.
 #[derive(Debug)]
 pub struct Watched {
     path: PathBuf,
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
     content: Option<[u8; 32]>,
-    /// The content of a young file at the last look, which has not been told.
+    /// The content of a recently written file at the last check. Not reported yet.
     unsettled: Option<[u8; 32]>,
-    trouble: Option<io::ErrorKind>,
+    last_error: Option<io::ErrorKind>,
 }
 
-/// What `stat` tells of a file, through symlinks.
+/// The metadata of a file, read through symlinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     modified: Option<SystemTime>,
     len: u64,
     inode: u64,
-    /// Writes within one tick of the file system's clock look alike: a young file is read again.
+    /// True for a recently written file. Two writes within one tick of the file system's clock look equal, so it is
+    /// read again.
     young: bool,
 }
 
-/// How long the clocks of file systems may stand still; FAT's is the coarsest.
+/// The longest tick of a file system's clock, in seconds. FAT has the longest.
 const TICK_SECONDS: u64 = 2;
 
-/// How often a file that is being written is looked at before it is given up.
-const LOOKS: usize = 5;
+/// The maximum number of checks of a file that is being written.
+const MAX_CHECKS: usize = 5;
 
 impl Watched {
-    /// Watches `path`, which need not exist yet. The first [`Watched::look`] finds it changed if it does.
+    /// Watches `path`, which may not exist yet. If it exists, the first [`Watched::look`] reports it.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), stamp: None, content: None, unsettled: None, trouble: None }
+        Self { path: path.into(), stamp: None, content: None, unsettled: None, last_error: None }
     }
 
-    /// The file.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The content, if it is another than at the last look. A file that is missing is no change: what was read last
-    /// stays in force until there is something else to read.
+    /// Returns the content if it has changed. A missing file is not a change: the last content stays in force.
     ///
     /// # Errors
-    /// A file that exists and cannot be read; told once, until it can.
+    /// The file exists and cannot be read. Each error is reported once until the file can be read again.
     pub fn look(&mut self) -> io::Result<Option<String>> {
-        self.told(false)?.map(text).transpose()
+        self.read_reporting_once(false)?.map(text).transpose()
     }
 
-    /// The same, but a file that was just written is told once two looks have found the same content: it may be in the
-    /// middle of being written.
+    /// Works like [`Self::look`], but reports a recently written file only after two checks found the same content,
+    /// because it may be half written.
     ///
     /// # Errors
     /// As for [`Self::look`].
     pub fn look_twice(&mut self) -> io::Result<Option<String>> {
-        self.told(true)?.map(text).transpose()
+        self.read_reporting_once(true)?.map(text).transpose()
     }
 
-    /// Returns true once two looks have found another content, as of [`Self::look_twice`]; the file need not be text.
+    /// Works like [`Self::look_twice`] for a file that need not be text. Returns true if the content has changed.
     ///
     /// # Errors
     /// As for [`Self::look`].
     pub fn changes(&mut self) -> io::Result<bool> {
-        Ok(self.told(true)?.is_some())
+        Ok(self.read_reporting_once(true)?.is_some())
     }
 
-    /// Returns true if the last look found another content that may be in the middle of being written.
+    /// Returns true if the last check found a new content that may be half written.
     pub fn is_unsettled(&self) -> bool {
         self.unsettled.is_some() && self.unsettled != self.content
     }
 
-    /// Watches the file of `before` anew: the content that it found last is no half of anything.
+    /// Watches the file of `before` anew. The content found last counts as complete.
     pub fn anew(before: &Self) -> Self {
         Self { unsettled: before.content, ..Self::new(&before.path) }
     }
 
-    /// The content at the first look, as of [`Self::look_twice`]: until two looks have found the same, there is a `pause`
-    /// before the next.
+    /// Returns the complete content. Calls `pause` between checks until two found the same content.
     ///
     /// # Errors
-    /// As for [`Self::look`]; and a file that is still being written after five looks.
+    /// As for [`Self::look`], and a file that is still being written after five checks.
     pub fn settle(&mut self, mut pause: impl FnMut()) -> io::Result<Option<String>> {
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_CHECKS {
             let text = self.look_twice()?;
             let is_missing = self.stamp.is_none();
             if text.is_some() || is_missing {
@@ -100,15 +99,15 @@ impl Watched {
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    fn told(&mut self, twice: bool) -> io::Result<Option<Vec<u8>>> {
+    fn read_reporting_once(&mut self, twice: bool) -> io::Result<Option<Vec<u8>>> {
         match self.read(twice) {
             Ok(bytes) => {
-                self.trouble = None;
+                self.last_error = None;
                 Ok(bytes)
             }
             Err(e) => {
                 self.unsettled = None;
-                let before = self.trouble.replace(e.kind());
+                let before = self.last_error.replace(e.kind());
                 if before == Some(e.kind()) { Ok(None) } else { Err(e) }
             }
         }
@@ -116,14 +115,14 @@ impl Watched {
 
     fn read(&mut self, twice: bool) -> io::Result<Option<Vec<u8>>> {
         let stamp = match std::fs::metadata(&self.path) {
-            Ok(meta) => Stamp::of(&meta),
+            Ok(meta) => FileStamp::of(&meta),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 (self.stamp, self.unsettled) = (None, None);
                 return Ok(None);
             }
             Err(e) => return Err(e),
         };
-        if self.stamp == Some(stamp) && !stamp.young && self.trouble.is_none() {
+        if self.stamp == Some(stamp) && !stamp.young && self.last_error.is_none() {
             return Ok(None);
         }
         let bytes = std::fs::read(&self.path)?;
@@ -139,12 +138,12 @@ impl Watched {
     }
 }
 
-/// Returns the content of a file that is to be text.
+/// Decodes the content of a text file.
 fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(meta: &std::fs::Metadata) -> Self {
         let modified = meta.modified().ok();
         let age = modified.and_then(|at| at.elapsed().ok());
@@ -168,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_of_content_is_seen_once_however_it_was_made() {
+    fn content_changes_are_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let mut watched = Watched::new(&path);
@@ -176,7 +175,7 @@ mod tests {
 
         std::fs::write(&path, "a").unwrap();
         assert_eq!(watched.look().unwrap().as_deref(), Some("a"), "appeared");
-        assert_eq!(watched.look().unwrap(), None, "told once");
+        assert_eq!(watched.look().unwrap(), None, "reported once");
 
         std::fs::write(&path, "b").unwrap();
         assert_eq!(watched.look().unwrap().as_deref(), Some("b"), "same length, same tick of the clock");
@@ -191,19 +190,19 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(watched.look().unwrap(), None, "gone is no change");
         std::fs::write(&path, "c").unwrap();
-        assert_eq!(watched.look().unwrap(), None, "back with what is known");
+        assert_eq!(watched.look().unwrap(), None, "back with the known content");
 
         std::fs::write(&path, [0xff]).unwrap();
         assert!(watched.look().is_err(), "not text");
-        assert_eq!(watched.look().unwrap(), None, "told once");
+        assert_eq!(watched.look().unwrap(), None, "reported once");
         std::fs::write(&path, [0xfe]).unwrap();
-        assert!(watched.look().is_err(), "another that is not text");
+        assert!(watched.look().is_err(), "other content that is not text");
         std::fs::write(&path, "d").unwrap();
         assert_eq!(watched.look().unwrap().as_deref(), Some("d"), "text again");
     }
 
     #[test]
-    fn a_young_file_is_told_once_two_looks_agree() {
+    fn recent_writes_are_reported_after_two_equal_checks() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let mut watched = Watched::new(&path);
@@ -216,18 +215,18 @@ mod tests {
         std::fs::write(&path, "ab").unwrap();
         assert_eq!(watched.look_twice().unwrap(), None, "as before");
         std::fs::write(&path, "c").unwrap();
-        assert_eq!(watched.look_twice().unwrap(), None, "the look before found something else");
+        assert_eq!(watched.look_twice().unwrap(), None, "the check before found another content");
         assert_eq!(watched.look_twice().unwrap().as_deref(), Some("c"));
-        assert_eq!(watched.look_twice().unwrap(), None, "told once");
+        assert_eq!(watched.look_twice().unwrap(), None, "reported once");
 
         std::fs::write(&path, "d").unwrap();
         let file = std::fs::File::options().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::now() - std::time::Duration::from_mins(1)).unwrap();
-        assert_eq!(watched.look_twice().unwrap().as_deref(), Some("d"), "an old file is whole");
+        assert_eq!(watched.look_twice().unwrap().as_deref(), Some("d"), "an old file is complete");
     }
 
     #[test]
-    fn a_file_being_written_is_waited_for() {
+    fn settle_waits_for_half_written_files() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let mut pauses = 0;
@@ -251,7 +250,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_symlink_that_is_swapped_is_a_change() {
+    fn swapped_symlinks_are_changes() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for (name, text) in [("one", "1"), ("two", "2")] {

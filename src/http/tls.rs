@@ -62,7 +62,7 @@ pub enum TlsError {
 
 /// The certificate in force, and the files that replace it.
 pub struct Tls {
-    files: config::Tls,
+    files: config::TlsFiles,
     watched: Mutex<WatchedFiles>,
     in_force: ArcSwap<ServerConfig>,
     /// Kept when the certificate changes, so that clients resume their sessions without a full handshake.
@@ -145,7 +145,7 @@ impl Tls {
     }
 }
 
-fn read(files: &config::Tls, tickets: &Arc<dyn ProducesTickets>) -> Result<Arc<ServerConfig>, TlsError> {
+fn read(files: &config::TlsFiles, tickets: &Arc<dyn ProducesTickets>) -> Result<Arc<ServerConfig>, TlsError> {
     let text = |setting, path: &PathBuf| {
         std::fs::read(path).map_err(|cause| TlsError::Read { setting, path: path.clone(), cause })
     };
@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    fn write(files: &config::Tls, pair: &CertifiedKey<KeyPair>) {
+    fn write(files: &config::TlsFiles, pair: &CertifiedKey<KeyPair>) {
         std::fs::write(&files.cert, pair.cert.pem()).unwrap();
         std::fs::write(&files.key, pair.signing_key.serialize_pem()).unwrap();
     }
@@ -186,9 +186,9 @@ mod tests {
     }
 
     /// Writes a first pair to files, and returns the listener's TLS with it in force.
-    fn shown() -> (tempfile::TempDir, config::Tls, CertifiedKey<KeyPair>, Arc<Tls>) {
+    fn shown() -> (tempfile::TempDir, config::TlsFiles, CertifiedKey<KeyPair>, Arc<Tls>) {
         let dir = tempfile::tempdir().unwrap();
-        let files = config::Tls { cert: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
+        let files = config::TlsFiles { cert: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
         let pair = certify();
         write(&files, &pair);
         let any = "127.0.0.1:0".parse().unwrap();

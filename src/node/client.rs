@@ -15,7 +15,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 
 use super::{Fault, RawAnswer};
 use crate::chunks::{BodyBuffer, OverLimit};
-use crate::config::{Pool, Secret, Upstream};
+use crate::config::{PoolSettings, Secret, Upstream};
 use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
 /// The time after which idle connections are dropped. Most servers drop theirs later, and nodes keep them for
@@ -145,7 +145,11 @@ impl Client {
     ///
     /// # Errors
     /// Invalid headers, a `ca_file` that cannot be read, or an invalid address.
-    pub fn new(upstream: &Upstream, pool: &Pool, budget: Arc<BufferBudget>) -> Result<Self, ClientError> {
+    pub fn new(
+        upstream: &Upstream,
+        pool: &PoolSettings,
+        budget: Arc<BufferBudget>,
+    ) -> Result<Self, ClientError> {
         let name = || upstream.name.clone();
         let mut headers = HeaderMap::new();
         for (header, value) in &upstream.headers {

@@ -109,7 +109,7 @@ pub(super) async fn attempt<C: UpstreamCall>(
 }
 
 /// Returns the time after which a call of this method counts as hanging.
-fn slow_after(pool: &Pool, method: Method, settings: &config::Pool) -> Option<Duration> {
+fn slow_after(pool: &Pool, method: Method, settings: &config::PoolSettings) -> Option<Duration> {
     let p95 = pool.latencies.quantile(method, 0.95)?;
     Some(p95.mul_f64(settings.breaker.slow).max(SLOW_AT_LEAST))
 }

@@ -53,7 +53,7 @@ pub struct Member {
 pub(super) struct MemberContext<'a> {
     pub(super) frontier: &'a Frontier,
     pub(super) metrics: &'a Metrics,
-    pub(super) breaker: config::Breaker,
+    pub(super) breaker: config::BreakerSettings,
 }
 
 impl Member {
@@ -300,7 +300,7 @@ impl Member {
     }
 
     /// Replaces the settings of the breaker.
-    pub(super) fn set_breaker(&self, settings: config::Breaker) {
+    pub(super) fn set_breaker(&self, settings: config::BreakerSettings) {
         self.state.change_breaker(|breaker| breaker.set(settings));
     }
 

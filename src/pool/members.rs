@@ -16,14 +16,14 @@ use crate::telemetry::Metrics;
 /// The nodes, in the order of the configuration, and their common settings.
 pub struct Members {
     list: Vec<Arc<Member>>,
-    pub(super) settings: config::Pool,
+    pub(super) settings: config::PoolSettings,
 }
 
 /// A new configuration of the nodes. Everything that can fail has been done.
 pub struct Prepared {
     /// Each node, with a client if the node needs a new one.
     upstreams: Vec<(config::Upstream, Option<Arc<Client>>)>,
-    pub(super) settings: config::Pool,
+    pub(super) settings: config::PoolSettings,
 }
 
 impl Members {

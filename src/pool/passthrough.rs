@@ -46,7 +46,7 @@ impl UpstreamCall for PassthroughRequest {
         &self.context
     }
 
-    fn attempt_timeout(&self, settings: &config::Pool) -> Duration {
+    fn attempt_timeout(&self, settings: &config::PoolSettings) -> Duration {
         settings.forward_timeout
     }
 

@@ -58,7 +58,7 @@ impl UpstreamCall for UpstreamRequest {
         &self.context
     }
 
-    fn attempt_timeout(&self, settings: &config::Pool) -> Duration {
+    fn attempt_timeout(&self, settings: &config::PoolSettings) -> Duration {
         settings.attempt_timeout[self.query.method().index()]
     }
 

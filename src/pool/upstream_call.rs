@@ -45,7 +45,7 @@ pub(super) trait UpstreamCall: Sync {
     fn context(&self) -> &CallContext;
 
     /// Returns the longest time for one attempt.
-    fn attempt_timeout(&self, settings: &config::Pool) -> Duration;
+    fn attempt_timeout(&self, settings: &config::PoolSettings) -> Duration;
 
     /// Returns the commitment at which nodes are compared. `None` if the answer does not depend on it.
     fn commitment(&self) -> Option<Commitment>;

@@ -44,10 +44,14 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Prepares connections to the store that `settings` name, and makes none.
-    pub(super) fn new(settings: &config::Shared, metrics: Arc<Metrics>) -> Result<Self, SharedError> {
+    pub(super) fn new(settings: &config::SharedSettings, metrics: Arc<Metrics>) -> Result<Self, SharedError> {
         // Never half-open, because the look-out closes it.
-        let breaker =
-            config::Breaker { failures: FAILURES, failure_rate: 1.0, slow: 1000.0, open: Duration::MAX };
+        let breaker = config::BreakerSettings {
+            failures: FAILURES,
+            failure_rate: 1.0,
+            slow: 1000.0,
+            open: Duration::MAX,
+        };
         let parts = if settings.cluster { PARTS } else { 1 };
         Ok(Self {
             dial: Dial::new(settings).map_err(SharedError)?,

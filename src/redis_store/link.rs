@@ -38,7 +38,7 @@ pub(super) enum Dial {
 
 impl Dial {
     /// Prepares connections to the store that `settings` name.
-    pub(super) fn new(settings: &config::Shared) -> Result<Self, String> {
+    pub(super) fn new(settings: &config::SharedSettings) -> Result<Self, String> {
         // The client's own error may hold the address.
         let wrong = |_| "is no address that a client of the store takes".to_owned();
         let certificates = || -> Result<TlsCertificates, String> {

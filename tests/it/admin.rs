@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use slotfront::app::signals::Signals;
 use slotfront::app::{self, Listeners};
 use slotfront::config::Secret;
-use slotfront::config::reload::Source;
+use slotfront::config::reload::ConfigSource;
 use slotfront::gateway::Gateway;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::Commitment;
@@ -281,7 +281,7 @@ async fn admin_reload_applies_good_and_refuses_bad_settings() {
         move || slotfront::config::load(Some(&path), &std::collections::BTreeMap::new())
     };
     // The file is not watched, so only the call reads it again.
-    let source = Source::new(load, None);
+    let source = ConfigSource::new(load, None);
     let config = source.load().unwrap();
     let (gateway, listeners) = (Gateway::new(&config).unwrap(), Listeners::bind(&config).await.unwrap());
     let admin = format!("http://{}", listeners.admin.local_addr().unwrap());

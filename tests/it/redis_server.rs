@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use redis::Connection;
-use slotfront::config::{Secret, Shared};
+use slotfront::config::{Secret, SharedSettings};
 use tokio::time::Instant;
 
 use crate::harness::PATIENCE;
@@ -39,12 +39,12 @@ impl Redis {
     }
 
     /// Returns the settings of a gateway for this server, with long timeouts for a busy machine.
-    pub(crate) fn settings(&self) -> Shared {
+    pub(crate) fn settings(&self) -> SharedSettings {
         Self::settings_at(&self.url())
     }
 
-    pub(crate) fn settings_at(url: &str) -> Shared {
-        Shared {
+    pub(crate) fn settings_at(url: &str) -> SharedSettings {
+        SharedSettings {
             urls: vec![Secret::new(url)],
             cluster: false,
             namespace: "test".to_owned(),
@@ -162,9 +162,9 @@ impl RedisCluster {
         Redis::on(port, &arguments)
     }
 
-    pub(crate) fn settings(&self) -> Shared {
+    pub(crate) fn settings(&self) -> SharedSettings {
         let urls = self.0.iter().map(|node| Secret::new(node.url())).collect();
-        Shared { urls, cluster: true, ..self.0[0].settings() }
+        SharedSettings { urls, cluster: true, ..self.0[0].settings() }
     }
 
     fn wait(&self) {

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use slotfront::app::signals::Signals;
 use slotfront::app::{self, Listeners};
-use slotfront::config::reload::Source;
+use slotfront::config::reload::ConfigSource;
 use slotfront::gateway::Gateway;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use tokio::io::AsyncWriteExt;
@@ -112,7 +112,7 @@ async fn open_connections_survive_reloads() {
     };
     // Only the calls below read the settings again, so that each can be checked by its answer. The key file
     // is watched.
-    let source = Source::new(load, None);
+    let source = ConfigSource::new(load, None);
     let config = source.load().unwrap();
     let (gateway, listeners) = (Gateway::new(&config).unwrap(), Listeners::bind(&config).await.unwrap());
     let public = listeners.public.local_addr().unwrap();
@@ -211,7 +211,7 @@ async fn slow_reload_blocks_no_request() {
     let wait = std::sync::Mutex::new(wait);
     let read_again = served.clone();
     // The reload takes as long as the test wants. A hundred thousand keys take a second.
-    let source = Source::new(
+    let source = ConfigSource::new(
         move || {
             begun.send(()).unwrap();
             wait.lock().unwrap().recv_timeout(PATIENCE).unwrap();

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use redis::Commands;
 use serde_json::{Value, json};
-use slotfront::config::{Config, Secret, Shared};
+use slotfront::config::{Config, Secret, SharedSettings};
 use slotfront::methods::{Commitment, PerCommitment};
 use slotfront::telemetry::{SharedOperation, SharedResult};
 
 use crate::harness::{Reply, Stage};
 use crate::redis_server::{Redis, RedisCluster};
 
-fn with(shared: Shared) -> impl FnOnce(&mut Config) {
+fn with(shared: SharedSettings) -> impl FnOnce(&mut Config) {
     |config| config.shared = Some(shared)
 }
 
@@ -32,7 +32,7 @@ async fn connected(stage: Stage) -> Stage {
 }
 
 /// Returns two gateways over one cluster and one store.
-async fn two(shared: Shared) -> (Stage, Stage) {
+async fn two(shared: SharedSettings) -> (Stage, Stage) {
     let a = connected(Stage::with(with(shared)).await).await;
     let b = connected(a.beside(|_| ()).await).await;
     (a, b)
@@ -66,7 +66,7 @@ fn calls(stage: &Stage) -> Vec<(&'static str, Value)> {
     ]
 }
 
-async fn what_one_fetched_the_other_answers(shared: Shared) {
+async fn what_one_fetched_the_other_answers(shared: SharedSettings) {
     let (a, b) = two(shared).await;
     for (method, params) in calls(&a) {
         let kept = counted(&a, SharedOperation::Put, SharedResult::Ok);
@@ -259,7 +259,7 @@ async fn clusters_and_secrets_separate_shared_answers() {
     let first = a.call("getBlock", params.clone()).await;
     put(&a, 1).await;
     let signed = a.beside(|config| {
-        config.shared = Some(Shared { secret: Some(Secret::new("secret")), ..store.settings() });
+        config.shared = Some(SharedSettings { secret: Some(Secret::new("secret")), ..store.settings() });
     });
     let signed = connected(signed.await).await;
     assert_eq!(signed.call("getBlock", params.clone()).await.cache(), "fwd=miss; stored");

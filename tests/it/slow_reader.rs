@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use reqwest::{Certificate, Client, ClientBuilder};
 use serde_json::{Value, json};
-use slotfront::config::{Config, Tls};
+use slotfront::config::{Config, TlsFiles};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::task::TaskTracker;
@@ -71,7 +71,7 @@ async fn slow_reader_gets_the_whole_answer() {
     std::fs::write(&cert, pair.cert.pem()).unwrap();
     std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
     let plain = Stage::of(1, settings).await;
-    let secured = plain.beside(|config| config.server.tls = Some(Tls { cert, key })).await;
+    let secured = plain.beside(|config| config.server.tls = Some(TlsFiles { cert, key })).await;
     let trusted = || [Certificate::from_pem(pair.cert.pem().as_bytes()).unwrap()];
     let request = long_request(&plain);
     let whole = plain.post(request.clone()).await.text.len();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use reqwest::{Certificate, Version};
 use serde_json::json;
-use slotfront::config::Tls;
+use slotfront::config::TlsFiles;
 use slotfront::http::tls;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -21,8 +21,8 @@ pub(crate) fn certify(dir: &Path) -> String {
     pair.cert.pem()
 }
 
-pub(crate) fn files(dir: &Path) -> Tls {
-    Tls { cert: dir.join("cert.pem"), key: dir.join("key.pem") }
+pub(crate) fn files(dir: &Path) -> TlsFiles {
+    TlsFiles { cert: dir.join("cert.pem"), key: dir.join("key.pem") }
 }
 
 async fn stage(dir: &Path, header_timeout: Duration) -> Stage {
@@ -101,7 +101,7 @@ async fn silent_and_plain_clients_are_dropped() {
 
 #[test]
 fn unusable_certificates_are_refused_by_file() {
-    let config = |tls: Tls| {
+    let config = |tls: TlsFiles| {
         let any = "127.0.0.1:0".parse().unwrap();
         let mut config = slotfront::config::Config::dev(any, any, Vec::new());
         config.server.tls = Some(tls);
@@ -112,12 +112,12 @@ fn unusable_certificates_are_refused_by_file() {
     assert!(refused(files(dir.path())).unwrap().starts_with("server.tls.cert: "), "neither is there");
     certify(dir.path());
     assert_eq!(refused(files(dir.path())), None);
-    let swapped = Tls { cert: dir.path().join("key.pem"), key: dir.path().join("cert.pem") };
+    let swapped = TlsFiles { cert: dir.path().join("key.pem"), key: dir.path().join("cert.pem") };
     assert!(refused(swapped).unwrap().contains("key.pem: expected certificates in PEM"));
-    let certificate_only = Tls { cert: dir.path().join("cert.pem"), key: dir.path().join("cert.pem") };
+    let certificate_only = TlsFiles { cert: dir.path().join("cert.pem"), key: dir.path().join("cert.pem") };
     assert!(refused(certificate_only).unwrap().contains("cert.pem: expected a private key in PEM"));
     let other = tempfile::tempdir().unwrap();
     certify(other.path());
-    let mixed = Tls { cert: dir.path().join("cert.pem"), key: other.path().join("key.pem") };
+    let mixed = TlsFiles { cert: dir.path().join("cert.pem"), key: other.path().join("key.pem") };
     assert!(refused(mixed).unwrap().contains("the key does not go with the certificate"));
 }

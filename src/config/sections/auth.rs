@@ -1,10 +1,10 @@
-//! `[auth]`: who is served.
+//! `[auth]`: the authentication of callers.
 
-use crate::config::reader::Reader;
+use crate::config::reader::TableReader;
 use crate::config::{Auth, defaults};
 
 /// Reads the section.
-pub(super) fn read(r: &Reader<'_>) -> Auth {
+pub(super) fn read(r: &TableReader<'_>) -> Auth {
     Auth {
         mode: r.get("mode", defaults::AUTH_MODE),
         keys_file: r.file_or_off("keys_file", defaults::KEYS_FILE),

@@ -1,25 +1,27 @@
-//! `[cache]`: what is kept, for how long, and how far behind it may be.
+//! `[cache]`: capacity, lifetimes and lag.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::config::reader::Reader;
-use crate::config::value::{OrForever, OrOff, Size};
-use crate::config::{Cache, StaleIfError, Ttl, defaults};
+use crate::config::reader::TableReader;
+use crate::config::value::{ByteSize, OrForever, OrOff};
+use crate::config::{CacheSettings, StaleIfError, Ttl, defaults};
 use crate::methods::PerCommitment;
 
-/// Times to live: past ten years nothing is meant.
+/// The bounds of lifetimes. More than ten years is not plausible.
 const TTL: RangeInclusive<OrOff> = OrOff(Duration::ZERO)..=OrOff(Duration::from_hours(87600));
 
 /// Reads the section.
-pub(super) fn read(r: &Reader<'_>) -> Cache {
+pub(super) fn read(r: &TableReader<'_>) -> CacheSettings {
     let lag = r.table("max_lag_slots");
     let lags = defaults::MAX_LAG_SLOTS;
     let revalidate = r.table("stale_while_revalidate");
     let factors = defaults::STALE_WHILE_REVALIDATE;
-    Cache {
-        capacity: r.within("capacity", Size(defaults::CAPACITY), Size(1 << 20)..=Size(1 << 40)).0,
-        max_entry: r.within("max_entry", Size(defaults::MAX_ENTRY), Size(1 << 10)..=Size(1 << 40)).0,
+    CacheSettings {
+        capacity: r.within("capacity", ByteSize(defaults::CAPACITY), ByteSize(1 << 20)..=ByteSize(1 << 40)).0,
+        max_entry: r
+            .within("max_entry", ByteSize(defaults::MAX_ENTRY), ByteSize(1 << 10)..=ByteSize(1 << 40))
+            .0,
         assemble: r.get("assemble", defaults::ASSEMBLE),
         max_lag_slots: PerCommitment {
             processed: lag.within("processed", lags.processed, 0..=432_000),
@@ -36,7 +38,7 @@ pub(super) fn read(r: &Reader<'_>) -> Cache {
     }
 }
 
-fn stale_if_error(r: &Reader<'_>) -> StaleIfError {
+fn stale_if_error(r: &TableReader<'_>) -> StaleIfError {
     StaleIfError {
         confirmed: lifetime(r, "confirmed", defaults::STALE_IF_ERROR_CONFIRMED),
         finalized: lifetime(r, "finalized", defaults::STALE_IF_ERROR_FINALIZED),
@@ -44,7 +46,7 @@ fn stale_if_error(r: &Reader<'_>) -> StaleIfError {
     }
 }
 
-fn ttl(r: &Reader<'_>) -> Ttl {
+fn ttl(r: &TableReader<'_>) -> Ttl {
     let per_commitment = |key: &str, default: PerCommitment<Duration>| {
         let r = r.table(key);
         PerCommitment {
@@ -69,7 +71,7 @@ fn ttl(r: &Reader<'_>) -> Ttl {
     }
 }
 
-/// Reads a time to live; `"off"` is none.
-fn lifetime(r: &Reader<'_>, key: &str, default: Duration) -> Duration {
+/// Reads a lifetime; `"off"` is zero.
+fn lifetime(r: &TableReader<'_>, key: &str, default: Duration) -> Duration {
     r.within(key, OrOff(default), TTL).0
 }

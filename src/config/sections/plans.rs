@@ -1,13 +1,13 @@
-//! `[plans.NAME]`: what a key may do.
+//! `[plans.NAME]`: the permissions and limits of keys.
 
 use std::collections::BTreeMap;
 
 use crate::config::bounds::{MAX_NAME, is_name};
-use crate::config::reader::Reader;
+use crate::config::reader::TableReader;
 use crate::config::{Plan, defaults};
 
-/// Reads the tables, one for each plan, and the default plan.
-pub(super) fn read(r: &Reader<'_>) -> BTreeMap<String, Plan> {
+/// Reads the configured plans and the default plan.
+pub(super) fn read(r: &TableReader<'_>) -> BTreeMap<String, Plan> {
     let mut names = r.names();
     names.insert(defaults::PLAN.to_owned());
     let mut plans = BTreeMap::new();
@@ -22,7 +22,7 @@ pub(super) fn read(r: &Reader<'_>) -> BTreeMap<String, Plan> {
     plans
 }
 
-fn plan(r: &Reader<'_>) -> Plan {
+fn plan(r: &TableReader<'_>) -> Plan {
     const MAX_RATE: u32 = 1_000_000;
     let rps = r.within("rps", defaults::RPS, 1..=MAX_RATE);
     Plan {

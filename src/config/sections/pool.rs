@@ -1,15 +1,15 @@
-//! `[pool]`: how nodes are asked.
+//! `[pool]`: the use of upstreams.
 
 use std::time::Duration;
 
 use crate::config::bounds::{SHARE, TIMEOUT, size};
 use crate::config::raw::Raw;
-use crate::config::reader::Reader;
-use crate::config::{Breaker, Hedge, Pool, defaults};
+use crate::config::reader::TableReader;
+use crate::config::{BreakerSettings, Hedge, PoolSettings, defaults};
 use crate::methods::Method;
 
 /// Reads the section.
-pub(super) fn read(r: &Reader<'_>) -> Pool {
+pub(super) fn read(r: &TableReader<'_>) -> PoolSettings {
     let timeouts = r.table("attempt_timeout");
     let default = timeouts.within("default", defaults::ATTEMPT_TIMEOUT, TIMEOUT);
     let attempt = |method: Method| {
@@ -21,7 +21,7 @@ pub(super) fn read(r: &Reader<'_>) -> Pool {
         )
     };
     let breaker = r.table("breaker");
-    Pool {
+    PoolSettings {
         genesis_hash: genesis_hash(r),
         probe_interval: r.within(
             "probe_interval",
@@ -36,7 +36,7 @@ pub(super) fn read(r: &Reader<'_>) -> Pool {
         retries: r.within("retries", defaults::RETRIES, 0..=10),
         retry_budget: r.within("retry_budget", defaults::RETRY_BUDGET, SHARE),
         hedge: hedge(r),
-        breaker: Breaker {
+        breaker: BreakerSettings {
             failures: breaker.within("failures", defaults::BREAKER_FAILURES, 1..=10_000),
             failure_rate: breaker.within("failure_rate", defaults::BREAKER_FAILURE_RATE, 0.01..=1.0),
             slow: breaker.within("slow", defaults::BREAKER_SLOW, 1.0..=1000.0),
@@ -47,8 +47,8 @@ pub(super) fn read(r: &Reader<'_>) -> Pool {
     }
 }
 
-/// Reads `"off"`, or the table of how a second call is sent.
-fn hedge(r: &Reader<'_>) -> Option<Hedge> {
+/// Reads `"off"`, or the table of hedging.
+fn hedge(r: &TableReader<'_>) -> Option<Hedge> {
     const KEY: &str = "hedge";
     let written = r.written(KEY).map(|written| written.raw);
     match &written {
@@ -61,7 +61,7 @@ fn hedge(r: &Reader<'_>) -> Option<Hedge> {
         }
     }
     let table = r.table(KEY);
-    // Below the median most calls would be doubled. Above 0.99 the window holds too few answers.
+    // Below the median most calls would be doubled. Above 0.99 there are too few answers in the window.
     let quantile = table.optional_within("quantile", 0.5..=0.99);
     let budget = table.optional_within("budget", 0.001..=1.0);
     let on = written.is_some() || quantile.is_some() || budget.is_some();
@@ -71,13 +71,13 @@ fn hedge(r: &Reader<'_>) -> Option<Hedge> {
     })
 }
 
-fn genesis_hash(r: &Reader<'_>) -> Option<String> {
+fn genesis_hash(r: &TableReader<'_>) -> Option<String> {
     const KEY: &str = "genesis_hash";
     let hash: String = r.optional(KEY)?;
     if bs58::decode(&hash).into_vec().is_ok_and(|bytes| bytes.len() == 32) {
         return Some(hash);
     }
-    let fix = "write what getGenesisHash of your cluster answers";
+    let fix = "set the answer of getGenesisHash in your cluster";
     r.problem(KEY, Some(format!("{hash:?}")), "expected 32 bytes in base58", fix);
     None
 }

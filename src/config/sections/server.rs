@@ -1,21 +1,26 @@
-//! `[server]`: the listeners and their bounds.
+//! `[server]`: the listeners and their limits.
 
 use std::ops::RangeInclusive;
 
 use crate::config::bounds::{TIMEOUT, size};
-use crate::config::reader::Reader;
-use crate::config::{Server, Tls, defaults};
+use crate::config::reader::TableReader;
+use crate::config::{Server, TlsFiles, defaults};
 
-/// Counts that are a resource each: with none, nobody is served, and a million is past one machine.
+/// The bounds of counts. Zero would serve nobody, and a million is beyond one machine.
 const COUNT: RangeInclusive<usize> = 1..=1_000_000;
 
 /// Reads the section.
-pub(super) fn read(r: &Reader<'_>) -> Server {
+pub(super) fn read(r: &TableReader<'_>) -> Server {
     let trusted_proxies = r.list("trusted_proxies").unwrap_or_default();
     let proxy_protocol = r.get("proxy_protocol", defaults::PROXY_PROTOCOL);
     if proxy_protocol && trusted_proxies.is_empty() {
-        let rule = "expected trusted_proxies beside it: who may say whose connection it is";
-        r.problem("proxy_protocol", Some("true".to_owned()), rule, "list the balancer's addresses there");
+        let rule = "needs server.trusted_proxies, which may send PROXY protocol headers";
+        r.problem(
+            "proxy_protocol",
+            Some("true".to_owned()),
+            rule,
+            "list the balancer's addresses in server.trusted_proxies",
+        );
     }
     Server {
         listen: r.get("listen", defaults::LISTEN),
@@ -38,21 +43,21 @@ pub(super) fn read(r: &Reader<'_>) -> Server {
     }
 }
 
-/// Reads the names of a certificate and its key: both or neither. Their contents are judged when the listener reads them.
-fn tls(r: &Reader<'_>) -> Option<Tls> {
+/// Reads the paths of certificate and key: both or neither. The listener checks their contents.
+fn tls(r: &TableReader<'_>) -> Option<TlsFiles> {
     let (cert, key) = (r.file("cert"), r.file("key"));
-    let lonely = match (&cert, &key) {
+    let missing = match (&cert, &key) {
         (Some(_), None) => "key",
         (None, Some(_)) => "cert",
-        _ => return cert.zip(key).map(|(cert, key)| Tls { cert, key }),
+        _ => return cert.zip(key).map(|(cert, key)| TlsFiles { cert, key }),
     };
     let rule = "expected a certificate and its key, or neither";
-    r.problem(lonely, None, rule, "name both files, in PEM");
+    r.problem(missing, None, rule, "set both files, in PEM");
     None
 }
 
-/// Reads `*`, or origins as a browser writes them: scheme, host and, if it is not the scheme's own, port; no path.
-fn cors_origins(r: &Reader<'_>) -> Vec<String> {
+/// Reads `*`, or origins as browsers write them: scheme, host, and a port that is not the scheme's default.
+fn cors_origins(r: &TableReader<'_>) -> Vec<String> {
     const KEY: &str = "cors_origins";
     let origins: Vec<String> = r.list(KEY).unwrap_or_else(|| vec![defaults::CORS_ORIGIN.to_owned()]);
     for origin in &origins {

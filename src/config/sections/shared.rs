@@ -1,14 +1,14 @@
-//! `[shared]`: the store that several gateways have in common; without a `url` there is none.
+//! `[shared]`: the store that several gateways share. Without a `url` there is none.
 
 use crate::config::bounds::{TIMEOUT, ca_file, is_name};
-use crate::config::reader::Reader;
-use crate::config::{Secret, Shared, defaults};
+use crate::config::reader::TableReader;
+use crate::config::{Secret, SharedSettings, defaults};
 
 const FIX: &str =
     "write it like \"redis://user:password@10.0.0.5:6379\", rediss:// with TLS, or env:NAME, file:PATH";
 
-/// Reads the section, and judges all of it even if it names no store.
-pub(super) fn read(r: &Reader<'_>) -> Option<Shared> {
+/// Reads the section. All settings are checked even without a `url`.
+pub(super) fn read(r: &TableReader<'_>) -> Option<SharedSettings> {
     let url = r.secret("url");
     let urls = url.as_ref().map(|url| addresses(r, url)).unwrap_or_default();
     let namespace = r.get("namespace", defaults::SHARED_NAMESPACE.to_owned());
@@ -16,7 +16,7 @@ pub(super) fn read(r: &Reader<'_>) -> Option<Shared> {
         let rule = "expected letters, digits, '-', '_' and '.', at most 64 of them";
         r.problem("namespace", Some(format!("{namespace:?}")), rule, "write it like \"slotfront\"");
     }
-    let shared = Shared {
+    let shared = SharedSettings {
         urls,
         cluster: r.get("cluster", defaults::SHARED_CLUSTER),
         namespace,
@@ -27,14 +27,14 @@ pub(super) fn read(r: &Reader<'_>) -> Option<Shared> {
     url.is_some().then_some(shared)
 }
 
-/// Reads a list of addresses that is separated by commas. Each is a secret, since it may hold a password.
-fn addresses(r: &Reader<'_>, list: &Secret) -> Vec<Secret> {
+/// Reads a list of URLs separated by commas. Each is a secret, because it may hold a password.
+fn addresses(r: &TableReader<'_>, list: &Secret) -> Vec<Secret> {
     let urls: Vec<_> = list.expose().split(',').map(|url| Secret::new(url.trim())).collect();
     if let Some(rule) = urls.iter().find_map(fault) {
         r.problem("url", Some("***".to_owned()), rule, FIX);
     } else if urls.iter().any(|url| scheme(url) != scheme(&urls[0])) {
-        let rule = "has addresses with TLS and without";
-        r.problem("url", Some("***".to_owned()), rule, "write either redis:// or rediss:// in front of all");
+        let rule = "mixes URLs with and without TLS";
+        r.problem("url", Some("***".to_owned()), rule, "use either redis:// or rediss:// for all");
     }
     urls
 }
@@ -43,20 +43,20 @@ fn scheme(url: &Secret) -> Option<String> {
     url::Url::parse(url.expose()).ok().map(|url| url.scheme().to_owned())
 }
 
-/// Returns the fault of an address, without showing the address.
+/// Returns the fault of a URL, without showing the URL.
 fn fault(url: &Secret) -> Option<&'static str> {
     match url::Url::parse(url.expose()) {
         Ok(url) if matches!(url.scheme(), "redis" | "rediss") && url.has_host() => {
             let database = url.path().trim_start_matches('/');
             if url.fragment().is_some() || url.query().is_some() {
-                Some("has a query or a fragment, which say nothing here")
+                Some("has a query or a fragment, which are not supported")
             } else if !database.is_empty() && database.parse::<u16>().is_err() {
-                Some("has a path that is no number of a database")
+                Some("has a path that is not a database number")
             } else {
                 None
             }
         }
-        _ => Some("expected addresses with redis:// or rediss:// and a host, separated by commas"),
+        _ => Some("expected URLs with redis:// or rediss:// and a host, separated by commas"),
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_judged_without_being_shown() {
+    fn store_urls_are_checked() {
         for (url, fine) in [
             ("redis://127.0.0.1:6379", true),
             ("redis://user:p%40ss@store.example", true),

@@ -3,19 +3,19 @@
 use std::ops::RangeInclusive;
 
 use crate::config::bounds::SHARE;
-use crate::config::reader::Reader;
+use crate::config::reader::TableReader;
 use crate::config::{Units, defaults};
 use crate::methods::{Further, Method};
 
-/// A price in units.
+/// The bounds of a price, in units.
 const COST: RangeInclusive<u64> = 0..=1_000_000;
 
-/// Reads the prices.
-pub(super) fn read(r: &Reader<'_>) -> Units {
+/// Reads the section.
+pub(super) fn read(r: &TableReader<'_>) -> Units {
     let default = r.within("default", defaults::UNITS, COST);
     Units {
         by_method: Method::ALL.map(|method| {
-            // `default` is for the methods that cost a plain call.
+            // `default` applies to methods without a default of their own.
             let own = defaults::units(method);
             r.within(method.as_str(), if own == defaults::UNITS { default } else { own }, COST)
         }),
@@ -24,7 +24,7 @@ pub(super) fn read(r: &Reader<'_>) -> Units {
     }
 }
 
-fn further_units(r: &Reader<'_>, default: u64) -> [u64; Further::COUNT] {
+fn further_units(r: &TableReader<'_>, default: u64) -> [u64; Further::COUNT] {
     let mut prices = [default; Further::COUNT];
     for method in Further::all() {
         prices[method.index()] = r.within(method.as_str(), default, COST);

@@ -53,7 +53,7 @@ pub(super) const QUIET: u8 = 4;
 
 impl NodeState {
     /// Creates the state of a node before its first report.
-    pub(super) fn new(breaker: config::Breaker) -> Self {
+    pub(super) fn new(breaker: config::BreakerSettings) -> Self {
         Self {
             troubles: AtomicU8::new(NOT_HEALTHY),
             in_flight: AtomicUsize::new(0),

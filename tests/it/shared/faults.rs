@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use slotfront::config::{Secret, Shared};
+use slotfront::config::{Secret, SharedSettings};
 use slotfront::telemetry::{SharedOperation, SharedResult};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,8 +18,8 @@ use crate::harness::{PATIENCE, Stage};
 use crate::redis_server::{Redis, RedisCluster};
 
 /// Returns the usual settings of a gateway, for a store that does not answer.
-fn hasty(store: &Redis) -> Shared {
-    Shared { timeout: Duration::from_millis(20), ..store.settings() }
+fn hasty(store: &Redis) -> SharedSettings {
+    SharedSettings { timeout: Duration::from_millis(20), ..store.settings() }
 }
 
 /// Makes misses one after the other, and returns the longest duration.
@@ -102,8 +102,10 @@ async fn late_store_costs_few_requests() {
     for slow in ["*", "EVALSHA"] {
         let (store, on) = (Redis::start(&[]), Arc::default());
         let url = slow_way(&store, slow.as_bytes(), &on).await;
-        let a = connected(Stage::with(with(Shared { urls: vec![Secret::new(&url)], ..hasty(&store) })).await)
-            .await;
+        let a = connected(
+            Stage::with(with(SharedSettings { urls: vec![Secret::new(&url)], ..hasty(&store) })).await,
+        )
+        .await;
         misses(&a, 5).await;
         on.store(true, Ordering::Relaxed);
         let late = || counted(&a, SharedOperation::Get, SharedResult::Timeout);
@@ -203,7 +205,7 @@ async fn over_tls_the_stores_certificate_is_looked_at() {
         "--tls-auth-clients",
         "no",
     ]);
-    let shared = |ca_file: &std::path::PathBuf| Shared {
+    let shared = |ca_file: &std::path::PathBuf| SharedSettings {
         ca_file: Some(ca_file.clone()),
         ..Redis::settings_at(&format!("rediss://localhost:{port}"))
     };
@@ -219,7 +221,10 @@ async fn writable_store_server_is_used() {
     let first = Redis::start(&[]);
     let follows = first.port().to_string();
     let second = Redis::start(&["--replicaof", "127.0.0.1", &follows]);
-    let both = Shared { urls: vec![Secret::new(second.url()), Secret::new(first.url())], ..first.settings() };
+    let both = SharedSettings {
+        urls: vec![Secret::new(second.url()), Secret::new(first.url())],
+        ..first.settings()
+    };
     let a = connected(Stage::with(with(both)).await).await;
     misses(&a, 3).await;
     put(&a, 3).await;
@@ -257,7 +262,7 @@ async fn misses_until(stage: &Stage, what: &str, mut holds: impl FnMut() -> bool
 async fn redis_cluster_continues_without_a_node() {
     let mut cluster = RedisCluster::start();
     // Long enough for a good node on a busy machine, because a late node is left alone for a while.
-    let shared = Shared { timeout: Duration::from_millis(500), ..cluster.settings() };
+    let shared = SharedSettings { timeout: Duration::from_millis(500), ..cluster.settings() };
     let a = connected(Stage::with(with(shared)).await).await;
     let puts = || counted(&a, SharedOperation::Put, SharedResult::Ok);
     let skipped = || counted(&a, SharedOperation::Get, SharedResult::Skipped);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use slotfront::config::{Config, Shared};
+use slotfront::config::{Config, SharedSettings};
 use slotfront::gateway::Usage;
 use slotfront::telemetry::SharedOperation;
 use slotfront::telemetry::SharedResult;
@@ -14,7 +14,12 @@ use crate::harness::{Reply, Stage};
 use crate::redis_server::Redis;
 
 /// Returns the settings of a gateway that shares limits on this plan.
-fn limited(shared: Shared, rps: u32, burst: u32, monthly_units: Option<u64>) -> impl FnOnce(&mut Config) {
+fn limited(
+    shared: SharedSettings,
+    rps: u32,
+    burst: u32,
+    monthly_units: Option<u64>,
+) -> impl FnOnce(&mut Config) {
     move |config| {
         config.shared = Some(shared);
         let plan = config.plans.get_mut("dev").unwrap();

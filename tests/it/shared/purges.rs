@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use slotfront::cache::purge::Filter;
-use slotfront::config::{Config, Secret, Shared};
+use slotfront::config::{Config, Secret, SharedSettings};
 use slotfront::methods::{Method, Pubkey};
 use slotfront::telemetry::{EvictionCause, SharedOperation, SharedResult};
 use slotfront_sim::{Cluster, Fault};
@@ -16,7 +16,7 @@ use crate::redis_server::{Redis, RedisCluster};
 const TOKEN: &str = "admin";
 
 /// Returns settings with a store and an admin token.
-fn with_token(shared: Shared) -> impl FnOnce(&mut Config) {
+fn with_token(shared: SharedSettings) -> impl FnOnce(&mut Config) {
     |config| {
         config.auth.admin_token = Some(Secret::new(TOKEN));
         with(shared)(config);
@@ -44,7 +44,7 @@ async fn is_hit(stage: &Stage, params: &Value) -> bool {
     reply.cache().starts_with("hit")
 }
 
-async fn a_purge_holds_for_gateways_that_start_later(shared: Shared) {
+async fn a_purge_holds_for_gateways_that_start_later(shared: SharedSettings) {
     let a = connected(Stage::with(with_token(shared)).await).await;
     let blocks = blocks(&a);
     for (shared, (_, params)) in (1..).zip(&blocks) {
