@@ -1,17 +1,17 @@
-//! The store that several gateways have in common, Redis or Valkey. No request waits for it longer than `shared.timeout`,
-//! and none at all while it does not answer.
+//! The Redis or Valkey store that several gateways share. A request waits for it at most `shared.timeout`, and not
+//! at all while the store does not answer.
 //!
-//! The store knows operations, not what they mean: the names and values are the cache's, the limits the gateway's. Beside
-//! the requests, the look-out finds out each second whether a store that was left alone is back.
+//! The store only provides operations. The cache defines keys and values, the gateway defines limits. A background
+//! task checks each second whether a failed store is back.
 //!
-//! **Time** is the store's own. Machines' clocks differ, so no age is the difference of two of them. A writer notes when it
-//! asked by a lower bound of the store's clock, and a reader is told by the same clock when it read. The unknown part, the
-//! way of a message, makes an answer older, never younger.
+//! **Time** is the store's own, because the clocks of machines differ. A writer stamps a value with a lower bound
+//! of the store's time of its request. A reader gets the store's time of the read. The unknown delay of messages
+//! makes an answer look older, never younger.
 
 mod clock;
 mod connection;
+mod connector;
 pub mod limits;
-mod link;
 mod lookout;
 mod parts;
 pub mod purges;
@@ -33,14 +33,14 @@ use connection::Connection;
 use limits::{Booked, Booking, LeaseRequest, Leased};
 use lookout::Lookout;
 use parts::tag_in;
-use purges::{Change, Listed};
+use purges::{PurgeList, PurgeListChange};
 
-/// The time between two looks at the store, and for which it is left alone.
-const LOOK: Duration = Duration::from_secs(1);
-/// A long value takes its time on the way: so many bytes a millisecond.
+/// The interval between two checks of the store, which is also the pause after a failure.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The transfer rate that is allowed for long values, in bytes a millisecond.
 const BYTES_A_MS: usize = 64 * 1024;
 
-/// The reason why the settings name no store.
+/// The error of an invalid `shared.url` or certificate.
 #[derive(Debug, thiserror::Error)]
 #[error("shared.url: {0}")]
 pub struct SharedError(String);
@@ -50,9 +50,9 @@ pub struct Store {
     connection: Connection,
     clock: StoreClock,
     namespace: String,
-    /// A key in each part, which holds nothing.
+    /// A probe key in each part of the store. The keys hold nothing.
     trials: Box<[String]>,
-    /// The tag of keys that each part has.
+    /// A key tag in each part of the store.
     tags: Box<[String]>,
     scripts: Scripts,
     tasks: TaskTracker,
@@ -66,39 +66,39 @@ struct Scripts {
     book: Script,
 }
 
-/// The values that were found under some keys.
+/// The values of some keys.
 #[derive(Debug)]
-pub struct Found {
-    /// In the order of the keys; a value that is none of ours is empty.
+pub struct StoredValues {
+    /// The values in the order of the keys. A value of a foreign type is empty.
     pub values: Vec<Option<Bytes>>,
-    /// When they were read, by the store.
+    /// The store's time of the read.
     pub read_at: StoreTime,
-    /// When they were asked for: not later than they were read.
+    /// The time of the request, not later than the read.
     pub asked_at: Instant,
 }
 
-/// A value to be kept.
+/// A value to write.
 #[derive(Debug)]
-pub struct Put {
-    /// The key under which it is kept.
+pub struct PutRequest {
+    /// The key.
     pub key: String,
-    /// The value; its first 44 bytes are its rank.
+    /// The value. Its first 44 bytes are its rank.
     pub value: Vec<u8>,
-    /// When it was asked for, by the store.
+    /// The store's time of the request that the value answers.
     pub sent_at: StoreTime,
-    /// How long it may live from then on.
+    /// The lifetime of the value, counted from `sent_at`.
     pub life: Duration,
 }
 
-/// The reason why an operation came to nothing; counted already.
+/// The result of a failed operation, already counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failed(pub SharedResult);
 
 impl Store {
-    /// Creates the store that `settings` name; nothing is asked before [`Store::watch`] runs.
+    /// Creates the store of `settings`. Connects only when [`Store::watch`] runs.
     ///
     /// # Errors
-    /// An address or certificate that the client does not take.
+    /// The client does not accept a URL or certificate.
     pub fn new(
         settings: &config::SharedSettings,
         metrics: Arc<Metrics>,
@@ -124,45 +124,46 @@ impl Store {
         }))
     }
 
-    /// Connects, and keeps the connection and the knowledge of the store's clock, until `stop`.
+    /// Connects, and keeps the connection and the clock up to date until `stop`.
     pub fn watch(self: &Arc<Self>, stop: &CancellationToken) {
         let (lookout, stop) = (Lookout::new(Arc::clone(self)), stop.clone());
         self.tasks.spawn(async move { stop.run_until_cancelled(lookout.run()).await });
     }
 
-    /// Finds out whether the store is there, and lets this gateway read and write.
+    /// Checks that the store answers and accepts reads and writes.
     ///
     /// # Errors
-    /// The reason why not, without an address.
+    /// The reason, without a URL.
     pub async fn probe(self: &Arc<Self>) -> Result<(), &'static str> {
         let mut lookout = Lookout::new(Arc::clone(self));
-        lookout.look().await;
+        lookout.check().await;
         if !self.is_there() {
             return Err(lookout.why_not());
         }
-        let written = self.lease("probe", LeaseRequest { used: 0, want: 0, cell: LOOK, burst: 1 }).await;
+        let written =
+            self.lease("probe", LeaseRequest { used: 0, want: 0, cell: CHECK_INTERVAL, burst: 1 }).await;
         if self.get(std::slice::from_ref(&self.trials[0])).await.is_err() || written.is_err() {
-            return Err("it does not let us read and write: see deploy/shared.md for what is needed");
+            return Err("it does not allow reads and writes; deploy/shared.md lists the permissions");
         }
         Ok(())
     }
 
-    /// Returns the first part of all keys.
+    /// Returns the prefix of all keys.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Returns true if the store answered when it was last asked.
+    /// Returns true if the store answered its last request.
     pub fn is_there(&self) -> bool {
         self.connection.is_there()
     }
 
-    /// Returns true if writing is worth a try.
+    /// Returns true if the store is expected to accept writes.
     pub fn takes_writes(&self) -> bool {
         self.connection.takes_writes()
     }
 
-    /// Returns the number of parts that fail by themselves.
+    /// Returns the number of parts, which fail independently.
     pub fn parts(&self) -> usize {
         self.connection.parts()
     }
@@ -172,40 +173,40 @@ impl Store {
         self.connection.part(key)
     }
 
-    /// Waits until the store is connected to anew.
+    /// Waits for the next new connection.
     pub async fn connected(&self) {
         self.connection.back.notified().await;
     }
 
-    /// Returns the moment `at` by the store's clock, not later than it was; `None` while that is not known.
+    /// Returns a lower bound of the store's time at `at`. `None` while the store's clock is unknown.
     pub fn time_of(&self, at: Instant) -> Option<StoreTime> {
         self.clock.time_of(at)
     }
 
-    /// Returns the most by which the clocks of the store's nodes differ.
+    /// Returns the largest assumed difference between the clocks of the store's nodes.
     pub fn clocks_differ_by(&self) -> Duration {
         self.clock.nodes_differ_by()
     }
 
-    /// Counts an operation that was done.
+    /// Counts a finished operation.
     pub fn count(&self, operation: SharedOperation, result: SharedResult, took: Duration) {
         self.connection.count(operation, result, took);
     }
 
-    /// Returns the values under `keys`, which lie together. Counts a failure, but not what was found.
+    /// Reads the values of `keys`, which are in one part. Counts failures only.
     ///
     /// # Errors
-    /// Whatever came to nothing.
-    pub async fn get(&self, keys: &[String]) -> Result<Found, Failed> {
+    /// The result of the failed operation.
+    pub async fn get(&self, keys: &[String]) -> Result<StoredValues, Failed> {
         let part = self.part(keys.first().map_or("", String::as_str));
         self.get_from(SharedOperation::Get, part, keys).await
     }
 
-    /// Keeps a value unless one as new is held, and counts the result. No request waits for it.
+    /// Writes a value unless the store has one as new, and counts the result. No request waits for it.
     ///
     /// # Errors
-    /// Whatever came to nothing.
-    pub async fn put(&self, put: &Put) -> Result<(), Failed> {
+    /// The result of the failed operation.
+    pub async fn put(&self, put: &PutRequest) -> Result<(), Failed> {
         let operation = SharedOperation::Put;
         let Some(shows) = self.clock.shows(Instant::now()) else {
             return Err(self.connection.failed(operation, SharedResult::Skipped));
@@ -220,28 +221,33 @@ impl Store {
         Ok(())
     }
 
-    /// Removes what lies under `key`. No request waits for it.
+    /// Deletes `key`. No request waits for it.
     pub async fn forget(&self, key: &str) {
         self.connection.remove(SharedOperation::Put, key).await;
     }
 
-    /// Returns the list of purges in this part, of the cluster with this genesis hash. No request waits for it.
+    /// Returns this part's list of purges of the cluster with this genesis hash. No request waits for it.
     ///
     /// # Errors
-    /// Whatever came to nothing.
-    pub async fn purges(&self, genesis: &str, part: usize) -> Result<Listed, Failed> {
+    /// The result of the failed operation.
+    pub async fn purges(&self, genesis: &str, part: usize) -> Result<PurgeList, Failed> {
         let operation = SharedOperation::Purge;
         let mut found = self.get_from(operation, part, &[self.purge_list(genesis, part)]).await?;
         self.count(operation, SharedResult::Ok, found.asked_at.elapsed());
         let text = found.values.pop().flatten().unwrap_or_default();
-        Ok(Listed { text, read_at: found.read_at, asked_at: found.asked_at })
+        Ok(PurgeList { text, read_at: found.read_at, asked_at: found.asked_at })
     }
 
-    /// Changes the list of purges in this part, of the cluster with this genesis hash. No request waits for it.
+    /// Changes this part's list of purges of the cluster with this genesis hash. No request waits for it.
     ///
     /// # Errors
-    /// Whatever came to nothing.
-    pub async fn change_purges(&self, genesis: &str, part: usize, change: &Change) -> Result<(), Failed> {
+    /// The result of the failed operation.
+    pub async fn change_purges(
+        &self,
+        genesis: &str,
+        part: usize,
+        change: &PurgeListChange,
+    ) -> Result<(), Failed> {
         let operation = SharedOperation::Purge;
         let key = self.purge_list(genesis, part);
         let mut call = self.scripts.merge.key(&key);
@@ -253,10 +259,10 @@ impl Store {
         Ok(())
     }
 
-    /// Books what was used of the limit `of`, and leases calls ahead. No request waits for it.
+    /// Books used calls of the limit `of`, and leases further ones. No request waits for it.
     ///
     /// # Errors
-    /// Whatever came to nothing; it may have been booked all the same.
+    /// The result of the failed operation. The calls may have been booked.
     pub async fn lease(&self, of: &str, request: LeaseRequest) -> Result<Leased, Failed> {
         let operation = SharedOperation::Limit;
         let key = format!("{}:limit:{{{of}}}", self.namespace);
@@ -274,7 +280,7 @@ impl Store {
     /// Books units of the key `of`. No request waits for it.
     ///
     /// # Errors
-    /// Whatever came to nothing; the same booking may be tried again.
+    /// The result of the failed operation. The booking may be repeated unchanged.
     pub async fn book(&self, of: &str, booking: &Booking) -> Result<Booked, Failed> {
         let operation = SharedOperation::Quota;
         let key = format!("{}:units:{{{of}}}", self.namespace);
@@ -288,7 +294,7 @@ impl Store {
         Ok(Booked { windows: [day, month], units: [day_units, month_units] })
     }
 
-    /// Asks a part that is left alone. If it answers, it is asked again from now on.
+    /// Asks a failed part. If it answers, it is used again.
     async fn try_part(&self, part: usize) {
         let operation = SharedOperation::Get;
         if let Ok(found) = self.found(operation, part, std::slice::from_ref(&self.trials[part])).await {
@@ -296,7 +302,7 @@ impl Store {
         }
     }
 
-    /// Returns the key of the list of purges in this part, of the cluster with this genesis hash.
+    /// Returns the key of this part's list of purges of the cluster with this genesis hash.
     fn purge_list(&self, genesis: &str, part: usize) -> String {
         format!("{}:purges1:{genesis}:{}", self.namespace, self.tags[part])
     }
@@ -306,14 +312,19 @@ impl Store {
         operation: SharedOperation,
         part: usize,
         keys: &[String],
-    ) -> Result<Found, Failed> {
+    ) -> Result<StoredValues, Failed> {
         if !self.connection.admits(part) {
             return Err(self.connection.failed(operation, SharedResult::Skipped));
         }
         self.found(operation, part, keys).await
     }
 
-    async fn found(&self, operation: SharedOperation, part: usize, keys: &[String]) -> Result<Found, Failed> {
+    async fn found(
+        &self,
+        operation: SharedOperation,
+        part: usize,
+        keys: &[String],
+    ) -> Result<StoredValues, Failed> {
         let asked_at = Instant::now();
         let mut call = self.scripts.get.prepare_invoke();
         for key in keys {
@@ -332,7 +343,7 @@ impl Store {
             return Err(self.connection.failed(operation, SharedResult::Refused));
         };
         self.clock.heard(read_at);
-        Ok(Found { values, read_at, asked_at })
+        Ok(StoredValues { values, read_at, asked_at })
     }
 }
 
@@ -345,7 +356,7 @@ pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Locks a mutex that a panic elsewhere does not spoil: all that is kept behind one is whole at any time.
+/// Locks a mutex and ignores poisoning, because the values behind these mutexes are always consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

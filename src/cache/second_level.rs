@@ -30,7 +30,7 @@ use crate::config;
 use crate::methods::{Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::{Pool, Reply};
-use crate::redis_store::{Found, Put, Store, StoreTime, micros};
+use crate::redis_store::{PutRequest, Store, StoreTime, StoredValues, micros};
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 use purges::Purges;
 use value::{SecondLevelKey, SharedValue, ValueMac};
@@ -185,10 +185,10 @@ impl SecondLevel {
         lookup: &Lookup,
         genesis: &str,
         reads: Vec<PlannedRead>,
-        found: Found,
+        found: StoredValues,
         floor: Option<Slot>,
     ) -> (Option<SharedAnswer>, bool) {
-        let Found { values, read_at, asked_at } = found;
+        let StoredValues { values, read_at, asked_at } = found;
         let (mut best, mut foreign): (Option<SharedAnswer>, _) = (None, false);
         for (PlannedRead { name, plan }, bytes) in reads.into_iter().zip(values) {
             let Some(bytes) = bytes else { continue };
@@ -375,5 +375,5 @@ async fn write_back(store: &Store, mac: &Arc<ValueMac>, write_back_item: WriteBa
     };
     let Some(value) = sealed else { return };
     // A failed write is counted by the store.
-    let _ = store.put(&Put { key, value, sent_at, life }).await;
+    let _ = store.put(&PutRequest { key, value, sent_at, life }).await;
 }

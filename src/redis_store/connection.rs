@@ -1,7 +1,7 @@
-//! The connection to the store, and when it is left alone.
+//! The connection to the store, and its circuit breakers.
 //!
-//! A breaker stands before each part of the store: one for a server, 64 for a cluster, so that a node that is gone costs no
-//! more than its part. While a breaker is open, nobody asks.
+//! Each part of the store has a breaker: one for a server, 64 for a cluster, so that a failed node affects only its
+//! parts. While a breaker is open, its part gets no requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,48 +13,48 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::clock::{StoreTime, read_time};
-use super::link::{Dial, Link, Wire};
+use super::connector::{Connector, StoreConnection, StoreLink};
 use super::parts::part_of;
-use super::{Failed, LOOK, SharedError, lock, millis};
+use super::{CHECK_INTERVAL, Failed, SharedError, lock, millis};
 use crate::breaker::Breaker;
 use crate::config;
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 
-/// Parts of a cluster that fail by themselves.
+/// The number of parts of a cluster.
 const PARTS: usize = 64;
-/// The store is left alone after so many failures in a row.
-const FAILURES: u32 = 3;
+/// The number of consecutive failures that open a breaker.
+const MAX_FAILURES: u32 = 3;
 
 /// The connection to the store, if there is one.
 pub(super) struct Connection {
-    dial: Dial,
-    link: ArcSwapOption<Link>,
+    dial: Connector,
+    link: ArcSwapOption<StoreLink>,
     breakers: Box<[Mutex<Breaker>]>,
     pub(super) timeout: Duration,
     is_cluster: bool,
-    /// The store takes no writes until then, in milliseconds after `started`.
+    /// The end of the pause of writes, in milliseconds after `started`.
     no_writes_until: AtomicU64,
     started: Instant,
-    /// Told when the connection is of no use any more.
+    /// Notified when the connection is lost.
     pub(super) lost: Notify,
-    /// Told when there is a new connection.
+    /// Notified when there is a new connection.
     pub(super) back: Notify,
     metrics: Arc<Metrics>,
 }
 
 impl Connection {
-    /// Prepares connections to the store that `settings` name, and makes none.
+    /// Prepares connections to the store of `settings`, without connecting.
     pub(super) fn new(settings: &config::SharedSettings, metrics: Arc<Metrics>) -> Result<Self, SharedError> {
-        // Never half-open, because the look-out closes it.
+        // Never half-open, because the lookout closes it.
         let breaker = config::BreakerSettings {
-            failures: FAILURES,
+            failures: MAX_FAILURES,
             failure_rate: 1.0,
             slow: 1000.0,
             open: Duration::MAX,
         };
         let parts = if settings.cluster { PARTS } else { 1 };
         Ok(Self {
-            dial: Dial::new(settings).map_err(SharedError)?,
+            dial: Connector::new(settings).map_err(SharedError)?,
             link: ArcSwapOption::empty(),
             breakers: (0..parts).map(|_| Mutex::new(Breaker::new(breaker))).collect(),
             timeout: settings.timeout,
@@ -67,17 +67,17 @@ impl Connection {
         })
     }
 
-    /// Returns true if the store answered when it was last asked.
+    /// Returns true if the store answered its last request.
     pub(super) fn is_there(&self) -> bool {
         self.link.load().is_some()
     }
 
-    /// Returns true if writing is worth a try.
+    /// Returns true if the store is expected to accept writes.
     pub(super) fn takes_writes(&self) -> bool {
         self.is_there() && millis(self.started.elapsed()) >= self.no_writes_until.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of parts that fail by themselves.
+    /// Returns the number of parts, which fail independently.
     pub(super) fn parts(&self) -> usize {
         self.breakers.len()
     }
@@ -87,34 +87,34 @@ impl Connection {
         part_of(key, self.parts())
     }
 
-    /// Returns true if this part may be asked.
+    /// Returns true if this part accepts requests.
     pub(super) fn admits(&self, part: usize) -> bool {
         self.is_there() && lock(&self.breakers[part]).is_closed()
     }
 
-    /// Returns the parts that are left alone.
+    /// Returns the parts with an open breaker.
     pub(super) fn open_parts(&self) -> Vec<usize> {
         (0..self.parts()).filter(|part| !lock(&self.breakers[*part]).is_closed()).collect()
     }
 
-    /// Counts an operation that was not tried, or whose answer is of no use.
+    /// Counts an operation that was skipped or had an invalid answer.
     pub(super) fn failed(&self, operation: SharedOperation, result: SharedResult) -> Failed {
         self.metrics.shared_requests.at((operation, result)).inc();
         Failed(result)
     }
 
-    /// Counts an operation that was done.
+    /// Counts a finished operation.
     pub(super) fn count(&self, operation: SharedOperation, result: SharedResult, took: Duration) {
         self.metrics.shared_requests.at((operation, result)).inc();
         self.metrics.shared_request_duration.at((operation, result)).observe(took.as_secs_f64());
     }
 
-    /// Returns the longest time that an operation takes.
+    /// Returns the longest time for an operation.
     pub(super) fn patience(&self, operation: SharedOperation) -> Duration {
-        if is_patient(operation) { self.timeout.max(LOOK) } else { self.timeout }
+        if is_patient(operation) { self.timeout.max(CHECK_INTERVAL) } else { self.timeout }
     }
 
-    /// Reads from `part`, even if it is left alone.
+    /// Reads from `part`, even if its breaker is open.
     pub(super) async fn read<T: FromRedisValue>(
         &self,
         operation: SharedOperation,
@@ -125,7 +125,7 @@ impl Connection {
         self.run(operation, part, patience, |link| link.reads.clone(), call).await
     }
 
-    /// Writes under `key`, unless the store said lately that it takes no writes. No request waits for it.
+    /// Writes to `key`, unless the store has recently refused writes. No request waits for it.
     pub(super) async fn write<T: FromRedisValue>(
         &self,
         operation: SharedOperation,
@@ -145,7 +145,7 @@ impl Connection {
         operation: SharedOperation,
         part: usize,
         patience: Duration,
-        wire: impl FnOnce(&Link) -> Wire,
+        wire: impl FnOnce(&StoreLink) -> StoreConnection,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failed> {
         let Some(mut wire) = self.link.load().as_deref().map(wire) else {
@@ -172,7 +172,7 @@ impl Connection {
         Err(Failed(result))
     }
 
-    /// Removes what lies under `key`. No request waits for it.
+    /// Deletes `key`. No request waits for it.
     pub(super) async fn remove(&self, operation: SharedOperation, key: &str) {
         if !self.takes_writes() {
             return;
@@ -188,21 +188,21 @@ impl Connection {
         self.count(operation, result, asked_at.elapsed());
     }
 
-    /// Connects anew, in place of the connection that there may be. Returns the time that the store's clock shows.
+    /// Replaces the connection. Returns the store's time.
     pub(super) async fn connect(&self) -> Result<Option<StoreTime>, SharedResult> {
         let connected = async {
             let mut link = self.dial.connect().await?;
-            // A connection that takes longer than a request waits is of no use to requests.
+            // A connection slower than a request's timeout is useless to requests.
             let shown = tokio::time::timeout(self.timeout, ask_time(&mut link.reads)).await;
             Ok::<_, RedisError>((link, shown.map_err(std::io::Error::from)??))
         };
-        match tokio::time::timeout(LOOK * 3, connected).await {
+        match tokio::time::timeout(CHECK_INTERVAL * 3, connected).await {
             Ok(Ok((link, shown))) => {
                 if !self.is_cluster {
                     lock(&self.breakers[0]).succeeded();
                 }
                 if self.link.swap(Some(Arc::new(link))).is_none() {
-                    tracing::info!("the shared store is there");
+                    tracing::info!("the shared store is connected");
                 }
                 self.back.notify_one();
                 Ok(shown)
@@ -218,7 +218,7 @@ impl Connection {
         }
     }
 
-    /// Returns the time that the store's clock shows. Calls for it keep alive a connection that nobody may be using.
+    /// Returns the store's time. The request also keeps an idle connection open.
     pub(super) async fn beat(&self) -> Option<StoreTime> {
         let mut wire = self.link.load().as_deref().map(|link| link.reads.clone())?;
         let (operation, asked_at) = (SharedOperation::Connect, Instant::now());
@@ -231,7 +231,7 @@ impl Connection {
                 }
                 SharedResult::Ok
             }
-            // The parts of a cluster have their own trials, whichever node did not answer here.
+            // In a cluster each part has its own probe, because this request may reach any node.
             _ if self.is_cluster => SharedResult::Timeout,
             Ok(Err(error)) => self.note_error(SharedOperation::Get, 0, &error),
             Err(_) => {
@@ -243,28 +243,28 @@ impl Connection {
         time
     }
 
-    /// Notes an error of the store, and returns how it is counted.
+    /// Handles an error of the store, and returns the result to count.
     fn note_error(&self, operation: SharedOperation, part: usize, error: &RedisError) -> SharedResult {
         match error.kind() {
-            // The store answers, and does not do this: another try would only ask again.
+            // The store answers but refuses the operation, so a repetition would be refused as well.
             ErrorKind::Server(kind) => {
                 match kind {
                     ServerErrorKind::ReadOnly if !self.is_cluster => {
-                        self.lose("it does not take writes any more");
+                        self.lose("it no longer accepts writes");
                     }
                     ServerErrorKind::BusyLoading
                     | ServerErrorKind::MasterDown
                     | ServerErrorKind::ClusterDown
                     | ServerErrorKind::TryAgain => self.part_failed(part),
-                    _ if operation != SharedOperation::Get => self.rest_from_writes(),
+                    _ if operation != SharedOperation::Get => self.pause_writes(),
                     _ => {}
                 }
                 SharedResult::Refused
             }
             ErrorKind::Extension => {
-                // OOM and MISCONF, for which the client has no name.
+                // OOM and MISCONF, which the client does not name.
                 if operation != SharedOperation::Get {
-                    self.rest_from_writes();
+                    self.pause_writes();
                 }
                 SharedResult::Refused
             }
@@ -283,43 +283,43 @@ impl Connection {
         }
     }
 
-    /// Asks for no writes for a while.
-    fn rest_from_writes(&self) {
-        let until = self.started.elapsed() + LOOK;
+    /// Pauses writes for a while.
+    fn pause_writes(&self) {
+        let until = self.started.elapsed() + CHECK_INTERVAL;
         self.no_writes_until.store(millis(until), Ordering::Relaxed);
     }
 
     fn part_failed(&self, part: usize) {
         let opened = lock(&self.breakers[part]).failed(Instant::now());
         if opened && !self.is_cluster {
-            // A store that is slow is as slow a moment later: the look-out tries again when its time comes.
+            // A slow store is still slow a moment later, so the lookout retries at its next check.
             self.drop_link("it does not answer in time");
         }
     }
 
-    /// Drops the connection, and has another made at once.
+    /// Drops the connection and requests a new one at once.
     fn lose(&self, why: &'static str) {
         if self.drop_link(why) {
             self.lost.notify_one();
         }
     }
 
-    /// Drops the connection: nobody asks any more until the look-out has another. Returns true if there was one.
+    /// Drops the connection. Returns true if there was one.
     fn drop_link(&self, why: &'static str) -> bool {
         let was_there = self.link.swap(None).is_some();
         if was_there {
-            tracing::warn!(why, "the shared store is lost: each gateway goes on alone");
+            tracing::warn!(why, "the shared store is lost; this gateway continues alone");
         }
         was_there
     }
 }
 
-/// Returns true if no request waits for the operation: its time says nothing of how long requests would wait.
+/// Returns true if no request waits for the operation, so that its duration must not open a breaker.
 fn is_patient(operation: SharedOperation) -> bool {
     operation == SharedOperation::Purge
 }
 
-async fn ask_time(wire: &mut Wire) -> Result<Option<StoreTime>, RedisError> {
+async fn ask_time(wire: &mut StoreConnection) -> Result<Option<StoreTime>, RedisError> {
     let mut shown = redis::cmd("TIME").query_async::<Vec<Value>>(wire).await?.into_iter();
     Ok(read_time(shown.next(), shown.next()))
 }

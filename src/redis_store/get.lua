@@ -1,4 +1,4 @@
--- The values of KEYS, and the time at which they were read. What is no string is no value of ours: "".
+-- Returns the time, and the values of KEYS. A value that is not a string is returned as "".
 local t = redis.call('TIME')
 local found = {t[1], t[2]}
 for i, key in ipairs(KEYS) do

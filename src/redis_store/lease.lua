@@ -1,17 +1,17 @@
--- GCRA over all who ask: books what was used already, whatever is left, and leases calls ahead out of what is left.
--- KEYS[1] holds when the limit will be at rest again (µs of this clock).
--- ARGV: calls used, or given back (negative), calls wanted, µs that a call takes to be forgotten, calls at once.
--- Answers: calls leased, calls left (negative where more was used than there was), µs until one is left.
+-- A GCRA limiter shared by all gateways: books used calls, even beyond the limit, and leases calls out of the rest.
+-- KEYS[1] holds the time in µs at which the whole burst is free again.
+-- ARGV: calls used (negative: given back), calls wanted, µs until a call no longer counts, most calls at once.
+-- Returns: calls leased, calls left (negative after an overdraft), µs until a call is left.
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local used, want, cell, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local rest = tonumber(redis.call('GET', KEYS[1]) or 0) or 0
--- A clock that was ahead must lock nobody out for long.
+-- A clock that was ahead must not block callers for long.
 rest = math.min(rest, now + 16 * burst * cell)
 rest = math.max(math.max(rest, now) + used * cell, now)
 local left = math.floor((now + burst * cell - rest) / cell)
 local leased = 0
--- At most half: others ask, too.
+-- At most half, because other gateways ask as well.
 if left > 0 then leased = math.min(want, math.max(1, math.ceil(left / 2))) end
 rest = rest + leased * cell
 if rest > now then

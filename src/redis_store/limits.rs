@@ -1,60 +1,60 @@
-//! Limits and quotas that count for all gateways together.
+//! Limits and quotas that all gateways share.
 
 use std::time::Duration;
 
 use super::micros;
 
-/// The request of a gateway for a part of a limit.
+/// A gateway's request for calls of a limit.
 #[derive(Debug, Clone, Copy)]
 pub struct LeaseRequest {
-    /// Calls that it let through on credit; negative gives back what was leased and not used.
+    /// The calls passed on credit. A negative number gives leased calls back.
     pub used: i64,
-    /// Calls that it would lease.
+    /// The number of calls to lease.
     pub want: u32,
-    /// The time after which a call is forgotten.
+    /// The time after which a call no longer counts.
     pub cell: Duration,
-    /// Calls at once.
+    /// The most calls at once.
     pub burst: u32,
 }
 
-/// The store's answer to it.
+/// The store's answer to a [`LeaseRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leased {
-    /// Calls that are this gateway's now.
+    /// The calls leased to this gateway.
     pub calls: u32,
-    /// Calls that are left for all; negative where more was used than there was.
+    /// The calls left for all gateways; negative after an overdraft.
     pub left: i64,
-    /// How long until one is left.
+    /// The time until a call is left.
     pub wait: Duration,
 }
 
-/// Units of a key, to be booked once.
+/// A booking of units of a key. Repetitions count once.
 #[derive(Debug, Clone, Copy)]
 pub struct Booking {
-    /// The day and the month, numbered.
+    /// The numbers of the day and the month.
     pub windows: [u16; 2],
-    /// Thousandths of units.
+    /// The thousandths of units to book.
     pub units: u64,
-    /// The sums of both windows that were known before.
+    /// The totals of both windows that this gateway knows.
     pub known: [u64; 2],
-    /// The gateway that books.
+    /// The id of the booking gateway.
     pub who: u64,
-    /// The number of its booking for this key.
+    /// The number of this gateway's booking for the key.
     pub number: u64,
 }
 
-/// The sum that all gateways have booked.
+/// The totals over all gateways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Booked {
-    /// The day and the month, numbered.
+    /// The numbers of the day and the month.
     pub windows: [u16; 2],
-    /// Thousandths of units in each.
+    /// The thousandths of units in each window.
     pub units: [u64; 2],
 }
 
-/// Returns a number that no other gateway has.
+/// Returns a number that identifies this process among all gateways.
 pub fn identity() -> u64 {
-    // Without the system's randomness, the time and the process tell two gateways apart.
+    // Without a random source, time and process id distinguish two gateways.
     getrandom::u64().unwrap_or_else(|_| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         micros(since).rotate_left(20) ^ u64::from(std::process::id())

@@ -1,4 +1,4 @@
-//! The look-out: finds out beside the requests whether the store is there, by calls for which nobody waits.
+//! The lookout: a background task that checks whether the store is reachable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,38 +6,38 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{LOOK, Store};
+use super::{CHECK_INTERVAL, Store};
 use crate::telemetry::{SharedOperation, SharedResult};
 
-/// A cluster of which a part is gone for so long may have another shape.
-const RESHAPED: Duration = Duration::from_secs(3);
+/// The time after which a missing part of a cluster suggests a changed topology.
+const TOPOLOGY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The look-out for a store.
+/// The lookout for a store.
 pub(super) struct Lookout {
     store: Arc<Store>,
-    /// The end of the last attempt to connect, which is not told again.
-    told: Option<SharedResult>,
-    /// The time since when a part of a cluster is gone.
+    /// The last reported failure, which is not reported again.
+    reported: Option<SharedResult>,
+    /// The time since when a part of a cluster has failed.
     gone_since: Option<Instant>,
 }
 
 impl Lookout {
-    /// Creates a look-out for `store`, which has not looked yet.
+    /// Creates a lookout that has not checked yet.
     pub(super) fn new(store: Arc<Store>) -> Self {
-        Self { store, told: None, gone_since: None }
+        Self { store, reported: None, gone_since: None }
     }
 
-    /// Connects, and keeps the connection and the knowledge of the store's clock.
+    /// Connects, and keeps the connection and the clock up to date.
     pub(super) async fn run(mut self) {
         loop {
-            self.look().await;
-            let _ = tokio::time::timeout(LOOK, self.store.connection.lost.notified()).await;
+            self.check().await;
+            let _ = tokio::time::timeout(CHECK_INTERVAL, self.store.connection.lost.notified()).await;
         }
     }
 
-    /// Asks a store to which there is a connection. Connects anew if there is none, or if the cluster may have another
-    /// shape.
-    pub(super) async fn look(&mut self) {
+    /// Checks a connected store. Connects anew if there is no connection, or if the cluster's topology may have
+    /// changed.
+    pub(super) async fn check(&mut self) {
         let (store, connection) = (&self.store, &self.store.connection);
         let now = Instant::now();
         let gone = connection.open_parts();
@@ -45,7 +45,7 @@ impl Lookout {
         if gone.is_empty() {
             self.gone_since = None;
         }
-        if connection.is_there() && (gone.is_empty() || now.duration_since(since) < RESHAPED) {
+        if connection.is_there() && (gone.is_empty() || now.duration_since(since) < TOPOLOGY_TIMEOUT) {
             if let Some(time) = connection.beat().await {
                 store.clock.heard(time);
             }
@@ -60,22 +60,24 @@ impl Lookout {
             store.clock.heard(time);
         }
         connection.count(SharedOperation::Connect, result, now.elapsed());
-        if self.told != Some(result) && result != SharedResult::Ok {
-            tracing::warn!(why = hint(result), "no shared store: this gateway goes on alone");
+        if self.reported != Some(result) && result != SharedResult::Ok {
+            tracing::warn!(why = hint(result), "no shared store; this gateway continues alone");
         }
-        self.told = Some(result);
+        self.reported = Some(result);
     }
 
-    /// Returns the reason why there is no connection, for people.
+    /// Returns the reason for the missing connection, as text.
     pub(super) fn why_not(&self) -> &'static str {
-        hint(self.told.unwrap_or(SharedResult::Unreachable))
+        hint(self.reported.unwrap_or(SharedResult::Unreachable))
     }
 }
 
 fn hint(result: SharedResult) -> &'static str {
     match result {
-        SharedResult::Refused => "it refuses us: see shared.url's user, password and permissions",
+        SharedResult::Refused => {
+            "it refuses the connection; check user, password and permissions of shared.url"
+        }
         SharedResult::Timeout => "it does not answer",
-        _ => "it cannot be connected to",
+        _ => "it cannot be reached",
     }
 }

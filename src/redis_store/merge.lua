@@ -1,7 +1,7 @@
--- Drops lines from the text at KEYS[1] and adds others, each once, in their order, and keeps it for ARGV[1] milliseconds.
--- A line begins with its time, in microseconds of 20 digits; `ARGV[2]` is the time before which lines are of no use any
--- more, in the same digits. ARGV[3] is the number of lines to drop, which follow; the rest of ARGV are lines to add. What
--- is no such line is dropped.
+-- Removes lines from the text at KEYS[1] and adds others, sorted and without duplicates. ARGV[1] is the lifetime in
+-- ms. A line begins with its time in µs, in 20 digits. ARGV[2] is the time before which lines are removed, in 20
+-- digits. ARGV[3] is the number of lines to remove, which follow. The rest of ARGV are lines to add. Malformed
+-- lines are removed.
 local text = redis.pcall('GET', KEYS[1])
 if type(text) ~= 'string' then text = '' end
 local lines, seen, from, dropped = {}, {}, ARGV[2], tonumber(ARGV[3])

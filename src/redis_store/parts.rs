@@ -1,19 +1,19 @@
-//! The parts of a store that fail by themselves: nodes of a cluster hold ranges of slots, and so does each part.
+//! The parts of a store, which fail independently. A part is a range of hash slots, as a cluster node holds.
 
-/// The slots of a cluster.
+/// The number of hash slots of a cluster.
 const SLOTS: usize = 16_384;
 
-/// Returns the part of `parts` that holds `key`: a cluster hashes the text in braces.
+/// Returns the part out of `parts` that holds `key`. A cluster hashes the text in braces.
 pub(super) fn part_of(key: &str, parts: usize) -> usize {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(key, |(tag, _)| tag);
     let slot = usize::from(crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes())) % SLOTS;
     slot * parts / SLOTS
 }
 
-/// Returns a tag whose keys lie in this part, for keys that each part has.
+/// Returns a key tag that belongs to this part.
 pub(super) fn tag_in(part: usize, parts: usize) -> String {
     let mut tags = (0_u32..).map(|n| format!("{{{n}}}")).filter(|tag| part_of(tag, parts) == part);
-    // Infallible: numbers fall into every part.
+    // Infallible: some number belongs to each part.
     tags.next().unwrap_or_default()
 }
 
@@ -24,7 +24,7 @@ mod tests {
     #[test]
     fn keys_with_one_tag_share_a_part() {
         assert_eq!(part_of("a:{x}:1", 64), part_of("b:{x}:2", 64));
-        // The slot of `foo` is 12,182, as a cluster says.
+        // The slot that a cluster returns for `foo`.
         assert_eq!(part_of("foo", SLOTS), 12_182);
         assert!((0..64).all(|part| part_of(&format!("ns:trial:{}", tag_in(part, 64)), 64) == part));
         assert!((0..9).all(|key| part_of(&key.to_string(), 1) == 0));

@@ -1,7 +1,7 @@
-//! The list of purges, which all gateways of one cluster add to and read.
+//! The list of purges that all gateways of a cluster share.
 //!
-//! Each part of the store has a copy. A part that is gone costs only what it held, and no answer is read from a part whose
-//! purges are not known.
+//! Each part of the store has a copy. A part whose list is unknown is not read, so a failed part affects only
+//! itself.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use tokio::time::Instant;
 
 use super::StoreTime;
 
-/// The list as it was read.
+/// The list of purges as it was read.
 #[derive(Debug)]
-pub struct Listed {
-    /// Its lines; empty if there are none.
+pub struct PurgeList {
+    /// The lines of the list; empty if there are none.
     pub text: Bytes,
-    /// When it was read, by the store.
+    /// The store's time of the read.
     pub read_at: StoreTime,
-    /// When it was asked for.
+    /// The time of the request.
     pub asked_at: Instant,
 }
 
-/// A change of a list. Each line begins with a moment by the store's clock in 20 digits.
+/// A change of a list. Each line begins with a time of the store in 20 digits.
 #[derive(Debug)]
-pub struct Change {
-    /// Lines that the list lacks.
+pub struct PurgeListChange {
+    /// The lines to add.
     pub add: Vec<String>,
-    /// Lines that are of no use.
+    /// The lines to remove.
     pub drop: Vec<String>,
-    /// Lines from before are dropped, too.
+    /// The time before which lines are removed as well.
     pub from: StoreTime,
-    /// How long the list is kept.
+    /// The lifetime of the list.
     pub life: Duration,
 }

@@ -1,10 +1,10 @@
--- Keeps ARGV[1] at KEYS[1], unless what is held there is as new or newer, in one step.
--- A value begins with its version, its slot, and when it was asked for: all of fixed length, so that texts compare.
--- ARGV: value, when it was asked for (µs of this clock), how long it may live (µs), what this clock shows at least (µs).
+-- Writes ARGV[1] to KEYS[1], unless the stored value is as new or newer. A value begins with its version, slot and
+-- request time, all of fixed length, so that they compare as text.
+-- ARGV: value, request time (µs of this clock), lifetime (µs), lower bound of this clock's time (µs).
 local rank, head = 44, 4
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
--- This clock is behind the one that the writer went by: by this one, the value would seem younger than it is.
+-- This clock is behind the one that the writer used, so the value would seem younger than it is.
 if now < tonumber(ARGV[4]) then return 'older' end
 local left = math.floor((tonumber(ARGV[2]) + tonumber(ARGV[3]) - now) / 1000)
 if left < 1 then return 'older' end

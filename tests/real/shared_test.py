@@ -67,7 +67,7 @@ class Replicas(unittest.TestCase):
             f'[plans.standard]\nrps = {RATE}\nburst = {BURST}\n[plans.fast]\nrps = 1000000\n'
             f'[shared]\nurl = "redis://127.0.0.1:{self.store_port}"\n{self.settings}'
             f'[[upstream]]\nurl = "http://127.0.0.1:{node}"\n')
-        serve = self.run_until("serve", "--config", str(config), prints="the shared store is there")
+        serve = self.run_until("serve", "--config", str(config), prints="the shared store is connected")
         public = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)").group(1)
         admin = serve.wait_for(r"server\.admin_listen\W+(127\.0\.0\.1:\d+)").group(1)
         ready(f"http://{admin}/")

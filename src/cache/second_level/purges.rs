@@ -25,7 +25,7 @@ use super::super::lookup::Lookup;
 use super::super::purge::Filter;
 use super::value::ValueMac;
 use crate::methods::{Commitment, Method};
-use crate::redis_store::purges::{Change, Listed};
+use crate::redis_store::purges::{PurgeList, PurgeListChange};
 use crate::redis_store::{Failed, Store, StoreTime, micros};
 use list::Purge;
 
@@ -219,10 +219,10 @@ impl Purges {
         let lines =
             |purges: Vec<&Purge>| purges.iter().map(|purge| mac.sign_line(genesis, &purge.text())).collect();
         let changed = lists.iter().enumerate().map(async |(part, listed)| {
-            let Ok((held, Listed { asked_at, .. })) = listed else { return false };
+            let Ok((held, PurgeList { asked_at, .. })) = listed else { return false };
             let (missing, useless) = differences(held, &known, from);
             let is_done = (missing.is_empty() && useless.is_empty()) || {
-                let change = Change { add: lines(missing), drop: lines(useless), from, life };
+                let change = PurgeListChange { add: lines(missing), drop: lines(useless), from, life };
                 store.change_purges(genesis, part, &change).await.is_ok()
             };
             self.with_list(genesis, |list| list.read[part] = Some(*asked_at));
@@ -247,7 +247,7 @@ impl Purges {
     fn merge(
         &self,
         genesis: &str,
-        lists: &[Result<(Vec<Purge>, Listed), Failed>],
+        lists: &[Result<(Vec<Purge>, PurgeList), Failed>],
         clocks_differ_by: Duration,
         life: Duration,
     ) -> MergedPurges {

@@ -87,7 +87,7 @@ class Gateway:
     def start(self):
         self.process = Running("serve", "--config", str(self.config))
         self.process.wait_for("slotfront is running")
-        self.process.wait_for("the shared store is there")
+        self.process.wait_for("the shared store is connected")
         ready(f"http://127.0.0.1:{self.ports[1]}/")
         return self.process
 

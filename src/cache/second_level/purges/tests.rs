@@ -57,7 +57,7 @@ impl OneList {
     /// Synchronizes a gateway, and returns the purges that it has to apply.
     fn look(&mut self, purges: &Purges) -> Vec<Purge> {
         let (text, read_at, asked_at) = (Bytes::new(), micros(self.passed), self.now());
-        let lists = [Ok((self.held.clone(), Listed { text, read_at, asked_at }))];
+        let lists = [Ok((self.held.clone(), PurgeList { text, read_at, asked_at }))];
         let MergedPurges { new, known, from } = purges.merge("genesis", &lists, Duration::ZERO, LIFE);
         let held = self.held.clone();
         let (missing, useless) = differences(&held, &known, from);
@@ -125,7 +125,7 @@ fn own_purge_lost_in_a_summary_begins_again() {
         "genesis",
         &[Ok((
             Vec::new(),
-            Listed { text: Bytes::new(), read_at: micros(store.passed), asked_at: store.now() },
+            PurgeList { text: Bytes::new(), read_at: micros(store.passed), asked_at: store.now() },
         ))],
         Duration::ZERO,
         LIFE,

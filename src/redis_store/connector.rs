@@ -1,5 +1,5 @@
-//! The connections to the store: one for reads, one for writes, so that a long value on its way up keeps no short one
-//! on its way down waiting. The only place that knows how the client connects.
+//! The connections to the store: one for reads and one for writes, so that a long value being written does not
+//! delay a read. Only this module knows how the client connects.
 
 use std::time::Duration;
 
@@ -10,37 +10,37 @@ use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisFutur
 
 use crate::config;
 
-/// The time to connect and to be let in.
+/// The longest time to connect and authenticate.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// A connection, shared by all who ask.
+/// A connection that many requests share.
 #[derive(Clone)]
-pub(super) enum Wire {
-    /// To one server.
+pub(super) enum StoreConnection {
+    /// A connection to one server.
     One(MultiplexedConnection),
-    /// To all nodes of a cluster.
+    /// A connection to all nodes of a cluster.
     Cluster(ClusterConnection),
 }
 
-/// Both connections.
-pub(super) struct Link {
-    pub(super) reads: Wire,
-    pub(super) writes: Wire,
+/// The connections for reads and writes.
+pub(super) struct StoreLink {
+    pub(super) reads: StoreConnection,
+    pub(super) writes: StoreConnection,
 }
 
-/// The way to make connections.
-pub(super) enum Dial {
-    /// To the first of these that takes writes.
+/// The addresses and options of new connections.
+pub(super) enum Connector {
+    /// Servers, of which the first that accepts writes is used.
     Servers(Vec<Client>, Box<AsyncConnectionConfig>),
-    /// To a cluster.
+    /// A cluster.
     Cluster(Box<ClusterClient>),
 }
 
-impl Dial {
-    /// Prepares connections to the store that `settings` name.
+impl Connector {
+    /// Prepares connections to the store of `settings`.
     pub(super) fn new(settings: &config::SharedSettings) -> Result<Self, String> {
-        // The client's own error may hold the address.
-        let wrong = |_| "is no address that a client of the store takes".to_owned();
+        // The client's own error is not shown, because it may hold the URL.
+        let wrong = |_| "is not a valid URL of a Redis server".to_owned();
         let certificates = || -> Result<TlsCertificates, String> {
             let read =
                 |path| std::fs::read(path).map_err(|e| format!("ca_file cannot be read: {}", e.kind()));
@@ -65,20 +65,23 @@ impl Dial {
             None => Client::open(url).map_err(wrong),
         };
         let clients = urls.map(client).collect::<Result<_, _>>()?;
-        // Each caller has a timeout of its own.
+        // Callers have timeouts of their own.
         let settings = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(CONNECT));
         Ok(Self::Servers(clients, Box::new(settings)))
     }
 
-    /// Makes both connections, and has them let in.
-    pub(super) async fn connect(&self) -> Result<Link, RedisError> {
+    /// Opens and authenticates both connections.
+    pub(super) async fn connect(&self) -> Result<StoreLink, RedisError> {
         match self {
             Self::Cluster(client) => {
                 let (reads, writes) =
                     tokio::try_join!(client.get_async_connection(), client.get_async_connection())?;
-                Ok(Link { reads: Wire::Cluster(reads), writes: Wire::Cluster(writes) })
+                Ok(StoreLink {
+                    reads: StoreConnection::Cluster(reads),
+                    writes: StoreConnection::Cluster(writes),
+                })
             }
             Self::Servers(clients, settings) => {
                 let mut refused = RedisError::from((redis::ErrorKind::InvalidClientConfig, "no address"));
@@ -86,12 +89,15 @@ impl Dial {
                     let connect = || client.get_multiplexed_async_connection_with_config(settings);
                     match tokio::try_join!(connect(), connect()) {
                         Ok((reads, mut writes)) => {
-                            // Only one of several servers takes writes.
+                            // Only one of several servers accepts writes.
                             if clients.len() == 1 || takes_writes(&mut writes).await? {
-                                return Ok(Link { reads: Wire::One(reads), writes: Wire::One(writes) });
+                                return Ok(StoreLink {
+                                    reads: StoreConnection::One(reads),
+                                    writes: StoreConnection::One(writes),
+                                });
                             }
                             let kind = redis::ErrorKind::Server(redis::ServerErrorKind::ReadOnly);
-                            refused = RedisError::from((kind, "no server takes writes"));
+                            refused = RedisError::from((kind, "no server accepts writes"));
                         }
                         Err(error) => refused = error,
                     }
@@ -102,7 +108,7 @@ impl Dial {
     }
 }
 
-/// Returns true if the others follow this server.
+/// Returns true if this server is the primary.
 async fn takes_writes(server: &mut MultiplexedConnection) -> Result<bool, RedisError> {
     let hello: Vec<Value> = redis::cmd("HELLO").query_async(server).await?;
     let word = |value: &Value, word: &str| match value {
@@ -113,7 +119,7 @@ async fn takes_writes(server: &mut MultiplexedConnection) -> Result<bool, RedisE
     Ok(hello.windows(2).any(|pair| word(&pair[0], "role") && word(&pair[1], "master")))
 }
 
-impl ConnectionLike for Wire {
+impl ConnectionLike for StoreConnection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
             Self::One(wire) => wire.req_packed_command(cmd),
