@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_lines_a_second_and_the_count_of_the_others() {
+    fn lines_above_the_rate_are_counted() {
         let (sampler, start) = (LogSampler::default(), Instant::now());
         let taken: Vec<_> = (0..20).map(|_| sampler.take(start)).collect();
         assert_eq!(taken.iter().filter(|taken| **taken == Some(0)).count(), 5);

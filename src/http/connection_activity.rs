@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_quiet_connection_ends_and_a_busy_one_does_not() {
+    async fn only_a_quiet_connection_ends() {
         let activity = http2_activity();
         let idle_action = |activity: &ConnectionActivity| activity.idle_action(Instant::now(), IDLE, STALL);
         tokio::time::advance(IDLE / 2).await;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_left_lying_is_the_end_though_others_are_taken() {
+    async fn one_answer_not_taken_ends_the_connection() {
         let activity = http2_activity();
         let long = || Response::new(Body::from(vec![7; 10 * FRAME_BYTES]));
         let (left, mut taken) = (activity.begin().answer(long()), activity.begin().answer(long()));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_that_are_taken_slowly_in_turn_go_on() {
+    async fn answers_taken_slowly_in_turn_continue() {
         let activity = http2_activity();
         let long = || Response::new(Body::from(vec![7; 4 * FRAME_BYTES]));
         let mut answers: Vec<_> = (0..32).map(|_| activity.begin().answer(long())).collect();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn over_http_2_an_answer_goes_out_in_frames_and_whole() {
+    async fn http2_answers_go_out_in_frames() {
         let body: Vec<u8> = (0..40_000_u32).map(|i| i.to_le_bytes()[0]).collect();
         let mut answer = http2_activity().begin().answer(Response::new(Body::from(body.clone()))).into_body();
         let (mut sizes, mut whole) = (Vec::new(), Vec::new());

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_answers_share_counts_once_until_the_last_has_left() {
+    fn shared_pieces_count_once_until_the_last_leaves() {
         let outgoing = Outgoing::new(100_000);
         let (kept, own) = (Bytes::from(vec![b'k'; 50_000]), Bytes::from_static(b"own"));
         let first = reserve_body(&outgoing, &[&own, &kept]);

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn long_bodies_keep_their_pieces_and_say_their_length() {
+    async fn long_bodies_keep_their_pieces() {
         for (size, frames) in [(100, 1), (JOINED_BYTES, 3)] {
             let mut pieces = Pieces::default();
             for piece in [vec![b'a'; 10], vec![b'b'; size], vec![b'c'; 10]] {

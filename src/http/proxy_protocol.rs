@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_client_is_whom_the_proxy_names_and_not_a_byte_more_is_read() {
+    async fn header_names_the_client() {
         let v4 = [192, 0, 2, 7, 10, 0, 0, 1, 0x12, 0x34, 0x01, 0xbb];
         let v6 = [&[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7][..], &[0; 20]].concat();
         let client = |ip: &str| NamedClient::Address(ip.parse().unwrap());

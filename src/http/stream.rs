@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_is_being_answered_has_no_late_head() {
+    async fn no_head_is_late_during_an_answer() {
         let (mut client, mut stream, activity) = pair();
         client.write_all(b"x").await.unwrap();
         stream.read_exact(&mut [0]).await.unwrap();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_spoken_is_known_by_the_first_bytes_which_are_not_lost() {
+    async fn first_bytes_tell_the_protocol() {
         let get = &b"GET / HTTP/1.1\r\n\r\n"[..];
         for (name, sent, expected) in [
             ("HTTP/2", PREFACE, true),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
+    async fn only_a_client_that_takes_nothing_times_out() {
         let (mut client, mut stream, _exchange) = pair();
         let slow = async {
             for _ in 0..4 {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_last_answer_is_followed_by_a_farewell() {
+    async fn only_a_last_answer_gets_a_farewell() {
         let close = || Response::builder().header("connection", "close").body(Body::empty()).unwrap();
         // An idle connection: hyper has asked for the next request.
         let (_client, mut stream, _exchange) = pair();

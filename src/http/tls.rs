@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_taken_once_both_files_are_of_one_mind() {
+    fn a_pair_waits_until_its_files_match() {
         let (_dir, files, _, tls) = shown();
         let new = certify();
         assert!(!takes(&tls, 3), "nothing has changed");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_is_being_written_is_not_shown() {
+    fn a_half_written_chain_is_not_shown() {
         let (_dir, files, pair, tls) = shown();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         let renewed = params.self_signed(&pair.signing_key).unwrap().pem();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_taken_once_its_unchanged_key_is_back() {
+    fn a_certificate_waits_for_its_key() {
         let (_dir, files, pair, tls) = shown();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         let aside = files.key.with_extension("aside");

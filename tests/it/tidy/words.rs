@@ -22,14 +22,7 @@ const MAX_TEST_NAME_WORDS: usize = 8;
 const NOT_YET: &[&str] = &["benches", "crates/rpc", "crates/sim", "lab"];
 
 /// The type names that still stand for several things in one crate.
-const REPEATED: &[&str] = &[
-    "Caller",
-    "Client",
-    "Connection",
-    "Found",
-    "Key",
-    "Reply",
-];
+const REPEATED: &[&str] = &["Caller", "Client", "Connection", "Found", "Key", "Reply", "Version"];
 
 /// The names that may be repeated: the parameters of a command, and an error.
 const MAY_REPEAT: [&str; 2] = ["Args", "Error"];
