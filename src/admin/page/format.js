@@ -16,7 +16,7 @@ const MEANINGS = {
 };
 
 const $ = (id) => document.getElementById(id);
-const tell = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
+const setText = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
 
 /** Makes an element with classes, attributes and children: `element("td.n", {}, "7")`. */
 function element(name, attributes = {}, ...children) {
