@@ -19,7 +19,7 @@ fn main() {
     for (name, source) in [
         ("flight", "../../src/cache/flight.rs"),
         ("generation", "../../src/cache/generation.rs"),
-        ("seen", "../../src/gateway/seen.rs"),
+        ("slot_floor", "../../src/gateway/slot_floor.rs"),
     ] {
         println!("cargo::rerun-if-changed={source}");
         let text = std::fs::read_to_string(source).expect("the source is there");

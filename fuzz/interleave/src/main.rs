@@ -1,6 +1,6 @@
 //! The single-flight, the generations of the cache and the floors of keys under thousands of schedules, drawn by shuttle.
 //!
-//! What runs is the text of `src/cache/flight.rs`, `src/cache/generation.rs` and `src/gateway/seen.rs`, with the
+//! What runs is the text of `src/cache/flight.rs`, `src/cache/generation.rs` and `src/gateway/slot_floor.rs`, with the
 //! scheduler's primitives in place of the real ones: every lock, atomic and wait is a place where another task may go on.
 
 mod watch;
@@ -20,8 +20,8 @@ mod generation {
     include!(concat!(env!("OUT_DIR"), "/generation.rs"));
 }
 #[allow(dead_code)]
-mod seen {
-    include!(concat!(env!("OUT_DIR"), "/seen.rs"));
+mod slot_floor {
+    include!(concat!(env!("OUT_DIR"), "/slot_floor.rs"));
 }
 
 /// Schedules for each scene.
@@ -182,7 +182,7 @@ fn nothing_outlives_a_clearing() {
     let clears = spawn(async move {
         for _ in 0..2 {
             begun.fetch_add(1, Ordering::SeqCst);
-            generation.ends();
+            generation.advance();
             *kept.lock().unwrap() = None;
             done.fetch_add(1, Ordering::SeqCst);
             yield_now().await;
@@ -196,16 +196,16 @@ fn nothing_outlives_a_clearing() {
 
 /// A key's floor is the highest slot that it was shown, whoever shows it at once.
 fn a_floor_only_rises() {
-    let seen = seen::Seen::default();
+    let shown = slot_floor::ShownSlots::default();
     let callers: Vec<_> = [[3, 9], [7, 4], [5, 8]]
         .into_iter()
         .map(|slots| {
-            let seen = seen.clone();
+            let shown = shown.clone();
             spawn(async move {
                 let mut last = 0;
                 for slot in slots {
-                    seen.at(methods::Commitment).show(slot);
-                    let now = seen.at(methods::Commitment).slot().unwrap_or(0);
+                    shown.at(methods::Commitment).raise(slot);
+                    let now = shown.at(methods::Commitment).slot().unwrap_or(0);
                     assert!(now >= slot && now >= last, "{now} after {slot} and {last}");
                     last = now;
                 }
@@ -215,7 +215,7 @@ fn a_floor_only_rises() {
     for caller in callers {
         block_on(caller).unwrap();
     }
-    assert_eq!(seen.at(methods::Commitment).slot(), Some(9));
+    assert_eq!(shown.at(methods::Commitment).slot(), Some(9));
 }
 
 /// One caller waits and two leave at any time: each of these is given one landing.
