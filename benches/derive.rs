@@ -1,4 +1,4 @@
-//! What it costs to make an answer from one that is kept in another form: accounts, lists, blocks, votes, samples.
+//! The cost of an answer that is made from a kept one of another form: accounts, lists, blocks, votes, samples.
 //!
 //! `cargo bench --bench derive`. The kept answers are a simulated node's own; the large account and the long block are
 //! theirs, drawn out.
@@ -31,7 +31,7 @@ const LIST: usize = 100;
 const LARGE: usize = 60_000;
 const TRANSACTIONS: usize = 1_500;
 
-/// What a node answers, without the envelope.
+/// Returns a node's result, without the envelope.
 fn result(cluster: &Cluster, method: &str, params: &Value) -> Bytes {
     #[derive(serde::Deserialize)]
     struct Answer<'a> {

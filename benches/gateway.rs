@@ -19,7 +19,7 @@ use slotfront::low_priority::lower_priority;
 use tokio::time::Instant;
 
 const KEYS: usize = 100_000;
-/// Of a key: `sf_` and 43 more.
+/// The length of an API key: `sf_` and 43 more.
 const KEY_LEN: usize = 46;
 const STEP: usize = 7919;
 const RELOADS: u32 = 5;

@@ -1,4 +1,4 @@
-//! What a hit costs, part by part and as a whole: split the envelope, read the params, look up, splice.
+//! The cost of a hit, in parts and as a whole: split the envelope, read the params, look up, splice.
 //!
 //! `cargo bench --bench hit_path`. One simulated node answers the first call; every further one is a hit.
 

@@ -1,4 +1,4 @@
-//! What counting one call costs, alone and with another thread counting the same: it is paid on every hit.
+//! The cost of counting one call, alone and beside another thread that counts the same. Every hit pays it.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What a call is asked of, without a socket.
+/// A gateway without a socket that answers calls.
 pub(crate) struct Scene {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) config: Config,

@@ -1,4 +1,4 @@
-//! What it costs to look an entry up, and to keep one, in a store of a thousand entries and of a million.
+//! The cost of looking an entry up and of keeping one, in a store of a thousand entries and of a million.
 //!
 //! `cargo bench --bench store`. Entries are asked for in an order that visits all of them, so that a large store is as
 //! far from the processor as it is in production. Needs about 500 MB of memory.

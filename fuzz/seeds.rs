@@ -1,4 +1,4 @@
-//! Where fuzzing begins: the contract cases, what nodes were heard to answer, and the configurations of this project.
+//! The seeds of fuzzing: the contract cases, recorded answers of nodes, and the configurations of this project.
 
 use std::path::Path;
 

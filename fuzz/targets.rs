@@ -1,4 +1,4 @@
-//! What is fuzzed: each function takes any bytes and panics where something is not as it must be.
+//! The fuzz targets. Each function takes any bytes and panics if a rule does not hold.
 //!
 //! They are run by `cargo fuzz` (`fuzz/run`), and on seeds and their mutations by the integration tests.
 

@@ -60,7 +60,7 @@ async fn site() -> Site {
     Site { cache, gateway, metrics, keys, bodies, _cluster: cluster }
 }
 
-/// What `body` asks, and its id.
+/// Returns the query of `body`, and its id.
 fn asked(body: &Bytes) -> (Id, Query) {
     // A body of one's own, as one that was read from a connection is.
     let Request::One(Element::Call(call)) = envelope::parse(&Bytes::copy_from_slice(body)) else {

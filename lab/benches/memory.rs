@@ -1,4 +1,4 @@
-//! What an entry costs in memory beyond the bytes of its answer, at a million entries.
+//! The memory that an entry takes beside the bytes of its answer, at a million entries.
 //!
 //! `cargo bench --package slotfront-lab --bench memory`. Prints resident bytes for each entry, the answer's own bytes, and what the store
 //! counts for it; the difference between the first and the last is what `cache.capacity` does not know of.

@@ -1,4 +1,4 @@
-//! What the pool costs: choosing a node, a miss compared with asking the node directly, and a node that hangs.
+//! The cost of the pool: the choice of a node, a miss compared with asking the node directly, and a node that hangs.
 //!
 //! `cargo bench --package slotfront-lab --bench pool`. Nodes, gateway and client share one process and the loopback, so only ratios and
 //! differences count.

@@ -1,4 +1,4 @@
-//! What fills a cache before it is measured: `fill` with so many accounts, `churn` with answers of all sizes.
+//! The load that fills a cache before it is measured: `fill` with so many accounts, `churn` with answers of all sizes.
 //!
 //! Both ask a yardstick node's accounts, whose addresses say how long their data is. The same seed asks the same calls,
 //! though connections may be ahead of each other. What was done goes to the standard output, as `name value` lines.
@@ -23,7 +23,7 @@ const BACK: u64 = 2_000;
 
 #[derive(Parser)]
 struct Options {
-    /// Where to ask: `http://host:port/v3/KEY`
+    /// The URL to ask: `http://host:port/v3/KEY`
     target: Target,
     #[arg(long, default_value_t = 8)]
     connections: u64,
@@ -95,7 +95,7 @@ fn churned(seed: u64, number: u64) -> String {
     }
 }
 
-/// What was done.
+/// The sums of a run.
 #[derive(Default)]
 struct Done {
     next: AtomicU64,

@@ -27,7 +27,7 @@ const LATE: Duration = Duration::from_secs(1);
 
 #[derive(Parser)]
 struct Options {
-    /// Where to ask: `http://host:port/v3/KEY`
+    /// The URL to ask: `http://host:port/v3/KEY`
     target: Target,
     /// A node of the cluster, to know its newest slots by
     #[arg(long)]
@@ -80,7 +80,7 @@ impl Newest {
     }
 }
 
-/// Where an answer came from, by its status and its headers.
+/// Returns the source of an answer, by its status and its headers.
 fn outcome(answer: &Answer, method: &str) -> &'static str {
     let status = answer.cache_status.strip_prefix("slotfront; ").unwrap_or("");
     let has = |word: &str| status.contains(word);
@@ -100,7 +100,7 @@ fn outcome(answer: &Answer, method: &str) -> &'static str {
     }
 }
 
-/// What all requests share.
+/// The state that all requests share.
 struct Run {
     target: Target,
     idle: Mutex<Vec<Connection>>,

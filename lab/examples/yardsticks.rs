@@ -1,4 +1,4 @@
-//! What slotfront is compared with, beside nginx: servers that do less, and the node behind all of them.
+//! The servers that slotfront is compared with beside nginx: some that do less, and the node behind all of them.
 //!
 //! `constant` reads a body and answers the same to all; `floor` parses, limits, looks up in moka and splices, without
 //! keys, methods, freshness or metrics; `node` answers as a node whose chain stands still, and account data is as long

@@ -67,7 +67,7 @@ fn transaction(dice: &mut Dice) -> String {
     text
 }
 
-/// So many letters of base58.
+/// Returns `letters` letters of base58.
 fn base58(dice: &mut Dice, letters: u64) -> String {
     (0..letters).map(|_| char::from(BASE58[usize::try_from(dice.below(58)).unwrap_or(0)])).collect()
 }

@@ -1,4 +1,4 @@
-//! What is asked in a replay: calls drawn by a seed, their subjects by Zipf's law, their shares as `Mix` says.
+//! The calls of a replay: drawn by a seed, their subjects by Zipf's law, their shares as `Mix` says.
 //!
 //! A twin of the simulated chain runs along with the calls' planned time, so that blocks and blockhashes are those of the
 //! moment, and the calls still depend on nothing but the seed.
@@ -28,9 +28,9 @@ const METHODS: [(&str, u64); 8] = [
 const COMMITMENTS: [(&str, u64); 3] = [("processed", 10), ("confirmed", 50), ("finalized", 40)];
 const ENCODINGS: [(&str, u64); 4] = [("base64", 60), ("jsonParsed", 28), ("base64+zstd", 8), ("base58", 4)];
 const DETAILS: [(&str, u64); 3] = [("full", 60), ("signatures", 25), ("none", 15)];
-/// Of a hundred requests, those that are batches, of 2 to 8 calls.
+/// The number of batches among a hundred requests. A batch has 2 to 8 calls.
 const BATCHES: u64 = 5;
-/// Of a hundred account calls, those with a dataSlice; of those that may, those with a minContextSlot.
+/// The number of calls with a dataSlice among a hundred account calls, and with a minContextSlot among those that may have one.
 const SLICES: u64 = 10;
 const MINIMA: u64 = 3;
 /// Addresses that are asked for. Those that exist in the simulation, some 150, are the most popular ones.

@@ -1,6 +1,6 @@
 //! Addresses that say how long their account's data is, so that a load chooses what the yardstick node answers.
 
-/// What stands for a decimal digit: 0 is no letter of base58.
+/// The letters that stand for decimal digits, because 0 is no letter of base58.
 const DIGITS: &[u8; 10] = b"abcdefghij";
 const MARK: &str = "Sz";
 /// Digits of a size.

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 /// Far longer than slotfront's own deadline: a machine may stand still for minutes, and that is no fault.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// What went wrong, in words.
+/// An error, in words.
 pub type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 /// `http://host:port/path`, taken apart.
@@ -42,7 +42,7 @@ pub struct Answer {
 pub struct Connection {
     stream: TcpStream,
     target: Target,
-    /// What has been read and not yet been used.
+    /// The bytes that were read and not used yet.
     read: Vec<u8>,
 }
 

@@ -1,7 +1,7 @@
 //! The method table: eight methods, and how each one's params become one canonical, typed [`Query`].
 //!
-//! What every node version refuses is refused here, in a node's order and words, and no node is asked. What depends
-//! on a node's state is never judged here. Two calls that mean the same become equal queries.
+//! This module refuses what every node version refuses, in a node's order and words. A judgement that depends
+//! on a node's state is left to the node. Two calls that mean the same become equal queries.
 
 pub mod message;
 pub mod openrpc;
@@ -101,7 +101,7 @@ impl Method {
     }
 }
 
-/// Where api-spec and nodes differ, which of the two is followed (`compat.profile`).
+/// The behaviour to follow if the written interface and nodes differ (`compat.profile`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
@@ -178,7 +178,7 @@ impl Query {
         }
     }
 
-    /// Whether the method's results carry a context, and with it the slot that they show.
+    /// Returns true if the method's results carry a context with the slot that they show.
     pub fn has_context(&self) -> bool {
         matches!(self, Self::Account(_) | Self::Accounts(_) | Self::Balance(_) | Self::Fee(_))
     }
@@ -193,7 +193,7 @@ impl Query {
         }
     }
 
-    /// The same call with another condition on the answer's slot; unchanged where the method honours none.
+    /// Returns the call with another condition on the answer's slot. Unchanged if the method honours none.
     #[must_use]
     pub fn with_min_context_slot(mut self, slot: Option<Slot>) -> Self {
         match &mut self {

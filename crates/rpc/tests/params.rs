@@ -13,7 +13,7 @@ use slotfront_rpc::methods::{Method, Profile, Query};
 const CASES: &str = include_str!("../../../tests/fixtures/contract-cases.json");
 const RECORDED_ERRORS: &str = include_str!("../../../tests/fixtures/param-errors.jsonl");
 
-/// What becomes of one call before any node is asked.
+/// The outcome of one call before any node is asked.
 enum Outcome {
     Silence,
     Refusal(String),
@@ -49,7 +49,7 @@ fn one(body: &str) -> Outcome {
     }
 }
 
-/// What a node says of itself, not of the call.
+/// Returns true for an error that tells the node's state, not a fault of the call.
 fn needs_a_node(error: &Value) -> bool {
     const STATE: [&str; 3] = ["could not find account", "not a Token account", "invalid transaction message"];
     // Not by us: node versions differ on it.

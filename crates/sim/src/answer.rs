@@ -1,4 +1,4 @@
-//! What a node answers: one call, on the state that this node sees.
+//! A node's answer to one call, from the state that the node sees.
 //!
 //! It answers like an Agave 4.0 node with its full API and transaction history on. Params were validated before; only
 //! what depends on state is refused here. Objects are sorted by member, as nodes write them.

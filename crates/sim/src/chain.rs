@@ -43,7 +43,7 @@ pub(crate) const STATE_SLOTS: u64 = 384;
 /// Slots without a block in a row, at most.
 const MAX_SKIPPED: u64 = 4;
 
-/// What a chain is made from.
+/// The settings from which a chain is made.
 #[derive(Debug, Clone)]
 pub(crate) struct Genesis {
     pub(crate) seed: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Chain {
     epoch_start: i64,
     /// Lamports staked to each vote account, by the slot from which it counts; the newest epochs.
     stakes: VecDeque<(Slot, BTreeMap<Pubkey, u64>)>,
-    /// Whether the next block pays the epoch's staking rewards.
+    /// True if the next block pays the epoch's staking rewards.
     staking_due: bool,
     pub(crate) samples: Samples,
 }

@@ -46,9 +46,9 @@ pub struct Examples {
     pub skipped_slot: Option<Slot>,
     /// A transfer with a finalized blockhash, in base64.
     pub fee_message: String,
-    /// The same through a lookup table, version 0.
+    /// A version 0 message whose accounts come through a lookup table.
     pub fee_message_v0: String,
-    /// The same with the newest blockhash, which only processed knows yet.
+    /// A message with the newest blockhash, which only processed knows yet.
     pub fee_message_processed: String,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a node, on command.
+//! The faults that a node can be given on command.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

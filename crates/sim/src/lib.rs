@@ -40,7 +40,7 @@ pub fn further_methods() -> Vec<Further> {
     answer::FURTHER.into_iter().filter_map(Further::from_name).collect()
 }
 
-/// What a cluster is made from. Clusters of equal settings are equal, apart from where they listen.
+/// The settings from which a cluster is made. Clusters of equal settings are equal, apart from their addresses.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Decides everything that is random.
@@ -57,7 +57,7 @@ pub struct Settings {
     pub history_slots: u64,
     /// Slots in an epoch, at least 32.
     pub slots_per_epoch: u64,
-    /// Of a thousand slots, how many have no block.
+    /// The number of slots without a block, of a thousand.
     pub skipped_per_mille: u64,
     /// Slots whose blocks are kept; a few more may be, and 300 blocks always are.
     pub retained_slots: u64,
@@ -84,8 +84,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The same, with a first slot so long ago that the newest slot of a new cluster is of `unix_time`, in seconds.
-    /// Call it last: it counts on the other settings.
+    /// Moves the first slot so far back that the newest slot of a new cluster is of `unix_time`, in seconds.
+    /// Depends on the other settings, so it must be called last.
     #[must_use]
     pub fn with_newest_slot_at(mut self, unix_time: i64) -> Self {
         let history_ms = self.history_slots.saturating_mul(self.slot_ms());
@@ -189,7 +189,7 @@ impl Cluster {
         self.read(|chain| chain.account(key, slot).cloned())
     }
 
-    /// Whether `slot` has a block that is still kept.
+    /// Returns true if `slot` has a block that is still kept.
     pub fn has_block(&self, slot: Slot) -> bool {
         self.read(|chain| chain.block(slot).is_some())
     }

@@ -66,7 +66,7 @@ impl Node {
         self.traits.index()
     }
 
-    /// Where it listens; `None` before the cluster is served.
+    /// Returns the address at which the node listens; `None` before the cluster is served.
     pub fn address(&self) -> Option<SocketAddr> {
         self.traits.peers().get(self.index()).and_then(|address| address.get().copied())
     }
@@ -88,7 +88,7 @@ impl Node {
         self.traits.first_available.store(slot, Ordering::Relaxed);
     }
 
-    /// What getHealth says, as long as the node is not far behind.
+    /// Sets the answer to getHealth while the node is not far behind.
     pub fn set_healthy(&self, healthy: bool) {
         self.traits.healthy.store(healthy, Ordering::Relaxed);
     }
@@ -114,7 +114,7 @@ impl Node {
         self.firedancer.store(on, Ordering::Relaxed);
     }
 
-    /// Whether the node does all of `methods`.
+    /// Returns true if the node does all of `methods`.
     pub(crate) fn implements(&self, methods: &[String]) -> bool {
         !self.firedancer.load(Ordering::Relaxed)
             || methods.iter().all(|method| FIREDANCER.contains(&method.as_str()))

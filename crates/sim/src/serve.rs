@@ -178,13 +178,13 @@ fn json(payload: Payload) -> Response<Payload> {
 /// The body of a response: whole, or spoiled.
 enum Payload {
     Whole(Bytes),
-    /// What is sent, then (after a moment) the end, in place of `promised` bytes.
+    /// The first bytes of a reply, then after a moment its end, although `promised` bytes were announced.
     Truncated {
         sent: Bytes,
         promised: u64,
         flush: Pin<Box<Sleep>>,
     },
-    /// What is left, piece by piece.
+    /// The rest of a reply, piece by piece.
     Trickle {
         left: Bytes,
         piece: usize,

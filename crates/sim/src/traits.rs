@@ -9,7 +9,7 @@ use slotfront_rpc::methods::{Commitment, Slot};
 /// The traits of one node. Those that a test may change are set by [`Node`](super::Node).
 pub(crate) struct NodeTraits {
     index: usize,
-    /// Where each node of the cluster listens, once it does.
+    /// The address of each node of the cluster, once it listens.
     addresses: Arc<[OnceLock<SocketAddr>]>,
     pub(crate) first_available: AtomicU64,
     pub(crate) healthy: AtomicBool,

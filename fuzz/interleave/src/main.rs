@@ -1,6 +1,6 @@
 //! The single-flight, the generations of the cache and the floors of keys under thousands of schedules, drawn by shuttle.
 //!
-//! What runs is the text of `src/cache/flight.rs`, `src/cache/generation.rs` and `src/gateway/slot_floor.rs`, with the
+//! The scenes run the text of `src/cache/flight.rs`, `src/cache/generation.rs` and `src/gateway/slot_floor.rs`, with the
 //! scheduler's primitives in place of the real ones: every lock, atomic and wait is a place where another task may go on.
 
 mod watch;

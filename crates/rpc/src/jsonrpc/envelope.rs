@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::scan::Scan;
 use super::{Call, Id, Params};
 
-/// What a body asks for.
+/// The content of a request body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// A call that stands alone.
@@ -246,7 +246,7 @@ fn read_id(body: &Bytes, raw: &RawValue) -> Result<Id, Malformed> {
     })
 }
 
-/// What a JSON string says: a slice of the body, or the unescaped text. `None` for other types.
+/// Returns the text of a JSON string: a slice of the body, or the unescaped text. `None` for other types.
 fn unquote(body: &Bytes, text: &str) -> Option<Bytes> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
     if inner.contains('\\') {

@@ -42,7 +42,7 @@ fn error_object(code: i32, message: &str, data: Option<&str>) -> String {
     format!(r#"{{"code":{code},"message":{message}{data}}}"#)
 }
 
-/// What stands before and after a `result` that is sent in chunks of its own.
+/// Returns the text before and after a `result` that is sent in chunks of its own.
 pub fn head_and_tail(id: &Id) -> (Bytes, Bytes) {
     let mut tail = Vec::with_capacity(32);
     write_tail(&mut tail, id);

@@ -46,7 +46,7 @@ impl<'a> Scan<'a> {
         self.takes(byte).then_some(())
     }
 
-    /// Whether nothing but blanks is left.
+    /// Returns true if nothing but whitespace is left.
     pub(crate) fn is_done(&mut self) -> bool {
         self.peek().is_none()
     }

@@ -93,7 +93,7 @@ pub struct PerCommitment<T> {
 }
 
 impl<T: Copy> PerCommitment<T> {
-    /// The same value at every commitment.
+    /// Creates the map that has `value` at every commitment.
     pub const fn uniform(value: T) -> Self {
         Self { processed: value, confirmed: value, finalized: value }
     }

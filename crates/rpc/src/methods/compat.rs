@@ -11,7 +11,7 @@ use super::{Profile, Query};
 
 /// The `result` as `profile` wants it: under [`Profile::Spec`] an account that does not exist is `null` without context.
 pub fn shape_result(profile: Profile, query: &Query, result: Bytes) -> Bytes {
-    /// Of a contextual result only whether it has a value.
+    /// A contextual result, of which only the presence of a value is read.
     #[derive(Deserialize)]
     struct Contextual {
         /// Read by a function so that serde does not take a missing member for null.
@@ -26,7 +26,7 @@ pub fn shape_result(profile: Profile, query: &Query, result: Bytes) -> Bytes {
     result
 }
 
-/// Whether a node's error code to getBlock says that there is no such block, or none yet, or not any more. Under
+/// Returns true if a node's error code to getBlock says that there is no such block, or none yet, or not any more. Under
 /// [`Profile::Spec`] the answer is `null` then.
 pub const fn absent_block(code: i32) -> bool {
     matches!(code, -32001 | -32004 | -32007 | -32009 | -32014)

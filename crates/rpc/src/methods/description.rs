@@ -16,7 +16,7 @@ pub(super) struct Description {
     pub(super) errors: &'static [&'static str],
     /// Params of a call.
     pub(super) example: Value,
-    /// What that call may give.
+    /// A possible result of the example call.
     pub(super) example_result: Value,
 }
 

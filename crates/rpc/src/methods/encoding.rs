@@ -64,7 +64,7 @@ pub struct DataSlice {
 pub struct AccountForm {
     /// How the data is written.
     pub encoding: AccountEncoding,
-    /// Which part of the data; `None` is all of it.
+    /// The part of the data; `None` is all of it.
     pub slice: Option<DataSlice>,
 }
 

@@ -1,6 +1,6 @@
 //! Read methods beyond the eight, which `[passthrough] methods` may have forwarded; and the writes that never are.
 //!
-//! Of their params nothing is judged here: a node does. Only the caller's commitment and `minContextSlot` are read, to
+//! A node judges their params. Only the caller's commitment and `minContextSlot` are read here, to
 //! choose a node and to hold the plan's rule, from a tree as a node's: of members with one name the last counts, and the
 //! configuration may be any of the params. The list is fixed: what is not on it is not forwarded, so no write ever is.
 
@@ -58,7 +58,7 @@ const TABLE: [(&str, bool); 43] = [
     ("simulateTransaction", true),
 ];
 
-/// What writes, on a node or on what stands in front of one.
+/// The methods that write, on a node or on a service in front of one.
 const WRITES: [&str; 3] = ["sendTransaction", "requestAirdrop", "sendBundle"];
 
 /// The write method of this name, if it is one.

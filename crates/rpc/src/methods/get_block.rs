@@ -14,13 +14,13 @@ use crate::jsonrpc::Params;
 /// getBlock: one block by its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockQuery {
-    /// Which block.
+    /// The slot of the block.
     pub slot: Slot,
     /// How much of its transactions.
     pub details: BlockDetails,
     /// How transactions are written; canonical: `Json` unless details are `Full`, since others ignore it.
     pub encoding: BlockEncoding,
-    /// Whether rewards are included.
+    /// True if rewards are included.
     pub rewards: bool,
     /// The highest transaction version that the caller reads; `None` is legacy only. Canonical: `None` for details
     /// `Signatures` and `None`, which carry no version.

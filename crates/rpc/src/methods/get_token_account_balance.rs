@@ -13,7 +13,7 @@ use crate::jsonrpc::Params;
 /// getTokenAccountBalance: one token account's balance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BalanceQuery {
-    /// Which token account.
+    /// The address of the token account.
     pub pubkey: Pubkey,
     /// At which commitment.
     pub commitment: Commitment,

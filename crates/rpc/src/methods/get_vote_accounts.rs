@@ -20,7 +20,7 @@ pub struct VotesQuery {
     pub commitment: Commitment,
     /// Only this vote account.
     pub vote_pubkey: Option<Pubkey>,
-    /// Whether unstaked delinquents are listed.
+    /// True if unstaked delinquents are listed.
     pub keep_unstaked_delinquents: bool,
     /// Slots behind which a validator counts as delinquent; canonical default 128.
     pub delinquent_slot_distance: u64,

@@ -43,7 +43,7 @@ pub struct Message<'a> {
     pub account_keys: &'a [[u8; 32]],
     /// A blockhash of the last 150 blocks, or a durable nonce.
     pub recent_blockhash: &'a [u8; 32],
-    /// What the transaction does, in order.
+    /// The instructions of the transaction, in order.
     pub instructions: Vec<Instruction<'a>>,
     /// Further accounts, by lookup; none in a legacy message.
     pub lookups: Vec<Lookup<'a>>,
@@ -52,11 +52,11 @@ pub struct Message<'a> {
 /// One call of a program. Indexes count the static keys, then all writable lookups, then all read-only ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instruction<'a> {
-    /// Which account is the program.
+    /// The index of the program's account.
     pub program: u8,
-    /// Which accounts it gets.
+    /// The indices of the accounts that the program gets.
     pub accounts: &'a [u8],
-    /// What it gets told.
+    /// The data that the program gets.
     pub data: &'a [u8],
 }
 
@@ -77,7 +77,7 @@ pub enum DecodeError {
     /// The bytes end before the message does.
     #[error("io error: failed to fill whole buffer")]
     Truncated,
-    /// The same, where the bytes are as many as a message may have.
+    /// The message is cut off, and has as many bytes as a message may have.
     #[error("the size limit has been reached")]
     SizeLimit,
     /// A length of more bytes than it needs.
@@ -181,7 +181,7 @@ impl Lookup<'_> {
 
 struct Reader<'a> {
     rest: &'a [u8],
-    /// Whether there are as many bytes as a message may have: the same shortage has another name then.
+    /// True if there are as many bytes as a message may have. A message that is cut off has another error then.
     full: bool,
 }
 

@@ -68,7 +68,7 @@ pub(super) fn at_most_one<A: DeserializeOwned>(params: &Params) -> Result<Option
 
 /// Reads `[]`.
 pub(super) fn none(params: &Params) -> Result<(), ParamError> {
-    /// What a node shows of unexpected params; the names are part of its words.
+    /// An unexpected value as a node shows it. The names are part of its words.
     #[derive(Debug)]
     #[expect(dead_code, reason = "shown by Debug")]
     enum Unexpected {

@@ -11,7 +11,7 @@ use crate::chain::samples::PERIOD_S;
 pub(crate) const VERSION: &str = "4.0.0";
 /// The feature set of that version.
 pub(crate) const FEATURE_SET: u32 = 3_718_597_879;
-/// Where a node listens that was never served: a documentation address.
+/// The address of a node that was never served, from a range for documentation.
 const NOWHERE: ([u8; 4], u16) = ([192, 0, 2, 1], 8_899);
 
 /// getRecentPerformanceSamples

@@ -50,7 +50,7 @@ fn too_large(message: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether each lookup table exists and is long enough.
+/// Checks that each lookup table exists and is long enough.
 fn check_lookups(view: &View<'_>, slot: Slot, message: &Message<'_>) -> Result<(), &'static str> {
     for lookup in &message.lookups {
         let account = view.chain.account(&lookup.table, slot);
@@ -68,7 +68,7 @@ fn check_lookups(view: &View<'_>, slot: Slot, message: &Message<'_>) -> Result<(
     Ok(())
 }
 
-/// Whether the message's blockhash is the one that a nonce account stores, and the message advances that account.
+/// Returns true if the message's blockhash is the one that a nonce account stores, and the message advances that account.
 fn uses_nonce(view: &View<'_>, slot: Slot, message: &Message<'_>) -> bool {
     let stored = || {
         let first = message.instructions.first()?;

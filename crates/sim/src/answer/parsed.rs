@@ -13,7 +13,7 @@ use crate::chain::layout::{Clock, Fields, LookupTable, Nonce, Stake};
 use crate::chain::token::{FROZEN, Mint, TokenAccount};
 use crate::chain::vote::VoteState;
 
-/// Whether accounts of this owner hold tokens or mints.
+/// Returns true if accounts of this owner hold tokens or mints.
 pub(super) fn is_token_program(owner: &Pubkey) -> bool {
     [address::TOKEN, address::TOKEN_2022].contains(owner)
 }

@@ -11,11 +11,11 @@ use slotfront_rpc::methods::{Pubkey, Slot};
 pub struct Account {
     /// Its balance; an account of 0 lamports does not exist.
     pub lamports: u64,
-    /// What its owner program keeps in it.
+    /// The data that the owner program keeps in the account.
     pub data: Bytes,
     /// The program that alone may change it.
     pub owner: Pubkey,
-    /// Whether it is a program.
+    /// True if the account is a program.
     pub executable: bool,
     /// 2^64 − 1 for what pays no rent; sysvars and builtin programs hold 0.
     pub rent_epoch: u64,

@@ -44,7 +44,7 @@ pub(crate) const BUILTINS: [(Pubkey, &str); 7] = [
     (LOADER_UPGRADEABLE, "solana_bpf_loader_upgradeable_program"),
 ];
 
-/// Whether a transaction may never write this account, whatever its header claims.
+/// Returns true if no transaction may write this account, even if its header claims so.
 pub(crate) fn is_reserved(key: &Pubkey) -> bool {
     const SYSVARS: [Pubkey; 7] =
         [CLOCK, RENT, EPOCH_SCHEDULE, SLOT_HASHES, RECENT_BLOCKHASHES, STAKE_HISTORY, INSTRUCTIONS];

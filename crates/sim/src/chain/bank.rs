@@ -57,13 +57,13 @@ impl<'a> Bank<'a> {
         self.changed.extend(changed);
     }
 
-    /// What changed, when the block is complete.
+    /// Returns the changed accounts of the complete block.
     pub(crate) fn freeze(self) -> BTreeMap<Pubkey, Account> {
         self.changed
     }
 }
 
-/// What one transaction changed so far, on top of its bank.
+/// The changes of one transaction so far, on top of its bank.
 pub(crate) struct Scratch<'a> {
     bank: &'a Bank<'a>,
     changed: BTreeMap<Pubkey, Account>,

@@ -38,7 +38,7 @@ pub(crate) struct Reward {
     pub(crate) commission_bps: Option<u16>,
 }
 
-/// What a reward is for.
+/// The reason of a reward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RewardKind {
     /// The leader's part of the fees.

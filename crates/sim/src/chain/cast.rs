@@ -1,4 +1,4 @@
-//! Who is on the stage: every address of the simulated cluster, all functions of the seed.
+//! All addresses of the simulated cluster. Each is a function of the seed.
 
 use slotfront_rpc::methods::Pubkey;
 
@@ -26,7 +26,7 @@ pub(crate) struct Coin {
     pub(crate) holders: Vec<(Pubkey, Pubkey)>,
 }
 
-/// What a validator does.
+/// The behaviour of a validator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Staked, leads and votes.

@@ -1,4 +1,4 @@
-//! What a transaction costs: 5,000 lamports a signature, and what its compute-budget instructions bid.
+//! The fee of a transaction: 5,000 lamports a signature, and the bid of its compute-budget instructions.
 
 use slotfront_rpc::methods::Pubkey;
 

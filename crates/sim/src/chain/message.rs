@@ -14,7 +14,7 @@ pub(crate) struct Compiled {
     pub(crate) data: Vec<u8>,
 }
 
-/// What a version 0 message takes from one lookup table.
+/// The accounts that a version 0 message takes from one lookup table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lookup {
     pub(crate) table: Pubkey,
@@ -32,7 +32,7 @@ pub(crate) struct Loaded {
 /// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// Whether it is of version 0; legacy otherwise.
+    /// True for a version 0 message, false for a legacy one.
     pub(crate) v0: bool,
     /// Signers, of them readonly, and readonly accounts among those that do not sign.
     pub(crate) header: [u8; 3],
@@ -126,12 +126,12 @@ impl Message {
         self.header[0]
     }
 
-    /// Whether the account key at `index` (not a looked-up one) signs.
+    /// Returns true if the account key at `index` signs. Looked-up keys have no index here.
     pub(crate) fn is_signer(&self, index: usize) -> bool {
         index < usize::from(self.header[0])
     }
 
-    /// Whether the header gives write access to the account key at `index` (not a looked-up one).
+    /// Returns true if the header gives write access to the account key at `index`. Looked-up keys have no index here.
     pub(crate) fn is_writable(&self, index: usize) -> bool {
         let [signers, readonly_signers, readonly_others] = self.header.map(usize::from);
         if index < signers {

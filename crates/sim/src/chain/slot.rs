@@ -22,7 +22,7 @@ use crate::draw::Draw;
 const RECENT_BLOCKHASHES: usize = 150;
 /// Slots that a leader leads in a row.
 const LEADER_SLOTS: u64 = 4;
-/// What a stake earns in an epoch: one part in this many, about 7 % in the 180 epochs of a year.
+/// The yield of a stake in an epoch: one part in this many, about 7 % in the 180 epochs of a year.
 const EPOCH_YIELD: u64 = 2_600;
 /// Epochs whose stakes are kept.
 const STAKE_EPOCHS: usize = 4;

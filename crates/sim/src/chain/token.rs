@@ -13,7 +13,7 @@ pub(crate) const FROZEN: u8 = 2;
 pub(crate) const MINT_LEN: usize = 82;
 /// Length of a token account without extensions, in bytes.
 pub(crate) const ACCOUNT_LEN: usize = 165;
-/// What Token-2022 appends to an associated account: kind "account", then the empty extension 7, immutable owner.
+/// The bytes that Token-2022 appends to an associated account: kind "account", then the empty extension 7, immutable owner.
 const IMMUTABLE_OWNER: [u8; 5] = [2, 7, 0, 0, 0];
 
 /// A mint.
@@ -57,12 +57,12 @@ pub(crate) struct TokenAccount {
     pub(crate) mint: Pubkey,
     pub(crate) owner: Pubkey,
     pub(crate) amount: u64,
-    /// Who else may spend from it, and how much.
+    /// The account that may also spend from this one, and the amount.
     pub(crate) delegate: Option<(Pubkey, u64)>,
     pub(crate) state: u8,
     /// Lamports set aside for rent, in an account of wrapped SOL.
     pub(crate) native_reserve: Option<u64>,
-    /// Whether the bytes end in Token-2022's immutable-owner extension.
+    /// True if the bytes end in Token-2022's immutable-owner extension.
     pub(crate) immutable_owner: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What users do in a slot: which transactions a block holds besides votes.
+//! The transactions of users in a slot, which a block holds besides votes.
 
 use slotfront_rpc::methods::Pubkey;
 
@@ -15,7 +15,7 @@ const POCKET_LAMPORTS: u64 = 900_000;
 /// A sum that nobody has.
 const TOO_MUCH: u64 = 1_000_000_000_000_000_000;
 
-/// What somebody does now, given the state so far.
+/// Returns the next transaction of a user, given the state so far.
 pub(crate) fn draft(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
     let payer = *draw.pick(&cast.wallets);
     let plain = |instructions| Draft { payer, instructions, table: None };

@@ -25,7 +25,7 @@ pub(crate) struct Transaction {
     pub(crate) signatures: Vec<[u8; 64]>,
     pub(crate) message: Message,
     pub(crate) loaded: Loaded,
-    /// What the message's compiled instructions mean.
+    /// The meaning of the message's compiled instructions.
     pub(crate) instructions: Vec<Instruction>,
     /// The instruction that failed, by position.
     pub(crate) failure: Option<(usize, Failure)>,
@@ -53,7 +53,7 @@ impl Transaction {
         self.message.keys.iter().chain(&self.loaded.writable).chain(&self.loaded.readonly)
     }
 
-    /// Whether it is nothing but a vote, which performance samples count apart.
+    /// Returns true for a transaction with nothing but a vote. Performance samples count those apart.
     pub(crate) fn is_vote(&self) -> bool {
         matches!(self.instructions[..], [Instruction::Vote { .. }])
     }

@@ -14,7 +14,7 @@ const CREDITS: u64 = 16;
 /// Epochs whose credits a vote account remembers.
 const CREDIT_HISTORY: usize = 64;
 
-/// What a validator has voted for: its newest votes, oldest first, and the newest block that it holds final.
+/// The votes of a validator: the newest ones, oldest first, and the newest block that it holds final.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tower {
     pub(crate) votes: VecDeque<Slot>,

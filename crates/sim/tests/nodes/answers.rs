@@ -1,4 +1,4 @@
-//! What nodes answer: state at commitments, errors in a node's order, differences between nodes.
+//! The answers of nodes: state at commitments, errors in a node's order, differences between nodes.
 
 use std::collections::BTreeSet;
 
@@ -147,7 +147,7 @@ fn blocks_are_refused_in_a_nodes_order() {
     assert!(call(other, "getVoteAccounts", &json!([]))["result"].is_object());
 }
 
-/// The same block in two shapes: what one is made of is in the other.
+/// A block in two shapes: each part of the smaller one is in the larger one.
 #[test]
 fn the_shapes_of_a_block_agree() {
     let cluster = cluster();

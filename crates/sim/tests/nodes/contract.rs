@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::cluster;
 
-/// Whether `answer` is the error that is expected.
+/// Checks that `answer` is the expected error.
 #[track_caller]
 fn check_error(name: &str, expected: &Value, answer: &Value) {
     let error = &answer["error"];

@@ -48,7 +48,7 @@ impl Served {
     }
 }
 
-/// What came back until the server closed the connection, as text; the error if it was reset.
+/// Returns the text that came until the server closed the connection, or the error if it was reset.
 async fn exchange(node: &Node, request: &[u8]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(node.address().unwrap()).await?;
     stream.write_all(request).await?;

@@ -9,7 +9,7 @@ use slotfront_sim::Cluster;
 
 use super::{cluster, result};
 
-/// What values were seen in one place. Objects of different members are different variants.
+/// The values that were seen in one place. Objects of different members are different variants.
 #[derive(Default)]
 struct Shape {
     scalars: BTreeSet<&'static str>,
@@ -49,7 +49,7 @@ impl Shape {
         }
     }
 
-    /// Where `value` is unlike everything that was learned.
+    /// Returns the places in which `value` is unlike everything that was learned.
     fn differences(&self, value: &Value, at: &str) -> Vec<String> {
         // `uiAmount` is null for a mint of 20 decimals, which the recorded blocks do not move.
         let no_ui_amount = value.is_null() && self.scalars.contains("float");

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::*;
 
-/// What jsonrpc-core 18 declares; derived, so that serde decides what fits.
+/// The declarations of jsonrpc-core 18. They are derived, so that serde decides what fits.
 mod model {
     use super::{Deserialize, Map, Value};
 
