@@ -98,14 +98,18 @@ async fn answer_from_entry(
     let assembled = || cache.lookup.assemble(call.query, Tolerance::Fresh, call.wanted());
     let entry = match found {
         CacheLookup::Hit(entry) => Arc::clone(entry),
-        CacheLookup::Stale(entry) => assembled().unwrap_or_else(|| Arc::clone(entry)),
+        CacheLookup::Stale(entry) => assembled().unwrap_or_else(|| {
+            // Refetched before the entry is rendered, because rendering may wait, fail or lose its caller.
+            drop(cache.fetcher.join_flight(&call.plan, SlotRequirement::None, &call.options));
+            Arc::clone(entry)
+        }),
         CacheLookup::Expired | CacheLookup::Miss => {
             let Some(list) = assembled() else { return Ok(None) };
             list
         }
     };
     call.charge.answered(true);
-    let answer = deliver(cache, call, &entry, Basis::Kept);
+    let answer = cache.renderer.render(call, &entry, Basis::Kept);
     let answer = if is_long_work(call.query, &entry) {
         let in_time = timeout_at(call.options.deadline, answer).await;
         in_time.unwrap_or(Err(Error::TimedOut(cache.request_timeout)))
@@ -248,7 +252,7 @@ async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<C
         Outcome::Collapsed => Basis::Joined(CacheStatus::Collapsed, Outcome::Collapsed),
         _ => Basis::Joined(CacheStatus::forwarded(call.reason, true), Outcome::Miss),
     };
-    deliver(cache, call, &list, basis).await?.ok_or(FetchError::Unusable).map(Some)
+    cache.renderer.render(call, &list, basis).await?.ok_or(FetchError::Unusable).map(Some)
 }
 
 /// Turns the result of a fetch into this caller's answer. The cache's floors never become a caller's error.
@@ -282,9 +286,9 @@ pub(super) async fn answer_from_fetch(
         && cache.lookup.held.is_overtaken(&call.plan, entry, basis)
         && let Some(held) = find_stand_in(cache, call, Tolerance::InFault).await
     {
-        return deliver(cache, call, &held, Basis::StandIn).await?.ok_or(FetchError::Unusable);
+        return cache.renderer.render(call, &held, Basis::StandIn).await?.ok_or(FetchError::Unusable);
     }
-    deliver(cache, call, entry, basis).await?.ok_or(FetchError::Unusable)
+    cache.renderer.render(call, entry, basis).await?.ok_or(FetchError::Unusable)
 }
 
 /// Returns an entry in place of an answer that no node gives. If no held entry reaches the floor, the floor
@@ -299,7 +303,7 @@ async fn answer_in_fault(cache: &Cache, call: &PlannedCall<'_>, error: Error) ->
     }
     let Some(entry) = entry else { return Err(error) };
     call.charge.answered(true);
-    deliver(cache, call, &entry, Basis::StandIn).await.ok().flatten().ok_or(error)
+    cache.renderer.render(call, &entry, Basis::StandIn).await.ok().flatten().ok_or(error)
 }
 
 /// Returns the entry that may stand in, derived from other entries if necessary.
@@ -308,19 +312,4 @@ async fn find_stand_in(cache: &Cache, call: &PlannedCall<'_>, tolerance: Toleran
         Some(entry) => Some(entry),
         None => cache.renderer.derive(&call.plan, tolerance, call.options.deadline).await,
     }
-}
-
-/// Renders an entry for this caller, and starts a refetch if the entry is stale. `None` if the entry may no
-/// longer be served once it is rendered.
-pub(super) async fn deliver(
-    cache: &Cache,
-    call: &PlannedCall<'_>,
-    entry: &Arc<Entry>,
-    basis: Basis,
-) -> Result<Option<CacheAnswer>, Error> {
-    let answer = cache.renderer.render(call, entry, basis).await?;
-    if basis.is_kept() && answer.as_ref().is_some_and(|answer| answer.outcome == Outcome::Stale) {
-        drop(cache.fetcher.join_flight(&call.plan, SlotRequirement::None, &call.options));
-    }
-    Ok(answer)
 }

@@ -29,7 +29,7 @@ use super::store::Insert;
 use crate::config;
 use crate::error::{Error, FailedAttempt};
 use crate::frontier::Frontier;
-use crate::methods::{AccountEncoding, Commitment, PerCommitment, Pubkey, Query, Slot};
+use crate::methods::{AccountEncoding, Commitment, Pubkey, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::{CallContext, Pool, Reply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
@@ -65,7 +65,6 @@ pub(super) struct Fetcher {
     second: Option<Arc<SecondLevel>>,
     pool: Arc<Pool>,
     frontier: Arc<Frontier>,
-    max_lag_slots: PerCommitment<u64>,
     metrics: Arc<Metrics>,
     request_timeout: Duration,
     tasks: TaskTracker,
@@ -91,7 +90,6 @@ impl Fetcher {
             second,
             pool,
             frontier,
-            max_lag_slots: config.cache.max_lag_slots,
             metrics,
             request_timeout: config.server.request_timeout,
             tasks,
@@ -141,8 +139,7 @@ impl Fetcher {
 
     /// Returns true if the frontier is at `slot`, or arrives there within about one slot.
     pub(super) async fn frontier_reaches(&self, slot: Slot, commitment: Commitment) -> bool {
-        let near = *self.max_lag_slots.get(commitment);
-        if slot > self.frontier.slot(commitment).saturating_add(near) {
+        if slot > self.frontier.slot(commitment).saturating_add(self.rules.max_lag_slots(commitment)) {
             return false;
         }
         let wait = self.frontier.slot_time().min(LONGEST_FRONTIER_WAIT);

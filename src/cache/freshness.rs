@@ -1,8 +1,8 @@
 //! The freshness rules: how long an answer may be served, bounded in time and in slots by its class.
 //!
-//! The policy holds no state of the cache: an answer depends on the settings, the frontier and the time. A frontier that moves ends the freshness of
-//! all entries behind it at once, without a scan. The time bound always holds. The slot bound holds against
-//! the known frontier.
+//! The policy holds no state of the cache: an answer depends on the settings, the frontier and the time. A
+//! frontier that moves ends the freshness of all entries behind it at once, without a scan. The time bound
+//! always holds. The slot bound holds against the known frontier.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ impl FreshnessPolicy {
         let (ttl, commitment) = (self.ttl(meta.class), commitment(meta.class));
         let stretch = stretched_at(meta.class).map_or(0.0, |c| *self.settings.stale_while_revalidate.get(c));
         let lag = commitment.map_or(0, |c| self.frontier.slot(c).saturating_sub(meta.slot));
-        let max_lag = commitment.map_or(u64::MAX, |c| *self.settings.max_lag_slots.get(c));
+        let max_lag = commitment.map_or(u64::MAX, |c| self.max_lag_slots(c));
         if let Class::NotYet(slot, commitment) = meta.class
             && self.frontier.slot(commitment) >= slot
         {
@@ -112,9 +112,14 @@ impl FreshnessPolicy {
         Some((commitment, self.frontier.slot(commitment).saturating_sub(meta.slot)))
     }
 
-    /// Returns true if a list may be assembled of accounts of several slots.
-    pub(super) fn assembles_mixed_slots(&self) -> bool {
-        self.settings.assemble == Assemble::WithinBound
+    /// Returns the number of slots that a fresh answer may be behind the frontier of a commitment.
+    pub(super) fn max_lag_slots(&self, commitment: Commitment) -> u64 {
+        *self.settings.max_lag_slots.get(commitment)
+    }
+
+    /// Returns the rule for lists that are assembled of held accounts.
+    pub(super) fn assemble(&self) -> Assemble {
+        self.settings.assemble
     }
 
     /// Returns true if the answer may be served when no node answers.

@@ -14,7 +14,7 @@ use super::generation::{Generation, GenerationGuard};
 use super::key::{Key, LookupPlan};
 use super::purge::Filter;
 use super::store::{EntryStore, Insert};
-use crate::config;
+use crate::config::{self, Assemble};
 use crate::methods::{Commitment, Pubkey, Slot};
 use crate::telemetry::Metrics;
 
@@ -167,7 +167,7 @@ impl HeldEntries {
         };
         let newer = |held: Arc<Entry>| held.meta.slot > meta.slot && self.rules.may_serve(&held.meta);
         // An assembled list of several slots has the lowest of them, so its floor says nothing.
-        let is_mixed = meta.derived && self.rules.assembles_mixed_slots();
+        let is_mixed = meta.derived && self.rules.assemble() == Assemble::WithinBound;
         let is_below = || !is_mixed && meta.slot < self.floor(&plan.key, Instant::now());
         has_floor && (is_below() || self.candidates(plan).into_iter().flatten().any(newer))
     }

@@ -29,7 +29,6 @@ pub(super) struct Lookup {
     pub(super) held: HeldEntries,
     pub(super) rules: Arc<FreshnessPolicy>,
     sizes: Sizes,
-    assemble: Assemble,
     frontier: Arc<Frontier>,
     metrics: Arc<Metrics>,
 }
@@ -84,7 +83,6 @@ impl Lookup {
             held: HeldEntries::new(config, Arc::clone(&rules), Arc::clone(&metrics)),
             rules,
             sizes: Sizes::default(),
-            assemble: config.assemble,
             frontier,
             metrics,
         }
@@ -216,7 +214,7 @@ impl Lookup {
         tolerance: Tolerance,
         wanted: Option<Slot>,
     ) -> Option<Arc<Entry>> {
-        let (Query::Accounts(query), mode) = (query, self.assemble) else { return None };
+        let (Query::Accounts(query), mode) = (query, self.rules.assemble()) else { return None };
         if mode == Assemble::Off {
             return None;
         }
@@ -236,7 +234,7 @@ impl Lookup {
         query: &AccountsQuery,
         wanted: Option<Slot>,
     ) -> Option<Vec<Pubkey>> {
-        if self.assemble != Assemble::WithinBound {
+        if self.rules.assemble() != Assemble::WithinBound {
             return None;
         }
         let kept = self.find_singles(query, Tolerance::Fresh, wanted);

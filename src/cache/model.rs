@@ -25,7 +25,7 @@ use tokio::time::advance;
 
 use self::page::{Arrival, Model, accounts, life, places};
 use self::scene::on_a_stepped_clock;
-use super::answer::{Role, answer_from_fetch, deliver};
+use super::answer::{Role, answer_from_fetch};
 use super::basis::Tolerance;
 use super::derive::list::joined;
 use super::entry::Payload;
@@ -208,7 +208,7 @@ impl RealCache {
         else {
             return None;
         };
-        Some(told(&deliver(&self.cache, &call, &entry, Basis::Found).await.unwrap().unwrap()))
+        Some(told(&self.cache.renderer.render(&call, &entry, Basis::Found).await.unwrap().unwrap()))
     }
 }
 

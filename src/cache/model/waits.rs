@@ -116,6 +116,19 @@ fn deadline_ends_the_wait_for_a_permit() {
 }
 
 #[test]
+fn stale_hit_is_refetched_while_it_waits() {
+    on_a_stepped_clock(async {
+        let mut scene = with_a_long_list(Commitment::Confirmed).await;
+        scene.moves_on(Commitment::Confirmed, 3);
+        let turns = scene.takes_all_turns().await;
+        scene.ask((), list("base64+zstd", Commitment::Confirmed), options(false, None));
+        assert!(scene.settles().await.is_empty());
+        assert_eq!(scene.under_way(), [1]);
+        drop(turns);
+    });
+}
+
+#[test]
 fn waiting_hit_is_not_behind_a_newer_answer() {
     on_a_stepped_clock(async {
         let mut scene = with_a_long_list(Commitment::Confirmed).await;
