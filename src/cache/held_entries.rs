@@ -166,8 +166,10 @@ impl HeldEntries {
             _ => false,
         };
         let newer = |held: Arc<Entry>| held.meta.slot > meta.slot && self.rules.may_serve(&held.meta);
-        // An assembled list of several slots has the lowest of them, so its floor says nothing.
-        let is_mixed = meta.derived && self.rules.assemble() == Assemble::WithinBound;
+        // A list that was just assembled of several slots has the lowest of them. Its accounts were checked
+        // against their floors one by one. A list that was assembled earlier was not.
+        let is_just_assembled = meta.derived && matches!(basis, Basis::Kept | Basis::Joined(..));
+        let is_mixed = is_just_assembled && self.rules.assemble() == Assemble::WithinBound;
         let is_below = || !is_mixed && meta.slot < self.floor(&plan.key, Instant::now());
         has_floor && (is_below() || self.candidates(plan).into_iter().flatten().any(newer))
     }

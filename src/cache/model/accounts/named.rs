@@ -180,3 +180,29 @@ fn stand_in_raises_a_fallen_floor() {
         ModelStep::Lands(0, Some(0)),
     ]);
 }
+
+/// Checks that a list assembled of several slots is not served once one of its accounts was shown later.
+#[test]
+fn newer_single_overtakes_an_assembled_list() {
+    let form = AccountForm { encoding: AccountEncoding::Base64, slice: None };
+    let single = || ask(0, AccountEncoding::Base64, None, Conditions::default());
+    let list = |accounts: &[u8]| {
+        let test_call =
+            TestCall { accounts: accounts.to_vec(), list: true, form, commitment: Commitment::Finalized };
+        ModelStep::Ask(test_call, Conditions::default())
+    };
+    let lands = |n, behind| ModelStep::Lands(n, Some(behind));
+    let steps = vec![
+        single(),
+        list(&[0, 0]),
+        list(&[0, 1]),
+        // The list of both accounts lands first, so the list of one account twice is assembled from it.
+        lands(2, 1),
+        list(&[0, 0]),
+        // Then the account is shown at a higher slot, and the first fetch of its list lands at a lower one.
+        lands(0, 0),
+        lands(0, 2),
+    ];
+    let settings = Settings { assemble: Assemble::WithinBound, merge: false };
+    on_a_stepped_clock(Simulation::new(settings).plays(steps)).unwrap();
+}
