@@ -279,7 +279,6 @@ impl App {
 }
 
 /// Creates the tracer, which exports through one of `tasks` if an endpoint is configured.
-#[cfg(feature = "otlp")]
 fn tracer(
     config: &Config,
     metrics: &Arc<Metrics>,
@@ -291,18 +290,6 @@ fn tracer(
     };
     tasks.spawn(sender.run(stop.clone()));
     Ok(Tracer::to(exporter))
-}
-
-/// Creates a tracer that records nothing. Trace headers of callers still reach the nodes.
-#[cfg(not(feature = "otlp"))]
-#[expect(clippy::unnecessary_wraps, reason = "with the feature it may fail")]
-fn tracer(
-    _: &Config,
-    _: &Arc<Metrics>,
-    _: &TaskTracker,
-    _: &CancellationToken,
-) -> Result<Tracer, StartError> {
-    Ok(Tracer::default())
 }
 
 /// Purges the cache when the cluster behind the pool changes, and then forgets the slots shown to keys. In the
@@ -341,7 +328,6 @@ pub enum StartError {
     #[error(transparent)]
     Shared(#[from] SharedError),
     /// The connection to the trace collector is misconfigured.
-    #[cfg(feature = "otlp")]
     #[error(transparent)]
     Traces(#[from] telemetry::otlp::OtlpError),
     /// The address of a listener cannot be read.

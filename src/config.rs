@@ -393,7 +393,7 @@ pub struct Telemetry {
     pub log: String,
     /// The format of log lines.
     pub format: LogFormat,
-    /// The base URL of an OTLP collector, which may hold a key. Needs the feature `otlp`; `None` disables traces.
+    /// The base URL of an OTLP collector, which may hold a key. `None` disables traces.
     pub otlp: Option<Secret>,
     /// The share of requests without a `traceparent` that are traced.
     pub trace_sample: f64,

@@ -8,7 +8,6 @@ pub mod family;
 mod fold;
 pub mod labels;
 pub mod metrics;
-#[cfg(feature = "otlp")]
 pub mod otlp;
 pub mod sharded;
 pub mod totals;

@@ -63,8 +63,7 @@ fn example_lists_every_setting() {
     let on: String = EXAMPLE.lines().map(|line| commented(line).unwrap_or(line).to_owned() + "\n").collect();
     let on = on.replace("env:", "").replace("ca_file = \"ca.pem\"", "");
     let problems = parse(&on, &[]).err().unwrap_or_default();
-    let unbuilt = problems.iter().filter(|p| cfg!(not(feature = "otlp")) && p.path == "telemetry.otlp");
-    assert_eq!(problems.len(), unbuilt.count(), "{problems:?}");
+    assert!(problems.is_empty(), "{problems:?}");
 
     // The example has every setting that is read.
     let (_, found) = parse(EXAMPLE, &[]).unwrap_or_else(|_| panic!("valid"));
@@ -330,21 +329,15 @@ fn no_secret_is_shown() {
 }
 
 #[test]
-fn traces_need_the_feature_and_a_url() {
+fn traces_need_a_url() {
     let url = "hunter2.example:4318";
     let upstream = "[[upstream]]\nurl = \"http://a\"\n[telemetry]\n";
     let text = format!("{upstream}otlp = \"http://{url}\"\ntrace_sample = 0.5\n");
-    if cfg!(feature = "otlp") {
-        let telemetry = valid(&text, &[]).telemetry;
-        assert_eq!(telemetry.otlp, Some(Secret::new(format!("http://{url}"))));
-        assert!((telemetry.trace_sample - 0.5).abs() < f64::EPSILON);
-        let shown = report(&format!("{upstream}otlp = \"{url}\""), &[]);
-        assert!(shown.contains("telemetry.otlp") && !shown.contains("hunter2"), "{shown}");
-    } else {
-        let shown = report(&text, &[]);
-        assert!(shown.contains("cargo build --release --features otlp"), "{shown}");
-        assert!(!shown.contains("hunter2"), "{shown}");
-    }
+    let telemetry = valid(&text, &[]).telemetry;
+    assert_eq!(telemetry.otlp, Some(Secret::new(format!("http://{url}"))));
+    assert!((telemetry.trace_sample - 0.5).abs() < f64::EPSILON);
+    let shown = report(&format!("{upstream}otlp = \"{url}\""), &[]);
+    assert!(shown.contains("telemetry.otlp") && !shown.contains("hunter2"), "{shown}");
 }
 
 #[test]

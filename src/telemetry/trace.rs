@@ -1,7 +1,7 @@
 //! The trace context of a request: read from its headers, handed down by value, and sent with every attempt.
 //!
-//! A request without a trace allocates nothing. Without an exporter (the feature `otlp` and `telemetry.otlp`) the
-//! caller's context passes through to the nodes. With an exporter, a sampled trace gets a span for the request and
+//! A request without a trace allocates nothing. Without an exporter (`telemetry.otlp`) the caller's context passes
+//! through to the nodes. With an exporter, a sampled trace gets a span for the request and
 //! one for each attempt, and the attempt sends its own. A fetch shared by several callers carries the context of
 //! its leader.
 
@@ -11,7 +11,6 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::AttemptResult;
-#[cfg(feature = "otlp")]
 use super::otlp::{Exporter, OpenSpan, SpanKind};
 use super::trace_context::{PARENT_LEN, TraceContext, TraceId, trace_state};
 
@@ -29,7 +28,6 @@ struct SpanContext {
     /// The parent of an attempt: the caller's span, or the span recorded here.
     context: TraceContext,
     state: Option<Box<str>>,
-    #[cfg(feature = "otlp")]
     recorded: Option<Arc<Exporter>>,
 }
 
@@ -42,14 +40,11 @@ impl Trace {
     ) -> Self {
         let Some(parent) = parents.next() else { return Self(None) };
         let context = TraceContext::parse(parent).filter(|_| parents.next().is_none());
-        Self(context.map(|context| {
-            Arc::new(SpanContext {
-                context,
-                state: trace_state(states()),
-                #[cfg(feature = "otlp")]
-                recorded: None,
-            })
-        }))
+        Self(
+            context.map(|context| {
+                Arc::new(SpanContext { context, state: trace_state(states()), recorded: None })
+            }),
+        )
     }
 
     /// Returns the trace id, for log lines.
@@ -60,7 +55,6 @@ impl Trace {
     /// Starts an attempt on the node `upstream`.
     pub fn attempt(&self, upstream: &str, method: &'static str) -> Attempt<'_> {
         let span_context = self.0.as_deref();
-        #[cfg(feature = "otlp")]
         let span = span_context.and_then(|span_context| {
             let exporter = span_context.recorded.as_ref()?;
             let mut span = exporter.open(
@@ -75,13 +69,7 @@ impl Trace {
             span.text("upstream.name", upstream.to_owned());
             Some(span)
         });
-        #[cfg(not(feature = "otlp"))]
-        let _ = (upstream, method);
-        Attempt {
-            span_context,
-            #[cfg(feature = "otlp")]
-            span,
-        }
+        Attempt { span_context, span }
     }
 }
 
@@ -89,7 +77,6 @@ impl Trace {
 #[derive(Debug)]
 pub struct Attempt<'a> {
     span_context: Option<&'a SpanContext>,
-    #[cfg(feature = "otlp")]
     span: Option<OpenSpan>,
 }
 
@@ -97,10 +84,7 @@ impl Attempt<'_> {
     /// Returns the headers for the node: a `traceparent`, and a `tracestate` if there is one.
     pub fn headers(&self) -> Option<(String, Option<&str>)> {
         let span_context = self.span_context?;
-        #[cfg(feature = "otlp")]
         let context = self.span.as_ref().map_or(span_context.context, OpenSpan::context);
-        #[cfg(not(feature = "otlp"))]
-        let context = span_context.context;
         let mut parent = String::with_capacity(PARENT_LEN);
         // Writing to a String does not fail.
         let _ = write!(parent, "{context}");
@@ -108,24 +92,18 @@ impl Attempt<'_> {
     }
 
     /// Ends the attempt with this result.
-    #[cfg_attr(not(feature = "otlp"), expect(unused_mut, reason = "there is no span to end"))]
     pub fn end(mut self, result: AttemptResult) {
-        #[cfg(feature = "otlp")]
         if let Some(span) = self.span.take() {
             close_attempt(span, result);
         }
-        #[cfg(not(feature = "otlp"))]
-        let _ = result;
     }
 }
 
-#[cfg(feature = "otlp")]
 fn close_attempt(mut span: OpenSpan, result: AttemptResult) {
     span.text("upstream.result", result.as_str());
     span.close(!matches!(result, AttemptResult::Ok | AttemptResult::NodeError));
 }
 
-#[cfg(feature = "otlp")]
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if let Some(span) = self.span.take() {
@@ -137,19 +115,16 @@ impl Drop for Attempt<'_> {
 /// Starts the spans of requests. Without an exporter it starts none.
 #[derive(Debug, Default)]
 pub struct Tracer {
-    #[cfg(feature = "otlp")]
     exporter: Option<Arc<Exporter>>,
 }
 
 impl Tracer {
     /// Creates a tracer that exports its spans.
-    #[cfg(feature = "otlp")]
     pub fn to(exporter: Exporter) -> Self {
         Self { exporter: Some(Arc::new(exporter)) }
     }
 
     /// Returns the context of a request, in its caller's trace or a new one. `started` is the time of its arrival.
-    #[cfg(feature = "otlp")]
     pub fn begin(&self, caller: Trace, started: Instant) -> (Trace, RequestSpan) {
         let Some(exporter) = &self.exporter else { return (caller, RequestSpan::default()) };
         let span_context = caller.0.as_deref();
@@ -171,18 +146,11 @@ impl Tracer {
             SpanContext { context: span.context(), state, recorded: Some(Arc::clone(exporter)) };
         (Trace(Some(Arc::new(span_context))), RequestSpan { span: Some(span) })
     }
-
-    /// Returns the caller's context; this build records no spans.
-    #[cfg(not(feature = "otlp"))]
-    pub fn begin(&self, caller: Trace, _: Instant) -> (Trace, RequestSpan) {
-        (caller, RequestSpan::default())
-    }
 }
 
 /// The span of one request, if it is recorded. Dropping it without an end means that the caller has gone.
 #[derive(Debug, Default)]
 pub struct RequestSpan {
-    #[cfg(feature = "otlp")]
     span: Option<OpenSpan>,
 }
 
@@ -209,7 +177,6 @@ pub struct RequestAttributes<'a> {
 
 impl RequestSpan {
     /// Ends the span of an answered request.
-    #[cfg(feature = "otlp")]
     pub fn end(mut self, attributes: &RequestAttributes<'_>) {
         let Some(mut span) = self.span.take() else { return };
         span.name(attributes.method);
@@ -222,13 +189,8 @@ impl RequestSpan {
         span.text("request.id", attributes.request.to_owned());
         span.close(attributes.failed);
     }
-
-    /// Does nothing; this build records no spans.
-    #[cfg(not(feature = "otlp"))]
-    pub fn end(self, _: &RequestAttributes<'_>) {}
 }
 
-#[cfg(feature = "otlp")]
 impl Drop for RequestSpan {
     fn drop(&mut self) {
         if let Some(mut span) = self.span.take() {

@@ -20,7 +20,6 @@ impl Seen {
         fields.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
     }
 
-    #[cfg(feature = "otlp")]
     pub(crate) fn path(&self) -> &str {
         self.head.split(' ').nth(1).unwrap()
     }

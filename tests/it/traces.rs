@@ -203,7 +203,6 @@ async fn a_good_request_is_no_line_at_info() {
     assert_eq!(written.lines("request"), [Value::Null; 0]);
 }
 
-#[cfg(feature = "otlp")]
 mod exported {
     use super::*;
 
