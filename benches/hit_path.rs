@@ -15,7 +15,7 @@ use slotfront::frontier::Frontier;
 use slotfront::jsonrpc::envelope::{self, Element, Request};
 use slotfront::jsonrpc::{Id, reply};
 use slotfront::methods::{Method, Profile, Query};
-use slotfront::pool::Caller;
+use slotfront::pool::CallerId;
 use slotfront::telemetry::Trace;
 use tokio::time::Instant;
 
@@ -43,7 +43,7 @@ fn hit_path(c: &mut Criterion) {
         floor: None,
         deadline: Instant::now() + Duration::from_secs(10),
         coding: None,
-        caller: Caller::default(),
+        caller: CallerId::default(),
         trace: Trace::default(),
     };
     // The future of a hit is done when it is first polled.

@@ -54,9 +54,9 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use caller::Caller;
+use caller::ClientInfo;
 pub use outgoing::Outgoing;
-use reply::Reply;
+use reply::HttpReply;
 use summary::{Summary, Wants};
 
 use crate::cache::Cache;
@@ -105,7 +105,7 @@ async fn serve(
         Wants::WebSocket => ignore_body(front, &caller, body, routes::no_websocket()).await,
         Wants::Options => ignore_body(front, &caller, body, options()).await,
         Wants::OtherVerb => {
-            let refusal = Reply::text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB);
+            let refusal = HttpReply::text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB);
             ignore_body(front, &caller, body, refusal.into_response()).await
         }
         Wants::Other(request) => {
@@ -122,7 +122,7 @@ async fn serve(
 /// Reads and discards the request's body, then returns `response` in the caller's content coding.
 async fn ignore_body(
     front: &Front,
-    caller: &Caller,
+    caller: &ClientInfo,
     body: Incoming,
     response: Response<Body>,
 ) -> Response<Body> {
@@ -131,10 +131,16 @@ async fn ignore_body(
 }
 
 /// Answers a POST to the hot route.
-async fn post(front: &Arc<Front>, caller: &Caller, key: &str, is_json: bool, body: Incoming) -> Reply {
+async fn post(
+    front: &Arc<Front>,
+    caller: &ClientInfo,
+    key: &str,
+    is_json: bool,
+    body: Incoming,
+) -> HttpReply {
     let started = Instant::now();
     if !is_json {
-        let refusal = Reply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, WRONG_MEDIA_TYPE);
+        let refusal = HttpReply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, WRONG_MEDIA_TYPE);
         return if body::discard(front, body).await { refusal } else { refusal.last() };
     }
     match body::read(front, body).await {

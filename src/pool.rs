@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use budget::{Budget, KEPT, RETRIES_PER_SECOND};
-pub use caller::{CallContext, Caller};
+pub use caller::{CallContext, CallerId};
 use choices::Choice;
 use cluster::Cluster;
 use confirmed::ConfirmedWatch;
@@ -47,7 +47,7 @@ pub use members::{Members, Prepared};
 use nodes::Nodes;
 pub use passthrough::PassthroughRequest;
 use peak_ewma::Latencies;
-pub use reply::Reply;
+pub use reply::PoolReply;
 pub use request::UpstreamRequest;
 use select::Unusable;
 use selector::Selector;
@@ -80,7 +80,7 @@ pub struct Pool {
 #[cfg(test)]
 pub(crate) type FakeNode = tokio::sync::mpsc::UnboundedSender<(UpstreamRequest, ReplySender)>;
 #[cfg(test)]
-pub(crate) type ReplySender = tokio::sync::oneshot::Sender<Result<Reply, Error>>;
+pub(crate) type ReplySender = tokio::sync::oneshot::Sender<Result<PoolReply, Error>>;
 
 impl Pool {
     /// Returns a pool over the configured upstreams, which `frontier` numbers from 0. No node is asked before
@@ -115,7 +115,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::NoUpstream`] with every attempt. Ending the call at its deadline is left to the caller.
-    pub async fn call(&self, request: &UpstreamRequest) -> Result<Reply, Error> {
+    pub async fn call(&self, request: &UpstreamRequest) -> Result<PoolReply, Error> {
         #[cfg(test)]
         if let Some(fake_node) = self.fake_node.get() {
             let (reply_sender, answer) = tokio::sync::oneshot::channel();

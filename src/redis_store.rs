@@ -29,7 +29,7 @@ use crate::config;
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 pub use clock::StoreTime;
 use clock::{StoreClock, read_time};
-use connection::Connection;
+use connection::RedisClient;
 use limits::{Booked, Booking, LeaseRequest, Leased};
 use lookout::Lookout;
 use parts::tag_in;
@@ -47,7 +47,7 @@ pub struct SharedError(String);
 
 /// The store, as one gateway sees it.
 pub struct Store {
-    connection: Connection,
+    connection: RedisClient,
     clock: StoreClock,
     namespace: String,
     /// A probe key in each part of the store. The keys hold nothing.
@@ -104,7 +104,7 @@ impl Store {
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
     ) -> Result<Arc<Self>, SharedError> {
-        let connection = Connection::new(settings, metrics)?;
+        let connection = RedisClient::new(settings, metrics)?;
         let parts = connection.parts();
         let tags: Box<[String]> = (0..parts).map(|part| tag_in(part, parts)).collect();
         Ok(Arc::new(Self {

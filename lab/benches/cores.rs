@@ -14,7 +14,7 @@ use bytes::Bytes;
 use slotfront::cache::entry::Payload;
 use slotfront::cache::{Cache, CallOptions, Charge, NoConditions};
 use slotfront::gateway::Gateway;
-use slotfront::pool::Caller;
+use slotfront::pool::CallerId;
 use slotfront::telemetry::{Metrics, Outcome, Trace};
 use slotfront_rpc::jsonrpc::Id;
 use slotfront_rpc::jsonrpc::envelope::{self, Element, Request};
@@ -72,7 +72,7 @@ fn asked(body: &Bytes) -> (Id, Query) {
 
 fn options(now: Instant) -> CallOptions {
     let deadline = now + Duration::from_secs(10);
-    let (caller, trace) = (Caller::default(), Trace::default());
+    let (caller, trace) = (CallerId::default(), Trace::default());
     CallOptions { bypass: false, floor: None, deadline, coding: None, caller, trace }
 }
 

@@ -18,7 +18,7 @@ use super::{AdminState, json_response};
 use crate::config::defaults;
 use crate::gateway::keys::file::{ChangeError, IssuedKey, KeyFile, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
-use crate::gateway::keys::{Key, MAX_NAME, is_name};
+use crate::gateway::keys::{ApiKey, MAX_NAME, is_name};
 use crate::methods::AnyMethod;
 
 /// The default time for which a replaced secret stays valid.
@@ -42,7 +42,7 @@ struct KeyView {
 }
 
 impl KeyView {
-    fn of(key: Key, now: Timestamp) -> Self {
+    fn of(key: ApiKey, now: Timestamp) -> Self {
         let state = match (key.revoked, key.expires) {
             (Some(_), _) => "revoked",
             (None, Some(end)) if end <= now => "expired",

@@ -31,7 +31,7 @@ use crate::error::{Error, FailedAttempt};
 use crate::frontier::Frontier;
 use crate::methods::{AccountEncoding, Commitment, Pubkey, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
-use crate::pool::{CallContext, Pool, Reply, UpstreamRequest};
+use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
 
 /// The longest wait of a flight for a render permit to derive an answer. After that the flight asks a node.
@@ -215,7 +215,7 @@ impl Fetcher {
     pub(super) async fn accept(
         &self,
         plan: &LookupPlan,
-        reply: &Reply,
+        reply: &PoolReply,
         floor: Slot,
         generation: u64,
         origin: AnswerSource,
@@ -265,7 +265,7 @@ impl Fetcher {
 
 /// Returns the kept form of an answer. Accounts are parsed, so that other forms can be made of them. `None` if they
 /// are not in the format that nodes write.
-async fn parse_body(plan: &LookupPlan, reply: &Reply, payload: Payload) -> Option<ParsedAnswer> {
+async fn parse_body(plan: &LookupPlan, reply: &PoolReply, payload: Payload) -> Option<ParsedAnswer> {
     let (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) = (&reply.body, &plan.upstream)
     else {
         return Some(ParsedAnswer::verbatim(payload));

@@ -21,7 +21,7 @@ use super::store::Insert;
 use crate::config::{self, Assemble};
 use crate::frontier::Frontier;
 use crate::methods::{AccountForm, AccountsQuery, Commitment, Pubkey, Query, Slot, VotesQuery};
-use crate::pool::Reply;
+use crate::pool::PoolReply;
 use crate::telemetry::{Metrics, StaleCause, UncacheableReason};
 
 /// The held entries, and the rules for serving them.
@@ -420,7 +420,7 @@ impl Lookup {
 
     /// Returns true if an answer from the shared store may be used here. It must be fresh, reach all slots
     /// shown, and lie no further ahead than is believed. `floor` is the slot that the caller wants.
-    pub(super) fn accepts_shared(&self, plan: &LookupPlan, reply: &Reply, floor: Option<Slot>) -> bool {
+    pub(super) fn accepts_shared(&self, plan: &LookupPlan, reply: &PoolReply, floor: Option<Slot>) -> bool {
         let held = self.held.candidates(plan).into_iter().flatten().map(|held| held.meta.slot).max();
         let shown = self.held.floor(&plan.key, Instant::now());
         if held.max(floor).max(Some(shown)).is_some_and(|floor| reply.slot < floor) {

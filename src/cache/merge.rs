@@ -15,7 +15,7 @@ use super::sizes::TOGETHER_BYTES;
 use crate::error::Error;
 use crate::methods::{AccountForm, AccountQuery, AccountsQuery, Commitment, MAX_KEYS, Pubkey, Query, Slot};
 use crate::node::NodeReply;
-use crate::pool::{CallContext, Pool, Reply, UpstreamRequest};
+use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 
 /// The number of calls of one form and commitment with which the pool counts as busy.
 const BUSY: usize = 4;
@@ -41,7 +41,7 @@ struct QueuedCall {
     prefer: Option<Slot>,
     context: CallContext,
     /// The sender of the call's part of the answer. `None` means that the call must go upstream by itself.
-    reply: oneshot::Sender<Option<Result<Reply, Error>>>,
+    reply: oneshot::Sender<Option<Result<PoolReply, Error>>>,
 }
 
 /// The way in which a call for a single account goes upstream.
@@ -49,7 +49,7 @@ enum MergeTurn {
     /// By itself. When it ends, it sends the queued calls.
     Alone,
     /// Queued for a merged call. The receiver gets its part of the answer.
-    Queued(oneshot::Receiver<Option<Result<Reply, Error>>>),
+    Queued(oneshot::Receiver<Option<Result<PoolReply, Error>>>),
 }
 
 impl Merger {
@@ -64,7 +64,7 @@ impl Merger {
         tasks: &TaskTracker,
         request: UpstreamRequest,
         space: Option<u64>,
-    ) -> Result<Reply, Error> {
+    ) -> Result<PoolReply, Error> {
         let Query::Account(query) = &request.query else { return pool.call(&request).await };
         let key = (query.form, query.commitment);
         let _under_way = match self.turn(key, query, &request, space) {
@@ -188,14 +188,14 @@ async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), wa
     };
     let answer = pool.call(&request).await;
     let parts = match &answer {
-        Ok(Reply { body: NodeReply::Result(result), .. }) => list::parts(result),
+        Ok(PoolReply { body: NodeReply::Result(result), .. }) => list::parts(result),
         _ => None,
     };
     for (i, waiting) in waiting.into_iter().enumerate() {
         let part = parts.as_ref().and_then(|parts| parts.get(i));
         let reply = match (&answer, part) {
             (Ok(reply), Some(part)) => {
-                Some(Ok(Reply { body: NodeReply::Result(part.clone()), ..reply.clone() }))
+                Some(Ok(PoolReply { body: NodeReply::Result(part.clone()), ..reply.clone() }))
             }
             // A node's refusal of the list does not apply to each account, so each is asked for by itself.
             (Ok(_), _) => None,

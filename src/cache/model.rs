@@ -36,7 +36,7 @@ use crate::config::Config;
 use crate::jsonrpc::Params;
 use crate::methods::{Commitment, Method, Profile, Pubkey, Slot};
 use crate::node::NodeReply;
-use crate::pool::{Reply, UpstreamRequest};
+use crate::pool::{PoolReply, UpstreamRequest};
 
 const FIRST: Slot = 1_000;
 
@@ -164,7 +164,7 @@ impl RealCache {
         &self,
         q: Question,
         c: Commitment,
-        reply: &Reply,
+        reply: &PoolReply,
         floor: Slot,
         of: u64,
         origin: AnswerSource,
@@ -212,9 +212,9 @@ impl RealCache {
     }
 }
 
-fn reply(q: Question, c: Commitment, slot: Slot, sent_at: Instant) -> Reply {
+fn reply(q: Question, c: Commitment, slot: Slot, sent_at: Instant) -> PoolReply {
     let body = NodeReply::Result(truth(q, c, slot).into());
-    Reply { node: 0, body, sent_at, slot, confirmed: true }
+    PoolReply { node: 0, body, sent_at, slot, confirmed: true }
 }
 
 fn asked<'a>(cache: &Cache, query: &'a Query, charge: &'a Charge) -> PlannedCall<'a> {

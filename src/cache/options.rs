@@ -8,7 +8,7 @@ use super::entry::{EntryMeta, Payload};
 use super::status::CacheStatus;
 use crate::coding::{Coding, CompressedText};
 use crate::methods::Slot;
-use crate::pool::Caller;
+use crate::pool::CallerId;
 use crate::telemetry::{Outcome, Trace};
 
 /// The options of a call, beside the query.
@@ -23,7 +23,7 @@ pub struct CallOptions {
     /// The content coding that the caller accepts. The answer may come uncompressed all the same.
     pub coding: Option<Coding>,
     /// The caller, as the pool distinguishes callers.
-    pub caller: Caller,
+    pub caller: CallerId,
     /// The call's span context.
     pub trace: Trace,
 }

@@ -9,7 +9,7 @@ use super::key::{Key, LookupPlan};
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Query};
 use crate::node::{Contextual, NodeReply};
-use crate::pool::Reply;
+use crate::pool::PoolReply;
 use crate::telemetry::UncacheableReason;
 
 /// Nodes fill long-term storage with a delay, so a recent slot that is missing there may still come.
@@ -19,7 +19,11 @@ const LONG_TERM_STORAGE_LAG_SLOTS: u64 = 9_000;
 pub(super) type Placement = Result<(Key, Class), UncacheableReason>;
 
 /// Returns the payload of `reply`, and its key and class at the present frontier.
-pub(super) fn cache_policy(plan: &LookupPlan, reply: &Reply, frontier: &Frontier) -> (Payload, Placement) {
+pub(super) fn cache_policy(
+    plan: &LookupPlan,
+    reply: &PoolReply,
+    frontier: &Frontier,
+) -> (Payload, Placement) {
     let finalized = frontier.slot(Commitment::Finalized);
     let keep = |class| Ok((plan.key.clone(), class));
     let absent = |class| Ok((plan.other.clone().unwrap_or_else(|| plan.key.clone()), class));

@@ -29,7 +29,7 @@ use super::purge::Filter;
 use crate::config;
 use crate::methods::{Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
-use crate::pool::{Pool, Reply};
+use crate::pool::{Pool, PoolReply};
 use crate::redis_store::{PutRequest, Store, StoreTime, StoredValues, micros};
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 use purges::Purges;
@@ -69,7 +69,7 @@ pub(super) struct SecondLevel {
 /// An answer to be written.
 struct WriteBack {
     name: SecondLevelKey,
-    reply: Reply,
+    reply: PoolReply,
     life: Duration,
 }
 
@@ -204,7 +204,7 @@ impl SecondLevel {
                 continue;
             }
             let SharedValue { slot, body, confirmed, .. } = value;
-            let reply = Reply { node: NO_NODE, body, sent_at, slot, confirmed };
+            let reply = PoolReply { node: NO_NODE, body, sent_at, slot, confirmed };
             let newest = best.as_ref().is_none_or(|(_, best)| (best.slot, best.sent_at) < (slot, sent_at));
             if newest && lookup.accepts_shared(&plan, &reply, floor) {
                 best = Some((plan, reply));
@@ -215,7 +215,7 @@ impl SecondLevel {
 
     /// Queues a node's answer that is kept under `key` to be shared, if answers of its `class` live long enough. Returns at
     /// once.
-    pub(super) fn queue_write_back(&self, pool: &Pool, key: &Key, reply: &Reply, class: Class) {
+    pub(super) fn queue_write_back(&self, pool: &Pool, key: &Key, reply: &PoolReply, class: Class) {
         let life = self.rules.ttl(class);
         if life < WORTH_SHARING || !self.store.takes_writes() || !pool.is_of_cluster(reply.node) {
             return;
@@ -294,7 +294,7 @@ struct PlannedRead {
 }
 
 /// An answer that was found, with its plan.
-type SharedAnswer = (LookupPlan, Reply);
+type SharedAnswer = (LookupPlan, PoolReply);
 
 /// The result of a read of the shared store.
 pub(super) struct SharedAnswers {
@@ -364,7 +364,7 @@ async fn write_back(store: &Store, mac: &Arc<ValueMac>, write_back_item: WriteBa
     let Some(sent_at) = store.time_of(write_back_item.reply.sent_at) else { return };
     let WriteBack { name, reply, life } = write_back_item;
     let wall_us = wall_us().saturating_sub(micros(reply.sent_at.elapsed()));
-    let Reply { body, slot, confirmed, .. } = reply;
+    let PoolReply { body, slot, confirmed, .. } = reply;
     let value = SharedValue { slot, sent_at, wall_us, confirmed, body };
     let key = name.key().to_owned();
     let sealed = if value.text().len() > OFF_WORKER_BYTES / LONG_PART {

@@ -12,7 +12,7 @@ use super::{Failure, World};
 use crate::config::{defaults, is_name};
 use crate::gateway::keys::file::{ChangeError, IssuedKey, KeyFile, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
-use crate::gateway::keys::{self, Key, MAX_NAME};
+use crate::gateway::keys::{self, ApiKey, MAX_NAME};
 use crate::methods::AnyMethod;
 
 /// Create, list, rotate and revoke API keys
@@ -228,7 +228,7 @@ fn date(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
 
-fn key_table(keys: &[Key], now: Timestamp) -> String {
+fn key_table(keys: &[ApiKey], now: Timestamp) -> String {
     let mut table = TextTable::new(["id", "name", "plan", "created", "expires", "state", "restrictions"]);
     for key in keys {
         let overlap = key.previous.iter().map(|(_, until)| *until).filter(|until| *until > now).max();

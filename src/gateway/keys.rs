@@ -78,7 +78,7 @@ fn random<const N: usize>() -> Result<String, getrandom::Error> {
 
 /// A key of the file, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Key {
+pub struct ApiKey {
     /// The unique name in logs and metrics. Not secret.
     pub id: String,
     /// The owner, as free text.
@@ -146,7 +146,7 @@ struct RawPrevious {
 ///
 /// # Errors
 /// All faults of the file. They quote ids and plan names only.
-pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Key>, Vec<String>> {
+pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<ApiKey>, Vec<String>> {
     let raw: RawFile = toml::from_str(text).map_err(|e| {
         let line = e.span().map_or(0, |span| text[..span.start].matches('\n').count()) + 1;
         vec![format!("line {line}: {}", e.message())]
@@ -234,7 +234,7 @@ impl KeyReader<'_> {
     }
 
     /// Converts one key. Faulty parts are left out, which is safe because any fault refuses the file.
-    fn key(&mut self, raw: RawKey) -> Option<Key> {
+    fn key(&mut self, raw: RawKey) -> Option<ApiKey> {
         let hash = self.hash(&raw.sha256);
         let previous = raw
             .previous
@@ -249,7 +249,7 @@ impl KeyReader<'_> {
             addresses: self.list("addresses", raw.addresses, scope::address),
             methods: self.list("methods", raw.methods, scope::method),
         };
-        Some(Key {
+        Some(ApiKey {
             id: raw.id,
             name: raw.name,
             plan: raw.plan,

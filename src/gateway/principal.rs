@@ -20,7 +20,7 @@ use super::slot_floor::{ShownSlots, SlotFloor};
 use crate::config::Units;
 use crate::error::Error;
 use crate::methods::{Forwarded, Query};
-use crate::pool::Caller;
+use crate::pool::CallerId;
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
 
 /// The id of every caller in open mode.
@@ -187,8 +187,10 @@ impl Principal {
     }
 
     /// Returns the identity by which the pool tells callers apart. Stays the same after a reload.
-    pub fn caller(&self) -> Caller {
-        self.limits.as_ref().map_or_else(Caller::default, |limits| Caller::numbered(limits.share.holder()))
+    pub fn caller(&self) -> CallerId {
+        self.limits
+            .as_ref()
+            .map_or_else(CallerId::default, |limits| CallerId::numbered(limits.share.holder()))
     }
 
     /// Takes an in-flight permit out of `free` ones, if that is within the key's fair share. A caller without a

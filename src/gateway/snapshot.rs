@@ -36,7 +36,7 @@ pub(crate) enum AccessMode {
 
 impl KeySnapshot {
     /// Returns a copy of this snapshot with other keys.
-    pub(crate) fn with_keys(&self, keys: Vec<keys::Key>) -> Self {
+    pub(crate) fn with_keys(&self, keys: Vec<keys::ApiKey>) -> Self {
         Self {
             plans: self.plans.clone(),
             access: AccessMode::Keys(table(
@@ -104,7 +104,7 @@ pub(crate) fn take_snapshot(
 }
 
 fn table(
-    keys: Vec<keys::Key>,
+    keys: Vec<keys::ApiKey>,
     dev_key: Option<&str>,
     plans: &Plans,
     old: Option<&KeySnapshot>,
@@ -127,7 +127,7 @@ pub(crate) fn read_keys(
     path: &Path,
     plans: &Plans,
     in_force: usize,
-) -> Result<Option<Vec<keys::Key>>, KeyFileError> {
+) -> Result<Option<Vec<keys::ApiKey>>, KeyFileError> {
     let read = match text {
         Ok(None) => return Ok(None),
         Ok(Some(text)) if in_force > 0 && keys::is_blank(&text) => Err(vec![format!(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use super::clock::WallClock;
-use super::keys::{Key, KeyHash};
+use super::keys::{ApiKey, KeyHash};
 use super::lease::{Lease, LeaseClient};
 use super::plan::{PlanTerms, Plans};
 use super::principal::{ANONYMOUS, KeyValidity, PlanLimits, Principal};
@@ -37,7 +37,7 @@ pub(crate) struct KeyTableContext {
 impl KeyTable {
     /// Builds the table of `keys`. A key that `old` has keeps its rate, the permits it holds and the slots it was
     /// shown.
-    pub(crate) fn new(keys: Vec<Key>, plans: &Plans, old: &Self, context: &KeyTableContext) -> Self {
+    pub(crate) fn new(keys: Vec<ApiKey>, plans: &Plans, old: &Self, context: &KeyTableContext) -> Self {
         let mut table = Self::default();
         table.by_hash.reserve(keys.len());
         table.by_id.reserve(keys.len());

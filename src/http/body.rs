@@ -11,35 +11,37 @@ use hyper::header::{CONNECTION, HeaderValue};
 use hyper::{Response, StatusCode};
 
 use super::Front;
-use super::reply::Reply;
+use super::reply::HttpReply;
 use crate::chunks::{BodyBuffer, OverLimit};
 
 /// Reads the body.
 ///
 /// # Errors
 /// A refusal that closes the connection: the start of the next request is unknown.
-pub(super) async fn read(front: &Front, body: Incoming) -> Result<Bytes, Box<Reply>> {
+pub(super) async fn read(front: &Front, body: Incoming) -> Result<Bytes, Box<HttpReply>> {
     let refusal = |error| match error {
         BodyError::OverLimit => {
             let why = "request body size exceeds allowed maximum";
-            Reply::text(StatusCode::PAYLOAD_TOO_LARGE, why).last()
+            HttpReply::text(StatusCode::PAYLOAD_TOO_LARGE, why).last()
         }
-        BodyError::BrokenOff => Reply::text(StatusCode::BAD_REQUEST, "the request body broke off\n").last(),
+        BodyError::BrokenOff => {
+            HttpReply::text(StatusCode::BAD_REQUEST, "the request body broke off\n").last()
+        }
         BodyError::TimedOut => late(),
     };
     buffer(front, body).await.map_err(|error| Box::new(refusal(error)))
 }
 
 /// Returns the refusal of a body that took too long.
-pub(super) fn late() -> Reply {
-    Reply::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n").last()
+pub(super) fn late() -> HttpReply {
+    HttpReply::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n").last()
 }
 
 /// Returns a node's refusal of a body that is not UTF-8; `None` if the body is valid.
-pub(super) fn refuse_invalid_utf8(body: &[u8]) -> Option<Reply> {
+pub(super) fn refuse_invalid_utf8(body: &[u8]) -> Option<HttpReply> {
     let at = str::from_utf8(body).err()?.valid_up_to();
     let why = format!("utf-8 encoding error at byte {at} in request body");
-    Some(Reply::text(StatusCode::BAD_REQUEST, why))
+    Some(HttpReply::text(StatusCode::BAD_REQUEST, why))
 }
 
 /// Discards the body and returns `response`. If the body cannot be read to its end, the response closes the connection.

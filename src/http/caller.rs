@@ -9,7 +9,7 @@ use super::{Front, client_ip, trace_headers};
 use crate::telemetry::Trace;
 
 /// The sender of a request, and the form in which it wants the answer.
-pub(super) struct Caller {
+pub(super) struct ClientInfo {
     /// The client's address as reported by trusted proxies; `None` if it is unknown.
     pub(super) client: Option<IpAddr>,
     /// The `Origin` header of a browser, cut to [`FIELD_BYTES`].
@@ -24,7 +24,7 @@ pub(super) struct Caller {
     pub(super) no_cache: bool,
 }
 
-impl Caller {
+impl ClientInfo {
     /// Reads the header fields of a request from `peer`, the client's or the proxy's address.
     pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?Sized)) -> Self {
         let origin = fields.first("origin").and_then(|origin| str::from_utf8(origin).ok());

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::Front;
 use super::accept_encoding::Accepted;
 use super::access::CallOutcome;
-use super::caller::Caller;
+use super::caller::ClientInfo;
 use super::in_flight::InFlightPermit;
 use super::outgoing::FREE_BYTES;
 use super::pieces::Pieces;
@@ -24,7 +24,7 @@ use crate::telemetry::{Outcome, Trace};
 /// A request that is authenticated and holds its permit.
 pub(super) struct RequestContext<'a> {
     pub(super) front: &'a Arc<Front>,
-    pub(super) caller: &'a Caller,
+    pub(super) caller: &'a ClientInfo,
     pub(super) principal: Arc<Principal>,
     pub(super) permit: InFlightPermit,
     pub(super) trace: Trace,
@@ -43,7 +43,7 @@ impl<'a> RequestContext<'a> {
     /// Creates the context of a request with `calls` calls that arrived at `started`.
     pub(super) fn new(
         front: &'a Arc<Front>,
-        caller: &'a Caller,
+        caller: &'a ClientInfo,
         principal: Arc<Principal>,
         permit: InFlightPermit,
         trace: Trace,

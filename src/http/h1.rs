@@ -29,7 +29,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::shutdown::Phases;
 use super::{Front, farewell};
-use connection::{Connection, End};
+use connection::{End, H1Connection};
 
 /// The time that the end of TLS may wait for a client that takes nothing.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
     peer: Option<IpAddr>,
     phases: &Phases,
 ) -> io::Result<Outcome<S>> {
-    match Connection::new(front, &mut socket, peer, phases).run().await? {
+    match H1Connection::new(front, &mut socket, peer, phases).run().await? {
         End::LastAnswer => Box::pin(farewell::linger(&mut socket, phases.periods.linger)).await,
         End::Idle => {
             // TLS announces its end. Without that, a client would suspect that something was cut off.

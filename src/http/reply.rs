@@ -22,7 +22,7 @@ pub(super) const ERROR: &str = "x-slotfront-error";
 pub(super) const CHALLENGE: &str = "ApiKey realm=\"slotfront\"";
 
 /// A reply on the hot route. Either hyper or the fast path writes it.
-pub(super) struct Reply {
+pub(super) struct HttpReply {
     pub(super) status: StatusCode,
     pub(super) body: Pieces,
     /// The value of `Content-Type`.
@@ -72,7 +72,7 @@ impl Value<'_> {
     }
 }
 
-impl Reply {
+impl HttpReply {
     /// Creates a JSON reply.
     pub(super) fn json(status: StatusCode, body: Pieces) -> Self {
         Self {

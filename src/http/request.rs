@@ -8,11 +8,11 @@ use hyper::StatusCode;
 use tokio::time::Instant;
 
 use super::access::{AccessLine, CallOutcome, Calls};
-use super::caller::Caller;
+use super::caller::ClientInfo;
 use super::context::{RequestContext, outcome};
 use super::in_flight::InFlightPermit;
 use super::pieces::Pieces;
-use super::reply::Reply;
+use super::reply::HttpReply;
 use super::responses::{CallResponse, Responses};
 use super::{Front, body, call, encoding};
 use crate::coding::{self, Coding};
@@ -29,11 +29,11 @@ const RENEWALS: u32 = 3;
 /// Serves one request. `key` is the raw path segment; `started` is the arrival time of the request.
 pub(super) async fn serve(
     front: &Arc<Front>,
-    caller: &Caller,
+    caller: &ClientInfo,
     key: &str,
     body: &Bytes,
     started: Instant,
-) -> Reply {
+) -> HttpReply {
     if let Some(refusal) = body::refuse_invalid_utf8(body) {
         return refusal;
     }
@@ -139,8 +139,8 @@ fn finish(
     span: RequestSpan,
     responses: Responses,
     compressed: Option<(Coding, Vec<Bytes>)>,
-) -> Reply {
-    let mut reply = Reply::json(StatusCode::OK, Pieces::default());
+) -> HttpReply {
+    let mut reply = HttpReply::json(StatusCode::OK, Pieces::default());
     let (calls, mut reason, mut bytes) = (responses.calls(), None, 0);
     if !responses.is_empty() {
         reply.limits = Some((Arc::clone(&request.principal), Instant::now()));
@@ -176,7 +176,13 @@ fn finish(
 
 /// Refuses a request without a valid key or without a permit. The refusal carries the id of the call, if the body has one;
 /// the body of a rate-limited caller is not parsed.
-fn refuse_unknown(front: &Front, caller: &Caller, started: Instant, body: &Bytes, error: &Error) -> Reply {
+fn refuse_unknown(
+    front: &Front,
+    caller: &ClientInfo,
+    started: Instant,
+    body: &Bytes,
+    error: &Error,
+) -> HttpReply {
     let id = match error {
         Error::Limited { .. } => Id::Null,
         _ => match envelope::parse_within(body, 0) {
@@ -189,7 +195,7 @@ fn refuse_unknown(front: &Front, caller: &Caller, started: Instant, body: &Bytes
     front.metrics.call(None, None, outcome(error), started.elapsed(), text.len());
     let wire = error.to_reply();
     text.push(b'\n');
-    let mut reply = Reply::json(StatusCode::OK, Pieces::default());
+    let mut reply = HttpReply::json(StatusCode::OK, Pieces::default());
     reply.refuse(&wire);
     let calls = Calls::NONE.and(CallOutcome { method: None, commitment: None, outcome: outcome(error) });
     let (reason, bytes) = (Some(wire.reason), text.len());

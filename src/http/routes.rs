@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::Front;
 use super::fields::{Fields, elements};
 use super::openrpc;
-use super::reply::Reply;
+use super::reply::HttpReply;
 use crate::coding::Coding;
 use crate::error::Error;
 use crate::gateway::Usage;
@@ -72,7 +72,7 @@ struct StaticDocument {
 }
 
 async fn openrpc_document(Extension(RouteCaller { accepts, .. }): Extension<RouteCaller>) -> Response {
-    let mut reply = Reply::json(StatusCode::OK, DOCUMENT.plain.clone().into());
+    let mut reply = HttpReply::json(StatusCode::OK, DOCUMENT.plain.clone().into());
     reply.varies = true;
     if let Some((coding, coded)) =
         accepts.and_then(|coding| Some((coding, DOCUMENT.coded[coding as usize].clone()?)))
@@ -95,7 +95,7 @@ pub(super) fn is_websocket(head: &Parts) -> bool {
 
 /// Refuses a WebSocket handshake.
 pub(super) fn no_websocket() -> Response {
-    Reply::text(StatusCode::NOT_IMPLEMENTED, NO_WEBSOCKET).into_response()
+    HttpReply::text(StatusCode::NOT_IMPLEMENTED, NO_WEBSOCKET).into_response()
 }
 
 /// Answers with the usage of the key in the path. The key is checked as on the hot route: wrong keys count as failed attempts
@@ -122,7 +122,7 @@ async fn usage(
 /// Returns a refusal as plain text, because there is no JSON-RPC call to answer.
 fn refuse(error: &Error) -> Response {
     let wire = error.to_reply();
-    let mut reply = Reply::text(StatusCode::OK, wire.message.clone() + "\n");
+    let mut reply = HttpReply::text(StatusCode::OK, wire.message.clone() + "\n");
     reply.refuse(&wire);
     reply.into_response()
 }

@@ -11,7 +11,7 @@ use hyper::header::{ACCESS_CONTROL_REQUEST_HEADERS, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method as Verb, Request, Uri};
 
-use super::caller::{self, Caller};
+use super::caller::{self, ClientInfo};
 use super::fields::{FIELD_BYTES, cut};
 use super::routes::{self, RouteCaller};
 use super::{Front, route};
@@ -19,7 +19,7 @@ use crate::gateway::MAX_KEY;
 
 /// The kept part of a request's head.
 pub(super) struct Summary {
-    pub(super) caller: Caller,
+    pub(super) caller: ClientInfo,
     /// The value of a preflight's `Access-Control-Request-Headers`.
     pub(super) wanted_headers: Option<HeaderValue>,
     pub(super) wants: Wants,
@@ -47,7 +47,7 @@ pub(super) enum Wants {
 impl Summary {
     /// Reads the head of a request from `peer`, the client's or the proxy's address.
     pub(super) fn of(front: &Front, peer: Option<IpAddr>, head: &Parts) -> Self {
-        let caller = Caller::of(front, peer, &head.headers);
+        let caller = ClientInfo::of(front, peer, &head.headers);
         let wants = match route(head.uri.path(), front) {
             Some(key) if head.method == Verb::POST => Wants::Call {
                 key: cut(key, MAX_KEY + 1).into(),
@@ -70,7 +70,7 @@ impl Summary {
 }
 
 /// Returns the request for axum's router: verb, path and caller, without header fields and body.
-fn routed_request(caller: &Caller, head: &Parts) -> Request<Body> {
+fn routed_request(caller: &ClientInfo, head: &Parts) -> Request<Body> {
     let mut request = Request::new(Body::empty());
     *request.method_mut() = head.method.clone();
     // Copied, because the head's path shares the whole read buffer. The copy of a valid path is valid.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::Pool;
 use super::member::{InFlight, Member};
-use super::reply::Reply;
+use super::reply::PoolReply;
 use super::upstream_call::{FloorUse, ParsedReply, ReceivedReply, UpstreamCall};
 use super::verdict::{AttemptOutcome, Verdict};
 use crate::config;
@@ -98,7 +98,7 @@ pub(super) async fn attempt<C: UpstreamCall>(
     }
     Ok((
         verdict,
-        Reply {
+        PoolReply {
             node: member.id,
             body,
             sent_at,

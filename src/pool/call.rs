@@ -12,7 +12,7 @@ use super::Pool;
 use super::attempt::attempt;
 use super::hedge::attempt_hedged;
 use super::member::Member;
-use super::reply::{LastResort, Reply};
+use super::reply::{LastResort, PoolReply};
 use super::select::Unusable;
 use super::selector::pick_highest;
 use super::upstream_call::{FloorUse, UpstreamCall};
@@ -56,9 +56,9 @@ struct CallCourse<'a, C> {
     /// Every attempt that brought no answer.
     attempts: Vec<FailedAttempt>,
     /// An answer that a second node has not confirmed yet.
-    unconfirmed: Option<Reply>,
+    unconfirmed: Option<PoolReply>,
     /// The first error with a code that is not on the list of nodes' error codes.
-    unlisted: Option<Reply>,
+    unlisted: Option<PoolReply>,
     /// The best answer that was not good enough.
     last_resort: Option<LastResort>,
     /// True if the first attempt found no connection, or a closed one.
@@ -68,7 +68,7 @@ struct CallCourse<'a, C> {
 /// The consequence of an attempt.
 enum CallStep {
     /// The call is answered.
-    Done(Reply),
+    Done(PoolReply),
     /// One more node is asked.
     Ask(NextAttempt),
     /// No other node would change the result.
@@ -86,7 +86,7 @@ enum NextAttempt {
 }
 
 impl<C: UpstreamCall> CallCourse<'_, C> {
-    async fn run(mut self) -> Result<Reply, Error> {
+    async fn run(mut self) -> Result<PoolReply, Error> {
         let pool = self.pool;
         let mut retries_left = pool.nodes.load().settings.retries;
         let mut member = self.pick_in_time(Some(Unusable::Incapable)).await.map_err(Error::NoUpstream)?;
@@ -137,7 +137,7 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         // An unlisted error is replaced by a proven result of a second node only.
         if let Some(first) = self.unlisted.take() {
             return CallStep::Done(match outcome {
-                Ok((verdict, reply @ Reply { body: NodeReply::Result(_), .. }))
+                Ok((verdict, reply @ PoolReply { body: NodeReply::Result(_), .. }))
                     if verdict != Verdict::NeedsConfirmation =>
                 {
                     reply
@@ -208,7 +208,7 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
     async fn pick_next(&mut self, next: NextAttempt) -> Option<Arc<Member>> {
         let has_answer = self.unconfirmed.is_some() || self.unlisted.is_some();
         // A missing block does not prove absence, so even nodes with an open breaker are asked.
-        let lacks_block = self.unconfirmed.as_ref().is_some_and(Reply::lacks_block);
+        let lacks_block = self.unconfirmed.as_ref().is_some_and(PoolReply::lacks_block);
         let worst = match next {
             // The agreement of a node in a bad state proves nothing.
             _ if has_answer && !lacks_block => None,
@@ -270,7 +270,7 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
     }
 
     /// Decides the call if no node gave a certain answer.
-    fn conclude(self) -> Result<Reply, Error> {
+    fn conclude(self) -> Result<PoolReply, Error> {
         if let Some(reply) = self.unconfirmed.or(self.unlisted) {
             return Ok(reply);
         }

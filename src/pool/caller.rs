@@ -13,9 +13,9 @@ use crate::telemetry::Trace;
 /// A caller, by a number that no other caller has at the same time. The default stands for no particular
 /// caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Caller(usize);
+pub struct CallerId(usize);
 
-impl Caller {
+impl CallerId {
     /// Returns the caller with this number. 0 stands for no particular caller.
     pub fn numbered(number: usize) -> Self {
         Self(number)
@@ -28,7 +28,7 @@ pub struct CallContext {
     /// The time at which the caller stops waiting.
     pub deadline: Instant,
     /// The caller. If several callers share the call, the one that has waited longest.
-    pub caller: Caller,
+    pub caller: CallerId,
     /// The caller's span, which every attempt continues.
     pub trace: Trace,
 }
@@ -36,22 +36,22 @@ pub struct CallContext {
 impl CallContext {
     /// Returns the context of a call that the gateway makes by itself, until `deadline`.
     pub fn own(deadline: Instant) -> Self {
-        Self { deadline, caller: Caller::default(), trace: Trace::default() }
+        Self { deadline, caller: CallerId::default(), trace: Trace::default() }
     }
 }
 
 /// The calls in flight at one node, by caller. Callers without a call in flight are not listed.
 #[derive(Debug, Default)]
-pub(super) struct CallerCounts(Mutex<HashMap<Caller, usize>>);
+pub(super) struct CallerCounts(Mutex<HashMap<CallerId, usize>>);
 
 impl CallerCounts {
     /// Counts one more call.
-    pub(super) fn add(&self, caller: Caller) {
+    pub(super) fn add(&self, caller: CallerId) {
         *lock(&self.0).entry(caller).or_default() += 1;
     }
 
     /// Counts one call less.
-    pub(super) fn remove(&self, caller: Caller) {
+    pub(super) fn remove(&self, caller: CallerId) {
         let mut counts = lock(&self.0);
         if let Some(count) = counts.get_mut(&caller) {
             *count -= 1;
@@ -63,11 +63,11 @@ impl CallerCounts {
 
     /// Returns true if `caller` may send the node one more call, while `in_flight` are under way and `free`
     /// more are allowed. A call without a particular caller takes any free one.
-    pub(super) fn may_add(&self, caller: Caller, in_flight: usize, free: usize) -> bool {
+    pub(super) fn may_add(&self, caller: CallerId, in_flight: usize, free: usize) -> bool {
         // The first test needs no lock, because no caller has more calls in flight than all callers together.
         let own = || lock(&self.0).get(&caller).copied().unwrap_or_default();
         free > 0
-            && (caller == Caller::default() || may_hold_more(in_flight, free) || may_hold_more(own(), free))
+            && (caller == CallerId::default() || may_hold_more(in_flight, free) || may_hold_more(own(), free))
     }
 }
 
@@ -76,11 +76,11 @@ impl CallerCounts {
 /// A slow call counts against its node only if the previous slow call had another caller or method. Otherwise
 /// one caller's heavy calls could make a node look dead.
 #[derive(Debug, Default)]
-pub(super) struct SlowCalls(Mutex<Option<(Caller, Option<Method>)>>);
+pub(super) struct SlowCalls(Mutex<Option<(CallerId, Option<Method>)>>);
 
 impl SlowCalls {
     /// Notes a slow call, and returns true if it counts against the node.
-    pub(super) fn counts(&self, caller: Caller, method: Option<Method>) -> bool {
+    pub(super) fn counts(&self, caller: CallerId, method: Option<Method>) -> bool {
         let before = lock(&self.0).replace((caller, method));
         before.is_some_and(|before| before != (caller, method))
     }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn slowness_counts_by_turns_only() {
         let (slow_calls, block) = (SlowCalls::default(), Some(Method::GetBlock));
-        let (one, other) = (Caller::numbered(1), Caller::numbered(2));
+        let (one, other) = (CallerId::numbered(1), CallerId::numbered(2));
         for (caller, method, expected) in [
             (one, block, false),
             (one, block, false),
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn caller_takes_its_share() {
-        let (counts, hog, other) = (CallerCounts::default(), Caller::numbered(1), Caller::numbered(2));
+        let (counts, hog, other) = (CallerCounts::default(), CallerId::numbered(1), CallerId::numbered(2));
         let all = 9;
         let mut taken = 0;
         while counts.may_add(hog, taken, all - taken) {
@@ -116,7 +116,7 @@ mod tests {
             taken += 1;
         }
         assert_eq!(taken, 8, "one of nine is left");
-        assert!(counts.may_add(other, taken, all - taken) && counts.may_add(Caller::default(), taken, 1));
+        assert!(counts.may_add(other, taken, all - taken) && counts.may_add(CallerId::default(), taken, 1));
         counts.remove(hog);
         counts.add(other);
         for _ in 0..7 {

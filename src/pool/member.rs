@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::budget::Budget;
-use super::caller::Caller;
+use super::caller::CallerId;
 use super::health::Health;
 use super::lock;
 use super::select::Unusable;
@@ -134,7 +134,7 @@ impl Member {
     }
 
     /// Returns [`Unusable::Busy`] if `caller` has its share of the node's calls in flight.
-    pub(super) fn over_share(&self, caller: Caller) -> Option<Unusable> {
+    pub(super) fn over_share(&self, caller: CallerId) -> Option<Unusable> {
         let in_flight = self.in_flight();
         let free = self.max_in_flight().saturating_sub(in_flight);
         (!self.state.by_caller.may_add(caller, in_flight, free)).then_some(Unusable::Busy)

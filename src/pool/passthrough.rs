@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
-use super::reply::Reply;
+use super::reply::PoolReply;
 use super::upstream_call::{FloorUse, ParsedReply, SentRequest, UpstreamCall};
 use super::verdict::Verdict;
 use crate::config;
@@ -84,7 +84,7 @@ impl UpstreamCall for PassthroughRequest {
         attempts.iter().all(|attempt| refusals.contains(&attempt.reason.as_str()))
     }
 
-    fn answer(reply: Reply) -> NodeReply {
+    fn answer(reply: PoolReply) -> NodeReply {
         reply.body
     }
 }

@@ -9,7 +9,7 @@ use crate::telemetry::AttemptResult;
 
 /// One node's answer and its circumstances.
 #[derive(Debug, Clone)]
-pub struct Reply {
+pub struct PoolReply {
     /// The node's number in the frontier.
     pub node: usize,
     /// The answer itself.
@@ -25,7 +25,7 @@ pub struct Reply {
     pub confirmed: bool,
 }
 
-impl Reply {
+impl PoolReply {
     /// Returns the code of an answer that is an error.
     pub(super) fn code(&self) -> Option<i32> {
         match &self.body {
@@ -67,7 +67,7 @@ fn lacks_block(code: i32) -> bool {
 /// Answers behind the floor come before refusals, results before errors, and higher slots before lower ones.
 #[derive(Debug)]
 pub(super) struct LastResort {
-    pub(super) reply: Reply,
+    pub(super) reply: PoolReply,
     /// The reason why another node was asked.
     pub(super) why: AttemptResult,
 }
@@ -97,7 +97,7 @@ mod tests {
     #[tokio::test]
     async fn last_resort_is_the_highest_answer() {
         let resort = |node, body: NodeReply, slot, why| {
-            let reply = Reply { node, body, sent_at: Instant::now(), slot, confirmed: false };
+            let reply = PoolReply { node, body, sent_at: Instant::now(), slot, confirmed: false };
             LastResort { reply, why }
         };
         let result = || NodeReply::Result(Bytes::from_static(b"{}"));

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
-use super::reply::Reply;
+use super::reply::PoolReply;
 use super::upstream_call::{FloorUse, ParsedReply, ReceivedReply, SentRequest, UpstreamCall};
 use super::verdict::Verdict;
 use crate::config;
@@ -44,7 +44,7 @@ pub struct UpstreamRequest {
 }
 
 impl UpstreamCall for UpstreamRequest {
-    type Answer = Reply;
+    type Answer = PoolReply;
 
     const FOR_CACHE: bool = true;
     const WEIGHT_IS_KNOWN: bool = true;
@@ -203,7 +203,7 @@ impl UpstreamCall for UpstreamRequest {
         members.iter().all(|member| !member.serves(self.method()) || refused(&member.name))
     }
 
-    fn answer(reply: Reply) -> Reply {
+    fn answer(reply: PoolReply) -> PoolReply {
         reply
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
-use super::reply::Reply;
+use super::reply::PoolReply;
 use super::verdict::Verdict;
 use crate::config;
 use crate::error::FailedAttempt;
@@ -99,7 +99,7 @@ pub(super) trait UpstreamCall: Sync {
     fn accepts_refusal(&self, attempts: &[FailedAttempt], members: &Members) -> bool;
 
     /// Turns a node's answer into the result of the call.
-    fn answer(reply: Reply) -> Self::Answer;
+    fn answer(reply: PoolReply) -> Self::Answer;
 
     /// Returns the method if it is one of the eight. Durations and choices are recorded for those only.
     fn own_method(&self) -> Option<Method> {

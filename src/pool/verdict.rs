@@ -3,7 +3,7 @@
 //! Each kind of call applies its own rules first, and then the table of codes here. Message texts are not
 //! read, because nodes may change them.
 
-use super::reply::Reply;
+use super::reply::PoolReply;
 use crate::node::Fault;
 use crate::telemetry::AttemptResult;
 
@@ -42,7 +42,7 @@ impl Verdict {
 }
 
 /// The end of one attempt.
-pub(super) type AttemptOutcome = Result<(Verdict, Reply), Fault>;
+pub(super) type AttemptOutcome = Result<(Verdict, PoolReply), Fault>;
 
 #[cfg(test)]
 mod tests {

@@ -26,7 +26,7 @@ const PARTS: usize = 64;
 const MAX_FAILURES: u32 = 3;
 
 /// The connection to the store, if there is one.
-pub(super) struct Connection {
+pub(super) struct RedisClient {
     dial: Connector,
     link: ArcSwapOption<StoreLink>,
     breakers: Box<[Mutex<Breaker>]>,
@@ -42,7 +42,7 @@ pub(super) struct Connection {
     metrics: Arc<Metrics>,
 }
 
-impl Connection {
+impl RedisClient {
     /// Prepares connections to the store of `settings`, without connecting.
     pub(super) fn new(settings: &config::SharedSettings, metrics: Arc<Metrics>) -> Result<Self, SharedError> {
         // Never half-open, because the lookout closes it.

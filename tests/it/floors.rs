@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Commitment, Method, Profile, Query, Slot};
 use slotfront::node::NodeReply;
-use slotfront::pool::{CallContext, Reply, UpstreamRequest};
+use slotfront::pool::{CallContext, PoolReply, UpstreamRequest};
 use slotfront_sim::Fault;
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ fn query(method: Method, params: &Value) -> Query {
     Query::parse(method, &Params::Array(params.to_string().into()), Profile::Node).unwrap()
 }
 
-async fn ask(stage: &Stage, query: Query, floor: Slot) -> Reply {
+async fn ask(stage: &Stage, query: Query, floor: Slot) -> PoolReply {
     let deadline = Instant::now() + Duration::from_secs(5);
     let ask = UpstreamRequest {
         query,
@@ -33,7 +33,7 @@ async fn ask(stage: &Stage, query: Query, floor: Slot) -> Reply {
     stage.front().pool.call(&ask).await.unwrap()
 }
 
-fn code(reply: &Reply) -> Option<i32> {
+fn code(reply: &PoolReply) -> Option<i32> {
     match &reply.body {
         NodeReply::Error { code, .. } => Some(*code),
         NodeReply::Result(_) => None,

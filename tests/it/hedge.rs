@@ -8,7 +8,7 @@ use slotfront::config::Hedge;
 use slotfront::error::Error;
 use slotfront::jsonrpc::Params;
 use slotfront::methods::{Method, Profile, Query};
-use slotfront::pool::{CallContext, Reply, UpstreamRequest};
+use slotfront::pool::{CallContext, PoolReply, UpstreamRequest};
 use slotfront_sim::Fault;
 use tokio::time::Instant;
 
@@ -30,11 +30,11 @@ async fn stage(hedge: Option<Hedge>) -> Stage {
     stage
 }
 
-async fn ask(stage: &Stage, alone: bool) -> Reply {
+async fn ask(stage: &Stage, alone: bool) -> PoolReply {
     call(stage, alone).await.unwrap()
 }
 
-async fn call(stage: &Stage, alone: bool) -> Result<Reply, Error> {
+async fn call(stage: &Stage, alone: bool) -> Result<PoolReply, Error> {
     let params = json!([stage.cluster.examples().wallets[0].to_string()]).to_string();
     let query = Query::parse(Method::GetAccountInfo, &Params::Array(params.into()), Profile::Node).unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);

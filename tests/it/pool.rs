@@ -7,7 +7,7 @@ use slotfront::breaker::BreakerState;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{Commitment, Query};
 use slotfront::pool::select::Unusable;
-use slotfront::pool::{CallContext, Caller, UpstreamRequest};
+use slotfront::pool::{CallContext, CallerId, UpstreamRequest};
 use slotfront_sim::Fault;
 use tokio::time::Instant;
 
@@ -132,7 +132,7 @@ async fn heavy_calls_do_not_open_a_breaker() {
     let pool = &stage.front().pool;
     let call = async |caller: usize, query: Query| {
         let deadline = Instant::now() + Duration::from_secs(10);
-        let context = CallContext { caller: Caller::numbered(caller), ..CallContext::own(deadline) };
+        let context = CallContext { caller: CallerId::numbered(caller), ..CallContext::own(deadline) };
         let ask = UpstreamRequest { query, floor: None, prefer: None, alone: false, context };
         pool.call(&ask).await.unwrap();
     };

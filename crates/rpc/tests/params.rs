@@ -89,7 +89,7 @@ fn check(name: &str, expect: &Value, found: &Outcome) {
 }
 
 #[test]
-fn every_contract_case_is_answered_as_a_node_answers() {
+fn contract_cases_are_answered_like_a_node() {
     let cases: Vec<Value> = serde_json::from_str(CASES).unwrap();
     let mut checked = 0;
     for case in cases.iter().filter(|case| !case["name"].as_str().unwrap().starts_with("http-")) {

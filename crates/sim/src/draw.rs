@@ -64,7 +64,7 @@ mod tests {
     use super::Draw;
 
     #[test]
-    fn a_stream_is_a_function_of_seed_label_and_number() {
+    fn stream_depends_on_seed_label_and_number() {
         let first = |seed, label, n| Draw::new(seed, label, n).next();
         assert_eq!(first(1, "wallet", 2), first(1, "wallet", 2));
         let all = [

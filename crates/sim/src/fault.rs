@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_happen_in_the_order_in_which_they_were_planned() {
+    fn faults_happen_in_their_planned_order() {
         let faults = Faults::default();
         let methods = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         faults.plan(Some("getBlock"), Fault::Html, Some(2));

@@ -157,7 +157,7 @@ impl<W> SteppedCache<W> {
             let believed = commitment.is_none_or(|c| slot <= self.frontier.slot(c) + BELIEVED);
             let keepable = believed && call.era == self.era;
             call.said = Some(NodeAnswer { body: body.clone(), slot, keepable });
-            Reply { node: 0, body, sent_at: call.sent_at, slot, confirmed }
+            PoolReply { node: 0, body, sent_at: call.sent_at, slot, confirmed }
         });
         // A call past the cache belongs to its caller, who may have given up.
         if reply_sender.send(answer.ok_or_else(|| Error::NoUpstream(Vec::new()))).is_err() {
@@ -215,6 +215,6 @@ pub(super) fn on_a_stepped_clock<T>(case: impl Future<Output = T>) -> T {
 /// Returns the options of a call.
 pub(super) fn options(bypass: bool, floor: Option<Slot>) -> CallOptions {
     let deadline = Instant::now() + Duration::from_secs(30);
-    let (caller, trace) = (crate::pool::Caller::default(), Trace::default());
+    let (caller, trace) = (crate::pool::CallerId::default(), Trace::default());
     CallOptions { bypass, floor, deadline, coding: None, caller, trace }
 }

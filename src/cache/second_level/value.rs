@@ -46,7 +46,7 @@ pub(super) struct SharedValue {
     pub(super) sent_at: StoreTime,
     /// The writer's wall clock at that moment, in microseconds since 1970.
     pub(super) wall_us: u64,
-    /// True if a second node confirmed the answer. See [`Reply::confirmed`](crate::pool::Reply).
+    /// True if a second node confirmed the answer. See [`PoolReply::confirmed`](crate::pool::PoolReply).
     pub(super) confirmed: bool,
     pub(super) body: NodeReply,
 }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
 use super::scope::Scope;
-use super::{Key, KeyFileError, KeyHash, generate_id, generate_key};
+use super::{ApiKey, KeyFileError, KeyHash, generate_id, generate_key};
 use crate::config::Secret;
 use crate::gateway::write;
 
@@ -111,7 +111,7 @@ impl KeyFile {
     ///
     /// # Errors
     /// The file cannot be read, or is invalid.
-    pub fn list(&self) -> Result<Vec<Key>, ChangeError> {
+    pub fn list(&self) -> Result<Vec<ApiKey>, ChangeError> {
         self.read().and_then(|text| self.parse(&text))
     }
 
@@ -200,7 +200,7 @@ impl KeyFile {
     }
 
     /// Returns the position of the key with this id or, failing that, this name.
-    fn find(&self, keys: &[Key], wanted: &str) -> Result<usize, ChangeError> {
+    fn find(&self, keys: &[ApiKey], wanted: &str) -> Result<usize, ChangeError> {
         if let Some(i) = keys.iter().position(|key| key.id == wanted) {
             return Ok(i);
         }
@@ -217,7 +217,7 @@ impl KeyFile {
     /// Reads, changes and writes the file under its lock. An invalid result is not written.
     fn change<T>(
         &self,
-        change: impl FnOnce(&mut DocumentMut, &[Key]) -> Result<T, ChangeError>,
+        change: impl FnOnce(&mut DocumentMut, &[ApiKey]) -> Result<T, ChangeError>,
     ) -> Result<T, ChangeError> {
         let io = |cause| ChangeError::Io { path: self.path.clone(), cause };
         let _lock = write::lock(&self.path).map_err(io)?;
@@ -240,7 +240,7 @@ impl KeyFile {
     }
 
     /// Accepts every plan name, because gateways with different plans may share a file.
-    fn parse(&self, text: &str) -> Result<Vec<Key>, ChangeError> {
+    fn parse(&self, text: &str) -> Result<Vec<ApiKey>, ChangeError> {
         let wrong = |problems| KeyFileError { path: self.path.clone(), problems }.into();
         super::parse(text, |_| true).map_err(wrong)
     }

@@ -37,7 +37,7 @@ pub(super) enum End {
 }
 
 /// A connection. It is small, and its buffers belong to the thread, because an idle connection's memory is cold.
-pub(super) struct Connection<'a, S> {
+pub(super) struct H1Connection<'a, S> {
     front: &'a Arc<Front>,
     socket: &'a mut S,
     /// The client's address, if known.
@@ -71,7 +71,7 @@ thread_local! {
     static READ: Cell<BytesMut> = Cell::default();
 }
 
-impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
+impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
     /// Creates the connection. Its first head counts as begun: a client does not connect to be silent.
     pub(super) fn new(
         front: &'a Arc<Front>,

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use super::super::caller::{self, Caller};
+use super::super::caller::{self, ClientInfo};
 use super::super::fields::Fields;
 use super::super::{Front, route};
 
@@ -33,7 +33,7 @@ pub(super) struct Plain {
     pub(super) key: Range<usize>,
     /// The position of the body.
     pub(super) body: Range<usize>,
-    pub(super) caller: Caller,
+    pub(super) caller: ClientInfo,
 }
 
 impl Head {
@@ -93,7 +93,7 @@ impl Head {
         Self::Plain(Plain {
             key: end - key.len()..end,
             body: length..length + size,
-            caller: Caller::of(front, peer, &*request.headers),
+            caller: ClientInfo::of(front, peer, &*request.headers),
         })
     }
 }

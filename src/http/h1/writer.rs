@@ -12,7 +12,7 @@ use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
 use super::super::pieces::JOINED_BYTES;
-use super::super::reply::{Reply, Value};
+use super::super::reply::{HttpReply, Value};
 use super::super::request_id::{self, RequestId};
 
 /// The most pieces of a long body in one write.
@@ -22,7 +22,7 @@ const HEAD_BYTES: usize = 4096;
 
 /// A response that is being written.
 pub(super) struct ResponseWriter {
-    reply: Reply,
+    reply: HttpReply,
     /// The head, and the body if it is short.
     head: Vec<u8>,
     /// The number of bytes written.
@@ -37,7 +37,7 @@ thread_local! {
 
 impl ResponseWriter {
     /// Creates the writer of the response to the request `id`.
-    pub(super) fn new(mut reply: Reply, id: &RequestId) -> Self {
+    pub(super) fn new(mut reply: HttpReply, id: &RequestId) -> Self {
         let mut head = ROOM.take();
         write_head(&mut head, &reply, id);
         if reply.body.len() <= JOINED_BYTES {
@@ -119,7 +119,7 @@ async fn unstalled<T>(
 }
 
 /// Appends the head of `reply` to `out`.
-fn write_head(out: &mut Vec<u8>, reply: &Reply, id: &RequestId) {
+fn write_head(out: &mut Vec<u8>, reply: &HttpReply, id: &RequestId) {
     if reply.status == StatusCode::OK {
         out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
     } else {

@@ -9,7 +9,7 @@ use super::Member;
 use crate::breaker::Breaker;
 use crate::methods::Method;
 use crate::node::Fault;
-use crate::pool::caller::Caller;
+use crate::pool::caller::CallerId;
 use crate::pool::lock;
 use crate::telemetry::AttemptResult;
 
@@ -19,7 +19,7 @@ pub(in crate::pool) struct InFlight<'a> {
     member: &'a Member,
     /// `None` for a passthrough method.
     method: Option<Method>,
-    caller: Caller,
+    caller: CallerId,
     /// True if the call is the trial of a half-open breaker.
     trial: bool,
     /// True once the breaker has the result of the call.
@@ -32,7 +32,7 @@ impl<'a> InFlight<'a> {
     pub(in crate::pool) fn begin(
         member: &'a Member,
         method: Option<Method>,
-        caller: Caller,
+        caller: CallerId,
         now: Instant,
     ) -> Self {
         let state = &member.state;

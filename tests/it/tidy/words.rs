@@ -1,6 +1,4 @@
 //! The rules for doc comments, type names and test names.
-//!
-//! [`NOT_YET`] and [`REPEATED`] list the exceptions that are left. An entry goes with its last breach.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +15,6 @@ const MAX_WORDS: usize = 40;
 
 /// The most words of a test's name.
 const MAX_TEST_NAME_WORDS: usize = 8;
-
-/// The modules and folders whose comments and test names have not been rewritten yet.
-const NOT_YET: &[&str] = &["benches", "crates/rpc", "crates/sim", "lab"];
-
-/// The type names that still stand for several things in one crate.
-const REPEATED: &[&str] = &["Caller", "Client", "Connection", "Found", "Key", "Reply", "Version"];
 
 /// The names that may be repeated: the parameters of a command, and an error.
 const MAY_REPEAT: [&str; 2] = ["Args", "Error"];
@@ -128,23 +120,9 @@ fn findings(name: &str, text: &str) -> Vec<String> {
     findings
 }
 
-/// Returns true if the file `name` is the module that `entry` names, or a part of it.
-fn is_in(name: &str, entry: &str) -> bool {
-    name.strip_prefix(entry).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
-}
-
 #[test]
 fn comments_and_test_names_follow_the_rules() {
-    let mut findings_by_file: Vec<(String, Vec<String>)> = Vec::new();
-    for (name, text) in files() {
-        let findings = findings(&name, &text);
-        if !findings.is_empty() {
-            findings_by_file.push((name, findings));
-        }
-    }
-    let listed = |name: &str| NOT_YET.iter().any(|entry| is_in(name, entry));
-    let wrong: Vec<_> =
-        findings_by_file.iter().filter(|(name, _)| !listed(name)).flat_map(|(_, f)| f).collect();
+    let wrong: Vec<_> = files().iter().flat_map(|(name, text)| findings(name, text)).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
@@ -188,8 +166,7 @@ fn type_names_are_used_once_in_each_crate() {
             .filter(|(name, places)| places.len() > 1 && !MAY_REPEAT.contains(&name.as_str()));
         repeated.extend(several.map(|(name, places)| (name, (member.name.clone(), places))));
     }
-    let new: Vec<_> = repeated.iter().filter(|(name, _)| !REPEATED.contains(&name.as_str())).collect();
-    assert!(new.is_empty(), "{new:#?}");
+    assert!(repeated.is_empty(), "{repeated:#?}");
 }
 
 #[test]

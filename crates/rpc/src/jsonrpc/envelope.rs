@@ -201,19 +201,21 @@ impl Members<'_> {
         };
         Ok(match (id, version) {
             (None, _) => Element::Notification,
-            (Some(id), Version::Absent) => Element::Refused { id, error: EnvelopeError::UnsupportedVersion },
-            (Some(id), Version::Two) => Element::Call(Call { id, method, params }),
+            (Some(id), JsonRpcVersion::Absent) => {
+                Element::Refused { id, error: EnvelopeError::UnsupportedVersion }
+            }
+            (Some(id), JsonRpcVersion::Two) => Element::Call(Call { id, method, params }),
         })
     }
 
     /// Everything but the id; `None` where a member is missing, odd or of the wrong type.
-    fn read_call(&self, body: &Bytes) -> Option<(Version, Bytes, Params)> {
+    fn read_call(&self, body: &Bytes) -> Option<(JsonRpcVersion, Bytes, Params)> {
         if self.fault {
             return None;
         }
         let version = match self.jsonrpc.map(RawValue::get) {
-            None | Some("null") => Version::Absent,
-            Some(text) => (unquote(body, text)? == "2.0").then_some(Version::Two)?,
+            None | Some("null") => JsonRpcVersion::Absent,
+            Some(text) => (unquote(body, text)? == "2.0").then_some(JsonRpcVersion::Two)?,
         };
         let method = unquote(body, self.method?.get())?;
         let params = match self.params.map(RawValue::get) {
@@ -227,7 +229,7 @@ impl Members<'_> {
 }
 
 /// The `jsonrpc` member, where it is not an outright fault.
-enum Version {
+enum JsonRpcVersion {
     /// Missing or null.
     Absent,
     /// `"2.0"`

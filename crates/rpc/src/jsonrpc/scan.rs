@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_what_clients_write_and_gives_up_on_the_rest() {
+    fn scanner_gives_up_on_uncommon_bodies() {
         for (text, read) in [
             (r#" {"a" : [ 1,-2, "x y",true , false,null,{}] , "b":[]} "#, true),
             (r#""""#, true),
@@ -221,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_end_of_a_string_is_found_wherever_it_stands(text in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn string_ends_are_found_at_any_offset(text in prop::collection::vec(any::<u8>(), 0..40)) {
             let is_plain = |byte: &u8| (0x20..0x80).contains(byte) && !matches!(byte, b'"' | b'\\');
             prop_assert_eq!(plain(&text), text.iter().take_while(|byte| is_plain(byte)).count());
         }

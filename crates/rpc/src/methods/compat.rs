@@ -39,7 +39,7 @@ mod tests {
     use crate::methods::Method;
 
     #[test]
-    fn a_missing_account_is_null_only_to_the_spec_profile_and_only_alone() {
+    fn missing_account_is_null_in_the_spec_profile() {
         let missing = r#"{"context":{"apiVersion":"4.0.0","slot":1},"value":null}"#;
         let there = r#"{"context":{"apiVersion":"4.0.0","slot":1},"value":{"lamports":1}}"#;
         let clock = r#"["SysvarC1ock11111111111111111111111111111111"]"#;
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn rewards_are_left_out_by_default_only_under_the_spec_profile() {
+    fn spec_profile_leaves_rewards_out_by_default() {
         for (profile, rewards) in [(Profile::Node, true), (Profile::Spec, false)] {
             let query = Query::parse(Method::GetBlock, &Params::Array(Bytes::from_static(b"[5]")), profile);
             let Ok(Query::Block(block)) = query else { panic!("a block") };

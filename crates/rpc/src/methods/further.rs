@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_method_is_listed_twice_and_no_write_is() {
+    fn listed_methods_are_unique_and_write_nothing() {
         let mut names: Vec<_> = Further::all().map(Further::as_str).collect();
         names.extend(Method::ALL.map(Method::as_str));
         names.extend(WRITES);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_chooses_a_node_is_read_and_the_params_go_up_as_they_came() {
+    fn only_node_selection_is_read_from_passthrough_params() {
         let forwarded = |name: &str, params: &'static str| {
             let params = match params.as_bytes().first() {
                 None => Params::None,

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_newer_nodes_may_read_goes_to_a_node() {
+    fn members_of_newer_nodes_go_to_a_node() {
         for version in [0x81, 0x90, 0xc0] {
             for length in [1, 1232, 1233, 1234, 4096] {
                 let text = STANDARD.encode([&[version], &message(length)[1..]].concat());

@@ -21,7 +21,7 @@ const VERSION_BIT: u8 = 0x80;
 
 /// A message's kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum MessageVersion {
     /// From before versions.
     Legacy,
     /// With address table lookups.
@@ -32,7 +32,7 @@ pub enum Version {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message<'a> {
     /// Legacy or version 0.
-    pub version: Version,
+    pub version: MessageVersion,
     /// How many signatures the transaction needs; so many of the first account keys sign.
     pub required_signatures: u8,
     /// How many of the signing accounts, the last ones, are read-only.
@@ -116,8 +116,8 @@ impl<'a> Message<'a> {
         let mut reader = Reader { rest: bytes, full: bytes.len() >= MAX_MESSAGE };
         let first = reader.byte()?;
         let (version, required_signatures) = match first.checked_sub(VERSION_BIT) {
-            None => (Version::Legacy, first),
-            Some(0) => (Version::V0, reader.byte()?),
+            None => (MessageVersion::Legacy, first),
+            Some(0) => (MessageVersion::V0, reader.byte()?),
             Some(127) => return Err(DecodeError::OffChain),
             Some(version) => return Err(DecodeError::Version(version)),
         };
@@ -132,8 +132,8 @@ impl<'a> Message<'a> {
                 Ok(Instruction { program: reader.byte()?, accounts: reader.bytes()?, data: reader.bytes()? })
             })?,
             lookups: match version {
-                Version::Legacy => Vec::new(),
-                Version::V0 => reader.list(|reader| {
+                MessageVersion::Legacy => Vec::new(),
+                MessageVersion::V0 => reader.list(|reader| {
                     let table = Pubkey(*reader.array()?);
                     Ok(Lookup { table, writable: reader.bytes()?, readonly: reader.bytes()? })
                 })?,
@@ -152,15 +152,15 @@ impl<'a> Message<'a> {
         // The payer signs and is written to.
         if self.readonly_signed >= self.required_signatures {
             return Err(match self.version {
-                Version::Legacy => IndexOutOfBounds,
-                Version::V0 => InvalidValue,
+                MessageVersion::Legacy => IndexOutOfBounds,
+                MessageVersion::V0 => InvalidValue,
             });
         }
         if self.lookups.iter().any(|lookup| lookup.loads() == 0) {
             return Err(InvalidValue);
         }
         let accounts = keys + self.lookups.iter().map(Lookup::loads).sum::<usize>();
-        if self.version == Version::V0 && accounts > MAX_ACCOUNTS {
+        if self.version == MessageVersion::V0 && accounts > MAX_ACCOUNTS {
             return Err(IndexOutOfBounds);
         }
         // A program is a static key, so that it is known without the bank, and never the payer.

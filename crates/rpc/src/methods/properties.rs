@@ -182,7 +182,7 @@ fn odd_params() -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn the_last_of_two_equal_names_wins_at_every_depth() {
+fn last_of_two_equal_names_wins() {
     for params in [
         r#"[5,{"base64":null,"base64":null}]"#,
         r#"[5,{"commitment":"max","commitment":{"confirmed":null,"confirmed":null}}]"#,
@@ -197,7 +197,7 @@ fn the_last_of_two_equal_names_wins_at_every_depth() {
 
 proptest! {
     #[test]
-    fn canonical_params_are_read_back_as_the_same_query(query in queries()) {
+    fn canonical_params_parse_to_the_same_query(query in queries()) {
         prop_assert_eq!(parse(query.method(), &query.params_json()), Ok(query));
     }
 
@@ -218,7 +218,7 @@ proptest! {
     }
 
     #[test]
-    fn a_commitment_is_read_as_the_nodes_own_types_read_it(params in odd_params()) {
+    fn commitment_is_read_like_the_nodes_types(params in odd_params()) {
         #[derive(Deserialize)]
         struct CommitmentConfig {
             commitment: Commitment,

@@ -40,12 +40,12 @@ impl Account {
 }
 
 /// An account as a slot wrote it; `None` if it does not exist from then on.
-type Version = (Slot, Option<Arc<Account>>);
+type AccountVersion = (Slot, Option<Arc<Account>>);
 
 /// Every account with its recent versions, oldest first.
 #[derive(Default)]
 pub(crate) struct Accounts {
-    versions: BTreeMap<Pubkey, VecDeque<Version>>,
+    versions: BTreeMap<Pubkey, VecDeque<AccountVersion>>,
 }
 
 impl Accounts {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_sees_the_newest_version_not_younger_than_itself() {
+    fn slot_sees_the_newest_version_up_to_itself() {
         let key = Pubkey([1; 32]);
         let mut accounts = Accounts::default();
         for (slot, lamports) in [(10, 5), (12, 6), (12, 7), (15, 0), (20, 9)] {

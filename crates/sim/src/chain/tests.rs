@@ -42,7 +42,7 @@ fn equal_seeds_make_equal_chains() {
 }
 
 #[test]
-fn commitments_trail_at_their_distances_and_never_go_back() {
+fn commitments_keep_their_distances_and_never_go_back() {
     let mut chain = chain(1, 60);
     let (mut skipped, mut before) = (0, (0, 0, 0));
     for _ in 0..250 {
@@ -109,7 +109,7 @@ fn balances_follow_from_blocks() {
 }
 
 #[test]
-fn lamports_are_burned_and_minted_only_as_rewards_and_fees_say() {
+fn lamports_change_only_by_rewards_and_fees() {
     let chain = chain(4, 140);
     // Sysvars gain the lamports for their own growth from nowhere, so they stay out of the sum.
     let total = |slot| {
@@ -156,7 +156,7 @@ fn token_balances_follow_from_blocks_and_supplies_stay() {
 }
 
 #[test]
-fn sysvars_tell_the_slot_and_the_hashes_of_their_block() {
+fn sysvars_have_their_blocks_slot_and_hashes() {
     let chain = chain(6, 80);
     for block in chain.blocks.iter().skip(1) {
         let data = |key| &chain.account(&key, block.slot).unwrap().data;
@@ -169,7 +169,7 @@ fn sysvars_tell_the_slot_and_the_hashes_of_their_block() {
 }
 
 #[test]
-fn an_epoch_opens_with_voting_rewards_and_then_pays_stakes() {
+fn epoch_pays_voting_rewards_before_stakes() {
     let chain = chain(9, 200);
     let opening: Vec<_> = chain.blocks.iter().filter(|block| block.reward_partitions.is_some()).collect();
     assert!(opening.len() >= 3);

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_has_its_real_length_and_reads_back() {
+    fn state_has_its_real_length_and_round_trips() {
         let key = |n| Pubkey([n; 32]);
         let mut state = VoteState {
             node: key(1),
@@ -203,7 +203,7 @@ mod tests {
 
     /// The bytes are those of a real vote: root 2610, 31 consecutive blocks after it.
     #[test]
-    fn a_tower_sync_is_written_as_validators_write_it() {
+    fn tower_sync_is_written_like_a_validators() {
         let tower = Tower { votes: (2_611..=2_641).collect(), root: Some(2_610) };
         let bytes = TowerSync { tower, bank_hash: [9; 32], now: 1_795_239_857 }.encode();
         let head = [14, 0, 0, 0, 0x32, 0x0a, 0, 0, 0, 0, 0, 0, 0x1f, 1, 0x1f, 1, 0x1e];

@@ -30,7 +30,7 @@ fn equal_settings_make_equal_answers() {
 }
 
 #[test]
-fn accounts_are_read_at_the_slot_that_the_answer_names() {
+fn accounts_are_read_at_the_answers_slot() {
     let cluster = cluster();
     let examples = cluster.examples();
     for commitment in Commitment::ALL {
@@ -53,7 +53,7 @@ fn accounts_are_read_at_the_slot_that_the_answer_names() {
 }
 
 #[test]
-fn slices_and_the_base58_limit_follow_the_sliced_length() {
+fn base58_limit_applies_to_the_sliced_length() {
     let cluster = cluster();
     let node = cluster.node(0);
     let token = cluster.examples().token_accounts[0].to_string();
@@ -88,7 +88,7 @@ fn slices_and_the_base58_limit_follow_the_sliced_length() {
 }
 
 #[test]
-fn a_token_balance_is_what_the_parsed_account_says() {
+fn token_balance_equals_the_parsed_accounts() {
     let cluster = cluster();
     let node = cluster.node(0);
     let examples = cluster.examples();
@@ -229,7 +229,7 @@ fn fees_depend_on_the_blockhash_at_the_commitment() {
 
 /// A durable-nonce message: its blockhash is the one that the nonce account stores, whatever the queue holds.
 #[test]
-fn a_nonce_message_has_a_fee_at_any_age() {
+fn nonce_message_has_a_fee_at_any_age() {
     let cluster = cluster();
     let examples = cluster.examples();
     let account = cluster.account_at(&examples.nonce_account, cluster.slot(Commitment::Finalized)).unwrap();
@@ -246,7 +246,7 @@ fn a_nonce_message_has_a_fee_at_any_age() {
 }
 
 #[test]
-fn a_minimum_slot_that_is_not_reached_is_refused_with_the_slot() {
+fn unreached_minimum_slot_is_refused_with_the_slot() {
     let cluster = cluster();
     let finalized = cluster.slot(Commitment::Finalized);
     let ask = |minimum: u64| {
@@ -290,7 +290,7 @@ fn vote_accounts_are_current_delinquent_or_unstaked() {
 }
 
 #[test]
-fn samples_are_each_nodes_own_and_a_limit_takes_the_newest() {
+fn limit_takes_each_nodes_newest_samples() {
     let cluster = Cluster::new(Settings { slot_time: None, history_slots: 330, ..Settings::default() });
     let samples =
         |node: usize, params: Value| result(cluster.node(node), "getRecentPerformanceSamples", &params);
@@ -400,7 +400,7 @@ fn batches_keep_their_order_and_drop_notifications() {
 }
 
 #[test]
-fn in_place_answers_meet_no_faults_and_are_not_counted() {
+fn in_place_answers_skip_faults_and_counters() {
     let cluster = cluster();
     cluster.node(0).fault(Fault::Hang);
     assert!(result(cluster.node(0), "getSlot", &json!([])).is_u64());

@@ -199,7 +199,7 @@ async fn held_replies_wait_and_calls_are_counted() {
 }
 
 #[tokio::test]
-async fn a_served_cluster_advances_by_itself_and_names_its_nodes() {
+async fn served_cluster_advances_and_names_its_nodes() {
     let slot_time = Some(Duration::from_millis(10));
     let served = Served::new(Settings { slot_time, skipped_per_mille: 0, ..Settings::default() }).await;
     let before = served.cluster.slot(Commitment::Processed);

@@ -32,7 +32,7 @@ mod model {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     pub(super) struct MethodCall {
-        pub(super) jsonrpc: Option<Version>,
+        pub(super) jsonrpc: Option<JsonRpcVersion>,
         pub(super) method: String,
         #[serde(default)]
         pub(super) params: Params,
@@ -43,7 +43,7 @@ mod model {
     #[serde(deny_unknown_fields)]
     #[expect(dead_code, reason = "read only to be counted as a notification")]
     pub(super) struct Notification {
-        jsonrpc: Option<Version>,
+        jsonrpc: Option<JsonRpcVersion>,
         method: String,
         #[serde(default)]
         params: Params,
@@ -51,7 +51,7 @@ mod model {
 
     #[derive(Deserialize)]
     #[serde(field_identifier)]
-    pub(super) enum Version {
+    pub(super) enum JsonRpcVersion {
         #[serde(rename = "2.0")]
         Two,
     }
@@ -143,7 +143,7 @@ fn check(body: &str) {
 }
 
 #[test]
-fn odd_bodies_are_read_as_the_model_reads_them() {
+fn odd_bodies_are_read_like_the_model() {
     for body in [
         "",
         " \n",
@@ -209,7 +209,7 @@ fn a_call_keeps_slices_of_the_body() {
 }
 
 #[test]
-fn a_body_that_is_no_text_is_a_parse_error() {
+fn body_without_utf8_is_a_parse_error() {
     assert_eq!(parse(&Bytes::from_static(b"{\xff}")), Request::ParseError);
 }
 
@@ -248,22 +248,22 @@ proptest! {
     }
 
     #[test]
-    fn text_of_json_marks_is_read_as_the_model_reads_it(body in r#"[\[\]{}",:\\0-9eE.+\- a-fu]{0,40}"#) {
+    fn random_json_marks_are_read_like_the_model(body in r#"[\[\]{}",:\\0-9eE.+\- a-fu]{0,40}"#) {
         check(&body);
     }
 
     #[test]
-    fn a_call_is_read_as_the_model_reads_it(body in almost_a_call()) {
+    fn call_is_read_like_the_model(body in almost_a_call()) {
         check(&body);
     }
 
     #[test]
-    fn a_call_by_position_is_read_as_the_model_reads_it(body in almost_positional()) {
+    fn positional_call_is_read_like_the_model(body in almost_positional()) {
         check(&body);
     }
 
     #[test]
-    fn a_batch_is_read_as_the_model_reads_it(
+    fn batch_is_read_like_the_model(
         elements in prop::collection::vec(prop_oneof![20 => almost_a_call(), 3 => almost_positional(), 1 => Just("5".into())], 0..5),
     ) {
         check(&format!("[{}]", elements.join(" , ")));
@@ -282,7 +282,7 @@ fn computed(run: impl Fn()) -> std::time::Duration {
 }
 
 #[test]
-fn a_batch_over_the_limit_is_counted_not_read() {
+fn oversized_batch_is_counted_and_not_read() {
     let batch = |n: usize| Bytes::from(format!("[{}]", vec!["{}"; n].join(",")));
     assert_eq!(parse_within(&batch(101), 100), Err(TooMany(101)));
     assert!(matches!(parse_within(&batch(100), 100), Ok(Request::Batch(calls)) if calls.len() == 100));

@@ -23,8 +23,8 @@ fn counted(bytes: &[u8]) -> Vec<u8> {
 impl Message<'_> {
     fn encode(&self) -> Vec<u8> {
         let mut out = match self.version {
-            Version::Legacy => vec![],
-            Version::V0 => vec![VERSION_BIT],
+            MessageVersion::Legacy => vec![],
+            MessageVersion::V0 => vec![VERSION_BIT],
         };
         out.extend([self.required_signatures, self.readonly_signed, self.readonly_unsigned]);
         out.extend(length(self.account_keys.len()));
@@ -35,7 +35,7 @@ impl Message<'_> {
             out.push(instruction.program);
             out.extend([counted(instruction.accounts), counted(instruction.data)].concat());
         }
-        if self.version == Version::V0 {
+        if self.version == MessageVersion::V0 {
             out.extend(length(self.lookups.len()));
             for lookup in &self.lookups {
                 out.extend(lookup.table.0);
@@ -49,10 +49,10 @@ impl Message<'_> {
 const KEYS: [[u8; 32]; 3] = [[1; 32], [2; 32], [3; 32]];
 
 /// A message that is in order: one signer, two more keys, one instruction, one lookup.
-fn sound(version: Version) -> Message<'static> {
+fn sound(version: MessageVersion) -> Message<'static> {
     let lookups = match version {
-        Version::Legacy => vec![],
-        Version::V0 => vec![Lookup { table: Pubkey([5; 32]), writable: &[0], readonly: &[9, 8] }],
+        MessageVersion::Legacy => vec![],
+        MessageVersion::V0 => vec![Lookup { table: Pubkey([5; 32]), writable: &[0], readonly: &[9, 8] }],
     };
     Message {
         version,
@@ -67,8 +67,8 @@ fn sound(version: Version) -> Message<'static> {
 }
 
 #[test]
-fn every_cut_is_truncated_and_trailing_bytes_are_none_of_ours() {
-    for version in [Version::Legacy, Version::V0] {
+fn cut_messages_are_truncated_and_trailing_bytes_ignored() {
+    for version in [MessageVersion::Legacy, MessageVersion::V0] {
         let message = sound(version);
         let bytes = message.encode();
         for end in 0..bytes.len() {
@@ -79,7 +79,7 @@ fn every_cut_is_truncated_and_trailing_bytes_are_none_of_ours() {
 }
 
 #[test]
-fn a_full_packet_that_is_short_hits_the_size_limit() {
+fn full_packet_in_short_form_hits_the_limit() {
     let mut bytes = vec![0; MAX_MESSAGE];
     bytes[3] = 100; // keys, of which 1232 bytes hold 38
     assert_eq!(Message::decode(&bytes), Err(DecodeError::SizeLimit));
@@ -116,8 +116,8 @@ fn the_first_byte_tells_the_version() {
 
 #[test]
 fn sanitize_finds_what_points_nowhere() {
+    use MessageVersion::{Legacy, V0};
     use SanitizeError::{IndexOutOfBounds, InvalidValue};
-    use Version::{Legacy, V0};
 
     type Fault = fn(&mut Message<'_>);
     type Verdict = Result<(), SanitizeError>;
@@ -166,7 +166,7 @@ proptest! {
     ) {
         let [required_signatures, readonly_signed, readonly_unsigned] = header;
         let message = Message {
-            version: if v0 { Version::V0 } else { Version::Legacy },
+            version: if v0 { MessageVersion::V0 } else { MessageVersion::Legacy },
             required_signatures: if v0 { required_signatures } else { required_signatures & 0x7f },
             readonly_signed,
             readonly_unsigned,
