@@ -48,7 +48,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use basis::Basis;
-pub use charge::Charge;
+pub use charge::{Charge, Payer, Price};
 pub use coded::Compressor;
 use entry::EntryMeta;
 use fetcher::Fetcher;

@@ -84,7 +84,7 @@ impl Site {
         let (id, query) = asked(body);
         principal.admit(&query).expect("allowed");
         principal.take(now).expect("within the limit");
-        let charge = Charge::new(principal.charge_on_landing(&query));
+        let charge = Charge::new(Arc::clone(&principal) as _, principal.price(&query));
         let answer = self.cache.answer(&query, options(now), charge, &NoConditions).await.expect("a hit");
         let Payload::Result(result) = &answer.payload else { panic!("an error") };
         let mut out = Vec::with_capacity(512);

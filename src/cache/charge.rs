@@ -3,17 +3,41 @@
 //! A call is booked once, when its [`Charge`] is dropped: by its answer, or by the result of the flight that
 //! its caller left. A call that joined no flight owes nothing, and a flight that fails costs nothing.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::fetched::{Fetched, FlightResult};
 use super::flight::FlightHandle;
 
-/// Books a call. The argument is true for a hit and false for a miss.
-type BookFn = Box<dyn FnOnce(bool) + Send + Sync>;
+/// The holder of an API key, who pays for calls.
+pub trait Payer: Send + Sync {
+    /// Books `units`.
+    fn book(&self, units: f64);
+}
+
+/// The price of a call in units.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Price {
+    /// The price of an answer from the cache.
+    pub hit: f64,
+    /// The price of an answer from a node.
+    pub miss: f64,
+}
+
+/// A call's price and its payer.
+struct Bill {
+    payer: Arc<dyn Payer>,
+    price: Price,
+}
+
+impl Bill {
+    fn book(&self, is_hit: bool) {
+        self.payer.book(if is_hit { self.price.hit } else { self.price.miss });
+    }
+}
 
 /// Books one call when it is dropped, even if the caller did not wait for the answer.
 pub struct Charge {
-    book: Option<BookFn>,
+    bill: Option<Bill>,
     owed: Mutex<Owed>,
 }
 
@@ -27,14 +51,14 @@ enum Owed {
 }
 
 impl Charge {
-    /// Creates the charge of a call. `book` gets true for a hit and false for a miss.
-    pub fn new(book: impl FnOnce(bool) + Send + Sync + 'static) -> Self {
-        Self { book: Some(Box::new(book)), owed: Mutex::new(Owed::Nothing) }
+    /// Creates the charge of a call.
+    pub fn new(payer: Arc<dyn Payer>, price: Price) -> Self {
+        Self { bill: Some(Bill { payer, price }), owed: Mutex::new(Owed::Nothing) }
     }
 
     /// Creates the charge of a call that is not booked.
     pub fn free() -> Self {
-        Self { book: None, owed: Mutex::new(Owed::Nothing) }
+        Self { bill: None, owed: Mutex::new(Owed::Nothing) }
     }
 
     /// Notes that the call has an answer.
@@ -72,14 +96,14 @@ fn owed(landed: &Fetched) -> Owed {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let Some(book) = self.book.take() else { return };
+        let Some(bill) = self.bill.take() else { return };
         match std::mem::replace(&mut *self.owed(), Owed::Nothing) {
             Owed::Nothing => {}
-            Owed::Hit => book(true),
-            Owed::Miss => book(false),
+            Owed::Hit => bill.book(true),
+            Owed::Miss => bill.book(false),
             Owed::Flight(flight) => flight.leave(move |landing| {
                 if let Ok(landed) = landing {
-                    book(matches!(owed(landed), Owed::Hit));
+                    bill.book(matches!(owed(landed), Owed::Hit));
                 }
             }),
         }

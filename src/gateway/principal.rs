@@ -17,6 +17,7 @@ use super::plan::{self, PlanTerms};
 use super::quota::{Period, Used};
 use super::share::{Share, SharePermit, SharedBytes};
 use super::slot_floor::{ShownSlots, SlotFloor};
+use crate::cache::{Payer, Price};
 use crate::config::Units;
 use crate::error::Error;
 use crate::methods::{Forwarded, Query};
@@ -265,27 +266,9 @@ impl Principal {
         Error::Limited { limit, reason: reason.as_str(), retry_after }
     }
 
-    /// Returns the charge of a call in progress. The charge is called with true for a hit, even if the caller has
-    /// gone.
-    pub fn charge_on_landing(self: &Arc<Self>, query: &Query) -> impl FnOnce(bool) + Send + Sync + use<> {
-        let (principal, hit, miss) =
-            (Arc::clone(self), plan::units(&self.units, query, true), plan::units(&self.units, query, false));
-        move |is_hit| principal.book(if is_hit { hit } else { miss })
-    }
-
-    /// Returns the surcharge of a call charged as a hit. The surcharge is called with false if a miss had to answer
-    /// it.
-    pub fn charge_hit_anew_on_landing(
-        self: &Arc<Self>,
-        query: &Query,
-    ) -> impl FnOnce(bool) + Send + Sync + use<> {
-        let (hit, miss) = (plan::units(&self.units, query, true), plan::units(&self.units, query, false));
-        let principal = Arc::clone(self);
-        move |is_hit| {
-            if !is_hit {
-                principal.book(miss - hit);
-            }
-        }
+    /// Returns the price of a call.
+    pub fn price(&self, query: &Query) -> Price {
+        Price { hit: plan::units(&self.units, query, true), miss: plan::units(&self.units, query, false) }
     }
 
     /// Returns true if the caller has a plan, so that its charges count.
@@ -296,17 +279,6 @@ impl Principal {
     /// Charges a passthrough call.
     pub fn charge_forwarded(&self, call: &Forwarded) {
         self.book(plan::forwarded_units(&self.units, call));
-    }
-
-    /// Books `units` in the quota windows and the metrics.
-    pub(crate) fn book(&self, units: f64) {
-        let wall = self.clock.wall(Instant::now());
-        if let Some(limits) = &self.limits {
-            limits.used.book(Period::of(wall), units);
-        }
-        if let Some(metrics) = self.metrics() {
-            metrics.units.at(()).inc_by(units);
-        }
     }
 
     /// Counts a finished call.
@@ -377,4 +349,17 @@ fn ceiling(units: f64) -> u64 {
 #[expect(clippy::cast_precision_loss, reason = "quotas past 2^53 units are no limit at all")]
 pub(crate) fn to_f64(units: u64) -> f64 {
     units as f64
+}
+
+impl Payer for Principal {
+    /// Books `units` in the quota windows and the metrics.
+    fn book(&self, units: f64) {
+        let wall = self.clock.wall(Instant::now());
+        if let Some(limits) = &self.limits {
+            limits.used.book(Period::of(wall), units);
+        }
+        if let Some(metrics) = self.metrics() {
+            metrics.units.at(()).inc_by(units);
+        }
+    }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::keys::file::{KeyFile, NewKey};
 use super::*;
+use crate::cache::Payer as _;
 use crate::config::{AuthMode, Plan, Secret, Upstream};
 use crate::methods::{Method, Query};
 

@@ -1,5 +1,7 @@
 //! One JSON-RPC call: checks the limits, asks the cache, and writes the JSON-RPC envelope.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tokio::time::Instant;
 
@@ -9,7 +11,7 @@ use super::pieces::Pieces;
 use super::responses::{CallResponse, PendingAnswer, node_error, spliced_result};
 use super::{outgoing, passthrough};
 use crate::cache::entry::{Payload, TextParts};
-use crate::cache::{CacheAnswer, CallOptions, Charge, Conditions, MemoryPermit};
+use crate::cache::{CacheAnswer, CallOptions, Charge, Conditions, MemoryPermit, Price};
 use crate::error::Error;
 use crate::gateway::SlotFloor;
 use crate::jsonrpc::{Call, Id, reply};
@@ -46,7 +48,7 @@ pub(super) async fn answer(request: &RequestContext<'_>, call: Call) -> CallResp
 async fn answer_query(request: &RequestContext<'_>, id: &Id, query: &Query) -> Result<CallResponse, Error> {
     request.principal.admit(query)?;
     // The cache books the charge when the answer arrives, even if the caller has disconnected.
-    let charge = Charge::new(request.principal.charge_on_landing(query));
+    let charge = Charge::new(Arc::clone(&request.principal) as _, request.principal.price(query));
     let answer = ask_cache(request, query, charge).await?;
     respond(request, id, query, &answer)
 }
@@ -58,7 +60,8 @@ pub(super) async fn renew(request: &RequestContext<'_>, response: &mut CallRespo
     let PendingAnswer { id, query, costs_a_hit, .. } = *pending;
     request.give_back_bytes(&response.body);
     let charge = if costs_a_hit {
-        Charge::new(request.principal.charge_hit_anew_on_landing(&query))
+        let Price { hit, miss } = request.principal.price(&query);
+        Charge::new(Arc::clone(&request.principal) as _, Price { hit: 0.0, miss: miss - hit })
     } else {
         Charge::free()
     };
