@@ -1,8 +1,8 @@
-//! Splits a request body into calls, the way paritytech/jsonrpc 18 does, fault by fault.
+//! The split of a request body into calls, as paritytech/jsonrpc 18 does it, fault by fault.
 //!
-//! It looks up no method and reads no params. What a reader would get wrong: one bad id, or one batch element that is
-//! no call at all, loses the *whole* body to a parse error, since a node parses a body as one value; and an array can
-//! be a call, spelt by position (`["2.0", method, params, id]`), because a node's call is a derived struct.
+//! This module looks up no method and reads no params. Two rules surprise readers. A node parses a body as one value,
+//! so one bad id, or one batch element that is no call, makes the *whole* body a parse error. A node's call is a
+//! derived struct, so an array can be a call with its members by position: `["2.0", method, params, id]`.
 
 use bytes::Bytes;
 use serde::Deserialize;

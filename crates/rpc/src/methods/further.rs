@@ -1,8 +1,9 @@
-//! Read methods beyond the eight, which `[passthrough] methods` may have forwarded; and the writes that never are.
+//! The read methods beside the eight, which `[passthrough] methods` may forward, and the writes, which are never
+//! forwarded.
 //!
-//! A node judges their params. Only the caller's commitment and `minContextSlot` are read here, to
-//! choose a node and to hold the plan's rule, from a tree as a node's: of members with one name the last counts, and the
-//! configuration may be any of the params. The list is fixed: what is not on it is not forwarded, so no write ever is.
+//! A node checks their params. This module reads only the commitment and `minContextSlot`, which decide the choice of a
+//! node and the plan's rule. They are read as a node reads them: of several members with one name the last counts, and
+//! the configuration may be any of the params. The list is fixed. A method that is not on it is not forwarded.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};

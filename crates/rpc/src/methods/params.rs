@@ -1,9 +1,8 @@
-//! Positional params, read the way a node reads them (jsonrpc-derive 18), and why they are refused.
+//! Positional params, read the way a node reads them (jsonrpc-derive 18), and the reasons for refusals.
 //!
-//! A node turns params into a JSON tree and deserialises its structs from that; the words of serde's errors are part
-//! of the contract, so this does the same with structs of the same names. What a reader would get wrong: the fast path
-//! reads the text without a tree and may fail where a node does not (a member that is there twice: in a tree the last
-//! one wins), so a failure decides nothing but that the tree is asked.
+//! A node turns params into a JSON tree and deserialises its structs from that. The words of serde's errors are part of
+//! the contract, so this module has structs of the same names. The text is first read without a tree. That may fail
+//! where a node does not: of a member that is there twice, a tree keeps the last. After a failure the tree decides.
 
 use std::fmt::Debug;
 
