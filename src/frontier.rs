@@ -26,7 +26,7 @@ use pace::SlotPace;
 pub const ASSUMED_SLOT_TIME: Duration = Duration::from_millis(400);
 
 /// A report further above every other usable node than this time's slots needs confirmation.
-const UNCONFIRMED_LEAD: Duration = Duration::from_millis(25_600);
+pub(crate) const UNCONFIRMED_LEAD: Duration = Duration::from_millis(25_600);
 /// The bounds of such a lead in slots, whatever slot time was measured: slots of a second, and of 100 ms.
 const UNCONFIRMED_LEAD_SLOTS: (u64, u64) = (26, 256);
 /// The state that is changed under one lock.

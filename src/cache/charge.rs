@@ -109,3 +109,113 @@ impl Drop for Charge {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tokio::time::Instant;
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+    use crate::cache::class::Class;
+    use crate::cache::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
+    use crate::cache::flight::Flights;
+    use crate::error::Error;
+
+    const PRICE: Price = Price { hit: 0.5, miss: 2.0 };
+
+    /// A payer who keeps what was booked.
+    #[derive(Default)]
+    struct TestPayer(Mutex<Vec<f64>>);
+
+    impl Payer for TestPayer {
+        fn book(&self, units: f64) {
+            self.0.lock().unwrap().push(units);
+        }
+    }
+
+    impl TestPayer {
+        #[track_caller]
+        fn has_paid(&self, expected: &[f64], case: &str) {
+            assert_eq!(*self.0.lock().unwrap(), expected, "{case}");
+        }
+    }
+
+    /// Returns the charge of a call, and its payer.
+    fn charge() -> (Charge, Arc<TestPayer>) {
+        let payer = Arc::<TestPayer>::default();
+        (Charge::new(Arc::clone(&payer) as Arc<dyn Payer>, PRICE), payer)
+    }
+
+    fn entry() -> Arc<Entry> {
+        let meta = EntryMeta { slot: 1, sent_at: Instant::now(), class: Class::Samples, derived: false };
+        let text = TextParts::One(Bytes::from_static(b"[]"));
+        let kept = EntryBody::Verbatim(Payload::Result(text));
+        Arc::new(Entry { kept, meta, coded: CompressedForms::default() })
+    }
+
+    /// Returns the results of flights, each with what it costs.
+    fn results() -> [(FlightResult, &'static [f64]); 4] {
+        [
+            (Ok(Fetched::New(entry(), true)), &[PRICE.miss]),
+            (Ok(Fetched::KeptNewer(entry(), None)), &[PRICE.hit]),
+            (Ok(Fetched::AlreadyFresh(entry(), None)), &[PRICE.hit]),
+            (Err(Error::Overloaded), &[]),
+        ]
+    }
+
+    #[tokio::test]
+    async fn caller_who_waits_is_booked_once() {
+        for (result, cost) in results() {
+            let (charge, payer) = charge();
+            let landing = result.clone();
+            let flight = Flights::<u8, _>::new(TaskTracker::new()).alone(async { landing });
+            charge.joined(&flight);
+            charge.landed(&flight.landed().await.unwrap());
+            payer.has_paid(&[], "a call is booked when it ends");
+            drop(charge);
+            payer.has_paid(cost, &format!("{result:?}"));
+        }
+    }
+
+    #[tokio::test]
+    async fn caller_who_leaves_is_booked_once() {
+        for (result, cost) in results() {
+            let tasks = TaskTracker::new();
+            let flights = Flights::<u8, _>::new(tasks.clone());
+            let (land, lands) = tokio::sync::oneshot::channel();
+            let flight = flights.alone(async { lands.await.unwrap() });
+            let [(before, early_payer), (after, late_payer)] = [charge(), charge()];
+            before.joined(&flight);
+            drop(before);
+            early_payer.has_paid(&[], "the price is not known yet");
+            after.joined(&flight);
+            land.send(result.clone()).unwrap();
+            tasks.close();
+            tasks.wait().await;
+            early_payer.has_paid(cost, &format!("left before the landing: {result:?}"));
+            drop(after);
+            late_payer.has_paid(cost, &format!("left after the landing: {result:?}"));
+        }
+    }
+
+    #[test]
+    fn last_word_on_a_call_is_booked() {
+        for (answered, has_failed, cost) in [
+            (None, false, &[][..]),
+            (Some(true), false, &[PRICE.hit]),
+            (Some(false), false, &[PRICE.miss]),
+            (Some(true), true, &[]),
+        ] {
+            let (charge, payer) = charge();
+            if let Some(is_hit) = answered {
+                charge.answered(is_hit);
+            }
+            if has_failed {
+                charge.failed();
+            }
+            drop(charge);
+            payer.has_paid(cost, &format!("{answered:?}"));
+        }
+    }
+}

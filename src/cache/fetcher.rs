@@ -35,7 +35,7 @@ use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
 
 /// The longest wait of a flight for a render permit to derive an answer. After that the flight asks a node.
-const RENDER_PERMIT_WAIT: Duration = Duration::from_millis(50);
+pub(super) const RENDER_PERMIT_WAIT: Duration = Duration::from_millis(50);
 
 /// The longest wait for the frontier to reach a minContextSlot that is slightly ahead of it. One slot is
 /// usual.

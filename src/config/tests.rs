@@ -1,5 +1,7 @@
 //! Tests of whole configurations: valid ones, and the problems of invalid ones.
 
+mod caching_page;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 

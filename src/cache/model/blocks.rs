@@ -1,14 +1,17 @@
 //! Blocks and their absence in every level of detail, with many callers and calls at once.
 //!
-//! Nodes contradict themselves here from call to call, as real chains do not. The tests do not check which
-//! answer counts. They check where an answer may come from, how old it may be, and that a settled entry is
+//! Nodes contradict themselves here from call to call, as real chains do not. The model does not predict which
+//! answer counts. It checks where an answer may come from, how old it may be, and that a settled entry is
 //! served without a node.
 
-use super::scene::{SentCall, SteppedCache, TestCaller, on_a_stepped_clock, options};
+mod answers;
+
+use super::stepped_cache::{AnsweredCaller, SentCall};
 use super::*;
 use crate::cache::CacheStatus;
 use crate::error::Error;
 use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
+use answers::{block_text, serves_shape};
 
 /// The finalized frontier at the beginning.
 const FINAL: Slot = FIRST - 32;
@@ -22,21 +25,29 @@ const NOT_IN_STORAGE: i32 = -32009;
 const NOT_YET: i32 = -32004;
 const VERSION: i32 = -32015;
 
+/// An event. After each one, all tasks run until they wait for time or a node.
 #[derive(Debug, Clone)]
 enum ModelStep {
-    Wait(u64),
-    Frontier(Commitment, Slot),
-    Ask(BlockQuery, bool),
-    /// A call under way gets a block or another answer, with or without the confirmation of a second node.
-    Lands(usize, TestAnswer, bool),
-    Clear,
+    /// Time passes.
+    Wait { ms: u64 },
+    /// The frontier of a commitment moves on.
+    AdvanceFrontier { commitment: Commitment, slots: Slot },
+    /// A caller asks for a block, through the cache or past it.
+    Ask { query: BlockQuery, bypass: bool },
+    /// A call under way ends. `choice` picks the call. `confirmed` is true if a second node gives the same
+    /// answer.
+    NodeReply { choice: usize, answer: TestAnswer, confirmed: bool },
+    /// All entries are purged.
+    PurgeAll,
 }
 
+/// The end of a call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum TestAnswer {
     Block,
     Null,
     Error(i32),
+    /// The node fails.
     Fault,
 }
 
@@ -66,7 +77,7 @@ fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
         }
     });
     let errors = vec![-32001, NOT_YET, SKIPPED, NOT_IN_STORAGE, -32014, VERSION];
-    let word = prop_oneof![
+    let answer = prop_oneof![
         6 => Just(TestAnswer::Block),
         4 => proptest::sample::select(errors).prop_map(TestAnswer::Error),
         1 => Just(TestAnswer::Null),
@@ -74,70 +85,21 @@ fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
     ];
     let wait = prop_oneof![3 => 0..400_u64, 3 => 0..12_000_u64, 1 => 0..70_000_u64, 1 => 0..90_000_000_u64];
     let step = prop_oneof![
-        2 => wait.prop_map(ModelStep::Wait),
-        2 => (commitment(), 0..4_u64).prop_map(|(c, slots)| ModelStep::Frontier(c, slots)),
-        8 => (query, proptest::bool::weighted(0.03)).prop_map(|(query, bypass)| ModelStep::Ask(query, bypass)),
-        7 => (any::<usize>(), word, any::<bool>()).prop_map(|(n, word, two)| ModelStep::Lands(n, word, two)),
-        1 => Just(ModelStep::Clear),
+        2 => wait.prop_map(|ms| ModelStep::Wait { ms }),
+        2 => (commitment(), 0..4_u64)
+            .prop_map(|(commitment, slots)| ModelStep::AdvanceFrontier { commitment, slots }),
+        8 => (query, proptest::bool::weighted(0.03))
+            .prop_map(|(query, bypass)| ModelStep::Ask { query, bypass }),
+        7 => (any::<usize>(), answer, any::<bool>())
+            .prop_map(|(choice, answer, confirmed)| ModelStep::NodeReply { choice, answer, confirmed }),
+        1 => Just(ModelStep::PurgeAll),
     ];
     proptest::collection::vec(step, 1..60)
 }
 
-/// Returns a block of one legacy transaction, as the node wrote it in answer to the call of this number.
-fn block(query: &BlockQuery, mark: usize) -> String {
-    let (slot, hash) = (query.slot, Pubkey([7; 32]));
-    let head = format!(r#""blockHeight":{mark},"blockTime":{slot},"blockhash":"{hash}""#);
-    let rewards =
-        if query.rewards { format!(r#","rewards":[{{"lamports":{mark}}}]"#) } else { String::new() };
-    // The wire form has one signature, whose bytes depend on the call.
-    let signature = [u8::try_from(mark % 251).unwrap() + 1; 64];
-    let wire = BASE64.encode([&[1][..], &signature, &[1, 0, 0]].concat());
-    let signature = bs58::encode(signature).into_string();
-    let of_meta = if query.rewards { "[]" } else { "null" };
-    let short = r#""err":null,"fee":5,"postBalances":[1],"postTokenBalances":[],"preBalances":[6],"preTokenBalances":[]"#;
-    let meta = match query.details {
-        BlockDetails::Accounts if query.rewards => {
-            format!(r#"{{{short},"rewards":[],"status":{{"Ok":null}}}}"#)
-        }
-        BlockDetails::Accounts => format!(r#"{{{short},"status":{{"Ok":null}}}}"#),
-        _ => format!(r#"{{{short},"logMessages":[],"rewards":{of_meta},"status":{{"Ok":null}}}}"#),
-    };
-    let transaction = match (query.details, query.encoding) {
-        (BlockDetails::Accounts, _) => format!(r#"{{"accountKeys":[{mark}],"signatures":["{signature}"]}}"#),
-        (_, BlockEncoding::Base64) => format!(r#"["{wire}","base64"]"#),
-        (_, encoding) => format!(
-            r#"{{"message":{{"accountKeys":[{mark}],"recentBlockhash":"{}"}},"signatures":["{signature}"]}}"#,
-            encoding.as_str()
-        ),
-    };
-    let version = if query.max_version.is_some() { r#","version":"legacy""# } else { "" };
-    let body = match query.details {
-        BlockDetails::None => String::new(),
-        BlockDetails::Signatures => format!(r#","signatures":["{signature}"]"#),
-        _ => format!(r#","transactions":[{{"meta":{meta},"transaction":{transaction}{version}}}]"#),
-    };
-    format!("{{{head}{rewards}{body}}}")
-}
-
-/// Returns true if a kept block serves a query, by the table of docs/caching.md.
-fn serves(kept: &BlockQuery, asked: &BlockQuery) -> bool {
-    use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
-    let form = |query: &BlockQuery| (query.details, query.encoding, query.max_version);
-    let details = match (kept.details, asked.details) {
-        _ if form(kept) == form(asked) => true,
-        (Full, Nothing | Signatures) => true,
-        (Full, Accounts) => {
-            kept.encoding == BlockEncoding::JsonParsed && kept.max_version == asked.max_version
-        }
-        // The blocks here hold legacy transactions only.
-        (Full, Full) => kept.encoding == asked.encoding && asked.max_version.is_none(),
-        _ => false,
-    };
-    details && (kept.rewards || !asked.rewards)
-}
-
+/// Returns the query of an upstream call.
 fn asked(call: &SentCall) -> BlockQuery {
-    let Query::Block(query) = call.ask.query else { panic!("{:?}", call.ask) };
+    let Query::Block(query) = call.request.query else { panic!("{:?}", call.request) };
     query
 }
 
@@ -148,226 +110,260 @@ struct TestCall {
     was_final: bool,
 }
 
-/// An answer that has landed.
-struct Landed {
+/// A call that has ended.
+struct EndedCall {
     number: usize,
-    word: TestAnswer,
+    answer: TestAnswer,
     /// True if a second node confirmed the answer.
-    two: bool,
+    confirmed: bool,
     /// True if the slot was above the frontier of the commitment.
-    not_yet: bool,
+    was_future: bool,
     step: usize,
 }
 
-const MS: fn(u64) -> Duration = Duration::from_millis;
-const DAY: Duration = Duration::from_hours(24);
-const FOR_EVER: Duration = Duration::MAX;
-
-struct Simulation {
-    scene: SteppedCache<TestCall>,
-    /// In the order in which they landed.
-    landed: Vec<Landed>,
+struct BlockModel {
+    cache: SteppedCache<TestCall>,
+    /// In the order in which the calls ended.
+    ended: Vec<EndedCall>,
 }
 
-impl Simulation {
-    async fn plays(mut self, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
+impl BlockModel {
+    fn new() -> Self {
+        Self { cache: SteppedCache::new(|_| ()), ended: Vec::new() }
+    }
+
+    /// Runs a case. At its end nodes answer until no caller waits.
+    async fn run(mut self, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
         for step in steps {
-            let (mut at_hand, down) = (None, matches!(step, ModelStep::Lands(_, TestAnswer::Fault, _)));
-            match step {
-                ModelStep::Wait(ms) => advance(Duration::from_millis(ms)).await,
-                ModelStep::Frontier(c, slots) => self.scene.moves_on(c, slots),
-                ModelStep::Ask(query, bypass) => {
-                    // A flight under way is joined, even if an answer for it has come meanwhile.
-                    let joins = self
-                        .scene
-                        .under_way()
-                        .iter()
-                        .any(|at| asked(&self.scene.calls[*at]).slot == query.slot);
-                    at_hand = (!bypass && !joins && self.is_at_hand(&query)).then_some(query);
-                    let was_final = query.slot <= self.scene.frontier.slot(Commitment::Finalized);
-                    self.scene.ask(TestCall { query, was_final }, Query::Block(query), options(bypass, None));
-                }
-                ModelStep::Lands(n, word, two) => {
-                    let under_way = self.scene.under_way();
-                    if let Some(number) = under_way.get(n % under_way.len().max(1)) {
-                        self.lands(*number, word, two);
-                    }
-                }
-                ModelStep::Clear => self.scene.clears(),
-            }
-            self.goes_on(at_hand, down).await?;
+            let node_is_down = matches!(step, ModelStep::NodeReply { answer: TestAnswer::Fault, .. });
+            let must_hit = self.apply(step).await;
+            self.settle_and_check(must_hit, node_is_down).await?;
         }
         for _ in 0..8 {
-            for number in self.scene.under_way() {
-                self.lands(number, TestAnswer::Block, true);
+            for number in self.cache.calls_under_way() {
+                self.end_call(number, TestAnswer::Block, true);
             }
-            self.goes_on(None, false).await?;
+            self.settle_and_check(None, false).await?;
         }
-        prop_assert!(!self.scene.anybody_waits(), "somebody waits for ever");
+        prop_assert!(!self.cache.has_waiting_callers(), "a caller waits for ever");
         Ok(())
     }
 
-    fn lands(&mut self, number: usize, word: TestAnswer, two: bool) {
-        let query = asked(&self.scene.calls[number]);
-        let body = match word {
-            TestAnswer::Block => Some(NodeReply::Result(block(&query, number).into())),
-            TestAnswer::Null => Some(NodeReply::Result(Bytes::from_static(b"null"))),
+    /// Applies a step. Returns a query that a held entry must answer.
+    async fn apply(&mut self, step: ModelStep) -> Option<BlockQuery> {
+        match step {
+            ModelStep::Wait { ms } => advance(Duration::from_millis(ms)).await,
+            ModelStep::AdvanceFrontier { commitment, slots } => {
+                self.cache.advance_frontier(commitment, slots);
+            }
+            ModelStep::Ask { query, bypass } => return self.ask(query, bypass),
+            ModelStep::NodeReply { choice, answer, confirmed } => {
+                if let Some(number) = self.cache.call_under_way(choice) {
+                    self.end_call(number, answer, confirmed);
+                }
+            }
+            ModelStep::PurgeAll => self.cache.purge_all(),
+        }
+        None
+    }
+
+    /// Starts a caller's call. Returns its query if a held entry must answer it.
+    fn ask(&mut self, query: BlockQuery, bypass: bool) -> Option<BlockQuery> {
+        // A flight under way is joined, even if an answer for it has come meanwhile.
+        let under_way = self.cache.calls_under_way();
+        let joins = under_way.iter().any(|number| asked(&self.cache.calls[*number]).slot == query.slot);
+        let must_hit = !bypass && !joins && self.is_served_by_cache(&query);
+        let was_final = query.slot <= self.cache.frontier.slot(Commitment::Finalized);
+        self.cache.ask(TestCall { query, was_final }, Query::Block(query), options(bypass, None));
+        must_hit.then_some(query)
+    }
+
+    fn end_call(&mut self, number: usize, answer: TestAnswer, confirmed: bool) {
+        let query = asked(&self.cache.calls[number]);
+        let was_future = query.slot > self.cache.frontier.slot(query.commitment);
+        self.ended.push(EndedCall { number, answer, confirmed, was_future, step: self.cache.step });
+        let body = match answer {
+            TestAnswer::Block => NodeReply::Result(block_text(&query, number).into()),
+            TestAnswer::Null => NodeReply::Result(Bytes::from_static(b"null")),
             TestAnswer::Error(code) => {
                 let body = format!(r#"{{"code":{code},"message":"{number}"}}"#).into();
-                Some(NodeReply::Error { code, body })
+                NodeReply::Error { code, body }
             }
-            TestAnswer::Fault => None,
+            TestAnswer::Fault => return self.cache.fail_call(number),
         };
-        let not_yet = query.slot > self.scene.frontier.slot(query.commitment);
-        self.landed.push(Landed { number, word, two, not_yet, step: self.scene.step });
-        self.scene.lands(number, body.map(|body| (body, FIRST)), two);
+        if confirmed {
+            self.cache.answer_call(number, body, FIRST);
+        } else {
+            self.cache.answer_unconfirmed(number, body, FIRST);
+        }
     }
 
-    /// Runs all tasks and checks the answers. A node that is `down` fails second tries, too.
-    async fn goes_on(&mut self, at_hand: Option<BlockQuery>, down: bool) -> Result<(), TestCaseError> {
-        let step = self.scene.step;
-        let mut answered = self.scene.settles().await;
-        if down {
-            for number in self.scene.just_sent() {
-                self.lands(number, TestAnswer::Fault, false);
+    /// Runs all tasks and checks the answers. A node that is down fails second tries, too.
+    async fn settle_and_check(
+        &mut self,
+        must_hit: Option<BlockQuery>,
+        node_is_down: bool,
+    ) -> Result<(), TestCaseError> {
+        let asked_in = self.cache.step;
+        let mut answered = self.cache.settle().await;
+        if node_is_down {
+            for number in self.cache.calls_sent_now() {
+                self.end_call(number, TestAnswer::Fault, false);
             }
-            answered.extend(self.scene.settles().await);
+            answered.extend(self.cache.settle().await);
         }
-        if let Some(query) = at_hand {
-            let hit = |(caller, answer): &(TestCaller<TestCall>, Result<CacheAnswer, Error>)| {
-                caller.asked_in == step && matches!(answer, Ok(answer) if answer.status.is_hit())
+        if let Some(query) = must_hit {
+            let is_hit = |AnsweredCaller { caller, answer }: &AnsweredCaller<TestCall>| {
+                caller.asked_in == asked_in && answer.as_ref().is_ok_and(|answer| answer.status.is_hit())
             };
-            prop_assert!(answered.iter().any(hit), "a node was asked for {:?}, which is kept", query);
+            prop_assert!(answered.iter().any(is_hit), "a node was asked for {:?}, which is held", query);
         }
-        for (caller, answer) in &answered {
+        for AnsweredCaller { caller, answer } in &answered {
             match answer {
-                Ok(answer) => self.holds(caller, answer)?,
-                Err(error) => self.may_fail(caller, error)?,
+                Ok(answer) => self.check_answer(caller, answer)?,
+                Err(error) => self.check_error(caller, error)?,
             }
         }
         Ok(())
     }
 
-    /// Returns how long an answer may be served, and how long if no node answers. `None` if it is never kept.
-    fn life(&self, landed: &Landed) -> Option<(Duration, Duration)> {
-        let query = asked(&self.scene.calls[landed.number]);
-        match landed.word {
+    /// Returns the life of a call's answer. `None` if it is never kept.
+    fn life(&self, ended: &EndedCall) -> Option<EntryLife> {
+        let query = asked(&self.cache.calls[ended.number]);
+        match ended.answer {
             TestAnswer::Block | TestAnswer::Error(VERSION) if query.commitment == Commitment::Finalized => {
-                Some((DAY, FOR_EVER))
+                Some(EntryLife::of_final_block())
             }
-            TestAnswer::Block | TestAnswer::Error(VERSION) => Some((MS(2_000), MS(10_000))),
+            TestAnswer::Block | TestAnswer::Error(VERSION) => Some(EntryLife::of_confirmed_block()),
             // All slots here are near the frontier, where long-term storage may not be filled yet.
-            TestAnswer::Error(SKIPPED) if landed.two && !landed.not_yet => Some((DAY, FOR_EVER)),
-            TestAnswer::Error(SKIPPED | NOT_IN_STORAGE) if !landed.not_yet => {
-                Some((MS(60_000), Duration::ZERO))
+            TestAnswer::Error(SKIPPED) if ended.confirmed && !ended.was_future => {
+                Some(EntryLife::of_skipped_slot())
             }
-            TestAnswer::Error(NOT_YET) if landed.not_yet => {
-                let reached = self.scene.frontier.slot(query.commitment) >= query.slot;
-                (!reached).then_some((MS(200), Duration::ZERO))
+            TestAnswer::Error(SKIPPED | NOT_IN_STORAGE) if !ended.was_future => {
+                Some(EntryLife::of_unconfirmed_skip())
+            }
+            TestAnswer::Error(NOT_YET) if ended.was_future => {
+                let is_reached = self.cache.frontier.slot(query.commitment) >= query.slot;
+                (!is_reached).then(EntryLife::of_future_block)
             }
             _ => None,
         }
     }
 
     /// Checks what every answer promises.
-    fn holds(&self, caller: &TestCaller<TestCall>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
-        let told = || format!("{:?} {answer:?}", caller.call);
-        let Some(landed) = self.source(answer) else {
+    fn check_answer(&self, caller: &TestCaller<TestCall>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
+        let case = || format!("{:?} {answer:?}", caller.call);
+        let Some(ended) = self.source(answer) else {
             // Null proves nothing, so only callers who waited for it get it.
-            let waited = matches!(
+            let has_waited = matches!(
                 answer.status,
                 CacheStatus::Forwarded { stored: false, .. } | CacheStatus::Collapsed
             );
-            prop_assert!(waited, "{}", told());
+            prop_assert!(has_waited, "{}", case());
             return Ok(());
         };
-        let TestCall { query: test_call, was_final } = &caller.call;
-        let call = &self.scene.calls[landed.number];
-        let said_of = asked(call);
-        prop_assert!(said_of.slot == test_call.slot, "of another slot: {}", told());
-        prop_assert!(call.era >= caller.era, "from before a clearing: {}", told());
+        let TestCall { query, was_final } = &caller.call;
+        let call = &self.cache.calls[ended.number];
+        let source = asked(call);
+        prop_assert!(source.slot == query.slot, "of another slot: {}", case());
+        prop_assert!(call.generation >= caller.generation, "from before a purge: {}", case());
         match &answer.payload {
             Payload::Result(body) => {
-                let expected = block(test_call, landed.number);
-                prop_assert_eq!(&body.whole()[..], expected.as_bytes(), "not what a node writes");
+                let expected = block_text(query, ended.number);
+                prop_assert_eq!(&body.whole()[..], expected.as_bytes(), "not the text of a node");
             }
             Payload::Error { code: VERSION, .. } => {
-                let same = BlockQuery { commitment: test_call.commitment, ..said_of };
-                prop_assert!(same == *test_call, "of another shape: {}", told());
+                let is_same = BlockQuery { commitment: query.commitment, ..source } == *query;
+                prop_assert!(is_same, "of another shape: {}", case());
             }
             Payload::Error { .. } => {}
         }
         // Final answers were asked for at finalized. Others serve callers at confirmed only, while the slot
         // was not final.
-        let settled = said_of.commitment == Commitment::Finalized;
-        let unsettled = test_call.commitment == Commitment::Confirmed && !was_final;
-        let right = if landed.word == TestAnswer::Error(NOT_YET) {
-            settled != unsettled
+        let is_settled = source.commitment == Commitment::Finalized;
+        let takes_unsettled = query.commitment == Commitment::Confirmed && !was_final;
+        let is_right = if ended.answer == TestAnswer::Error(NOT_YET) {
+            is_settled != takes_unsettled
         } else {
-            settled || unsettled
+            is_settled || takes_unsettled
         };
-        prop_assert!(right, "of another commitment: {}", told());
-        let (age, life) = (call.sent_at.elapsed(), self.life(landed));
-        let own = call.sent_at >= caller.asked_at;
-        let may = match answer.status {
-            CacheStatus::Hit { stale, .. } => !stale && life.is_some_and(|(fresh, _)| age <= fresh),
-            CacheStatus::StaleIfError { .. } => life.is_some_and(|(_, in_fault)| age <= in_fault),
-            // An absence from before the slot was final lives for a moment only, and so is never kept.
-            CacheStatus::Collapsed => {
-                let early = landed.word != TestAnswer::Block && test_call.slot > FINAL;
-                own || early || life.is_none_or(|(fresh, _)| age <= fresh)
-            }
-            CacheStatus::Forwarded { stored, .. } => own && (!stored || life.is_some()),
-            CacheStatus::Bypassed | CacheStatus::Batch { .. } => false,
-        };
-        prop_assert!(may, "after {:?} of {:?}: {}", age, life, told());
-        let exactly =
-            |block: &BlockQuery| BlockQuery { commitment: test_call.commitment, ..*block } == *test_call;
-        let hidden = answer.status.is_hit()
-            && landed.word != TestAnswer::Block
-            && self.block_held(test_call.slot, DAY, caller.asked_in, exactly);
-        prop_assert!(!hidden, "a block comes before its absence: {}", told());
+        prop_assert!(is_right, "of another commitment: {}", case());
+        self.check_age(caller, answer, ended)?;
+        let is_exact = |block: &BlockQuery| BlockQuery { commitment: query.commitment, ..*block } == *query;
+        let hides_block = answer.status.is_hit()
+            && ended.answer != TestAnswer::Block
+            && self.holds_fresh_block(query.slot, caller.asked_in, is_exact);
+        prop_assert!(!hides_block, "a block comes before its absence: {}", case());
         Ok(())
     }
 
-    /// Returns the landed answer of which `answer` is made. `None` for null, which carries no number.
-    fn source(&self, answer: &CacheAnswer) -> Option<&Landed> {
+    fn check_age(
+        &self,
+        caller: &TestCaller<TestCall>,
+        answer: &CacheAnswer,
+        ended: &EndedCall,
+    ) -> Result<(), TestCaseError> {
+        let (age, life) = (self.age(ended), self.life(ended));
+        let is_own = self.cache.calls[ended.number].sent_at >= caller.asked_at;
+        let is_in_time = match answer.status {
+            CacheStatus::Hit { stale, .. } => !stale && life.is_some_and(|life| age <= life.fresh),
+            CacheStatus::StaleIfError { .. } => life.is_some_and(|life| age <= life.in_fault),
+            // An absence from before the slot was final lives for a moment only, and so is never kept.
+            CacheStatus::Collapsed => {
+                let is_early = ended.answer != TestAnswer::Block && caller.call.query.slot > FINAL;
+                is_own || is_early || life.is_none_or(|life| age <= life.fresh)
+            }
+            CacheStatus::Forwarded { stored, .. } => is_own && (!stored || life.is_some()),
+            CacheStatus::Bypassed | CacheStatus::Batch { .. } => false,
+        };
+        prop_assert!(is_in_time, "after {:?} of {:?}: {:?} {:?}", age, life, caller.call, answer);
+        Ok(())
+    }
+
+    /// Returns the call that brought `answer`. `None` for null, which carries no number.
+    fn source(&self, answer: &CacheAnswer) -> Option<&EndedCall> {
         let text = match &answer.payload {
             Payload::Result(body) => body.whole(),
             Payload::Error { body, .. } => body.clone(),
         };
         let text: serde_json::Value = serde_json::from_slice(&text).unwrap();
         let number = text["blockHeight"].as_u64().or_else(|| text["message"].as_str()?.parse().ok())?;
-        self.landed.iter().find(|landed| landed.number as u64 == number)
+        self.ended.iter().find(|ended| ended.number as u64 == number)
     }
 
     /// Checks that a caller gets no error if a block is held. A final block stands in for ever.
-    fn may_fail(&self, caller: &TestCaller<TestCall>, error: &Error) -> Result<(), TestCaseError> {
-        let failed = self.landed.iter().any(|landed| landed.word == TestAnswer::Fault);
-        prop_assert!(failed || matches!(error, Error::TimedOut(_)), "{:?}: {:?}", caller.call, error);
-        let test_call = &caller.call.query;
-        let held =
-            self.block_held(test_call.slot, FOR_EVER, caller.asked_in, |block| serves(block, test_call));
-        prop_assert!(!held, "{:?}: {:?} where it is held", caller.call, error);
+    fn check_error(&self, caller: &TestCaller<TestCall>, error: &Error) -> Result<(), TestCaseError> {
+        let has_failed = self.ended.iter().any(|ended| ended.answer == TestAnswer::Fault);
+        let is_explained = has_failed || matches!(error, Error::TimedOut(_));
+        prop_assert!(is_explained, "{:?}: {:?}", caller.call, error);
+        let query = &caller.call.query;
+        let life = EntryLife::of_final_block().in_fault;
+        let is_held = self.holds_block(query.slot, life, caller.asked_in, |block| serves_shape(block, query));
+        prop_assert!(!is_held, "{:?}: {:?} where it is held", caller.call, error);
         Ok(())
     }
 
-    /// Returns the landed answers that the cache may hold about a slot that was final from the start.
-    fn kept(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&Landed, BlockQuery)> {
-        self.landed.iter().filter_map(move |landed| {
-            let call = &self.scene.calls[landed.number];
-            let keepable = call.era == self.scene.era && call.said.as_ref().is_some_and(|said| said.keepable);
-            (keepable && slot <= FINAL && asked(call).slot == slot).then(|| (landed, asked(call)))
+    /// Returns the answers that the cache may hold about a slot that was final from the start.
+    fn kept_answers(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&EndedCall, BlockQuery)> {
+        self.ended.iter().filter_map(move |ended| {
+            let call = &self.cache.calls[ended.number];
+            let is_kept = call.generation == self.cache.generation && call.kept_answer().is_some();
+            (is_kept && slot <= FINAL && asked(call).slot == slot).then(|| (ended, asked(call)))
         })
     }
 
-    fn age(&self, landed: &Landed) -> Duration {
-        self.scene.calls[landed.number].sent_at.elapsed()
+    fn age(&self, ended: &EndedCall) -> Duration {
+        self.cache.calls[ended.number].sent_at.elapsed()
     }
 
-    /// Returns true if a final block of such a shape has been held since before this step and is at most this
+    /// Returns true if a final block of such a shape has been held since before this step, and is fresh.
+    fn holds_fresh_block(&self, slot: Slot, step: usize, shape: impl Fn(&BlockQuery) -> bool) -> bool {
+        self.holds_block(slot, EntryLife::of_final_block().fresh, step, shape)
+    }
+
+    /// Returns true if a final block of such a shape has been held since before this step, and is at most this
     /// old.
-    fn block_held(
+    fn holds_block(
         &self,
         slot: Slot,
         age: Duration,
@@ -375,33 +371,32 @@ impl Simulation {
         shape: impl Fn(&BlockQuery) -> bool,
     ) -> bool {
         // An error about versions replaces a block.
-        let versions = self.kept(slot).any(|(landed, _)| landed.word == TestAnswer::Error(VERSION));
-        let mut blocks =
-            self.kept(slot).filter(|(landed, _)| landed.word == TestAnswer::Block && landed.step < step);
-        !versions && blocks.any(|(landed, block)| self.age(landed) <= age && shape(&block))
+        let has_version_error =
+            self.kept_answers(slot).any(|(ended, _)| ended.answer == TestAnswer::Error(VERSION));
+        let mut blocks = self
+            .kept_answers(slot)
+            .filter(|(ended, _)| ended.answer == TestAnswer::Block && ended.step < step);
+        !has_version_error && blocks.any(|(ended, block)| self.age(ended) <= age && shape(&block))
     }
 
     /// Returns true if a held entry must answer the query without a node.
-    fn is_at_hand(&self, test_call: &BlockQuery) -> bool {
-        let absence = |word| matches!(word, TestAnswer::Error(SKIPPED | NOT_IN_STORAGE));
-        let absence = self.kept(test_call.slot).rfind(|(landed, _)| absence(landed.word));
-        let absent =
-            absence.is_some_and(|(landed, _)| self.age(landed) <= self.life(landed).unwrap_or_default().0);
-        absent || self.block_held(test_call.slot, DAY, self.scene.step, |block| serves(block, test_call))
+    fn is_served_by_cache(&self, query: &BlockQuery) -> bool {
+        let is_absence = |answer| matches!(answer, TestAnswer::Error(SKIPPED | NOT_IN_STORAGE));
+        let absence = self.kept_answers(query.slot).rfind(|(ended, _)| is_absence(ended.answer));
+        let is_absent =
+            absence.is_some_and(|(ended, _)| self.age(ended) <= self.life(ended).unwrap_or_default().fresh);
+        is_absent || self.holds_fresh_block(query.slot, self.cache.step, |block| serves_shape(block, query))
     }
 }
 
-fn plays(steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
-    on_a_stepped_clock(async {
-        let scene = SteppedCache::new(|_| ());
-        Simulation { scene, landed: Vec::new() }.plays(steps).await
-    })
+fn run(steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
+    on_a_stepped_clock(async { BlockModel::new().run(steps).await })
 }
 
 proptest! {
     #[test]
     fn block_answers_keep_their_promises(steps in steps()) {
-        plays(steps)?;
+        run(steps)?;
     }
 }
 
@@ -409,12 +404,10 @@ proptest! {
 fn missing_block_is_fetched_once_the_frontier_arrives() {
     let (slot, commitment) = (CONFIRMED + 1, Commitment::Confirmed);
     let (details, encoding) = (BlockDetails::Full, BlockEncoding::Json);
-    let asks = || {
-        ModelStep::Ask(
-            BlockQuery { slot, details, encoding, rewards: true, max_version: None, commitment },
-            false,
-        )
-    };
-    let not_yet = ModelStep::Lands(0, TestAnswer::Error(NOT_YET), false);
-    plays(vec![asks(), not_yet, asks(), ModelStep::Frontier(commitment, 1), asks()]).unwrap();
+    let query = BlockQuery { slot, details, encoding, rewards: true, max_version: None, commitment };
+    let asks = || ModelStep::Ask { query, bypass: false };
+    let answer = TestAnswer::Error(NOT_YET);
+    let not_yet = ModelStep::NodeReply { choice: 0, answer, confirmed: false };
+    let arrives = ModelStep::AdvanceFrontier { commitment, slots: 1 };
+    run(vec![asks(), not_yet, asks(), arrives, asks()]).unwrap();
 }

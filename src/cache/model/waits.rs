@@ -1,8 +1,8 @@
 //! Answers that take long to write wait for a permit, while time and slots pass.
 
-use super::scene::{SteppedCache, on_a_stepped_clock, options};
+use super::questions::parse_query;
 use super::*;
-use crate::cache::{CacheAnswer, CacheStatus};
+use crate::cache::CacheStatus;
 use crate::error::Error;
 
 /// The bytes of each account. Each is fetched whole, and together they are too long for an async worker.
@@ -11,8 +11,7 @@ const ACCOUNTS: u8 = 8;
 
 /// Returns a call of `method` with these params, at a commitment.
 fn call(method: Method, params: &str, config: &str, commitment: Commitment) -> Query {
-    let params = format!(r#"[{params}{{"commitment":"{commitment}"{config}}}]"#);
-    Query::parse(method, &Params::Array(Bytes::from(params)), Profile::Node).unwrap()
+    parse_query(method, &format!(r#"[{params}{{"commitment":"{commitment}"{config}}}]"#))
 }
 
 /// Returns the call for a long list.
@@ -32,67 +31,72 @@ fn list_at(slot: Slot) -> NodeReply {
     NodeReply::Result(format!(r#"{{"context":{{"slot":{slot}}},"value":[{values}]}}"#).into())
 }
 
-type Told = Result<CacheAnswer, Error>;
+/// The end of a caller's call.
+type CallResult = Result<CacheAnswer, Error>;
 
-/// Returns the one answer that a caller got by now.
-async fn answer(scene: &mut SteppedCache<()>) -> Option<Told> {
-    let mut answered = scene.settles().await;
+/// Returns the end of the one call that ends soon.
+async fn result(cache: &mut SteppedCache<()>) -> Option<CallResult> {
+    let mut answered = cache.settle().await;
     // Work beside the async workers takes real time, while the test's clock stands still.
     for _ in 0..1000 {
         if !answered.is_empty() {
             break;
         }
         tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(1))).await.unwrap();
-        answered = scene.settles().await;
+        answered = cache.settle().await;
     }
     assert!(answered.len() <= 1);
-    answered.pop().map(|(_, answer)| answer)
+    answered.pop().map(|answered| answered.answer)
 }
 
-/// Returns a scene in which the long list is held at the newest slot.
+/// Returns a cache that holds the long list at the newest slot.
 async fn with_a_long_list(commitment: Commitment) -> SteppedCache<()> {
-    let mut scene = SteppedCache::new(|_| ());
-    scene.ask((), list("base64", commitment), options(false, None));
-    lands(&mut scene, commitment, 0).await;
-    scene
+    let mut cache = SteppedCache::new(|_| ());
+    cache.ask((), list("base64", commitment), options(false, None));
+    answer_call(&mut cache, commitment, 0).await;
+    cache
 }
 
-/// Lands the call of this number at the newest slot.
-async fn lands(scene: &mut SteppedCache<()>, commitment: Commitment, number: usize) -> Slot {
-    assert!(scene.settles().await.is_empty());
-    let slot = scene.at(commitment, 0);
-    scene.lands(number, Some((list_at(slot), slot)), true);
-    let told = answer(scene).await.unwrap().unwrap();
-    assert_eq!(told.meta.slot, slot);
+/// Answers the call of this number at the newest slot.
+async fn answer_call(cache: &mut SteppedCache<()>, commitment: Commitment, number: usize) -> Slot {
+    assert!(cache.settle().await.is_empty());
+    let slot = cache.slot_behind(commitment, 0);
+    cache.answer_call(number, list_at(slot), slot);
+    let answer = result(cache).await.unwrap().unwrap();
+    assert_eq!(answer.meta.slot, slot);
     slot
 }
 
 #[test]
 fn hit_is_checked_again_after_its_wait() {
-    for (name, wait, slots) in [("time", 401, 0), ("slots", 1, 2)] {
+    let processed = AnswerBounds::of_accounts(Commitment::Processed);
+    let moment = Duration::from_millis(1);
+    for (name, wait, slots) in
+        [("time", processed.past_ttl(), 0), ("slots", moment, processed.past_max_lag())]
+    {
         on_a_stepped_clock(async {
-            let mut scene = with_a_long_list(Commitment::Processed).await;
-            let turns = scene.takes_all_turns().await;
-            scene.ask((), list("base64+zstd", Commitment::Processed), options(false, None));
-            assert!(scene.settles().await.is_empty(), "{name}");
-            advance(Duration::from_millis(wait)).await;
-            scene.moves_on(Commitment::Processed, slots);
-            drop(turns);
+            let mut cache = with_a_long_list(Commitment::Processed).await;
+            let permits = cache.take_render_permits().await;
+            cache.ask((), list("base64+zstd", Commitment::Processed), options(false, None));
+            assert!(cache.settle().await.is_empty(), "{name}");
+            advance(wait).await;
+            cache.advance_frontier(Commitment::Processed, slots);
+            drop(permits);
             // The entry is too old by then, so a node is asked, and the caller gets its answer.
-            assert!(answer_or_call(&mut scene, 1).await.is_none(), "{name}");
-            assert_eq!(scene.under_way(), [1], "{name}");
-            let slot = lands(&mut scene, Commitment::Processed, 1).await;
+            assert!(result_or_call(&mut cache, 1).await.is_none(), "{name}");
+            assert_eq!(cache.calls_under_way(), [1], "{name}");
+            let slot = answer_call(&mut cache, Commitment::Processed, 1).await;
             assert_eq!(slot, FIRST + slots, "{name}");
         });
     }
 }
 
-/// Returns the caller's answer, unless more than `calls` calls are sent first.
-async fn answer_or_call(scene: &mut SteppedCache<()>, calls: usize) -> Option<Told> {
+/// Returns the end of the caller's call, unless more than `calls` calls are sent first.
+async fn result_or_call(cache: &mut SteppedCache<()>, calls: usize) -> Option<CallResult> {
     for _ in 0..1000 {
-        let answered = scene.settles().await.pop();
-        if answered.is_some() || scene.calls.len() > calls {
-            return answered.map(|(_, answer)| answer);
+        let answered = cache.settle().await.pop();
+        if answered.is_some() || cache.calls.len() > calls {
+            return answered.map(|answered| answered.answer);
         }
         tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(1))).await.unwrap();
     }
@@ -103,14 +107,14 @@ async fn answer_or_call(scene: &mut SteppedCache<()>, calls: usize) -> Option<To
 fn deadline_ends_the_wait_for_a_permit() {
     for commitment in [Commitment::Processed, Commitment::Finalized] {
         on_a_stepped_clock(async {
-            let mut scene = with_a_long_list(commitment).await;
-            let turns = scene.takes_all_turns().await;
-            scene.ask((), list("base64+zstd", commitment), options(false, None));
-            assert!(scene.settles().await.is_empty());
-            advance(Duration::from_secs(31)).await;
-            let told = scene.settles().await.pop().map(|(_, told)| told.map(|_| ()));
-            assert!(matches!(told, Some(Err(Error::TimedOut(_)))), "{commitment}: {told:?}");
-            drop(turns);
+            let mut cache = with_a_long_list(commitment).await;
+            let permits = cache.take_render_permits().await;
+            cache.ask((), list("base64+zstd", commitment), options(false, None));
+            assert!(cache.settle().await.is_empty());
+            advance(bounds::request_timeout() + Duration::from_secs(1)).await;
+            let ended = cache.settle().await.pop().map(|answered| answered.answer.map(|_| ()));
+            assert!(matches!(ended, Some(Err(Error::TimedOut(_)))), "{commitment}: {ended:?}");
+            drop(permits);
         });
     }
 }
@@ -118,107 +122,110 @@ fn deadline_ends_the_wait_for_a_permit() {
 #[test]
 fn stale_hit_is_refetched_while_it_waits() {
     on_a_stepped_clock(async {
-        let mut scene = with_a_long_list(Commitment::Confirmed).await;
-        scene.moves_on(Commitment::Confirmed, 3);
-        let turns = scene.takes_all_turns().await;
-        scene.ask((), list("base64+zstd", Commitment::Confirmed), options(false, None));
-        assert!(scene.settles().await.is_empty());
-        assert_eq!(scene.under_way(), [1]);
-        drop(turns);
+        let mut cache = with_a_long_list(Commitment::Confirmed).await;
+        let past_max_lag = AnswerBounds::of_accounts(Commitment::Confirmed).past_max_lag();
+        cache.advance_frontier(Commitment::Confirmed, past_max_lag);
+        let permits = cache.take_render_permits().await;
+        cache.ask((), list("base64+zstd", Commitment::Confirmed), options(false, None));
+        assert!(cache.settle().await.is_empty());
+        assert_eq!(cache.calls_under_way(), [1]);
+        drop(permits);
     });
 }
 
 #[test]
 fn waiting_hit_is_not_behind_a_newer_answer() {
     on_a_stepped_clock(async {
-        let mut scene = with_a_long_list(Commitment::Confirmed).await;
-        let turns = scene.takes_all_turns().await;
-        scene.ask((), list("base64+zstd", Commitment::Confirmed), options(false, None));
-        assert!(scene.settles().await.is_empty());
-        scene.moves_on(Commitment::Confirmed, 1);
-        scene.ask((), list("base64", Commitment::Confirmed), options(true, None));
-        let newer = lands(&mut scene, Commitment::Confirmed, 1).await;
-        drop(turns);
-        assert_eq!(answer(&mut scene).await.unwrap().unwrap().meta.slot, newer);
-        assert_eq!(scene.calls.len(), 2, "what is kept serves");
+        let mut cache = with_a_long_list(Commitment::Confirmed).await;
+        let permits = cache.take_render_permits().await;
+        cache.ask((), list("base64+zstd", Commitment::Confirmed), options(false, None));
+        assert!(cache.settle().await.is_empty());
+        cache.advance_frontier(Commitment::Confirmed, 1);
+        cache.ask((), list("base64", Commitment::Confirmed), options(true, None));
+        let newer = answer_call(&mut cache, Commitment::Confirmed, 1).await;
+        drop(permits);
+        assert_eq!(result(&mut cache).await.unwrap().unwrap().meta.slot, newer);
+        assert_eq!(cache.calls.len(), 2, "the held list serves");
     });
 }
 
-/// Returns a scene in which all vote accounts are held as one long text, and the call for one of them.
+/// Returns a cache that holds all vote accounts as one long text, and the call for one of them.
 async fn with_vote_accounts() -> (SteppedCache<()>, Query) {
-    let mut scene = SteppedCache::new(|_| ());
+    let mut cache = SteppedCache::new(|_| ());
     let more = "x".repeat(usize::from(ACCOUNTS) * SPACE);
     let vote = format!(r#"{{"votePubkey":"{}","more":"{more}"}}"#, Pubkey([1; 32]));
     let all = NodeReply::Result(format!(r#"{{"current":[{vote}],"delinquent":[]}}"#).into());
-    scene.ask((), call(Method::GetVoteAccounts, "", "", Commitment::Processed), options(false, None));
-    assert!(scene.settles().await.is_empty());
-    scene.lands(0, Some((all, FIRST)), true);
-    assert!(answer(&mut scene).await.unwrap().is_ok());
+    cache.ask((), call(Method::GetVoteAccounts, "", "", Commitment::Processed), options(false, None));
+    assert!(cache.settle().await.is_empty());
+    cache.answer_call(0, all, FIRST);
+    assert!(result(&mut cache).await.unwrap().is_ok());
     let config = format!(r#","votePubkey":"{}""#, Pubkey([1; 32]));
-    (scene, call(Method::GetVoteAccounts, "", &config, Commitment::Processed))
+    (cache, call(Method::GetVoteAccounts, "", &config, Commitment::Processed))
 }
 
 #[test]
 fn derivation_is_checked_again_after_its_wait() {
     on_a_stepped_clock(async {
-        let (mut scene, only) = with_vote_accounts().await;
-        advance(Duration::from_millis(970)).await;
-        let turns = scene.takes_all_turns().await;
-        scene.ask((), only, options(false, None));
-        assert!(scene.settles().await.is_empty());
-        assert!(scene.under_way().is_empty(), "it waits for its turn");
-        advance(Duration::from_millis(40)).await;
-        drop(turns);
-        assert!(answer_or_call(&mut scene, 1).await.is_none());
-        assert_eq!(scene.under_way(), [1], "a node is asked");
+        let (mut cache, only) = with_vote_accounts().await;
+        let ttl = AnswerBounds::of_vote_accounts(Commitment::Processed).past_ttl();
+        let rest = Duration::from_millis(30);
+        advance(ttl.saturating_sub(rest)).await;
+        let permits = cache.take_render_permits().await;
+        cache.ask((), only, options(false, None));
+        assert!(cache.settle().await.is_empty());
+        assert!(cache.calls_under_way().is_empty(), "it waits for a permit");
+        advance(rest).await;
+        drop(permits);
+        assert!(result_or_call(&mut cache, 1).await.is_none());
+        assert_eq!(cache.calls_under_way(), [1], "a node is asked");
     });
 }
 
 #[test]
 fn flight_without_a_permit_asks_a_node() {
     on_a_stepped_clock(async {
-        let (mut scene, only) = with_vote_accounts().await;
-        let turns = scene.takes_all_turns().await;
-        scene.ask((), only, options(false, None));
-        assert!(scene.settles().await.is_empty());
-        assert!(scene.under_way().is_empty(), "it waits for its turn");
-        advance(Duration::from_millis(101)).await;
-        assert!(scene.settles().await.is_empty());
-        assert_eq!(scene.under_way(), [1]);
-        drop(turns);
+        let (mut cache, only) = with_vote_accounts().await;
+        let permits = cache.take_render_permits().await;
+        cache.ask((), only, options(false, None));
+        assert!(cache.settle().await.is_empty());
+        assert!(cache.calls_under_way().is_empty(), "it waits for a permit");
+        advance(bounds::past_render_permit_wait()).await;
+        assert!(cache.settle().await.is_empty());
+        assert_eq!(cache.calls_under_way(), [1]);
+        drop(permits);
     });
 }
 
 /// Checks that an answer that came too late is fetched a second time, and never a third time.
 #[test]
 fn late_answer_is_fetched_once_more() {
-    for (commitment, over) in [(Commitment::Processed, 401), (Commitment::Finalized, 8_000)] {
+    for commitment in [Commitment::Processed, Commitment::Finalized] {
         on_a_stepped_clock(async {
-            let mut scene = SteppedCache::new(|_| ());
+            let mut cache = SteppedCache::new(|_| ());
             // Parsed accounts are fetched whole, and sliced by the cache.
             let parts = r#"jsonParsed","dataSlice":{"offset":1,"length":60000},"unknown":""#;
-            scene.ask((), list(parts, commitment), options(false, None));
+            cache.ask((), list(parts, commitment), options(false, None));
             for number in 0..2 {
-                assert!(answer_or_call(&mut scene, number).await.is_none(), "{commitment}: {number}");
-                assert_eq!(scene.under_way(), [number], "{commitment}");
-                scene.moves_on(commitment, 1);
-                let slot = scene.at(commitment, 0);
-                let turns = scene.takes_all_turns().await;
-                scene.lands(number, Some((list_at(slot), slot)), true);
-                while scene.shown(&list(parts, commitment)) < slot {
-                    scene.settles().await;
+                assert!(result_or_call(&mut cache, number).await.is_none(), "{commitment}: {number}");
+                assert_eq!(cache.calls_under_way(), [number], "{commitment}");
+                cache.advance_frontier(commitment, 1);
+                let slot = cache.slot_behind(commitment, 0);
+                let permits = cache.take_render_permits().await;
+                cache.answer_call(number, list_at(slot), slot);
+                while cache.floor(&list(parts, commitment)) < slot {
+                    cache.settle().await;
                     tokio::task::spawn_blocking(|| ()).await.unwrap();
                 }
-                assert!(scene.settles().await.is_empty(), "{commitment}: it waits for its turn");
-                advance(Duration::from_millis(over)).await;
-                drop(turns);
+                assert!(cache.settle().await.is_empty(), "{commitment}: it waits for a permit");
+                advance(AnswerBounds::of_accounts(commitment).past_stretched_ttl()).await;
+                drop(permits);
             }
-            let told = answer_or_call(&mut scene, 2).await;
-            assert_eq!(scene.calls.len(), 2, "{commitment}: {}", told.is_some());
-            match told.unwrap() {
+            let ended = result_or_call(&mut cache, 2).await;
+            assert_eq!(cache.calls.len(), 2, "{commitment}: {}", ended.is_some());
+            match ended.unwrap() {
                 Err(Error::Overloaded) => assert_eq!(commitment, Commitment::Processed),
-                told => {
-                    let status = told.unwrap().status;
+                answer => {
+                    let status = answer.unwrap().status;
                     assert!(matches!(status, CacheStatus::StaleIfError { .. }), "{commitment}: {status:?}");
                 }
             }

@@ -117,28 +117,30 @@ async fn clear_removes_and_counts_all_entries() {
 /// A step of a property test, on one of a few keys.
 #[derive(Debug, Clone)]
 enum StoreStep {
-    Keep(u64, usize),
-    Compress(u64, usize),
-    Read(u64),
-    Purge(u64),
+    Keep { key: u64, bytes: usize },
+    Compress { key: u64, bytes: usize },
+    Read { key: u64 },
+    Purge { key: u64 },
     Clear,
 }
 
 fn step() -> impl Strategy<Value = StoreStep> {
     let key = 0..40_u64;
     prop_oneof![
-        8 => (key.clone(), 0..6_000_usize).prop_map(|(key, bytes)| StoreStep::Keep(key, bytes)),
-        2 => (key.clone(), 0..2_000_usize).prop_map(|(key, bytes)| StoreStep::Compress(key, bytes)),
-        8 => key.clone().prop_map(StoreStep::Read),
-        1 => key.prop_map(StoreStep::Purge),
+        8 => (key.clone(), 0..6_000_usize).prop_map(|(key, bytes)| StoreStep::Keep { key, bytes }),
+        2 => (key.clone(), 0..2_000_usize).prop_map(|(key, bytes)| StoreStep::Compress { key, bytes }),
+        8 => key.clone().prop_map(|key| StoreStep::Read { key }),
+        1 => key.prop_map(|key| StoreStep::Purge { key }),
         1 => Just(StoreStep::Clear),
     ]
 }
 
 fn apply(store: &EntryStore, step: &StoreStep) {
     match step {
-        StoreStep::Keep(key, bytes) => drop(store.keep(Key::NoBlock(*key), &entry(*key, *bytes), |_| true)),
-        StoreStep::Compress(key, bytes) => {
+        StoreStep::Keep { key, bytes } => {
+            drop(store.keep(Key::NoBlock(*key), &entry(*key, *bytes), |_| true));
+        }
+        StoreStep::Compress { key, bytes } => {
             if let Some(held) = store.get(&Key::NoBlock(*key)) {
                 let text = Bytes::from(vec![b'1'; *bytes]);
                 if let Some(coded) = CompressedText::new(Coding::Gzip, &text) {
@@ -147,8 +149,8 @@ fn apply(store: &EntryStore, step: &StoreStep) {
                 store.update_weight(Key::NoBlock(*key), &held);
             }
         }
-        StoreStep::Read(key) => drop(store.get(&Key::NoBlock(*key))),
-        StoreStep::Purge(key) => {
+        StoreStep::Read { key } => drop(store.get(&Key::NoBlock(*key))),
+        StoreStep::Purge { key } => {
             store.purge(|held| *held == Key::NoBlock(*key));
         }
         StoreStep::Clear => store.clear(),

@@ -1,208 +1,247 @@
 //! Fixed cases: those in which random tests found a fault, and some that are drawn too seldom.
 
 use super::*;
+use AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
+use Commitment::Finalized;
+use ModelStep::{AdvanceFrontier, NodeFailure, PurgeAccount, PurgeAll};
 
 const ONE_SLOT: Settings = Settings { assemble: Assemble::SameSlot, merge: false };
+const MIXED_SLOTS: Settings = Settings { assemble: Assemble::WithinBound, merge: false };
 
-fn plays(steps: Vec<ModelStep>) {
-    on_a_stepped_clock(Simulation::new(ONE_SLOT).plays(steps)).unwrap();
+fn run(settings: Settings, steps: Vec<ModelStep>) {
+    on_a_stepped_clock(async { AccountModel::new(settings).run(steps).await }).unwrap();
 }
 
-fn ask(n: u8, encoding: AccountEncoding, slice: Option<DataSlice>, conditions: Conditions) -> ModelStep {
-    let form = AccountForm { encoding, slice };
-    ModelStep::Ask(
-        TestCall { accounts: vec![n], list: false, form, commitment: Commitment::Finalized },
-        conditions,
-    )
+/// The bounds of the answers in these cases, which are all at finalized.
+fn bounds() -> AnswerBounds {
+    AnswerBounds::of_accounts(Finalized)
 }
 
-fn ask_list(encoding: AccountEncoding) -> ModelStep {
-    let (form, commitment) = (AccountForm { encoding, slice: None }, Commitment::Finalized);
-    ModelStep::Ask(TestCall { accounts: vec![0, 1], list: true, form, commitment }, Conditions::default())
+fn wait(time: Duration) -> ModelStep {
+    ModelStep::Wait { ms: bounds::millis(time) }
+}
+
+/// Waits until no held answer may serve any more, even while a fresh one is fetched.
+fn wait_until_stale() -> ModelStep {
+    wait(bounds().past_stretched_ttl())
+}
+
+fn form(encoding: AccountEncoding) -> AccountForm {
+    AccountForm { encoding, slice: None }
+}
+
+fn slice_of(encoding: AccountEncoding, offset: u64) -> AccountForm {
+    AccountForm { encoding, slice: Some(DataSlice { offset, length: 3 }) }
+}
+
+/// A caller asks for one account.
+fn ask(account: u8, form: AccountForm) -> ModelStep {
+    ask_under(account, form, Conditions::default())
+}
+
+fn ask_under(account: u8, form: AccountForm, conditions: Conditions) -> ModelStep {
+    let call = TestCall { accounts: vec![account], list: false, form, commitment: Finalized };
+    ModelStep::Ask { call, conditions }
+}
+
+/// A caller asks for a list.
+fn ask_list(accounts: &[u8], encoding: AccountEncoding) -> ModelStep {
+    let (accounts, form) = (accounts.to_vec(), form(encoding));
+    let call = TestCall { accounts, list: true, form, commitment: Finalized };
+    ModelStep::Ask { call, conditions: Conditions::default() }
+}
+
+/// A node answers one of the calls under way.
+fn reply(choice: usize, behind: i64) -> ModelStep {
+    ModelStep::NodeReply { choice, behind }
 }
 
 #[test]
 fn callers_after_a_purge_join_no_earlier_call() {
-    let asks = || ask(1, AccountEncoding::Base64, None, Conditions::default());
-    plays(vec![asks(), ModelStep::Clear, asks(), ModelStep::Lands(0, Some(0)), ModelStep::Lands(0, Some(0))]);
+    for purge in [PurgeAll, PurgeAccount { account: 1 }, PurgeAccount { account: 0 }] {
+        let asks = || ask(1, form(Base64));
+        run(ONE_SLOT, vec![asks(), purge, asks(), reply(0, 0), reply(0, 0)]);
+    }
+}
+
+/// Checks a purge of one of two accounts: nothing held about it is served, and the other one is kept.
+#[test]
+fn purge_of_one_account_keeps_the_others() {
+    let purge = || PurgeAccount { account: 1 };
+    let list = || ask_list(&[0, 1], Base64);
+    // The list is gone, and so is the account that was held for it.
+    run(ONE_SLOT, vec![list(), reply(0, 0), purge(), list(), reply(0, 0)]);
+    run(ONE_SLOT, vec![list(), reply(0, 0), purge(), ask(1, form(Base64)), reply(0, 0)]);
+    // The model sees by itself that the other account must be served without a node.
+    run(ONE_SLOT, vec![list(), reply(0, 0), purge(), ask(0, form(Base64))]);
+}
+
+/// Checks that the floor of an account outlasts the purge of another one.
+#[test]
+fn purge_of_one_account_keeps_other_floors() {
+    let steps = vec![
+        ask(0, form(JsonParsed)),
+        reply(0, 0),
+        PurgeAccount { account: 1 },
+        ask(0, form(Base64)),
+        // Behind the slot at which the account was shown, so it is asked for again.
+        reply(0, 1),
+        reply(0, 0),
+    ];
+    run(ONE_SLOT, steps);
+}
+
+/// Checks that an answer from before a purge of its account is not kept.
+#[test]
+fn purge_of_one_account_reaches_fetches_under_way() {
+    let asks = || ask(1, form(Base64));
+    run(ONE_SLOT, vec![asks(), PurgeAccount { account: 1 }, reply(0, 0), asks(), reply(0, 0)]);
 }
 
 #[test]
 fn second_flight_joiner_refuses_an_old_answer() {
-    let asks = |min, floor| ask(1, AccountEncoding::Base64, None, Conditions { min, floor, bypass: false });
-    plays(vec![
+    let asks = |min_behind, floor_behind| {
+        ask_under(1, form(Base64), Conditions { min_behind, floor_behind, bypass: false })
+    };
+    let steps = vec![
         asks(Some(0), None),
         // The answer is too low, so one at the frontier's slot is requested. Much later another caller wants
         // that slot, too.
-        ModelStep::Lands(0, Some(1)),
-        ModelStep::Wait(5_001),
+        reply(0, 1),
+        wait(bounds().past_ttl()),
         asks(None, Some(0)),
-        ModelStep::Lands(1, Some(1)),
-        ModelStep::Lands(0, Some(0)),
-    ]);
+        reply(1, 1),
+        reply(0, 0),
+    ];
+    run(ONE_SLOT, steps);
 }
 
 #[test]
 fn shrunk_account_is_found_under_its_old_form() {
-    let slice = Some(DataSlice { offset: 1, length: 3 });
-    let asks = || ask(2, AccountEncoding::JsonParsed, slice, Conditions::default());
-    plays(vec![
+    let asks = || ask(2, slice_of(JsonParsed, 1));
+    let steps = vec![
         asks(),
-        ModelStep::Lands(0, Some(0)),
-        ModelStep::Wait(8_000),
-        ModelStep::Frontier(Commitment::Finalized, 1),
+        reply(0, 0),
+        wait_until_stale(),
+        AdvanceFrontier { commitment: Finalized, slots: 1 },
         asks(),
-        ModelStep::Lands(0, Some(0)),
+        reply(0, 0),
         asks(),
-    ]);
+    ];
+    run(ONE_SLOT, steps);
 }
 
 #[test]
 fn assembled_list_is_as_old_as_its_oldest() {
-    let asks = |n| ask(n, AccountEncoding::Base64, None, Conditions::default());
-    let list = || ask_list(AccountEncoding::Base64);
-    let lands = || ModelStep::Lands(0, Some(0));
-    plays(vec![
+    let asks = |account| ask(account, form(Base64));
+    let list = || ask_list(&[0, 1], Base64);
+    let steps = vec![
         asks(0),
-        lands(),
-        ModelStep::Wait(3_000),
+        reply(0, 0),
+        wait(bounds().part_of_ttl(0.6)),
         asks(1),
-        lands(),
+        reply(0, 0),
         list(),
-        ModelStep::Wait(2_500),
+        // The first account is past its bound now, and the second one is not.
+        wait(bounds().part_of_ttl(0.5)),
         list(),
-    ]);
+    ];
+    run(ONE_SLOT, steps);
 }
 
 #[test]
 fn assembled_list_is_not_behind_a_shown_one() {
-    let asks = |n| ask(n, AccountEncoding::Base64, None, Conditions::default());
-    let list = || ask_list(AccountEncoding::Base64Zstd);
-    let lands = |behind| ModelStep::Lands(0, Some(behind));
+    let asks = |account| ask(account, form(Base64));
+    let list = || ask_list(&[0, 1], Base64Zstd);
     // No sizes are known, so the list is fetched as it was asked for. Each account is fetched whole after
     // that.
-    plays(vec![list(), lands(-1), ModelStep::Wait(8_000), asks(0), lands(0), asks(1), lands(0), list()]);
+    let steps =
+        vec![list(), reply(0, -1), wait_until_stale(), asks(0), reply(0, 0), asks(1), reply(0, 0), list()];
+    run(ONE_SLOT, steps);
 }
 
 #[test]
 fn held_list_is_not_behind_its_accounts() {
-    let asks = |n| ask(n, AccountEncoding::Base64, None, Conditions::default());
-    let list = || ask_list(AccountEncoding::Base64);
-    let lands = |behind| ModelStep::Lands(0, Some(behind));
-    plays(vec![list(), lands(2), ModelStep::Wait(8_000), asks(0), lands(0), list(), lands(0)]);
-    let parsed = || ask(0, AccountEncoding::JsonParsed, None, Conditions::default());
-    plays(vec![asks(0), lands(2), parsed(), lands(0), asks(0), lands(0)]);
+    let asks = || ask(0, form(Base64));
+    let list = || ask_list(&[0, 1], Base64);
+    run(ONE_SLOT, vec![list(), reply(0, 2), wait_until_stale(), asks(), reply(0, 0), list(), reply(0, 0)]);
+    let parsed = || ask(0, form(JsonParsed));
+    run(ONE_SLOT, vec![asks(), reply(0, 2), parsed(), reply(0, 0), asks(), reply(0, 0)]);
 }
 
 #[test]
 fn assembled_list_raises_a_fallen_floor() {
-    let finalized = |accounts: &[u8]| {
-        let (form, commitment) =
-            (AccountForm { encoding: AccountEncoding::Base64, slice: None }, Commitment::Finalized);
-        ModelStep::Ask(
-            TestCall { accounts: accounts.to_vec(), list: true, form, commitment },
-            Conditions::default(),
-        )
-    };
-    let single = || ask(0, AccountEncoding::Base64, None, Conditions::default());
-    let lands = |behind| ModelStep::Lands(0, Some(behind));
-    plays(vec![
-        single(),
-        lands(0),
-        finalized(&[1, 0]),
-        lands(1),
-        finalized(&[0, 0]),
-        finalized(&[1, 0]),
-        lands(0),
-    ]);
+    let list = |accounts: &[u8]| ask_list(accounts, Base64);
+    let steps = vec![
+        ask(0, form(Base64)),
+        reply(0, 0),
+        list(&[1, 0]),
+        reply(0, 1),
+        list(&[0, 0]),
+        list(&[1, 0]),
+        reply(0, 0),
+    ];
+    run(ONE_SLOT, steps);
 }
 
 #[test]
 fn overtaken_list_is_fetched_again() {
-    let single = |encoding| ask(0, encoding, None, Conditions::default());
-    let lands = |n, behind| ModelStep::Lands(n, Some(behind));
-    for encoding in [AccountEncoding::JsonParsed, AccountEncoding::Base64] {
-        plays(vec![
-            ask_list(AccountEncoding::Base64),
-            single(encoding),
-            lands(1, 0),
-            lands(0, 2),
-            lands(0, 0),
-        ]);
+    for encoding in [JsonParsed, Base64] {
+        let steps =
+            vec![ask_list(&[0, 1], Base64), ask(0, form(encoding)), reply(1, 0), reply(0, 2), reply(0, 0)];
+        run(ONE_SLOT, steps);
     }
 }
 
 #[test]
 fn joiner_never_gets_another_callers_form() {
-    let base58 = |offset| {
-        ask(2, AccountEncoding::Base58, Some(DataSlice { offset, length: 3 }), Conditions::default())
-    };
-    let all = ask(2, AccountEncoding::Binary, None, Conditions::default());
-    let (form, commitment) =
-        (AccountForm { encoding: AccountEncoding::Binary, slice: None }, Commitment::Finalized);
-    let list = TestCall { accounts: vec![0, 2], list: true, form, commitment };
-    let other = ask(1, AccountEncoding::Base64, None, Conditions::default());
-    let lands = |n, behind| ModelStep::Lands(n, Some(behind));
     // The size is known by then, so both callers ask for the whole account. The list holds its first bytes.
-    plays(vec![
-        other,
-        lands(0, 0),
-        base58(150),
-        lands(0, 0),
-        all,
-        base58(1),
-        ModelStep::Ask(list, Conditions::default()),
-        lands(1, 0),
-        lands(0, 1),
-        lands(0, 0),
-    ]);
+    let steps = vec![
+        ask(1, form(Base64)),
+        reply(0, 0),
+        ask(2, slice_of(Base58, 150)),
+        reply(0, 0),
+        ask(2, form(Binary)),
+        ask(2, slice_of(Base58, 1)),
+        ask_list(&[0, 2], Binary),
+        reply(1, 0),
+        reply(0, 1),
+        reply(0, 0),
+    ];
+    run(ONE_SLOT, steps);
 }
 
 #[test]
 fn stand_in_raises_a_fallen_floor() {
-    let single =
-        |bypass| ask(1, AccountEncoding::Base64Zstd, None, Conditions { min: None, floor: None, bypass });
-    let list = |accounts: &[u8]| {
-        let form = AccountForm { encoding: AccountEncoding::Base64Zstd, slice: None };
-        let test_call =
-            TestCall { accounts: accounts.to_vec(), list: true, form, commitment: Commitment::Finalized };
-        ModelStep::Ask(test_call, Conditions::default())
-    };
-    plays(vec![
-        single(false),
-        ModelStep::Lands(0, Some(-1)),
-        list(&[0, 1]),
+    let bypass = Conditions { bypass: true, ..Conditions::default() };
+    let steps = vec![
+        ask(1, form(Base64Zstd)),
+        reply(0, -1),
+        ask_list(&[0, 1], Base64Zstd),
         // No node reaches the floor any more, and then no node answers.
-        ModelStep::Lands(0, Some(0)),
-        single(true),
-        ModelStep::Lands(0, None),
-        list(&[0, 1, 2, 3]),
-        ModelStep::Lands(0, Some(0)),
-    ]);
+        reply(0, 0),
+        ask_under(1, form(Base64Zstd), bypass),
+        NodeFailure { choice: 0 },
+        ask_list(&[0, 1, 2, 3], Base64Zstd),
+        reply(0, 0),
+    ];
+    run(ONE_SLOT, steps);
 }
 
 /// Checks that a list assembled of several slots is not served once one of its accounts was shown later.
 #[test]
 fn newer_single_overtakes_an_assembled_list() {
-    let form = AccountForm { encoding: AccountEncoding::Base64, slice: None };
-    let single = || ask(0, AccountEncoding::Base64, None, Conditions::default());
-    let list = |accounts: &[u8]| {
-        let test_call =
-            TestCall { accounts: accounts.to_vec(), list: true, form, commitment: Commitment::Finalized };
-        ModelStep::Ask(test_call, Conditions::default())
-    };
-    let lands = |n, behind| ModelStep::Lands(n, Some(behind));
+    let list = |accounts: &[u8]| ask_list(accounts, Base64);
     let steps = vec![
-        single(),
+        ask(0, form(Base64)),
         list(&[0, 0]),
         list(&[0, 1]),
         // The list of both accounts lands first, so the list of one account twice is assembled from it.
-        lands(2, 1),
+        reply(2, 1),
         list(&[0, 0]),
         // Then the account is shown at a higher slot, and the first fetch of its list lands at a lower one.
-        lands(0, 0),
-        lands(0, 2),
+        reply(0, 0),
+        reply(0, 2),
     ];
-    let settings = Settings { assemble: Assemble::WithinBound, merge: false };
-    on_a_stepped_clock(Simulation::new(settings).plays(steps)).unwrap();
+    run(MIXED_SLOTS, steps);
 }

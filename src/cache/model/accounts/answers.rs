@@ -1,17 +1,17 @@
-//! The accounts of the simulated cluster. The text of each answer shows the number of the call that fetched
-//! it.
+//! The accounts of the simulated cluster, and the texts of answers about them. Each text shows the number of
+//! the call that fetched it.
 
 use super::*;
 use crate::methods::{AccountEncoding, AccountQuery, AccountsQuery, DataSlice};
 
-/// The number of accounts. One is a nonce account of 40 bytes that is parsed, and one has no data. One is at times too
-/// large to be fetched whole, and one does not exist.
+/// The number of accounts. One is a nonce account of 40 bytes that is parsed, and one has no data. One is at
+/// times too large to be fetched whole, and one does not exist.
 pub(super) const ACCOUNTS: u8 = 4;
 const PARSED: u8 = 0;
 const LARGE: u8 = 2;
-pub(super) const NONE: u8 = 3;
+pub(super) const ABSENT: u8 = 3;
 
-/// The description of a call.
+/// The description of a call, by a caller or by the cache.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TestCall {
     pub(super) accounts: Vec<u8>,
@@ -21,7 +21,8 @@ pub(super) struct TestCall {
     pub(super) commitment: Commitment,
 }
 
-fn pubkey(n: u8) -> Pubkey {
+/// Returns the key of an account.
+pub(super) fn pubkey(n: u8) -> Pubkey {
     Pubkey([n + 1; 32])
 }
 
@@ -41,9 +42,9 @@ fn space(n: u8, mark: usize) -> usize {
 }
 
 /// Returns an account as the node wrote it in answer to the call of this number. `None` if the node refuses.
-pub(super) fn value(n: u8, form: AccountForm, mark: usize) -> Option<String> {
+pub(super) fn account_text(n: u8, form: AccountForm, mark: usize) -> Option<String> {
     use AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
-    if n == NONE {
+    if n == ABSENT {
         return Some("null".to_owned());
     }
     let all = data(n, mark);
@@ -68,28 +69,36 @@ pub(super) fn value(n: u8, form: AccountForm, mark: usize) -> Option<String> {
 }
 
 /// Returns an answer whose accounts come from the calls of these numbers. `None` if a node refuses.
-pub(super) fn text(test_call: &TestCall, context: usize, slot: Slot, marks: &[usize]) -> Option<String> {
-    let values = test_call.accounts.iter().zip(marks).map(|(n, mark)| value(*n, test_call.form, *mark));
+pub(super) fn answer_text(call: &TestCall, context: usize, slot: Slot, marks: &[usize]) -> Option<String> {
+    let values = call.accounts.iter().zip(marks).map(|(n, mark)| account_text(*n, call.form, *mark));
     let values = values.collect::<Option<Vec<_>>>()?.join(",");
-    let values = if test_call.list { format!("[{values}]") } else { values };
+    let values = if call.list { format!("[{values}]") } else { values };
     Some(format!(r#"{{"context":{{"apiVersion":"4.0.{context}","slot":{slot}}},"value":{values}}}"#))
 }
 
-/// Returns the numbers in an answer: that of its context, and that of each account.
-pub(super) fn marks(test_call: &TestCall, text: &str) -> (usize, Vec<usize>) {
+/// The numbers of the calls from which an answer is made.
+pub(super) struct AnswerMarks {
+    /// The call that brought the answer's context.
+    pub(super) context: usize,
+    /// The call that brought each account. An account that does not exist has the context's.
+    pub(super) accounts: Vec<usize>,
+}
+
+/// Returns the numbers of the calls from which an answer is made.
+pub(super) fn answer_marks(call: &TestCall, text: &str) -> AnswerMarks {
     let text: serde_json::Value = serde_json::from_str(text).unwrap();
     let context =
         text["context"]["apiVersion"].as_str().unwrap().rsplit_once('.').unwrap().1.parse().unwrap();
     let values =
-        if test_call.list { text["value"].as_array().unwrap().clone() } else { vec![text["value"].clone()] };
+        if call.list { text["value"].as_array().unwrap().clone() } else { vec![text["value"].clone()] };
     let mark = |value: &serde_json::Value| {
         value["lamports"].as_u64().map_or(context, |mark| usize::try_from(mark).unwrap())
     };
-    (context, values.iter().map(mark).collect())
+    AnswerMarks { context, accounts: values.iter().map(mark).collect() }
 }
 
-/// Returns the description of a query.
-pub(super) fn call_of(query: &Query) -> TestCall {
+/// Returns the description of an upstream call.
+pub(super) fn described(query: &Query) -> TestCall {
     let n = |pubkey: &Pubkey| pubkey.0[0] - 1;
     match query {
         Query::Account(q) => {
@@ -103,23 +112,19 @@ pub(super) fn call_of(query: &Query) -> TestCall {
     }
 }
 
-pub(super) fn query(test_call: &TestCall, min_context_slot: Option<Slot>) -> Query {
-    let &TestCall { form, commitment, .. } = test_call;
-    if test_call.list {
-        let pubkeys = test_call.accounts.iter().map(|n| pubkey(*n)).collect();
+/// Returns the query of a call.
+pub(super) fn query(call: &TestCall, min_context_slot: Option<Slot>) -> Query {
+    let &TestCall { form, commitment, .. } = call;
+    if call.list {
+        let pubkeys = call.accounts.iter().map(|n| pubkey(*n)).collect();
         Query::Accounts(AccountsQuery { pubkeys, form, commitment, min_context_slot })
     } else {
-        Query::Account(AccountQuery {
-            pubkey: pubkey(test_call.accounts[0]),
-            form,
-            commitment,
-            min_context_slot,
-        })
+        Query::Account(AccountQuery { pubkey: pubkey(call.accounts[0]), form, commitment, min_context_slot })
     }
 }
 
 /// Returns true if an account that was fetched in the form `kept` serves `asked`, by the table of docs/caching.md.
-pub(super) fn holds(n: u8, kept: AccountForm, mark: usize, asked: AccountForm) -> bool {
+pub(super) fn serves_form(n: u8, kept: AccountForm, mark: usize, asked: AccountForm) -> bool {
     if kept == asked {
         return true;
     }
@@ -127,5 +132,5 @@ pub(super) fn holds(n: u8, kept: AccountForm, mark: usize, asked: AccountForm) -
         return kept.slice.is_none();
     }
     let everything = part(&data(n, mark), kept.slice).len() == space(n, mark) || kept.slice.is_none();
-    n == NONE || (kept.encoding == AccountEncoding::Base64 && everything)
+    n == ABSENT || (kept.encoding == AccountEncoding::Base64 && everything)
 }

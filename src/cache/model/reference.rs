@@ -1,0 +1,185 @@
+//! The reference model of [`super::sequential`]: the held answers, the floors of accounts, and the rules of
+//! docs/caching.md.
+
+use super::*;
+use Question::{Account, Fee, List, Votes};
+
+/// A held answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeldAnswer {
+    pub(super) slot: Slot,
+    pub(super) sent_at: Instant,
+}
+
+/// The use of a held answer at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Usability {
+    pub(super) slot: Slot,
+    /// True if the answer may be served, at worst while a fresh one is fetched.
+    pub(super) serves: bool,
+    /// True if the answer may be served if no node gives a newer one.
+    pub(super) serves_in_fault: bool,
+}
+
+/// A slot below which an account is not shown, until a time.
+#[derive(Debug, Clone, Copy)]
+struct AccountFloor {
+    slot: Slot,
+    until: Instant,
+}
+
+/// An account at a commitment.
+type AccountAt = (u8, Commitment);
+
+/// The arrival of an answer, with the conditions of its call.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival {
+    pub(super) slot: Slot,
+    pub(super) sent_at: Instant,
+    pub(super) frontier: Slot,
+    /// The slot at which the answer's accounts had been shown when the call was sent.
+    pub(super) floor: Slot,
+    pub(super) now: Instant,
+}
+
+/// The reference model.
+#[derive(Default)]
+pub(super) struct ReferenceCache {
+    held: BTreeMap<TestQuery, HeldAnswer>,
+    floors: BTreeMap<AccountAt, AccountFloor>,
+}
+
+impl ReferenceCache {
+    /// Returns the answer held for a query.
+    pub(super) fn held(&self, query: TestQuery) -> Option<HeldAnswer> {
+        self.held.get(&query).copied()
+    }
+
+    /// Returns the slot of the held answer, and the ways in which it may be used.
+    pub(super) fn usability(&self, query: TestQuery, frontier: Slot, now: Instant) -> Option<Usability> {
+        let HeldAnswer { slot, sent_at } = self.held(query)?;
+        let (age, lag, bounds) = (now - sent_at, frontier.saturating_sub(slot), query.bounds());
+        let serves = bounds.may_serve_stale(age, lag);
+        Some(Usability { slot, serves, serves_in_fault: serves || bounds.may_stand_in(age) })
+    }
+
+    /// Returns true if another gateway's answer may be used: it is fresh, believed, and not below a held or
+    /// shown slot.
+    pub(super) fn accepts_shared(&self, query: TestQuery, arrival: Arrival) -> bool {
+        let Arrival { slot, sent_at, frontier, now, .. } = arrival;
+        let is_fresh = query.bounds().is_fresh(now - sent_at, frontier.saturating_sub(slot));
+        let is_below = self.held(query).is_some_and(|held| held.slot > slot) || self.floor(query, now) > slot;
+        is_fresh && !is_below && !query.is_null_at(slot) && slot <= bounds::highest_believed(frontier)
+    }
+
+    /// Returns the highest slot at which an account of the answer was shown, while a lower one may be held.
+    pub(super) fn floor(&self, query: TestQuery, now: Instant) -> Slot {
+        let floor = |n: &u8| self.floor_of_account((*n, query.commitment), now);
+        query.accounts().iter().map(floor).max().unwrap_or(0)
+    }
+
+    fn floor_of_account(&self, account: AccountAt, now: Instant) -> Slot {
+        self.floors.get(&account).filter(|floor| floor.until >= now).map_or(0, |floor| floor.slot)
+    }
+
+    /// Returns the floor of an upstream call. At processed there is none.
+    pub(super) fn floor_to_ask_for(&self, query: TestQuery, now: Instant) -> Slot {
+        if query.commitment == Commitment::Processed { 0 } else { self.floor(query, now) }
+    }
+
+    /// Sets the floors for which `changes` returns true to `slot`.
+    fn change_floors(&mut self, query: TestQuery, slot: Slot, now: Instant, changes: impl Fn(Slot) -> bool) {
+        let until = now + AnswerBounds::of_accounts(query.commitment).longest_life();
+        for n in query.accounts() {
+            let account = (*n, query.commitment);
+            if changes(self.floor_of_account(account, now)) {
+                self.floors.insert(account, AccountFloor { slot, until });
+            }
+        }
+    }
+
+    /// Raises the floors of the answer's accounts, because a node's answer arrived.
+    fn raise_floors(&mut self, query: TestQuery, slot: Slot, now: Instant) {
+        self.change_floors(query, slot, now, |floor| floor <= slot);
+    }
+
+    /// Lowers the floors above `slot`, because no node reaches them.
+    fn lower_floors(&mut self, query: TestQuery, slot: Slot, now: Instant) {
+        self.change_floors(query, slot, now, |floor| floor > slot);
+    }
+
+    /// Notes that a held answer is shown. It raises floors that have fallen or ended.
+    pub(super) fn show_held(&mut self, query: TestQuery, slot: Slot, now: Instant) {
+        let is_below = |n: &u8| self.floor_of_account((*n, query.commitment), now) < slot;
+        if query.accounts().iter().any(is_below) {
+            self.raise_floors(query, slot, now);
+        }
+    }
+
+    /// Returns the held slot above that of the arriving answer that may still be served.
+    fn newer_held(&self, query: TestQuery, arrival: &Arrival) -> Option<Slot> {
+        let held = self.usability(query, arrival.frontier, arrival.now)?;
+        (held.slot > arrival.slot && held.serves_in_fault).then_some(held.slot)
+    }
+
+    /// Assembles the list of both accounts, if both are held at the floor.
+    fn assemble_list(&mut self, commitment: Commitment, arrival: &Arrival) -> Option<Slot> {
+        let single = |n| {
+            let query = Account(n).at(commitment);
+            let usable = self.usability(query, arrival.frontier, arrival.now)?;
+            self.held(query).filter(|held| usable.serves_in_fault && held.slot >= arrival.floor)
+        };
+        let (one, other) = (single(0)?, single(1)?);
+        let list = List.at(commitment);
+        let holds_newer = self.held(list).is_some_and(|held| held.slot > one.slot);
+        if one.slot != other.slot || holds_newer {
+            return None;
+        }
+        self.show_held(list, one.slot, arrival.now);
+        self.held.insert(list, HeldAnswer { sent_at: one.sent_at.min(other.sent_at), ..one });
+        Some(one.slot)
+    }
+
+    /// Processes an arriving answer, and returns the slot that its callers are shown.
+    pub(super) fn accept(&mut self, query: TestQuery, arrival: Arrival) -> Slot {
+        let TestQuery { question, commitment } = query;
+        let Arrival { slot, sent_at, frontier, floor, now } = arrival;
+        if commitment != Commitment::Processed {
+            let mut held = self.newer_held(query, &arrival);
+            if question == List && held.unwrap_or(slot) < floor {
+                held = self.assemble_list(commitment, &arrival).or(held);
+            }
+            if let Some(held) = held {
+                if held < floor {
+                    self.lower_floors(query, held, now);
+                }
+                self.show_held(query, held, now);
+                return held;
+            }
+        }
+        let is_believed = question == Votes || slot <= bounds::highest_believed(frontier);
+        if !is_believed || query.is_null_at(slot) {
+            return slot;
+        }
+        if slot < floor {
+            self.lower_floors(query, slot, now);
+        }
+        self.raise_floors(query, slot, now);
+        for entry in query.held_under() {
+            let newer = self.newer_held(entry, &arrival);
+            // At processed, an answer is compared with the entry of its own question only.
+            if let Some(newer) = newer.filter(|_| entry == query) {
+                return newer;
+            }
+            if newer.is_none() {
+                self.held.insert(entry, HeldAnswer { slot, sent_at });
+            }
+        }
+        slot
+    }
+
+    /// Returns true if answers to the question never go back while they are held. A fee may be null in between.
+    pub(super) fn never_goes_back(query: TestQuery) -> bool {
+        query.commitment != Commitment::Processed && query.question != Fee
+    }
+}

@@ -1,0 +1,375 @@
+//! The cache against a reference model, under random frontiers, answers, clocks and conditions.
+//!
+//! The reference predicts each answer: which held one may serve, which one replaces another, and which shared
+//! answers are accepted. Events happen one at a time, and no node is simulated. [`super::accounts`] and
+//! [`super::blocks`] test many callers at once.
+
+use super::reference::{Arrival, HeldAnswer, ReferenceCache};
+use super::*;
+use crate::cache::answer::{Role, answer_from_fetch};
+use crate::cache::basis::Tolerance;
+use crate::cache::derive::list::joined;
+use crate::cache::fetcher::AnswerSource;
+use crate::cache::lookup::CacheLookup;
+use Question::{Account, Balance, Fee, List, Votes};
+
+/// An event.
+#[derive(Debug, Clone)]
+enum ModelStep {
+    /// Time passes.
+    Wait { ms: u64 },
+    /// The node's slot at a commitment grows.
+    AdvanceFrontier { commitment: Commitment, slots: Slot },
+    /// A caller asks. It may want a slot, as a distance behind the frontier. If nothing that is held serves,
+    /// the node answers at once, from this many slots behind.
+    Ask { query: TestQuery, wanted_behind: Option<i64>, node_behind: i64 },
+    /// A node's answer arrives.
+    NodeReply(DelayedReply),
+    /// A node's answer arrives after the cache was purged.
+    NodeReplyAfterPurge(DelayedReply),
+    /// Another gateway has shared an answer.
+    SharedReply(DelayedReply),
+}
+
+/// An answer that has been under way.
+#[derive(Debug, Clone, Copy)]
+struct DelayedReply {
+    query: TestQuery,
+    /// The distance of the answer's slot behind the frontier.
+    behind: i64,
+    /// The time since the call was sent.
+    age_ms: u64,
+}
+
+fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
+    let question =
+        prop_oneof![Just(Account(0)), Just(Account(1)), Just(List), Just(Balance), Just(Fee), Just(Votes)];
+    let commitment = || proptest::sample::select(Commitment::ALL.to_vec());
+    let query = (question, commitment()).prop_map(|(question, commitment)| question.at(commitment)).boxed();
+    // Most slots are near the frontier. A few are further ahead than any believed answer.
+    let behind = || prop_oneof![8 => -2..16_i64, 1 => -80..-60_i64];
+    let reply = |age_ms: BoxedStrategy<u64>| {
+        let parts = (query.clone(), behind(), age_ms);
+        parts.prop_map(|(query, behind, age_ms)| DelayedReply { query, behind, age_ms })
+    };
+    let wanted_behind = proptest::option::weighted(0.3, -6..16_i64);
+    let step = prop_oneof![
+        2 => prop_oneof![0..500_u64, 0..9_000_u64, 0..70_000_u64].prop_map(|ms| ModelStep::Wait { ms }),
+        3 => (commitment(), 0..8_u64)
+            .prop_map(|(commitment, slots)| ModelStep::AdvanceFrontier { commitment, slots }),
+        6 => (query.clone(), wanted_behind, behind()).prop_map(|(query, wanted_behind, node_behind)| {
+            ModelStep::Ask { query, wanted_behind, node_behind }
+        }),
+        3 => reply((0..3_000_u64).boxed()).prop_map(ModelStep::NodeReply),
+        1 => reply((0..3_000_u64).boxed()).prop_map(ModelStep::NodeReplyAfterPurge),
+        2 => reply(prop_oneof![0..900_u64, 0..9_000_u64].boxed()).prop_map(ModelStep::SharedReply),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+/// An answer as its caller sees it.
+#[derive(Debug, PartialEq)]
+struct ShownAnswer {
+    slot: Slot,
+    text: String,
+}
+
+impl ShownAnswer {
+    fn new(answer: &CacheAnswer) -> Self {
+        let Payload::Result(body) = &answer.payload else { panic!("{answer:?}") };
+        Self { slot: answer.meta.slot, text: String::from_utf8(body.whole().to_vec()).unwrap() }
+    }
+}
+
+/// The conditions under which an upstream call was sent.
+#[derive(Debug, Clone, Copy)]
+struct SentUnder {
+    floor: Slot,
+    generation: u64,
+}
+
+/// The real cache and its frontier.
+struct CacheUnderTest {
+    cache: Arc<Cache>,
+    frontier: Arc<Frontier>,
+}
+
+impl CacheUnderTest {
+    fn new() -> Self {
+        let config = bounds::CONFIG.clone();
+        let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
+        let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap());
+        let cache = Cache::new(&config, Arc::clone(&frontier), pool, metrics, TaskTracker::new(), None);
+        for (c, slot) in Commitment::ALL.into_iter().zip([FIRST, FIRST - 2, FIRST - 32]) {
+            frontier.probed(0, c, slot, Instant::now());
+        }
+        Self { cache, frontier }
+    }
+
+    fn slot_behind(&self, commitment: Commitment, behind: i64) -> Slot {
+        self.frontier.slot(commitment).saturating_add_signed(-behind)
+    }
+
+    /// Returns the conditions under which a call is sent now.
+    fn sent_now(&self, query: TestQuery) -> SentUnder {
+        let held = &self.cache.lookup.held;
+        let floor = match query.commitment {
+            Commitment::Processed => 0,
+            _ => held.floor(&self.cache.lookup.plan(&query.query()).key, Instant::now()),
+        };
+        SentUnder { floor, generation: held.generation() }
+    }
+
+    /// Processes the answer to a call.
+    async fn accept(
+        &self,
+        query: TestQuery,
+        reply: &crate::pool::PoolReply,
+        sent_under: SentUnder,
+        source: AnswerSource,
+    ) -> ShownAnswer {
+        let SentUnder { floor, generation } = sent_under;
+        let (query, charge) = (query.query(), Charge::free());
+        let call = planned(&self.cache, &query, &charge);
+        let fetched = self.cache.fetcher.accept(&call.plan, reply, floor, generation, source).await.unwrap();
+        let answer = answer_from_fetch(&self.cache, &call, &fetched, Role::Leader).await;
+        ShownAnswer::new(&answer.ok().unwrap())
+    }
+
+    /// Processes a node's answer to a call that was sent just now, as far as floors and purges go.
+    async fn accept_from_node(&self, query: TestQuery, slot: Slot, sent_at: Instant) -> ShownAnswer {
+        let reply = query.reply_at(slot, sent_at);
+        self.accept(query, &reply, self.sent_now(query), AnswerSource::Node).await
+    }
+
+    /// Processes an answer from the shared store, if it may be used.
+    async fn accept_shared(&self, query: TestQuery, slot: Slot, sent_at: Instant) -> Option<ShownAnswer> {
+        let reply = query.reply_at(slot, sent_at);
+        let plan = self.cache.lookup.plan(&query.query());
+        if !self.cache.lookup.accepts_shared(&plan, &reply, None) {
+            return None;
+        }
+        let sent_under = SentUnder { floor: 0, ..self.sent_now(query) };
+        Some(self.accept(query, &reply, sent_under, AnswerSource::Shared).await)
+    }
+
+    /// Returns the held answer, if it may be served.
+    async fn look_up(&self, query: TestQuery, wanted: Option<Slot>) -> Option<ShownAnswer> {
+        let (query, charge) = (query.query(), Charge::free());
+        let call = planned(&self.cache, &query, &charge);
+        let (CacheLookup::Hit(entry) | CacheLookup::Stale(entry)) =
+            self.cache.lookup.look_up(&call.plan, wanted)
+        else {
+            return None;
+        };
+        let answer = self.cache.renderer.render(&call, &entry, Basis::Found).await;
+        Some(ShownAnswer::new(&answer.unwrap().unwrap()))
+    }
+}
+
+fn planned<'a>(cache: &Cache, query: &'a Query, charge: &'a Charge) -> PlannedCall<'a> {
+    let plan = cache.lookup.plan(query);
+    let options = options(false, None);
+    let (reason, arrived_at, is_retry) = (ForwardReason::Miss, Instant::now(), false);
+    PlannedCall { query, plan, reason, options, charge, conditions: &NoConditions, arrived_at, is_retry }
+}
+
+/// An answer that a caller was shown, and the slot that the reference predicts.
+struct Outcome {
+    query: TestQuery,
+    shown: ShownAnswer,
+    predicted: Slot,
+    /// True if no node was asked.
+    is_hit: bool,
+}
+
+/// The real cache and the reference, beside what callers were shown.
+struct SequentialModel {
+    real: CacheUnderTest,
+    reference: ReferenceCache,
+    /// The last answer to each query, with the sending of the oldest call from which it may be served.
+    last_shown: BTreeMap<TestQuery, HeldAnswer>,
+    /// The last slot at which each account was shown, and the time of that.
+    accounts_shown: BTreeMap<(u8, Commitment), (Slot, Instant)>,
+}
+
+impl SequentialModel {
+    fn new() -> Self {
+        let (last_shown, accounts_shown) = (BTreeMap::new(), BTreeMap::new());
+        Self { real: CacheUnderTest::new(), reference: ReferenceCache::default(), last_shown, accounts_shown }
+    }
+
+    async fn run(mut self, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
+        for step in steps {
+            let now = Instant::now();
+            if let Some(outcome) = self.apply(step, now).await? {
+                self.check(&outcome, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies a step to the cache and to the reference. Returns the answer that is shown to a caller.
+    async fn apply(&mut self, step: ModelStep, now: Instant) -> Result<Option<Outcome>, TestCaseError> {
+        match step {
+            ModelStep::Wait { ms } => {
+                advance(Duration::from_millis(ms)).await;
+                Ok(None)
+            }
+            ModelStep::AdvanceFrontier { commitment, slots } => {
+                let slot = self.real.frontier.slot(commitment) + slots;
+                self.real.frontier.probed(0, commitment, slot, now);
+                Ok(None)
+            }
+            ModelStep::Ask { query, wanted_behind, node_behind } => {
+                self.ask(query, wanted_behind, node_behind, now).await.map(Some)
+            }
+            ModelStep::NodeReply(reply) => {
+                let (query, arrival) = (reply.query, self.arrival(reply, now));
+                let shown = self.real.accept_from_node(query, arrival.slot, arrival.sent_at).await;
+                let predicted = self.reference.accept(query, arrival);
+                Ok(Some(Outcome { query, shown, predicted, is_hit: false }))
+            }
+            ModelStep::NodeReplyAfterPurge(reply) => self.accept_after_purge(reply, now).await.map(|()| None),
+            ModelStep::SharedReply(reply) => {
+                let (query, arrival) = (reply.query, Arrival { floor: 0, ..self.arrival(reply, now) });
+                let accepts = self.reference.accepts_shared(query, arrival);
+                let shown = self.real.accept_shared(query, arrival.slot, arrival.sent_at).await;
+                prop_assert_eq!(shown.is_some(), accepts, "shared: {:?}", query);
+                let outcome = shown.map(|shown| {
+                    let predicted = self.reference.accept(query, arrival);
+                    Outcome { query, shown, predicted, is_hit: false }
+                });
+                Ok(outcome)
+            }
+        }
+    }
+
+    fn arrival(&self, reply: DelayedReply, now: Instant) -> Arrival {
+        let DelayedReply { query, behind, age_ms } = reply;
+        let slot = self.real.slot_behind(query.commitment, behind);
+        let sent_at = now.checked_sub(Duration::from_millis(age_ms)).unwrap_or(now);
+        let frontier = self.real.frontier.slot(query.commitment);
+        Arrival { slot, sent_at, frontier, floor: self.reference.floor_to_ask_for(query, now), now }
+    }
+
+    async fn ask(
+        &mut self,
+        query: TestQuery,
+        wanted_behind: Option<i64>,
+        node_behind: i64,
+        now: Instant,
+    ) -> Result<Outcome, TestCaseError> {
+        let frontier = self.real.frontier.slot(query.commitment);
+        let wanted = wanted_behind.map(|behind| self.real.slot_behind(query.commitment, behind));
+        let least = wanted.max(Some(self.reference.floor(query, now)));
+        let usable = self.reference.usability(query, frontier, now);
+        let predicted = usable.filter(|held| held.serves && Some(held.slot) >= least).map(|held| held.slot);
+        let found = self.real.look_up(query, wanted).await;
+        prop_assert_eq!(found.as_ref().map(|found| found.slot), predicted, "{:?}", query);
+        if let (Some(shown), Some(predicted)) = (found, predicted) {
+            self.reference.show_held(query, predicted, now);
+            return Ok(Outcome { query, shown, predicted, is_hit: true });
+        }
+        let arrival = self.arrival(DelayedReply { query, behind: node_behind, age_ms: 0 }, now);
+        let shown = self.real.accept_from_node(query, arrival.slot, now).await;
+        Ok(Outcome { query, shown, predicted: self.reference.accept(query, arrival), is_hit: false })
+    }
+
+    /// Purges the cache while a call is under way, and processes its answer.
+    async fn accept_after_purge(&mut self, reply: DelayedReply, now: Instant) -> Result<(), TestCaseError> {
+        let (query, arrival) = (reply.query, self.arrival(reply, now));
+        let sent_under = self.real.sent_now(query);
+        self.real.cache.purger().clear();
+        self.reference = ReferenceCache::default();
+        self.last_shown.clear();
+        self.accounts_shown.clear();
+        let node_reply = query.reply_at(arrival.slot, arrival.sent_at);
+        let shown = self.real.accept(query, &node_reply, sent_under, AnswerSource::Node).await;
+        // The callers who waited for the answer get it, and no later ones do.
+        let text = query.result_at(arrival.slot);
+        prop_assert_eq!(shown, ShownAnswer { slot: arrival.slot, text });
+        Ok(())
+    }
+
+    /// Checks an answer against the reference's prediction, and against earlier answers.
+    fn check(&mut self, outcome: &Outcome, now: Instant) -> Result<(), TestCaseError> {
+        let Outcome { query, shown, predicted, is_hit } = outcome;
+        let (query, slot) = (*query, shown.slot);
+        prop_assert_eq!(slot, *predicted, "{:?}", query);
+        let expected = query.result_at(slot);
+        prop_assert_eq!(&shown.text, &expected, "another question's answer, or another commitment's");
+        // An answer is not behind a shown one that may still be served, whatever the reference says.
+        let before = self.last_shown.get(&query).filter(|_| ReferenceCache::never_goes_back(query));
+        if let Some(before) = before {
+            let is_over = !query.bounds().may_stand_in(now - before.sent_at);
+            prop_assert!(slot >= before.slot || is_over, "{:?} goes back from {}", query, before.slot);
+        }
+        // An answer that is not believed raises no floor.
+        if slot <= bounds::highest_believed(self.real.frontier.slot(query.commitment)) {
+            self.check_accounts(query, slot, *is_hit)?;
+        }
+        // An answer that is not held is over at once.
+        let over = HeldAnswer { slot, sent_at: now - Duration::from_mins(2) };
+        let held = self.reference.held(query).filter(|held| held.slot == slot);
+        self.last_shown.insert(query, held.unwrap_or(over));
+        // A higher slot from an earlier call may replace the shown answer, and then may be served for a
+        // shorter time.
+        for entry in query.held_under() {
+            if let (Some(shown), Some(held)) = (self.last_shown.get_mut(&entry), self.reference.held(entry)) {
+                shown.sent_at = held.sent_at.min(shown.sent_at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a hit is not behind the slot at which any of its accounts was shown last.
+    fn check_accounts(&mut self, query: TestQuery, slot: Slot, is_hit: bool) -> Result<(), TestCaseError> {
+        let life = AnswerBounds::of_accounts(query.commitment).longest_life();
+        for n in query.accounts() {
+            let before = self.accounts_shown.insert((*n, query.commitment), (slot, Instant::now()));
+            let before = before.filter(|(_, at)| is_hit && at.elapsed() <= life);
+            let is_behind = before.is_some_and(|(before, _)| slot < before);
+            prop_assert!(!is_behind, "{:?}: account {} goes back from {:?}", query, n, before);
+        }
+        Ok(())
+    }
+}
+
+/// Twice the usual number of cases, which `PROPTEST_CASES` sets.
+fn twice_as_many_as_usual() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases * 2, ..usual }
+}
+
+proptest! {
+    #![proptest_config(twice_as_many_as_usual())]
+
+    #[test]
+    fn cache_matches_its_model(steps in steps()) {
+        on_a_stepped_clock(async { SequentialModel::new().run(steps).await })?;
+    }
+}
+
+#[test]
+fn assembled_list_never_replaces_a_newer_one() {
+    on_a_stepped_clock(async {
+        let (real, c, now) = (CacheUnderTest::new(), Commitment::Finalized, Instant::now());
+        real.frontier.probed(0, c, FIRST, now);
+        for n in [0, 1] {
+            real.accept_from_node(Account(n).at(c), FIRST, now).await;
+        }
+        let query = List.at(c).query();
+        let Query::Accounts(query) = &query else { panic!("{query:?}") };
+        let list = || {
+            let singles = real.cache.lookup.find_singles(query, Tolerance::Fresh, None);
+            joined(&singles.into_iter().collect::<Option<Vec<_>>>().unwrap()).unwrap()
+        };
+        let made = list();
+        assert!(!real.cache.lookup.holds_newer(query, &made));
+        // Another call brings a newer list between the check and the insert.
+        real.accept_from_node(List.at(c), FIRST + 1, now).await;
+        assert!(real.cache.lookup.insert_list(query, made).is_none());
+        assert_eq!(real.cache.lookup.insert_list(query, list()).unwrap().meta.slot, FIRST + 1);
+    });
+}

@@ -1,0 +1,264 @@
+//! The whole cache on a stepped clock, over nodes whose answers are held until the test releases them, in any
+//! order.
+//!
+//! Each upstream call has a number, and the node writes it into its answer. Each answer therefore shows the
+//! calls of which it is made, and so its age, its commitment, and whether it is from before a purge.
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::cache::purge::Filter;
+use crate::config::Config;
+use crate::error::Error;
+use crate::pool::{PoolReply, ReplySender};
+use crate::telemetry::Trace;
+
+/// An upstream call.
+pub(super) struct SentCall {
+    pub(super) request: UpstreamRequest,
+    pub(super) sent_at: Instant,
+    /// The number of purges before the call.
+    pub(super) generation: u32,
+    /// The sender of the answer. `None` once the call has an answer.
+    reply_sender: Option<ReplySender>,
+    /// The node's answer. `None` before it, if the node failed, and if nobody waited for it.
+    pub(super) answer: Option<NodeAnswer>,
+    pub(super) answered_at: Option<Instant>,
+    /// The number of the step in which the call was answered.
+    pub(super) answered_in: Option<usize>,
+}
+
+impl SentCall {
+    /// Returns the answer, if the cache may keep it.
+    pub(super) fn kept_answer(&self) -> Option<&NodeAnswer> {
+        self.answer.as_ref().filter(|answer| answer.may_be_kept)
+    }
+}
+
+/// The answer of a node.
+pub(super) struct NodeAnswer {
+    pub(super) body: NodeReply,
+    pub(super) slot: Slot,
+    /// True if the cache may keep the answer, as far as its slot and purges go.
+    pub(super) may_be_kept: bool,
+}
+
+/// A caller of the cache.
+pub(super) struct TestCaller<W> {
+    /// The test's own description of the call.
+    pub(super) call: W,
+    /// The caller's minContextSlot.
+    pub(super) min_context_slot: Option<Slot>,
+    /// The minContextSlot or the floor of the caller's plan, whichever is higher.
+    pub(super) wanted: Option<Slot>,
+    pub(super) asked_at: Instant,
+    /// The number of purges before the call.
+    pub(super) generation: u32,
+    /// The number of the step in which the caller asked.
+    pub(super) asked_in: usize,
+}
+
+/// A caller with the answer that it got.
+pub(super) struct AnsweredCaller<W> {
+    pub(super) caller: TestCaller<W>,
+    pub(super) answer: Result<CacheAnswer, Error>,
+}
+
+/// A caller whose call has not ended.
+struct WaitingCaller<W> {
+    caller: TestCaller<W>,
+    task: JoinHandle<Result<CacheAnswer, Error>>,
+}
+
+/// The cache, its callers, and the calls that it sends.
+pub(super) struct SteppedCache<W> {
+    pub(super) frontier: Arc<Frontier>,
+    /// All upstream calls so far. Their positions are their numbers.
+    pub(super) calls: Vec<SentCall>,
+    /// The number of purges so far.
+    pub(super) generation: u32,
+    /// The number of the present step.
+    pub(super) step: usize,
+    cache: Arc<Cache>,
+    metrics: Arc<Metrics>,
+    tasks: TaskTracker,
+    requests: UnboundedReceiver<(UpstreamRequest, ReplySender)>,
+    waiting: Vec<WaitingCaller<W>>,
+}
+
+impl<W> SteppedCache<W> {
+    /// Creates an empty cache. `change` may change the default settings.
+    pub(super) fn new(change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = bounds::CONFIG.clone();
+        change(&mut config);
+        let (metrics, frontier, tasks) = (Metrics::new(), Arc::new(Frontier::new(1)), TaskTracker::new());
+        let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap());
+        let (fake_node, requests) = unbounded_channel();
+        pool.fake_node.set(fake_node).unwrap();
+        let cache =
+            Cache::new(&config, Arc::clone(&frontier), pool, Arc::clone(&metrics), tasks.clone(), None);
+        for (c, slot) in Commitment::ALL.into_iter().zip([FIRST, FIRST - 2, FIRST - 32]) {
+            frontier.probed(0, c, slot, Instant::now());
+        }
+        let (calls, waiting) = (Vec::new(), Vec::new());
+        Self { frontier, calls, generation: 0, step: 0, cache, metrics, tasks, requests, waiting }
+    }
+
+    /// Returns the slot that is `behind` slots behind the frontier of a commitment.
+    pub(super) fn slot_behind(&self, commitment: Commitment, behind: i64) -> Slot {
+        self.frontier.slot(commitment).saturating_add_signed(-behind)
+    }
+
+    pub(super) fn advance_frontier(&self, commitment: Commitment, slots: Slot) {
+        let slot = self.frontier.slot(commitment) + slots;
+        self.frontier.probed(0, commitment, slot, Instant::now());
+    }
+
+    /// Starts a caller's call.
+    pub(super) fn ask(&mut self, call: W, query: Query, options: CallOptions) {
+        let min_context_slot = query.min_context_slot();
+        let wanted = min_context_slot.max(options.floor);
+        let cache = Arc::clone(&self.cache);
+        let task = self
+            .tasks
+            .spawn(async move { cache.answer(&query, options, Charge::free(), &NoConditions).await });
+        let (asked_at, generation, asked_in) = (Instant::now(), self.generation, self.step);
+        let caller = TestCaller { call, min_context_slot, wanted, asked_at, generation, asked_in };
+        self.waiting.push(WaitingCaller { caller, task });
+    }
+
+    /// Takes every render permit, so that each long answer waits until they are dropped.
+    pub(super) async fn take_render_permits(&self) -> OwnedSemaphorePermit {
+        self.cache.renderer.take_all_permits().await
+    }
+
+    /// Returns the slot below which the accounts of `query` are not shown.
+    pub(super) fn floor(&self, query: &Query) -> Slot {
+        let plan = self.cache.lookup.plan(query);
+        self.cache.lookup.held.floor(&plan.key, Instant::now())
+    }
+
+    /// Returns the number of floors that were reset.
+    pub(super) fn floor_resets(&self) -> u64 {
+        self.metrics.cache_floor_resets.at(()).get()
+    }
+
+    /// Removes all entries.
+    pub(super) fn purge_all(&mut self) {
+        self.generation += 1;
+        self.cache.purger().clear();
+    }
+
+    /// Removes the entries of an account.
+    pub(super) fn purge_account(&mut self, account: Pubkey) {
+        self.generation += 1;
+        self.cache.purger().purge(&Filter { account: Some(account), ..Filter::default() });
+    }
+
+    /// Returns the numbers of the calls without an answer.
+    pub(super) fn calls_under_way(&self) -> Vec<usize> {
+        (0..self.calls.len()).filter(|number| self.calls[*number].reply_sender.is_some()).collect()
+    }
+
+    /// Returns the number of a call under way. `choice` may be any number. `None` if no call is under way.
+    pub(super) fn call_under_way(&self, choice: usize) -> Option<usize> {
+        let under_way = self.calls_under_way();
+        under_way.get(choice % under_way.len().max(1)).copied()
+    }
+
+    /// Returns the numbers of the calls that were sent at this moment.
+    pub(super) fn calls_sent_now(&self) -> Vec<usize> {
+        let now = Instant::now();
+        self.calls_under_way().into_iter().filter(|number| self.calls[*number].sent_at == now).collect()
+    }
+
+    /// Answers the call of this number. A second node confirms the answer, where that matters.
+    pub(super) fn answer_call(&mut self, number: usize, body: NodeReply, slot: Slot) {
+        let reply = PoolReply { node: 0, body, sent_at: self.calls[number].sent_at, slot, confirmed: true };
+        self.end_call(number, Some(reply));
+    }
+
+    /// Answers the call of this number, without a second node's confirmation.
+    pub(super) fn answer_unconfirmed(&mut self, number: usize, body: NodeReply, slot: Slot) {
+        let reply = PoolReply { node: 0, body, sent_at: self.calls[number].sent_at, slot, confirmed: false };
+        self.end_call(number, Some(reply));
+    }
+
+    /// Lets the node fail at the call of this number.
+    pub(super) fn fail_call(&mut self, number: usize) {
+        self.end_call(number, None);
+    }
+
+    fn end_call(&mut self, number: usize, reply: Option<PoolReply>) {
+        let call = &mut self.calls[number];
+        let Some(reply_sender) = call.reply_sender.take() else { return };
+        (call.answered_at, call.answered_in) = (Some(Instant::now()), Some(self.step));
+        call.answer = reply.as_ref().map(|PoolReply { body, slot, .. }| {
+            let query = &call.request.query;
+            let commitment = query.commitment().filter(|_| query.has_context());
+            let is_believed =
+                commitment.is_none_or(|c| *slot <= bounds::highest_believed(self.frontier.slot(c)));
+            let may_be_kept = is_believed && call.generation == self.generation;
+            NodeAnswer { body: body.clone(), slot: *slot, may_be_kept }
+        });
+        // A call past the cache belongs to its caller, who may have given up.
+        if reply_sender.send(reply.ok_or_else(|| Error::NoUpstream(Vec::new()))).is_err() {
+            call.answer = None;
+        }
+    }
+
+    /// Runs all tasks until they wait for time or a node, and returns the callers who got an answer. A step
+    /// ends with this.
+    pub(super) async fn settle(&mut self) -> Vec<AnsweredCaller<W>> {
+        // More rounds than any chain of tasks that wake each other: caller, flight, caller, a second flight,
+        // a third.
+        for _ in 0..24 {
+            tokio::task::yield_now().await;
+        }
+        while let Ok((request, reply_sender)) = self.requests.try_recv() {
+            self.calls.push(SentCall {
+                request,
+                sent_at: Instant::now(),
+                generation: self.generation,
+                reply_sender: Some(reply_sender),
+                answer: None,
+                answered_at: None,
+                answered_in: None,
+            });
+        }
+        self.step += 1;
+        let mut answered = Vec::new();
+        for WaitingCaller { caller, task } in std::mem::take(&mut self.waiting) {
+            if task.is_finished() {
+                answered.push(AnsweredCaller { caller, answer: task.await.unwrap() });
+            } else {
+                self.waiting.push(WaitingCaller { caller, task });
+            }
+        }
+        answered
+    }
+
+    pub(super) fn has_waiting_callers(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+/// Runs one case on a clock that only the case moves.
+pub(super) fn on_a_stepped_clock<T>(case: impl Future<Output = T>) -> T {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    // The clock starts late enough for answers from before the test.
+    runtime.block_on(async {
+        advance(Duration::from_mins(10)).await;
+        case.await
+    })
+}
+
+/// Returns the options of a call.
+pub(super) fn options(bypass: bool, floor: Option<Slot>) -> CallOptions {
+    let deadline = Instant::now() + bounds::request_timeout();
+    let (caller, trace) = (crate::pool::CallerId::default(), Trace::default());
+    CallOptions { bypass, floor, deadline, coding: None, caller, trace }
+}
