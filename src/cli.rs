@@ -26,7 +26,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Config};
 
@@ -120,6 +120,12 @@ impl World<'_> {
     fn config_file(&self, file: Option<PathBuf>) -> Option<PathBuf> {
         file.or_else(|| self.env.get("SLOTFRONT_CONFIG").map(PathBuf::from))
     }
+}
+
+/// Returns the definition of the command line. Tests parse the commands on pages with it.
+#[doc(hidden)]
+pub fn arguments() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs the command line of this process.

@@ -1,7 +1,5 @@
 //! Tests of the command line as a user types it.
 
-use clap::CommandFactory;
-
 use super::*;
 
 /// Runs a command and returns its standard output, and its exit code with the message.

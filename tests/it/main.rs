@@ -29,6 +29,7 @@ mod last_answer;
 mod merge;
 mod methods;
 mod newer_nodes;
+mod pages;
 mod pool;
 mod probes;
 mod promises;

@@ -1,6 +1,6 @@
-//! Params against what a node answered: the contract's cases, recorded errors, and equal calls in different forms.
+//! Params compared with the answers of a node: recorded cases, recorded errors, and equal calls in different forms.
 //!
-//! The test stands outside of the package, because it reads the repository's `tests/fixtures`.
+//! The package does not contain this test, because it reads `tests/fixtures` of the repository.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 

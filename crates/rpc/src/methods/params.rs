@@ -1,8 +1,9 @@
 //! Positional params, read the way a node reads them (jsonrpc-derive 18), and the reasons for refusals.
 //!
 //! A node turns params into a JSON tree and deserialises its structs from that. The words of serde's errors are part of
-//! the contract, so this module has structs of the same names. The text is first read without a tree. That may fail
-//! where a node does not: of a member that is there twice, a tree keeps the last. After a failure the tree decides.
+//! the contract (`docs/node-contract.md`), so this module has structs of the same names. The text is first read without
+//! a tree. That may fail where a node does not: of a member that is there twice, a tree keeps the last. After a failure
+//! the tree decides.
 
 use std::fmt::Debug;
 

@@ -1,0 +1,338 @@
+//! The Markdown pages: links, paths, settings, commands and requests in them are valid.
+//!
+//! `tests/real/guides_test.py` runs the guides as written. `promises.rs` checks the names of tests.
+
+mod markdown;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use slotfront::config::{self, Secret};
+
+use crate::harness::Stage;
+use markdown::{Page, SUBSTITUTION};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// The folders whose files pages name from the root.
+const FOLDERS: [&str; 10] =
+    ["benches", "config", "crates", "dashboards", "deploy", "docs", "fuzz", "lab", "src", "tests"];
+
+/// Returns the files below a folder of the repository, without build output and corpora, by their paths from
+/// the root.
+fn files_in(folder: &str, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(Path::new(ROOT).join(folder)).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && !["target", "corpus", "node_modules", "__pycache__"].contains(&name) {
+            files_in(path.strip_prefix(ROOT).unwrap().to_str().unwrap(), found);
+        } else if path.is_file() {
+            found.push(path.strip_prefix(ROOT).unwrap().to_owned());
+        }
+    }
+}
+
+/// Returns the files of the repository that people write.
+fn files() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for folder in FOLDERS {
+        files_in(folder, &mut found);
+    }
+    let top = fs::read_dir(ROOT).unwrap().map(|entry| entry.unwrap().path());
+    found.extend(top.filter(|path| path.is_file()).map(|path| path.strip_prefix(ROOT).unwrap().to_owned()));
+    found.sort();
+    found
+}
+
+/// Returns all Markdown pages by their paths from the root.
+fn pages() -> BTreeMap<PathBuf, Page> {
+    let files = files().into_iter().filter(|file| file.extension().is_some_and(|end| end == "md"));
+    let pages: BTreeMap<_, _> = files
+        .map(|file| {
+            let text = fs::read_to_string(Path::new(ROOT).join(&file)).unwrap();
+            (file, Page::parse(&text))
+        })
+        .collect();
+    assert!(pages.len() >= 25, "{} pages", pages.len());
+    pages
+}
+
+/// Joins a relative path to a folder, without `..` in the result.
+fn join(folder: &Path, relative: &str) -> PathBuf {
+    let mut path = folder.to_owned();
+    for part in Path::new(relative).components() {
+        match part {
+            std::path::Component::ParentDir => drop(path.pop()),
+            std::path::Component::CurDir => {}
+            part => path.push(part),
+        }
+    }
+    path
+}
+
+/// Returns true if a link of the page `from` leads to a file of the repository and, if it names one, to a
+/// heading there. Links to other hosts are not followed.
+fn leads_somewhere(pages: &BTreeMap<PathBuf, Page>, from: &Path, link: &str) -> bool {
+    if ["http://", "https://", "mailto:"].iter().any(|scheme| link.starts_with(scheme)) {
+        return true;
+    }
+    let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
+    let file = if path.is_empty() { from.to_owned() } else { join(from.parent().unwrap(), path) };
+    match anchor {
+        None => Path::new(ROOT).join(file).exists(),
+        Some(anchor) => pages.get(&file).is_some_and(|page| page.anchors.iter().any(|known| known == anchor)),
+    }
+}
+
+#[test]
+fn links_and_anchors_lead_somewhere() {
+    let pages = pages();
+    let mut dead = Vec::new();
+    for (file, page) in &pages {
+        let links = page.links.iter().filter(|link| !leads_somewhere(&pages, file, link));
+        dead.extend(links.map(|link| format!("{}: {link}", file.display())));
+    }
+    assert!(dead.is_empty(), "{dead:#?}");
+}
+
+#[test]
+fn dead_links_are_found() {
+    let pages = pages();
+    for (link, expected) in [
+        ("caching.md", true),
+        ("caching.md#bounds", true),
+        ("../README.md#quick-start", true),
+        ("https://example.org/nowhere", true),
+        ("nowhere.md", false),
+        ("caching.md#nowhere", false),
+        ("#nowhere", false),
+        ("decisions/nowhere", false),
+    ] {
+        assert_eq!(leads_somewhere(&pages, Path::new("docs/errors.md"), link), expected, "{link}");
+    }
+}
+
+/// Returns true if inline code is not the path of a file, or such a file exists. A path may have a line of
+/// arguments behind it.
+fn is_no_dead_path(code: &str) -> bool {
+    let path = code.split([' ', ':']).next().unwrap_or_default();
+    let in_folder =
+        FOLDERS.iter().any(|folder| path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')));
+    let is_pattern = path.contains(['*', '<', '{', '…']);
+    !in_folder || is_pattern || Path::new(ROOT).join(path).exists()
+}
+
+#[test]
+fn paths_in_pages_exist() {
+    assert!(!is_no_dead_path("src/nowhere.rs") && !is_no_dead_path("lab/nowhere --seconds 2"));
+    let mut dead = Vec::new();
+    for (file, page) in pages() {
+        let paths = page.code.iter().filter(|code| !is_no_dead_path(code));
+        dead.extend(paths.map(|path| format!("{}: {path}", file.display())));
+    }
+    assert!(dead.is_empty(), "{dead:#?}");
+}
+
+/// Returns the problems of a configuration on a page. A page may leave out the upstream.
+fn problems(text: &str, base: &Path) -> Option<String> {
+    let has_upstream = text.contains("[[upstream]]");
+    let upstream = if has_upstream { "" } else { "[[upstream]]\nurl = \"http://node.example\"\n" };
+    let env = [
+        ("SLOTFRONT_SHARED_URL", "redis://127.0.0.1:6379"),
+        ("SLOTFRONT_SHARED_SECRET", "0123456789abcdef0123456789abcdef"),
+    ];
+    // A variable that no setting refers to would be a problem of its own.
+    let env = env.into_iter().filter(|(name, _)| text.contains(&format!("env:{name}")));
+    let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let config = config::from_text(&format!("{text}\n{upstream}"), &env, base);
+    config.err().map(|problems| problems.to_string())
+}
+
+#[test]
+fn configurations_in_pages_are_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    for file in ["admin.token", "cert.pem", "key.pem"] {
+        fs::write(dir.path().join(file), "0123456789abcdef0123456789abcdef").unwrap();
+    }
+    assert!(problems("[server]\nmax_bach = 1\n", dir.path()).is_some());
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for (file, page) in pages() {
+        let snippets =
+            page.blocks.iter().filter(|(language, _)| language == "toml").map(|(_, text)| text.clone());
+        let documents = page
+            .documents()
+            .into_iter()
+            .filter(|(name, _)| Path::new(name).extension().is_some_and(|end| end == "toml"));
+        for text in snippets.chain(documents.map(|(_, text)| text)) {
+            checked += 1;
+            wrong.extend(problems(&text, dir.path()).map(|found| format!("{}: {found}", file.display())));
+        }
+    }
+    assert!(wrong.is_empty() && checked >= 6, "{checked} checked: {wrong:#?}");
+}
+
+/// Returns the arguments of a `slotfront` command, however it is started.
+fn arguments(command: &[String]) -> Option<Vec<String>> {
+    match command.split_first()? {
+        (program, arguments) if program == "slotfront" => Some(arguments.to_owned()),
+        (program, arguments) if program == "cargo" && arguments.first()? == "run" => {
+            Some(arguments.split(|word| word == "--").nth(1)?.to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// Returns the fault of inline code that names a command: an unknown command or option. Required arguments may
+/// be missing.
+fn unknown_in(code: &str) -> Option<String> {
+    let mut words = code.split_whitespace().peekable();
+    if words.next() != Some("slotfront") {
+        return None;
+    }
+    let mut command = slotfront::cli::arguments();
+    command.build();
+    while let Some(found) = words.peek().and_then(|word| command.find_subcommand(word)) {
+        command = found.clone();
+        words.next();
+    }
+    let (options, others): (Vec<_>, Vec<_>) = words.partition(|word| word.starts_with("--"));
+    if command.has_subcommands() && !others.is_empty() {
+        return Some(format!("{code}: no such command"));
+    }
+    let is_known = |option: &str| command.get_arguments().any(|known| known.get_long() == Some(&option[2..]));
+    options.into_iter().find(|option| !is_known(option)).map(|option| format!("{code}: {option} is unknown"))
+}
+
+#[cfg(feature = "dev")]
+#[test]
+fn commands_in_pages_can_be_parsed() {
+    assert!(unknown_in("slotfront sreve").is_some() && unknown_in("slotfront check --prob").is_some());
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for (file, page) in pages() {
+        wrong.extend(page.code.iter().filter_map(|code| unknown_in(code)));
+        for arguments in page.commands().iter().filter_map(|command| arguments(command)) {
+            checked += 1;
+            let words = std::iter::once("slotfront".to_owned()).chain(arguments);
+            if let Err(error) = slotfront::cli::arguments().try_get_matches_from(words) {
+                wrong.push(format!("{}: {error}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty() && checked >= 15, "{checked} checked: {wrong:#?}");
+}
+
+/// A request to slotfront that a page shows.
+#[derive(Debug, Default)]
+struct ShownRequest {
+    verb: Option<String>,
+    url: String,
+    headers: Vec<String>,
+    body: Option<String>,
+}
+
+impl ShownRequest {
+    /// Reads a `curl` command.
+    fn of_curl(command: &[String]) -> Option<Self> {
+        let (program, arguments) = command.split_first()?;
+        let mut request = (program == "curl").then(Self::default)?;
+        let mut arguments = arguments.iter().cloned();
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "-X" => request.verb = arguments.next(),
+                "-H" => request.headers.extend(arguments.next()),
+                "-d" => request.body = arguments.next(),
+                "-o" | "-w" => drop(arguments.next()),
+                url if url.starts_with("http://") => url.clone_into(&mut request.url),
+                option => assert!(option.starts_with('-'), "{option} in {command:?}"),
+            }
+        }
+        Some(request)
+    }
+
+    /// Reads inline code such as `GET /livez`.
+    fn of_code(code: &str) -> Option<Self> {
+        let (verb, path) = code.split_once(' ')?;
+        let is_request = ["GET", "POST", "PUT"].contains(&verb) && path.starts_with('/');
+        is_request.then(|| Self { verb: Some(verb.to_owned()), url: path.to_owned(), ..Self::default() })
+    }
+
+    /// Returns the URL at `stage`, with placeholders filled in. `None` if the request is for another program.
+    fn at(&self, stage: &Stage) -> Option<String> {
+        let (host, path) = match self.url.strip_prefix("http://") {
+            None => ("", self.url.as_str()),
+            Some(rest) => rest.split_at(rest.find('/')?),
+        };
+        let path = path.split('?').next()?.replace("<API_KEY>", "dev").replace(SUBSTITUTION, "dev");
+        let path = path.replace("<id>", "shop").replace("<name>", "node-0");
+        let is_public = ["/v3/", "/health", "/openrpc.json"].iter().any(|begin| path.starts_with(begin));
+        let public = stage.url.strip_suffix("/v3/dev")?;
+        match host {
+            _ if host.ends_with(":9090") => None,
+            "" if is_public => Some(format!("{public}{path}")),
+            "" => Some(format!("{}{path}", stage.admin)),
+            _ if host == "$ADMIN" || host.ends_with(":9899") => Some(format!("{}{path}", stage.admin)),
+            _ => Some(format!("{public}{path}")),
+        }
+    }
+
+    /// Sends the request, and returns the HTTP status and the body.
+    async fn send(&self, stage: &Stage, url: &str) -> (u16, String) {
+        let verb = self.verb.as_deref().unwrap_or(if self.body.is_some() { "POST" } else { "GET" });
+        let mut request = stage.client.request(verb.parse().unwrap(), url);
+        for (name, value) in self.headers.iter().filter_map(|header| header.split_once(": ")) {
+            request = request.header(name, value);
+        }
+        let reply = stage.send(request.body(self.body.clone().unwrap_or_default())).await;
+        (reply.status, reply.text)
+    }
+}
+
+/// Starts a gateway with the token and the plans that requests on pages use.
+async fn stage(dir: &Path) -> Stage {
+    Stage::of(1, |config| {
+        config.auth.admin_token = Some(Secret::new(SUBSTITUTION));
+        config.auth.keys_file = Some(dir.join("keys.toml"));
+        let plan = config.plans["standard"].clone();
+        config.plans.insert("free".to_owned(), plan);
+    })
+    .await
+}
+
+#[tokio::test]
+async fn curl_lines_in_pages_succeed() {
+    let dir = tempfile::tempdir().unwrap();
+    let stage = stage(dir.path()).await;
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for (file, page) in pages() {
+        for request in page.commands().iter().filter_map(|command| ShownRequest::of_curl(command)) {
+            let Some(url) = request.at(&stage) else { continue };
+            checked += 1;
+            let (status, text) = request.send(&stage, &url).await;
+            let refused = serde_json::from_str::<Value>(&text).is_ok_and(|json| json.get("error").is_some());
+            if status != 200 || refused {
+                wrong.push(format!("{}: {request:?}: {status} {text}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty() && checked >= 8, "{checked} checked: {wrong:#?}");
+}
+
+#[tokio::test]
+async fn routes_in_pages_exist() {
+    let dir = tempfile::tempdir().unwrap();
+    let stage = stage(dir.path()).await;
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for (file, page) in pages() {
+        for request in page.code.iter().filter_map(|code| ShownRequest::of_code(code)) {
+            let url = request.at(&stage).unwrap();
+            checked += 1;
+            let (status, _) = request.send(&stage, &url).await;
+            if [404, 405].contains(&status) {
+                wrong.push(format!("{}: {request:?}: {status}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty() && checked >= 15, "{checked} checked: {wrong:#?}");
+}
