@@ -135,6 +135,26 @@ fn paths_in_pages_exist() {
     assert!(dead.is_empty(), "{dead:#?}");
 }
 
+/// Checks the types that the map of the code names.
+#[test]
+fn types_in_the_architecture_exist() {
+    let sources = files().into_iter().filter(|file| file.starts_with("src") || file.starts_with("crates"));
+    let sources = sources.filter(|file| file.extension().is_some_and(|end| end == "rs"));
+    let code: String = sources.map(|file| fs::read_to_string(Path::new(ROOT).join(file)).unwrap()).collect();
+    let is_declared = |name: &str| {
+        let kinds = ["struct", "enum", "trait"];
+        kinds.iter().any(|kind| {
+            code.split(&format!("{kind} {name}")).skip(1).any(|rest| !rest.starts_with(char::is_alphanumeric))
+        })
+    };
+    let is_type =
+        |code: &&String| code.starts_with(char::is_uppercase) && code.chars().all(char::is_alphanumeric);
+    let pages = pages();
+    let types: Vec<_> = pages[Path::new("ARCHITECTURE.md")].code.iter().filter(is_type).collect();
+    let gone: Vec<_> = types.iter().filter(|name| !is_declared(name)).collect();
+    assert!(gone.is_empty() && types.len() >= 6, "{gone:?} of {types:?}");
+}
+
 /// Returns the problems of a configuration on a page. A page may leave out the upstream.
 fn problems(text: &str, base: &Path) -> Option<String> {
     let has_upstream = text.contains("[[upstream]]");

@@ -47,6 +47,10 @@ fn caching_page_states_the_defaults() {
         row("extension of both bounds while a fresh answer is fetched", &stretch),
         row("maximum age when no node answers", &in_fault),
     ];
+    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    for row in &rows {
+        assert!(readme.contains(row), "README.md lacks {row}");
+    }
     let [one, two, three] = Commitment::ALL.map(|c| TTL_VOTE_ACCOUNTS.get(c).as_secs());
     rows.push(format!(
         "| vote accounts, at processed, confirmed and finalized | {one}, {two} and {three} s |\n"
