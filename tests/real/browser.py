@@ -4,8 +4,8 @@ Only what the status page's test asks for. Every wait is bounded, and a page's o
 """
 
 import base64
+import contextlib
 import json
-import re
 import shutil
 import subprocess
 import tempfile
@@ -13,7 +13,8 @@ import time
 import urllib.error
 import urllib.request
 
-START_S = 30
+from gateway import Program
+
 ANSWER_S = 60
 # A browser that talks to the page and to nobody else, as a container without a sandbox of its own needs it.
 ARGUMENTS = [
@@ -30,11 +31,10 @@ class Browser:
 
     def __init__(self):
         self.profile = tempfile.TemporaryDirectory(prefix="page-test-")
-        self.output = tempfile.TemporaryFile("w+")
-        self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=self.output, stderr=subprocess.STDOUT)
-        self.session = None
+        self.driver, self.session = Program("--port=0", program="chromedriver"), None
         try:
-            self.address = f"http://127.0.0.1:{self._port()}"
+            port = self.driver.wait_for(r"started successfully on port (\d+)").group(1)
+            self.address = f"http://127.0.0.1:{port}"
             made = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": {
                 "goog:chromeOptions": {
                     "binary": shutil.which("chromium"),
@@ -47,16 +47,6 @@ class Browser:
         except BaseException:
             self.close()
             raise
-
-    def _port(self):
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline and self.driver.poll() is None:
-            self.output.seek(0)
-            if found := re.search(r"started successfully on port (\d+)", self.output.read()):
-                return int(found.group(1))
-            time.sleep(0.05)
-        self.output.seek(0)
-        raise AssertionError(f"chromedriver did not start:\n{self.output.read()}")
 
     def _ask(self, verb, path, body=None):
         data = None if body is None else json.dumps(body).encode()
@@ -129,13 +119,8 @@ class Browser:
                 self._ask("DELETE", self.session)
             except (AssertionError, OSError):
                 pass  # It may be gone already; the driver is ended below.
-        self.driver.terminate()
-        try:
-            self.driver.wait(START_S)
-        except subprocess.TimeoutExpired:
-            self.driver.kill()
-            self.driver.wait()
-        self.output.close()
+        with self.driver, contextlib.suppress(subprocess.TimeoutExpired):
+            self.driver.stop()
         self.profile.cleanup()
 
     def __enter__(self):

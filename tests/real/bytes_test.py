@@ -4,12 +4,10 @@ import json
 import os
 import socket
 import threading
-import time
 import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from gateway import Gateway
-from running import PATIENCE_S, ready
+from gateway import PATIENCE_S, GatewayTest, eventually
 
 ACCOUNTS = 15
 SPACE = 64 * 1024
@@ -56,7 +54,7 @@ class Node(BaseHTTPRequestHandler):
         pass
 
 
-class Bytes(Gateway):
+class Bytes(GatewayTest):
     def setUp(self):
         super().setUp()
         node = ThreadingHTTPServer(("127.0.0.1", 0), Node)
@@ -73,8 +71,7 @@ class Bytes(Gateway):
         text += '[cache.ttl]\naccount = { finalized = "1h" }\n'
         self.config.write_text(text)
         key, self.other = self.keys("create", "--name", "reader"), self.keys("create", "--name", "other")
-        self.process = self.serve().process.pid
-        ready(f"http://{self.admin}/")
+        self.process = self.serve().ready().pid
         return key
 
     def resident(self):
@@ -120,10 +117,7 @@ class Bytes(Gateway):
         return some
 
     def until(self, what, holds):
-        deadline = time.monotonic() + PATIENCE_S
-        while not holds():
-            self.assertLess(time.monotonic(), deadline, f"waited in vain until {what}")
-            time.sleep(0.02)
+        eventually(holds, f"waited in vain until {what}")
 
 
 def lists(count, **form):

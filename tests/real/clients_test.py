@@ -4,16 +4,15 @@ Each has a program of its own in `clients/`, in its own language, which holds wh
 against the truth (`clients/scene.py`). `tests/run clients` installs them as their lock files say.
 """
 
-import os
 import subprocess
 import unittest
 from pathlib import Path
 
 from clients.scene import environment, scene
-from running import ROOT
+from gateway import TARGET
 
 CLIENTS = Path(__file__).parent / "clients"
-BUILT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "clients"
+BUILT = TARGET / "clients"
 # The slowest waits for its rate limit, seconds in all.
 PATIENCE_S = 300
 

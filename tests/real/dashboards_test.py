@@ -17,7 +17,7 @@ import urllib.error
 import urllib.parse
 from pathlib import Path
 
-from running import PATIENCE_S, ROOT, Running, call, free_port, get
+from gateway import PATIENCE_S, ROOT, Dev, Program, call, free_port, get
 
 RULES = ROOT / "deploy" / "prometheus"
 DASHBOARDS = sorted((ROOT / "dashboards").glob("*.json"))
@@ -151,23 +151,21 @@ class Committed(unittest.TestCase):
 class Asked(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        dev = cls.enterClassContext(Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"))
-        url = dev.wait_for(r"(http://127\.0\.0\.1:\d+/v3/dev)").group(1)
+        dev = cls.enterClassContext(Dev())
         wallet = dev.wait_for(r'"params":\["(\w+)"').group(1)
-        admin = dev.wait_for(r"http://(127\.0\.0\.1:\d+)/\s*$").group(1)
         folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         # The committed configuration, but quick, and with an address that is free.
-        text = (RULES / "prometheus.yml").read_text().replace("127.0.0.1:9899", admin)
+        text = (RULES / "prometheus.yml").read_text().replace("127.0.0.1:9899", dev.admin)
         text = re.sub(r"_interval: \w+", "_interval: 1s", text)
         text = re.sub(r"- (\w+\.rules\.yml)", lambda found: f"- {RULES / found.group(1)}", text)
         Path(folder, "prometheus.yml").write_text(text)
         port = free_port()
         cls.api = f"http://127.0.0.1:{port}/api/v1"
-        cls.prometheus = cls.enterClassContext(Running(
+        cls.prometheus = cls.enterClassContext(Program(
             f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
             f"--web.listen-address=127.0.0.1:{port}", program="prometheus"))
         cls.prometheus.wait_for("Server is ready to receive web requests")
-        load = cls.enterClassContext(Load(url, wallet))
+        load = cls.enterClassContext(Load(dev.url, wallet))
         deadline = time.monotonic() + PATIENCE_S
         while cls.value("max(count_over_time(slotfront_build_info[1m]))") < SCRAPES:
             assert time.monotonic() < deadline, cls.prometheus.printed()

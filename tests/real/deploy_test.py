@@ -16,12 +16,12 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from running import BINARY, PATIENCE_S, ROOT, Running, free_port, ready
+from gateway import PATIENCE_S, ROOT, TARGET, Dev, Nodes, Program, Serve, free_port, keys, run
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "slotfront"
 TOOLS = Path(__file__).parent / "deploy"
-VENV = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "deploy" / "venv" / "bin"
+VENV = TARGET / "deploy" / "venv" / "bin"
 
 LEAST = {"upstreams": [{"name": "a", "url": "http://10.0.0.1:8899"}]}
 ALL = {
@@ -67,7 +67,7 @@ class Chart(unittest.TestCase):
             here = text.replace("/etc/slotfront/secrets", folder).replace("/var/lib/slotfront", folder)
             config = Path(folder, "slotfront.toml")
             config.write_text(here)
-            check = subprocess.run([BINARY, "check", "--config", config], capture_output=True, text=True)
+            check = run("check", "--config", config)
             self.assertEqual(check.returncode, 0, check.stderr + here)
             return tomllib.loads(text), check.stdout
 
@@ -171,15 +171,14 @@ class Containers(unittest.TestCase):
         for line in re.findall(r"^(?:\s+)?(?:CMD|ENTRYPOINT) (\[.*\])$", text, re.M):
             words = [word for word in json.loads(line) if word != "/usr/local/bin/slotfront"]
             if words:
-                shown = subprocess.run([BINARY, words[0], "--help"], capture_output=True, text=True)
+                shown = run(words[0], "--help")
                 self.assertEqual(shown.returncode, 0, line)
                 self.assertTrue(all(word in shown.stdout for word in words if word.startswith("--")), line)
 
     def test_the_health_check_knows_a_gateway_that_is_ready(self):
-        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
-            admin = dev.wait_for(r"status +http://(127\.0\.0\.1:\d+)/").group(1)
-            ready(f"http://{admin}/")
-            ask = lambda: subprocess.run([BINARY, "health", "--admin", admin], capture_output=True, text=True)
+        with Dev() as dev:
+            dev.ready()
+            ask = lambda: run("health", "--admin", dev.admin)
             well = ask()
             self.assertEqual((well.returncode, json.loads(well.stdout)["state"]), (0, "ready"), well.stderr)
             dev.stop()
@@ -203,8 +202,7 @@ class Containers(unittest.TestCase):
         environment = {name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value)
                        for name, value in services["slotfront"]["environment"].items()}
         self.assertEqual(environment["SLOTFRONT_SHARED__URL"], "redis://valkey:6379")
-        check = subprocess.run([BINARY, "check", "--config", DEPLOY / "compose" / "slotfront.toml"],
-                               capture_output=True, text=True, env={**os.environ, **environment})
+        check = run("check", "--config", DEPLOY / "compose" / "slotfront.toml", env={**os.environ, **environment})
         self.assertEqual(check.returncode, 0, check.stderr)
         self.assertIn("upstreams  sim-1, sim-2, sim-3", check.stdout)
 
@@ -241,26 +239,17 @@ class InFront(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
-        sim = Running("sim", "--listen", "127.0.0.1:0", "--nodes", "1")
-        self.addCleanup(sim.__exit__)
-        node = sim.wait_for(r"http://127\.0\.0\.1:\d+").group(0)
-        keys = self.folder / "keys.toml"
+        node = self.enterContext(Nodes()).url
+        file = self.folder / "keys.toml"
         # Only for a client that is the proxy, and only for one that is not.
-        self.inside, self.outside = (self.key(keys, address) for address in ("127.0.0.1", "127.0.0.2"))
+        self.inside, self.outside = (keys(file, "create", "--name", address, "--address", address)
+                                     for address in ("127.0.0.1", "127.0.0.2"))
         config = self.folder / "slotfront.toml"
         config.write_text(
             "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n"
             "trusted_proxies = [\"127.0.0.1/32\"]\nclient_ip_header = \"x-forwarded-for\"\n"
             f"[[upstream]]\nurl = \"{node}\"\n")
-        serve = Running("serve", "--config", str(config))
-        self.addCleanup(serve.__exit__)
-        self.gateway = serve.wait_for(r"listening on http://(127\.0\.0\.1:\d+)/v3/").group(1)
-        ready(serve.wait_for(r"status on (http://\S+/)").group(1))
-
-    def key(self, keys, address):
-        made = subprocess.run([BINARY, "keys", "create", "--file", keys, "--name", address, "--address", address],
-                              capture_output=True, text=True, check=True)
-        return made.stdout.strip()
+        self.gateway = self.enterContext(Serve(config)).ready().public
 
     def ask(self, port, key, headers, verb="POST"):
         """The status of a call whose client is 127.0.0.2, which is no trusted proxy."""
@@ -322,7 +311,7 @@ class InFront(unittest.TestCase):
         tested = subprocess.run([nginx, "-t", "-c", whole], capture_output=True, text=True)
         self.assertEqual(tested.returncode, 0, tested.stderr)
         self.assertNotIn("[warn]", tested.stderr.replace("the \"user\" directive", ""))
-        with Running("-c", str(whole), program=nginx):
+        with Program("-c", whole, program=nginx):
             self.hold_through(tls)
             self.hold_address(tls)
             self.hold_websocket(tls)
@@ -347,8 +336,8 @@ class InFront(unittest.TestCase):
                                    capture_output=True, text=True, env={**os.environ, "HOME": str(self.folder)})
             self.assertEqual(valid.returncode, 0, valid.stderr)
         environment = {"HOME": str(self.folder), "XDG_DATA_HOME": str(self.folder), "XDG_CONFIG_HOME": str(self.folder)}
-        with Running(*[f"{k}={v}" for k, v in environment.items()], str(VENV / "caddy"), "run", "--adapter", "caddyfile",
-                     "--config", str(file), program="env") as caddy:
+        with Program("run", "--adapter", "caddyfile", "--config", file, program=VENV / "caddy",
+                     env={**os.environ, **environment}) as caddy:
             self.hold_through(tls)
             self.hold_address(tls)
             self.hold_websocket(tls)

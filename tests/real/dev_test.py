@@ -8,21 +8,19 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 import unittest
 import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from running import BINARY, PATIENCE_S, Running, call, free_port, get, ready
+from gateway import PATIENCE_S, Dev, Nodes, Program, Serve, call, eventually, free_port, get, keys, run, upstreams
 
 
-class Dev(unittest.TestCase):
+class InDev(unittest.TestCase):
     def test_the_printed_curl_line_works_when_pasted_and_a_repeat_is_a_hit(self):
-        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
+        with Dev() as dev:
             line = dev.wait_for(r"^\s*(curl .*)$").group(1)
-            page = dev.wait_for(r"(http://127\.0\.0\.1:\d+/)\s*$").group(1)
             statuses = []
             for _ in range(2):
                 shell = subprocess.run(["bash", "-c", line + " -si"], capture_output=True, text=True, timeout=PATIENCE_S)
@@ -30,12 +28,12 @@ class Dev(unittest.TestCase):
                 self.assertIn("result", json.loads(body), shell.stdout)
                 statuses.append(re.search(r"^cache-status: slotfront; (\w+)", head, re.M | re.I).group(1))
             self.assertEqual(statuses[1], "hit")
-            self.assertIn("<html", get(page)[1])
-            ready(page)
+            self.assertIn("<html", get(dev.page)[1])
+            dev.ready()
 
     def test_all_eight_methods_answer(self):
-        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
-            url = dev.wait_for(r"(http://127\.0\.0\.1:\d+/v3/dev)").group(1)
+        with Dev() as dev:
+            url = dev.url
             votes = call(url, "getVoteAccounts", [])[2]["result"]
             vote = votes["current"][0]["votePubkey"]
             slot = call(url, "getAccountInfo", [vote, {"encoding": "base64"}])[2]["result"]["context"]["slot"]
@@ -55,9 +53,8 @@ class Dev(unittest.TestCase):
             self.assertEqual(call(url.replace("/dev", "/nokey"), "getClusterNodes", [])[2]["error"]["code"], -32090)
 
     def test_reads_beside_the_eight_work_in_dev(self):
-        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
-            url = dev.wait_for(r"(http://127\.0\.0\.1:\d+/v3/dev)").group(1)
-            ready(dev.wait_for(r"status +(http://\S+/)").group(1))
+        with Dev() as dev:
+            url = dev.ready().url
             wallet = re.search(r'"params":\["(\w+)"', dev.printed()).group(1)
             recent = call(url, "getLatestBlockhash", [])[2]["result"]["value"]["blockhash"]
             for method, params in [("getSlot", []), ("getBlockHeight", []), ("getVersion", []), ("getGenesisHash", []),
@@ -68,8 +65,7 @@ class Dev(unittest.TestCase):
 
     def test_ctrl_c_and_sigterm_end_it_cleanly(self):
         for how in (signal.SIGINT, signal.SIGTERM):
-            with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
-                dev.wait_for(r"/v3/dev")
+            with Dev() as dev:
                 self.assertEqual(dev.stop(how), 0, dev.printed())
 
     def test_a_port_in_use_is_named(self):
@@ -77,52 +73,38 @@ class Dev(unittest.TestCase):
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             address = "127.0.0.1:%d" % taken.getsockname()[1]
-            with Running("dev", "--listen", address, "--admin", "127.0.0.1:0") as dev:
-                self.assertEqual(dev.process.wait(PATIENCE_S), 1)
+            with Program("dev", "--listen", address, "--admin", "127.0.0.1:0") as dev:
+                self.assertEqual(dev.ended(), 1)
                 self.assertIn(address, dev.printed())
 
     def test_metrics_are_what_prometheus_expects(self):
-        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
-            url = dev.wait_for(r"(http://127\.0\.0\.1:\d+/v3/dev)").group(1)
-            page = dev.wait_for(r"(http://127\.0\.0\.1:\d+/)\s*$").group(1)
-            call(url, "getClusterNodes", [])
-            metrics = get(page + "metrics")[1]
+        with Dev() as dev:
+            call(dev.url, "getClusterNodes", [])
+            metrics = get(dev.page + "metrics")[1]
             check = subprocess.run(["promtool", "check", "metrics"], input=metrics, capture_output=True, text=True)
             self.assertEqual((check.returncode, check.stderr), (0, ""), check.stdout)
 
 
-class Serve(unittest.TestCase):
+class Served(unittest.TestCase):
     def test_from_a_key_file_to_a_hit_and_a_revoked_key(self):
-        with tempfile.TemporaryDirectory() as folder, Running(
-            "sim", "--listen", f"127.0.0.1:{(first := free_port())}", "--nodes", "1"
-        ) as sim:
-            sim.wait_for(r"127\.0\.0\.1:\d+")
-            config = Path(folder, "slotfront.toml")
-            config.write_text(
-                '[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n'
-                f'[[upstream]]\nname = "only"\nurl = "http://127.0.0.1:{first}"\n'
-            )
-            check = subprocess.run([BINARY, "check", "--config", config, "--probe"], capture_output=True, text=True)
+        with tempfile.TemporaryDirectory() as folder, Nodes() as nodes:
+            config, file = Path(folder, "slotfront.toml"), Path(folder, "keys.toml")
+            config.write_text('[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n' + upstreams(nodes.ports))
+            check = run("check", "--config", config, "--probe")
             self.assertEqual(check.returncode, 0, check.stdout + check.stderr)
-            self.assertIn("only", check.stdout)
-            keys = [BINARY, "keys"]
-            file = ["--file", str(Path(folder, "keys.toml"))]
-            made = subprocess.run([*keys, "create", *file, "--name", "wallet", "--plan", "standard"],
-                                  capture_output=True, text=True, check=True).stdout
+            self.assertIn("node-0", check.stdout)
+            made = keys(file, "create", "--name", "wallet", "--plan", "standard")
             secret = re.search(r"sf_[1-9A-HJ-NP-Za-km-z]+", made).group(0)
-            self.assertNotIn(secret, Path(folder, "keys.toml").read_text())
-            with Running("serve", "--config", str(config)) as serve:
-                address = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)").group(1)
-                url = f"http://{address}/v3/{secret}"
+            self.assertNotIn(secret, file.read_text())
+            with Serve(config) as serve:
+                url = serve.url(secret)
                 self.assertEqual(call(url, "getClusterNodes", [])[0], 200)
                 self.assertTrue(call(url, "getClusterNodes", [])[1].startswith("slotfront; hit"))
-                listed = subprocess.run([*keys, "list", *file], capture_output=True, text=True, check=True).stdout
+                listed = keys(file, "list")
                 self.assertIn("wallet", listed)
                 key_id = re.search(r"^(\S+)\s.*wallet", listed, re.M).group(1)
-                subprocess.run([*keys, "revoke", *file, "--name", key_id], capture_output=True, text=True, check=True)
-                deadline = time.monotonic() + PATIENCE_S
-                while call(url, "getClusterNodes", [])[0] == 200 and time.monotonic() < deadline:
-                    time.sleep(0.1)
+                keys(file, "revoke", "--name", key_id)
+                eventually(lambda: call(url, "getClusterNodes", [])[0] != 200, "the key still holds")
                 status, _, body = call(url, "getClusterNodes", [])
                 self.assertEqual((status, body["error"]["code"]), (401, -32090))
                 self.assertNotIn(secret, serve.printed())
@@ -132,7 +114,7 @@ class Serve(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             config = Path(folder, "slotfront.toml")
             config.write_text('[server]\nmax_bach = 5\n[[upstream]]\nurl = "ftp://node"\n[cache]\ncapacity = "lots"\n')
-            check = subprocess.run([BINARY, "check", "--config", config], capture_output=True, text=True)
+            check = run("check", "--config", config)
             self.assertEqual(check.returncode, 2)
             for path in ("server.max_bach", "upstream", "cache.capacity"):
                 self.assertIn(path, check.stderr)
@@ -182,9 +164,7 @@ class Secrets(unittest.TestCase):
         Path(self.folder.name, "slotfront.toml").write_text(text)
 
     def keys(self, *arguments):
-        file = ["--file", str(Path(self.folder.name, "keys.toml"))]
-        made = subprocess.run([BINARY, "keys", *arguments, *file], capture_output=True, text=True, check=True)
-        return made.stdout.strip()
+        return keys(Path(self.folder.name, "keys.toml"), *arguments)
 
     def ask(self, verb, url, body=b"", token=None):
         headers = {"Content-Type": "application/json", "Origin": "https://a.example"}
@@ -200,12 +180,11 @@ class Secrets(unittest.TestCase):
         return status, text
 
     def drive(self, good, bad, upstream_answers):
-        with Running("serve", "--config", str(Path(self.folder.name, "slotfront.toml"))) as serve:
-            public = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)").group(1)
-            admin = "http://" + serve.wait_for(r"server\.admin_listen\W+(127\.0\.0\.1:\d+)").group(1)
+        with Serve(Path(self.folder.name, "slotfront.toml")) as serve:
+            public, admin = serve.public, f"http://{serve.admin}"
             if upstream_answers:
                 # Until a probe of the simulated node has come back there is no node to ask.
-                ready(admin + "/")
+                serve.ready()
             call = lambda method, params=(): json.dumps(
                 {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}).encode()
             bodies = [call("getClusterNodes"), call("getVoteAccounts"), call("nothing"), call("getBlock", [-1]), b"no json",
@@ -233,11 +212,11 @@ class Secrets(unittest.TestCase):
             before = config.read_text()
             config.write_text(before.replace("http://user", "ftp://user") + f'secret = "{self.HEADER}"\n')
             self.assertEqual(self.ask("POST", admin + "/api/reload", b"", self.TOKEN)[0], 409)
-            check = subprocess.run([BINARY, "check", "--config", config], capture_output=True, text=True)
+            check = run("check", "--config", config)
             self.seen.append(("check of a bad configuration", check.stdout + check.stderr))
             config.write_text(before)
             self.assertEqual(self.ask("POST", admin + "/api/reload", b"", self.TOKEN)[0], 200)
-            check = subprocess.run([BINARY, "check", "--config", config, "--probe"], capture_output=True, text=True)
+            check = run("check", "--config", config, "--probe")
             self.seen.append(("check --probe", check.stdout + check.stderr))
             for path in ("/", "/metrics", "/livez", "/readyz", "/api/status", "/api/upstreams", "/api/openapi.json"):
                 self.ask("GET", admin + path)
@@ -256,9 +235,8 @@ class Secrets(unittest.TestCase):
         down = {"gone": self.url(free_port(), self.PATH), "echo": self.url(self.echo.server_port, self.PATH)}
         self.configuration(down)
         made.append(self.drive(good, [revoked, expired, unknown], False))
-        with Running("sim", "--listen", f"127.0.0.1:{(port := free_port())}", "--nodes", "1") as sim:
-            sim.wait_for(r"127\.0\.0\.1:\d+")
-            self.configuration({**down, "sim": self.url(port)})
+        with Nodes() as sim:
+            self.configuration({**down, "sim": self.url(sim.port)})
             made.append(self.drive(good, [revoked], True))
         secrets = [self.TOKEN, self.PASSWORD, self.PATH, self.QUERY, self.HEADER, good, revoked, expired, unknown, *made]
         # Also as curl and hyper would write the user and password.
@@ -273,9 +251,8 @@ class Secrets(unittest.TestCase):
         self.configuration({"echo": self.url(self.echo.server_port)})
         config = Path(self.folder.name, "slotfront.toml")
         config.write_text(config.read_text().replace('log = "trace"', 'log = "info"'))
-        with Running("serve", "--config", str(config)) as serve:
-            public = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)").group(1)
-            admin = "http://" + serve.wait_for(r"server\.admin_listen\W+(127\.0\.0\.1:\d+)").group(1)
+        with Serve(config) as serve:
+            public, admin = serve.public, f"http://{serve.admin}"
             self.assertEqual(json.loads(self.ask("GET", admin + "/api/log", token=self.TOKEN)[1]), {"filter": "info"})
             self.ask("POST", f"http://{public}/v3/x", b"{}")
             self.assertNotIn("denied", serve.printed())

@@ -11,7 +11,7 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from running import BINARY, PATIENCE_S, Running, call, free_port
+from gateway import BINARY, PATIENCE_S, Dev, Nodes, call, free_port, keys, run
 
 
 class Ill(BaseHTTPRequestHandler):
@@ -57,10 +57,7 @@ class Stand(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
-        sim = Running("sim", "--listen", f"127.0.0.1:{(first := free_port())}", "--nodes", "1")
-        self.addCleanup(sim.__exit__)
-        sim.wait_for(r"node 0: http")
-        self.node = f"http://127.0.0.1:{first}"
+        self.node = self.enterContext(Nodes()).url
 
     def ill(self, delay=0, most=10**6, skew=0, instead=None):
         server = ThreadingHTTPServer(("127.0.0.1", 0), Ill)
@@ -81,7 +78,7 @@ class Doctor(Stand):
         config = self.folder / "slotfront.toml"
         config.write_text(text)
         config.chmod(0o640)
-        ran = subprocess.run([BINARY, "check", "--config", config, "--probe"], capture_output=True, text=True, timeout=PATIENCE_S * 2)
+        ran = run("check", "--config", config, "--probe", timeout=PATIENCE_S * 2)
         return ran.returncode, ran.stdout + ran.stderr
 
     def test_there_is_nothing_to_mend_where_all_is_well(self):
@@ -121,16 +118,16 @@ class Doctor(Stand):
         self.assertNotIn("secret", said)
 
     def test_files_that_are_open_to_others_are_found(self):
-        keys = self.folder / "keys.toml"
-        subprocess.run([BINARY, "keys", "create", "--file", keys, "--name", "x"], check=True, capture_output=True)
-        keys.chmod(0o666)
+        file = self.folder / "keys.toml"
+        keys(file, "create", "--name", "x")
+        file.chmod(0o666)
         code, said = self.check({"good": self.node})
         self.assertEqual(code, 1, said)
-        self.assertIn(f"chmod go-w {keys}", said)
-        keys.chmod(0o644)
+        self.assertIn(f"chmod go-w {file}", said)
+        file.chmod(0o644)
         code, said = self.check({"good": self.node})
         self.assertEqual(code, 0, said)
-        self.assertIn(f"chmod o-r {keys}", said)
+        self.assertIn(f"chmod o-r {file}", said)
 
     def test_the_limit_of_open_files_is_held_against_the_settings(self):
         self.check({"good": self.node})
@@ -144,8 +141,7 @@ class Replay(Stand):
     def replay(self, lines, *more, against=None):
         file = self.folder / "calls.jsonl"
         file.write_text("\n".join(json.dumps(line) if isinstance(line, dict) else line for line in lines))
-        ran = subprocess.run([BINARY, "replay", "--requests", file, "--against", against or self.node, *more],
-                             capture_output=True, text=True, timeout=PATIENCE_S * 4)
+        ran = run("replay", "--requests", file, "--against", against or self.node, *more, timeout=PATIENCE_S * 4)
         rows = {line.split()[0]: line.split() for line in ran.stdout.splitlines() if line.strip()}
         return ran.returncode, rows, ran.stdout + ran.stderr
 
@@ -178,8 +174,8 @@ class Replay(Stand):
         self.assertEqual(int(rows["getBlock"][1]), int(rows["getBlock"][2]), said)
 
     def test_through_a_running_one_with_a_key(self):
-        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
-            url = dev.wait_for(r"(http://127\.0\.0\.1:\d+/v3/dev)").group(1)
+        with Dev() as dev:
+            url = dev.url
             # Of another history: blocks of equal slots cannot both be true.
             slot = call(url, "getRecentPerformanceSamples", [1])[2]["result"][0]["slot"] - 5
             call_of_block = {"method": "getBlock", "params": [slot, {"transactionDetails": "none", "rewards": False}]}

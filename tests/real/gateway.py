@@ -1,66 +1,256 @@
-"""A gateway with a key file in front of a simulated node, for tests to start, change and end."""
+"""The starter of every test of built programs: it starts one, waits for the lines that it prints, and ends it by its id.
+
+A program keeps its log until it is ended. `GatewayTest` is the base of tests that change a gateway's files and keys.
+"""
 
 import json
+import os
 import re
+import signal
+import socket
 import subprocess
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.request
 from pathlib import Path
 
-from running import BINARY, PATIENCE_S, Running, free_port
-
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+BINARY = TARGET / "debug" / "slotfront"
+PATIENCE_S = 30
 TOKEN = "an-admin-token"
 
 
-class Gateway(unittest.TestCase):
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def eventually(holds, otherwise, patience=PATIENCE_S):
+    """Waits until `holds` returns something true, and returns it. A failure says `otherwise`, a text or a function of it."""
+    deadline = time.monotonic() + patience
+    while not (value := holds()):
+        if time.monotonic() > deadline:
+            raise AssertionError(otherwise() if callable(otherwise) else otherwise)
+        time.sleep(0.02)
+    return value
+
+
+class Program:
+    """A command, of slotfront unless told otherwise, that runs until it is ended. What it prints is kept."""
+
+    def __init__(self, *arguments, program=BINARY, cwd=None, env=None):
+        self.output = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [program, *map(str, arguments)], stdout=self.output, stderr=subprocess.STDOUT, text=True, cwd=cwd, env=env
+        )
+        self.pid = self.process.pid
+        try:
+            self.started()
+        except BaseException:
+            self.end()
+            raise
+
+    def started(self):
+        """Waits for what a program of this kind prints once it serves."""
+
+    def is_running(self):
+        return self.process.poll() is None
+
+    def printed(self):
+        self.output.seek(0)
+        return self.output.read()
+
+    def wait_for(self, pattern):
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            ended = not self.is_running()
+            if found := re.search(pattern, self.printed(), re.M):
+                return found
+            if ended:
+                break
+            time.sleep(0.05)
+        raise AssertionError(f"{pattern!r} was not printed:\n{self.printed()}")
+
+    def send(self, which):
+        """Sends a signal."""
+        self.process.send_signal(which)
+
+    def ended(self):
+        """Waits for the end of the program, and returns its exit code."""
+        return self.process.wait(PATIENCE_S)
+
+    def stop(self, how=signal.SIGTERM):
+        """Ends the program in order, and returns its exit code. The log stays readable."""
+        self.send(how)
+        return self.ended()
+
+    def end(self):
+        """Kills the program if it still runs, stopped or not, and drops its log."""
+        if self.is_running():
+            self.process.kill()
+            self.process.wait()
+        self.output.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+
+class Nodes(Program):
+    """Simulated nodes at free ports, or one at a port of its own: `urls`, `ports`, `url` and `port` of the first."""
+
+    def __init__(self, count=1, port=0, seed=1):
+        self.count = count
+        super().__init__("sim", "--listen", f"127.0.0.1:{port}", "--nodes", count, "--seed", seed)
+
+    def started(self):
+        self.wait_for(rf"node {self.count - 1}: http\S+\n")
+        self.urls = re.findall(r"^node \d+: (http://127\.0\.0\.1:\d+)$", self.printed(), re.M)
+        self.ports = [int(url.rsplit(":", 1)[1]) for url in self.urls]
+        self.url, self.port = self.urls[0], self.ports[0]
+
+
+class Serve(Program):
+    """A gateway with a configuration: `public` and `admin` are its addresses."""
+
+    def __init__(self, config):
+        super().__init__("serve", "--config", config)
+
+    def started(self):
+        self.wait_for("slotfront is running")
+        address = r"(127\.0\.0\.1:\d+)"
+        self.public, self.admin = self.wait_for(rf"listening on https?://{address}/v3/.*status on http://{address}/").groups()
+
+    def url(self, key):
+        return f"http://{self.public}/v3/{key}"
+
+    def ready(self):
+        """Waits until the first probe has come back: until then a gateway is up, and not ready."""
+        ready(f"http://{self.admin}/")
+        return self
+
+
+class Dev(Program):
+    """`slotfront dev` at free ports: `url` is for calls, `page` is the status page, `address` and `admin` are host and port."""
+
+    def __init__(self):
+        super().__init__("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+
+    def started(self):
+        self.wait_for("Press Ctrl-C to stop")
+        self.url = self.wait_for(r"gateway +(http://127\.0\.0\.1:\d+/v3/dev)$").group(1)
+        self.page = self.wait_for(r"status +(http://127\.0\.0\.1:\d+/)$").group(1)
+        self.address = self.url.split("/")[2]
+        self.admin = self.page.split("/")[2]
+
+    def ready(self):
+        ready(self.page)
+        return self
+
+
+class Store(Program):
+    """A redis-server that keeps its files in a folder, at a free port unless told otherwise."""
+
+    def __init__(self, folder, port=None):
+        self.port = port or free_port()
+        super().__init__("--port", self.port, "--save", "", "--dir", folder, program="redis-server")
+
+    def started(self):
+        self.wait_for("Ready to accept connections")
+
+
+def run(*arguments, **options):
+    """Runs a command of slotfront to its end, and returns what it was and said."""
+    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, **options)
+
+
+def keys(file, *arguments):
+    """Runs a command of `slotfront keys` on a key file, and returns what it printed: the key, if one was made."""
+    return run("keys", *arguments, "--file", file, check=True).stdout.strip()
+
+
+def upstreams(ports):
+    """The configuration of nodes at these ports, named node-0 and so on."""
+    entry = '[[upstream]]\nname = "node-{}"\nurl = "http://127.0.0.1:{}"\n'
+    return "".join(entry.format(i, port) for i, port in enumerate(ports))
+
+
+def replace(file, text):
+    """Writes a file beside and moves it into place, so that no reader sees a half."""
+    beside = file.with_suffix(".new")
+    beside.write_text(text)
+    beside.rename(file)
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
+        return response.status, response.read().decode()
+
+
+def ready(admin):
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return get(admin + "readyz")
+        except urllib.error.HTTPError as refused:
+            if refused.code != 503 or time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
+
+
+def call(url, method, params, headers=()):
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json", **dict(headers)})
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+            return response.status, response.headers.get("Cache-Status", ""), json.load(response)
+    except urllib.error.HTTPError as refused:
+        return refused.code, "", json.load(refused)
+
+
+def metric(admin, series):
+    """The value of a series, written as /metrics writes it but for `slotfront_`; 0 for one that is not there."""
+    found = re.search(f"^slotfront_{re.escape(series)} (\\S+)$", get(f"http://{admin}/metrics")[1], re.M)
+    return float(found.group(1)) if found else 0.0
+
+
+class GatewayTest(unittest.TestCase):
     """A simulated node, and a folder with a configuration and keys."""
 
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.config, self.keys_file = Path(self.folder.name, "slotfront.toml"), Path(self.folder.name, "keys.toml")
-        self.nodes = [free_port()]
-        sim = Running("sim", "--listen", f"127.0.0.1:{self.nodes[0]}", "--nodes", "1")
-        sim.__enter__()
-        self.addCleanup(sim.__exit__)
-        sim.wait_for(r"127\.0\.0\.1:\d+")
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.config, self.keys_file = Path(self.folder, "slotfront.toml"), Path(self.folder, "keys.toml")
+        self.nodes = self.start(Nodes()).ports
 
-    def configuration(self, upstreams, rps=100000, burst=100000):
-        text = ('[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n'
-                f'[auth]\nadmin_token = "{TOKEN}"\n'
-                f'[plans.standard]\nrps = {rps}\nburst = {burst}\n')
-        for i, port in enumerate(upstreams):
-            text += f'[[upstream]]\nname = "node-{i}"\nurl = "http://127.0.0.1:{port}"\n'
-        beside = self.config.with_suffix(".new")
-        beside.write_text(text)
-        beside.rename(self.config)
+    def start(self, program):
+        """Ends a program with the test, and returns it."""
+        self.addCleanup(program.end)
+        return program
+
+    def configuration(self, ports, rps=100000, burst=100000):
+        replace(self.config, '[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n'
+                             f'[auth]\nadmin_token = "{TOKEN}"\n'
+                             f'[plans.standard]\nrps = {rps}\nburst = {burst}\n' + upstreams(ports))
 
     def keys(self, *arguments):
-        made = subprocess.run([BINARY, "keys", *arguments, "--file", self.keys_file],
-                              capture_output=True, text=True, check=True)
-        return made.stdout.strip()
+        return keys(self.keys_file, *arguments)
 
     def serve(self):
-        serve = Running("serve", "--config", str(self.config))
-        serve.__enter__()
-        self.addCleanup(serve.__exit__)
-        self.public = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)").group(1)
-        self.admin = serve.wait_for(r"server\.admin_listen\W+(127\.0\.0\.1:\d+)").group(1)
+        serve = self.start(Serve(self.config))
+        self.public, self.admin = serve.public, serve.admin
         return serve
 
-    def metric(self, line):
-        with urllib.request.urlopen(f"http://{self.admin}/metrics", timeout=PATIENCE_S) as page:
-            found = re.search(f"^slotfront_{re.escape(line)} (\\S+)$", page.read().decode(), re.M)
-        return float(found.group(1)) if found else 0.0
+    def metric(self, series):
+        return metric(self.admin, series)
 
-    def counted(self, line, count):
-        deadline = time.monotonic() + PATIENCE_S
-        while self.metric(line) != count:
-            self.assertLess(time.monotonic(), deadline, f"{line} never became {count}")
-            time.sleep(0.05)
+    def counted(self, series, count):
+        eventually(lambda: self.metric(series) == count, f"{series} never became {count}")
 
     def used(self, key):
-        with urllib.request.urlopen(f"http://{self.public}/v3/{key}/usage", timeout=PATIENCE_S) as usage:
-            return json.load(usage)["month"]["used"]
+        return json.loads(get(f"http://{self.public}/v3/{key}/usage")[1])["month"]["used"]

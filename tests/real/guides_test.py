@@ -8,12 +8,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
 import urllib.error
 from pathlib import Path
 
-from running import BINARY, PATIENCE_S, ROOT, Running, free_port, get
+from gateway import BINARY, PATIENCE_S, ROOT, Nodes, Program, eventually, free_port, get
 
 GUIDES = ROOT / "deploy" / "guides.md"
 # What a reader leaves running in another terminal, and how it is seen to be there.
@@ -33,12 +32,7 @@ class Guides(unittest.TestCase):
         self.folder = Path(folder.name)
         (self.folder / "bin").mkdir()
         (self.folder / "bin" / "slotfront").symlink_to(BINARY)
-        nodes = []
-        for _ in range(2):
-            sim = Running("sim", "--listen", f"127.0.0.1:{(port := free_port())}", "--nodes", "1")
-            self.addCleanup(sim.__exit__)
-            sim.wait_for("node 0: http")
-            nodes.append(port)
+        nodes = [self.enterContext(Nodes()).port for _ in range(2)]
         self.ports = {name: str(free_port()) for name in ("8080", "9899", "9090")}
         self.replaced = [("10.0.0.1:8899", f"127.0.0.1:{nodes[0]}"), ("10.0.0.2:8899", f"127.0.0.1:{nodes[1]}"),
                          ("0.0.0.0:8080", f"127.0.0.1:{self.ports['8080']}")]
@@ -71,23 +65,19 @@ class Guides(unittest.TestCase):
             self.assertEqual(ran.returncode, 0, f"{block}\n{ran.stdout}{ran.stderr}")
 
     def leave_running(self, block, program):
-        output = tempfile.TemporaryFile("w+")
-        process = subprocess.Popen(["bash", "-c", f"exec {block}"], cwd=self.folder, env=self.environment(), stdout=output,
-                                   stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(output.close)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.send_signal, signal.SIGTERM)
-        port = self.ports["9899" if program == "slotfront" else "9090"]
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+        process = Program("-c", f"exec {block}", program="bash", cwd=self.folder, env=self.environment())
+        self.addCleanup(process.end)
+        self.addCleanup(process.stop, signal.SIGTERM)
+        url = f"http://127.0.0.1:{self.ports['9899' if program == 'slotfront' else '9090']}{STAYS[program]}"
+
+        def answers():
             try:
-                if get(f"http://127.0.0.1:{port}{STAYS[program]}")[0] == 200:
-                    return
+                return get(url)[0] == 200
             except (urllib.error.URLError, ConnectionError):
-                pass
-            output.seek(0)
-            self.assertTrue(process.poll() is None and time.monotonic() < deadline, f"{block}\n{output.read()}")
-            time.sleep(0.1)
+                self.assertTrue(process.is_running(), f"{block}\n{process.printed()}")
+                return False
+
+        eventually(answers, lambda: f"{block}\n{process.printed()}")
 
     def test_in_front_of_your_validators(self):
         self.follow("In front of your validators")

@@ -3,7 +3,7 @@
 import socket
 import struct
 
-from running import PATIENCE_S
+from gateway import PATIENCE_S
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS = 1, 1, 4

@@ -5,9 +5,8 @@ import signal
 import unittest
 from pathlib import Path
 
-import gateway
 import h2c
-from running import call
+from gateway import GatewayTest, call
 
 MIB = 1 << 20
 CONNECTIONS, STREAMS = 16, 120
@@ -16,11 +15,11 @@ FIELD_BYTES = 33
 
 
 def resident(serve, which="VmRSS"):
-    status = Path(f"/proc/{serve.process.pid}/status").read_text()
+    status = Path(f"/proc/{serve.pid}/status").read_text()
     return int(re.search(rf"^{which}:\s+(\d+) kB", status, re.M).group(1)) * 1024
 
 
-class Heads(gateway.Gateway):
+class Heads(GatewayTest):
     def setUp(self):
         super().setUp()
         self.key = self.keys("create", "--name", "a")
@@ -29,7 +28,7 @@ class Heads(gateway.Gateway):
     def taken_by(self, list_bytes):
         """How much memory calls without a good key and without a body take, each with a header list of so many bytes."""
         serve = self.serve()
-        url = f"http://{self.public}/v3/{self.key}"
+        url = serve.url(self.key)
         self.assertEqual(call(url, "getClusterNodes", [])[0], 200)
         fields = (list_bytes - 300) // FIELD_BYTES
         head = h2c.head("/v3/x")

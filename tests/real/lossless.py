@@ -10,7 +10,7 @@ import threading
 import time
 
 import h2c
-from running import PATIENCE_S
+from gateway import PATIENCE_S
 
 # The longest pause of a client; most are far shorter.
 PAUSE_S = 0.9

@@ -7,7 +7,7 @@ import os
 import unittest
 from pathlib import Path
 
-from running import PATIENCE_S, Running, ready
+from gateway import PATIENCE_S, Dev
 
 TIMES = 300
 
@@ -20,10 +20,8 @@ def processor_s(pid):
 
 class Document(unittest.TestCase):
     def test_the_document_is_made_and_compressed_once(self):
-        with Running("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as dev:
-            address = dev.wait_for(r"gateway +http://(127\.0\.0\.1:\d+)/v3/dev").group(1)
-            ready(dev.wait_for(r"status +(http://\S+/)").group(1))
-            connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+        with Dev() as dev:
+            connection = http.client.HTTPConnection(dev.ready().address, timeout=PATIENCE_S)
             self.addCleanup(connection.close)
 
             def get(path, coding):
@@ -34,10 +32,10 @@ class Document(unittest.TestCase):
 
             def cost(path, coding):
                 get(path, coding)
-                before = processor_s(dev.process.pid)
+                before = processor_s(dev.pid)
                 for _ in range(TIMES):
                     get(path, coding)
-                return processor_s(dev.process.pid) - before
+                return processor_s(dev.pid) - before
 
             health = cost("/health", "identity")
             for coding in ("identity", "gzip", "zstd"):

@@ -6,11 +6,7 @@ in `target/page-screenshots`.
 
 import http.client
 import json
-import os
-import re
 import signal
-import socket
-import subprocess
 import tempfile
 import threading
 import time
@@ -20,12 +16,9 @@ import urllib.request
 from pathlib import Path
 
 from browser import Browser
+from gateway import PATIENCE_S, TARGET, Nodes, Serve, free_port
 
-ROOT = Path(__file__).resolve().parents[2]
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-BINARY = TARGET / "debug" / "slotfront"
 SHOTS = TARGET / "page-screenshots"
-PATIENCE_S = 30
 WIDTHS = (400, 1400)
 THEMES = ("light", "dark")
 LONG = "a-validator-whose-name-was-paid-by-the-letter-in-frankfurt-7"
@@ -76,42 +69,6 @@ return ["processed", "confirmed", "finalized", "kept", "asked", "refused", "fail
 """
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Process:
-    """A slotfront command, and what it prints."""
-
-    def __init__(self, case, *arguments):
-        self.output = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([BINARY, *arguments], stdout=self.output, stderr=subprocess.STDOUT, text=True)
-        case.addCleanup(self.output.close)
-        case.addCleanup(self.end)
-
-    def wait_for(self, pattern):
-        deadline = time.monotonic() + PATIENCE_S
-        printed = ""
-        while time.monotonic() < deadline:
-            ended = self.process.poll() is not None
-            self.output.seek(0)
-            printed = self.output.read()
-            if found := re.search(pattern, printed, re.M):
-                return found.group(1)
-            if ended:
-                break
-            time.sleep(0.05)
-        raise AssertionError(f"{pattern!r} was not printed:\n{printed}")
-
-    def end(self, how=signal.SIGKILL):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.send_signal(how)
-            self.process.wait(PATIENCE_S)
-
-
 class Load(threading.Thread):
     """A hundred calls a second or less, of several methods, until it is told to end."""
 
@@ -147,13 +104,8 @@ class Load(threading.Thread):
 class Page(unittest.TestCase):
     def nodes(self, *names):
         """A simulated cluster of one process for each name: [[process, port, name]]."""
-        made = []
-        for name in names:
-            port = free_port()
-            made.append([Process(self, "sim", "--listen", f"127.0.0.1:{port}", "--nodes", "1"), port, name])
-        for process, _, _ in made:
-            process.wait_for(r"(127\.0\.0\.1:\d+)")
-        return made
+        started = [(self.enterContext(Nodes()), name) for name in names]
+        return [[process, process.port, name] for process, name in started]
 
     def serve(self, upstreams, admin=0):
         """A gateway in front of (port, name)s: its process, its public address, its page."""
@@ -165,9 +117,8 @@ class Page(unittest.TestCase):
             # A simulated node that starts again begins its chain again, and is to count as usable nevertheless.
             '[pool]\nmax_slot_lag = 432000\n' +
             "".join(f'[[upstream]]\nname = "{name}"\nurl = "http://127.0.0.1:{port}"\n' for port, name in upstreams))
-        serve = Process(self, "serve", "--config", str(config))
-        public = serve.wait_for(r"server\.listen\W+(127\.0\.0\.1:\d+)")
-        return serve, public, "http://" + serve.wait_for(r"server\.admin_listen\W+(127\.0\.0\.1:\d+)") + "/"
+        serve = self.enterContext(Serve(config))
+        return serve, serve.public, f"http://{serve.admin}/"
 
     def browser(self, url):
         browser = Browser()
@@ -237,10 +188,10 @@ class Page(unittest.TestCase):
 
         # One that hangs is not heard of again, which takes a probe's patience to tell.
         hung, _, third = cluster[2]
-        hung.process.send_signal(signal.SIGSTOP)
+        hung.send(signal.SIGSTOP)
         browser.until(out, third, within=10, what="the hang shows")
-        hung.process.send_signal(signal.SIGCONT)
-        cluster[1][0] = Process(self, "sim", "--listen", f"127.0.0.1:{port}", "--nodes", "1")
+        hung.send(signal.SIGCONT)
+        cluster[1][0] = self.enterContext(Nodes(port=port))
         back = "return $('usable').textContent === '3 of 3'"
         browser.until(back, within=PATIENCE_S, what="both are back")
         self.assertEqual(browser.complaints(), [])
@@ -278,16 +229,9 @@ class Page(unittest.TestCase):
         self.assertEqual(browser.complaints(), [])
 
     def test_twenty_nodes_and_long_names_have_room(self):
-        first = free_port()
-        for _ in range(50):  # Twenty free ports in a row.
-            try:
-                sim = Process(self, "sim", "--listen", f"127.0.0.1:{first}", "--nodes", "19")
-                sim.wait_for(rf"(127\.0\.0\.1:{first + 18})")
-                break
-            except AssertionError:
-                first = free_port()
+        sim = self.enterContext(Nodes(19))
         names = [LONG] + [f"validator-{i}" for i in range(2, 20)]
-        upstreams = [(first + i, name) for i, name in enumerate(names)] + [(free_port(), LONG.replace("frankfurt-7", "oslo-gone"))]
+        upstreams = list(zip(sim.ports, names)) + [(free_port(), LONG.replace("frankfurt-7", "oslo-gone"))]
         _, public, url = self.serve(upstreams)
         Load(self, public)
         browser = self.browser(url)

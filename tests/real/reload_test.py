@@ -11,11 +11,10 @@ import unittest
 import urllib.error
 import urllib.request
 
-import gateway
-from gateway import TOKEN
-from running import BINARY, PATIENCE_S, call
+from gateway import BINARY, PATIENCE_S, TOKEN, GatewayTest, call, eventually
 
-class Reload(gateway.Gateway):
+
+class Reload(GatewayTest):
     def test_callers_on_kept_connections_notice_no_reload_good_or_bad(self):
         key = self.keys("create", "--name", "a")
         self.configuration(self.nodes)
@@ -58,12 +57,12 @@ class Reload(gateway.Gateway):
             self.counted(applied, 1)
             self.config.write_text("no configuration")
             self.counted(rejected, 1)
-            serve.process.send_signal(signal.SIGHUP)
+            serve.send(signal.SIGHUP)
             self.counted(rejected, 2)
             self.assertEqual(admin(), 409)
             self.configuration([*self.nodes, self.nodes[0]], rps=80000)
             self.counted(applied, 2)
-            serve.process.send_signal(signal.SIGHUP)
+            serve.send(signal.SIGHUP)
             self.counted(applied, 3)
             self.configuration(self.nodes)
             self.assertEqual(admin(), 200)
@@ -72,10 +71,7 @@ class Reload(gateway.Gateway):
                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for i in range(6)]
             made = [process.communicate(timeout=PATIENCE_S)[0].strip() for process in making]
             for late in made:
-                deadline = time.monotonic() + PATIENCE_S
-                while call(f"http://{self.public}/v3/{late}", "getClusterNodes", [])[0] != 200:
-                    self.assertLess(time.monotonic(), deadline, "a key was lost")
-                    time.sleep(0.1)
+                eventually(lambda: call(serve.url(late), "getClusterNodes", [])[0] == 200, "a key was lost")
             good = self.keys_file.read_text()
             self.keys_file.write_text(good + good)
             self.counted('key_file_reads_total{result="rejected"}', 1)
@@ -89,7 +85,7 @@ class Reload(gateway.Gateway):
         self.assertEqual(serve.stop(), 0)
 
 
-class Audit(gateway.Gateway):
+class Audit(GatewayTest):
     def test_everything_that_an_admin_call_does_leaves_a_line(self):
         self.configuration(self.nodes)
         serve = self.serve()
@@ -119,7 +115,7 @@ class Audit(gateway.Gateway):
         serve.wait_for(r"audit\.action\W+key\.create")
 
 
-class Killed(gateway.Gateway):
+class Killed(GatewayTest):
     def test_a_kill_loses_at_most_a_second_of_use(self):
         key = self.keys("create", "--name", "a")
         self.configuration(self.nodes)

@@ -4,7 +4,6 @@ import http.client
 import itertools
 import json
 import os
-import re
 import select
 import signal
 import socket
@@ -14,10 +13,8 @@ import unittest
 import urllib.error
 import urllib.request
 
-import gateway
 import lossless
-from gateway import TOKEN
-from running import PATIENCE_S, Running, call, free_port, get, ready
+from gateway import PATIENCE_S, TOKEN, GatewayTest, Nodes, Serve, call, eventually, free_port, get, upstreams
 
 # More by hand: ten lose none either.
 RESTARTS = int(os.environ.get("STOP_RESTARTS", "2"))
@@ -72,36 +69,28 @@ class Balancer:
         self.watcher.join()
 
 
-class Starting:
+class Starting(GatewayTest):
     """Gateways whose addresses outlive a restart."""
 
-    def configure(self, name, upstreams, server=""):
+    def configure(self, name, ports, server=""):
         public, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         config = self.config.with_name(f"{name}.toml")
         text = (f'[server]\nlisten = "{public}"\nadmin_listen = "{admin}"\n{server}\n'
                 f'[auth]\nusage_file = "{name}-usage.json"\nadmin_token = "{TOKEN}"\n'
                 '[plans.standard]\nrps = 100000\nburst = 100000\n')
-        for i, port in enumerate(upstreams):
-            text += f'[[upstream]]\nname = "node-{i}"\nurl = "http://127.0.0.1:{port}"\n'
-        config.write_text(text)
+        config.write_text(text + upstreams(ports))
         return config, public, admin
 
-    def start(self, config):
-        serve = Running("serve", "--config", str(config))
-        serve.__enter__()
-        self.addCleanup(serve.__exit__)
-        serve.wait_for("slotfront is running")
-        return serve
+    def until(self, holds, what):
+        eventually(holds, f"waited in vain until {what}", 2 * PATIENCE_S)
 
 
-class Restarts(Starting, gateway.Gateway):
+class Restarts(Starting):
     def test_a_rolling_restart_behind_a_balancer_fails_no_call(self):
         key = self.keys("create", "--name", "a")
         # A tenth of it is the balancer's to notice; it looks four times a second.
         made = [self.configure(name, self.nodes, 'drain_timeout = "40s"') for name in ("one", "two")]
-        running = [self.start(config) for config, _, _ in made]
-        for _, _, admin in made:
-            ready(f"http://{admin}/")
+        running = [self.start(Serve(config)).ready() for config, _, _ in made]
         balancer, over = Balancer([(public, admin) for _, public, admin in made]), threading.Event()
         self.addCleanup(balancer.end)
         self.until(lambda: len(balancer.ready) == 2, "both are ready")
@@ -126,7 +115,7 @@ class Restarts(Starting, gateway.Gateway):
         try:
             for i, (config, public, _) in enumerate(made):
                 self.assertEqual(running[i].stop(), 0, running[i].printed())
-                running[i] = self.start(config)
+                running[i] = self.start(Serve(config))
                 self.until(lambda: public in balancer.ready, "it is back")
                 enough = sum(calls) + 100
                 self.until(lambda: sum(calls) > enough, "calls go on")
@@ -137,25 +126,17 @@ class Restarts(Starting, gateway.Gateway):
         self.assertEqual(failed, [])
         self.assertTrue(all(calls), calls)
 
-    def until(self, holds, what):
-        deadline = time.monotonic() + 2 * PATIENCE_S
-        while not holds():
-            self.assertLess(time.monotonic(), deadline, f"waited in vain until {what}")
-            time.sleep(0.05)
-
     def test_restarts_lose_no_call_of_clients_that_keep_calling(self):
         key = self.keys("create", "--name", "a")
-        config, _, admin = self.configure("one", self.nodes)
-        public = re.search(r'listen = "(.*)"', config.read_text()).group(1)
-        serve = self.start(config)
-        ready(f"http://{admin}/")
+        config, public, _ = self.configure("one", self.nodes)
+        serve = self.start(Serve(config)).ready()
         clients = lossless.Clients(public, key, of_each=20)
         self.addCleanup(clients.end)
         for _ in range(RESTARTS):
             enough = clients.calls + 5 * len(clients.threads)
             self.until(lambda: clients.calls > enough, "all clients call")
             self.assertEqual(serve.stop(), 0, serve.printed())
-            serve = self.start(config)
+            serve = self.start(Serve(config))
         clients.end()
         self.assertEqual((len(clients.lost), clients.lost), (0, []), f"of {clients.calls} calls")
 
@@ -164,23 +145,23 @@ class Restarts(Starting, gateway.Gateway):
         with socket.create_server(("127.0.0.1", 0)) as mute:
             key = self.keys("create", "--name", "a")
             config, public, _ = self.configure("one", [mute.getsockname()[1]], 'drain_timeout = "10m"\nrequest_timeout = "10m"')
-            serve = self.start(config)
+            serve = self.start(Serve(config))
             with socket.create_connection(public.split(":")) as caller:
                 body = BODIES[0]
                 caller.sendall(f"POST /v3/{key} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                                f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
                 time.sleep(0.5)
-                serve.process.send_signal(signal.SIGTERM)
+                serve.send(signal.SIGTERM)
                 serve.wait_for("requests in flight finish first")
                 time.sleep(1)
-                self.assertIsNone(serve.process.poll(), "one signal waits for the call")
+                self.assertTrue(serve.is_running(), "one signal waits for the call")
                 self.assertEqual(serve.stop(), 0)
                 self.assertIn("second signal", serve.printed())
 
     def test_without_a_node_it_is_up_and_not_ready_and_says_why_until_one_comes(self):
         port, key = free_port(), self.keys("create", "--name", "a")
         config, public, admin = self.configure("one", [port], 'drain_timeout = "1s"')
-        serve = self.start(config)
+        serve = self.start(Serve(config))
         with self.assertRaises(urllib.error.HTTPError) as refused:
             get(f"http://{admin}/readyz")
         readiness = json.load(refused.exception)
@@ -190,19 +171,18 @@ class Restarts(Starting, gateway.Gateway):
         status, _, body = call(f"http://{public}/v3/{key}", "getClusterNodes", [])
         self.assertEqual((status, body["error"]["code"]), (502, -32095))
         self.assertEqual(body["error"]["data"]["attempts"][0]["upstream"], "node-0")
-        with Running("sim", "--listen", f"127.0.0.1:{port}", "--nodes", "1") as sim:
-            sim.wait_for(r"127\.0\.0\.1:\d+")
-            ready(f"http://{admin}/")
+        with Nodes(port=port):
+            serve.ready()
             self.assertEqual(call(f"http://{public}/v3/{key}", "getClusterNodes", [])[0], 200)
         self.assertEqual(serve.stop(), 0)
 
 
-class Killed(Starting, gateway.Gateway):
+class Killed(Starting):
     def test_a_kill_loses_no_key_that_was_answered(self):
         config, public, admin = self.configure("one", self.nodes, 'drain_timeout = "1s"')
         config.write_text(config.read_text().replace("[auth]", '[auth]\nkeys_file = "keys.toml"'))
         for round in range(3):
-            serve, made = self.start(config), []
+            serve, made = self.start(Serve(config)), []
 
             def create():
                 for i in itertools.count():
@@ -222,8 +202,7 @@ class Killed(Starting, gateway.Gateway):
                 time.sleep(0.003)
             serve.stop(signal.SIGKILL)
             creating.join()
-            serve = self.start(config)
-            ready(f"http://{admin}/")
+            serve = self.start(Serve(config)).ready()
             for key in made:
                 self.assertEqual(call(f"http://{public}/v3/{key}", "getClusterNodes", [])[0], 200)
             self.assertEqual(serve.stop(), 0)

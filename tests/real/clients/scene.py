@@ -10,13 +10,10 @@ import contextlib
 import json
 import os
 import re
-import socket
-import subprocess
 import tempfile
-import time
 from pathlib import Path
 
-from running import BINARY, Running, call, free_port, get, ready
+from gateway import Nodes, Serve, call, eventually, get, keys, upstreams
 
 # What wallets and the libraries themselves call beside the eight.
 FURTHER = ["getSlot", "getBalance", "getLatestBlockhash", "getEpochInfo", "getVersion", "getHealth"]
@@ -48,61 +45,31 @@ class Scene:
 
     def limited(self):
         """How many calls were over their key's rate so far."""
-        series = re.findall(r'^slotfront_key_limited_total\{.*reason="rate".*\} (\d+)$', get(self.admin + "metrics")[1], re.M)
+        series = re.findall(r'^slotfront_key_limited_total\{.*reason="rate".*\} (\d+)$', get(f"http://{self.admin}/metrics")[1], re.M)
         return sum(map(int, series))
 
 
 @contextlib.contextmanager
 def scene():
-    first = base_port()
-    with tempfile.TemporaryDirectory() as folder, Running("sim", "--listen", f"127.0.0.1:{first}", "--nodes", str(NODES)) as sim:
-        nodes = re.findall(r"http://127\.0\.0\.1:\d+", sim.wait_for(rf"(?:node \d: .*\n){{{NODES}}}").group(0))
-        config = CONFIGURATION.format(further=json.dumps(FURTHER))
-        for i, node in enumerate(nodes):
-            config += f'\n[[upstream]]\nname = "node-{i}"\nurl = "{node}"\n'
+    with tempfile.TemporaryDirectory() as folder, Nodes(NODES) as nodes:
+        config = CONFIGURATION.format(further=json.dumps(FURTHER)) + "\n" + upstreams(nodes.ports)
         Path(folder, "slotfront.toml").write_text(config)
-        with Running("serve", "--config", str(Path(folder, "slotfront.toml"))) as serve:
-            address = serve.wait_for(r"listening on (http://\S+)/v3/").group(1)
-            admin = serve.wait_for(r"status on (http://\S+/)").group(1)
-            keys = {name: key(folder, name, plan) for name, plan in
-                    [("wallet", "standard"), *((f"slow-{who}", "slow") for who in ("web3js", "kit", "python", "rust"))]}
-            ready(admin)
-            wait_until_taken(f"{address}/v3/{keys['slow-rust']}")
-            told = truth(nodes[0])
-            told["url"] = f"{address}/v3/{keys['wallet']}"
-            told["slow"] = {who: f"{address}/v3/{keys['slow-' + who]}" for who in ("web3js", "kit", "python", "rust")}
-            told["unknown"] = f"{address}/v3/sf_unknown"
+        with Serve(Path(folder, "slotfront.toml")) as serve:
+            key = lambda name, plan: keys(Path(folder, "keys.toml"), "create", "--name", name, "--plan", plan)
+            wallet, slow = key("wallet", "standard"), {who: key(f"slow-{who}", "slow") for who in ("web3js", "kit", "python", "rust")}
+            serve.ready()
+            wait_until_taken(serve.url(slow["rust"]))
+            told = truth(nodes.url)
+            told["url"] = serve.url(wallet)
+            told["slow"] = {who: serve.url(key) for who, key in slow.items()}
+            told["unknown"] = serve.url("sf_unknown")
             told["nodes"] = NODES
-            yield Scene(json.dumps(told), admin)
-
-
-def base_port():
-    """A free port with free ones after it: node i listens on the port + i."""
-    for _ in range(100):
-        port = free_port()
-        try:
-            for i in range(NODES):
-                with socket.socket() as s:
-                    s.bind(("127.0.0.1", port + i))
-            return port
-        except (OSError, OverflowError):
-            continue
-    raise AssertionError("no free ports in a row")
-
-
-def key(folder, name, plan):
-    made = subprocess.run([BINARY, "keys", "create", "--file", str(Path(folder, "keys.toml")), "--name", name, "--plan", plan],
-                          capture_output=True, text=True, check=True)
-    return made.stdout.strip()
+            yield Scene(json.dumps(told), serve.admin)
 
 
 def wait_until_taken(url):
     """The key file is read once a second."""
-    for _ in range(300):
-        if call(url, "getClusterNodes", [])[0] == 200:
-            return
-        time.sleep(0.1)
-    raise AssertionError("the keys were not taken")
+    eventually(lambda: call(url, "getClusterNodes", [])[0] == 200, "the keys were not taken")
 
 
 def truth(node):

@@ -19,7 +19,6 @@ import contextlib
 import os
 import random
 import re
-import socket
 import statistics
 import sys
 import tempfile
@@ -27,7 +26,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from running import Running, free_port, get, ready  # noqa: E402
+from gateway import Nodes, Serve, free_port, get, replace, upstreams  # noqa: E402
 
 from faults import Director, Keys, Proxy, Store  # noqa: E402
 from load import Caller, Tally  # noqa: E402
@@ -45,18 +44,6 @@ KEPT_CONNECTIONS = GATEWAYS * 4 * 8
 # What all may hold more in the last third of the calls than in the middle one: caches fill, and the allocator keeps some.
 # In an hour, with half a million calls in each third, that is what would leak by 24 bytes a call.
 MORE_BYTES = GATEWAYS * (6 << 20)
-
-
-def free_ports(count):
-    """The first of so many that follow each other."""
-    while True:
-        first = free_port()
-        try:
-            for port in range(first, first + count):
-                socket.create_server(("127.0.0.1", port)).close()
-            return first
-        except OSError:
-            continue
 
 
 class Gateway:
@@ -77,25 +64,18 @@ class Gateway:
                 f'[pool]\nretries = {retries}\nattempt_timeout = {{ default = "3s" }}\n[cache]\ncapacity = "8MiB"\nmax_entry = "1MiB"\n'
                 # A machine that is busy with other things answers nobody in 20 ms.
                 f'[shared]\nurl = "redis://127.0.0.1:{self.store.port}"\ntimeout = "250ms"\n')
-        upstreams = [*enumerate(self.nodes), *([(len(self.nodes), self.laggard)] if laggard else [])]
-        for i, port in upstreams:
-            text += f'[[upstream]]\nname = "node-{i}"\nurl = "http://127.0.0.1:{port}"\n'
-        beside = self.config.with_suffix(".new")
-        beside.write_text(text)
-        beside.rename(self.config)
+        replace(self.config, text + upstreams([*self.nodes, *([self.laggard] if laggard else [])]))
 
     def start(self):
-        self.process = Running("serve", "--config", str(self.config))
-        self.process.wait_for("slotfront is running")
+        self.process = Serve(self.config)
         self.process.wait_for("the shared store is connected")
-        ready(f"http://127.0.0.1:{self.ports[1]}/")
-        return self.process
+        return self.process.ready()
 
     def keep_log(self, folder):
         Path(folder, f"gateway-{self.config.stem}.log").write_text(self.process.printed())
 
     def signal(self, which):
-        self.process.process.send_signal(which)
+        self.process.send(which)
 
     async def admin(self, path):
         """Whether it was done."""
@@ -112,25 +92,21 @@ class Gateway:
 
     def held(self):
         """Descriptors and bytes of memory."""
-        proc = Path("/proc", str(self.process.process.pid))
+        proc = Path("/proc", str(self.process.pid))
         pages = int((proc / "statm").read_text().split()[1])
         return len(os.listdir(proc / "fd")), pages * os.sysconf("SC_PAGE_SIZE")
 
 
 async def soak(options, folder):
-    rng, first = random.Random(options.seed), free_ports(3)
-    with Running("sim", "--listen", "127.0.0.1:0", "--nodes", "3", "--seed", str(options.seed)) as sim, \
-            Running("sim", "--listen", f"127.0.0.1:{first}", "--nodes", "3", "--seed", str(options.seed)) as laggard:
-        sim.wait_for(r"node 2: http\S+")
-        laggard.wait_for(r"node 0: http\S+")
-        ports = [int(port) for port in re.findall(r"node \d: http://127\.0\.0\.1:(\d+)", sim.printed())]
-        proxies = [Proxy(port) for port in ports]
+    rng = random.Random(options.seed)
+    with Nodes(3, seed=options.seed) as sim, Nodes(3, seed=options.seed) as laggard:
+        proxies = [Proxy(port) for port in sim.ports]
         for proxy in proxies:
             await proxy.start()
-        chain = Truth(ports)
+        chain = Truth(sim.ports)
         await chain.find_what_there_is()
         with Store(folder) as store:
-            gateways = [Gateway(folder, i, [proxy.port for proxy in proxies], first, store) for i in range(GATEWAYS)]
+            gateways = [Gateway(folder, i, [proxy.port for proxy in proxies], laggard.port, store) for i in range(GATEWAYS)]
             keys = Keys(str(Path(folder, "keys.toml")), [gateway.ports[0] for gateway in gateways])
             keys.live = [(f"first-{i}", await keys.change("create", "--name", f"first-{i}")) for i in range(3)]
             with contextlib.ExitStack() as running:
@@ -138,7 +114,7 @@ async def soak(options, folder):
                     running.enter_context(await asyncio.to_thread(gateway.start))
                     if options.logs:
                         running.callback(gateway.keep_log, options.logs)
-                director = Director(rng, proxies, laggard.process, store, gateways, keys)
+                director = Director(rng, proxies, laggard, store, gateways, keys)
                 problems = await play(options, chain, gateways, director)
                 for gateway in gateways:
                     stopped = gateway.process.stop()

@@ -12,7 +12,8 @@ from pathlib import Path
 from wire import Connection, read_message
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from running import BINARY, PATIENCE_S, Running, free_port  # noqa: E402
+import gateway as starter  # noqa: E402
+from gateway import BINARY, PATIENCE_S  # noqa: E402
 
 
 def plain(status, text, more=""):
@@ -107,15 +108,14 @@ class Store:
         end"""
 
     def __init__(self, folder):
-        self.folder, self.port, self.running, self.trouble = folder, free_port(), None, asyncio.Lock()
+        self.folder, self.port, self.running, self.trouble = folder, starter.free_port(), None, asyncio.Lock()
 
     def start(self):
         """As it is with nothing in it, or with what it last saved."""
-        self.running = Running("--port", str(self.port), "--save", "", "--dir", self.folder, program="redis-server")
-        self.running.wait_for("Ready to accept connections")
+        self.running = starter.Store(self.folder, self.port)
 
     def end(self):
-        self.running.__exit__()
+        self.running.end()
 
     def __enter__(self):
         self.start()
@@ -182,9 +182,9 @@ class Director:
 
     async def laggard_stands_still(self):
         """A node of its own process: it hangs, and is further behind for ever after."""
-        self.laggard.send_signal(signal.SIGSTOP)
+        self.laggard.send(signal.SIGSTOP)
         await asyncio.sleep(self.rng.uniform(0.1, 2))
-        self.laggard.send_signal(signal.SIGCONT)
+        self.laggard.send(signal.SIGCONT)
 
     async def good_reload(self):
         gateway = self.a_gateway()
@@ -237,9 +237,9 @@ class Director:
 
     async def store_stands_still(self):
         async with self.store.trouble:
-            self.store.running.process.send_signal(signal.SIGSTOP)
+            self.store.running.send(signal.SIGSTOP)
             await asyncio.sleep(self.rng.uniform(0.05, 3))
-            self.store.running.process.send_signal(signal.SIGCONT)
+            self.store.running.send(signal.SIGCONT)
 
     async def store_dies(self):
         """It comes back empty, or with what it held a while ago."""
