@@ -8,18 +8,20 @@ use slotfront::config::reload::ConfigSource;
 use slotfront::gateway::Gateway;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::Commitment;
-
-use crate::harness::{Reply, Stage};
+use slotfront_testkit::{Reply, TestGateway};
 
 const TOKEN: &str = "an-admin-token";
 
-async fn stage_with_keys(file: &KeyFile) -> Stage {
-    Stage::of(1, |config| {
-        config.auth.admin_token = Some(Secret::new(TOKEN));
-        config.auth.keys_file = Some(file.path().to_path_buf());
-        config.auth.dev_key = None;
-    })
-    .await
+async fn gateway_with_keys(file: &KeyFile) -> TestGateway {
+    TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.auth.admin_token = Some(Secret::new(TOKEN));
+            config.auth.keys_file = Some(file.path().to_path_buf());
+            config.auth.dev_key = None;
+        })
+        .start()
+        .await
 }
 
 async fn ask(client: &reqwest::Client, admin: &str, verb: &str, path: &str, body: &Value) -> (u16, Value) {
@@ -30,36 +32,36 @@ async fn ask(client: &reqwest::Client, admin: &str, verb: &str, path: &str, body
     (status, serde_json::from_str(&response.text().await.unwrap()).unwrap())
 }
 
-async fn nodes(stage: &Stage, key: &str) -> Reply {
-    stage.call_as(key, "getClusterNodes", json!([])).await
+async fn nodes(gateway: &TestGateway, key: &str) -> Reply {
+    gateway.get_nodes().key(key).send().await
 }
 
 #[tokio::test]
 async fn keys_are_created_rotated_and_revoked_without_restart() {
     let dir = tempfile::tempdir().unwrap();
     let file = KeyFile::new(dir.path().join("keys.toml"));
-    let stage = stage_with_keys(&file).await;
+    let gateway = gateway_with_keys(&file).await;
     let ask = |verb, path: String, body| {
-        let stage = &stage;
-        async move { ask(&stage.client, &stage.admin, verb, &path, &body).await }
+        let gateway = &gateway;
+        async move { ask(&gateway.client, &gateway.admin, verb, &path, &body).await }
     };
     let (status, made) =
         ask("POST", "/api/keys".into(), json!({"name": "alice", "expires": "2099-01-01T00:00:00Z"})).await;
     assert_eq!((status, &made["in_force"]), (200, &json!(true)), "{made}");
     let (id, first) = (made["id"].as_str().unwrap(), made["key"].as_str().unwrap());
-    assert_eq!(nodes(&stage, first).await.status, 200, "in force when it is answered");
+    assert_eq!(nodes(&gateway, first).await.status, 200, "in force when it is answered");
 
     let (_, rotated) = ask("POST", format!("/api/keys/{id}/rotate"), json!({"grace": "1h"})).await;
     let second = rotated["key"].as_str().unwrap();
     assert!(rotated["old_until"].is_string() && rotated["id"] == id, "{rotated}");
     for key in [first, second] {
-        assert_eq!(nodes(&stage, key).await.status, 200, "both hold");
+        assert_eq!(nodes(&gateway, key).await.status, 200, "both hold");
     }
     let (_, rotated) = ask("POST", "/api/keys/alice/rotate".into(), json!({"grace": "0s"})).await;
     let third = rotated["key"].as_str().unwrap();
     assert_eq!([first, second, third].map(|key| key == third), [false, false, true]);
-    assert_eq!(nodes(&stage, second).await.status, 401, "no grace is none");
-    assert_eq!(nodes(&stage, first).await.status, 200, "its hour is not over");
+    assert_eq!(nodes(&gateway, second).await.status, 401, "no grace is none");
+    assert_eq!(nodes(&gateway, first).await.status, 200, "its hour is not over");
 
     let (_, usage) = ask("GET", format!("/api/keys/{id}/usage"), Value::Null).await;
     assert_eq!((usage["plan"].clone(), usage["day"]["used"].clone()), (json!("standard"), json!(4.0)));
@@ -70,7 +72,7 @@ async fn keys_are_created_rotated_and_revoked_without_restart() {
     let (_, revoked) = ask("POST", format!("/api/keys/{id}/revoke"), Value::Null).await;
     assert_eq!(revoked, json!({"id": id, "in_force": true}));
     for key in [first, third] {
-        assert_eq!(nodes(&stage, key).await.status, 401, "at once, with what it replaced");
+        assert_eq!(nodes(&gateway, key).await.status, 401, "at once, with what it replaced");
     }
     let (_, listed) = ask("GET", "/api/keys".into(), Value::Null).await;
     let standing =
@@ -86,7 +88,7 @@ async fn keys_are_created_rotated_and_revoked_without_restart() {
 #[tokio::test]
 async fn key_restrictions_are_set_at_creation_and_stay() {
     let dir = tempfile::tempdir().unwrap();
-    let stage = stage_with_keys(&KeyFile::new(dir.path().join("keys.toml"))).await;
+    let gateway = gateway_with_keys(&KeyFile::new(dir.path().join("keys.toml"))).await;
     let narrowed = json!({
         "origins": ["https://a.example"],
         "addresses": ["127.0.0.1/32", "2001:db8::/32"],
@@ -94,47 +96,44 @@ async fn key_restrictions_are_set_at_creation_and_stay() {
     });
     let mut wanted = narrowed.clone();
     wanted["name"] = json!("narrow");
-    let (status, made) = ask(&stage.client, &stage.admin, "POST", "/api/keys", &wanted).await;
+    let (status, made) = ask(&gateway.client, &gateway.admin, "POST", "/api/keys", &wanted).await;
     assert_eq!((status, &made["in_force"]), (200, &json!(true)), "{made}");
     let (_, rotated) =
-        ask(&stage.client, &stage.admin, "POST", "/api/keys/narrow/rotate", &json!({"grace": "0s"})).await;
+        ask(&gateway.client, &gateway.admin, "POST", "/api/keys/narrow/rotate", &json!({"grace": "0s"}))
+            .await;
     let key = rotated["key"].as_str().unwrap();
-    let (_, listed) = ask(&stage.client, &stage.admin, "GET", "/api/keys", &Value::Null).await;
+    let (_, listed) = ask(&gateway.client, &gateway.admin, "GET", "/api/keys", &Value::Null).await;
     for member in ["origins", "addresses", "methods"] {
         assert_eq!(listed["keys"][0][member], narrowed[member], "{listed}");
     }
-    assert_eq!(nodes(&stage, key).await.status, 200);
-    let refused = stage.call_as(key, "getVoteAccounts", json!([])).await;
+    assert_eq!(nodes(&gateway, key).await.status, 200);
+    let refused = gateway.get_votes().key(key).send().await;
     assert_eq!((refused.status, refused.code()), (403, -32091), "{}", refused.text);
-    let from = |origin: &'static str| {
-        let url = stage.url.replace("/dev", &format!("/{key}"));
-        let body = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;
-        let request = stage.client.post(url).header("content-type", "application/json").body(body);
-        stage.send(request.header("origin", origin))
-    };
+    let from = |origin: &str| gateway.get_nodes().key(key).header("origin", origin).send();
     assert_eq!(from("https://a.example").await.status, 200);
     let refused = from("https://b.example").await;
     assert_eq!((refused.status, refused.code()), (403, -32091), "{}", refused.text);
 
     let elsewhere = json!({"name": "elsewhere", "addresses": ["192.0.2.0/24"]});
-    let (_, made) = ask(&stage.client, &stage.admin, "POST", "/api/keys", &elsewhere).await;
-    assert_eq!(nodes(&stage, made["key"].as_str().unwrap()).await.status, 403);
+    let (_, made) = ask(&gateway.client, &gateway.admin, "POST", "/api/keys", &elsewhere).await;
+    assert_eq!(nodes(&gateway, made["key"].as_str().unwrap()).await.status, 403);
 }
 
 #[tokio::test]
 async fn without_a_token_nobody_may_change_anything() {
-    let stage = Stage::of(1, |config| config.auth.admin_token = None).await;
-    let document = stage.admin("/api/openapi.json").await.json();
+    let gateway =
+        TestGateway::builder().nodes(1).config(|config| config.auth.admin_token = None).start().await;
+    let document = gateway.admin("/api/openapi.json").await.json();
     for (path, verbs) in document["paths"].as_object().unwrap() {
         for (verb, operation) in verbs.as_object().unwrap() {
             if operation["security"].is_null() {
                 continue;
             }
-            let url = format!("{}{}", stage.admin, path.replace(['{', '}'], ""));
+            let url = format!("{}{}", gateway.admin, path.replace(['{', '}'], ""));
             for token in ["", TOKEN] {
                 let request =
-                    stage.client.request(verb.to_uppercase().parse().unwrap(), &url).bearer_auth(token);
-                let reply = stage.send(request).await;
+                    gateway.client.request(verb.to_uppercase().parse().unwrap(), &url).bearer_auth(token);
+                let reply = gateway.send(request).await;
                 assert!(
                     reply.status == 403 && reply.text.contains("auth.admin_token"),
                     "{verb} {path}: {}",
@@ -155,7 +154,7 @@ async fn admin_refusals_name_the_expected_value() {
         file.create(&new(name), now).unwrap();
     }
     file.revoke("gone", now).unwrap();
-    let stage = stage_with_keys(&file).await;
+    let gateway = gateway_with_keys(&file).await;
     let before = std::fs::read_to_string(file.path()).unwrap();
     for (verb, path, body, status, why) in [
         ("POST", "/api/keys", json!({}), 400, "missing field `name`"),
@@ -225,40 +224,49 @@ async fn admin_refusals_name_the_expected_value() {
         ("PUT", "/api/log", json!({"level": "debug"}), 400, "unknown field `level`, expected `filter`"),
         ("GET", "/api/log", Value::Null, 503, "logging is not set up"),
     ] {
-        let (got, answer) = ask(&stage.client, &stage.admin, verb, path, &body).await;
+        let (got, answer) = ask(&gateway.client, &gateway.admin, verb, path, &body).await;
         let found = answer["error"].as_str().unwrap_or_default();
         assert!(got == status && found.contains(why), "{verb} {path} {body}: {got} {answer}");
     }
     assert_eq!(std::fs::read_to_string(file.path()).unwrap(), before, "nothing was written");
 
     std::fs::write(file.path(), before.replacen("standard", "gold", 1)).unwrap();
-    let (status, made) = ask(&stage.client, &stage.admin, "POST", "/api/keys", &json!({"name": "a"})).await;
+    let (status, made) =
+        ask(&gateway.client, &gateway.admin, "POST", "/api/keys", &json!({"name": "a"})).await;
     assert_eq!((status, &made["in_force"]), (200, &json!(false)), "another key's plan is gone: {made}");
     std::fs::write(file.path(), "no toml").unwrap();
-    let (status, refused) = ask(&stage.client, &stage.admin, "GET", "/api/keys", &Value::Null).await;
+    let (status, refused) = ask(&gateway.client, &gateway.admin, "GET", "/api/keys", &Value::Null).await;
     assert!(status == 409 && refused["error"].as_str().unwrap().contains("line 1"), "{refused}");
 
-    let without = Stage::of(1, |config| config.auth.admin_token = Some(Secret::new(TOKEN))).await;
+    let without = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.auth.admin_token = Some(Secret::new(TOKEN)))
+        .start()
+        .await;
     let (status, refused) = ask(&without.client, &without.admin, "GET", "/api/keys", &Value::Null).await;
     assert!(status == 409 && refused["error"].as_str().unwrap().contains("auth.keys_file"), "{refused}");
 }
 
 #[tokio::test]
 async fn guarded_admin_routes_need_the_token() {
-    let stage = Stage::of(1, |config| config.auth.admin_token = Some(Secret::new(TOKEN))).await;
-    let document = stage.admin("/api/openapi.json").await.json();
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.auth.admin_token = Some(Secret::new(TOKEN)))
+        .start()
+        .await;
+    let document = gateway.admin("/api/openapi.json").await.json();
     let mut guarded = 0;
     for (path, verbs) in document["paths"].as_object().unwrap() {
         for (verb, operation) in verbs.as_object().unwrap() {
-            let url = format!("{}{}", stage.admin, path.replace(['{', '}'], ""));
+            let url = format!("{}{}", gateway.admin, path.replace(['{', '}'], ""));
             if operation["security"].is_null() {
                 continue;
             }
             guarded += 1;
             for token in ["", "wrong"] {
                 let request =
-                    stage.client.request(verb.to_uppercase().parse().unwrap(), &url).bearer_auth(token);
-                assert_eq!(stage.send(request).await.status, 401, "{verb} {path}");
+                    gateway.client.request(verb.to_uppercase().parse().unwrap(), &url).bearer_auth(token);
+                assert_eq!(gateway.send(request).await.status, 401, "{verb} {path}");
             }
         }
     }
@@ -286,7 +294,7 @@ async fn admin_reload_applies_good_and_refuses_bad_settings() {
     let (gateway, listeners) = (Gateway::new(&config).unwrap(), Listeners::bind(&config).await.unwrap());
     let admin = format!("http://{}", listeners.admin.local_addr().unwrap());
     let running = app::run(config, gateway, listeners, source, Signals::catch().unwrap());
-    let other = Stage::of(1, |_| {}).await;
+    let other = TestGateway::builder().nodes(1).start().await;
     let calls = async {
         let reload = || ask(&other.client, &admin, "POST", "/api/reload", &Value::Null);
         assert_eq!(reload().await, (200, json!({"at_once": [], "after_restart": []})));
@@ -308,36 +316,42 @@ async fn admin_reload_applies_good_and_refuses_bad_settings() {
 #[tokio::test]
 async fn operator_purges_the_cache_and_drains_nodes() {
     let token = "an-admin-token";
-    let stage = Stage::of(2, |config| config.auth.admin_token = Some(Secret::new(token))).await;
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| config.auth.admin_token = Some(Secret::new(token)))
+        .start()
+        .await;
     let post = |path: &str, header: &str| {
-        let request =
-            stage.client.post(format!("{}{path}", stage.admin)).header("authorization", header.to_owned());
-        stage.send(request)
+        let request = gateway
+            .client
+            .post(format!("{}{path}", gateway.admin))
+            .header("authorization", header.to_owned());
+        gateway.send(request)
     };
     let bearer = format!("Bearer {token}");
-    stage.call("getClusterNodes", json!([])).await;
+    gateway.get_nodes().send().await;
     for header in ["", "Bearer", "Bearer no", "Basic an-admin-token", token] {
         assert_eq!(post("/api/cache/purge", header).await.status, 401, "{header}");
     }
-    assert!(stage.call("getClusterNodes", json!([])).await.cache().starts_with("hit"));
+    assert!(gateway.get_nodes().send().await.is_hit());
     let purged = post("/api/cache/purge", &bearer).await;
     assert_eq!((purged.status, purged.text.as_str()), (200, r#"{"done":true,"entries":1}"#));
-    assert_eq!(stage.call("getClusterNodes", json!([])).await.cache(), "fwd=miss; stored");
+    assert_eq!(gateway.get_nodes().send().await.cache_status(), "fwd=miss; stored");
 
     assert_eq!(post("/api/upstreams/nobody/drain", &bearer).await.status, 404);
     assert_eq!(post("/api/upstreams/node-0/drain", &bearer).await.status, 200);
-    let before = stage.cluster.node(0).calls_without_probes();
-    for wallet in stage.cluster.examples().wallets.iter().take(10) {
-        stage.call("getAccountInfo", json!([wallet.to_string()])).await;
+    let before = gateway.cluster.node(0).calls_without_probes();
+    for wallet in gateway.cluster.examples().wallets.iter().take(10) {
+        gateway.get_account(wallet).send().await;
     }
-    assert_eq!(stage.cluster.node(0).calls_without_probes(), before);
+    assert_eq!(gateway.cluster.node(0).calls_without_probes(), before);
     assert_eq!(post("/api/upstreams/node-0/restore", &bearer).await.status, 200);
     assert_eq!(post("/api/upstreams/node-1/drain", &bearer).await.status, 200);
-    let wallet = stage.cluster.examples().wallets[10].to_string();
-    assert_eq!(stage.call("getAccountInfo", json!([wallet])).await.status, 200);
-    assert_eq!(stage.cluster.node(0).calls_without_probes(), before + 1);
+    let wallet = gateway.cluster.examples().wallets[10].to_string();
+    assert_eq!(gateway.get_account(&wallet).send().await.status, 200);
+    assert_eq!(gateway.cluster.node(0).calls_without_probes(), before + 1);
 
-    let closed = Stage::of(1, |_| {}).await;
+    let closed = TestGateway::builder().nodes(1).start().await;
     let request =
         closed.client.post(format!("{}/api/cache/purge", closed.admin)).header("authorization", bearer);
     assert_eq!(closed.send(request).await.status, 403, "off without a token");
@@ -345,10 +359,14 @@ async fn operator_purges_the_cache_and_drains_nodes() {
 
 #[tokio::test]
 async fn purge_removes_only_matching_entries() {
-    let stage = Stage::of(2, |config| config.auth.admin_token = Some(Secret::new("token"))).await;
-    let there = stage.cluster.examples();
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| config.auth.admin_token = Some(Secret::new("token")))
+        .start()
+        .await;
+    let there = gateway.cluster.examples();
     let [a, b, c] = [0, 1, 2].map(|i| there.wallets[i].to_string());
-    let (token, slot) = (there.token_accounts[0].to_string(), stage.cluster.slot(Commitment::Finalized));
+    let (token, slot) = (there.token_accounts[0].to_string(), gateway.cluster.slot(Commitment::Finalized));
     let shape = json!({"transactionDetails": "none"});
     let skipped = there.skipped_slot.expect("some slot is skipped");
     let calls = [
@@ -361,10 +379,7 @@ async fn purge_removes_only_matching_entries() {
         ("skipped", "getBlock", json!([skipped])),
         ("nodes", "getClusterNodes", json!([])),
     ];
-    let purge = |query: &str| {
-        let request = stage.client.post(format!("{}/api/cache/purge?{query}", stage.admin));
-        stage.send(request.header("authorization", "Bearer token"))
-    };
+    let purge = async |query: &str| gateway.admin_post(&format!("/api/cache/purge?{query}"), "token").await;
     // A list is held as a list and as its two accounts, here in a form that no other call uses.
     for (query, entries, gone) in [
         (format!("account={a}"), 3, &["a", "a and c"][..]),
@@ -377,12 +392,12 @@ async fn purge_removes_only_matching_entries() {
         (format!("slot={slot}&method=getClusterNodes"), 0, &[]),
     ] {
         for (_, method, params) in &calls {
-            stage.call(method, params.clone()).await;
+            gateway.call(method, params.clone()).send().await;
         }
         let purged = purge(&query).await;
         assert_eq!(purged.json(), json!({"done": true, "entries": entries}), "{query}");
         for (name, method, params) in &calls {
-            let hit = stage.call(method, params.clone()).await.cache().starts_with("hit");
+            let hit = gateway.call(method, params.clone()).send().await.is_hit();
             assert_eq!(hit, !gone.contains(name), "{name} after {query}");
         }
     }
@@ -390,18 +405,18 @@ async fn purge_removes_only_matching_entries() {
         let refused = purge(query).await;
         assert_eq!((refused.status, refused.text.contains(expected)), (400, true), "{}", refused.text);
     }
-    assert!(stage.call("getClusterNodes", json!([])).await.cache().starts_with("hit"), "refused whole");
+    assert!(gateway.get_nodes().send().await.is_hit(), "refused whole");
 }
 
 #[tokio::test]
 async fn the_admin_listener_shows_how_things_stand() {
-    let stage = Stage::new().await;
-    stage.call("getClusterNodes", json!([])).await;
-    let status = stage.admin("/api/status").await.json();
+    let gateway = TestGateway::start().await;
+    gateway.get_nodes().send().await;
+    let status = gateway.admin("/api/status").await.json();
     assert_eq!(status["status"]["upstreams"].as_array().map(Vec::len), Some(3));
     assert_eq!(status["status"]["upstreams"][0]["usable"], true);
     assert_eq!(status["status"]["slot_time_ms"], 400.0, "no minute is known yet");
-    let metrics = stage.admin("/metrics").await.text;
+    let metrics = gateway.admin("/metrics").await.text;
     for expected in [
         r#"slotfront_requests_total{commitment="none",method="getClusterNodes",outcome="miss"} 1"#,
         r#"slotfront_upstream_up{upstream="node-0"} 1"#,
@@ -410,6 +425,6 @@ async fn the_admin_listener_shows_how_things_stand() {
     ] {
         assert!(metrics.contains(expected), "{expected} is not in\n{metrics}");
     }
-    let page = stage.admin("/").await;
+    let page = gateway.admin("/").await;
     assert!(page.header("content-type").starts_with("text/html") && page.text.contains("slotfront"));
 }

@@ -2,13 +2,12 @@
 //!
 //! SECURITY.md has the table of all attacks. Some of its rows are tests in other files.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use slotfront::methods::Pubkey;
+use slotfront_testkit::TestGateway;
+use slotfront_testkit::wire::{is_whole, post, read_until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-
-use crate::harness::Stage;
-use crate::http::{connect, is_whole, post, read_until};
 
 mod upstream;
 
@@ -18,8 +17,8 @@ const ANSWERED: &str = r#""result""#;
 
 /// Returns all bytes of one connection until the gateway closes it. The client never closes it, because a
 /// gateway may drop unsent bytes when its client has gone.
-async fn all(stage: &Stage, sent: &[u8]) -> String {
-    let mut socket = connect(stage).await;
+async fn all(gateway: &TestGateway, sent: &[u8]) -> String {
+    let mut socket = gateway.connect().await;
     let _ = socket.write_all(sent).await;
     read_until(&mut socket, |_| false).await
 }
@@ -29,10 +28,10 @@ fn answers(seen: &str) -> usize {
     seen.matches("HTTP/1.1 ").count()
 }
 
-async fn from(stage: &Stage, address: [u8; 4]) -> TcpStream {
+async fn from(gateway: &TestGateway, address: [u8; 4]) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((address, 0).into()).unwrap();
-    socket.connect(stage.app.as_ref().unwrap().public).await.unwrap()
+    socket.connect(gateway.app.public).await.unwrap()
 }
 
 /// Returns true if the connection is served.
@@ -43,35 +42,39 @@ async fn is_served(socket: &mut TcpStream) -> bool {
 
 #[tokio::test]
 async fn one_address_cannot_take_every_connection() {
-    let stage = Stage::of(1, |config| config.server.max_connections = 18).await;
-    // One of the eighteen connections belongs to the harness, and counts for the attacker's address, too.
+    let gateway =
+        TestGateway::builder().nodes(1).config(|config| config.server.max_connections = 18).start().await;
+    // One of the eighteen connections belongs to the kit, and counts for the attacker's address, too.
     let mut hog = Vec::new();
     for _ in 0..30 {
-        hog.push(from(&stage, [127, 0, 0, 1]).await);
+        hog.push(from(&gateway, [127, 0, 0, 1]).await);
     }
     let mut served = 0;
     for socket in &mut hog {
         served += usize::from(is_served(socket).await);
     }
     assert!((14..=16).contains(&served), "{served} of 18");
-    let mut other = from(&stage, [127, 0, 0, 2]).await;
+    let mut other = from(&gateway, [127, 0, 0, 2]).await;
     assert!(is_served(&mut other).await, "somebody else finds a place");
     drop(hog);
-    let open = || stage.front().metrics.connections.get();
-    stage.until("the places are given back", || open() <= 2).await;
-    assert!(is_served(&mut from(&stage, [127, 0, 0, 1]).await).await, "no address is shut out for good");
+    let open = || gateway.connections();
+    gateway.until("the places are given back", || open() <= 2).await;
+    assert!(is_served(&mut from(&gateway, [127, 0, 0, 1]).await).await, "no address is shut out for good");
 }
 
 #[tokio::test]
 async fn trusted_proxies_are_not_limited_as_one_address() {
-    let stage = Stage::of(1, |config| {
-        config.server.max_connections = 18;
-        config.server.trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
-    })
-    .await;
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.server.max_connections = 18;
+            config.server.trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
+        })
+        .start()
+        .await;
     let mut sockets = Vec::new();
     for _ in 0..17 {
-        let mut socket = from(&stage, [127, 0, 0, 1]).await;
+        let mut socket = from(&gateway, [127, 0, 0, 1]).await;
         assert!(is_served(&mut socket).await, "connection {}", sockets.len());
         sockets.push(socket);
     }
@@ -79,14 +82,17 @@ async fn trusted_proxies_are_not_limited_as_one_address() {
 
 #[tokio::test]
 async fn connections_that_name_no_client_have_one_share() {
-    let stage = Stage::of(1, |config| {
-        config.server.max_connections = 18;
-        config.server.proxy_protocol = true;
-        config.server.trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
-    })
-    .await;
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.server.max_connections = 18;
+            config.server.proxy_protocol = true;
+            config.server.trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
+        })
+        .start()
+        .await;
     let begun = async |header: &[u8]| {
-        let mut socket = from(&stage, [127, 0, 0, 1]).await;
+        let mut socket = from(&gateway, [127, 0, 0, 1]).await;
         socket.write_all(header).await.unwrap();
         let served = is_served(&mut socket).await;
         (socket, served)
@@ -103,13 +109,13 @@ async fn connections_that_name_no_client_have_one_share() {
 
 #[tokio::test]
 async fn ten_megabytes_are_not_read() {
-    let stage = Stage::of(1, |_| {}).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
     let string = format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"getClusterNodes"}}"#, "x".repeat(10 << 20));
     let chunk = format!("{:x}\r\n{string}\r\n0\r\n\r\n", string.len());
     let head = "POST /v3/dev HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
     for request in [post("/v3/dev", "", &string), format!("{head}transfer-encoding: chunked\r\n\r\n{chunk}")]
     {
-        let mut socket = connect(&stage).await;
+        let mut socket = gateway.connect().await;
         let (mut read, mut write) = socket.split();
         let mut seen = Vec::new();
         // The request is written while the gateway answers: reading its end means that all of it was read.
@@ -119,12 +125,12 @@ async fn ten_megabytes_are_not_read() {
         assert!(refused || (seen.is_empty() && written.is_err()), "{seen:?}");
         assert!(!seen.contains(ANSWERED));
     }
-    assert_eq!(stage.post(CALL).await.status, 200);
+    assert_eq!(gateway.post(CALL).send().await.status, 200);
 }
 
 #[tokio::test]
 async fn deep_nesting_is_refused_cheaply() {
-    let stage = Stage::of(1, |_| {}).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
     let deep = |open: &str, close: &str| {
         let n = (48 << 10) / (open.len() + close.len());
         format!("{}1{}", open.repeat(n), close.repeat(n))
@@ -143,44 +149,45 @@ async fn deep_nesting_is_refused_cheaply() {
         call(&list, "[]"),
         format!("[{}]", call("1", &list)),
     ] {
-        let reply = stage.post(body).await;
+        let reply = gateway.post(body).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32700), "{}", reply.text);
     }
-    assert_eq!(stage.post(CALL).await.status, 200);
+    assert_eq!(gateway.post(CALL).send().await.status, 200);
 }
 
 #[tokio::test]
 async fn batched_blocks_cost_as_much_as_single_ones() {
-    let stage = Stage::of(1, |config| {
-        let plan = config.plans.get_mut("dev").unwrap();
-        (plan.max_batch, plan.daily_units) = (None, Some(1000));
-    })
-    .await;
-    let newest = stage.cluster.examples().block_with_v0;
-    let block = |i: u64| json!({"jsonrpc": "2.0", "id": i, "method": "getBlock", "params": [newest - i, {"maxSupportedTransactionVersion": 0}]});
-    let batch: Value = (0..100).map(block).collect();
-    let gate = stage.cluster.node(0).hold("getBlock");
-    let in_flight = || stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed);
-    let (reply, ()) = tokio::join!(stage.post(batch.to_string()), async {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            let plan = config.plans.get_mut("dev").unwrap();
+            (plan.max_batch, plan.daily_units) = (None, Some(1000));
+        })
+        .start()
+        .await;
+    let newest = gateway.cluster.examples().block_with_v0;
+    let batch = gateway.batch((0..100).map(|i| gateway.get_block(newest - i).version_0().id(i)));
+    let gate = gateway.cluster.node(0).hold("getBlock");
+    let (reply, ()) = tokio::join!(batch.send(), async {
         gate.arrived(50).await;
-        assert_eq!(in_flight(), 1);
+        assert_eq!(gateway.in_flight(), 1);
         gate.release();
     });
     let answers = reply.json();
     let ids: Vec<u64> = answers.as_array().unwrap().iter().map(|a| a["id"].as_u64().unwrap()).collect();
     assert_eq!(ids, (0..100).collect::<Vec<_>>(), "each has its own, in order");
-    let again = stage.call("getClusterNodes", json!([])).await;
+    let again = gateway.get_nodes().send().await;
     assert_eq!((again.status, again.code()), (429, -32092), "a day's units are gone: {}", again.text);
 }
 
 #[tokio::test]
 async fn ambiguous_request_ends_cannot_smuggle_requests() {
-    let stage = Stage::of(1, |_| {}).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
     let chunked = format!("{:x}\r\n{CALL}\r\n0\r\n\r\n", CALL.len());
     let long = CALL.len();
     let smuggled = post("/v3/dev", "", CALL);
     let last = post("/v3/dev", "connection: close\r\n", CALL);
-    let two = all(&stage, (smuggled.clone() + &last).as_bytes()).await;
+    let two = all(&gateway, (smuggled.clone() + &last).as_bytes()).await;
     assert_eq!(two.matches(ANSWERED).count(), 2, "what follows a request whose end is clear is one: {two:?}");
     let head = |more: &str| {
         format!("POST /v3/dev HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{more}\r\n")
@@ -192,7 +199,7 @@ async fn ambiguous_request_ends_cannot_smuggle_requests() {
         format!("transfer-encoding: chunked\r\ncontent-length: {}\r\n", chunked.len() + smuggled.len()),
         "content-length: 0\r\ntransfer-encoding: gzip, chunked\r\n".to_owned(),
     ] {
-        let seen = all(&stage, (head(&lengths) + &chunked + &smuggled).as_bytes()).await;
+        let seen = all(&gateway, (head(&lengths) + &chunked + &smuggled).as_bytes()).await;
         assert_eq!(answers(&seen), 1, "{lengths}: {seen:?}");
         assert!(seen.contains("connection: close"), "{lengths}: {seen:?}");
     }
@@ -216,30 +223,30 @@ async fn ambiguous_request_ends_cannot_smuggle_requests() {
         "transfer-encoding: \"chunked\"\r\n".to_owned(),
     ] {
         for body in [CALL, &chunked] {
-            let seen = all(&stage, (head(&lengths) + body + &smuggled).as_bytes()).await;
+            let seen = all(&gateway, (head(&lengths) + body + &smuggled).as_bytes()).await;
             assert!(answers(&seen) <= 1 && !seen.contains(ANSWERED), "{lengths:?}: {seen:?}");
         }
     }
     // Chunks with an invalid length.
     for chunk in ["-1", "+34", "0x34", "fffffffffffffffff", "34 1", "", "g", "\n34"] {
         let body = format!("{chunk}\r\n{CALL}\r\n0\r\n\r\n{smuggled}");
-        let seen = all(&stage, (head("transfer-encoding: chunked\r\n") + &body).as_bytes()).await;
+        let seen = all(&gateway, (head("transfer-encoding: chunked\r\n") + &body).as_bytes()).await;
         assert!(answers(&seen) <= 1 && !seen.contains(ANSWERED), "{chunk:?}: {seen:?}");
     }
     // HTTP/1.0 has no chunks.
     let old = head("transfer-encoding: chunked\r\n").replace("HTTP/1.1", "HTTP/1.0") + &chunked + &smuggled;
-    assert!(!all(&stage, old.as_bytes()).await.contains(ANSWERED));
+    assert!(!all(&gateway, old.as_bytes()).await.contains(ANSWERED));
     // An unwanted body is not a request either: 401, 404, 405 and 415 read it, or end the connection.
     let wrapped = post("/v3/nokey", "", &smuggled) + &post("/nowhere", "", &smuggled);
     let wrapped = wrapped + &post("/v3/dev", "", &smuggled).replacen("application/json", "text/plain", 1);
     let ends = post("/v3/dev", "connection: close\r\n", &smuggled).replacen("POST", "GET", 1);
-    let seen = all(&stage, (wrapped + &ends).as_bytes()).await;
+    let seen = all(&gateway, (wrapped + &ends).as_bytes()).await;
     assert!(!seen.contains(ANSWERED) && answers(&seen) == 4, "{seen:?}");
 }
 
 #[tokio::test]
 async fn no_spelling_of_a_path_is_another_path() {
-    let stage = Stage::of(1, |_| {}).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
     for (path, statuses) in [
         // The key is one raw segment, whatever it contains.
         ("/v3/dev%2f", &[401][..]),
@@ -277,7 +284,7 @@ async fn no_spelling_of_a_path_is_another_path() {
         ("/v3/dev?x=/v3/nokey", &[200]),
         ("http://evil.example/v3/dev", &[200]),
     ] {
-        let seen = all(&stage, post(path, "connection: close\r\n", CALL).as_bytes()).await;
+        let seen = all(&gateway, post(path, "connection: close\r\n", CALL).as_bytes()).await;
         let status = seen.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
         assert!(statuses.contains(&status), "{path}: {seen:?}");
         assert_eq!(seen.contains(ANSWERED), status == 200, "{path}: {seen:?}");
@@ -286,7 +293,7 @@ async fn no_spelling_of_a_path_is_another_path() {
         ["/v3/dev/../dev/usage", "/v3//usage", "/v3/dev%2fusage", "/v3/%64ev/usage", "/v3/x%2f..%2fdev/usage"]
     {
         let seen =
-            all(&stage, format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())
+            all(&gateway, format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())
                 .await;
         assert!(!seen.contains("HTTP/1.1 200"), "{path}: {seen:?}");
     }
@@ -294,10 +301,10 @@ async fn no_spelling_of_a_path_is_another_path() {
 
 #[tokio::test]
 async fn nothing_that_a_caller_names_becomes_a_header() {
-    let stage = Stage::of(1, |_| {}).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
     let id = r#""a\r\nx-evil: 1\r\n\r\nHTTP/1.1 200 OK\u000d\u000ax-evil: 1""#;
     let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"getClusterNodes"}}"#);
-    let reply = stage.post(body.clone()).await;
+    let reply = gateway.post(body.clone()).send().await;
     assert!(reply.headers.get("x-evil").is_none() && !reply.text.trim_end().contains(['\r', '\n']));
     assert_eq!(
         reply.json()["id"],
@@ -305,7 +312,7 @@ async fn nothing_that_a_caller_names_becomes_a_header() {
         "it is still the caller's own"
     );
     // Sent literally, the text would not be JSON.
-    let bare = stage.post(body.replace(r"\r\n", "\r\n")).await;
+    let bare = gateway.post(body.replace(r"\r\n", "\r\n")).send().await;
     assert_eq!((bare.code(), bare.headers.get("x-evil")), (-32700, None));
     for line in [
         "x-request-id: a\rx-evil: 1",
@@ -320,7 +327,7 @@ async fn nothing_that_a_caller_names_becomes_a_header() {
     ] {
         for path in ["/v3/dev", "/v3/nokey", "/nowhere", "/v3/x%0d%0ax-evil:1"] {
             let headers = format!("connection: close\r\n{line}\r\n");
-            let seen = all(&stage, post(path, &headers, CALL).as_bytes()).await;
+            let seen = all(&gateway, post(path, &headers, CALL).as_bytes()).await;
             let head = seen.split("\r\n\r\n").next().unwrap_or_default().to_ascii_lowercase();
             assert!(!head.contains("\nx-evil") && !head.contains("\rx-evil"), "{line:?}: {seen:?}");
         }
@@ -329,8 +336,8 @@ async fn nothing_that_a_caller_names_becomes_a_header() {
 
 #[tokio::test]
 async fn rebound_host_cannot_read_the_admin_listener() {
-    let stage = Stage::of(1, |_| {}).await;
-    let admin = stage.app.as_ref().unwrap().admin;
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let admin = gateway.app.admin;
     let ask = async |request: String| {
         let mut socket = TcpStream::connect(admin).await.unwrap();
         socket.write_all(request.as_bytes()).await.unwrap();
@@ -351,69 +358,65 @@ async fn rebound_host_cannot_read_the_admin_listener() {
 
 #[tokio::test]
 async fn crafted_addresses_do_not_collide_in_the_cache() {
-    let stage = Stage::of(1, |_| {}).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
     // The keys that an attacker would choose who knows how a fixed hash combines words: the low halves cancel
     // out.
     let crafted = (0..2000_u64).map(|i| {
         let (i, mut key) = (i.to_be_bytes(), [0; 32]);
         key[16..24].copy_from_slice(&i);
         key[24..].copy_from_slice(&i);
-        Pubkey(key).to_string()
+        Pubkey(key)
     });
-    let bodies: Vec<String> = crafted
+    let batches: Vec<_> = crafted
         .collect::<Vec<_>>()
         .chunks(100)
-        .map(|keys| {
-            let call = |key| json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": [key]});
-            keys.iter().map(call).collect::<Value>().to_string()
-        })
+        .map(|keys| gateway.batch(keys.iter().map(|key| gateway.get_account(key))))
         .collect();
-    for body in &bodies {
-        assert_eq!(stage.post(body.clone()).await.status, 200);
+    for batch in &batches {
+        assert_eq!(batch.send().await.status, 200);
     }
-    let calls = stage.upstream_calls();
-    for body in &bodies {
-        assert_eq!(stage.post(body.clone()).await.cache(), "hit");
+    let calls = gateway.upstream_calls();
+    for batch in &batches {
+        assert_eq!(batch.send().await.cache_status(), "hit");
     }
-    assert_eq!(stage.upstream_calls(), calls);
+    assert_eq!(gateway.upstream_calls(), calls);
 }
 
 #[tokio::test]
 async fn scanning_key_does_not_evict_hot_entries() {
-    let stage = Stage::of(1, |config| {
-        // Some nine hundred small entries.
-        config.cache.capacity = 512 << 10;
-        config.cache.max_entry = 64 << 10;
-    })
-    .await;
-    let there = stage.cluster.examples();
-    let batch = |keys: &[String]| -> String {
-        let call = |key| json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": [key]});
-        keys.iter().map(call).collect::<Value>().to_string()
-    };
-    let hot: Vec<String> = there.wallets.iter().take(50).map(ToString::to_string).collect();
-    let hot = batch(&hot);
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            // Some nine hundred small entries.
+            config.cache.capacity = 512 << 10;
+            config.cache.max_entry = 64 << 10;
+        })
+        .start()
+        .await;
+    let there = gateway.cluster.examples();
+    let batch = |keys: &[Pubkey]| gateway.batch(keys.iter().map(|key| gateway.get_account(key)));
+    let hot = batch(&there.wallets[..50]);
     for _ in 0..5 {
-        stage.post(hot.clone()).await;
+        hot.send().await;
     }
     let (mut hits, mut asked) = (0.0, 0.0);
     for round in 0..40_u64 {
-        let never_again: Vec<String> = (0..100)
+        let never_again: Vec<_> = (0..100)
             .map(|i| {
                 let mut key = [7; 32];
                 key[..8].copy_from_slice(&(round * 100 + i).to_be_bytes());
-                Pubkey(key).to_string()
+                Pubkey(key)
             })
             .collect();
-        stage.post(batch(&never_again)).await;
-        let before = stage.upstream_calls();
-        let answers = stage.post(hot.clone()).await.json().as_array().unwrap().len();
+        batch(&never_again).send().await;
+        let before = gateway.upstream_calls();
+        let answers = hot.send().await.json().as_array().unwrap().len();
         #[expect(clippy::cast_precision_loss, reason = "a share of some thousands")]
         {
             asked += answers as f64;
-            hits += answers as f64 - (stage.upstream_calls() - before) as f64;
+            hits += answers as f64 - (gateway.upstream_calls() - before) as f64;
         }
     }
     assert!(hits / asked > 0.95, "{hits} of {asked} were hits");
-    assert!(stage.front().cache.usage().0 <= 600 << 10, "{:?}", stage.front().cache.usage());
+    assert!(gateway.front().cache.usage().0 <= 600 << 10, "{:?}", gateway.front().cache.usage());
 }

@@ -1,42 +1,28 @@
 //! Details of responses on which client libraries depend.
 
-use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use slotfront::methods::{AnyMethod, Method};
 use slotfront_sim::Fault;
+use slotfront_testkit::TestGateway;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-use crate::harness::{Reply, Stage};
-use crate::http::connect;
 
 fn call(method: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": 1, "method": method})
 }
 
-/// Posts `body` as plain HTTP/1.1, as HTTP/1.1 that hyper reads, and as HTTP/2.
-async fn every_way(stage: &Stage, key: &str, body: &Value) -> [Reply; 3] {
-    let url = stage.url.replace("/dev", &format!("/{key}"));
-    let post = |client: &reqwest::Client| {
-        client.post(&url).header("content-type", "application/json").body(body.to_string())
-    };
-    let multiplexed = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
-    [
-        stage.send(post(&stage.client)).await,
-        stage.send(post(&stage.client).header("origin", "https://app.example")).await,
-        stage.send(post(&multiplexed)).await,
-    ]
-}
-
 #[tokio::test]
 async fn every_refusal_says_why_in_its_head() {
-    let stage = Stage::of(1, |config| {
-        config.server.max_batch = 2;
-        let plan = config.plans.get_mut("dev").unwrap();
-        let methods = [Method::GetClusterNodes, Method::GetVoteAccounts];
-        plan.methods = Some(methods.map(AnyMethod::Own).into());
-    })
-    .await;
-    stage.cluster.node(0).fault_on("getVoteAccounts", Fault::Status(500), None);
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.server.max_batch = 2;
+            let plan = config.plans.get_mut("dev").unwrap();
+            let methods = [Method::GetClusterNodes, Method::GetVoteAccounts];
+            plan.methods = Some(methods.map(AnyMethod::Own).into());
+        })
+        .start()
+        .await;
+    gateway.cluster.node(0).fault_on("getVoteAccounts", Fault::Status(500), None);
     let batch = json!([call("getClusterNodes"), call("getClusterNodes"), call("getClusterNodes")]);
     for (key, body, status, error) in [
         ("dev", call("getClusterNodes"), 200, ""),
@@ -47,7 +33,7 @@ async fn every_refusal_says_why_in_its_head() {
         ("dev", batch, 413, "-32093 batch"),
         ("dev", call("getVoteAccounts"), 502, "-32095 no_upstream"),
     ] {
-        for reply in every_way(&stage, key, &body).await {
+        for reply in gateway.post(body.to_string()).key(key).send_every_way().await {
             assert_eq!((reply.status, reply.header("x-slotfront-error")), (status, error), "{body}");
             let challenge = if status == 401 { "ApiKey realm=\"slotfront\"" } else { "" };
             assert_eq!(reply.header("www-authenticate"), challenge, "{body}");
@@ -55,31 +41,37 @@ async fn every_refusal_says_why_in_its_head() {
             assert!(exposed.is_empty() || exposed.contains("X-Slotfront-Error"), "{exposed}");
         }
     }
-    let usage = stage.send(stage.client.get(stage.url.replace("/dev", "/wrong/usage"))).await;
+    let usage = gateway.get("/v3/wrong/usage").await;
     assert_eq!(usage.header("x-slotfront-error"), "-32090 unauthorized");
     assert_eq!(usage.header("www-authenticate"), "ApiKey realm=\"slotfront\"");
 }
 
 #[tokio::test]
 async fn a_limit_says_which_in_its_head() {
-    let stage = Stage::of(1, |config| {
-        config.auth.failed_per_minute = 1;
-        let plan = config.plans.get_mut("dev").unwrap();
-        (plan.rps, plan.burst, plan.daily_units) = (1, 100, Some(1));
-    })
-    .await;
-    assert_eq!(every_way(&stage, "dev", &call("getClusterNodes")).await[0].status, 200);
-    for reply in every_way(&stage, "dev", &call("getClusterNodes")).await {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.auth.failed_per_minute = 1;
+            let plan = config.plans.get_mut("dev").unwrap();
+            (plan.rps, plan.burst, plan.daily_units) = (1, 100, Some(1));
+        })
+        .start()
+        .await;
+    assert_eq!(
+        gateway.post(call("getClusterNodes").to_string()).key("dev").send_every_way().await[0].status,
+        200
+    );
+    for reply in gateway.post(call("getClusterNodes").to_string()).key("dev").send_every_way().await {
         assert_eq!((reply.status, reply.header("x-slotfront-error")), (429, "-32092 day"));
     }
-    let wrong = every_way(&stage, "wrong", &call("getClusterNodes")).await;
+    let wrong = gateway.post(call("getClusterNodes").to_string()).key("wrong").send_every_way().await;
     let errors = wrong.each_ref().map(|reply| reply.header("x-slotfront-error"));
     assert_eq!(errors, ["-32090 unauthorized", "-32092 failed_keys", "-32092 failed_keys"]);
 }
 
 /// Sends `head` and an empty body on a new connection, then requests the health there.
-async fn then_health(stage: &Stage, head: &str) -> String {
-    let mut socket = connect(stage).await;
+async fn then_health(gateway: &TestGateway, head: &str) -> String {
+    let mut socket = gateway.connect().await;
     let health = "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     socket.write_all(format!("{head}\r\n\r\n{health}").as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -89,22 +81,19 @@ async fn then_health(stage: &Stage, head: &str) -> String {
 
 #[tokio::test]
 async fn a_websocket_is_refused_with_what_to_do() {
-    let stage = Stage::of(1, |_| {}).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
     let upgrade = "host: x\r\nconnection: Upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==";
     for path in ["/v3/dev", "/v3/wrong", "/", "/health"] {
         for value in ["websocket", "WebSocket", "h2c, websocket"] {
             let answer =
-                then_health(&stage, &format!("GET {path} HTTP/1.1\r\n{upgrade}\r\nupgrade: {value}")).await;
+                then_health(&gateway, &format!("GET {path} HTTP/1.1\r\n{upgrade}\r\nupgrade: {value}")).await;
             assert!(answer.starts_with("HTTP/1.1 501 Not Implemented\r\n"), "{path} {value}: {answer}");
             assert!(answer.contains("wsEndpoint"), "{answer}");
             assert!(answer.ends_with("\r\n\r\nok"), "the connection goes on: {answer}");
         }
     }
     // Any other upgrade is ignored.
-    let answer = then_health(&stage, &format!("GET /v3/dev HTTP/1.1\r\n{upgrade}\r\nupgrade: h2c")).await;
+    let answer = then_health(&gateway, &format!("GET /v3/dev HTTP/1.1\r\n{upgrade}\r\nupgrade: h2c")).await;
     assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
-    let mut headers = HeaderMap::new();
-    headers.insert("upgrade", "websocket".parse().unwrap());
-    let post = stage.client.post(&stage.url).header("content-type", "application/json").headers(headers);
-    assert_eq!(stage.send(post.body(call("getClusterNodes").to_string())).await.status, 200);
+    assert_eq!(gateway.get_nodes().header("upgrade", "websocket").send().await.status, 200);
 }

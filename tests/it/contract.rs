@@ -2,8 +2,7 @@
 
 use base64::Engine;
 use serde_json::Value;
-
-use crate::harness::Stage;
+use slotfront_testkit::TestGateway;
 
 /// Cases in which slotfront differs from a node on purpose; docs/differences-from-a-node.md lists them.
 const DIFFERENT: [&str; 2] = [
@@ -14,10 +13,10 @@ const DIFFERENT: [&str; 2] = [
 #[tokio::test]
 async fn every_case_is_answered_as_a_node_answers() {
     let cases: Vec<Value> = serde_json::from_str(include_str!("../fixtures/contract-cases.json")).unwrap();
-    let stage = Stage::new().await;
+    let gateway = TestGateway::start().await;
     let mut off = Vec::new();
     for case in cases.iter().filter(|case| !DIFFERENT.contains(&case["name"].as_str().unwrap())) {
-        let (status, text) = send(&stage, case).await;
+        let (status, text) = send(&gateway, case).await;
         let differences =
             judge(&case["expect"], status, &text, &serde_json::from_str(&text).unwrap_or_default());
         off.extend(differences.into_iter().map(|d| format!("{}: {d}", case["name"])));
@@ -26,7 +25,7 @@ async fn every_case_is_answered_as_a_node_answers() {
     assert!(cases.len() > 150, "the cases are there");
 }
 
-async fn send(stage: &Stage, case: &Value) -> (u16, String) {
+async fn send(gateway: &TestGateway, case: &Value) -> (u16, String) {
     let mut body = match case["request_base64"].as_str() {
         Some(text) => base64::engine::general_purpose::STANDARD.decode(text).unwrap(),
         None => case["request"].as_str().unwrap().as_bytes().to_vec(),
@@ -34,7 +33,7 @@ async fn send(stage: &Stage, case: &Value) -> (u16, String) {
     let pad_to = case["pad_to"].as_u64().map_or(0, |n| usize::try_from(n).unwrap());
     body.resize(body.len().max(pad_to), b' ');
     let verb = case["http_method"].as_str().unwrap_or("POST").parse().unwrap();
-    let mut request = stage.client.request(verb, &stage.url).body(body);
+    let mut request = gateway.client.request(verb, &gateway.url).body(body);
     match case["headers"].as_object() {
         Some(headers) => {
             for (name, value) in headers {
@@ -43,7 +42,7 @@ async fn send(stage: &Stage, case: &Value) -> (u16, String) {
         }
         None => request = request.header("content-type", "application/json"),
     }
-    let reply = stage.send(request).await;
+    let reply = gateway.send(request).await;
     (reply.status, reply.text)
 }
 

@@ -4,9 +4,8 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use slotfront::config::Assemble;
 use slotfront::methods::{Commitment, PerCommitment};
-use slotfront_sim::{Cluster, Node, Settings};
-
-use crate::harness::{Reply, Stage};
+use slotfront_sim::{Cluster, Node};
+use slotfront_testkit::{Reply, TestCluster, TestGateway, node_answer};
 
 const ENCODINGS: [&str; 4] = ["base58", "base64", "base64+zstd", "binary"];
 const SLICES: [(u64, u64); 7] = [(0, 0), (0, 1), (1, 7), (3, 6), (32, 64), (9, u64::MAX), (u64::MAX, 1)];
@@ -16,7 +15,7 @@ struct Truth(std::sync::Arc<Cluster>);
 
 impl Truth {
     fn new() -> Self {
-        Self(Cluster::new(Settings { nodes: 3, slot_time: None, ..Settings::default() }))
+        Self(Cluster::new(TestCluster::settings(3)))
     }
 
     /// Returns a node's answer while its slot at `commitment` is `slot`, or is the present one.
@@ -30,19 +29,15 @@ impl Truth {
             node.set_lag(lag);
         }
         assert!(slot.is_none_or(|slot| node.slot(commitment) == slot), "{commitment} never was at {slot:?}");
-        let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
-        let answer = node.answer(call.as_bytes());
+        let answer = node_answer(node, method, params);
         node.set_lag(0);
-        unpacked(serde_json::from_slice(&answer).unwrap())
+        unpacked(answer)
     }
 
     /// Returns true if a node gave this answer at any of the last slots. Each slot has samples of its own.
     fn ever(&self, method: &str, params: &Value, commitment: Commitment, answer: &Value) -> bool {
         if method == "getRecentPerformanceSamples" {
-            let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
-            let same = |node: &Node| {
-                serde_json::from_slice::<Value>(&node.answer(call.as_bytes())).unwrap() == *answer
-            };
+            let same = |node: &Node| node_answer(node, method, params) == *answer;
             return self.0.nodes().iter().any(|node| {
                 let same = (0..64).any(|lag| {
                     node.set_lag(lag);
@@ -102,41 +97,41 @@ fn forms() -> impl Iterator<Item = Value> {
 
 #[tokio::test]
 async fn one_fetch_serves_every_form_of_an_account() {
-    let (stage, truth) = (Stage::new().await, Truth::new());
-    let there = stage.cluster.examples();
+    let (gateway, truth) = (TestGateway::start().await, Truth::new());
+    let there = gateway.cluster.examples();
     let accounts =
         [there.wallets[0], there.token_accounts[0], there.lookup_tables[0], there.stake_accounts[0]]
             .map(|pubkey| pubkey.to_string());
     for account in &accounts {
-        let first = stage.call("getAccountInfo", json!([account, {"encoding": "base64"}])).await;
-        assert_eq!(first.cache(), "fwd=miss; stored");
+        let first = gateway.get_account(account).base64().send().await;
+        assert_eq!(first.cache_status(), "fwd=miss; stored");
     }
-    let calls = stage.upstream_calls();
+    let calls = gateway.upstream_calls();
     for form in forms() {
         for account in &accounts {
             let params = json!([account, form]);
-            let reply = stage.call("getAccountInfo", params.clone()).await;
+            let reply = gateway.call("getAccountInfo", params.clone()).send().await;
             let expected = truth.answer("getAccountInfo", &params, Commitment::Finalized, None);
             assert_eq!(answer(&reply), expected, "{params}");
-            assert!(reply.cache().starts_with("hit"), "{params}: {}", reply.cache());
+            assert!(reply.is_hit(), "{params}: {}", reply.cache_status());
         }
         let params = json!([accounts, form]);
-        let reply = stage.call("getMultipleAccounts", params.clone()).await;
+        let reply = gateway.call("getMultipleAccounts", params.clone()).send().await;
         let expected = truth.answer("getMultipleAccounts", &params, Commitment::Finalized, None);
         assert_eq!(answer(&reply), expected, "{params}");
-        assert!(reply.cache().ends_with("detail=derived"), "{params}: {}", reply.cache());
+        assert!(reply.is_derived(), "{params}: {}", reply.cache_status());
     }
-    assert_eq!(stage.upstream_calls(), calls, "nothing of this cost a call");
+    assert_eq!(gateway.upstream_calls(), calls, "nothing of this cost a call");
 }
 
 #[tokio::test]
 async fn one_list_serves_its_accounts_in_every_form() {
-    let (stage, truth) = (Stage::new().await, Truth::new());
-    let there = stage.cluster.examples();
+    let (gateway, truth) = (TestGateway::start().await, Truth::new());
+    let there = gateway.cluster.examples();
     let accounts = [there.wallets[1], there.token_accounts[1], there.wallets[1], there.mints[0]]
         .map(|pubkey| pubkey.to_string());
-    stage.call("getMultipleAccounts", json!([accounts, {"commitment": "confirmed"}])).await;
-    let calls = stage.upstream_calls();
+    gateway.get_accounts(&accounts).confirmed().send().await;
+    let calls = gateway.upstream_calls();
     for mut form in forms() {
         form["commitment"] = "confirmed".into();
         for (method, params) in [
@@ -144,18 +139,18 @@ async fn one_list_serves_its_accounts_in_every_form() {
             ("getMultipleAccounts", json!([[accounts[3], accounts[0]], form])),
             ("getAccountInfo", json!([accounts[1], form])),
         ] {
-            let reply = stage.call(method, params.clone()).await;
+            let reply = gateway.call(method, params.clone()).send().await;
             let expected = truth.answer(method, &params, Commitment::Confirmed, None);
             assert_eq!(answer(&reply), expected, "{params}");
         }
     }
-    assert_eq!(stage.upstream_calls(), calls, "nothing of this cost a call");
+    assert_eq!(gateway.upstream_calls(), calls, "nothing of this cost a call");
 }
 
 #[tokio::test]
 async fn parsed_account_serves_every_slice() {
-    let (stage, truth) = (Stage::new().await, Truth::new());
-    let there = stage.cluster.examples();
+    let (gateway, truth) = (TestGateway::start().await, Truth::new());
+    let there = gateway.cluster.examples();
     for (account, calls) in [
         (there.token_accounts[0], 1),
         (there.uninitialized_token_account, 1),
@@ -163,29 +158,29 @@ async fn parsed_account_serves_every_slice() {
         (there.nonce_account, 1),
         (there.stake_accounts[0], 1),
     ] {
-        let before = stage.upstream_calls();
+        let before = gateway.upstream_calls();
         for (offset, length) in SLICES {
             let slice = json!({"offset": offset, "length": length});
             let params = json!([account.to_string(), {"encoding": "jsonParsed", "dataSlice": slice}]);
-            let reply = stage.call("getAccountInfo", params.clone()).await;
+            let reply = gateway.call("getAccountInfo", params.clone()).send().await;
             let expected = truth.answer("getAccountInfo", &params, Commitment::Finalized, None);
             assert_eq!(answer(&reply), expected, "{params}");
         }
-        assert_eq!(stage.upstream_calls() - before, calls, "{account}");
+        assert_eq!(gateway.upstream_calls() - before, calls, "{account}");
     }
 }
 
 #[tokio::test]
 async fn accounts_of_unknown_size_are_fetched_in_part() {
-    let (stage, truth) = (Stage::new().await, Truth::new());
-    let token = stage.cluster.examples().token_accounts[0].to_string();
+    let (gateway, truth) = (TestGateway::start().await, Truth::new());
+    let token = gateway.cluster.examples().token_accounts[0].to_string();
     let ask = async |form: Value| {
-        let before = stage.upstream_calls();
+        let before = gateway.upstream_calls();
         let params = json!([token, form]);
-        let reply = stage.call("getAccountInfo", params.clone()).await;
+        let reply = gateway.call("getAccountInfo", params.clone()).send().await;
         let expected = truth.answer("getAccountInfo", &params, Commitment::Finalized, None);
         assert_eq!(answer(&reply), expected, "{params}");
-        (stage.upstream_calls() - before, reply.cache().to_owned())
+        (gateway.upstream_calls() - before, reply.cache_status().to_owned())
     };
     let slice = |offset: u64, length: u64| json!({"encoding": "base64", "dataSlice": {"offset": offset, "length": length}});
     // A node refuses 165 bytes in base58, and 129 bytes are enough to know that.
@@ -196,11 +191,11 @@ async fn accounts_of_unknown_size_are_fetched_in_part() {
     assert_eq!(ask(slice(32, 32)).await.0, 0);
     assert_eq!(ask(json!({"encoding": "base64+zstd"})).await.0, 0);
     // A short account is whole at the first fetch, in whatever form it was asked for.
-    let wallet = stage.cluster.examples().wallets[2].to_string();
-    stage.call("getAccountInfo", json!([wallet])).await;
-    let before = stage.upstream_calls();
-    let whole = stage.call("getAccountInfo", json!([wallet, {"encoding": "base64"}])).await;
-    assert_eq!((whole.status, stage.upstream_calls()), (200, before));
+    let wallet = gateway.cluster.examples().wallets[2].to_string();
+    gateway.get_account(&wallet).send().await;
+    let before = gateway.upstream_calls();
+    let whole = gateway.get_account(&wallet).base64().send().await;
+    assert_eq!((whole.status, gateway.upstream_calls()), (200, before));
 }
 
 #[tokio::test]
@@ -208,27 +203,27 @@ async fn lists_are_assembled_by_the_setting() {
     for (assemble, same_slot, two_slots) in
         [(Assemble::Off, 1, 1), (Assemble::SameSlot, 0, 1), (Assemble::WithinBound, 0, 0)]
     {
-        let stage = Stage::with(|config| config.cache.assemble = assemble).await;
-        let there = stage.cluster.examples();
+        let gateway = TestGateway::builder().config(|config| config.cache.assemble = assemble).start().await;
+        let there = gateway.cluster.examples();
         let keys = [there.wallets[0], there.wallets[1], there.wallets[2]].map(|key| key.to_string());
         let single = async |key: &str| {
-            let reply = stage.call("getAccountInfo", json!([key, {"encoding": "base64"}])).await;
-            reply.result()["context"]["slot"].as_u64().unwrap()
+            let reply = gateway.get_account(key).base64().send().await;
+            reply.slot()
         };
         let list = async |keys: &[&str]| {
-            let before = stage.upstream_calls();
-            let reply = stage.call("getMultipleAccounts", json!([keys])).await;
-            (stage.upstream_calls() - before, reply)
+            let before = gateway.upstream_calls();
+            let reply = gateway.get_accounts(keys).send().await;
+            (gateway.upstream_calls() - before, reply)
         };
         let low = single(&keys[0]).await;
         single(&keys[1]).await;
         assert_eq!(list(&[&keys[0], &keys[1]]).await.0, same_slot, "{assemble:?}");
-        stage.step_by(3).await;
+        gateway.step_by(3).await;
         let high = single(&keys[2]).await;
         assert!(high > low);
         let (calls, reply) = list(&[&keys[0], &keys[2]]).await;
         assert_eq!(calls, two_slots, "{assemble:?}");
-        let slot = reply.result()["context"]["slot"].as_u64().unwrap();
+        let slot = reply.slot();
         assert_eq!(
             slot,
             if assemble == Assemble::WithinBound { low } else { high },
@@ -239,25 +234,26 @@ async fn lists_are_assembled_by_the_setting() {
 
 #[tokio::test]
 async fn within_bound_only_the_missing_accounts_are_fetched() {
-    let stage = Stage::with(|config| config.cache.assemble = Assemble::WithinBound).await;
+    let gateway =
+        TestGateway::builder().config(|config| config.cache.assemble = Assemble::WithinBound).start().await;
     let keys: Vec<String> =
-        stage.cluster.examples().wallets.iter().take(4).map(ToString::to_string).collect();
-    let held = stage.call("getMultipleAccounts", json!([[keys[0], keys[1]]])).await;
-    let held = held.result()["context"]["slot"].as_u64().unwrap();
-    stage.step_by(2).await;
-    let reply = stage.call("getMultipleAccounts", json!([[keys[0], keys[2], keys[1], keys[2]]])).await;
-    assert_eq!((reply.cache(), stage.upstream_calls()), ("fwd=miss; stored", 2));
+        gateway.cluster.examples().wallets.iter().take(4).map(ToString::to_string).collect();
+    let held = gateway.get_accounts([&keys[0], &keys[1]]).send().await;
+    let held = held.slot();
+    gateway.step_by(2).await;
+    let reply = gateway.get_accounts([&keys[0], &keys[2], &keys[1], &keys[2]]).send().await;
+    assert_eq!((reply.cache_status(), gateway.upstream_calls()), ("fwd=miss; stored", 2));
     assert_eq!(reply.result()["context"]["slot"], held);
-    assert_eq!(reply.result()["value"].as_array().unwrap().len(), 4);
-    let fetched = stage.call("getAccountInfo", json!([keys[2], {"encoding": "base64"}])).await;
-    assert!(fetched.result()["context"]["slot"].as_u64().unwrap() > held, "the missing one is of now");
-    assert_eq!(stage.upstream_calls(), 2);
+    assert_eq!(reply.value().as_array().unwrap().len(), 4);
+    let fetched = gateway.get_account(&keys[2]).base64().send().await;
+    assert!(fetched.slot() > held, "the missing one is of now");
+    assert_eq!(gateway.upstream_calls(), 2);
 }
 
 #[tokio::test]
 async fn a_block_fetched_once_serves_every_lesser_shape() {
-    let (stage, truth) = (Stage::new().await, Truth::new());
-    let slot = stage.cluster.examples().block_with_v0;
+    let (gateway, truth) = (TestGateway::start().await, Truth::new());
+    let slot = gateway.cluster.examples().block_with_v0;
     let shape = |details: &str, encoding: &str, rewards: bool| {
         json!([slot, {"transactionDetails": details, "encoding": encoding, "rewards": rewards,
             "maxSupportedTransactionVersion": 0}])
@@ -267,42 +263,43 @@ async fn a_block_fetched_once_serves_every_lesser_shape() {
         ("jsonParsed", &[("accounts", "json"), ("full", "jsonParsed"), ("none", "base58")]),
         ("base64", &[("signatures", "base64"), ("full", "base64")]),
     ] {
-        stage.front().cache.purger().clear();
-        stage.call("getBlock", shape("full", encoding, true)).await;
-        let calls = stage.upstream_calls();
+        gateway.front().cache.purger().clear();
+        gateway.call("getBlock", shape("full", encoding, true)).send().await;
+        let calls = gateway.upstream_calls();
         for (details, encoding) in lesser {
             for rewards in [true, false] {
                 let params = shape(details, encoding, rewards);
                 let expected = truth.answer("getBlock", &params, Commitment::Finalized, None);
-                let replies = join_all((0..20).map(|_| stage.call("getBlock", params.clone()))).await;
+                let replies =
+                    join_all((0..20).map(|_| gateway.call("getBlock", params.clone()).send())).await;
                 for reply in replies {
                     assert_eq!(answer(&reply), expected, "{params}");
-                    assert!(reply.cache().starts_with("hit"), "{params}: {}", reply.cache());
+                    assert!(reply.is_hit(), "{params}: {}", reply.cache_status());
                     let derived = !(rewards && *details == "full");
-                    assert_eq!(reply.cache().ends_with("detail=derived"), derived, "{params}");
+                    assert_eq!(reply.is_derived(), derived, "{params}");
                 }
             }
         }
-        assert_eq!(stage.upstream_calls(), calls, "nothing made of {encoding} cost a call");
+        assert_eq!(gateway.upstream_calls(), calls, "nothing made of {encoding} cost a call");
     }
     // Facts that json does not contain, and that no shape without the version contains.
-    stage.front().cache.purger().clear();
-    stage.call("getBlock", shape("full", "json", true)).await;
-    let calls = stage.upstream_calls();
+    gateway.front().cache.purger().clear();
+    gateway.call("getBlock", shape("full", "json", true)).send().await;
+    let calls = gateway.upstream_calls();
     for params in [shape("accounts", "json", true), json!([slot, {"transactionDetails": "accounts"}])] {
         let expected = truth.answer("getBlock", &params, Commitment::Finalized, None);
-        assert_eq!(answer(&stage.call("getBlock", params).await), expected);
+        assert_eq!(answer(&gateway.call("getBlock", params).send().await), expected);
     }
-    assert_eq!(stage.upstream_calls(), calls + 2);
+    assert_eq!(gateway.upstream_calls(), calls + 2);
 }
 
 #[tokio::test]
 async fn vote_account_comes_from_the_held_list() {
-    let (stage, truth) = (Stage::new().await, Truth::new());
-    let there = stage.cluster.examples();
-    stage.call("getVoteAccounts", json!([{"keepUnstakedDelinquents": true}])).await;
-    stage.call("getVoteAccounts", json!([])).await;
-    let calls = stage.upstream_calls();
+    let (gateway, truth) = (TestGateway::start().await, Truth::new());
+    let there = gateway.cluster.examples();
+    gateway.get_votes().with("keepUnstakedDelinquents", true).send().await;
+    gateway.get_votes().send().await;
+    let calls = gateway.upstream_calls();
     for vote in
         [there.vote_accounts[0], there.delinquent_vote_account, there.unstaked_vote_account, there.wallets[0]]
     {
@@ -310,15 +307,19 @@ async fn vote_account_comes_from_the_held_list() {
             let params = json!([{"votePubkey": vote.to_string(), "keepUnstakedDelinquents": keep}]);
             let expected = truth.answer("getVoteAccounts", &params, Commitment::Finalized, None);
             for _ in 0..2 {
-                let reply = stage.call("getVoteAccounts", params.clone()).await;
+                let reply = gateway.call("getVoteAccounts", params.clone()).send().await;
                 assert_eq!(answer(&reply), expected, "{params}");
-                assert!(reply.cache().ends_with("detail=derived"), "{params}: {}", reply.cache());
+                assert!(reply.is_derived(), "{params}: {}", reply.cache_status());
             }
         }
     }
-    assert_eq!(stage.upstream_calls(), calls);
+    assert_eq!(gateway.upstream_calls(), calls);
     let params = json!([{"votePubkey": there.vote_accounts[0].to_string(), "delinquentSlotDistance": 5}]);
-    assert_eq!(stage.call("getVoteAccounts", params).await.cache(), "fwd=miss; stored", "another question");
+    assert_eq!(
+        gateway.call("getVoteAccounts", params).send().await.cache_status(),
+        "fwd=miss; stored",
+        "another question"
+    );
 }
 
 /// A generator of random numbers with which a failed test can be repeated.
@@ -342,8 +343,8 @@ impl Draw {
 }
 
 /// Returns a random call of a method whose answers depend on each other in the cache.
-fn random_call(draw: &mut Draw, stage: &Stage) -> (&'static str, Value, Commitment) {
-    let there = stage.cluster.examples();
+fn random_call(draw: &mut Draw, gateway: &TestGateway) -> (&'static str, Value, Commitment) {
+    let there = gateway.cluster.examples();
     let commitment = draw.of(&Commitment::ALL);
     let mut accounts =
         vec![there.nonce_account, there.frozen_token_account, there.uninitialized_token_account];
@@ -386,7 +387,7 @@ fn random_call(draw: &mut Draw, stage: &Stage) -> (&'static str, Value, Commitme
                 config["maxSupportedTransactionVersion"] = 0.into();
             }
             let back = u64::try_from(draw.below(4)).unwrap();
-            json!([stage.cluster.slot(Commitment::Confirmed) - 20 * back, config])
+            json!([gateway.cluster.slot(Commitment::Confirmed) - 20 * back, config])
         }
         _ => {
             config["encoding"] =
@@ -416,21 +417,23 @@ async fn random_calls_get_the_truth_at_their_slot() {
     let seed = 0x5107_f207;
     let mut draw = Draw(seed);
     let truth = Truth::new();
-    let stage = Stage::with(|config| {
-        config.cache.stale_while_revalidate = PerCommitment::uniform(0.0);
-    })
-    .await;
+    let gateway = TestGateway::builder()
+        .config(|config| {
+            config.cache.stale_while_revalidate = PerCommitment::uniform(0.0);
+        })
+        .start()
+        .await;
     let (mut asked, mut derived) = (0_u64, 0_u64);
     for round in 0..30 {
         if round % 10 == 0 {
             // Votes are bounded in time only, so none is older than the slots that are searched below.
-            stage.front().cache.purger().clear();
+            gateway.front().cache.purger().clear();
         }
         for _ in 0..40 {
-            let (method, params, commitment) = random_call(&mut draw, &stage);
-            let reply = stage.call(method, params.clone()).await;
+            let (method, params, commitment) = random_call(&mut draw, &gateway);
+            let reply = gateway.call(method, params.clone()).send().await;
             asked += 1;
-            derived += u64::from(reply.cache().ends_with("detail=derived"));
+            derived += u64::from(reply.is_derived());
             let slot = reply.json()["result"]["context"]["slot"].as_u64();
             let holds = match (method, slot) {
                 ("getBlock", _) | (_, Some(_)) => {
@@ -443,9 +446,9 @@ async fn random_calls_get_the_truth_at_their_slot() {
         }
         let slots = u64::try_from(draw.below(3)).unwrap();
         truth.0.step_by(slots);
-        stage.step_by(slots).await;
+        gateway.step_by(slots).await;
     }
-    let calls = stage.upstream_calls();
+    let calls = gateway.upstream_calls();
     assert!(derived > asked / 20, "{derived} of {asked} were derived");
     assert!(calls < asked * 3 / 4, "{calls} upstream calls for {asked}");
 }

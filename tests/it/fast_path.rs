@@ -1,64 +1,29 @@
 //! The fast path: plain requests are read and answered on the socket, others by hyper, without a difference
 //! for clients.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::json;
 use slotfront::config::Config;
+use slotfront_testkit::wire::{NOT_PLAIN, exchange, is_whole, post, read_until};
+use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
-
-use crate::harness::{PATIENCE, Stage};
-use crate::http::{connect, is_whole, post, read_until};
-use crate::stop::until_closed;
-
-/// Header fields that make hyper read a plain request, without another effect.
-pub(crate) const NOT_PLAIN: &str = "connection: keep-alive, x-nothing\r\n";
+use tokio::net::TcpSocket;
 
 fn call(method: &str, params: &serde_json::Value) -> String {
     json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
 }
 
-/// Replaces numbers that depend on the clock: the rest of a limit, and of an entry's life.
-fn without_time(field: String) -> String {
-    if field.starts_with("ratelimit: ") || field.starts_with("cache-status: ") {
-        field.replace(|c: char| c.is_ascii_digit(), "")
-    } else {
-        field
-    }
-}
-
-/// Returns the answer to a request: status, header fields without date and times, and body.
-pub(crate) async fn exchange(socket: &mut TcpStream, request: &[u8]) -> (String, BTreeSet<String>, Vec<u8>) {
-    socket.write_all(request).await.unwrap();
-    let mut read = Vec::new();
-    let end = loop {
-        let more = tokio::time::timeout(PATIENCE, socket.read_buf(&mut read)).await;
-        assert!(matches!(more, Ok(Ok(n)) if n > 0), "{more:?} after {:?}", String::from_utf8_lossy(&read));
-        let Some(end) = read.windows(4).position(|end| end == b"\r\n\r\n") else { continue };
-        let head = String::from_utf8_lossy(&read[..end]);
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-        if read.len() >= end + 4 + length.map_or(0, |length| length.parse().unwrap()) {
-            break end;
-        }
-    };
-    let head = String::from_utf8_lossy(&read[..end]).into_owned();
-    let mut lines = head.lines().map(str::to_owned);
-    let status = lines.next().unwrap();
-    let fields = lines.filter(|line| !line.starts_with("date: ")).map(without_time).collect();
-    assert_eq!(head.matches("\r\ndate: ").count(), 1, "{head}");
-    (status, fields, read.split_off(end + 4))
-}
-
 #[tokio::test]
 async fn both_ways_answer_alike() {
-    let stage = Stage::of(1, |config| {
-        config.plans.get_mut("dev").expect("the dev plan").bypass_cache = true;
-    })
-    .await;
-    let examples = stage.cluster.examples();
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.plans.get_mut("dev").expect("the dev plan").bypass_cache = true;
+        })
+        .start()
+        .await;
+    let examples = gateway.cluster.examples();
     let account = json!([examples.wallets[0].to_string(), {"encoding": "base64", "commitment": "finalized"}]);
     let block = json!([examples.block_with_v0, {"maxSupportedTransactionVersion": 0}]);
     let (account, block) = (call("getAccountInfo", &account), call("getBlock", &block));
@@ -100,10 +65,10 @@ async fn both_ways_answer_alike() {
             [&request[..at], id, more.as_bytes(), &request[at + 2..]].concat()
         };
         // The first exchange fills the cache, so that the entry's age is equal for both.
-        exchange(&mut connect(&stage).await, &inserted("")).await;
+        exchange(&mut gateway.connect().await, &inserted("")).await;
         let mut answers = Vec::new();
         for more in ["", NOT_PLAIN] {
-            let mut socket = connect(&stage).await;
+            let mut socket = gateway.connect().await;
             let first = exchange(&mut socket, &inserted(more)).await;
             // A second exchange on the same connection, if it stays open.
             if !first.1.contains("connection: close") {
@@ -118,10 +83,10 @@ async fn both_ways_answer_alike() {
 
 #[tokio::test]
 async fn requests_may_be_split_and_pipelined() {
-    let stage = Stage::of(1, |_| {}).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
     let request = post("/v3/dev", "", &call("getClusterNodes", &json!([])));
-    let whole = exchange(&mut connect(&stage).await, request.as_bytes()).await;
-    let mut socket = connect(&stage).await;
+    let whole = exchange(&mut gateway.connect().await, request.as_bytes()).await;
+    let mut socket = gateway.connect().await;
     socket.set_nodelay(true).unwrap();
     for cut in 1..request.len() {
         let (begin, end) = request.as_bytes().split_at(cut);
@@ -137,7 +102,7 @@ async fn requests_may_be_split_and_pipelined() {
 
 #[tokio::test]
 async fn handover_to_hyper_loses_nothing() {
-    let stage = Stage::of(1, |_| {}).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
     let body = |id: u8| json!({"jsonrpc": "2.0", "id": id, "method": "getClusterNodes"}).to_string();
     let plain = |id| post("/v3/dev", "", &body(id));
     let chunked = {
@@ -149,7 +114,7 @@ async fn handover_to_hyper_loses_nothing() {
     let get = "GET /health HTTP/1.1\r\nhost: x\r\n\r\n".to_owned();
     let all = [plain(1), chunked, plain(3), get, plain(4)];
     for at_once in [true, false] {
-        let mut socket = connect(&stage).await;
+        let mut socket = gateway.connect().await;
         let mut seen = String::new();
         let pieces = if at_once { vec![all.concat()] } else { all.to_vec() };
         for (i, piece) in pieces.iter().enumerate() {
@@ -174,35 +139,35 @@ fn is_whole_last(seen: &str) -> bool {
 
 #[tokio::test]
 async fn leaving_client_releases_its_permit() {
-    let stage = Stage::of(1, |_| {}).await;
-    let in_flight = || stage.front().in_flight.load(Ordering::Relaxed);
-    let hold = stage.cluster.node(0).hold("getVoteAccounts");
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let in_flight = || gateway.in_flight();
+    let hold = gateway.cluster.node(0).hold("getVoteAccounts");
     let request = post("/v3/dev", "", &call("getVoteAccounts", &json!([])));
-    let (mut goes, mut waits) = (connect(&stage).await, connect(&stage).await);
+    let (mut goes, mut waits) = (gateway.connect().await, gateway.connect().await);
     for socket in [&mut goes, &mut waits] {
         socket.write_all(request.as_bytes()).await.unwrap();
     }
     hold.arrived(1).await;
-    stage.until("both are served", || in_flight() == 2).await;
+    gateway.until("both are served", || in_flight() == 2).await;
     drop(goes);
-    stage.until("one has gone", || in_flight() == 1).await;
+    gateway.until("one has gone", || in_flight() == 1).await;
     // Requests that are sent ahead do not end the connection.
     waits.write_all(request.as_bytes()).await.unwrap();
     drop(hold);
     let answers = read_until(&mut waits, |seen| seen.matches("HTTP/1.1 200 OK").count() == 2).await;
     assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 2, "{answers}");
-    stage.until("all is written", || in_flight() == 0).await;
+    gateway.until("all is written", || in_flight() == 0).await;
 }
 
 #[tokio::test]
 async fn long_answer_is_in_flight_until_taken() {
-    let stage = Stage::of(1, |_| {}).await;
-    let in_flight = || stage.front().in_flight.load(Ordering::Relaxed);
-    let slot = stage.cluster.examples().block_with_v0;
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let in_flight = || gateway.in_flight();
+    let slot = gateway.cluster.examples().block_with_v0;
     let block = call("getBlock", &json!([slot, {"maxSupportedTransactionVersion": 0}]));
     // The answers exceed the kernel's buffers of both sides by far.
     let request = post("/v3/dev", "", &format!("[{}]", vec![block; 20].join(",")));
-    let mut socket = connect(&stage).await;
+    let mut socket = gateway.connect().await;
     let one = exchange(&mut socket, request.as_bytes()).await.2.len();
     assert!(one > 16 << 10, "its pieces are written as they are: {one}");
     let count = (64 << 20) / one;
@@ -213,31 +178,35 @@ async fn long_answer_is_in_flight_until_taken() {
         }
     };
     let reads = async {
-        stage.until("the client's turn", || in_flight() == 1).await;
+        gateway.until("the client's turn", || in_flight() == 1).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!((in_flight(), stage.front().outgoing.used() > 0), (1, true));
+        assert_eq!((in_flight(), gateway.front().outgoing.used() > 0), (1, true));
         let (mut read, mut buffer) = (0, vec![0; 1 << 20]);
         while read < count * one {
             read += reading.read(&mut buffer).await.unwrap();
         }
     };
     tokio::join!(writes, reads);
-    stage.until("all is taken", || in_flight() == 0).await;
-    assert_eq!(stage.front().outgoing.used(), 0);
+    gateway.until("all is taken", || in_flight() == 0).await;
+    assert_eq!(gateway.front().outgoing.used(), 0);
 }
 
 #[tokio::test]
 async fn the_last_answer_says_so() {
     let short = Duration::from_millis(10);
-    let stage = Stage::ending(|_| {}, |periods| (periods.notice, periods.last_moment) = (short, short)).await;
-    let hold = stage.cluster.node(0).hold("getVoteAccounts");
-    let (mut idles, mut served) = (connect(&stage).await, connect(&stage).await);
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .grace_periods(|periods| (periods.notice, periods.last_moment) = (short, short))
+        .start()
+        .await;
+    let hold = gateway.cluster.node(0).hold("getVoteAccounts");
+    let (mut idles, mut served) = (gateway.connect().await, gateway.connect().await);
     let nodes = post("/v3/dev", "", &call("getClusterNodes", &json!([])));
     exchange(&mut idles, nodes.as_bytes()).await;
     let request = post("/v3/dev", "", &call("getVoteAccounts", &json!([])));
     served.write_all(request.as_bytes()).await.unwrap();
     hold.arrived(1).await;
-    let app = stage.app.as_ref().expect("running");
+    let app = &gateway.app;
     let idle_ends = async {
         assert_eq!(idles.read(&mut [0; 8]).await.unwrap(), 0, "an idle connection just ends");
         hold.release();
@@ -260,26 +229,30 @@ async fn stop_during_a_write_closes_after_it() {
         (config.server.max_batch, config.server.max_body) = (500, 64 << 10);
         config.plans.get_mut("dev").expect("the dev plan").max_batch = None;
     };
-    let stage = Stage::ending(configure, |periods| periods.notice = Duration::from_millis(10)).await;
-    let slot = stage.cluster.examples().block_with_v0;
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(configure)
+        .grace_periods(|periods| periods.notice = Duration::from_millis(10))
+        .start()
+        .await;
+    let slot = gateway.cluster.examples().block_with_v0;
     let block = call("getBlock", &json!([slot, {"maxSupportedTransactionVersion": 0}]));
     // One answer exceeds the kernel's buffers of both sides, because the client's is small. No request
     // follows it.
     let request = post("/v3/dev", "", &format!("[{}]", vec![block; 500].join(",")));
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
-    let address = stage.url.trim_start_matches("http://").trim_end_matches("/v3/dev").parse().unwrap();
-    let mut socket = socket.connect(address).await.unwrap();
-    let app = stage.app.as_ref().expect("running");
+    let mut socket = socket.connect(gateway.app.public).await.unwrap();
+    let app = &gateway.app;
     // The connection has waited before, so it knows of the stop when the request comes.
     tokio::time::sleep(Duration::from_millis(100)).await;
     exchange(&mut socket, post("/v3/dev", "", &call("getClusterNodes", &json!([]))).as_bytes()).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     socket.write_all(request.as_bytes()).await.unwrap();
-    stage.until("it waits for the client", || stage.front().in_flight.load(Ordering::Relaxed) == 1).await;
+    gateway.until("it waits for the client", || gateway.in_flight() == 1).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let taken = async {
-        until_closed(app).await;
+        gateway.until_closed().await;
         let mut all = Vec::new();
         let ended = tokio::time::timeout(PATIENCE, socket.read_to_end(&mut all)).await;
         drop(socket);
@@ -295,11 +268,11 @@ async fn stop_during_a_write_closes_after_it() {
 #[cfg(feature = "h1-fast-path")]
 #[tokio::test]
 async fn half_closed_client_gets_all_answers() {
-    let stage = Stage::of(1, |_| {}).await;
-    let hold = stage.cluster.node(0).hold("getVoteAccounts");
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let hold = gateway.cluster.node(0).hold("getVoteAccounts");
     let (votes, nodes) = ("getVoteAccounts", "getClusterNodes");
     let request = |method| post("/v3/dev", "", &call(method, &json!([])));
-    let mut socket = connect(&stage).await;
+    let mut socket = gateway.connect().await;
     socket.write_all((request(votes) + &request(nodes)).as_bytes()).await.unwrap();
     socket.shutdown().await.unwrap();
     hold.arrived(1).await;
@@ -310,12 +283,12 @@ async fn half_closed_client_gets_all_answers() {
 
 #[tokio::test]
 async fn truncated_body_is_answered_as_by_hyper() {
-    let stage = Stage::of(1, |_| {}).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
     let mut answers = Vec::new();
     for more in ["", NOT_PLAIN] {
         let headers = format!("x-request-id: mine\r\n{more}");
         let request = post("/v3/dev", &headers, &call("getClusterNodes", &json!([])));
-        let mut socket = connect(&stage).await;
+        let mut socket = gateway.connect().await;
         socket.write_all(&request.as_bytes()[..request.len() - 5]).await.unwrap();
         socket.shutdown().await.unwrap();
         let answer = read_until(&mut socket, |_| false).await;

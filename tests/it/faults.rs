@@ -7,15 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use slotfront::breaker::BreakerState;
 use slotfront::config::Config;
 use slotfront::methods::{Commitment, Slot};
 use slotfront::pool::select::Unusable;
 use slotfront_sim::Fault;
+use slotfront_testkit::TestGateway;
 use tokio::time::Instant;
-
-use crate::harness::{Reply, Stage};
 
 const CALLERS: u64 = 16;
 /// The failed calls until a breaker opens, and those that were at the node when it did.
@@ -29,25 +27,17 @@ fn settings(config: &mut Config) {
     config.pool.breaker.open = Duration::from_millis(300);
 }
 
-/// Makes a call past the cache.
-async fn ask(stage: &Stage, method: &str, params: Value) -> Reply {
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
-    let request = stage.client.post(&stage.url).header("content-type", "application/json");
-    stage.send(request.header("cache-control", "no-cache").body(body)).await
-}
-
-/// Reads an account, compares it with the truth at the answer's slot, and returns that slot.
-async fn read(stage: &Stage, n: u64, commitment: Commitment) -> Result<Slot, String> {
-    let wallets = stage.cluster.examples().wallets;
+/// Reads an account past the cache, compares it with the truth at the answer's slot, and returns that slot.
+async fn read(gateway: &TestGateway, n: u64, commitment: Commitment) -> Result<Slot, String> {
+    let wallets = gateway.cluster.examples().wallets;
     let key = wallets[usize::try_from(n).unwrap() % wallets.len()];
-    let config = json!({"encoding": "base64", "commitment": commitment.as_str()});
-    let reply = ask(stage, "getAccountInfo", json!([key.to_string(), config])).await;
+    let reply = gateway.get_account(key).commitment(commitment).base64().no_cache().send().await;
     if reply.status != 200 || reply.json().get("result").is_none() {
         return Err(format!("{} {}", reply.status, reply.text));
     }
     let result = reply.result();
     let slot = result["context"]["slot"].as_u64().unwrap();
-    let truth = stage.cluster.account_at(&key, slot).map(|account| account.lamports);
+    let truth = gateway.cluster.account_at(&key, slot).map(|account| account.lamports);
     if result["value"]["lamports"].as_u64() == truth {
         Ok(slot)
     } else {
@@ -95,28 +85,28 @@ async fn single_faults_fail_no_call_and_cost_little() {
         ("wrong id", Fault::WrongId),
         ("internal error", internal),
     ] {
-        let stage = Stage::with(settings).await;
-        stage.cluster.node(0).fault_on("getAccountInfo", fault, None);
+        let gateway = TestGateway::builder().config(settings).start().await;
+        gateway.cluster.node(0).fault_on("getAccountInfo", fault, None);
         let began = Instant::now();
         let calls = 240;
         let slowest = load(calls, async |n| {
-            let read = read(&stage, n, Commitment::Finalized).await;
+            let read = read(&gateway, n, Commitment::Finalized).await;
             assert!(read.is_ok(), "{name}: {read:?}");
         })
         .await;
         let took = began.elapsed();
-        let extra = stage.upstream_calls() - calls;
-        let open = stage.front().config.pool.breaker.open;
+        let extra = gateway.upstream_calls() - calls;
+        let open = gateway.front().config.pool.breaker.open;
         println!("{name}: {extra} further calls of {calls}, {took:?}, slowest {slowest:?}");
         assert!(extra <= UNTIL_OPEN + trials(took, open), "{name}: {extra} further calls in {took:?}");
-        let failed = stage.cluster.node(0).calls("getAccountInfo");
+        let failed = gateway.cluster.node(0).calls("getAccountInfo");
         assert!((1..=extra).contains(&failed), "{name}: {failed} calls failed, {extra} further ones");
     }
 }
 
 #[tokio::test]
 async fn two_faulty_nodes_fail_no_call() {
-    let stage = Stage::with(settings).await;
+    let gateway = TestGateway::builder().config(settings).start().await;
     let mixture = [
         Fault::Reset,
         Fault::WrongId,
@@ -129,106 +119,107 @@ async fn two_faulty_nodes_fail_no_call() {
     ];
     for round in 0..6 {
         for (n, fault) in mixture.iter().enumerate() {
-            let node = stage.cluster.node((n + round) % 2);
+            let node = gateway.cluster.node((n + round) % 2);
             node.fault_on("getAccountInfo", fault.clone(), Some(1 + (n * 7 + round * 3) % 4));
         }
     }
-    stage.cluster.node(2).set_lag(2);
+    gateway.cluster.node(2).set_lag(2);
     let calls = 400;
     load(calls, async |n| {
-        let read = read(&stage, n, Commitment::Confirmed).await;
+        let read = read(&gateway, n, Commitment::Confirmed).await;
         assert!(read.is_ok(), "call {n}: {read:?}");
     })
     .await;
-    let extra = stage.upstream_calls() - calls;
+    let extra = gateway.upstream_calls() - calls;
     println!("mixed: {extra} further calls of {calls}");
     assert!((1..=2 * UNTIL_OPEN + 60).contains(&extra), "{extra} further calls");
 }
 
 #[tokio::test]
 async fn known_lag_and_history_gaps_cost_nothing() {
-    let stage = Stage::with(settings).await;
-    stage.cluster.node(0).set_lag(200);
-    let standing = || stage.front().pool.standing(Instant::now())[0].1;
-    stage.until("the lag is known", || standing() >= Some(Unusable::Lagging)).await;
+    let gateway = TestGateway::builder().config(settings).start().await;
+    gateway.cluster.node(0).set_lag(200);
+    let standing = || gateway.unusable(0);
+    gateway.until("the lag is known", || standing() >= Some(Unusable::Lagging)).await;
     load(160, async |n| {
-        let read = read(&stage, n, Commitment::Finalized).await;
-        assert_eq!(read, Ok(stage.cluster.slot(Commitment::Finalized)));
+        let read = read(&gateway, n, Commitment::Finalized).await;
+        assert_eq!(read, Ok(gateway.cluster.slot(Commitment::Finalized)));
     })
     .await;
-    assert_eq!((stage.upstream_calls(), stage.cluster.node(0).calls("getAccountInfo")), (160, 0));
+    assert_eq!((gateway.upstream_calls(), gateway.cluster.node(0).calls("getAccountInfo")), (160, 0));
 
-    stage.cluster.node(0).set_lag(0);
-    let newest = stage.cluster.slot(Commitment::Finalized);
-    stage.cluster.node(0).prune_below(newest);
-    let blocks: Vec<Slot> = (newest - 60..newest - 1).filter(|slot| stage.cluster.has_block(*slot)).collect();
-    stage.until("it is back", || standing().is_none()).await;
-    let before = stage.upstream_calls();
+    gateway.cluster.node(0).set_lag(0);
+    let newest = gateway.cluster.slot(Commitment::Finalized);
+    gateway.cluster.node(0).prune_below(newest);
+    let blocks: Vec<Slot> =
+        (newest - 60..newest - 1).filter(|slot| gateway.cluster.has_block(*slot)).collect();
+    gateway.until("it is back", || standing().is_none()).await;
+    let before = gateway.upstream_calls();
     load(160, async |n| {
         let slot = blocks[usize::try_from(n).unwrap() % blocks.len()];
-        let params = json!([slot, {"transactionDetails": "signatures", "maxSupportedTransactionVersion": 0}]);
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getBlock", "params": params}).to_string();
-        let truth: Value = serde_json::from_slice(&stage.cluster.node(1).answer(body.as_bytes())).unwrap();
-        let reply = ask(&stage, "getBlock", params).await;
-        assert_eq!(reply.result(), truth["result"], "{slot}");
+        let block = gateway.get_block(slot).details("signatures").version_0().no_cache();
+        let truth = block.result_of(gateway.cluster.node(1));
+        assert_eq!(block.send().await.result(), truth, "{slot}");
     })
     .await;
-    let extra = stage.upstream_calls() - before - 160;
+    let extra = gateway.upstream_calls() - before - 160;
     println!("history gap: {extra} further calls of 160");
     assert!(extra <= CALLERS, "until it has said how far back it reaches: {extra}");
 }
 
 #[tokio::test]
 async fn a_flapping_node_fails_no_call() {
-    let stage = Stage::with(settings).await;
-    let (node, began, calls) = (stage.cluster.node(0), Instant::now(), 400);
+    let gateway = TestGateway::builder().config(settings).start().await;
+    let (node, began, calls) = (gateway.cluster.node(0), Instant::now(), 400);
     load(calls, async |n| {
         match n % 40 {
             0 => node.fault_on("getAccountInfo", Fault::Status(500), None),
             20 => node.clear_faults(),
             _ => {}
         }
-        let read = read(&stage, n, Commitment::Confirmed).await;
+        let read = read(&gateway, n, Commitment::Confirmed).await;
         assert!(read.is_ok(), "{read:?}");
     })
     .await;
-    let extra = stage.upstream_calls() - calls;
+    let extra = gateway.upstream_calls() - calls;
     println!("flapping: {extra} further calls of {calls} in {:?}", began.elapsed());
     assert!(extra <= calls / 4, "{extra} further calls");
 }
 
 #[tokio::test]
 async fn total_outage_fails_fast_and_recovers() {
-    let stage = Stage::with(|config| {
-        settings(config);
-        // A call that waited for a timeout would end by its own deadline, with another error.
-        config.pool.attempt_timeout = [Duration::from_mins(1); 8];
-    })
-    .await;
-    let down = || stage.cluster.nodes().iter().for_each(|node| node.fault(Fault::Reset));
+    let gateway = TestGateway::builder()
+        .config(|config| {
+            settings(config);
+            // A call that waited for a timeout would end by its own deadline, with another error.
+            config.pool.attempt_timeout = [Duration::from_mins(1); 8];
+        })
+        .start()
+        .await;
+    let down = || gateway.cluster.nodes().iter().for_each(|node| node.fault(Fault::Reset));
     down();
     let calls = 160;
     let slowest = load(calls, async |n| {
-        let read = read(&stage, n, Commitment::Processed).await;
+        let read = read(&gateway, n, Commitment::Processed).await;
         assert!(read.is_err_and(|told| told.starts_with("502") && told.contains("-32095")));
     })
     .await;
-    let asked = stage.upstream_calls();
+    let asked = gateway.upstream_calls();
     println!("all down: {asked} upstream calls for {calls}, slowest answer {slowest:?}");
     assert!(asked <= calls * 3, "{asked}");
-    stage
+    gateway
         .until("all are known to be down", || {
-            let standing = stage.front().pool.standing(Instant::now());
+            let standing = gateway.front().pool.standing(Instant::now());
             standing.iter().all(|(_, unusable)| *unusable == Some(Unusable::Unreachable))
         })
         .await;
-    let readiness = stage.admin("/readyz").await;
+    let readiness = gateway.admin("/readyz").await;
     assert_eq!(readiness.json()["state"], "degraded");
     // A node is asked although its probes and its breaker advise against it, because no better one is left.
-    stage.cluster.nodes().iter().for_each(|node| node.clear_faults());
-    assert!(read(&stage, 0, Commitment::Processed).await.is_ok(), "the first call after they are back");
+    gateway.cluster.nodes().iter().for_each(|node| node.clear_faults());
+    assert!(read(&gateway, 0, Commitment::Processed).await.is_ok(), "the first call after they are back");
     load(calls, async |n| {
-        let read = read(&stage, n, Commitment::Processed).await;
+        let read = read(&gateway, n, Commitment::Processed).await;
         assert!(read.is_ok(), "{read:?}");
     })
     .await;
@@ -238,13 +229,13 @@ async fn total_outage_fails_fast_and_recovers() {
 /// recovers.
 #[tokio::test]
 async fn seven_phases_of_faults_harm_no_caller() {
-    let stage = Stage::with(settings).await;
+    let gateway = TestGateway::builder().config(settings).start().await;
     let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let caller = async |first: u64| {
         let (mut seen, mut n) = (BTreeMap::new(), first);
         while !over.load(Ordering::Relaxed) {
             let wallet = n % 8;
-            match read(&stage, wallet, Commitment::Finalized).await {
+            match read(&gateway, wallet, Commitment::Finalized).await {
                 Ok(slot) => {
                     let before = seen.insert(wallet, slot).unwrap_or_default();
                     assert!(slot >= before, "backwards from {before} to {slot}");
@@ -255,7 +246,7 @@ async fn seven_phases_of_faults_harm_no_caller() {
             n += 1;
         }
     };
-    let node = stage.cluster.node(0);
+    let node = gateway.cluster.node(0);
     let asked = || node.calls("getAccountInfo");
     let director = async {
         for (phase, fault) in [
@@ -272,23 +263,25 @@ async fn seven_phases_of_faults_harm_no_caller() {
             if let Some(fault) = fault.clone() {
                 node.fault(fault);
             }
-            let (calls, at_node, upstream) = (done.load(Ordering::Relaxed), asked(), stage.upstream_calls());
+            let (calls, at_node, upstream) =
+                (done.load(Ordering::Relaxed), asked(), gateway.upstream_calls());
             let began = Instant::now();
             for step in 1..=4 {
-                stage.cluster.step_by(2);
+                gateway.cluster.step_by(2);
                 let some = || done.load(Ordering::Relaxed) >= calls + step * 60;
-                stage.until(&format!("calls were made while {phase}"), some).await;
+                gateway.until(&format!("calls were made while {phase}"), some).await;
             }
             if phase == "revived" {
-                stage.until("it is asked again", || asked() > at_node).await;
+                gateway.until("it is asked again", || asked() > at_node).await;
                 println!("asked again {:?} after it was back", began.elapsed());
             }
-            let (calls, upstream) = (done.load(Ordering::Relaxed) - calls, stage.upstream_calls() - upstream);
+            let (calls, upstream) =
+                (done.load(Ordering::Relaxed) - calls, gateway.upstream_calls() - upstream);
             println!("{phase}: {calls} calls, {upstream} upstream, {} at the node", asked() - at_node);
         }
         node.clear_faults();
-        let closed = || stage.front().pool.members()[0].breaker(Instant::now()) == BreakerState::Closed;
-        stage.until("its breaker has closed", closed).await;
+        let closed = || gateway.front().pool.members()[0].breaker(Instant::now()) == BreakerState::Closed;
+        gateway.until("its breaker has closed", closed).await;
         over.store(true, Ordering::Relaxed);
     };
     let callers = futures_util::future::join_all((0..CALLERS).map(caller));

@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 use slotfront::config::{Config, Secret};
 use slotfront::methods::{AnyMethod, Commitment, Further, Method};
 use slotfront_sim::Fault;
+use slotfront_testkit::TestGateway;
 use socket2::{Domain, Socket, Type};
-
-use crate::harness::Stage;
 
 fn further(name: &str) -> Further {
     Further::from_name(name).expect("a further method")
@@ -22,57 +21,65 @@ fn on(config: &mut Config) {
 
 #[tokio::test]
 async fn nothing_is_forwarded_unless_it_is_named() {
-    let stage = Stage::of(1, |config| config.passthrough = vec![further("getSlot")]).await;
-    let slot = stage.call("getSlot", json!([])).await;
-    assert_eq!((slot.status, slot.cache()), (200, "fwd=bypass"));
-    assert_eq!(slot.result(), stage.cluster.slot(Commitment::Finalized));
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.passthrough = vec![further("getSlot")])
+        .start()
+        .await;
+    let slot = gateway.call("getSlot", json!([])).send().await;
+    assert_eq!((slot.status, slot.cache_status()), (200, "fwd=bypass"));
+    assert_eq!(slot.result(), gateway.cluster.slot(Commitment::Finalized));
     for method in ["getBalance", "getslot", "slotSubscribe"] {
-        let reply = stage.call(method, json!([])).await;
+        let reply = gateway.call(method, json!([])).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601));
-        assert_eq!(reply.json()["error"]["message"], "Method not found");
-        assert_eq!(stage.cluster.node(0).calls(method), 0);
+        assert_eq!(reply.error()["message"], "Method not found");
+        assert_eq!(gateway.cluster.node(0).calls(method), 0);
     }
 }
 
 #[tokio::test]
 async fn writes_are_refused_by_name() {
-    let stage = Stage::of(1, |config| config.passthrough = Further::all().collect()).await;
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.passthrough = Further::all().collect())
+        .start()
+        .await;
     for method in ["sendTransaction", "requestAirdrop", "sendBundle"] {
-        let reply = stage.call(method, json!(["AQ=="])).await;
+        let reply = gateway.call(method, json!(["AQ=="])).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601));
-        let message = reply.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+        let message = reply.error()["message"].as_str().unwrap_or_default().to_owned();
         assert!(message.contains(method) && message.contains("RPC node"), "{message}");
-        assert_eq!(stage.cluster.node(0).calls(method), 0);
+        assert_eq!(gateway.cluster.node(0).calls(method), 0);
     }
 }
 
 #[tokio::test]
 async fn passthrough_changes_and_holds_nothing() {
-    let stage = Stage::of(1, on).await;
-    let wallet = stage.cluster.examples().wallets[0];
+    let gateway = TestGateway::builder().nodes(1).config(on).start().await;
+    let wallet = gateway.cluster.examples().wallets[0];
     let params = json!([wallet.to_string(), {"commitment": "processed"}]);
     for calls in 1..=3 {
-        let slot = stage.cluster.slot(Commitment::Processed);
-        let reply = stage.call("getBalance", params.clone()).await;
-        let lamports = stage.cluster.account_at(&wallet, slot).expect("a wallet").lamports;
+        let slot = gateway.cluster.slot(Commitment::Processed);
+        let reply = gateway.call("getBalance", params.clone()).send().await;
+        let lamports = gateway.cluster.account_at(&wallet, slot).expect("a wallet").lamports;
         assert_eq!(
-            (reply.result()["value"].clone(), reply.result()["context"]["slot"].clone()),
+            (reply.value().clone(), reply.result()["context"]["slot"].clone()),
             (json!(lamports), json!(slot))
         );
-        assert_eq!(stage.cluster.node(0).calls("getBalance"), calls);
-        stage.step_by(1).await;
+        assert_eq!(gateway.cluster.node(0).calls("getBalance"), calls);
+        gateway.step_by(1).await;
     }
     // The caller's id, no params, and a node's own error.
-    let reply = stage.post(r#"{"jsonrpc":"2.0","id":"a","method":"getSlot"}"#).await;
+    let reply = gateway.post(r#"{"jsonrpc":"2.0","id":"a","method":"getSlot"}"#).send().await;
     assert_eq!(reply.json()["id"], "a");
-    let reply = stage.call("getBalance", json!(["nonsense"])).await;
+    let reply = gateway.call("getBalance", json!(["nonsense"])).send().await;
     assert_eq!((reply.status, reply.code()), (200, -32602));
     let batch = json!([
         {"jsonrpc": "2.0", "id": 1, "method": "getSlot"},
         {"jsonrpc": "2.0", "id": 2, "method": "getClusterNodes"},
         {"jsonrpc": "2.0", "id": 3, "method": "sendTransaction"},
     ]);
-    let answers = stage.post(batch.to_string()).await.json();
+    let answers = gateway.post(batch.to_string()).send().await.json();
     assert!(answers[0]["result"].is_u64() && answers[1]["result"].is_array(), "{answers}");
     assert_eq!(answers[2]["error"]["code"], -32601);
 }
@@ -80,63 +87,66 @@ async fn passthrough_changes_and_holds_nothing() {
 #[tokio::test]
 async fn failing_or_incapable_nodes_are_replaced() {
     for (fault, word) in [(Fault::Status(500), "status_5xx"), (Fault::Reset, "connect")] {
-        let stage = Stage::of(2, on).await;
-        stage.cluster.node(0).fault_on("getBalance", fault, None);
-        let wallet = stage.cluster.examples().wallets[0].to_string();
+        let gateway = TestGateway::builder().nodes(2).config(on).start().await;
+        gateway.cluster.node(0).fault_on("getBalance", fault, None);
+        let wallet = gateway.cluster.examples().wallets[0].to_string();
         for _ in 0..12 {
-            let reply = stage.call("getBalance", json!([wallet])).await;
+            let reply = gateway.call("getBalance", json!([wallet])).send().await;
             assert_eq!(reply.status, 200, "{word}: {}", reply.text);
         }
     }
-    let stage = Stage::of(2, on).await;
-    let wallet = stage.cluster.examples().wallets[0].to_string();
+    let gateway = TestGateway::builder().nodes(2).config(on).start().await;
+    let wallet = gateway.cluster.examples().wallets[0].to_string();
     // No simulated node has this method. The error of both is the answer, and the second call asks one node
     // only.
     for expected in [2, 3] {
-        let reply = stage.call("getSupply", json!([])).await;
+        let reply = gateway.call("getSupply", json!([])).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601));
-        let asked: u64 = stage.cluster.nodes().iter().map(|node| node.calls("getSupply")).sum();
+        let asked: u64 = gateway.cluster.nodes().iter().map(|node| node.calls("getSupply")).sum();
         assert_eq!(asked, expected);
     }
-    let floor = stage.cluster.slot(Commitment::Finalized) + 1_000;
-    let reply = stage.call("getSlot", json!([{"minContextSlot": floor}])).await;
+    let floor = gateway.cluster.slot(Commitment::Finalized) + 1_000;
+    let reply = gateway.call("getSlot", json!([{"minContextSlot": floor}])).send().await;
     assert_eq!((reply.status, reply.code()), (200, -32016));
-    for node in stage.cluster.nodes() {
+    for node in gateway.cluster.nodes() {
         node.fault_on("getBalance", Fault::Status(500), None);
     }
-    let reply = stage.call("getBalance", json!([wallet])).await;
+    let reply = gateway.call("getBalance", json!([wallet])).send().await;
     assert_eq!((reply.status, reply.code()), (502, -32095));
-    let attempts = reply.json()["error"]["data"]["attempts"].clone();
+    let attempts = reply.error()["data"]["attempts"].clone();
     assert!(attempts.as_array().is_some_and(|list| !list.is_empty()), "{attempts}");
     assert!(!reply.text.contains("127.0.0.1"), "{}", reply.text);
 }
 
 #[tokio::test]
 async fn retries_count_only_at_another_node() {
-    let stage = Stage::of(1, on).await;
-    stage.cluster.node(0).fault_on("getBalance", Fault::Status(500), None);
+    let gateway = TestGateway::builder().nodes(1).config(on).start().await;
+    gateway.cluster.node(0).fault_on("getBalance", Fault::Status(500), None);
     for _ in 0..3 {
-        assert_eq!(stage.call("getBalance", json!([])).await.status, 502);
+        assert_eq!(gateway.call("getBalance", json!([])).send().await.status, 502);
     }
-    let metrics = stage.admin("/metrics").await.text;
+    let metrics = gateway.admin("/metrics").await.text;
     let retries = metrics.lines().filter(|line| line.starts_with("slotfront_upstream_retries_total{"));
     assert_eq!(retries.filter(|line| !line.ends_with(" 0")).collect::<Vec<_>>(), [""; 0]);
 }
 
 #[tokio::test]
 async fn slot_refusals_win_over_method_refusals() {
-    let stage = Stage::of(2, |config| {
-        on(config);
-        config.upstreams[1].tier = 1;
-    })
-    .await;
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| {
+            on(config);
+            config.upstreams[1].tier = 1;
+        })
+        .start()
+        .await;
     for (node, code) in [(0, -32016), (1, -32601)] {
         let refusal = Fault::Error { code, message: "no".to_owned() };
-        stage.cluster.node(node).fault_on("getBalance", refusal, None);
+        gateway.cluster.node(node).fault_on("getBalance", refusal, None);
     }
-    let reply = stage.call("getBalance", json!([])).await;
+    let reply = gateway.call("getBalance", json!([])).send().await;
     assert_eq!((reply.status, reply.code()), (200, -32016));
-    assert_eq!([0, 1].map(|node| stage.cluster.node(node).calls("getBalance")), [1, 1]);
+    assert_eq!([0, 1].map(|node| gateway.cluster.node(node).calls("getBalance")), [1, 1]);
 }
 
 /// Returns an address whose connections are neither accepted nor refused, while the sockets are kept.
@@ -170,57 +180,65 @@ async fn slow_connections_are_retried_elsewhere() {
             upstream.url = Secret::new(format!("http://{node}"));
         }
     };
-    let stage = Stage::before_any_probe(2, change, |_| {}).await;
-    let reply = stage.call("getBalance", json!([])).await;
-    let reasons = reply.json()["error"]["data"]["attempts"].as_array().cloned().unwrap_or_default();
+    let gateway = TestGateway::builder().nodes(2).config(change).start_unprobed().await;
+    let reply = gateway.call("getBalance", json!([])).send().await;
+    let reasons = reply.error()["data"]["attempts"].as_array().cloned().unwrap_or_default();
     let reasons: Vec<_> = reasons.iter().map(|attempt| attempt["reason"].clone()).collect();
     assert_eq!(reasons, ["timeout", "timeout"], "{}", reply.text);
 }
 
 #[tokio::test]
 async fn hangs_of_a_forwarded_method_open_no_breaker() {
-    let stage = Stage::of(1, |config| {
-        on(config);
-        config.pool.forward_timeout = Duration::from_millis(50);
-        config.pool.breaker.failures = 2;
-        config.pool.retries = 0;
-    })
-    .await;
-    let hold = stage.cluster.node(0).hold("getBalance");
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            on(config);
+            config.pool.forward_timeout = Duration::from_millis(50);
+            config.pool.breaker.failures = 2;
+            config.pool.retries = 0;
+        })
+        .start()
+        .await;
+    let hold = gateway.cluster.node(0).hold("getBalance");
     for _ in 0..4 {
-        let reply = stage.call("getBalance", json!([])).await;
+        let reply = gateway.call("getBalance", json!([])).send().await;
         assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
         assert!(reply.text.contains("timeout"), "{}", reply.text);
     }
     drop(hold);
-    let standing = stage.admin("/api/upstreams").await.text;
+    let standing = gateway.admin("/api/upstreams").await.text;
     assert!(!standing.contains("breaker_open"), "{standing}");
-    assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
+    assert_eq!(gateway.get_nodes().send().await.status, 200);
 }
 
 #[tokio::test]
 async fn passthrough_obeys_plans_limits_and_units() {
-    let stage = Stage::of(1, |config| {
-        on(config);
-        config.units.by_further[further("getBalance").index()] = 7;
-        let plan = config.plans.get_mut("dev").expect("the dev plan");
-        plan.methods =
-            Some(vec![AnyMethod::Own(Method::GetClusterNodes), AnyMethod::Further(further("getBalance"))]);
-        plan.commitments = Some(vec![Commitment::Confirmed]);
-        plan.daily_units = Some(100);
-        (plan.rps, plan.burst) = (1, 5);
-    })
-    .await;
-    let wallet = stage.cluster.examples().wallets[0].to_string();
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            on(config);
+            config.units.by_further[further("getBalance").index()] = 7;
+            let plan = config.plans.get_mut("dev").expect("the dev plan");
+            plan.methods = Some(vec![
+                AnyMethod::Own(Method::GetClusterNodes),
+                AnyMethod::Further(further("getBalance")),
+            ]);
+            plan.commitments = Some(vec![Commitment::Confirmed]);
+            plan.daily_units = Some(100);
+            (plan.rps, plan.burst) = (1, 5);
+        })
+        .start()
+        .await;
+    let wallet = gateway.cluster.examples().wallets[0].to_string();
     let refused = |params: Value| {
-        let stage = &stage;
-        async move { stage.call("getBalance", params).await }
+        let gateway = &gateway;
+        async move { gateway.call("getBalance", params).send().await }
     };
-    assert_eq!(stage.call("getSlot", json!([])).await.code(), -32091);
+    assert_eq!(gateway.call("getSlot", json!([])).send().await.code(), -32091);
     // Without a commitment the call is at finalized.
     assert_eq!(refused(json!([wallet])).await.code(), -32091);
     let confirmed = json!([wallet, {"commitment": "confirmed"}]);
-    let reply = stage.call("getBalance", confirmed.clone()).await;
+    let reply = gateway.call("getBalance", confirmed.clone()).send().await;
     assert_eq!(
         (reply.status, reply.header("ratelimit").contains("\"day\";r=93")),
         (200, true),
@@ -228,13 +246,13 @@ async fn passthrough_obeys_plans_limits_and_units() {
         reply.headers
     );
     let limited = loop {
-        let reply = stage.call("getBalance", confirmed.clone()).await;
+        let reply = gateway.call("getBalance", confirmed.clone()).send().await;
         if reply.status != 200 {
             break reply;
         }
     };
     assert_eq!((limited.status, limited.code(), limited.header("retry-after")), (429, -32092, "1"));
-    let metrics = stage.admin("/metrics").await.text;
+    let metrics = gateway.admin("/metrics").await.text;
     for line in [
         r#"slotfront_passthrough_requests_total{method="getBalance",outcome="limited"} 1"#,
         r#"slotfront_passthrough_requests_total{method="getBalance",outcome="denied"} 1"#,
@@ -248,11 +266,15 @@ async fn passthrough_obeys_plans_limits_and_units() {
 
 #[tokio::test]
 async fn a_plans_commitments_hold_however_one_is_written() {
-    let stage = Stage::of(1, |config| {
-        config.passthrough = Further::all().collect();
-        config.plans.get_mut("dev").expect("the dev plan").commitments = Some(vec![Commitment::Finalized]);
-    })
-    .await;
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.passthrough = Further::all().collect();
+            config.plans.get_mut("dev").expect("the dev plan").commitments =
+                Some(vec![Commitment::Finalized]);
+        })
+        .start()
+        .await;
     for method in Further::all().map(Further::as_str) {
         for params in [
             r#"[{"commitment":"processed"}]"#,
@@ -265,12 +287,13 @@ async fn a_plans_commitments_hold_however_one_is_written() {
             r#"[{"commitment":{"processed":null}}]"#,
         ] {
             let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
-            let reply = stage.post(body).await;
+            let reply = gateway.post(body).send().await;
             assert_eq!((reply.status, reply.code()), (403, -32091), "{method} {params}: {}", reply.text);
         }
     }
-    assert_eq!(stage.upstream_calls(), 0);
-    let reply = stage
-        .post(r#"{"jsonrpc":"2.0","id":1,"method":"getSlot","params":[{"commitment":"finalized"},null]}"#);
-    assert_eq!(reply.await.result(), stage.cluster.slot(Commitment::Finalized));
+    assert_eq!(gateway.upstream_calls(), 0);
+    let reply = gateway
+        .post(r#"{"jsonrpc":"2.0","id":1,"method":"getSlot","params":[{"commitment":"finalized"},null]}"#)
+        .send();
+    assert_eq!(reply.await.result(), gateway.cluster.slot(Commitment::Finalized));
 }

@@ -12,24 +12,22 @@ use h2::{Reason, SendStream};
 use hyper::Request;
 use serde_json::{Value, json};
 use slotfront::config::AuthMode;
+use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_util::task::TaskTracker;
 
-use crate::harness::{PATIENCE, Stage};
-use crate::stop::until_closed;
-
 /// Opens a connection that accepts at most `window` bytes of an answer before it asks for more.
-async fn connect(stage: &Stage, window: u32) -> SendRequest<Bytes> {
-    let socket = TcpStream::connect(stage.app.as_ref().unwrap().public).await.unwrap();
+async fn connect(gateway: &TestGateway, window: u32) -> SendRequest<Bytes> {
+    let socket = TcpStream::connect(gateway.app.public).await.unwrap();
     let mut builder = h2::client::Builder::new();
     let (calls, connection) = builder.initial_window_size(window).handshake(socket).await.unwrap();
     TaskTracker::new().spawn(connection);
     calls.ready().await.unwrap()
 }
 
-fn request(stage: &Stage) -> Request<()> {
-    Request::post(&stage.url).header("content-type", "application/json").body(()).unwrap()
+fn request(gateway: &TestGateway) -> Request<()> {
+    Request::post(&gateway.url).header("content-type", "application/json").body(()).unwrap()
 }
 
 fn call(method: &str, params: &Value) -> Bytes {
@@ -38,37 +36,37 @@ fn call(method: &str, params: &Value) -> Bytes {
 
 #[tokio::test]
 async fn a_hundred_calls_share_one_connection() {
-    let mut stage = Stage::of(1, |_| {}).await;
-    stage.client = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
-    let first = stage.call("getClusterNodes", json!([])).await;
-    let replies = join_all((0..100).map(|_| stage.call("getClusterNodes", json!([])))).await;
+    let mut gateway = TestGateway::builder().nodes(1).start().await;
+    gateway.client = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
+    let first = gateway.get_nodes().send().await;
+    let replies = join_all((0..100).map(|_| gateway.get_nodes().send())).await;
     assert!(replies.iter().all(|reply| (reply.status, &reply.text) == (200, &first.text)));
-    assert_eq!(stage.front().metrics.connections.get(), 1);
+    assert_eq!(gateway.connections(), 1);
     // A refused request gets its usual answer, and does not end the connection.
-    let long = stage.post("x".repeat(60 * 1024)).await;
+    let long = gateway.post("x".repeat(60 * 1024)).send().await;
     assert_eq!((long.status, long.text.as_str()), (413, "request body size exceeds allowed maximum"));
-    assert_eq!(stage.call_as("wrong", "getClusterNodes", json!([])).await.status, 401);
-    assert_eq!(stage.front().metrics.connections.get(), 1);
+    assert_eq!(gateway.get_nodes().key("wrong").send().await.status, 401);
+    assert_eq!(gateway.connections(), 1);
 }
 
 #[tokio::test]
 async fn answer_holds_its_permit_until_taken() {
-    let stage = Stage::of(1, |_| {}).await;
-    let newest = stage.cluster.slot(slotfront::methods::Commitment::Finalized);
-    let slot = (0..=newest).rev().find(|slot| stage.cluster.has_block(*slot)).unwrap();
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let newest = gateway.cluster.slot(slotfront::methods::Commitment::Finalized);
+    let slot = (0..=newest).rev().find(|slot| gateway.cluster.has_block(*slot)).unwrap();
     let block = call("getBlock", &json!([slot, {"maxSupportedTransactionVersion": 0}]));
     let block = String::from_utf8(block.to_vec()).unwrap();
     let batch = format!("[{}]", vec![block; 10].join(","));
-    let plain = stage.post(batch.clone()).await.text;
+    let plain = gateway.post(batch.clone()).send().await.text;
     assert!(plain.len() > 40 * 1024, "{} bytes are too few for what is tested", plain.len());
-    let in_flight = || stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed);
+    let in_flight = || gateway.in_flight();
 
-    let mut calls = connect(&stage, 1000).await;
-    let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
+    let mut calls = connect(&gateway, 1000).await;
+    let (reply, mut body) = calls.send_request(request(&gateway), false).unwrap();
     body.send_data(batch.into(), true).unwrap();
     let mut answer = reply.await.unwrap().into_body();
     let mut whole = answer.data().await.unwrap().unwrap().to_vec();
-    assert_eq!((whole.len() <= 1000, in_flight(), stage.front().outgoing.used() > 0), (true, 1, true));
+    assert_eq!((whole.len() <= 1000, in_flight(), gateway.front().outgoing.used() > 0), (true, 1, true));
     answer.flow_control().release_capacity(whole.len()).unwrap();
     while let Some(data) = answer.data().await {
         let data = data.unwrap();
@@ -76,30 +74,30 @@ async fn answer_holds_its_permit_until_taken() {
         whole.extend_from_slice(&data);
     }
     assert_eq!(String::from_utf8(whole).unwrap(), plain);
-    stage.until("its place is free", || in_flight() == 0).await;
-    assert_eq!(stage.front().outgoing.used(), 0);
+    gateway.until("its place is free", || in_flight() == 0).await;
+    assert_eq!(gateway.front().outgoing.used(), 0);
 }
 
 #[tokio::test]
 async fn calls_that_are_reset_leave_nothing_behind() {
-    let stage = Stage::of(1, |_| {}).await;
-    let hold = stage.cluster.node(0).hold("getVoteAccounts");
-    let mut calls = connect(&stage, 65_535).await;
-    let in_flight = || stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed);
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let hold = gateway.cluster.node(0).hold("getVoteAccounts");
+    let mut calls = connect(&gateway, 65_535).await;
+    let in_flight = || gateway.in_flight();
     let mut open = Vec::new();
     for _ in 0..10 {
-        let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
+        let (reply, mut body) = calls.send_request(request(&gateway), false).unwrap();
         body.send_data(call("getVoteAccounts", &json!([])), true).unwrap();
         open.push((reply, body));
     }
-    stage.until("all are in flight", || in_flight() == 10).await;
+    gateway.until("all are in flight", || in_flight() == 10).await;
     for (reply, mut body) in open {
         body.send_reset(h2::Reason::CANCEL);
         drop(reply);
     }
-    stage.until("none is in flight", || in_flight() == 0).await;
+    gateway.until("none is in flight", || in_flight() == 0).await;
     hold.release();
-    let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
+    let (reply, mut body) = calls.send_request(request(&gateway), false).unwrap();
     body.send_data(call("getVoteAccounts", &json!([])), true).unwrap();
     assert_eq!(reply.await.unwrap().status(), 200, "the connection goes on");
 }
@@ -113,8 +111,8 @@ struct Waiting {
 
 impl Waiting {
     /// Begins `count` more requests with `key`.
-    fn begin(&mut self, stage: &Stage, calls: &mut SendRequest<Bytes>, key: &str, count: usize) {
-        let url = stage.url.replace("/v3/dev", &format!("/v3/{key}"));
+    fn begin(&mut self, gateway: &TestGateway, calls: &mut SendRequest<Bytes>, key: &str, count: usize) {
+        let url = gateway.url_of(key);
         for _ in 0..count {
             let head = Request::post(&url).header("content-type", "application/json").body(()).unwrap();
             self.open.push(calls.send_request(head, false).unwrap());
@@ -135,54 +133,59 @@ impl Waiting {
 }
 
 /// Returns the status of a call with the key `dev`.
-async fn called(stage: &Stage, calls: &mut SendRequest<Bytes>) -> u16 {
-    let (reply, mut body) = calls.send_request(request(stage), false).unwrap();
+async fn called(gateway: &TestGateway, calls: &mut SendRequest<Bytes>) -> u16 {
+    let (reply, mut body) = calls.send_request(request(gateway), false).unwrap();
     body.send_data(call("getClusterNodes", &json!([])), true).unwrap();
     reply.await.unwrap().status().as_u16()
 }
 
 #[tokio::test]
 async fn keyless_connections_have_sixteen_requests() {
-    let stage = Stage::of(1, |_| {}).await;
-    let (mut calls, mut waiting) = (connect(&stage, 65_535).await, Waiting::default());
-    waiting.begin(&stage, &mut calls, "wrong", 19);
-    stage.until("three are refused", || waiting.refused() == 3).await;
-    assert_eq!(called(&stage, &mut calls).await, 200, "a good key is never refused");
-    waiting.begin(&stage, &mut calls, "wrong", 9);
-    assert_eq!(called(&stage, &mut calls).await, 200);
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (mut calls, mut waiting) = (connect(&gateway, 65_535).await, Waiting::default());
+    waiting.begin(&gateway, &mut calls, "wrong", 19);
+    gateway.until("three are refused", || waiting.refused() == 3).await;
+    assert_eq!(called(&gateway, &mut calls).await, 200, "a good key is never refused");
+    waiting.begin(&gateway, &mut calls, "wrong", 9);
+    assert_eq!(called(&gateway, &mut calls).await, 200);
     assert_eq!(waiting.refused(), 3, "the connection has shown a good key");
 }
 
 #[tokio::test]
 async fn one_address_leaves_http2_requests_for_the_others() {
-    let stage = Stage::of(1, |config| {
-        (config.server.max_connections, config.server.max_in_flight) = (10, 10);
-    })
-    .await;
-    let (mut calls, mut waiting) = (connect(&stage, 65_535).await, Waiting::default());
-    waiting.begin(&stage, &mut calls, "dev", 20);
-    stage.until("some are refused", || waiting.refused() > 0).await;
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            (config.server.max_connections, config.server.max_in_flight) = (10, 10);
+        })
+        .start()
+        .await;
+    let (mut calls, mut waiting) = (connect(&gateway, 65_535).await, Waiting::default());
+    waiting.begin(&gateway, &mut calls, "dev", 20);
+    gateway.until("some are refused", || waiting.refused() > 0).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
-    let socket = socket.connect(stage.app.as_ref().unwrap().public).await.unwrap();
+    let socket = socket.connect(gateway.app.public).await.unwrap();
     let (mut others, connection) = h2::client::handshake(socket).await.unwrap();
     TaskTracker::new().spawn(connection);
-    assert_eq!(called(&stage, &mut others).await, 200);
+    assert_eq!(called(&gateway, &mut others).await, 200);
 }
 
 #[tokio::test]
 async fn stop_finishes_calls_and_sends_goaway() {
-    let stage = Stage::ending(|_| {}, |periods| periods.notice = Duration::from_millis(10)).await;
-    let hold = stage.cluster.node(0).hold("getVoteAccounts");
-    let mut calls = connect(&stage, 65_535).await;
-    let (reply, mut body) = calls.send_request(request(&stage), false).unwrap();
-    body.send_data(call("getVoteAccounts", &json!([])), true).unwrap();
-    stage
-        .until("it is in flight", || stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed) == 1)
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .grace_periods(|periods| periods.notice = Duration::from_millis(10))
+        .start()
         .await;
-    let app = stage.app.as_ref().unwrap();
+    let hold = gateway.cluster.node(0).hold("getVoteAccounts");
+    let mut calls = connect(&gateway, 65_535).await;
+    let (reply, mut body) = calls.send_request(request(&gateway), false).unwrap();
+    body.send_data(call("getVoteAccounts", &json!([])), true).unwrap();
+    gateway.until("it is in flight", || gateway.in_flight() == 1).await;
+    let app = &gateway.app;
     let seen = async {
-        until_closed(app).await;
+        gateway.until_closed().await;
         hold.release();
         assert_eq!(reply.await.unwrap().status(), 200);
     };
@@ -192,16 +195,19 @@ async fn stop_finishes_calls_and_sends_goaway() {
 
 #[tokio::test]
 async fn new_connections_are_served_until_the_stop() {
-    let stage = Stage::ending(
-        |config| config.server.header_timeout = PATIENCE,
-        |periods| (periods.notice, periods.last_moment) = (Duration::from_millis(10), PATIENCE),
-    )
-    .await;
-    let app = stage.app.as_ref().unwrap();
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.server.header_timeout = PATIENCE)
+        .grace_periods(|periods| {
+            (periods.notice, periods.last_moment) = (Duration::from_millis(10), PATIENCE);
+        })
+        .start()
+        .await;
+    let app = &gateway.app;
     let mut late = TcpStream::connect(app.public).await.unwrap();
-    stage.until("it is open", || stage.front().metrics.connections.get() == 1).await;
+    gateway.until("it is open", || gateway.connections() == 1).await;
     let seen = async {
-        until_closed(app).await;
+        gateway.until_closed().await;
         assert_eq!(say(&mut late, b"").await, "HTTP/1.1 200 OK");
         drop(late);
     };
@@ -210,10 +216,10 @@ async fn new_connections_are_served_until_the_stop() {
 
 #[tokio::test]
 async fn forty_preflights_at_once_need_no_key() {
-    let stage = Stage::of(1, |_| {}).await;
-    let mut calls = connect(&stage, 65_535).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut calls = connect(&gateway, 65_535).await;
     let preflights: Vec<_> = (0..40)
-        .map(|_| calls.send_request(Request::options(&stage.url).body(()).unwrap(), true).unwrap().0)
+        .map(|_| calls.send_request(Request::options(&gateway.url).body(()).unwrap(), true).unwrap().0)
         .collect();
     for answer in join_all(preflights).await {
         assert_eq!(answer.unwrap().status(), 200);
@@ -244,17 +250,20 @@ async fn proxy_protocol_names_the_client() {
         let addresses = [&client[..], &[10, 0, 0, 1, 1, 2, 3, 4]].concat();
         [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &addresses].concat()
     };
-    let stage = Stage::of(1, |config| {
-        config.server.proxy_protocol = true;
-        config.server.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
-        // One call for each client shows which client a call is attributed to.
-        config.auth.mode = AuthMode::Open;
-        config.auth.open_plan = Some("dev".to_owned());
-        let plan = config.plans.get_mut("dev").unwrap();
-        (plan.rps, plan.burst) = (1, 1);
-    })
-    .await;
-    let address = stage.app.as_ref().unwrap().public;
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.server.proxy_protocol = true;
+            config.server.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
+            // One call for each client shows which client a call is attributed to.
+            config.auth.mode = AuthMode::Open;
+            config.auth.open_plan = Some("dev".to_owned());
+            let plan = config.plans.get_mut("dev").unwrap();
+            (plan.rps, plan.burst) = (1, 1);
+        })
+        .start()
+        .await;
+    let address = gateway.app.public;
     for (name, begins, expected) in [
         ("one client", header([192, 0, 2, 1]), "HTTP/1.1 200 OK"),
         ("the same again", header([192, 0, 2, 1]), "HTTP/1.1 429 Too Many Requests"),
@@ -266,11 +275,14 @@ async fn proxy_protocol_names_the_client() {
     ] {
         assert_eq!(status(address, &begins).await, expected, "{name}");
     }
-    let strangers = Stage::of(1, |config| {
-        config.server.proxy_protocol = true;
-        config.server.trusted_proxies = vec!["10.0.0.0/8".parse().unwrap()];
-    })
-    .await;
-    let address = strangers.app.as_ref().unwrap().public;
+    let strangers = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.server.proxy_protocol = true;
+            config.server.trusted_proxies = vec!["10.0.0.0/8".parse().unwrap()];
+        })
+        .start()
+        .await;
+    let address = strangers.app.public;
     assert_eq!(status(address, &header([192, 0, 2, 1])).await, "", "only who is trusted may say so");
 }

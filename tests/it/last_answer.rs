@@ -8,25 +8,21 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+use slotfront_testkit::wire::{NOT_PLAIN, is_whole, post, read_until};
+use slotfront_testkit::{PATIENCE, TestCertificate, TestGateway};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
-
-use crate::fast_path::NOT_PLAIN;
-use crate::harness::{PATIENCE, Stage};
-use crate::http::{connect, is_whole, post, read_until};
-use crate::stop::during_the_notice;
-use crate::tls::{certify, files};
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;
 /// More bytes than the kernel accepts from a client with a small buffer. The rest is sent after the answer.
 const MORE_BYTES: usize = 2 << 20;
 
 /// Opens a connection whose kernel buffer is small.
-async fn narrow(stage: &Stage) -> io::Result<TcpStream> {
+async fn narrow(gateway: &TestGateway) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.set_send_buffer_size(64 << 10)?;
-    socket.connect(stage.app.as_ref().expect("running").public).await
+    socket.connect(gateway.app.public).await
 }
 
 /// Sends `request` and more on `socket` before it reads. Returns all answers.
@@ -47,7 +43,8 @@ fn assert_last(name: &str, answer: io::Result<String>, status: &str) {
 
 #[tokio::test]
 async fn client_that_keeps_sending_gets_last_answer() {
-    let stage = Stage::ending(|_| {}, |periods| periods.linger = PATIENCE).await;
+    let gateway =
+        TestGateway::builder().nodes(1).grace_periods(|periods| periods.linger = PATIENCE).start().await;
     let plain = post("/v3/dev", "", CALL);
     let long = " ".repeat(60 << 10);
     let chunked = plain.replace(&format!("content-length: {}", CALL.len()), "transfer-encoding: chunked");
@@ -61,51 +58,53 @@ async fn client_that_keeps_sending_gets_last_answer() {
         ("a head over the limit", post("/v3/dev", &format!("x-long: {long}\r\n"), CALL), "431"),
         ("no HTTP", "no HTTP\r\n\r\n".to_owned(), "400"),
     ] {
-        assert_last(name, answer_of(narrow(&stage).await.unwrap(), &request).await, status);
+        assert_last(name, answer_of(narrow(&gateway).await.unwrap(), &request).await, status);
     }
 }
 
 #[tokio::test]
 async fn draining_gateway_reads_past_the_last_answer() {
-    let stage =
-        Stage::ending(|_| {}, |periods| (periods.notice, periods.linger) = (PATIENCE, PATIENCE)).await;
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .grace_periods(|periods| (periods.notice, periods.linger) = (PATIENCE, PATIENCE))
+        .start()
+        .await;
     let seen = async {
-        while stage.admin("/readyz").await.status == 200 {}
+        while gateway.admin("/readyz").await.status == 200 {}
         for (name, more) in [("fast path", ""), ("hyper", NOT_PLAIN)] {
-            let answer = answer_of(narrow(&stage).await.unwrap(), &post("/v3/dev", more, CALL)).await;
+            let answer = answer_of(narrow(&gateway).await.unwrap(), &post("/v3/dev", more, CALL)).await;
             if let Ok(answer) = &answer {
                 assert!(answer.contains("connection: close"), "{name}: {answer:?}");
             }
             assert_last(name, answer, "200");
         }
     };
-    during_the_notice(stage.app.as_ref().expect("running"), seen).await;
+    gateway.during_the_notice(seen).await;
 }
 
 #[tokio::test]
 async fn tls_client_that_keeps_sending_gets_answer() {
     let dir = tempfile::tempdir().unwrap();
     let mut trusted = RootCertStore::empty();
-    trusted.add(CertificateDer::from_pem_slice(certify(dir.path()).as_bytes()).unwrap()).unwrap();
+    let certificate = TestCertificate::write(dir.path());
+    trusted.add(CertificateDer::from_pem_slice(certificate.pem.as_bytes()).unwrap()).unwrap();
     let client = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(trusted)
         .with_no_client_auth();
     let connector = TlsConnector::from(Arc::new(client));
-    let files = files(dir.path());
-    let stage = Stage::ending(
-        |config| {
-            config.server.tls = Some(files);
-            config.server.body_timeout = Duration::from_millis(50);
-        },
-        |periods| periods.linger = PATIENCE,
-    )
-    .await;
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .tls(&certificate)
+        .config(|config| config.server.body_timeout = Duration::from_millis(50))
+        .grace_periods(|periods| periods.linger = PATIENCE)
+        .start()
+        .await;
     // The last answer to a request with a late body is on the fast path, too.
     let late = |more| post("/v3/dev", more, CALL).replace("content-length: ", "content-length: 1");
     for (name, begin) in [("fast path", late("")), ("hyper", late(NOT_PLAIN))] {
-        let socket = narrow(&stage).await.unwrap();
+        let socket = narrow(&gateway).await.unwrap();
         let mut socket = connector.connect("localhost".try_into().unwrap(), socket).await.unwrap();
         socket.write_all(begin.as_bytes()).await.unwrap();
         socket.flush().await.unwrap();
@@ -119,26 +118,27 @@ async fn tls_client_that_keeps_sending_gets_answer() {
 
 #[tokio::test]
 async fn a_lingering_connection_counts_until_the_drain_ends() {
-    let stage = Stage::ending(
-        |config| {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
             config.server.body_timeout = Duration::from_millis(50);
             config.server.drain_timeout = Duration::from_millis(100);
-        },
-        |periods| periods.linger = PATIENCE * 10,
-    )
-    .await;
+        })
+        .grace_periods(|periods| periods.linger = PATIENCE * 10)
+        .start()
+        .await;
     let mut lingering = Vec::new();
     for more in ["", NOT_PLAIN] {
         let request = post("/v3/dev", more, CALL);
-        let mut socket = connect(&stage).await;
+        let mut socket = gateway.connect().await;
         socket.write_all(&request.as_bytes()[..request.len() - 1]).await.unwrap();
         // The client sees the end of the answers, and does not close.
         let answer = read_until(&mut socket, |_| false).await;
         assert!(answer.starts_with("HTTP/1.1 408"), "{answer:?}");
         lingering.push(socket);
     }
-    let (connections, in_flight) = (&stage.front().metrics.connections, &stage.front().in_flight);
+    let (connections, in_flight) = (&gateway.front().metrics.connections, &gateway.front().in_flight);
     assert_eq!((connections.get(), in_flight.load(Ordering::Relaxed)), (2, 0));
-    let stopped = tokio::time::timeout(PATIENCE, stage.app.as_ref().expect("running").stop()).await;
+    let stopped = tokio::time::timeout(PATIENCE, gateway.app.stop()).await;
     assert!(stopped.is_ok() && connections.get() == 0, "{stopped:?}");
 }

@@ -3,12 +3,11 @@
 
 use serde_json::{Value, json};
 use slotfront::methods::{Commitment, Profile};
-
-use crate::harness::Stage;
+use slotfront_testkit::TestGateway;
 
 /// Returns calls of every method in many forms, for existing data.
-fn calls(stage: &Stage) -> Vec<(&'static str, Value)> {
-    let there = stage.cluster.examples();
+fn calls(gateway: &TestGateway) -> Vec<(&'static str, Value)> {
+    let there = gateway.cluster.examples();
     let (wallet, token) = (there.wallets[0].to_string(), there.token_accounts[0].to_string());
     let (vote, mint) = (there.vote_accounts[0].to_string(), there.mints[0].to_string());
     let slot = there.block_with_v0;
@@ -51,65 +50,59 @@ fn calls(stage: &Stage) -> Vec<(&'static str, Value)> {
 
 #[tokio::test]
 async fn every_method_answers_like_the_node() {
-    let stage = Stage::of(1, |_| {}).await;
-    for (method, params) in calls(&stage) {
-        let body = json!({"jsonrpc": "2.0", "id": "x", "method": method, "params": params}).to_string();
-        let expected = String::from_utf8(stage.cluster.node(0).answer(body.as_bytes())).unwrap();
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    for (method, params) in calls(&gateway) {
+        let call = gateway.call(method, params).id("x");
+        let expected = String::from_utf8(gateway.cluster.node(0).answer(call.body().as_bytes())).unwrap();
         for round in ["first", "again"] {
-            let reply = stage.post(body.clone()).await;
-            assert_eq!((reply.status, &reply.text), (200, &expected), "{round}: {body}");
+            let reply = call.send().await;
+            assert_eq!((reply.status, &reply.text), (200, &expected), "{round}: {}", call.body());
         }
     }
 }
 
 #[tokio::test]
 async fn a_block_holds_transactions_and_its_shapes_agree() {
-    let stage = Stage::new().await;
-    let slot = stage.cluster.examples().block_with_v0;
-    let block = stage.call("getBlock", json!([slot, {"maxSupportedTransactionVersion": 0}])).await.result();
+    let gateway = TestGateway::start().await;
+    let slot = gateway.cluster.examples().block_with_v0;
+    let block = gateway.get_block(slot).version_0().send().await.result();
     let transactions = block["transactions"].as_array().unwrap();
     assert!(!transactions.is_empty());
-    let signatures = stage
-        .call("getBlock", json!([slot, {"transactionDetails": "signatures"}]))
-        .await
-        .result()["signatures"]
-        .clone();
+    let signatures =
+        gateway.get_block(slot).details("signatures").send().await.result()["signatures"].clone();
     let firsts: Vec<_> = transactions.iter().map(|t| t["transaction"]["signatures"][0].clone()).collect();
     assert_eq!(signatures, json!(firsts));
 }
 
 #[tokio::test]
 async fn the_profile_decides_where_interface_and_node_differ() {
-    let spec = Stage::with(|config| config.profile = Profile::Spec).await;
-    let node = Stage::new().await;
+    let spec = TestGateway::builder().config(|config| config.profile = Profile::Spec).start().await;
+    let node = TestGateway::start().await;
     let missing = "3uWi9x2SRpmjztkpkr2WWeBoVq3exjXG2YfDWLvm8KsQ";
     let slot = node.cluster.examples().block_with_v0;
-    let version = json!({"maxSupportedTransactionVersion": 0, "transactionDetails": "none"});
 
-    assert_eq!(spec.call("getAccountInfo", json!([missing])).await.result(), Value::Null);
-    assert_eq!(node.call("getAccountInfo", json!([missing])).await.result()["value"], Value::Null);
-    let list = spec.call("getMultipleAccounts", json!([[missing]])).await.result();
+    assert_eq!(spec.get_account(missing).send().await.result(), Value::Null);
+    assert_eq!(node.get_account(missing).send().await.value(), Value::Null);
+    let list = spec.get_accounts([&missing]).send().await.result();
     assert_eq!(list["value"], json!([null]), "a list keeps its context");
 
-    assert_eq!(spec.call("getBlock", json!([u64::MAX])).await.result(), Value::Null);
-    assert_eq!(node.call("getBlock", json!([u64::MAX])).await.code(), -32004);
+    assert_eq!(spec.get_block(u64::MAX).send().await.result(), Value::Null);
+    assert_eq!(node.get_block(u64::MAX).send().await.code(), -32004);
 
-    assert_eq!(spec.call("getBlock", json!([slot, version])).await.result().get("rewards"), None);
-    assert!(node.call("getBlock", json!([slot, version])).await.result()["rewards"].is_array());
-    let newer = spec.call("getBlock", json!([slot])).await;
+    assert_eq!(spec.get_block(slot).version_0().details("none").send().await.result().get("rewards"), None);
+    assert!(node.get_block(slot).version_0().details("none").send().await.result()["rewards"].is_array());
+    let newer = spec.get_block(slot).send().await;
     assert_eq!(newer.code(), -32015, "an error that is not about absence stays one");
 }
 
 #[tokio::test]
 async fn commitments_are_ordered() {
-    let stage = Stage::new().await;
-    let wallet = stage.cluster.examples().wallets[0].to_string();
+    let gateway = TestGateway::start().await;
+    let wallet = gateway.cluster.examples().wallets[0];
     let mut slots = Vec::new();
     for commitment in Commitment::ALL {
-        let config = json!({"commitment": commitment.as_str()});
-        let context = stage.call("getAccountInfo", json!([wallet, config])).await.result()["context"].clone();
-        slots.push(context["slot"].as_u64().unwrap());
-        assert_eq!(slots.last().copied(), Some(stage.cluster.slot(commitment)));
+        slots.push(gateway.get_account(wallet).commitment(commitment).send().await.slot());
+        assert_eq!(slots.last().copied(), Some(gateway.cluster.slot(commitment)));
     }
     assert!(slots[0] > slots[1] && slots[1] > slots[2], "{slots:?}");
 }

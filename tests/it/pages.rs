@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use slotfront::config::{self, Secret};
+use slotfront_testkit::TestGateway;
 
-use crate::harness::Stage;
 use markdown::{Page, SUBSTITUTION};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -278,8 +278,8 @@ impl ShownRequest {
         is_request.then(|| Self { verb: Some(verb.to_owned()), url: path.to_owned(), ..Self::default() })
     }
 
-    /// Returns the URL at `stage`, with placeholders filled in. `None` if the request is for another program.
-    fn at(&self, stage: &Stage) -> Option<String> {
+    /// Returns the URL at `gateway`, with placeholders filled in. `None` if the request is for another program.
+    fn at(&self, gateway: &TestGateway) -> Option<String> {
         let (host, path) = match self.url.strip_prefix("http://") {
             None => ("", self.url.as_str()),
             Some(rest) => rest.split_at(rest.find('/')?),
@@ -287,49 +287,52 @@ impl ShownRequest {
         let path = path.split('?').next()?.replace("<API_KEY>", "dev").replace(SUBSTITUTION, "dev");
         let path = path.replace("<id>", "shop").replace("<name>", "node-0");
         let is_public = ["/v3/", "/health", "/openrpc.json"].iter().any(|begin| path.starts_with(begin));
-        let public = stage.url.strip_suffix("/v3/dev")?;
+        let public = gateway.url.strip_suffix("/v3/dev")?;
         match host {
             _ if host.ends_with(":9090") => None,
             "" if is_public => Some(format!("{public}{path}")),
-            "" => Some(format!("{}{path}", stage.admin)),
-            _ if host == "$ADMIN" || host.ends_with(":9899") => Some(format!("{}{path}", stage.admin)),
+            "" => Some(format!("{}{path}", gateway.admin)),
+            _ if host == "$ADMIN" || host.ends_with(":9899") => Some(format!("{}{path}", gateway.admin)),
             _ => Some(format!("{public}{path}")),
         }
     }
 
     /// Sends the request, and returns the HTTP status and the body.
-    async fn send(&self, stage: &Stage, url: &str) -> (u16, String) {
+    async fn send(&self, gateway: &TestGateway, url: &str) -> (u16, String) {
         let verb = self.verb.as_deref().unwrap_or(if self.body.is_some() { "POST" } else { "GET" });
-        let mut request = stage.client.request(verb.parse().unwrap(), url);
+        let mut request = gateway.client.request(verb.parse().unwrap(), url);
         for (name, value) in self.headers.iter().filter_map(|header| header.split_once(": ")) {
             request = request.header(name, value);
         }
-        let reply = stage.send(request.body(self.body.clone().unwrap_or_default())).await;
+        let reply = gateway.send(request.body(self.body.clone().unwrap_or_default())).await;
         (reply.status, reply.text)
     }
 }
 
 /// Starts a gateway with the token and the plans that requests on pages use.
-async fn stage(dir: &Path) -> Stage {
-    Stage::of(1, |config| {
-        config.auth.admin_token = Some(Secret::new(SUBSTITUTION));
-        config.auth.keys_file = Some(dir.join("keys.toml"));
-        let plan = config.plans["standard"].clone();
-        config.plans.insert("free".to_owned(), plan);
-    })
-    .await
+async fn documented_gateway(dir: &Path) -> TestGateway {
+    TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.auth.admin_token = Some(Secret::new(SUBSTITUTION));
+            config.auth.keys_file = Some(dir.join("keys.toml"));
+            let plan = config.plans["standard"].clone();
+            config.plans.insert("free".to_owned(), plan);
+        })
+        .start()
+        .await
 }
 
 #[tokio::test]
 async fn curl_lines_in_pages_succeed() {
     let dir = tempfile::tempdir().unwrap();
-    let stage = stage(dir.path()).await;
+    let gateway = documented_gateway(dir.path()).await;
     let (mut checked, mut wrong) = (0, Vec::new());
     for (file, page) in pages() {
         for request in page.commands().iter().filter_map(|command| ShownRequest::of_curl(command)) {
-            let Some(url) = request.at(&stage) else { continue };
+            let Some(url) = request.at(&gateway) else { continue };
             checked += 1;
-            let (status, text) = request.send(&stage, &url).await;
+            let (status, text) = request.send(&gateway, &url).await;
             let refused = serde_json::from_str::<Value>(&text).is_ok_and(|json| json.get("error").is_some());
             if status != 200 || refused {
                 wrong.push(format!("{}: {request:?}: {status} {text}", file.display()));
@@ -342,13 +345,13 @@ async fn curl_lines_in_pages_succeed() {
 #[tokio::test]
 async fn routes_in_pages_exist() {
     let dir = tempfile::tempdir().unwrap();
-    let stage = stage(dir.path()).await;
+    let gateway = documented_gateway(dir.path()).await;
     let (mut checked, mut wrong) = (0, Vec::new());
     for (file, page) in pages() {
         for request in page.code.iter().filter_map(|code| ShownRequest::of_code(code)) {
-            let url = request.at(&stage).unwrap();
+            let url = request.at(&gateway).unwrap();
             checked += 1;
-            let (status, _) = request.send(&stage, &url).await;
+            let (status, _) = request.send(&gateway, &url).await;
             if [404, 405].contains(&status) {
                 wrong.push(format!("{}: {request:?}: {status}", file.display()));
             }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use slotfront::breaker::BreakerState;
+use slotfront::config::Config;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{Commitment, Query};
 use slotfront::pool::select::Unusable;
 use slotfront::pool::{CallContext, CallerId, UpstreamRequest};
-use slotfront_sim::Fault;
+use slotfront_sim::{Cluster, Fault, Settings};
+use slotfront_testkit::{TestCluster, TestGateway, upstream_request};
 use tokio::time::Instant;
-
-use crate::harness::Stage;
 
 /// Longer than a good answer takes on a busy machine.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,30 +34,32 @@ fn faults() -> Vec<(&'static str, Fault)> {
     ]
 }
 
-async fn stage(nodes: usize) -> Stage {
-    Stage::of(nodes, |config| config.pool.attempt_timeout = [ATTEMPT_TIMEOUT; 8]).await
+fn with_short_attempts(config: &mut Config) {
+    config.pool.attempt_timeout = [ATTEMPT_TIMEOUT; 8];
 }
 
 #[tokio::test]
 async fn single_faults_cost_one_more_call() {
     for (reason, fault) in faults() {
-        let stage = Stage::of(3, |config| {
-            config.pool.attempt_timeout = [ATTEMPT_TIMEOUT; 8];
-            // The faulty node is asked first, while it is usable.
-            config.upstreams[1..].iter_mut().for_each(|upstream| upstream.tier = 1);
-        })
-        .await;
-        stage.cluster.node(0).fault_on("getAccountInfo", fault, None);
+        let gateway = TestGateway::builder()
+            .config(|config| {
+                config.pool.attempt_timeout = [ATTEMPT_TIMEOUT; 8];
+                // The faulty node is asked first, while it is usable.
+                config.upstreams[1..].iter_mut().for_each(|upstream| upstream.tier = 1);
+            })
+            .start()
+            .await;
+        gateway.cluster.node(0).fault_on("getAccountInfo", fault, None);
         let callers = 8;
-        for account in stage.cluster.examples().wallets.iter().take(callers) {
-            let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+        for account in gateway.cluster.examples().wallets.iter().take(callers) {
+            let reply = gateway.get_account(account).send().await;
             assert_eq!(reply.status, 200, "{reason}: {}", reply.text);
-            assert!(reply.result()["value"]["lamports"].is_u64(), "{reason}: {}", reply.text);
+            assert!(reply.value()["lamports"].is_u64(), "{reason}: {}", reply.text);
         }
-        let failed = stage.cluster.node(0).calls("getAccountInfo");
+        let failed = gateway.cluster.node(0).calls("getAccountInfo");
         assert!(failed >= 1, "{reason}");
         assert_eq!(
-            stage.upstream_calls(),
+            gateway.upstream_calls(),
             callers as u64 + failed,
             "{reason}: one further call for each failed one"
         );
@@ -67,12 +69,12 @@ async fn single_faults_cost_one_more_call() {
 #[tokio::test]
 async fn total_failure_names_nodes_without_addresses() {
     for (reason, fault) in faults() {
-        let stage = stage(2).await;
-        stage.cluster.nodes().iter().for_each(|node| node.fault_on("getAccountInfo", fault.clone(), None));
-        let account = stage.cluster.examples().wallets[0].to_string();
-        let reply = stage.call("getAccountInfo", json!([account])).await;
+        let gateway = TestGateway::builder().nodes(2).config(with_short_attempts).start().await;
+        gateway.cluster.fault_everywhere("getAccountInfo", &fault);
+        let account = gateway.cluster.examples().wallets[0].to_string();
+        let reply = gateway.get_account(&account).send().await;
         assert_eq!((reply.status, reply.code()), (502, -32095), "{reason}: {}", reply.text);
-        let attempts = reply.json()["error"]["data"]["attempts"].as_array().unwrap().clone();
+        let attempts = reply.error()["data"]["attempts"].as_array().unwrap().clone();
         assert_eq!(attempts[0]["reason"], json!(reason), "{}", reply.text);
         assert!(attempts[0]["upstream"].as_str().unwrap().starts_with("node-"));
         assert!(!reply.text.contains("127.0.0.1"), "{}", reply.text);
@@ -81,37 +83,35 @@ async fn total_failure_names_nodes_without_addresses() {
 
 #[tokio::test]
 async fn oversized_answers_cost_one_call() {
-    let stage = Stage::with(|config| config.pool.max_response = 1 << 20).await;
-    for node in stage.cluster.nodes() {
+    let gateway = TestGateway::builder().config(|config| config.pool.max_response = 1 << 20).start().await;
+    for node in gateway.cluster.nodes() {
         node.fault_on("getAccountInfo", Fault::Huge(200 << 20), None);
     }
-    let account = stage.cluster.examples().wallets[0].to_string();
-    let reply = stage.call("getAccountInfo", json!([account])).await;
+    let account = gateway.cluster.examples().wallets[0].to_string();
+    let reply = gateway.get_account(&account).send().await;
     assert_eq!((reply.status, reply.code()), (502, -32095));
-    assert_eq!(reply.json()["error"]["data"]["attempts"][0]["reason"], "too_large");
-    assert_eq!(stage.upstream_calls(), 1, "another node's answer would be as large");
-    let other = stage.call("getClusterNodes", json!([])).await;
+    assert_eq!(reply.error()["data"]["attempts"][0]["reason"], "too_large");
+    assert_eq!(gateway.upstream_calls(), 1, "another node's answer would be as large");
+    let other = gateway.get_nodes().send().await;
     assert_eq!(other.status, 200, "nothing else is disturbed");
 }
 
 #[tokio::test]
 async fn short_deadlines_do_not_blame_the_node() {
-    let stage = Stage::of(1, |config| config.pool.attempt_timeout = [Duration::from_secs(1); 8]).await;
-    stage.cluster.node(0).fault_on("getClusterNodes", Fault::Hang, None);
-    let pool = &stage.front().pool;
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.pool.attempt_timeout = [Duration::from_secs(1); 8])
+        .start()
+        .await;
+    gateway.cluster.node(0).fault_on("getClusterNodes", Fault::Hang, None);
+    let pool = &gateway.front().pool;
     let members = pool.members();
     let member = &members[0];
-    let breaker = stage.front().config.pool.breaker;
+    let breaker = gateway.front().config.pool.breaker;
     let call = async |patience_ms| {
         let deadline = Instant::now() + Duration::from_millis(patience_ms);
-        let ask = UpstreamRequest {
-            query: Query::ClusterNodes,
-            floor: None,
-            prefer: None,
-            alone: false,
-            context: CallContext::own(deadline),
-        };
-        pool.call(&ask).await.unwrap_err()
+        let context = CallContext::own(deadline);
+        pool.call(&UpstreamRequest { context, ..upstream_request(Query::ClusterNodes) }).await.unwrap_err()
     };
     for _ in 0..breaker.failures {
         call(20).await;
@@ -127,14 +127,14 @@ async fn short_deadlines_do_not_blame_the_node() {
 
 #[tokio::test]
 async fn heavy_calls_do_not_open_a_breaker() {
-    let stage = Stage::of(1, |config| config.pool.breaker.failures = 3).await;
-    let node = stage.cluster.node(0);
-    let pool = &stage.front().pool;
+    let gateway =
+        TestGateway::builder().nodes(1).config(|config| config.pool.breaker.failures = 3).start().await;
+    let node = gateway.cluster.node(0);
+    let pool = &gateway.front().pool;
     let call = async |caller: usize, query: Query| {
         let deadline = Instant::now() + Duration::from_secs(10);
         let context = CallContext { caller: CallerId::numbered(caller), ..CallContext::own(deadline) };
-        let ask = UpstreamRequest { query, floor: None, prefer: None, alone: false, context };
-        pool.call(&ask).await.unwrap();
+        pool.call(&UpstreamRequest { context, ..upstream_request(query) }).await.unwrap();
     };
     let breaker = || pool.members()[0].breaker(Instant::now());
     // The usual duration of the method must be known first.
@@ -149,7 +149,7 @@ async fn heavy_calls_do_not_open_a_breaker() {
     // The node is slow for other callers, too.
     let several = (0..8).map(|n| call(1 + n % 2, Query::ClusterNodes));
     let opened = async {
-        stage.until("the breaker opens before the calls end", || breaker() == BreakerState::Open).await;
+        gateway.until("the breaker opens before the calls end", || breaker() == BreakerState::Open).await;
     };
     tokio::join!(futures_util::future::join_all(several), opened);
 }
@@ -159,15 +159,18 @@ async fn one_caller_cannot_fill_a_node() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = KeyFile::new(dir.path().join("keys.toml"));
     let other = file.create(&NewKey::of("other", "standard"), jiff::Timestamp::now()).expect("a key").key;
-    let stage = Stage::of(1, |config| {
-        config.upstreams[0].max_in_flight = 9;
-        config.auth.keys_file = Some(file.path().to_path_buf());
-        config.server.request_timeout = Duration::from_secs(5);
-    })
-    .await;
-    let (node, wallets) = (stage.cluster.node(0), stage.cluster.examples().wallets);
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.upstreams[0].max_in_flight = 9;
+            config.auth.keys_file = Some(file.path().to_path_buf());
+            config.server.request_timeout = Duration::from_secs(5);
+        })
+        .start()
+        .await;
+    let (node, wallets) = (gateway.cluster.node(0), gateway.cluster.examples().wallets);
     let hold = node.hold("getAccountInfo");
-    let ask = async |n: usize| stage.call("getAccountInfo", json!([wallets[n].to_string()])).await;
+    let ask = async |n: usize| gateway.get_account(wallets[n]).send().await;
     {
         // The callers leave, and their calls at the node remain.
         let hog = futures_util::future::join_all((0..8).map(ask));
@@ -178,104 +181,104 @@ async fn one_caller_cannot_fill_a_node() {
     }
     let refused = ask(8).await;
     assert_eq!((refused.status, refused.code()), (502, -32095), "{}", refused.text);
-    assert_eq!(
-        refused.json()["error"]["data"]["attempts"],
-        json!([{"upstream": "node-0", "reason": "busy"}])
-    );
-    let served = stage.call_as(other.expose(), "getClusterNodes", json!([])).await;
+    assert_eq!(refused.error()["data"]["attempts"], json!([{"upstream": "node-0", "reason": "busy"}]));
+    let served = gateway.get_nodes().key(other.expose()).send().await;
     assert_eq!(served.status, 200, "{}", served.text);
     hold.release();
-    stage.until("every place is given back", || stage.front().pool.members()[0].in_flight() == 0).await;
+    gateway.until("every place is given back", || gateway.front().pool.members()[0].in_flight() == 0).await;
     assert_eq!(ask(8).await.status, 200);
 }
 
 #[tokio::test]
 async fn full_buffers_do_not_blame_nodes() {
-    let stage = Stage::with(|config| config.pool.max_buffered = 16).await;
-    let account = stage.cluster.examples().wallets[0].to_string();
-    let reply = stage.call("getAccountInfo", json!([account])).await;
+    let gateway = TestGateway::builder().config(|config| config.pool.max_buffered = 16).start().await;
+    let account = gateway.cluster.examples().wallets[0].to_string();
+    let reply = gateway.get_account(&account).send().await;
     assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
-    let attempts = reply.json()["error"]["data"]["attempts"].as_array().unwrap().clone();
+    let attempts = reply.error()["data"]["attempts"].as_array().unwrap().clone();
     assert_eq!(attempts.len(), 1, "the buffers are those of all nodes: {}", reply.text);
     assert_eq!(attempts[0]["reason"], "buffers_full");
-    for (member, unusable) in stage.front().pool.standing(Instant::now()) {
+    for (member, unusable) in gateway.front().pool.standing(Instant::now()) {
         assert_eq!(unusable, None, "{}", member.name);
     }
 }
 
 #[tokio::test]
 async fn lagging_node_is_avoided_until_it_recovers() {
-    let stage = stage(2).await;
-    stage.cluster.node(0).set_lag(100);
-    stage.until("the lag is known", || stage.front().frontier.lag(0, Commitment::Processed) > Some(50)).await;
-    for account in stage.cluster.examples().wallets.iter().take(10) {
-        stage.call("getAccountInfo", json!([account.to_string()])).await;
+    let gateway = TestGateway::builder().nodes(2).config(with_short_attempts).start().await;
+    gateway.cluster.node(0).set_lag(100);
+    gateway
+        .until("the lag is known", || gateway.front().frontier.lag(0, Commitment::Processed) > Some(50))
+        .await;
+    for account in gateway.cluster.examples().wallets.iter().take(10) {
+        gateway.get_account(account).send().await;
     }
-    assert_eq!(stage.cluster.node(0).calls("getAccountInfo"), 0);
-    stage.cluster.node(0).set_lag(0);
-    stage.until("it is back", || stage.front().frontier.lag(0, Commitment::Processed) == Some(0)).await;
+    assert_eq!(gateway.cluster.node(0).calls("getAccountInfo"), 0);
+    gateway.cluster.node(0).set_lag(0);
+    gateway.until("it is back", || gateway.front().frontier.lag(0, Commitment::Processed) == Some(0)).await;
     // The other node lags now, so that latency does not matter.
-    stage.cluster.node(1).set_lag(100);
-    stage.until("the other lags", || stage.front().frontier.lag(1, Commitment::Processed) > Some(50)).await;
-    let account = stage.cluster.examples().wallets[10].to_string();
-    stage.call("getAccountInfo", json!([account])).await;
-    assert_eq!(stage.cluster.node(0).calls("getAccountInfo"), 1);
+    gateway.cluster.node(1).set_lag(100);
+    gateway
+        .until("the other lags", || gateway.front().frontier.lag(1, Commitment::Processed) > Some(50))
+        .await;
+    let account = gateway.cluster.examples().wallets[10].to_string();
+    gateway.get_account(&account).send().await;
+    assert_eq!(gateway.cluster.node(0).calls("getAccountInfo"), 1);
 }
 
 #[tokio::test]
 async fn blocks_come_from_nodes_that_hold_them() {
-    let stage = stage(3).await;
-    let slot = stage.cluster.examples().block_with_v0;
-    for node in &stage.cluster.nodes()[..2] {
+    let gateway = TestGateway::builder().config(with_short_attempts).start().await;
+    let slot = gateway.cluster.examples().block_with_v0;
+    for node in &gateway.cluster.nodes()[..2] {
         node.prune_below(slot + 1);
     }
     for details in ["none", "signatures", "full", "accounts"] {
-        let config = json!({"transactionDetails": details, "maxSupportedTransactionVersion": 0});
-        let reply = stage.call("getBlock", json!([slot, config])).await;
+        let reply = gateway.get_block(slot).details(details).version_0().send().await;
         assert!(reply.result()["blockhash"].is_string(), "{}", reply.text);
     }
 }
 
 #[tokio::test]
 async fn missing_first_block_keeps_the_old_one() {
-    let stage = stage(1).await;
-    let asked = || stage.cluster.node(0).calls("getFirstAvailableBlock");
-    let first = stage.cluster.examples().block_with_v0;
-    stage.cluster.node(0).prune_below(first);
-    let known = || stage.front().pool.members()[0].first_available();
-    stage.until("the number is known", || known() == first).await;
+    let gateway = TestGateway::builder().nodes(1).config(with_short_attempts).start().await;
+    let asked = || gateway.cluster.node(0).calls("getFirstAvailableBlock");
+    let first = gateway.cluster.examples().block_with_v0;
+    gateway.cluster.node(0).prune_below(first);
+    let known = || gateway.front().pool.members()[0].first_available();
+    gateway.until("the number is known", || known() == first).await;
     let fault = Fault::Error { code: -32603, message: "Internal error".to_owned() };
-    stage.cluster.node(0).fault_on("getFirstAvailableBlock", fault, None);
+    gateway.cluster.node(0).fault_on("getFirstAvailableBlock", fault, None);
     let before = asked();
-    stage.until("it is asked twice more", || asked() >= before + 2).await;
+    gateway.until("it is asked twice more", || asked() >= before + 2).await;
     assert_eq!(known(), first);
 }
 
 #[tokio::test]
 async fn null_blocks_are_retried_and_never_held() {
-    let stage = stage(3).await;
-    let slot = stage.cluster.examples().block_with_v0;
-    let params = json!([slot, {"transactionDetails": "none"}]);
-    for node in stage.cluster.nodes() {
+    let gateway = TestGateway::builder().config(with_short_attempts).start().await;
+    let slot = gateway.cluster.examples().block_with_v0;
+    let call = gateway.get_block(slot).details("none");
+    for node in gateway.cluster.nodes() {
         node.fault_on("getBlock", Fault::NullResult, Some(1));
     }
-    let reply = stage.call("getBlock", params.clone()).await;
-    assert_eq!((reply.result(), reply.cache()), (Value::Null, "fwd=miss"));
-    assert_eq!(stage.upstream_calls(), 2);
-    let reply = stage.call("getBlock", params).await;
+    let reply = call.send().await;
+    assert_eq!((reply.result(), reply.cache_status()), (Value::Null, "fwd=miss"));
+    assert_eq!(gateway.upstream_calls(), 2);
+    let reply = call.send().await;
     assert!(reply.result()["blockhash"].is_string(), "the third voice has it: {}", reply.text);
 }
 
 #[tokio::test]
 async fn incapable_node_is_not_asked_again() {
-    let stage = stage(2).await;
-    stage.cluster.node(0).set_full_api(false);
-    for account in stage.cluster.examples().wallets.iter().take(20) {
-        let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+    let gateway = TestGateway::builder().nodes(2).config(with_short_attempts).start().await;
+    gateway.cluster.node(0).set_full_api(false);
+    for account in gateway.cluster.examples().wallets.iter().take(20) {
+        let reply = gateway.get_account(account).send().await;
         assert!(reply.result().is_object(), "{}", reply.text);
     }
     assert!(
-        stage.cluster.node(0).calls("getAccountInfo") <= 3,
+        gateway.cluster.node(0).calls("getAccountInfo") <= 3,
         "asked until it said so, and after each identity probe"
     );
 }
@@ -283,170 +286,173 @@ async fn incapable_node_is_not_asked_again() {
 #[tokio::test]
 async fn capable_node_is_found_behind_incapable_ones() {
     for code in [-32601, -32010, -32011, -32012, -32019] {
-        let stage = stage(3).await;
+        let gateway = TestGateway::builder().config(with_short_attempts).start().await;
         let fault = Fault::Error { code, message: "not here".to_owned() };
-        for node in &stage.cluster.nodes()[..2] {
+        for node in &gateway.cluster.nodes()[..2] {
             node.fault_on("getAccountInfo", fault.clone(), None);
         }
-        for account in stage.cluster.examples().wallets.iter().take(8) {
-            let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+        for account in gateway.cluster.examples().wallets.iter().take(8) {
+            let reply = gateway.get_account(account).send().await;
             assert!(reply.result().is_object(), "{code}: {}", reply.text);
         }
-        for member in &*stage.front().pool.members() {
+        for member in &*gateway.front().pool.members() {
             let marks = (member.breaker(Instant::now()), member.counts().1);
             assert_eq!(marks, (BreakerState::Closed, 0), "{code}: {}", member.name);
         }
-        let metrics = stage.admin("/metrics").await.text;
+        let metrics = gateway.admin("/metrics").await.text;
         assert!(metrics.contains(r#"result="incapable""#), "{code}");
     }
 }
 
 #[tokio::test]
 async fn method_missing_everywhere_passes_through() {
-    let stage = stage(2).await;
-    stage.cluster.nodes().iter().for_each(|node| node.set_full_api(false));
-    for account in stage.cluster.examples().wallets.iter().take(4) {
-        let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+    let gateway = TestGateway::builder().nodes(2).config(with_short_attempts).start().await;
+    gateway.cluster.nodes().iter().for_each(|node| node.set_full_api(false));
+    for account in gateway.cluster.examples().wallets.iter().take(4) {
+        let reply = gateway.get_account(account).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601), "{}", reply.text);
     }
     // A node that fails may have the method, so it is not known to be missing everywhere.
-    stage.cluster.node(1).set_full_api(true);
-    stage.cluster.node(1).fault_on("getVoteAccounts", Fault::Status(503), None);
+    gateway.cluster.node(1).set_full_api(true);
+    gateway.cluster.node(1).fault_on("getVoteAccounts", Fault::Status(503), None);
     let lacks = Fault::Error { code: -32601, message: "Method not found".to_owned() };
-    stage.cluster.node(0).fault_on("getVoteAccounts", lacks, None);
-    let reply = stage.call("getVoteAccounts", json!([])).await;
+    gateway.cluster.node(0).fault_on("getVoteAccounts", lacks, None);
+    let reply = gateway.get_votes().send().await;
     assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
 }
 
 #[tokio::test]
 async fn node_behind_the_callers_slot_is_skipped() {
-    let stage = stage(2).await;
+    let gateway = TestGateway::builder().nodes(2).config(with_short_attempts).start().await;
     let behind =
         Fault::Error { code: -32016, message: "Minimum context slot has not been reached".to_owned() };
-    stage.cluster.node(0).fault_on("getAccountInfo", behind, None);
-    for account in stage.cluster.examples().wallets.iter().take(10) {
-        let reply = stage.call("getAccountInfo", json!([account.to_string()])).await;
+    gateway.cluster.node(0).fault_on("getAccountInfo", behind, None);
+    for account in gateway.cluster.examples().wallets.iter().take(10) {
+        let reply = gateway.get_account(account).send().await;
         assert!(reply.result().is_object(), "{}", reply.text);
     }
-    let metrics = stage.admin("/metrics").await.text;
+    let metrics = gateway.admin("/metrics").await.text;
     assert!(metrics.contains(r#"result="behind""#));
-    assert!(stage.cluster.node(0).calls("getAccountInfo") > 0);
+    assert!(gateway.cluster.node(0).calls("getAccountInfo") > 0);
 }
 
 #[tokio::test]
 async fn retries_count_only_at_another_node() {
-    let stage = stage(1).await;
-    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Status(500), None);
-    for account in stage.cluster.examples().wallets.iter().take(3) {
-        stage.call("getAccountInfo", json!([account.to_string()])).await;
+    let gateway = TestGateway::builder().nodes(1).config(with_short_attempts).start().await;
+    gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Status(500), None);
+    for account in gateway.cluster.examples().wallets.iter().take(3) {
+        gateway.get_account(account).send().await;
     }
-    let metrics = stage.admin("/metrics").await.text;
+    let metrics = gateway.admin("/metrics").await.text;
     let retries = metrics.lines().filter(|line| line.starts_with("slotfront_upstream_retries_total{"));
     assert_eq!(retries.filter(|line| !line.ends_with(" 0")).count(), 0);
 }
 
 #[tokio::test]
 async fn node_at_its_rate_is_not_faulty() {
-    let stage = Stage::of(2, |config| config.upstreams[0].rps = Some(1)).await;
-    for account in stage.cluster.examples().wallets.iter().take(12) {
-        assert_eq!(stage.call("getAccountInfo", json!([account.to_string()])).await.status, 200);
+    let gateway =
+        TestGateway::builder().nodes(2).config(|config| config.upstreams[0].rps = Some(1)).start().await;
+    for account in gateway.cluster.examples().wallets.iter().take(12) {
+        assert_eq!(gateway.get_account(account).send().await.status, 200);
     }
-    assert!(stage.cluster.node(1).calls("getAccountInfo") >= 6);
-    let members = stage.front().pool.members();
+    assert!(gateway.cluster.node(1).calls("getAccountInfo") >= 6);
+    let members = gateway.front().pool.members();
     assert_eq!(members[0].counts().1, 0);
     members[1].set_drained(true);
-    let accounts = stage.cluster.examples().wallets.clone();
+    let accounts = gateway.cluster.examples().wallets.clone();
     let refused = loop {
         let calls = accounts.iter().skip(12).take(4);
-        let calls = calls.map(|account| stage.call("getAccountInfo", json!([account.to_string()])));
+        let calls = calls.map(|account| gateway.get_account(account).send());
         let replies = futures_util::future::join_all(calls).await;
         if let Some(refused) = replies.into_iter().find(|reply| reply.status != 200) {
             break refused;
         }
-        stage.front().cache.purger().clear();
+        gateway.front().cache.purger().clear();
     };
     assert_eq!((refused.status, refused.code()), (502, -32095), "{}", refused.text);
     let reasons = [("node-0", "busy"), ("node-1", "drained")];
     let expected = reasons.map(|(upstream, reason)| json!({"upstream": upstream, "reason": reason}));
-    assert_eq!(refused.json()["error"]["data"]["attempts"], json!(expected));
+    assert_eq!(refused.error()["data"]["attempts"], json!(expected));
 }
 
 #[tokio::test]
 async fn closed_connection_is_retried_at_the_only_node() {
     for nodes in [1, 2] {
-        let stage = stage(nodes).await;
-        for other in &stage.cluster.nodes()[1..] {
+        let gateway = TestGateway::builder().nodes(nodes).config(with_short_attempts).start().await;
+        for other in &gateway.cluster.nodes()[1..] {
             other.set_healthy(false);
-            let standing = || stage.front().pool.standing(Instant::now())[other.index()].1;
-            stage.until("it is unhealthy", || standing() == Some(Unusable::Unhealthy)).await;
+            let standing = || gateway.front().pool.standing(Instant::now())[other.index()].1;
+            gateway.until("it is unhealthy", || standing() == Some(Unusable::Unhealthy)).await;
         }
-        stage.cluster.node(0).fault_on("getAccountInfo", Fault::Reset, Some(1));
-        let account = stage.cluster.examples().wallets[0].to_string();
-        let reply = stage.call("getAccountInfo", json!([account])).await;
-        assert_eq!((reply.status, stage.cluster.node(0).calls("getAccountInfo")), (200, 2), "{nodes} nodes");
+        gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Reset, Some(1));
+        let account = gateway.cluster.examples().wallets[0].to_string();
+        let reply = gateway.get_account(&account).send().await;
+        assert_eq!(
+            (reply.status, gateway.cluster.node(0).calls("getAccountInfo")),
+            (200, 2),
+            "{nodes} nodes"
+        );
     }
 }
 
 #[tokio::test]
 async fn health_passes_through_and_readiness_has_reasons() {
-    let stage = stage(2).await;
-    let health = || stage.client.get(stage.url.replace("/v3/dev", "/health"));
-    assert_eq!(stage.send(health()).await.text, "ok");
-    assert_eq!(stage.admin("/readyz").await.status, 200);
-    stage.cluster.nodes().iter().for_each(|node| node.set_healthy(false));
-    stage
+    let gateway = TestGateway::builder().nodes(2).config(with_short_attempts).start().await;
+    assert_eq!(gateway.get("/health").await.text, "ok");
+    assert_eq!(gateway.admin("/readyz").await.status, 200);
+    gateway.cluster.nodes().iter().for_each(|node| node.set_healthy(false));
+    gateway
         .until("all are unhealthy", || {
-            stage.front().pool.standing(Instant::now()).iter().all(|(_, unusable)| unusable.is_some())
+            gateway.front().pool.standing(Instant::now()).iter().all(|(_, unusable)| unusable.is_some())
         })
         .await;
-    assert_eq!(stage.send(health()).await.text, "behind");
-    let readiness = stage.admin("/readyz").await;
+    assert_eq!(gateway.get("/health").await.text, "behind");
+    let readiness = gateway.admin("/readyz").await;
     assert_eq!((readiness.status, readiness.json()["state"].clone()), (200, json!("degraded")));
     assert!(readiness.text.contains("node-0"), "{}", readiness.text);
-    let account = stage.cluster.examples().wallets[0].to_string();
-    assert_eq!(
-        stage.call("getAccountInfo", json!([account])).await.status,
-        200,
-        "better a doubtful node than none"
-    );
+    let account = gateway.cluster.examples().wallets[0].to_string();
+    assert_eq!(gateway.get_account(&account).send().await.status, 200, "better a doubtful node than none");
 }
 
 #[tokio::test]
 async fn change_of_cluster_purges_the_cache() {
-    let stage = stage(1).await;
-    let before = stage.call("getClusterNodes", json!([])).await;
-    let node = stage.cluster.node(0).address().unwrap();
-    let other = stage.replace_cluster(2, &[node]).await;
-    stage
+    let gateway = TestGateway::builder().nodes(1).config(with_short_attempts).start().await;
+    let before = gateway.get_nodes().send().await;
+    let settings = TestCluster::settings(1);
+    let settings = Settings { seed: 2, first_slot: settings.first_slot + 1_000_000, ..settings };
+    let other = gateway.cluster.replace(Cluster::new(settings)).await;
+    gateway
         .until("the other cluster is known", || {
-            let front = stage.front();
+            let front = gateway.front();
             front.frontier.slot(Commitment::Processed) == other.slot(Commitment::Processed)
                 && front.cache.usage().1 == 0
         })
         .await;
-    let after = stage.call("getClusterNodes", json!([])).await;
-    assert_eq!(after.cache(), "fwd=miss; stored");
+    let after = gateway.get_nodes().send().await;
+    assert_eq!(after.cache_status(), "fwd=miss; stored");
     assert_ne!(after.result(), before.result());
 }
 
 #[tokio::test]
 async fn half_open_breaker_gets_a_trial() {
-    let stage = Stage::of(3, |config| {
-        config.pool.attempt_timeout = [Duration::from_secs(3); 8];
-        config.pool.breaker.failures = 1;
-        config.pool.breaker.open = Duration::from_millis(1);
-    })
-    .await;
-    let (wallets, node) = (stage.cluster.examples().wallets, stage.cluster.node(0));
-    let mut wallets = wallets.iter().map(|wallet| json!([wallet.to_string()]));
+    let gateway = TestGateway::builder()
+        .config(|config| {
+            config.pool.attempt_timeout = [Duration::from_secs(3); 8];
+            config.pool.breaker.failures = 1;
+            config.pool.breaker.open = Duration::from_millis(1);
+        })
+        .start()
+        .await;
+    let (wallets, node) = (gateway.cluster.examples().wallets, gateway.cluster.node(0));
+    let mut calls = wallets.iter().map(|wallet| gateway.get_account(wallet));
     node.fault_on("getAccountInfo", Fault::Hang, Some(1));
     while node.calls("getAccountInfo") == 0 {
-        stage.call("getAccountInfo", wallets.next().expect("it is asked sooner or later")).await;
+        calls.next().expect("it is asked sooner or later").send().await;
     }
-    let breaker = || stage.front().pool.members()[0].breaker(Instant::now());
-    stage.until("its breaker is half-open", || breaker() == BreakerState::HalfOpen).await;
-    stage.call("getAccountInfo", wallets.next().expect("a further one")).await;
+    let breaker = || gateway.front().pool.members()[0].breaker(Instant::now());
+    gateway.until("its breaker is half-open", || breaker() == BreakerState::HalfOpen).await;
+    calls.next().expect("a further one").send().await;
     assert_eq!((node.calls("getAccountInfo"), breaker()), (2, BreakerState::Closed));
-    let latency = stage.front().pool.members()[0].latency();
+    let latency = gateway.front().pool.members()[0].latency();
     assert!(latency < Duration::from_millis(1500), "{latency:?} is from before it was down");
 }

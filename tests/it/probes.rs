@@ -2,100 +2,94 @@
 
 use std::time::Duration;
 
-use serde_json::json;
-use slotfront::jsonrpc::Params;
-use slotfront::methods::{Commitment, Method, Profile, Pubkey, Query};
-use slotfront::pool::{CallContext, UpstreamRequest};
+use slotfront::methods::{Commitment, Pubkey};
+use slotfront_testkit::{TestGateway, upstream_request};
 use tokio::time::Instant;
-
-use crate::harness::Stage;
 
 /// Counts the requests for slots with each probe, while an account is called at one commitment and not at
 /// others.
 #[tokio::test]
 async fn probes_skip_slots_known_from_answers() {
-    let stage = Stage::of(1, |config| config.pool.probe_interval = Duration::from_millis(300)).await;
-    let node = stage.cluster.node(0);
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.pool.probe_interval = Duration::from_millis(300))
+        .start()
+        .await;
+    let node = gateway.cluster.node(0);
     let counts = || (node.calls("getHealth"), node.calls("getSlot"));
-    let params = json!([stage.cluster.examples().wallets[0].to_string(), { "commitment": "confirmed" }]);
-    let params = Params::Array(params.to_string().into());
-    let query = Query::parse(Method::GetAccountInfo, &params, Profile::Node).unwrap();
+    let query = gateway.get_account(gateway.cluster.examples().wallets[0]).confirmed().query();
     let before = counts();
     while counts().0 < before.0 + 8 {
-        let deadline = Instant::now() + Duration::from_secs(5);
-        let ask = UpstreamRequest {
-            query: query.clone(),
-            floor: None,
-            prefer: None,
-            alone: false,
-            context: CallContext::own(deadline),
-        };
-        stage.front().pool.call(&ask).await.unwrap();
+        gateway.front().pool.call(&upstream_request(query.clone())).await.unwrap();
     }
     let busy = counts();
     let (healths, slots) = (busy.0 - before.0, busy.1 - before.1);
     assert!(slots <= healths * 2 + 4, "{slots} slots, {healths} healths");
-    stage.until("it is idle for a while", || counts().0 >= busy.0 + 8).await;
+    gateway.until("it is idle for a while", || counts().0 >= busy.0 + 8).await;
     let (healths, slots) = (counts().0 - busy.0, counts().1 - busy.1);
     assert!(slots + 4 >= healths * 3, "{slots} slots, {healths} healths");
     // A slot that no answer reports is still learned.
-    stage.cluster.step_by(3);
-    stage.settled().await;
-    assert_eq!(stage.front().frontier.slot(Commitment::Processed), stage.cluster.slot(Commitment::Processed));
+    gateway.cluster.step_by(3);
+    gateway.settled().await;
+    assert_eq!(
+        gateway.front().frontier.slot(Commitment::Processed),
+        gateway.cluster.slot(Commitment::Processed)
+    );
 }
 
 /// While probes are an hour apart, only calls and their extra requests can report the confirmed slot.
 #[tokio::test]
 async fn misses_at_finalized_keep_the_confirmed_frontier_young() {
-    let stage = Stage::of(1, |_| {}).await;
-    let node = stage.cluster.node(0);
-    probe_hourly(&stage).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let node = gateway.cluster.node(0);
+    probe_hourly(&gateway).await;
     let mut misses = 0_u64;
     for _ in 0..3 {
-        let slot = stage.cluster.step_to_block();
+        let slot = gateway.cluster.step_to_block();
         let deadline = Instant::now() + Duration::from_secs(20);
-        while stage.front().frontier.slot(Commitment::Confirmed) < stage.cluster.slot(Commitment::Confirmed) {
+        while gateway.front().frontier.slot(Commitment::Confirmed)
+            < gateway.cluster.slot(Commitment::Confirmed)
+        {
             assert!(Instant::now() < deadline, "the confirmed frontier does not follow to {slot}");
             misses += 1;
-            stage.call("getAccountInfo", missing(misses)).await;
+            gateway.get_account(missing(misses)).finalized().send().await;
         }
     }
     // Hits send no requests. A last probe and a last extra request may still be under way.
     let before = node.calls("getSlot");
     for _ in 0..200 {
-        assert!(stage.call("getAccountInfo", missing(1)).await.cache().starts_with("hit"));
+        assert!(gateway.get_account(missing(1)).finalized().send().await.is_hit());
     }
     let asked = node.calls("getSlot") - before;
     assert!(asked <= 4, "{asked} slots asked for beside 200 hits");
 }
 
-/// Returns params for a call at finalized for an account that does not exist, a different one for each
-/// number.
-fn missing(number: u64) -> serde_json::Value {
+/// Returns the address of an account that does not exist, a different one for each number.
+fn missing(number: u64) -> Pubkey {
     let mut key = [7; 32];
     key[..8].copy_from_slice(&number.to_le_bytes());
-    json!([Pubkey(key).to_string(), { "commitment": "finalized" }])
+    Pubkey(key)
 }
 
 /// Probes come an hour apart from now on.
-async fn probe_hourly(stage: &Stage) {
-    let (pool, node) = (&stage.front().pool, stage.cluster.node(0));
-    let mut config = (*stage.front().config).clone();
+async fn probe_hourly(gateway: &TestGateway) {
+    let (pool, node) = (&gateway.front().pool, gateway.cluster.node(0));
+    let mut config = (*gateway.front().config).clone();
     config.pool.probe_interval = Duration::from_hours(1);
     pool.put_in_force(pool.prepare(&config).unwrap());
     // The probe under way may still have the old interval. The one after it does not.
     let before = node.calls("getHealth");
-    stage.until("the last quick probe is over", || node.calls("getHealth") > before).await;
+    gateway.until("the last quick probe is over", || node.calls("getHealth") > before).await;
 }
 
 #[tokio::test]
 async fn idle_nodes_are_rarely_identified() {
-    let stage = Stage::of(1, |_| {}).await;
-    let node = stage.cluster.node(0);
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let node = gateway.cluster.node(0);
     let healths = || node.calls("getHealth");
     let looks = async |n: u64| {
         let until = healths() + n;
-        stage.until("it was looked at", || healths() >= until).await;
+        gateway.until("it was looked at", || healths() >= until).await;
         node.calls("getGenesisHash")
     };
     // Waits until the probes have all the connections that they use.

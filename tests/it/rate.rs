@@ -3,8 +3,7 @@
 use serde_json::{Value, json};
 use slotfront::config::Config;
 use slotfront::methods::{AnyMethod, Further, Method};
-
-use crate::harness::{Reply, Stage};
+use slotfront_testkit::{Reply, TestGateway};
 
 fn plan(rps: u32, burst: u32) -> impl FnOnce(&mut Config) {
     move |config| {
@@ -35,9 +34,9 @@ async fn calls_that_are_refused_count() {
         ("getVoteAccounts", json!([]), -32091),
         ("getSlot", json!([]), -32091),
     ] {
-        let stage = Stage::of(1, plan(1, 3)).await;
+        let gateway = TestGateway::builder().nodes(1).config(plan(1, 3)).start().await;
         let elements = vec![call(method, &params); 20];
-        let answers = stage.post(Value::from(elements).to_string()).await.json();
+        let answers = gateway.post(Value::from(elements).to_string()).send().await.json();
         let with = |code: i64| {
             answers.as_array().unwrap().iter().filter(|answer| answer["error"]["code"] == code).count()
         };
@@ -48,11 +47,11 @@ async fn calls_that_are_refused_count() {
 
 #[tokio::test]
 async fn elements_that_are_no_calls_count() {
-    let stage = Stage::of(1, plan(1, 3)).await;
+    let gateway = TestGateway::builder().nodes(1).config(plan(1, 3)).start().await;
     let good = call("getClusterNodes", &json!([]));
     let batch =
         json!([{}, {"jsonrpc": "2.0", "method": "getClusterNodes"}, {"jsonrpc": "1.0", "id": 1}, good]);
-    let answers = stage.post(batch.to_string()).await.json();
+    let answers = gateway.post(batch.to_string()).send().await.json();
     let codes: Vec<_> =
         answers.as_array().unwrap().iter().map(|answer| answer["error"]["code"].clone()).collect();
     assert_eq!(codes, [-32600, -32600, -32092], "{answers}");
@@ -63,12 +62,12 @@ async fn bodies_that_hold_no_call_count_as_one() {
     let long = Value::from(vec![json!({}); 21]).to_string();
     let notification = r#"{"jsonrpc":"2.0","method":"getClusterNodes"}"#;
     for (body, status) in [("no JSON", 200), ("{}", 200), (notification, 200), ("[]", 200), (&long, 413)] {
-        let stage = Stage::of(1, plan(1, 1000)).await;
+        let gateway = TestGateway::builder().nodes(1).config(plan(1, 1000)).start().await;
         for _ in 0..20 {
-            assert_eq!(stage.post(body.to_owned()).await.status, status, "{body}");
+            assert_eq!(gateway.post(body.to_owned()).send().await.status, status, "{body}");
         }
         // One call a second comes back meanwhile.
-        let left = left(&stage.call("getClusterNodes", json!([])).await);
+        let left = left(&gateway.get_nodes().send().await);
         assert!((979..=989).contains(&left), "{left} are left after 20 times {body}");
     }
 }
@@ -78,11 +77,11 @@ async fn bodies_that_hold_no_call_are_limited() {
     let long = Value::from(vec![json!({}); 21]).to_string();
     let notification = r#"{"jsonrpc":"2.0","method":"getClusterNodes"}"#;
     for (body, status) in [("no JSON", 200), ("{}", 200), (notification, 200), ("[]", 200), (&long, 413)] {
-        let stage = Stage::of(1, plan(1, 3)).await;
+        let gateway = TestGateway::builder().nodes(1).config(plan(1, 3)).start().await;
         // One call a second comes back meanwhile.
         let mut answers = 0;
         let limited = loop {
-            let reply = stage.post(body.to_owned()).await;
+            let reply = gateway.post(body.to_owned()).send().await;
             if reply.status == 429 {
                 break reply;
             }
@@ -98,28 +97,32 @@ async fn bodies_that_hold_no_call_are_limited() {
 
 #[tokio::test]
 async fn calls_that_find_no_place_count() {
-    let stage = Stage::of(1, |config| {
-        plan(1, 1000)(config);
-        config.server.max_in_flight = 1;
-    })
-    .await;
-    let hold = stage.cluster.node(0).hold("getClusterNodes");
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            plan(1, 1000)(config);
+            config.server.max_in_flight = 1;
+        })
+        .start()
+        .await;
+    let hold = gateway.cluster.node(0).hold("getClusterNodes");
     let others = async {
         hold.arrived(1).await;
         for _ in 0..20 {
-            assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 503);
+            assert_eq!(gateway.get_nodes().send().await.status, 503);
         }
         hold.release();
     };
-    let (first, ()) = tokio::join!(stage.call("getClusterNodes", json!([])), others);
+    let (first, ()) = tokio::join!(gateway.get_nodes().send(), others);
     // One call a second comes back meanwhile.
     assert!((979..=989).contains(&left(&first)), "{} are left", left(&first));
 }
 
 #[tokio::test]
 async fn limited_guessers_are_not_read() {
-    let stage = Stage::of(1, |config| config.auth.failed_per_minute = 1).await;
-    let wrong = || stage.call_as("wrong", "getClusterNodes", json!([]));
+    let gateway =
+        TestGateway::builder().nodes(1).config(|config| config.auth.failed_per_minute = 1).start().await;
+    let wrong = || gateway.get_nodes().key("wrong").send();
     let first = wrong().await;
     assert_eq!((first.status, first.json()["id"].clone()), (401, json!(1)));
     let next = wrong().await;

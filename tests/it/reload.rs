@@ -14,11 +14,10 @@ use slotfront::app::{self, Listeners};
 use slotfront::config::reload::ConfigSource;
 use slotfront::gateway::Gateway;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
+use slotfront_testkit::wire::{self, is_whole, read_until};
+use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-
-use crate::harness::{PATIENCE, Stage};
-use crate::http::{is_whole, post, read_until};
 
 const TOKEN: &str = "an-admin-token";
 const CALLERS: usize = 16;
@@ -81,8 +80,8 @@ fn written(keys: &Path, upstreams: &[SocketAddr], wide_rps: &str) -> String {
 
 /// Makes one call on an open connection, and returns its status.
 async fn call_on(socket: &mut TcpStream, key: &str) -> u16 {
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getVoteAccounts", "params": []}).to_string();
-    socket.write_all(post(&format!("/v3/{key}"), "", &body).as_bytes()).await.unwrap();
+    let call = wire::call("getVoteAccounts").replace("/v3/dev", &format!("/v3/{key}"));
+    socket.write_all(call.as_bytes()).await.unwrap();
     let answer = read_until(socket, is_whole).await;
     assert!(is_whole(&answer), "cut: {answer:?}");
     answer["HTTP/1.1 ".len()..][..3].parse().unwrap()
@@ -97,7 +96,7 @@ async fn ask(admin: &str, verb: &str, path: &str) -> (u16, String) {
 
 #[tokio::test]
 async fn open_connections_survive_reloads() {
-    let nodes = Stage::of(2, |_| {}).await;
+    let nodes = TestGateway::builder().nodes(2).start().await;
     let addresses = [0, 1].map(|i| nodes.cluster.node(i).address().expect("an address"));
     let (wide, small, keys) = made();
     let mounted = Mounted::new(&keys);
@@ -201,7 +200,7 @@ async fn until_counted(admin: &str, line: &str) {
 #[tokio::test]
 async fn slow_reload_blocks_no_request() {
     let any: SocketAddr = ([127, 0, 0, 1], 0).into();
-    let nodes = Stage::of(1, |_| {}).await;
+    let nodes = TestGateway::builder().nodes(1).start().await;
     let config = (*nodes.front().config).clone();
     assert_eq!((config.server.listen, config.server.admin_listen), (any, any));
     let mut served = config.clone();

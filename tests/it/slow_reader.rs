@@ -4,15 +4,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use reqwest::{Certificate, Client, ClientBuilder};
-use serde_json::{Value, json};
-use slotfront::config::{Config, TlsFiles};
+use reqwest::{Client, ClientBuilder};
+use serde_json::Value;
+use slotfront::config::Config;
+use slotfront_testkit::wire::post;
+use slotfront_testkit::{TestCertificate, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::task::TaskTracker;
-
-use crate::harness::Stage;
-use crate::http::{connect, post};
 
 /// The longest time for which a client may take nothing: enough for a step of a client on a busy machine.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,10 +29,9 @@ fn settings(config: &mut Config) {
 }
 
 /// Returns a request whose answer exceeds the kernel's buffers of both sides.
-fn long_request(stage: &Stage) -> String {
-    let slot = stage.cluster.examples().block_with_v0;
-    let block = json!({"jsonrpc": "2.0", "id": 1, "method": "getBlock", "params": [slot, {"maxSupportedTransactionVersion": 0}]});
-    vec![block; 600].into_iter().collect::<Value>().to_string()
+fn long_request(gateway: &TestGateway) -> String {
+    let block = gateway.get_block(gateway.cluster.examples().block_with_v0).version_0();
+    Value::from(vec![block.json(); 600]).to_string()
 }
 
 /// Returns an address that reads from `gateway` slowly, and forwards requests at once.
@@ -66,19 +64,15 @@ async fn slowly(gateway: SocketAddr) -> SocketAddr {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_reader_gets_the_whole_answer() {
     let dir = tempfile::tempdir().unwrap();
-    let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
-    std::fs::write(&cert, pair.cert.pem()).unwrap();
-    std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
-    let plain = Stage::of(1, settings).await;
-    let secured = plain.beside(|config| config.server.tls = Some(TlsFiles { cert, key })).await;
-    let trusted = || [Certificate::from_pem(pair.cert.pem().as_bytes()).unwrap()];
+    let certificate = TestCertificate::write(dir.path());
+    let plain = TestGateway::builder().nodes(1).config(settings).start().await;
+    let secured = plain.beside().tls(&certificate).start().await;
     let request = long_request(&plain);
-    let whole = plain.post(request.clone()).await.text.len();
+    let whole = plain.post(request.clone()).send().await.text.len();
     assert!(whole > 4 << 20, "{whole} bytes fit into the kernel's buffers");
 
-    let ask = async |name: &str, stage: &Stage, scheme: &str, client: ClientBuilder, origin: bool| {
-        let address = slowly(stage.app.as_ref().unwrap().public).await;
+    let ask = async |name: &str, gateway: &TestGateway, scheme: &str, client: ClientBuilder, origin: bool| {
+        let address = slowly(gateway.app.public).await;
         let client: Client = client.no_proxy().no_gzip().no_zstd().build().unwrap();
         let request = client
             .post(format!("{scheme}://localhost:{}/v3/dev", address.port()))
@@ -96,26 +90,29 @@ async fn slow_reader_gets_the_whole_answer() {
         ask("the fast path", &plain, "http", Client::builder().http1_only(), false),
         ask("HTTP/1.1", &plain, "http", Client::builder().http1_only(), true),
         ask("HTTP/2", &plain, "http", Client::builder().http2_prior_knowledge(), false),
-        ask("TLS", &secured, "https", Client::builder().http1_only().tls_certs_only(trusted()), false),
-        ask("HTTP/2 over TLS", &secured, "https", Client::builder().tls_certs_only(trusted()), false),
+        ask("TLS", &secured, "https", certificate.trusting_client().http1_only(), false),
+        ask("HTTP/2 over TLS", &secured, "https", certificate.trusting_client(), false),
     );
 }
 
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_cut() {
-    let stage = Stage::of(1, |config| {
-        settings(config);
-        config.server.write_timeout = Duration::from_secs(1);
-    })
-    .await;
-    let request = long_request(&stage);
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            settings(config);
+            config.server.write_timeout = Duration::from_secs(1);
+        })
+        .start()
+        .await;
+    let request = long_request(&gateway);
     let open: Vec<TcpStream> = join_all(["", "origin: https://a.example\r\n"].map(async |more| {
-        let mut socket = connect(&stage).await;
+        let mut socket = gateway.connect().await;
         socket.write_all(post("/v3/dev", more, &request).as_bytes()).await.unwrap();
         socket
     }))
     .await;
-    stage.until("both are served", || stage.front().metrics.connections.get() == 2).await;
-    stage.until("both are cut", || stage.front().metrics.connections.get() == 0).await;
+    gateway.until("both are served", || gateway.connections() == 2).await;
+    gateway.until("both are cut", || gateway.connections() == 0).await;
     drop(open);
 }

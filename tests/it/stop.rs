@@ -1,80 +1,63 @@
 //! The order of a stop: readiness first, then the listener, then requests in flight, then all remaining
 //! connections.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use serde_json::json;
-use slotfront::app::App;
+use slotfront_testkit::wire::{self, NOT_PLAIN, exchange};
+use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-use crate::fast_path::{NOT_PLAIN, exchange};
-use crate::harness::{PATIENCE, Stage};
-use crate::http::{connect, post, wire};
 
 /// A time that is over before anything waits for it.
 const SHORT: Duration = Duration::from_millis(10);
 
-/// Waits until the listener is closed.
-pub(crate) async fn until_closed(app: &App) {
-    while TcpStream::connect(app.public).await.is_ok() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// Waits until the gateway of `stage` reports that it drains.
-async fn until_draining(stage: &Stage) {
+/// Waits until the gateway reports that it drains.
+async fn until_draining(gateway: &TestGateway) {
     loop {
-        let ready = stage.admin("/readyz").await;
+        let ready = gateway.admin("/readyz").await;
         if ready.status == 503 && ready.text.contains("draining") {
             return;
         }
     }
 }
 
-/// Runs `seen` beside a stop whose notice outlasts it.
-pub(crate) async fn during_the_notice(app: &App, seen: impl Future<Output = ()>) {
-    tokio::select! {
-        () = app.stop() => panic!("the notice ended first"),
-        () = seen => {}
-    }
-}
-
 /// Returns a call for the fast path, and one that hyper reads.
 fn both_ways() -> [String; 2] {
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"}).to_string();
-    ["", NOT_PLAIN].map(|more| post("/v3/dev", more, &body))
+    let call = wire::call("getClusterNodes");
+    let by_hyper = call.replacen("\r\n", &format!("\r\n{NOT_PLAIN}"), 1);
+    [call, by_hyper]
 }
 
 #[tokio::test]
 async fn readiness_fails_while_calls_are_served() {
-    let stage = Stage::ending(|_| {}, |periods| periods.notice = PATIENCE).await;
-    assert_eq!(stage.admin("/readyz").await.status, 200);
+    let gateway =
+        TestGateway::builder().nodes(1).grace_periods(|periods| periods.notice = PATIENCE).start().await;
+    assert_eq!(gateway.admin("/readyz").await.status, 200);
     let seen = async {
-        until_draining(&stage).await;
+        until_draining(&gateway).await;
         // A balancer that has not checked yet.
-        assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
+        assert_eq!(gateway.get_nodes().send().await.status, 200);
     };
-    during_the_notice(stage.app.as_ref().expect("running"), seen).await;
+    gateway.during_the_notice(seen).await;
 }
 
 #[tokio::test]
 async fn calls_finish_before_the_admin_listener_ends() {
-    let stage = Stage::ending(|_| {}, |periods| periods.notice = SHORT).await;
-    let app = stage.app.as_ref().expect("running");
-    let gate = stage.cluster.node(0).hold("getVoteAccounts");
+    let gateway =
+        TestGateway::builder().nodes(1).grace_periods(|periods| periods.notice = SHORT).start().await;
+    let app = &gateway.app;
+    let gate = gateway.cluster.node(0).hold("getVoteAccounts");
     let watched = async {
         gate.arrived(1).await;
         let stopping = async { tokio::join!(app.stop(), app.stop()) };
         let seen = async {
-            until_closed(app).await;
-            assert_eq!(stage.admin("/readyz").await.status, 503, "admin goes last");
+            gateway.until_closed().await;
+            assert_eq!(gateway.admin("/readyz").await.status, 503, "admin goes last");
             gate.release();
         };
         tokio::join!(stopping, seen);
     };
-    let (answer, ()) = tokio::join!(stage.call("getVoteAccounts", json!([])), watched);
+    let (answer, ()) = tokio::join!(gateway.get_votes().send(), watched);
     assert_eq!(answer.status, 200);
     assert!(TcpStream::connect(app.admin).await.is_err());
     app.stop().await;
@@ -82,20 +65,21 @@ async fn calls_finish_before_the_admin_listener_ends() {
 
 #[tokio::test]
 async fn during_the_notice_every_answer_says_close() {
-    let stage = Stage::ending(|_| {}, |periods| periods.notice = PATIENCE).await;
+    let gateway =
+        TestGateway::builder().nodes(1).grace_periods(|periods| periods.notice = PATIENCE).start().await;
     let close = "connection: close";
     let mut kept = Vec::new();
     for request in both_ways() {
-        let mut socket = connect(&stage).await;
+        let mut socket = gateway.connect().await;
         let (status, fields, _) = exchange(&mut socket, request.as_bytes()).await;
         assert!(status.contains("200") && !fields.contains(close), "{fields:?}");
         kept.push((socket, request));
     }
     let seen = async {
-        until_draining(&stage).await;
+        until_draining(&gateway).await;
         let mut ended = Vec::new();
         for (mut socket, request) in kept {
-            let newcomer = connect(&stage).await;
+            let newcomer = gateway.connect().await;
             for socket in [&mut socket, &mut { newcomer }] {
                 let (status, fields, _) = exchange(socket, request.as_bytes()).await;
                 assert!(status.contains("200") && fields.contains(close), "{fields:?}");
@@ -104,34 +88,38 @@ async fn during_the_notice_every_answer_says_close() {
         }
         assert_eq!(ended, [Some(0); 4]);
     };
-    during_the_notice(stage.app.as_ref().expect("running"), seen).await;
+    gateway.during_the_notice(seen).await;
 }
 
 #[tokio::test]
 async fn a_stop_without_clients_gives_notice() {
-    let stage = Stage::ending(|_| {}, |periods| periods.notice = PATIENCE).await;
-    assert_eq!(stage.front().metrics.connections.get(), 0);
+    let gateway =
+        TestGateway::builder().nodes(1).grace_periods(|periods| periods.notice = PATIENCE).start().await;
+    assert_eq!(gateway.connections(), 0);
     let seen = async {
-        until_draining(&stage).await;
-        let (status, fields, _) = exchange(&mut connect(&stage).await, both_ways()[0].as_bytes()).await;
+        until_draining(&gateway).await;
+        let (status, fields, _) = exchange(&mut gateway.connect().await, both_ways()[0].as_bytes()).await;
         assert!(status.contains("200") && fields.contains("connection: close"), "{fields:?}");
     };
-    during_the_notice(stage.app.as_ref().expect("running"), seen).await;
+    gateway.during_the_notice(seen).await;
 }
 
 #[tokio::test]
 async fn an_idle_connection_is_heard_after_the_notice() {
-    let stage =
-        Stage::ending(|_| {}, |periods| (periods.notice, periods.last_moment) = (SHORT, PATIENCE)).await;
-    let app = stage.app.as_ref().expect("running");
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .grace_periods(|periods| (periods.notice, periods.last_moment) = (SHORT, PATIENCE))
+        .start()
+        .await;
+    let app = &gateway.app;
     let mut kept = Vec::new();
     for request in both_ways() {
-        let mut socket = connect(&stage).await;
+        let mut socket = gateway.connect().await;
         exchange(&mut socket, request.as_bytes()).await;
         kept.push((socket, request));
     }
     let seen = async {
-        until_closed(app).await;
+        gateway.until_closed().await;
         for (mut socket, request) in kept {
             let (status, fields, _) = exchange(&mut socket, request.as_bytes()).await;
             assert!(status.contains("200") && fields.contains("connection: close"), "{fields:?}");
@@ -143,22 +131,23 @@ async fn an_idle_connection_is_heard_after_the_notice() {
 #[tokio::test]
 async fn silent_connections_end_after_the_last_moment() {
     // No other timer ends a connection on which nothing was sent.
-    let stage = Stage::ending(
-        |config| {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
             config.server.drain_timeout = PATIENCE * 10;
             config.server.header_timeout = PATIENCE * 10;
-        },
-        |periods| (periods.notice, periods.last_moment) = (SHORT, SHORT),
-    )
-    .await;
-    let mut silent = vec![connect(&stage).await];
+        })
+        .grace_periods(|periods| (periods.notice, periods.last_moment) = (SHORT, SHORT))
+        .start()
+        .await;
+    let mut silent = vec![gateway.connect().await];
     for request in both_ways() {
-        let mut socket = connect(&stage).await;
+        let mut socket = gateway.connect().await;
         exchange(&mut socket, request.as_bytes()).await;
         silent.push(socket);
     }
-    stage.until("all are open", || stage.front().metrics.connections.get() == 3).await;
-    let stopped = tokio::time::timeout(PATIENCE, stage.app.as_ref().expect("running").stop()).await;
+    gateway.until("all are open", || gateway.connections() == 3).await;
+    let stopped = tokio::time::timeout(PATIENCE, gateway.app.stop()).await;
     assert!(stopped.is_ok(), "somebody was waited for");
     for mut socket in silent {
         assert_eq!(socket.read(&mut [0; 8]).await.ok(), Some(0));
@@ -167,22 +156,23 @@ async fn silent_connections_end_after_the_last_moment() {
 
 #[tokio::test]
 async fn a_connection_in_the_queue_is_served() {
-    let stage = Stage::ending(
-        |config| config.server.max_connections = 2,
-        |periods| (periods.notice, periods.last_moment) = (SHORT, PATIENCE),
-    )
-    .await;
-    let app = stage.app.as_ref().expect("running");
-    let nodes = wire("getClusterNodes");
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.server.max_connections = 2)
+        .grace_periods(|periods| (periods.notice, periods.last_moment) = (SHORT, PATIENCE))
+        .start()
+        .await;
+    let app = &gateway.app;
+    let nodes = wire::call("getClusterNodes");
     // Two are open, so that the third waits in the kernel's queue until one of them ends.
-    let mut open = [connect(&stage).await, connect(&stage).await];
+    let mut open = [gateway.connect().await, gateway.connect().await];
     for socket in &mut open {
         exchange(socket, nodes.as_bytes()).await;
     }
-    let mut queued = connect(&stage).await;
+    let mut queued = gateway.connect().await;
     queued.write_all(nodes.as_bytes()).await.unwrap();
     let seen = async {
-        until_closed(app).await;
+        gateway.until_closed().await;
         drop(open);
         assert!(exchange(&mut queued, b"").await.0.contains("200"));
         drop(queued);
@@ -192,15 +182,19 @@ async fn a_connection_in_the_queue_is_served() {
 
 #[tokio::test]
 async fn drain_timeout_cuts_hung_calls() {
-    let stage = Stage::of(1, |config| config.server.drain_timeout = Duration::from_millis(100)).await;
-    let app = stage.app.as_ref().expect("running");
-    let gate = stage.cluster.node(0).hold("getVoteAccounts");
-    let mut socket = connect(&stage).await;
-    socket.write_all(wire("getVoteAccounts").as_bytes()).await.unwrap();
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.server.drain_timeout = Duration::from_millis(100))
+        .start()
+        .await;
+    let app = &gateway.app;
+    let gate = gateway.cluster.node(0).hold("getVoteAccounts");
+    let mut socket = gateway.connect().await;
+    socket.write_all(wire::call("getVoteAccounts").as_bytes()).await.unwrap();
     gate.arrived(1).await;
     let mut answer = [0; 64];
     let ((), cut) = tokio::join!(app.stop(), socket.read(&mut answer));
     assert!(matches!(cut, Ok(0) | Err(_)), "{cut:?}");
-    assert_eq!(stage.front().in_flight.load(Ordering::Relaxed), 0);
-    assert_eq!(stage.front().metrics.connections.get(), 0);
+    assert_eq!(gateway.in_flight(), 0);
+    assert_eq!(gateway.connections(), 0);
 }

@@ -216,7 +216,9 @@ fn every_room_has_a_place_in_the_order() {
 fn members_know_as_little_as_they_can() {
     for (member, denied) in [
         ("crates/rpc", &["slotfront", "slotfront-sim", "tokio", "hyper", "axum", "http"][..]),
-        ("crates/sim", &["slotfront", "reqwest", "axum", "moka"]),
+        ("crates/sim", &["slotfront", "slotfront-testkit", "reqwest", "axum", "moka"]),
+        (".", &["slotfront-testkit", "slotfront-lab"]),
+        ("crates/testkit", &["slotfront-lab", "axum", "hyper", "moka"]),
     ] {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(member).join("Cargo.toml");
         let manifest: toml::Table = toml::from_str(&fs::read_to_string(manifest).unwrap()).unwrap();

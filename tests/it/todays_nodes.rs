@@ -5,13 +5,12 @@ use slotfront::breaker::BreakerState;
 use slotfront::methods::{Commitment, Method};
 use slotfront::pool::select::Unusable;
 use slotfront_sim::Fault;
+use slotfront_testkit::TestGateway;
 use tokio::time::Instant;
 
-use crate::harness::Stage;
-
 /// Returns a call of each of the eight methods.
-fn calls(stage: &Stage) -> Vec<(&'static str, Value)> {
-    let there = stage.cluster.examples();
+fn calls(gateway: &TestGateway) -> Vec<(&'static str, Value)> {
+    let there = gateway.cluster.examples();
     let (wallet, token) = (there.wallets[0].to_string(), there.token_accounts[0].to_string());
     vec![
         ("getAccountInfo", json!([wallet, {"encoding": "base64"}])),
@@ -26,8 +25,8 @@ fn calls(stage: &Stage) -> Vec<(&'static str, Value)> {
 }
 
 /// Asserts that no fault is counted against any node.
-fn assert_no_fault(stage: &Stage) {
-    for (member, unusable) in stage.front().pool.standing(Instant::now()) {
+fn assert_no_fault(gateway: &TestGateway) {
+    for (member, unusable) in gateway.front().pool.standing(Instant::now()) {
         let marks = (member.breaker(Instant::now()), member.counts().1, member.last_failure(), unusable);
         assert_eq!(marks, (BreakerState::Closed, 0, None, None), "{}", member.name);
     }
@@ -38,23 +37,24 @@ async fn firedancer_beside_agave_has_no_fault() {
     for first in 0..2 {
         let configure = |config: &mut slotfront::config::Config| config.upstreams[1 - first].tier = 1;
         let prepare = |cluster: &slotfront_sim::Cluster| cluster.node(0).set_firedancer(true);
-        let stage = Stage::before_any_probe(2, configure, prepare).await;
-        stage.settled().await;
-        let calls = calls(&stage);
+        let gateway =
+            TestGateway::builder().nodes(2).config(configure).prepare(prepare).start_unprobed().await;
+        gateway.settled().await;
+        let calls = calls(&gateway);
         assert_eq!(calls.len(), Method::ALL.len());
         for round in 0..3 {
             for (method, params) in &calls {
-                let reply = stage.call(method, params.clone()).await;
+                let reply = gateway.call(method, params.clone()).send().await;
                 assert_eq!(reply.status, 200, "{method}: {}", reply.text);
                 assert!(!reply.result().is_null(), "{method}, round {round}");
             }
-            stage.front().cache.purger().clear();
+            gateway.front().cache.purger().clear();
         }
-        assert_no_fault(&stage);
+        assert_no_fault(&gateway);
         if first == 0 {
-            let members = stage.front().pool.members();
+            let members = gateway.front().pool.members();
             assert!(members[0].lacks(Method::GetBlock) && !members[0].lacks(Method::GetAccountInfo));
-            let metrics = stage.admin("/metrics").await.text;
+            let metrics = gateway.admin("/metrics").await.text;
             assert!(metrics.contains(r#"result="incapable""#), "{metrics}");
         }
     }
@@ -62,39 +62,42 @@ async fn firedancer_beside_agave_has_no_fault() {
 
 #[tokio::test]
 async fn method_missing_everywhere_is_not_found() {
-    let stage = Stage::of(2, |config| {
-        config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
-    })
-    .await;
-    stage.cluster.nodes().iter().for_each(|node| node.set_firedancer(true));
-    let slot = stage.cluster.examples().block_with_v0;
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| {
+            config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
+        })
+        .start()
+        .await;
+    gateway.cluster.nodes().iter().for_each(|node| node.set_firedancer(true));
+    let slot = gateway.cluster.examples().block_with_v0;
     for _ in 0..3 {
-        let reply = stage.call("getBlock", json!([slot])).await;
+        let reply = gateway.get_block(slot).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601), "{}", reply.text);
-        let wallet = stage.cluster.examples().wallets[0].to_string();
-        let reply = stage.call("getBalance", json!([wallet])).await;
+        let wallet = gateway.cluster.examples().wallets[0].to_string();
+        let reply = gateway.call("getBalance", json!([wallet])).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601), "{}", reply.text);
     }
-    assert_no_fault(&stage);
+    assert_no_fault(&gateway);
 }
 
 #[tokio::test]
 async fn status_405_is_a_fault_and_501_not() {
-    let stage = Stage::of(1, |_| {}).await;
-    let node = stage.cluster.node(0);
-    let wallets = stage.cluster.examples().wallets;
-    let ask = async |n: usize| stage.call("getAccountInfo", json!([wallets[n].to_string()])).await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let node = gateway.cluster.node(0);
+    let wallets = gateway.cluster.examples().wallets;
+    let ask = async |n: usize| gateway.get_account(wallets[n]).send().await;
     node.fault_on("getAccountInfo", Fault::Status(501), Some(1));
     node.fault_on("getAccountInfo", Fault::Status(405), Some(2));
     let refused = ask(0).await;
     assert_eq!((refused.status, refused.code()), (200, -32601), "{}", refused.text);
-    assert_no_fault(&stage);
+    assert_no_fault(&gateway);
     // A failed call is tried once more while a caller waits.
     let failed = ask(1).await;
     assert_eq!((failed.status, failed.code()), (502, -32095), "{}", failed.text);
     let answered = ask(2).await;
     assert_eq!(answered.status, 200, "{}", answered.text);
-    let member = &stage.front().pool.members()[0];
+    let member = &gateway.front().pool.members()[0];
     assert_eq!((member.counts().1, member.breaker(Instant::now())), (2, BreakerState::Closed));
 }
 
@@ -107,37 +110,39 @@ async fn unknown_codes_ask_one_more_node() {
         (unknown(-32050), Some(Fault::Status(503)), Some(-32050)),
         (unknown(-32050), Some(unknown(-32602)), Some(-32050)),
     ] {
-        let stage = Stage::of(3, |config| {
-            for (tier, upstream) in (0..).zip(&mut config.upstreams) {
-                upstream.tier = tier;
-            }
-            config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
-        })
-        .await;
+        let gateway = TestGateway::builder()
+            .config(|config| {
+                for (tier, upstream) in (0..).zip(&mut config.upstreams) {
+                    upstream.tier = tier;
+                }
+                config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
+            })
+            .start()
+            .await;
         let breaks = i64::from(matches!(second, Some(Fault::Status(_))));
         for method in ["getAccountInfo", "getBalance"] {
-            stage.cluster.node(0).fault_on(method, first.clone(), None);
+            gateway.cluster.node(0).fault_on(method, first.clone(), None);
             if let Some(second) = &second {
-                stage.cluster.node(1).fault_on(method, second.clone(), None);
+                gateway.cluster.node(1).fault_on(method, second.clone(), None);
             }
-            let wallet = stage.cluster.examples().wallets[0].to_string();
+            let wallet = gateway.cluster.examples().wallets[0].to_string();
             for asked in 1..=2 {
-                let reply = stage.call(method, json!([wallet])).await;
+                let reply = gateway.call(method, json!([wallet])).send().await;
                 assert_eq!(reply.status, 200, "{method}: {}", reply.text);
                 match expected {
                     Some(code) => assert_eq!(reply.code(), code, "{method}: {}", reply.text),
                     None => assert!(!reply.result().is_null(), "{method}"),
                 }
                 if expected.is_some() {
-                    let calls = [0, 1, 2].map(|node| stage.cluster.node(node).calls(method));
+                    let calls = [0, 1, 2].map(|node| gateway.cluster.node(node).calls(method));
                     assert_eq!(calls, [asked, asked, 0], "{method}: not kept, and no third node");
                 }
             }
         }
-        for member in &*stage.front().pool.members() {
+        for member in &*gateway.front().pool.members() {
             assert_eq!(member.breaker(Instant::now()), BreakerState::Closed);
         }
-        let failures = stage.front().pool.members().iter().map(|member| member.counts().1).sum::<u64>();
+        let failures = gateway.front().pool.members().iter().map(|member| member.counts().1).sum::<u64>();
         assert_eq!(failures, if breaks == 1 { 4 } else { 0 });
     }
 }
@@ -145,17 +150,20 @@ async fn unknown_codes_ask_one_more_node() {
 /// However many calls there are, asking another node is not a retry and uses no budget.
 #[tokio::test]
 async fn an_unknown_code_is_asked_elsewhere_without_retries() {
-    let stage = Stage::of(2, |config| {
-        config.upstreams[1].tier = 1;
-        config.pool.retries = 0;
-        config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
-    })
-    .await;
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| {
+            config.upstreams[1].tier = 1;
+            config.pool.retries = 0;
+            config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
+        })
+        .start()
+        .await;
     for method in ["getAccountInfo", "getBalance"] {
         let own_word = Fault::Error { code: -32000, message: "own word".to_owned() };
-        stage.cluster.node(0).fault_on(method, own_word, None);
-        for wallet in stage.cluster.examples().wallets.iter().take(12) {
-            let reply = stage.call(method, json!([wallet.to_string()])).await;
+        gateway.cluster.node(0).fault_on(method, own_word, None);
+        for wallet in gateway.cluster.examples().wallets.iter().take(12) {
+            let reply = gateway.call(method, json!([wallet.to_string()])).send().await;
             assert!(reply.json().get("result").is_some(), "{method}: {}", reply.text);
         }
     }
@@ -163,33 +171,37 @@ async fn an_unknown_code_is_asked_elsewhere_without_retries() {
 
 #[tokio::test]
 async fn a_forwarded_unknown_code_asks_no_doubtful_node() {
-    let stage = Stage::of(2, |config| {
-        config.upstreams[1].tier = 1;
-        config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
-    })
-    .await;
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| {
+            config.upstreams[1].tier = 1;
+            config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
+        })
+        .start()
+        .await;
     let own_word = Fault::Error { code: -32050, message: "own word".to_owned() };
-    stage.cluster.node(0).fault_on("getBalance", own_word, None);
-    stage.cluster.node(1).set_healthy(false);
-    let doubtful = || stage.front().pool.standing(Instant::now())[1].1 == Some(Unusable::Unhealthy);
-    stage.until("it is doubtful", doubtful).await;
-    let reply = stage.call("getBalance", json!([stage.cluster.examples().wallets[0].to_string()])).await;
-    assert_eq!((reply.code(), stage.cluster.node(1).calls("getBalance")), (-32050, 0), "{}", reply.text);
+    gateway.cluster.node(0).fault_on("getBalance", own_word, None);
+    gateway.cluster.node(1).set_healthy(false);
+    let doubtful = || gateway.front().pool.standing(Instant::now())[1].1 == Some(Unusable::Unhealthy);
+    gateway.until("it is doubtful", doubtful).await;
+    let reply =
+        gateway.call("getBalance", json!([gateway.cluster.examples().wallets[0].to_string()])).send().await;
+    assert_eq!((reply.code(), gateway.cluster.node(1).calls("getBalance")), (-32050, 0), "{}", reply.text);
 }
 
 #[tokio::test]
 async fn no_number_of_a_caller_opens_a_breaker() {
-    let stage = Stage::of(1, |_| {}).await;
-    let (node, wallets) = (stage.cluster.node(0), stage.cluster.examples().wallets);
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (node, wallets) = (gateway.cluster.node(0), gateway.cluster.examples().wallets);
     // A node that ignores minContextSlot.
-    let slot = stage.cluster.slot(Commitment::Finalized);
+    let slot = gateway.cluster.slot(Commitment::Finalized);
     let lower = json!({"context": {"apiVersion": "4.0.0", "slot": slot}, "value": null});
     node.fault_on("getAccountInfo", Fault::Result(lower), None);
     for (n, wanted) in (0..10).zip([slot + 1, slot + 1_000_000, u64::MAX].into_iter().cycle()) {
-        let params = json!([wallets[n].to_string(), {"minContextSlot": wanted}]);
-        let reply = stage.call("getAccountInfo", params).await;
+        let call = gateway.get_account(wallets[n]).min_context_slot(wanted);
+        let reply = call.send().await;
         assert_eq!((reply.status, reply.code()), (200, -32016), "{}", reply.text);
-        assert_eq!(reply.json()["error"]["data"]["contextSlot"], slot);
+        assert_eq!(reply.error()["data"]["contextSlot"], slot);
     }
-    assert_no_fault(&stage);
+    assert_no_fault(&gateway);
 }

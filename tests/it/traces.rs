@@ -4,43 +4,29 @@
 use std::sync::{Arc, LazyLock, Mutex};
 
 use serde_json::{Value, json};
-use slotfront::config::{Config, Secret};
+use slotfront::config::Config;
 use slotfront_sim::Fault;
+use slotfront_testkit::{LoopbackTap, Reply, TestGateway};
 use tracing::Dispatch;
 use tracing_subscriber::layer::SubscriberExt;
-
-use crate::harness::{Reply, Stage};
-use crate::spy::Spy;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// Returns a gateway over one node behind a spy.
-async fn stage(change: impl FnOnce(&mut Config)) -> (Stage, Spy) {
-    let by = Spy::start().await;
-    let node = by.clone();
-    let stage = Stage::of(1, |config| {
-        let url = std::mem::replace(&mut config.upstreams[0].url, Secret::new(by.url.clone()));
-        by.node.set(url.expose().to_owned()).unwrap();
-        change(config);
-    });
-    (stage.await, node)
+/// Returns a gateway over one node behind a tap.
+async fn tapped(change: impl FnOnce(&mut Config)) -> (TestGateway, LoopbackTap) {
+    let tap = LoopbackTap::start().await;
+    let gateway = TestGateway::builder().nodes(1).tap(&tap).config(change).start().await;
+    (gateway, tap)
 }
 
-async fn call(stage: &Stage, wallet: usize, headers: &[(&str, &str)]) -> Reply {
-    let account = stage.cluster.examples().wallets[wallet].to_string();
-    let body =
-        json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": [account]}).to_string();
-    let mut request = stage.client.post(&stage.url).header("content-type", "application/json").body(body);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    stage.send(request).await
+async fn call(gateway: &TestGateway, wallet: usize, headers: &[(&str, &str)]) -> Reply {
+    gateway.get_account(gateway.cluster.examples().wallets[wallet]).headers(headers).send().await
 }
 
 #[tokio::test]
 async fn trace_context_reaches_the_node() {
-    let (stage, node) = stage(|_| {}).await;
+    let (gateway, node) = tapped(|_| {}).await;
     let vendor = ("tracestate", "a=1,b=2");
     let unsampled = PARENT.replace("-01", "-00");
     let upper = PARENT.to_uppercase();
@@ -59,9 +45,9 @@ async fn trace_context_reaches_the_node() {
     .into_iter()
     .enumerate()
     {
-        stage.front().cache.purger().clear();
-        let reply = call(&stage, 0, headers).await;
-        assert_eq!(reply.cache(), "fwd=miss; stored");
+        gateway.front().cache.purger().clear();
+        let reply = call(&gateway, 0, headers).await;
+        assert_eq!(reply.cache_status(), "fwd=miss; stored");
         let seen = node.seen("getAccountInfo");
         let last = &seen[i];
         assert_eq!((last.header("traceparent"), last.header("tracestate")), expected, "{headers:?}");
@@ -73,27 +59,23 @@ async fn trace_context_reaches_the_node() {
 
 #[tokio::test]
 async fn a_shared_flight_carries_its_leaders_place() {
-    let (stage, node) = stage(|_| {}).await;
-    let hold = stage.cluster.node(0).hold("getAccountInfo");
+    let (gateway, node) = tapped(|_| {}).await;
+    let hold = gateway.cluster.node(0).hold("getAccountInfo");
     let other = PARENT.replace("4bf9", "5bf9");
     let (lead, joined, ()) = tokio::join!(
-        call(&stage, 0, &[("traceparent", PARENT)]),
+        call(&gateway, 0, &[("traceparent", PARENT)]),
         async {
-            stage.until("the first is on its way", || hold.waiting() == 1).await;
-            call(&stage, 0, &[("traceparent", &other)]).await
+            gateway.until("the first is on its way", || hold.waiting() == 1).await;
+            call(&gateway, 0, &[("traceparent", &other)]).await
         },
         async {
-            stage
-                .until("both wait", || {
-                    stage.front().in_flight.load(std::sync::atomic::Ordering::Relaxed) == 2
-                })
-                .await;
+            gateway.until("both wait", || gateway.in_flight() == 2).await;
             // The second call has been read, but has not joined yet.
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             hold.release();
         },
     );
-    assert_eq!([lead.cache(), joined.cache()], ["fwd=miss; stored", "fwd=miss; collapsed"]);
+    assert_eq!([lead.cache_status(), joined.cache_status()], ["fwd=miss; stored", "fwd=miss; collapsed"]);
     let seen = node.seen("getAccountInfo");
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].header("traceparent"), [PARENT]);
@@ -144,8 +126,8 @@ impl Written {
 async fn request_log_has_trace_and_no_secret() {
     let written = Written::default();
     let guard = written.log("slotfront=trace");
-    let (stage, node) = stage(|config| config.pool.retries = 0).await;
-    call(&stage, 0, &[("traceparent", PARENT), ("x-request-id", "mine")]).await;
+    let (gateway, node) = tapped(|config| config.pool.retries = 0).await;
+    call(&gateway, 0, &[("traceparent", PARENT), ("x-request-id", "mine")]).await;
     let lines = written.lines("request");
     assert_eq!(lines.len(), 1, "{lines:?}");
     let line = &lines[0];
@@ -166,8 +148,11 @@ async fn request_log_has_trace_and_no_secret() {
 
     // A batch is one line. So is a refusal, which does not show the key.
     let one = |id| json!({"jsonrpc": "2.0", "id": id, "method": "getVoteAccounts"});
-    stage.post(json!([one(1), one(2), {"jsonrpc": "2.0", "id": 3, "method": "getBlock"}]).to_string()).await;
-    let refused = stage.call_as("sf_hunter2", "getVoteAccounts", json!([])).await;
+    gateway
+        .post(json!([one(1), one(2), {"jsonrpc": "2.0", "id": 3, "method": "getBlock"}]).to_string())
+        .send()
+        .await;
+    let refused = gateway.get_votes().key("sf_hunter2").send().await;
     assert_eq!(refused.status, 401);
     let lines = written.lines("request");
     assert_eq!(lines.len(), 3);
@@ -179,9 +164,9 @@ async fn request_log_has_trace_and_no_secret() {
     assert!(lines[2]["reason"].is_string() && lines[2].get("trace.id").is_none());
 
     // Failures are logged at info, a few lines a second.
-    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Status(503), None);
+    gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Status(503), None);
     for _ in 0..8 {
-        assert_eq!(call(&stage, 1, &[]).await.status, 502);
+        assert_eq!(call(&gateway, 1, &[]).await.status, 502);
     }
     let told = written.lines("request").iter().filter(|line| line["level"] == "INFO").count();
     assert!((5..8).contains(&told), "{told}");
@@ -189,7 +174,7 @@ async fn request_log_has_trace_and_no_secret() {
 
     drop(guard);
     let text = written.text();
-    for secret in ["sf_hunter2", node.url.trim_start_matches("http://"), node.node.get().unwrap()] {
+    for secret in ["sf_hunter2", node.url().trim_start_matches("http://"), node.node_url()] {
         assert!(!text.contains(secret), "{secret} in {text}");
     }
 }
@@ -198,8 +183,8 @@ async fn request_log_has_trace_and_no_secret() {
 async fn a_good_request_is_no_line_at_info() {
     let written = Written::default();
     let _guard = written.log("slotfront=info");
-    let (stage, _) = stage(|_| {}).await;
-    assert_eq!(call(&stage, 0, &[("traceparent", PARENT)]).await.status, 200);
+    let (gateway, _) = tapped(|_| {}).await;
+    assert_eq!(call(&gateway, 0, &[("traceparent", PARENT)]).await.status, 200);
     assert_eq!(written.lines("request"), [Value::Null; 0]);
 }
 
@@ -207,7 +192,7 @@ mod exported {
     use super::*;
 
     /// Returns every span that was received, in the order of their ends.
-    fn spans(collector: &Spy) -> Vec<Value> {
+    fn spans(collector: &LoopbackTap) -> Vec<Value> {
         let bodies = collector.seen("resourceSpans").into_iter().map(|seen| {
             assert_eq!(seen.path(), "/v1/traces");
             assert_eq!(seen.header("content-type"), ["application/json"]);
@@ -226,30 +211,30 @@ mod exported {
         value.map_or(Value::Null, |value| value.as_object().unwrap().values().next().unwrap().clone())
     }
 
-    async fn traced(share: f64) -> (Stage, Spy, Spy) {
-        let collector = Spy::start().await;
-        let url = Secret::new(collector.url.clone());
-        let (stage, node) = stage(|config| {
+    async fn traced(share: f64) -> (TestGateway, LoopbackTap, LoopbackTap) {
+        let collector = LoopbackTap::start().await;
+        let url = collector.secret_url();
+        let (gateway, node) = tapped(|config| {
             config.telemetry.otlp = Some(url);
             config.telemetry.trace_sample = share;
             config.server.drain_timeout = std::time::Duration::from_millis(100);
         })
         .await;
-        (stage, node, collector)
+        (gateway, node, collector)
     }
 
     #[tokio::test]
     async fn recorded_spans_link_caller_and_node() {
-        let (stage, node, collector) = traced(0.0).await;
-        stage.cluster.node(0).fault_on("getAccountInfo", Fault::Status(503), Some(1));
+        let (gateway, node, collector) = traced(0.0).await;
+        gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Status(503), Some(1));
         let vendor = ("tracestate", "a=1");
-        let reply = call(&stage, 0, &[("traceparent", PARENT), vendor, ("x-request-id", "mine")]).await;
+        let reply = call(&gateway, 0, &[("traceparent", PARENT), vendor, ("x-request-id", "mine")]).await;
         assert_eq!(reply.status, 200);
         // Neither of these is recorded.
         let unsampled = PARENT.replace("-01", "-00");
-        call(&stage, 1, &[("traceparent", &unsampled)]).await;
-        call(&stage, 2, &[]).await;
-        stage.until("the spans are there", || spans(&collector).iter().any(|span| span["kind"] == 2)).await;
+        call(&gateway, 1, &[("traceparent", &unsampled)]).await;
+        call(&gateway, 2, &[]).await;
+        gateway.until("the spans are there", || spans(&collector).iter().any(|span| span["kind"] == 2)).await;
 
         let spans = spans(&collector);
         assert!(
@@ -288,17 +273,17 @@ mod exported {
         assert_eq!(others[0].header("traceparent"), [unsampled.as_str()]);
         assert_eq!(others[1].header("traceparent"), [""; 0]);
         let exported = slotfront::telemetry::SpanResult::Exported;
-        let count = || stage.front().metrics.trace_spans.at(exported).get();
-        stage.until("they are counted", || count() == spans.len() as u64).await;
+        let count = || gateway.front().metrics.trace_spans.at(exported).get();
+        gateway.until("they are counted", || count() == spans.len() as u64).await;
     }
 
     #[tokio::test]
     async fn sampled_requests_begin_a_trace() {
-        let (stage, node, collector) = traced(1.0).await;
-        call(&stage, 0, &[]).await;
-        call(&stage, 0, &[]).await;
+        let (gateway, node, collector) = traced(1.0).await;
+        call(&gateway, 0, &[]).await;
+        call(&gateway, 0, &[]).await;
         // The stop sends the remaining spans.
-        stage.app.as_ref().unwrap().stop().await;
+        gateway.app.stop().await;
         let spans = spans(&collector);
         let outcomes: Vec<_> = spans.iter().map(|span| attribute(span, "cache.outcome")).collect();
         assert_eq!(outcomes, [Value::Null, json!("miss"), json!("hit")], "{spans:?}");

@@ -7,12 +7,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use slotfront::pool::select::Unusable;
 use slotfront_sim::Fault;
+use slotfront_testkit::TestGateway;
 use tokio::time::Instant;
 
-use crate::harness::Stage;
-
-async fn view(stage: &Stage) -> Value {
-    let reply = stage.admin("/api/upstreams").await;
+async fn view(gateway: &TestGateway) -> Value {
+    let reply = gateway.admin("/api/upstreams").await;
     assert_eq!(reply.status, 200);
     assert!(!reply.text.contains("127.0.0.1"), "no address: {}", reply.text);
     reply.json()
@@ -20,18 +19,18 @@ async fn view(stage: &Stage) -> Value {
 
 #[tokio::test]
 async fn every_nodes_standing_is_told_in_words() {
-    let stage = Stage::with(|config| config.upstreams[2].rps = Some(50)).await;
-    stage.cluster.node(0).set_lag(100);
-    stage.cluster.node(1).set_full_api(false);
-    let standing = |node: usize| stage.front().pool.standing(Instant::now())[node].1;
-    stage.until("the lag is known", || standing(0) == Some(Unusable::Lagging)).await;
-    stage.front().pool.members()[0].set_drained(true);
+    let gateway = TestGateway::builder().config(|config| config.upstreams[2].rps = Some(50)).start().await;
+    gateway.cluster.node(0).set_lag(100);
+    gateway.cluster.node(1).set_full_api(false);
+    let standing = |node: usize| gateway.front().pool.standing(Instant::now())[node].1;
+    gateway.until("the lag is known", || standing(0) == Some(Unusable::Lagging)).await;
+    gateway.front().pool.members()[0].set_drained(true);
     // Node 1 reports that it lacks the method, and node 2 fails once.
-    stage.cluster.node(2).fault_on("getAccountInfo", Fault::Html, Some(1));
-    for wallet in stage.cluster.examples().wallets.iter().take(6) {
-        stage.call("getAccountInfo", json!([wallet.to_string()])).await;
+    gateway.cluster.node(2).fault_on("getAccountInfo", Fault::Html, Some(1));
+    for wallet in gateway.cluster.examples().wallets.iter().take(6) {
+        gateway.get_account(wallet).send().await;
     }
-    let view = view(&stage).await;
+    let view = view(&gateway).await;
     let [zero, one, two] = [0, 1, 2].map(|node| &view["upstreams"][node]);
     assert_eq!(zero["name"], "node-0");
     let reasons = zero["reasons"].as_array().unwrap();
@@ -43,18 +42,18 @@ async fn every_nodes_standing_is_told_in_words() {
     assert_eq!((&two["last_failure"]["kind"], &two["breaker"]), (&json!("status_5xx"), &json!("closed")));
     assert!(two["rps_left"].as_f64().is_some_and(|left| (0.0..=50.0).contains(&left)), "{two}");
     assert!(one["version"].is_string() && one["rps_left"].is_null());
-    let slot = stage.cluster.slot(slotfront::methods::Commitment::Finalized);
+    let slot = gateway.cluster.slot(slotfront::methods::Commitment::Finalized);
     assert_eq!((&view["frontier"]["finalized"], &two["slots"]["finalized"]), (&json!(slot), &json!(slot)));
 }
 
 #[tokio::test]
 async fn last_choice_is_shown_with_its_reason() {
-    let stage = Stage::with(|config| config.upstreams[2].tier = 1).await;
-    assert_eq!(view(&stage).await["choices"], json!([]));
-    let account = stage.cluster.examples().wallets[0].to_string();
-    stage.call("getAccountInfo", json!([account])).await;
-    stage.call("getClusterNodes", json!([])).await;
-    let choices = view(&stage).await["choices"].clone();
+    let gateway = TestGateway::builder().config(|config| config.upstreams[2].tier = 1).start().await;
+    assert_eq!(view(&gateway).await["choices"], json!([]));
+    let account = gateway.cluster.examples().wallets[0].to_string();
+    gateway.get_account(&account).send().await;
+    gateway.get_nodes().send().await;
+    let choices = view(&gateway).await["choices"].clone();
     let of = |method: &str| {
         choices.as_array().unwrap().iter().find(|choice| choice["method"] == method).unwrap().clone()
     };
@@ -106,13 +105,13 @@ async fn node_json_has_stable_members() {
         status: Nodes<'a>,
     }
 
-    let stage = Stage::with(|config| config.upstreams[2].rps = Some(50)).await;
-    stage.cluster.node(0).fault_on("getAccountInfo", Fault::Html, Some(1));
-    stage.front().pool.members()[1].set_drained(true);
-    for wallet in stage.cluster.examples().wallets.iter().take(6) {
-        stage.call("getAccountInfo", json!([wallet.to_string()])).await;
+    let gateway = TestGateway::builder().config(|config| config.upstreams[2].rps = Some(50)).start().await;
+    gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Html, Some(1));
+    gateway.front().pool.members()[1].set_drained(true);
+    for wallet in gateway.cluster.examples().wallets.iter().take(6) {
+        gateway.get_account(wallet).send().await;
     }
-    let all = stage.admin("/api/status").await.text;
+    let all = gateway.admin("/api/status").await.text;
     let Status { status } = serde_json::from_str(&all).unwrap();
     let of_status = |node: usize| members(status.upstreams[node].get());
     let expected = |reason, latency| {
@@ -125,7 +124,7 @@ async fn node_json_has_stable_members() {
     assert_eq!(of_status(0).join(","), expected("null", "float"));
     assert_eq!(of_status(1).join(","), expected("text", "null"));
 
-    let all = stage.admin("/api/upstreams").await.text;
+    let all = gateway.admin("/api/upstreams").await.text;
     let nodes: Nodes = serde_json::from_str(&all).unwrap();
     let of_nodes = |node: usize| members(nodes.upstreams[node].get());
     let expected = |rps, failure| {

@@ -4,31 +4,30 @@ use serde_json::{Value, json};
 use slotfront::methods::{Commitment, Method};
 use slotfront::telemetry::VerifyResult;
 use slotfront_sim::{Fault, Hold};
+use slotfront_testkit::TestGateway;
 
-use crate::harness::Stage;
-
-async fn verifying(nodes: usize) -> Stage {
-    Stage::of(nodes, |config| config.verify.sample = 1.0).await
+async fn verifying(nodes: usize) -> TestGateway {
+    TestGateway::builder().nodes(nodes).config(|config| config.verify.sample = 1.0).start().await
 }
 
 /// Returns the number of comparisons of `method` with the results equal, moved and mismatch.
-fn counted(stage: &Stage, method: Method) -> [u64; 3] {
-    VerifyResult::ALL.map(|result| stage.front().metrics.verify.at((Some(method), result)).get())
+fn counted(gateway: &TestGateway, method: Method) -> [u64; 3] {
+    VerifyResult::ALL.map(|result| gateway.front().metrics.verify.at((Some(method), result)).get())
 }
 
 /// Waits for `n` comparisons of `method`, and returns their results.
-async fn compared(stage: &Stage, method: Method, n: u64) -> [u64; 3] {
-    stage.until("the hits are compared", || counted(stage, method).iter().sum::<u64>() >= n).await;
-    counted(stage, method)
+async fn compared(gateway: &TestGateway, method: Method, n: u64) -> [u64; 3] {
+    gateway.until("the hits are compared", || counted(gateway, method).iter().sum::<u64>() >= n).await;
+    counted(gateway, method)
 }
 
 #[tokio::test]
 async fn every_kind_of_hit_equals_the_node() {
-    let stage = verifying(3).await;
-    let there = stage.cluster.examples();
+    let gateway = verifying(3).await;
+    let there = gateway.cluster.examples();
     let (a, b) = (there.wallets[0].to_string(), there.token_accounts[0].to_string());
     let skipped = there.skipped_slot.expect("some slot is skipped");
-    let young = stage.cluster.slot(Commitment::Confirmed);
+    let young = gateway.cluster.slot(Commitment::Confirmed);
     // Each with the number of hits, after the calls before it.
     for (method, calls) in [
         (
@@ -57,9 +56,9 @@ async fn every_kind_of_hit_equals_the_node() {
     ] {
         let mut hits = 0;
         for params in calls.iter().chain(&calls) {
-            hits += u64::from(stage.call(method.as_str(), params.clone()).await.cache().starts_with("hit"));
+            hits += u64::from(gateway.call(method.as_str(), params.clone()).send().await.is_hit());
             // One after the other, because the number of simultaneous comparisons is bounded.
-            assert_eq!(compared(&stage, method, hits).await, [hits, 0, 0], "{params}");
+            assert_eq!(compared(&gateway, method, hits).await, [hits, 0, 0], "{params}");
         }
         assert!(hits >= calls.len() as u64, "{hits} hits of {}", method.as_str());
     }
@@ -67,12 +66,12 @@ async fn every_kind_of_hit_equals_the_node() {
 
 #[tokio::test]
 async fn only_contradictions_are_mismatches() {
-    let stage = verifying(2).await;
-    let there = stage.cluster.examples();
+    let gateway = verifying(2).await;
+    let there = gateway.cluster.examples();
     let account = there.wallets[0].to_string();
     let (block, skipped) = (there.block_with_v0, there.skipped_slot.expect("some slot is skipped"));
     let all_say = |method: Method, fault: &Fault| {
-        for node in stage.cluster.nodes() {
+        for node in gateway.cluster.nodes() {
             node.clear_faults();
             node.fault_on(method.as_str(), fault.clone(), None);
         }
@@ -82,11 +81,11 @@ async fn only_contradictions_are_mismatches() {
     let kept = [at("confirmed"), at("finalized")];
     let mut results = Vec::new();
     for params in &kept {
-        results.push(stage.call(any.as_str(), params.clone()).await.result());
+        results.push(gateway.call(any.as_str(), params.clone()).send().await.result());
     }
     let blocks = [json!([block, version]), json!([skipped, version])];
-    let whole = stage.call("getBlock", blocks[0].clone()).await.result();
-    stage.call("getBlock", blocks[1].clone()).await;
+    let whole = gateway.get_block(block).version_0().send().await.result();
+    gateway.get_block(skipped).version_0().send().await;
 
     let lie = |mut result: Value, slots: u64| {
         result["value"]["lamports"] = json!(1);
@@ -113,10 +112,10 @@ async fn only_contradictions_are_mismatches() {
         (block, &blocks[1], error(-32009), VerifyResult::Equal),
     ] {
         all_say(method, &says);
-        let before = counted(&stage, method);
-        let hit = stage.call(method.as_str(), params.clone()).await;
-        assert!(hit.cache().starts_with("hit"), "{params}: {}", hit.cache());
-        let after = compared(&stage, method, before.iter().sum::<u64>() + 1).await;
+        let before = counted(&gateway, method);
+        let hit = gateway.call(method.as_str(), params.clone()).send().await;
+        assert!(hit.is_hit(), "{params}: {}", hit.cache_status());
+        let after = compared(&gateway, method, before.iter().sum::<u64>() + 1).await;
         let counts = |result: VerifyResult| after[result.index()] - before[result.index()];
         assert_eq!(counts(expected), 1, "{params} against {says:?}: {before:?} became {after:?}");
     }
@@ -124,20 +123,16 @@ async fn only_contradictions_are_mismatches() {
 
 #[tokio::test]
 async fn comparisons_are_bounded_and_nobody_waits_for_them() {
-    let stage = verifying(1).await;
-    let account = json!([stage.cluster.examples().wallets[0].to_string()]);
-    stage.call("getAccountInfo", account.clone()).await;
-    let hold: Hold = stage.cluster.node(0).hold("getAccountInfo");
+    let gateway = verifying(1).await;
+    let call = gateway.get_account(gateway.cluster.examples().wallets[0]);
+    call.send().await;
+    let hold: Hold = gateway.cluster.node(0).hold("getAccountInfo");
     for _ in 0..20 {
-        assert!(stage.call("getAccountInfo", account.clone()).await.cache().starts_with("hit"));
+        assert!(call.send().await.is_hit());
     }
     hold.arrived(4).await;
     hold.release();
-    assert_eq!(compared(&stage, Method::GetAccountInfo, 4).await, [4, 0, 0]);
-    assert_eq!(stage.upstream_calls(), 5);
-    let text = stage.admin("/metrics").await.text;
-    assert!(
-        text.contains("slotfront_verify_total{method=\"getAccountInfo\",result=\"equal\"} 4\n"),
-        "{text}"
-    );
+    assert_eq!(compared(&gateway, Method::GetAccountInfo, 4).await, [4, 0, 0]);
+    assert_eq!(gateway.upstream_calls(), 5);
+    assert_eq!(gateway.metric(r#"slotfront_verify_total{method="getAccountInfo",result="equal"}"#), 4);
 }

@@ -4,35 +4,26 @@ use std::io::Write;
 use std::time::Duration;
 
 use serde_json::json;
-use slotfront::config::{Config, Secret};
+use slotfront::config::Config;
 use slotfront_sim::Fault;
+use slotfront_testkit::{LoopbackTap, TestGateway};
 use tokio::net::TcpListener;
 
-use crate::harness::Stage;
-use crate::spy::Spy;
-
-/// Returns a gateway over two nodes. The first one is asked first, and its calls of `method` get `answer`
-/// instead.
-async fn stage(nodes: usize, method: &'static str, answer: Vec<u8>) -> (Stage, Spy) {
-    stage_with(nodes, method, answer, |_| ()).await
-}
-
-async fn stage_with(
+/// Returns a gateway over some nodes, and the tap in front of the first one. That one is asked first, and its
+/// calls of getVoteAccounts get `answer` instead.
+async fn answered_by(
     nodes: usize,
-    method: &'static str,
     answer: Vec<u8>,
     configure: impl FnOnce(&mut Config),
-) -> (Stage, Spy) {
-    let spy = Spy::start().await;
-    spy.instead.set((method, answer)).unwrap();
-    let stage = Stage::of(nodes, |config| {
-        let url = std::mem::replace(&mut config.upstreams[0].url, Secret::new(spy.url.clone()));
-        spy.node.set(url.expose().to_owned()).unwrap();
+) -> (TestGateway, LoopbackTap) {
+    let tap = LoopbackTap::start().await;
+    tap.answer_instead("getVoteAccounts", answer);
+    let asked_first = |config: &mut Config| {
         config.upstreams.iter_mut().skip(1).for_each(|upstream| upstream.tier = 1);
         config.pool.max_response = 1 << 20;
-        configure(config);
-    });
-    (stage.await, spy)
+    };
+    let gateway = TestGateway::builder().nodes(nodes).tap(&tap).config(asked_first).config(configure);
+    (gateway.start().await, tap)
 }
 
 fn answer(head: &str, body: &[u8]) -> Vec<u8> {
@@ -69,15 +60,11 @@ async fn compression_bomb_stops_at_the_answer_limit() {
         let packed = bomb(encoding);
         assert!(packed.len() <= 32 << 20, "{}", packed.len());
         let head = format!("200 OK\r\ncontent-encoding: {encoding}");
-        let (stage, _spy) = stage(1, "getVoteAccounts", answer(&head, &packed)).await;
-        let reply = stage.call("getVoteAccounts", json!([])).await;
+        let (gateway, _tap) = answered_by(1, answer(&head, &packed), |_| {}).await;
+        let reply = gateway.get_votes().send().await;
         assert_eq!((reply.status, reply.code()), (502, -32095), "{encoding}");
         assert!(reply.text.contains("too_large"), "{encoding}: {}", reply.text);
-        assert_eq!(
-            stage.call("getClusterNodes", json!([])).await.status,
-            200,
-            "it is no mark against the node"
-        );
+        assert_eq!(gateway.get_nodes().send().await.status, 200, "it is no mark against the node");
     }
 }
 
@@ -93,10 +80,10 @@ async fn a_redirect_is_not_followed_anywhere() {
         "308 Permanent Redirect",
     ] {
         let location = format!("{status}\r\nlocation: http://{address}/latest/meta-data/");
-        let (stage, spy) = stage(2, "getVoteAccounts", answer(&location, b"{}")).await;
-        let reply = stage.call("getVoteAccounts", json!([])).await;
+        let (gateway, tap) = answered_by(2, answer(&location, b"{}"), |_| {}).await;
+        let reply = gateway.get_votes().send().await;
         assert_eq!(reply.status, 200, "another node answers: {}", reply.text);
-        assert_eq!(spy.seen("getVoteAccounts").len(), 1, "{status}");
+        assert_eq!(tap.seen("getVoteAccounts").len(), 1, "{status}");
         assert!(!reply.text.contains("meta-data") && !format!("{:?}", reply.headers).contains("meta-data"));
     }
     let visited = tokio::time::timeout(Duration::from_millis(100), inside.accept()).await;
@@ -114,8 +101,8 @@ async fn answers_with_two_lengths_are_refused() {
         "x: a\0b\r\ncontent-length: 66\r\n\r\n".to_owned(),
     ] {
         let raw = [b"HTTP/1.1 200 OK\r\n", head.as_bytes(), whole].concat();
-        let (stage, _spy) = stage(2, "getVoteAccounts", raw).await;
-        let reply = stage.call("getVoteAccounts", json!([])).await;
+        let (gateway, _tap) = answered_by(2, raw, |_| {}).await;
+        let reply = gateway.get_votes().send().await;
         assert_eq!(reply.status, 200, "{head:?}: {}", reply.text);
         assert_ne!(reply.result()["current"], json!([]), "{head:?}: the other node answers");
     }
@@ -141,11 +128,11 @@ async fn a_body_is_charged_its_own_length() {
                 patiently(config);
                 config.pool.max_buffered = budget;
             };
-            let (stage, _spy) = stage_with(1, "getVoteAccounts", raw.clone(), configure).await;
+            let (gateway, _tap) = answered_by(1, raw.clone(), configure).await;
             // The first body has given all of the budget back.
             for _ in 0..2 {
-                let reply = stage.call("getVoteAccounts", json!([])).await;
-                let attempts = &reply.json()["error"]["data"]["attempts"];
+                let reply = gateway.get_votes().send().await;
+                let attempts = &reply.error()["data"]["attempts"];
                 assert_eq!(attempts[0]["reason"], reason, "{budget}: {}", reply.text);
             }
         }
@@ -186,14 +173,14 @@ async fn long_answers_must_be_json_throughout() {
     .enumerate()
     {
         let raw = if i % 2 == 0 { chunked(&body) } else { answer("200 OK", &body) };
-        let (stage, _spy) = stage_with(1, "getVoteAccounts", raw, patiently).await;
-        let reply = stage.call("getVoteAccounts", json!([])).await;
+        let (gateway, _tap) = answered_by(1, raw, patiently).await;
+        let reply = gateway.get_votes().send().await;
         assert_eq!((reply.status, reply.code()), (502, -32095), "{name}");
-        assert_eq!(reply.json()["error"]["data"]["attempts"][0]["reason"], reason, "{name}");
+        assert_eq!(reply.error()["data"]["attempts"][0]["reason"], reason, "{name}");
     }
-    let (stage, _spy) = stage_with(1, "getBlock", Vec::new(), patiently).await;
+    let gateway = TestGateway::builder().nodes(1).config(patiently).start().await;
     let result: serde_json::Value = serde_json::from_str(&whole).unwrap();
-    stage.cluster.node(0).fault_on("getVoteAccounts", Fault::Result(result["result"].clone()), None);
-    let reply = stage.call("getVoteAccounts", json!([])).await;
+    gateway.cluster.node(0).fault_on("getVoteAccounts", Fault::Result(result["result"].clone()), None);
+    let reply = gateway.get_votes().send().await;
     assert_eq!((reply.status, &reply.result()), (200, &result["result"]));
 }

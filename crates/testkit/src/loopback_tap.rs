@@ -1,67 +1,95 @@
 //! A loopback HTTP server that records requests: in front of a node, or as a trace collector.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use slotfront::config::Secret;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;
 
-/// One request: its head and its body.
+/// One recorded request: its head and its body.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub struct TappedRequest {
     head: String,
-    pub(crate) body: String,
+    /// The body as text.
+    pub body: String,
 }
 
-impl Seen {
-    /// Returns the values of a header.
-    pub(crate) fn header(&self, name: &str) -> Vec<&str> {
+impl TappedRequest {
+    /// Returns the values of a header field.
+    pub fn header(&self, name: &str) -> Vec<&str> {
         let fields = self.head.lines().filter_map(|line| line.split_once(": "));
         fields.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
     }
 
-    pub(crate) fn path(&self) -> &str {
-        self.head.split(' ').nth(1).unwrap()
+    /// Returns the path of the request.
+    pub fn path(&self) -> &str {
+        self.head.split(' ').nth(1).unwrap_or_default()
     }
 }
 
 /// The recorded requests, and the address to which they are forwarded.
 #[derive(Clone)]
-pub(crate) struct Spy {
-    pub(crate) url: String,
-    /// The address that answers requests. Without it the answer is `{}`.
-    pub(crate) node: Arc<OnceLock<String>>,
-    /// A method, and the raw answer to its calls.
-    pub(crate) instead: Arc<OnceLock<(&'static str, Vec<u8>)>>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+pub struct LoopbackTap {
+    url: String,
+    node: Arc<OnceLock<String>>,
+    instead: Arc<OnceLock<(&'static str, Vec<u8>)>>,
+    seen: Arc<Mutex<Vec<TappedRequest>>>,
     /// Created once. On a busy machine its creation takes longer than a probe waits, and a probe that times
     /// out opens another connection.
     client: Arc<OnceLock<reqwest::Client>>,
 }
 
-impl Spy {
-    pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+impl LoopbackTap {
+    /// Listens at a free port. Requests are answered with `{}` until there is a node.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
         let (node, instead, seen, client) = Default::default();
-        let spy = Self { url, node, instead, seen, client };
-        let (tasks, by) = (TaskTracker::new(), spy.clone());
+        let tap = Self { url, node, instead, seen, client };
+        let (tasks, by) = (TaskTracker::new(), tap.clone());
         tasks.clone().spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let by = by.clone();
                 tasks.spawn(async move { by.serve(stream).await });
             }
         });
-        spy
+        tap
+    }
+
+    /// Returns the address of the tap.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns the address of the tap as a setting.
+    pub fn secret_url(&self) -> Secret {
+        Secret::new(self.url.clone())
+    }
+
+    /// Returns the address of the node behind the tap.
+    pub fn node_url(&self) -> &str {
+        self.node.get().expect("a tap in front of a node")
+    }
+
+    /// Forwards requests to a node, once and for all.
+    pub fn forward_to(&self, node: &str) {
+        self.node.set(node.to_owned()).expect("a tap has one node");
+    }
+
+    /// Answers calls of a method with these bytes, once and for all.
+    pub fn answer_instead(&self, method: &'static str, answer: Vec<u8>) {
+        self.instead.set((method, answer)).expect("a tap has one answer of its own");
     }
 
     /// Returns the recorded requests whose bodies contain `words`.
-    pub(crate) fn seen(&self, words: &str) -> Vec<Seen> {
-        self.seen.lock().unwrap().iter().filter(|seen| seen.body.contains(words)).cloned().collect()
+    pub fn seen(&self, words: &str) -> Vec<TappedRequest> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().filter(|seen| seen.body.contains(words)).cloned().collect()
     }
 
     fn client(&self) -> &reqwest::Client {
-        self.client.get_or_init(|| reqwest::Client::builder().no_proxy().build().unwrap())
+        self.client.get_or_init(|| reqwest::Client::builder().no_proxy().build().expect("a client"))
     }
 
     async fn serve(&self, stream: TcpStream) -> Option<()> {
@@ -73,13 +101,13 @@ impl Spy {
                     return None;
                 }
             }
-            let mut seen = Seen { head, body: String::new() };
+            let mut seen = TappedRequest { head, body: String::new() };
             let mut body = vec![0; seen.header("content-length").first()?.parse().ok()?];
             stream.read_exact(&mut body).await.ok()?;
             seen.body = String::from_utf8(body.clone()).ok()?;
             let called = |method: &str| seen.body.contains(&format!("\"{method}\""));
             let instead = self.instead.get().filter(|(method, _)| called(method));
-            self.seen.lock().unwrap().push(seen);
+            self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
             if let Some((_, answer)) = instead {
                 stream.write_all(answer).await.ok()?;
                 continue;

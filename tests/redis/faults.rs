@@ -5,17 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde_json::json;
 use slotfront::config::{Secret, SharedSettings};
 use slotfront::telemetry::{SharedOperation, SharedResult};
+use slotfront_testkit::redis_server::{Redis, RedisCluster};
+use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::{connected, counted, put, what_one_fetched_the_other_answers, with};
-use crate::harness::{PATIENCE, Stage};
-use crate::redis_server::{Redis, RedisCluster};
+use crate::{connected, counted, put, what_one_fetched_the_other_answers, with};
 
 /// Returns the usual settings of a gateway, for a store that does not answer.
 fn hasty(store: &Redis) -> SharedSettings {
@@ -23,14 +22,14 @@ fn hasty(store: &Redis) -> SharedSettings {
 }
 
 /// Makes misses one after the other, and returns the longest duration.
-async fn misses(stage: &Stage, calls: usize) -> Duration {
-    let there = stage.cluster.examples();
+async fn misses(gateway: &TestGateway, calls: usize) -> Duration {
+    let there = gateway.cluster.examples();
     let mut longest = Duration::ZERO;
     for i in 0..calls {
-        let (account, from) = (&there.wallets[i % there.wallets.len()], i);
-        let form = json!({"encoding": "base64", "dataSlice": {"offset": from, "length": 1}});
+        let account = there.wallets[i % there.wallets.len()];
+        let call = gateway.get_account(account).base64().slice(i as u64, 1);
         let started = Instant::now();
-        let reply = stage.call("getAccountInfo", json!([account.to_string(), form])).await;
+        let reply = call.send().await;
         longest = longest.max(started.elapsed());
         assert_eq!(reply.status, 200, "{}", reply.text);
         assert!(reply.json().get("result").is_some(), "{}", reply.text);
@@ -39,10 +38,9 @@ async fn misses(stage: &Stage, calls: usize) -> Duration {
 }
 
 #[tokio::test]
-#[ignore = "needs redis-server"]
 async fn stopped_store_is_avoided_until_it_returns() {
     let store = Redis::start(&[]);
-    let a = connected(Stage::with(with(hasty(&store))).await).await;
+    let a = connected(TestGateway::builder().config(with(hasty(&store))).start().await).await;
     misses(&a, 5).await;
     put(&a, 1).await;
     store.pause();
@@ -97,13 +95,15 @@ async fn slow_way(store: &Redis, slow: &'static [u8], on: &Arc<AtomicBool>) -> S
 }
 
 #[tokio::test]
-#[ignore = "needs redis-server"]
 async fn late_store_costs_few_requests() {
     for slow in ["*", "EVALSHA"] {
         let (store, on) = (Redis::start(&[]), Arc::default());
         let url = slow_way(&store, slow.as_bytes(), &on).await;
         let a = connected(
-            Stage::with(with(SharedSettings { urls: vec![Secret::new(&url)], ..hasty(&store) })).await,
+            TestGateway::builder()
+                .config(with(SharedSettings { urls: vec![Secret::new(&url)], ..hasty(&store) }))
+                .start()
+                .await,
         )
         .await;
         misses(&a, 5).await;
@@ -121,17 +121,16 @@ async fn late_store_costs_few_requests() {
 }
 
 #[tokio::test]
-#[ignore = "needs redis-server"]
 async fn store_faults_under_load_fail_no_caller() {
     let mut store = Redis::start(&["--maxmemory-policy", "noeviction"]);
-    let a = connected(Stage::with(with(hasty(&store))).await).await;
-    let b = connected(a.beside(|_| ()).await).await;
+    let a = connected(TestGateway::builder().config(with(hasty(&store))).start().await).await;
+    let b = connected(a.beside().start().await).await;
     let over = AtomicBool::new(false);
     let load = async {
         while !over.load(Ordering::Relaxed) {
             tokio::join!(misses(&a, 20), misses(&b, 20));
-            for stage in [&a, &b] {
-                stage.front().cache.purger().clear();
+            for gateway in [&a, &b] {
+                gateway.front().cache.purger().clear();
             }
         }
     };
@@ -150,7 +149,7 @@ async fn store_faults_under_load_fail_no_caller() {
         store.flush();
         a.until("it is used after it was emptied", || !store.keys("test:cache").is_empty()).await;
         () = redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).query(&mut store.connection()).unwrap();
-        let refused = |stage| counted(stage, SharedOperation::Put, SharedResult::Refused) > 0;
+        let refused = |gateway| counted(gateway, SharedOperation::Put, SharedResult::Refused) > 0;
         a.until("it is full", || refused(&a) && refused(&b)).await;
         assert!(a.front().cache.purger().shares(), "and can still be read");
         over.store(true, Ordering::Relaxed);
@@ -159,7 +158,6 @@ async fn store_faults_under_load_fail_no_caller() {
 }
 
 #[tokio::test]
-#[ignore = "needs redis-server"]
 async fn wrong_store_credentials_fail_no_caller() {
     let store = Redis::start(&["--requirepass", "hunter2"]);
     let mut admin = redis::Client::open(format!("redis://:hunter2@127.0.0.1:{}", store.port()))
@@ -173,7 +171,7 @@ async fn wrong_store_credentials_fail_no_caller() {
     () = redis::cmd("ACL").arg(&user).arg(&rights).query(&mut admin).unwrap();
     let url = |user: &str| format!("redis://{user}@127.0.0.1:{}", store.port());
     for wrong in ["", "slotfront:hunter2", "nobody:x"] {
-        let a = Stage::of(1, with(Redis::settings_at(&url(wrong)))).await;
+        let a = TestGateway::builder().nodes(1).config(with(Redis::settings_at(&url(wrong)))).start().await;
         a.until("it is refused", || counted(&a, SharedOperation::Connect, SharedResult::Refused) > 0).await;
         misses(&a, 3).await;
         assert!(!a.front().cache.purger().shares());
@@ -183,7 +181,6 @@ async fn wrong_store_credentials_fail_no_caller() {
 }
 
 #[tokio::test]
-#[ignore = "needs redis-server"]
 async fn over_tls_the_stores_certificate_is_looked_at() {
     let dir = tempfile::tempdir().unwrap();
     let issued = |name: &str| {
@@ -194,7 +191,7 @@ async fn over_tls_the_stores_certificate_is_looked_at() {
         (cert, key)
     };
     let ((cert, key), (another, _)) = (issued("store"), issued("another"));
-    let port = crate::redis_server::free_port().to_string();
+    let port = slotfront_testkit::redis_server::free_port().to_string();
     let _store = Redis::start(&[
         "--tls-port",
         &port,
@@ -209,14 +206,13 @@ async fn over_tls_the_stores_certificate_is_looked_at() {
         ca_file: Some(ca_file.clone()),
         ..Redis::settings_at(&format!("rediss://localhost:{port}"))
     };
-    let distrusts = Stage::of(1, with(shared(&another))).await;
+    let distrusts = TestGateway::builder().nodes(1).config(with(shared(&another))).start().await;
     let refused = || counted(&distrusts, SharedOperation::Connect, SharedResult::Unreachable) > 0;
     distrusts.until("the certificate is not believed", refused).await;
     what_one_fetched_the_other_answers(shared(&cert)).await;
 }
 
 #[tokio::test]
-#[ignore = "needs redis-server"]
 async fn writable_store_server_is_used() {
     let first = Redis::start(&[]);
     let follows = first.port().to_string();
@@ -225,7 +221,7 @@ async fn writable_store_server_is_used() {
         urls: vec![Secret::new(second.url()), Secret::new(first.url())],
         ..first.settings()
     };
-    let a = connected(Stage::with(with(both)).await).await;
+    let a = connected(TestGateway::builder().config(with(both)).start().await).await;
     misses(&a, 3).await;
     put(&a, 3).await;
     // The servers change roles: the first one refuses writes from now on.
@@ -248,22 +244,21 @@ async fn writable_store_server_is_used() {
 
 /// Purges the cache and misses, until `holds` returns true. On a busy machine an answer of the store may come
 /// too late, and is not kept then.
-async fn misses_until(stage: &Stage, what: &str, mut holds: impl FnMut() -> bool) {
+async fn misses_until(gateway: &TestGateway, what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "missed in vain until {what}");
-        stage.front().cache.purger().clear();
-        misses(stage, 30).await;
+        gateway.front().cache.purger().clear();
+        misses(gateway, 30).await;
     }
 }
 
 #[tokio::test]
-#[ignore = "needs redis-server"]
 async fn redis_cluster_continues_without_a_node() {
     let mut cluster = RedisCluster::start();
     // Long enough for a good node on a busy machine, because a late node is left alone for a while.
     let shared = SharedSettings { timeout: Duration::from_millis(500), ..cluster.settings() };
-    let a = connected(Stage::with(with(shared)).await).await;
+    let a = connected(TestGateway::builder().config(with(shared)).start().await).await;
     let puts = || counted(&a, SharedOperation::Put, SharedResult::Ok);
     let skipped = || counted(&a, SharedOperation::Get, SharedResult::Skipped);
     misses_until(&a, "the cluster is used", || puts() > 20).await;

@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use slotfront::config::{Config, SharedSettings};
 use slotfront::gateway::Usage;
 use slotfront::telemetry::SharedOperation;
 use slotfront::telemetry::SharedResult;
+use slotfront_testkit::redis_server::Redis;
+use slotfront_testkit::{Reply, TestGateway};
 use tokio::time::Instant;
 
-use super::{connected, counted};
-use crate::harness::{Reply, Stage};
-use crate::redis_server::Redis;
+use crate::{connected, counted};
 
 /// Returns the settings of a gateway that shares limits on this plan.
 fn limited(
@@ -27,38 +26,38 @@ fn limited(
     }
 }
 
-/// Makes calls at each of `stages` from several callers without a pause. Returns the calls that passed, and
+/// Makes calls at each of `gateways` from several callers without a pause. Returns the calls that passed, and
 /// the duration.
-async fn flood(stages: &[Stage], callers: usize, time: Duration) -> (u32, Duration) {
+async fn flood(gateways: &[TestGateway], callers: usize, time: Duration) -> (u32, Duration) {
     let started = Instant::now();
-    let all = stages.iter().flat_map(|stage| std::iter::repeat_n(stage, callers)).map(|stage| async move {
-        let mut passed = 0_u32;
-        while started.elapsed() < time {
-            let reply = stage.call("getClusterNodes", json!([])).await;
-            assert!(matches!(reply.status, 200 | 429), "{}", reply.text);
-            passed += u32::from(reply.status == 200);
-        }
-        passed
-    });
+    let all =
+        gateways.iter().flat_map(|gateway| std::iter::repeat_n(gateway, callers)).map(|gateway| async move {
+            let mut passed = 0_u32;
+            while started.elapsed() < time {
+                let reply = gateway.get_nodes().send().await;
+                assert!(matches!(reply.status, 200 | 429), "{}", reply.text);
+                passed += u32::from(reply.status == 200);
+            }
+            passed
+        });
     let passed = futures_util::future::join_all(all).await.into_iter().sum();
     (passed, started.elapsed())
 }
 
 /// Returns `n` gateways with one store and one plan.
-async fn gateways(n: usize, change: impl FnOnce(&mut Config)) -> Vec<Stage> {
-    let mut stages = vec![connected(Stage::of(1, change).await).await];
-    while stages.len() < n {
-        stages.push(connected(stages[0].beside(|_| ()).await).await);
+async fn gateways(n: usize, change: impl FnOnce(&mut Config)) -> Vec<TestGateway> {
+    let mut gateways = vec![connected(TestGateway::builder().nodes(1).config(change).start().await).await];
+    while gateways.len() < n {
+        gateways.push(connected(gateways[0].beside().start().await).await);
     }
-    stages
+    gateways
 }
 
 #[tokio::test]
-#[ignore = "needs redis-server"]
 async fn shared_rate_holds_across_four_gateways() {
     let store = Redis::start(&[]);
-    let stages = gateways(4, limited(store.settings(), 100, 100, None)).await;
-    let (passed, took) = flood(&stages, 2, Duration::from_secs(4)).await;
+    let gateways = gateways(4, limited(store.settings(), 100, 100, None)).await;
+    let (passed, took) = flood(&gateways, 2, Duration::from_secs(4)).await;
     let allowed = 100.0 + 100.0 * took.as_secs_f64();
     println!("{passed} passed, {allowed:.0} allowed");
     // The store's clock counts, however slow the machine is.
@@ -67,22 +66,21 @@ async fn shared_rate_holds_across_four_gateways() {
 }
 
 #[tokio::test]
-#[ignore = "needs redis-server"]
 async fn shared_burst_is_whole_and_unused_is_returned() {
     let store = Redis::start(&[]);
-    let stages = gateways(2, limited(store.settings(), 1, 100, None)).await;
-    let batch = |calls: usize| {
-        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes", "params": []});
-        Value::from(vec![call; calls]).to_string()
+    let gateways = gateways(2, limited(store.settings(), 1, 100, None)).await;
+    let batch = |gateway: usize, calls: usize| {
+        let gateway: &TestGateway = &gateways[gateway];
+        gateway.batch(vec![gateway.get_nodes(); calls]).send()
     };
     let passed = |reply: &Reply| {
         let json = reply.json();
         json.as_array().unwrap().iter().filter(|element| element.get("result").is_some()).count()
     };
     // Ninety calls pass at once, without waiting for the store.
-    assert_eq!(passed(&stages[0].post(batch(90)).await), 90);
-    let told = || counted(&stages[0], SharedOperation::Limit, SharedResult::Ok) > 0;
-    stages[0].until("the store has heard of them", told).await;
+    assert_eq!(passed(&batch(0, 90).await), 90);
+    let told = || counted(&gateways[0], SharedOperation::Limit, SharedResult::Ok) > 0;
+    gateways[0].until("the store has heard of them", told).await;
     // The calls that the first one leased in advance come back. The second one has the rest, and some that
     // time adds.
     let key = store.keys("test:limit").remove(0);
@@ -91,78 +89,75 @@ async fn shared_burst_is_whole_and_unused_is_returned() {
         let time: (f64, f64) = redis::cmd("TIME").query(&mut store.connection()).unwrap();
         (rest - time.0 * 1e6 - time.1) / 1e6
     };
-    stages[0].until("what was leased is given back", || owed() < 91.0).await;
-    let second = passed(&stages[1].post(batch(100)).await);
-    let told = || counted(&stages[1], SharedOperation::Limit, SharedResult::Ok) > 0;
-    stages[1].until("the store has heard of them, too", told).await;
+    gateways[0].until("what was leased is given back", || owed() < 91.0).await;
+    let second = passed(&batch(1, 100).await);
+    let told = || counted(&gateways[1], SharedOperation::Limit, SharedResult::Ok) > 0;
+    gateways[1].until("the store has heard of them, too", told).await;
     println!("{second} more at the second");
     // The second gateway could not know, and let the calls pass once. Now both know that nothing is left.
-    let after = stages[1].post(batch(50)).await;
+    let after = batch(1, 50).await;
     assert_eq!(passed(&after), 0, "{}", after.text);
 }
 
 #[tokio::test]
-#[ignore = "needs redis-server"]
 async fn shared_units_outlive_the_store() {
     let mut store = Redis::start(&[]);
-    let stages = gateways(2, limited(store.settings(), 1000, 1000, Some(40))).await;
-    let used = |stage: &Stage| {
-        let gateway = &stage.front().gateway;
+    let gateways = gateways(2, limited(store.settings(), 1000, 1000, Some(40))).await;
+    let used = |gateway: &TestGateway| {
+        let gateway = &gateway.front().gateway;
         let who = gateway.authenticate("dev", Some([127, 0, 0, 1].into()), None, Instant::now()).unwrap();
         Usage::of(&who, Instant::now()).unwrap().month.used
     };
     for _ in 0..15 {
-        stages[0].call("getClusterNodes", json!([])).await;
+        gateways[0].get_nodes().send().await;
     }
-    stages[1].until("the other knows", || used(&stages[1]) > 14.9).await;
+    gateways[1].until("the other knows", || used(&gateways[1]) > 14.9).await;
     store.flush();
     for _ in 0..5 {
-        stages[1].call("getClusterNodes", json!([])).await;
+        gateways[1].get_nodes().send().await;
     }
-    stages[0].until("nothing is forgotten", || used(&stages[0]) > 19.9).await;
+    gateways[0].until("nothing is forgotten", || used(&gateways[0]) > 19.9).await;
     // Without a store each gateway counts for itself, and reports afterwards.
     store.kill();
-    stages[0].until("it is lost", || !stages[0].front().cache.purger().shares()).await;
-    stages[1].until("it is lost", || !stages[1].front().cache.purger().shares()).await;
-    for stage in &stages {
+    gateways[0].until("it is lost", || !gateways[0].front().cache.purger().shares()).await;
+    gateways[1].until("it is lost", || !gateways[1].front().cache.purger().shares()).await;
+    for gateway in &gateways {
         for _ in 0..5 {
-            assert_eq!(stage.call("getClusterNodes", json!([])).await.status, 200);
+            assert_eq!(gateway.get_nodes().send().await.status, 200);
         }
     }
     store.restart();
-    for stage in &stages {
-        stage.until("all is told", || used(stage) > 29.9).await;
-        assert!(used(stage) < 30.1, "and told once: {}", used(stage));
+    for gateway in &gateways {
+        gateway.until("all is told", || used(gateway) > 29.9).await;
+        assert!(used(gateway) < 30.1, "and told once: {}", used(gateway));
     }
-    while stages[0].call("getClusterNodes", json!([])).await.status == 200 {}
-    stages[1].until("the quota is used up here, too", || used(&stages[1]) > 39.9).await;
-    assert_eq!(stages[1].call("getClusterNodes", json!([])).await.status, 429);
+    while gateways[0].get_nodes().send().await.status == 200 {}
+    gateways[1].until("the quota is used up here, too", || used(&gateways[1]) > 39.9).await;
+    assert_eq!(gateways[1].get_nodes().send().await.status, 429);
 }
 
 #[tokio::test]
-#[ignore = "needs redis-server"]
 async fn gateways_limit_alone_without_the_store() {
     let mut store = Redis::start(&[]);
-    let stages = gateways(2, limited(store.settings(), 10, 10, None)).await;
+    let gateways = gateways(2, limited(store.settings(), 10, 10, None)).await;
     store.kill();
-    for stage in &stages {
-        stage.until("it is lost", || !stage.front().cache.purger().shares()).await;
+    for gateway in &gateways {
+        gateway.until("it is lost", || !gateway.front().cache.purger().shares()).await;
     }
-    let (passed, took) = flood(&stages, 1, Duration::from_secs(2)).await;
+    let (passed, took) = flood(&gateways, 1, Duration::from_secs(2)).await;
     let one = 10.0 + 10.0 * took.as_secs_f64();
     assert!(f64::from(passed) <= one * 2.0 + 2.0, "{passed} where one has {one}");
     store.restart();
-    for stage in &stages {
-        stage.until("it is there", || stage.front().cache.purger().shares()).await;
+    for gateway in &gateways {
+        gateway.until("it is there", || gateway.front().cache.purger().shares()).await;
     }
-    flood(&stages, 1, Duration::from_secs(2)).await;
-    let (passed, took) = flood(&stages, 1, Duration::from_secs(3)).await;
+    flood(&gateways, 1, Duration::from_secs(2)).await;
+    let (passed, took) = flood(&gateways, 1, Duration::from_secs(3)).await;
     let one = 10.0 * took.as_secs_f64();
     assert!(f64::from(passed) <= one * 1.05 + 10.0, "{passed} where {one} are allowed");
 }
 
 #[test]
-#[ignore = "needs redis-server"]
 fn store_keys_do_not_grow_with_restarts() {
     let store = Redis::start(&[]);
     let mut connection = store.connection();
@@ -177,7 +172,7 @@ fn store_keys_do_not_grow_with_restarts() {
         redis::cmd("HSET").arg(key).arg(format!("of:{process:x}")).arg(1).exec(&mut connection).unwrap();
     }
     let mut book = |who: u64, number: u64| -> (u64, u64, u64, u64) {
-        let script = include_str!("../../../src/redis_store/book.lua");
+        let script = include_str!("../../src/redis_store/book.lua");
         let mut call = redis::cmd("EVAL");
         call.arg(script).arg(1).arg(key).arg(&[20000, 650, 10, 0, 0]).arg(format!("{who:x}")).arg(number);
         call.query(&mut connection).unwrap()

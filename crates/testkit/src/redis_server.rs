@@ -8,10 +8,10 @@ use redis::Connection;
 use slotfront::config::{Secret, SharedSettings};
 use tokio::time::Instant;
 
-use crate::harness::PATIENCE;
+use crate::PATIENCE;
 
 /// A server, killed when dropped.
-pub(crate) struct Redis {
+pub struct Redis {
     port: u16,
     arguments: Vec<String>,
     child: Child,
@@ -19,18 +19,19 @@ pub(crate) struct Redis {
 }
 
 /// Returns a port that is free now.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }
 
 impl Redis {
     /// Starts a server that keeps nothing on disk, with additional `arguments`.
-    pub(crate) fn start(arguments: &[&str]) -> Self {
+    pub fn start(arguments: &[&str]) -> Self {
         Self::on(free_port(), arguments)
     }
 
-    pub(crate) fn on(port: u16, arguments: &[&str]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+    /// Starts a server at this port, with additional `arguments`.
+    pub fn on(port: u16, arguments: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
         let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let child = spawn(port, &arguments, dir.path());
         let redis = Self { port, arguments, child, dir };
@@ -39,11 +40,12 @@ impl Redis {
     }
 
     /// Returns the settings of a gateway for this server, with long timeouts for a busy machine.
-    pub(crate) fn settings(&self) -> SharedSettings {
+    pub fn settings(&self) -> SharedSettings {
         Self::settings_at(&self.url())
     }
 
-    pub(crate) fn settings_at(url: &str) -> SharedSettings {
+    /// Returns the settings of a gateway for a server at this URL.
+    pub fn settings_at(url: &str) -> SharedSettings {
         SharedSettings {
             urls: vec![Secret::new(url)],
             cluster: false,
@@ -54,50 +56,58 @@ impl Redis {
         }
     }
 
-    pub(crate) fn url(&self) -> String {
+    /// Returns the URL of the server.
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// Returns the port of the server.
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn connection(&self) -> Connection {
-        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+    /// Opens a connection to the server.
+    pub fn connection(&self) -> Connection {
+        redis::Client::open(self.url()).and_then(|client| client.get_connection()).expect("a connection")
     }
 
     /// Returns the keys that begin with `beginning`.
-    pub(crate) fn keys(&self, beginning: &str) -> Vec<String> {
-        redis::cmd("KEYS").arg(format!("{beginning}*")).query(&mut self.connection()).unwrap()
+    pub fn keys(&self, beginning: &str) -> Vec<String> {
+        redis::cmd("KEYS").arg(format!("{beginning}*")).query(&mut self.connection()).expect("the keys")
     }
 
-    pub(crate) fn flush(&self) {
-        redis::cmd("FLUSHALL").exec(&mut self.connection()).unwrap();
+    /// Removes all data.
+    pub fn flush(&self) {
+        redis::cmd("FLUSHALL").exec(&mut self.connection()).expect("an empty store");
     }
 
     /// Pauses the server: it answers nobody and keeps its data.
-    pub(crate) fn pause(&self) {
+    pub fn pause(&self) {
         self.signal("-STOP");
     }
 
-    pub(crate) fn resume(&self) {
+    /// Lets a paused server go on.
+    pub fn resume(&self) {
         self.signal("-CONT");
     }
 
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    /// Ends the server at once.
+    pub fn kill(&mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).expect("the server ends");
     }
 
     /// Starts the server again, without data.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.child = spawn(self.port, &self.arguments, self.dir.path());
         self.wait();
     }
 
     fn signal(&self, signal: &str) {
         assert!(
-            Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success()
+            Command::new("kill")
+                .args([signal, &self.child.id().to_string()])
+                .status()
+                .is_ok_and(|status| status.success())
         );
     }
 
@@ -129,10 +139,11 @@ impl Drop for Redis {
 }
 
 /// Three servers as one cluster.
-pub(crate) struct RedisCluster(pub(crate) Vec<Redis>);
+pub struct RedisCluster(pub Vec<Redis>);
 
 impl RedisCluster {
-    pub(crate) fn start() -> Self {
+    /// Starts three servers, and waits until they are one cluster.
+    pub fn start() -> Self {
         let nodes: Vec<_> = (0..3).map(|_| Self::node()).collect();
         let addresses: Vec<_> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
         let made = Command::new("redis-cli")
@@ -150,7 +161,7 @@ impl RedisCluster {
     /// Starts a node. Its bus port is 10,000 higher, and must be a valid port. Nodes that are cut off
     /// continue with their part.
     fn node() -> Redis {
-        let port = std::iter::repeat_with(free_port).find(|port| *port < 55_000).unwrap();
+        let port = std::iter::repeat_with(free_port).find(|port| *port < 55_000).expect("ports without end");
         let arguments = [
             "--cluster-enabled",
             "yes",
@@ -162,7 +173,8 @@ impl RedisCluster {
         Redis::on(port, &arguments)
     }
 
-    pub(crate) fn settings(&self) -> SharedSettings {
+    /// Returns the settings of a gateway for the cluster.
+    pub fn settings(&self) -> SharedSettings {
         let urls = self.0.iter().map(|node| Secret::new(node.url())).collect();
         SharedSettings { urls, cluster: true, ..self.0[0].settings() }
     }
@@ -170,7 +182,8 @@ impl RedisCluster {
     fn wait(&self) {
         let deadline = Instant::now() + PATIENCE;
         let is_whole = |node: &Redis| {
-            let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut node.connection()).unwrap();
+            let info: String =
+                redis::cmd("CLUSTER").arg("INFO").query(&mut node.connection()).expect("the cluster's state");
             info.contains("cluster_state:ok")
         };
         while !self.0.iter().all(is_whole) {

@@ -1,0 +1,383 @@
+//! A gateway over a simulated cluster, with a client.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use serde_json::{Value, json};
+use slotfront::app::{App, Listeners};
+use slotfront::config::Config;
+use slotfront::gateway::Gateway;
+use slotfront::http::Front;
+use slotfront::http::shutdown::GracePeriods;
+use slotfront::methods::{Commitment, Query, Slot};
+use slotfront::pool::select::Unusable;
+use slotfront::pool::{CallContext, UpstreamRequest};
+use slotfront::telemetry::Metrics;
+use slotfront_sim::Cluster;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::PATIENCE;
+use crate::call::TestCall;
+use crate::certificate::TestCertificate;
+use crate::cluster::TestCluster;
+use crate::loopback_tap::LoopbackTap;
+use crate::reply::Reply;
+use crate::request::TestRequest;
+
+/// A whole gateway in front of a cluster that is stepped by hand, with the API key `dev`.
+pub struct TestGateway {
+    /// The cluster. A replaced one stays here.
+    pub cluster: TestCluster,
+    /// The gateway.
+    pub app: App,
+    /// The URL for calls with the key `dev`.
+    pub url: String,
+    /// The URL of the admin listener.
+    pub admin: String,
+    /// A client that keeps its connections.
+    pub client: reqwest::Client,
+}
+
+/// A change of settings.
+type Change<'a, T> = Box<dyn FnOnce(&mut T) + 'a>;
+/// A preparation of nodes.
+type Preparation<'a> = Box<dyn FnOnce(&Cluster) + 'a>;
+
+/// A gateway that is not started yet.
+#[must_use = "a gateway that is not started does nothing"]
+pub struct TestGatewayBuilder<'a> {
+    nodes: usize,
+    cluster: Option<TestCluster>,
+    start_from: Option<Config>,
+    prepare: Vec<Preparation<'a>>,
+    configure: Vec<Change<'a, Config>>,
+    periods: Option<Change<'a, GracePeriods>>,
+    tap: Option<&'a LoopbackTap>,
+    secured: bool,
+}
+
+impl<'a> TestGatewayBuilder<'a> {
+    /// Sets the number of nodes, three by default.
+    pub fn nodes(mut self, nodes: usize) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Starts in front of a served cluster.
+    pub fn cluster(mut self, cluster: &TestCluster) -> Self {
+        self.cluster = Some(cluster.clone());
+        self
+    }
+
+    /// Changes the settings. Later changes come on top of earlier ones.
+    pub fn config(mut self, change: impl FnOnce(&mut Config) + 'a) -> Self {
+        self.configure.push(Box::new(change));
+        self
+    }
+
+    /// Prepares the nodes of a new cluster before anything is asked of them.
+    pub fn prepare(mut self, prepare: impl FnOnce(&Cluster) + 'a) -> Self {
+        self.prepare.push(Box::new(prepare));
+        self
+    }
+
+    /// Changes the times that clients are given during a shutdown.
+    pub fn grace_periods(mut self, change: impl FnOnce(&mut GracePeriods) + 'a) -> Self {
+        self.periods = Some(Box::new(change));
+        self
+    }
+
+    /// Puts a tap in front of the first node.
+    pub fn tap(mut self, tap: &'a LoopbackTap) -> Self {
+        self.tap = Some(tap);
+        self
+    }
+
+    /// Serves over TLS with a certificate.
+    pub fn tls(self, certificate: &TestCertificate) -> Self {
+        let files = certificate.files();
+        let mut builder = self.config(move |config| config.server.tls = Some(files));
+        builder.secured = true;
+        builder
+    }
+
+    /// Starts the gateway, and waits until it knows the slots of the cluster.
+    pub async fn start(self) -> TestGateway {
+        let gateway = self.start_unprobed().await;
+        gateway.settled().await;
+        gateway
+    }
+
+    /// Starts the gateway without waiting for the first probes.
+    pub async fn start_unprobed(self) -> TestGateway {
+        let cluster = if let Some(cluster) = self.cluster {
+            cluster
+        } else {
+            let cluster = Cluster::new(TestCluster::settings(self.nodes));
+            self.prepare.into_iter().for_each(|prepare| prepare(&cluster));
+            TestCluster::serve(cluster).await
+        };
+        let mut config = self.start_from.unwrap_or_else(|| cluster.config());
+        if let Some(tap) = self.tap {
+            let node = std::mem::replace(&mut config.upstreams[0].url, tap.secret_url());
+            tap.forward_to(node.expose());
+        }
+        self.configure.into_iter().for_each(|change| change(&mut config));
+        let mut periods = GracePeriods::of(config.server.drain_timeout);
+        if let Some(change) = self.periods {
+            change(&mut periods);
+        }
+        let gateway = Gateway::new(&config).expect("a gateway");
+        let listeners = Listeners::bind(&config).await.expect("free ports");
+        let app = App::start_with(config, gateway, listeners, periods).expect("an app");
+        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        let url = if self.secured {
+            // The certificate is for this name.
+            format!("https://localhost:{}/v3/dev", app.public.port())
+        } else {
+            format!("http://{}/v3/dev", app.public)
+        };
+        TestGateway { cluster, url, admin: format!("http://{}", app.admin), app, client }
+    }
+}
+
+impl TestGateway {
+    /// Prepares a gateway with settings for tests: entries live for an hour, and nodes are probed every 20 ms.
+    pub fn builder<'a>() -> TestGatewayBuilder<'a> {
+        TestGatewayBuilder {
+            nodes: 3,
+            cluster: None,
+            start_from: None,
+            prepare: Vec::new(),
+            configure: Vec::new(),
+            periods: None,
+            tap: None,
+            secured: false,
+        }
+    }
+
+    /// Starts a gateway over three nodes.
+    pub async fn start() -> Self {
+        Self::builder().start().await
+    }
+
+    /// Prepares another gateway over the same cluster, with the settings of this one.
+    pub fn beside<'a>(&self) -> TestGatewayBuilder<'a> {
+        let start_from = Some((*self.front().config).clone());
+        TestGatewayBuilder { start_from, ..Self::builder().cluster(&self.cluster) }
+    }
+
+    /// Returns the parts of the gateway that serve calls.
+    pub fn front(&self) -> &Front {
+        self.app.front()
+    }
+}
+
+/// The calls.
+impl TestGateway {
+    /// Prepares a call of any method.
+    #[track_caller]
+    pub fn call(&self, method: &str, params: Value) -> TestCall {
+        let Value::Array(params) = params else { panic!("no list of params: {params}") };
+        self.prepared(method, params)
+    }
+
+    fn prepared(&self, method: &str, params: Vec<Value>) -> TestCall {
+        TestCall::new(self.post(""), method, params)
+    }
+
+    /// Prepares a call of getAccountInfo.
+    pub fn get_account(&self, key: impl ToString) -> TestCall {
+        self.prepared("getAccountInfo", vec![json!(key.to_string())])
+    }
+
+    /// Prepares a call of getMultipleAccounts.
+    pub fn get_accounts<K: ToString>(&self, keys: impl IntoIterator<Item = K>) -> TestCall {
+        let keys = keys.into_iter().map(|key| json!(key.to_string())).collect();
+        self.prepared("getMultipleAccounts", vec![Value::Array(keys)])
+    }
+
+    /// Prepares a call of getTokenAccountBalance.
+    pub fn get_token_balance(&self, key: impl ToString) -> TestCall {
+        self.prepared("getTokenAccountBalance", vec![json!(key.to_string())])
+    }
+
+    /// Prepares a call of getFeeForMessage.
+    pub fn get_fee(&self, message: &str) -> TestCall {
+        self.prepared("getFeeForMessage", vec![json!(message)])
+    }
+
+    /// Prepares a call of getVoteAccounts.
+    pub fn get_votes(&self) -> TestCall {
+        self.prepared("getVoteAccounts", Vec::new())
+    }
+
+    /// Prepares a call of getRecentPerformanceSamples.
+    pub fn get_samples(&self) -> TestCall {
+        self.prepared("getRecentPerformanceSamples", Vec::new())
+    }
+
+    /// Prepares a call of getClusterNodes.
+    pub fn get_nodes(&self) -> TestCall {
+        self.prepared("getClusterNodes", Vec::new())
+    }
+
+    /// Prepares a call of getBlock.
+    pub fn get_block(&self, slot: Slot) -> TestCall {
+        self.prepared("getBlock", vec![json!(slot)])
+    }
+
+    /// Prepares a batch. The ids are those of the calls.
+    pub fn batch(&self, calls: impl IntoIterator<Item = TestCall>) -> TestRequest {
+        let calls: Vec<_> = calls.into_iter().map(|call| call.json()).collect();
+        self.post(Value::Array(calls).to_string())
+    }
+
+    /// Prepares a POST of a body as it is.
+    pub fn post(&self, body: impl Into<Vec<u8>>) -> TestRequest {
+        TestRequest::new(&self.client, self.base_url(), body)
+    }
+
+    /// Sends any request, and reads the whole reply.
+    pub async fn send(&self, request: reqwest::RequestBuilder) -> Reply {
+        Reply::read(request.timeout(PATIENCE).send().await.expect("an answer")).await
+    }
+
+    /// Sends a GET to a path of the public listener.
+    pub async fn get(&self, path: &str) -> Reply {
+        self.get_with(path, HeaderMap::new()).await
+    }
+
+    /// Sends a GET with header fields to a path of the public listener.
+    pub async fn get_with(&self, path: &str, headers: HeaderMap) -> Reply {
+        self.send(self.client.get(format!("{}{path}", self.base_url())).headers(headers)).await
+    }
+
+    /// Sends a GET to the admin listener.
+    pub async fn admin(&self, path: &str) -> Reply {
+        self.send(self.client.get(format!("{}{path}", self.admin))).await
+    }
+
+    /// Sends a POST with an admin token to the admin listener.
+    pub async fn admin_post(&self, path: &str, token: &str) -> Reply {
+        self.send(self.client.post(format!("{}{path}", self.admin)).bearer_auth(token)).await
+    }
+
+    /// Returns the URL of the public listener, without a path.
+    pub fn base_url(&self) -> &str {
+        self.url.trim_end_matches("/v3/dev")
+    }
+
+    /// Returns the URL for calls with another key than `dev`.
+    pub fn url_of(&self, key: &str) -> String {
+        format!("{}/v3/{key}", self.base_url())
+    }
+
+    /// Opens a bare connection, without an HTTP client.
+    pub async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.app.public).await.expect("the gateway listens")
+    }
+}
+
+/// The counters, and the waits for them.
+impl TestGateway {
+    /// Returns the whole value of a series, which is named as on `/metrics`: `name{label="value"}`. A series that was
+    /// never counted is 0. A name that no metric has is a fault of the test.
+    #[track_caller]
+    pub fn metric(&self, series: &str) -> u64 {
+        let metrics = self.front().metrics.render();
+        let value = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        let name = series.split('{').next().unwrap_or(series);
+        let is_known = value.is_some() || Metrics::names().any(|known| known == name);
+        assert!(is_known, "no metric {name} in\n{metrics}");
+        value.map_or(0, |value| value.parse().expect("a whole number"))
+    }
+
+    /// Returns the number of requests in flight.
+    pub fn in_flight(&self) -> usize {
+        self.front().in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of open connections.
+    pub fn connections(&self) -> i64 {
+        self.front().metrics.connections.get()
+    }
+
+    /// Returns the number of calls that all nodes have answered, without probes.
+    pub fn upstream_calls(&self) -> u64 {
+        self.cluster.calls_without_probes()
+    }
+
+    /// Returns what keeps calls away from a node.
+    pub fn unusable(&self, node: usize) -> Option<Unusable> {
+        self.front().pool.standing(Instant::now())[node].1
+    }
+
+    /// Waits until `holds` returns true. A failure names `what` was awaited.
+    pub async fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < deadline, "waited in vain until {what}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Waits until `requests` requests are in flight.
+    pub async fn until_in_flight(&self, requests: usize) {
+        let what = format!("{requests} requests are in flight");
+        self.until(&what, || self.in_flight() == requests).await;
+    }
+
+    /// Waits until a metric has a value of at least `least`.
+    pub async fn until_metric(&self, series: &str, least: u64) {
+        self.until(&format!("{series} is {least}"), || self.metric(series) >= least).await;
+    }
+
+    /// Waits until a node is known to be `slots` slots behind.
+    pub async fn until_lag(&self, node: usize, commitment: Commitment, slots: u64) {
+        let lag = || self.front().frontier.lag(node, commitment);
+        self.until(&format!("the lag of node {node} is known"), || lag() == Some(slots)).await;
+    }
+
+    /// Waits until every node has been probed and the frontier has reached the cluster's slots.
+    pub async fn settled(&self) {
+        self.until("the frontier is where the cluster is", || {
+            let front = self.front();
+            let probed =
+                front.pool.standing(Instant::now()).iter().all(|(_, unusable)| {
+                    !matches!(unusable, Some(Unusable::Unprobed | Unusable::Unidentified))
+                });
+            probed && Commitment::ALL.iter().all(|c| front.frontier.slot(*c) == self.cluster.slot(*c))
+        })
+        .await;
+    }
+
+    /// Steps the cluster, and waits until the gateway has the new slots.
+    pub async fn step_by(&self, slots: u64) {
+        self.cluster.step_by(slots);
+        self.settled().await;
+    }
+
+    /// Waits until the public listener is closed.
+    pub async fn until_closed(&self) {
+        while TcpStream::connect(self.app.public).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Runs `seen` beside a stop whose notice outlasts it.
+    pub async fn during_the_notice(&self, seen: impl Future<Output = ()>) {
+        tokio::select! {
+            () = self.app.stop() => panic!("the notice ended first"),
+            () = seen => {}
+        }
+    }
+}
+
+/// Returns a request to the pool, past the cache, with more time than a test waits.
+pub fn upstream_request(query: Query) -> UpstreamRequest {
+    let context = CallContext::own(Instant::now() + PATIENCE);
+    UpstreamRequest { query, floor: None, prefer: None, alone: false, context }
+}

@@ -1,0 +1,56 @@
+//! The kit of slotfront's tests, benches and measurements: a simulated cluster, a gateway in front of it, and a client.
+//!
+//! A test starts a [`TestGateway`], makes calls that read like themselves, and looks at each [`Reply`]:
+//!
+//! ```
+//! use slotfront_testkit::TestGateway;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let gateway = TestGateway::builder().nodes(2).config(|config| config.pool.retries = 0).start().await;
+//! let wallet = gateway.cluster.examples().wallets[0];
+//!
+//! let first = gateway.get_account(wallet).confirmed().base64().send().await;
+//! assert_eq!(first.cache_status(), "fwd=miss; stored");
+//! let again = gateway.get_account(wallet).confirmed().base64().send().await;
+//! assert!(again.is_hit());
+//! assert_eq!(again.slot(), first.slot());
+//! assert_eq!(gateway.upstream_calls(), 1);
+//! # }
+//! ```
+//!
+//! Tests wait for events, never for time: a reply that a node holds, a counter, a slot. `docs/testing.md` has more.
+
+#![expect(clippy::missing_panics_doc, reason = "a helper that cannot go on panics, and its test fails")]
+#![expect(clippy::needless_pass_by_value, reason = "a call reads as it is made, with an address of any kind")]
+
+mod call;
+mod certificate;
+mod cluster;
+mod gateway;
+mod loopback_tap;
+#[cfg(feature = "redis-tests")]
+pub mod redis_server;
+mod reply;
+mod request;
+mod scene;
+pub mod wire;
+
+use std::time::Duration;
+
+pub use call::TestCall;
+pub use certificate::TestCertificate;
+pub use cluster::{TestCluster, node_answer};
+pub use gateway::{TestGateway, TestGatewayBuilder, upstream_request};
+pub use loopback_tap::{LoopbackTap, TappedRequest};
+pub use reply::Reply;
+pub use request::TestRequest;
+pub use scene::CacheScene;
+
+/// The longest wait of a test: longer than any step, shorter than a CI job.
+pub const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Compiles the example of the page for newcomers.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/testing.md")]
+struct TestingPage;

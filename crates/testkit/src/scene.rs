@@ -1,0 +1,45 @@
+//! A cache without a gateway around it, for benches and measurements.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::json;
+use slotfront::cache::Cache;
+use slotfront::config::Config;
+use slotfront::frontier::Frontier;
+use slotfront::methods::Pubkey;
+use slotfront::pool::Pool;
+use slotfront::telemetry::Metrics;
+use tokio_util::task::TaskTracker;
+
+use crate::cluster::TestCluster;
+
+/// A cache before one simulated node that stands still, so that a held answer stays fresh.
+pub struct CacheScene {
+    /// The cluster of the node.
+    pub cluster: TestCluster,
+    /// The settings of the cache and the pool.
+    pub config: Config,
+    /// The cache.
+    pub cache: Arc<Cache>,
+    /// The counters of the cache and the pool.
+    pub metrics: Arc<Metrics>,
+}
+
+impl CacheScene {
+    /// Serves the node, and makes a cache without a socket that answers calls.
+    pub async fn start() -> Self {
+        let cluster = TestCluster::start(1).await;
+        let config = cluster.config();
+        let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
+        let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).expect("a pool"));
+        let cache = Cache::new(&config, frontier, pool, Arc::clone(&metrics), TaskTracker::new(), None);
+        Self { cluster, config, cache, metrics }
+    }
+
+    /// Returns a call for an account, as a client writes it.
+    pub fn body(account: &Pubkey) -> Bytes {
+        let params = json!([account.to_string(), {"encoding": "base64", "commitment": "confirmed"}]);
+        json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": params}).to_string().into()
+    }
+}
