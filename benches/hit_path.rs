@@ -17,12 +17,8 @@ use slotfront::jsonrpc::{Id, reply};
 use slotfront::methods::{Method, Profile, Query};
 use slotfront::pool::CallerId;
 use slotfront::telemetry::Trace;
+use slotfront_testkit::CacheScene;
 use tokio::time::Instant;
-
-#[expect(dead_code, reason = "keys and counts are for another")]
-mod scene;
-
-use scene::Scene;
 
 fn call(body: &Bytes) -> slotfront::jsonrpc::Call {
     match envelope::parse(body) {
@@ -33,8 +29,8 @@ fn call(body: &Bytes) -> slotfront::jsonrpc::Call {
 
 fn hit_path(c: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let Scene { cache, cluster, .. } = runtime.block_on(Scene::new());
-    let body = scene::body(&cluster.examples().wallets[0]);
+    let CacheScene { cache, cluster, .. } = runtime.block_on(CacheScene::start());
+    let body = CacheScene::body(&cluster.examples().wallets[0]);
     let query = |call: &slotfront::jsonrpc::Call| {
         Query::parse(Method::GetAccountInfo, &call.params, Profile::Node).expect("params of a call")
     };

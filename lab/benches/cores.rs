@@ -20,13 +20,8 @@ use slotfront_rpc::jsonrpc::Id;
 use slotfront_rpc::jsonrpc::envelope::{self, Element, Request};
 use slotfront_rpc::jsonrpc::reply;
 use slotfront_rpc::methods::{Method, Profile, Query};
-use slotfront_sim::Cluster;
+use slotfront_testkit::{CacheScene, TestCluster};
 use tokio::time::Instant;
-
-#[path = "../../benches/scene.rs"]
-mod scene;
-
-use scene::Scene;
 
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(500);
@@ -38,11 +33,11 @@ struct Site {
     metrics: Arc<Metrics>,
     keys: Vec<String>,
     bodies: Vec<Bytes>,
-    _cluster: Arc<Cluster>,
+    _cluster: TestCluster,
 }
 
 async fn site() -> Site {
-    let Scene { cluster, mut config, cache, metrics } = Scene::new().await;
+    let CacheScene { cluster, mut config, cache, metrics } = CacheScene::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let keys: Vec<String> = (0..2).map(|i| format!("sf_{i:0>43}")).collect();
     let file = keys.iter().enumerate().map(|(i, key)| {
@@ -56,7 +51,7 @@ async fn site() -> Site {
     (plan.rps, plan.burst) = (1_000_000_000, 1_000_000_000);
     let gateway = Gateway::new(&config).expect("a gateway");
     gateway.report_to(&metrics);
-    let bodies = cluster.examples().wallets.iter().map(scene::body).collect();
+    let bodies = cluster.examples().wallets.iter().map(CacheScene::body).collect();
     Site { cache, gateway, metrics, keys, bodies, _cluster: cluster }
 }
 

@@ -4,26 +4,18 @@
 //! differences count.
 
 use std::hint::black_box;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use serde_json::json;
-use slotfront::app::{App, Listeners};
-use slotfront::config::{Config, Secret, Upstream};
-use slotfront::gateway::Gateway;
+use slotfront::config::Config;
 use slotfront::http::shutdown::GracePeriods;
 use slotfront::pool::{CallContext, UpstreamRequest};
-use slotfront_rpc::jsonrpc::Params;
-use slotfront_rpc::methods::{Method, Profile, Query};
-use slotfront_sim::{Cluster, Fault, Settings};
-use tokio::net::TcpListener;
+use slotfront_sim::Fault;
+use slotfront_testkit::{CacheScene, TestGateway, upstream_request};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 /// Calls of one measurement.
 const CALLS: usize = 3_000;
@@ -32,38 +24,28 @@ const CALLERS: usize = 4;
 
 /// A gateway before so many nodes, all of them known to be well.
 struct Bench {
-    cluster: Arc<Cluster>,
-    app: App,
+    gateway: TestGateway,
     client: reqwest::Client,
     body: Bytes,
 }
 
+/// Restores what an operator has by default: the kit's own timeouts are for tests.
+fn as_operated(config: &mut Config) {
+    let plain = Config::dev(config.server.listen, config.server.admin_listen, Vec::new());
+    (config.server, config.pool) = (plain.server, plain.pool);
+    config.pool.probe_interval = Duration::from_millis(200);
+}
+
 impl Bench {
     async fn new(nodes: usize) -> Self {
-        let cluster = Cluster::new(Settings { nodes, slot_time: None, ..Settings::default() });
-        let (mut listeners, mut upstreams) = (Vec::new(), Vec::new());
-        for i in 0..nodes {
-            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-            let url = format!("http://{}", listener.local_addr().expect("bound"));
-            upstreams.push(Upstream::plain(format!("node-{i}"), Secret::new(url)));
-            listeners.push(listener);
-        }
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut config = Config::dev(any, any, upstreams);
-        config.pool.probe_interval = Duration::from_millis(200);
-        Arc::clone(&cluster).serve(listeners, &TaskTracker::new(), CancellationToken::new()).await;
-        let gateway = Gateway::new(&config).expect("a gateway");
-        let bound = Listeners::bind(&config).await.expect("free ports");
+        let gateway = TestGateway::builder().nodes(nodes).config(as_operated);
         // Nobody has to hear of a stop.
-        let app = App::start_with(config, gateway, bound, GracePeriods::default()).expect("an app");
-        while app.front().pool.standing(Instant::now()).iter().any(|(_, unusable)| unusable.is_some()) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        let wallet = cluster.examples().wallets[0].to_string();
-        let params = json!([wallet, {"encoding": "base64", "commitment": "confirmed"}]);
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": params});
+        let gateway = gateway.grace_periods(|periods| *periods = GracePeriods::default()).start().await;
+        let usable = || (0..nodes).all(|node| gateway.unusable(node).is_none());
+        gateway.until("every node is usable", usable).await;
+        let body = CacheScene::body(&gateway.cluster.examples().wallets[0]);
         let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build().expect("a client");
-        Self { cluster, app, client, body: body.to_string().into() }
+        Self { gateway, client, body }
     }
 
     /// One call, past the cache where there is one; how long it took.
@@ -77,17 +59,13 @@ impl Bench {
         began.elapsed()
     }
 
-    fn front_url(&self) -> String {
-        format!("http://{}/v3/dev", self.app.public)
-    }
-
     /// Latencies of callers without a pause, in order.
     async fn load(&self, calls: usize) -> Vec<Duration> {
-        let url = self.front_url();
+        let url = &self.gateway.url;
         let caller = async || {
             let mut took = Vec::with_capacity(calls);
             for _ in 0..calls {
-                took.push(self.call(&url).await);
+                took.push(self.call(url).await);
             }
             took
         };
@@ -101,39 +79,28 @@ impl Bench {
     }
 }
 
-fn ask(body_wallet: &str) -> UpstreamRequest {
-    let params = json!([body_wallet, {"commitment": "confirmed"}]).to_string();
-    let query = Query::parse(Method::GetAccountInfo, &Params::Array(params.into()), Profile::Node);
-    let deadline = Instant::now() + Duration::from_hours(1);
-    UpstreamRequest {
-        query: query.expect("good params"),
-        floor: Some(1),
-        prefer: None,
-        alone: false,
-        context: CallContext::own(deadline),
-    }
-}
-
 fn selection(c: &mut Criterion, runtime: &Runtime) {
     for nodes in [3, 10] {
         let bench = runtime.block_on(Bench::new(nodes));
-        let wallet = bench.cluster.examples().wallets[0].to_string();
-        let ask = ask(&wallet);
-        let pool = Arc::clone(&bench.app.front().pool);
+        let query =
+            bench.gateway.get_account(bench.gateway.cluster.examples().wallets[0]).confirmed().query();
+        let context = CallContext::own(Instant::now() + Duration::from_hours(1));
+        let ask = UpstreamRequest { floor: Some(1), context, ..upstream_request(query) };
+        let pool = Arc::clone(&bench.gateway.front().pool);
         c.bench_function(&format!("select: one of {nodes}"), |b| {
             b.iter(|| black_box(pool.first_choice(black_box(&ask))).is_some());
         });
-        runtime.block_on(bench.app.stop());
+        runtime.block_on(bench.gateway.app.stop());
     }
 }
 
 /// In turns, so that whatever else the machine does meets both alike.
 async fn miss(bench: &Bench) {
-    let direct = format!("http://{}", bench.cluster.node(0).address().expect("it listens"));
-    let front = bench.front_url();
+    let direct = bench.gateway.cluster.url(0);
+    let (direct, front) = (direct.expose(), &bench.gateway.url);
     let (mut asked, mut through) = (Vec::new(), Vec::new());
     for i in 0..CALLS + 200 {
-        let pair = (bench.call(&direct).await, bench.call(&front).await);
+        let pair = (bench.call(direct).await, bench.call(front).await);
         if i >= 200 {
             asked.push(pair.0);
             through.push(pair.1);
@@ -149,10 +116,10 @@ async fn miss(bench: &Bench) {
 async fn hang(bench: &Bench) {
     bench.load(200).await;
     let healthy = bench.load(CALLS / CALLERS).await;
-    bench.cluster.node(0).fault_on("getAccountInfo", Fault::Hang, None);
+    bench.gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Hang, None);
     let first = bench.load(CALLS / CALLERS).await;
     let after = bench.load(CALLS / CALLERS).await;
-    bench.cluster.node(0).clear_faults();
+    bench.gateway.cluster.node(0).clear_faults();
     let p99 = |sorted: &[Duration]| sorted[sorted.len() * 99 / 100];
     report(&format!(
         "one of three hangs: p99 {:.2} times the healthy one while it is found out (slowest {:?}), {:.2} times afterwards",
