@@ -133,14 +133,16 @@ fn changed_seeds_break_no_target() {
     }
 }
 
-/// Checks the files with which `fuzz/run` begins.
+/// Writes the files with which `fuzz/run` begins: each seed once, for its target.
 #[test]
-#[ignore = "writes fuzz/corpus, as fuzz/run asks it to"]
 fn seeds_are_written() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for (number, (target, seed)) in seeds::seeds(root).into_iter().enumerate() {
-        let folder = root.join("fuzz/corpus").join(target);
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join(format!("seed-{number:04}")), seed).unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fuzz-seeds");
+    let _ = std::fs::remove_dir_all(&folder);
+    let seeds = seeds::seeds(Path::new(env!("CARGO_MANIFEST_DIR")));
+    for (number, (target, seed)) in seeds.iter().enumerate() {
+        std::fs::create_dir_all(folder.join(target)).unwrap();
+        std::fs::write(folder.join(target).join(format!("seed-{number:04}")), seed).unwrap();
     }
+    let written = |target: &str| std::fs::read_dir(folder.join(target)).unwrap().count();
+    assert_eq!(TARGETS.iter().map(|(target, _)| written(target)).sum::<usize>(), seeds.len());
 }
