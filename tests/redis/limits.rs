@@ -1,5 +1,6 @@
 //! Rates and quotas that all gateways of a store share.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use slotfront::config::{Config, SharedSettings};
@@ -7,7 +8,7 @@ use slotfront::gateway::Usage;
 use slotfront::telemetry::SharedOperation;
 use slotfront::telemetry::SharedResult;
 use slotfront_testkit::redis_server::Redis;
-use slotfront_testkit::{Reply, TestGateway};
+use slotfront_testkit::{PATIENCE, Reply, TestGateway};
 use tokio::time::Instant;
 
 use crate::{connected, counted};
@@ -26,22 +27,21 @@ fn limited(
     }
 }
 
-/// Makes calls at each of `gateways` from several callers without a pause. Returns the calls that passed, and
-/// the duration.
-async fn flood(gateways: &[TestGateway], callers: usize, time: Duration) -> (u32, Duration) {
-    let started = Instant::now();
+/// Makes calls at each of `gateways` from several callers without a pause, until this many have passed in all.
+/// Returns the calls that passed, and the duration.
+async fn flood(gateways: &[TestGateway], callers: usize, wanted: u32) -> (u32, Duration) {
+    let (started, passed) = (Instant::now(), AtomicU32::new(0));
     let all =
-        gateways.iter().flat_map(|gateway| std::iter::repeat_n(gateway, callers)).map(|gateway| async move {
-            let mut passed = 0_u32;
-            while started.elapsed() < time {
+        gateways.iter().flat_map(|gateway| std::iter::repeat_n(gateway, callers)).map(async |gateway| {
+            while passed.load(Ordering::Relaxed) < wanted {
+                assert!(started.elapsed() < PATIENCE, "{passed:?} of {wanted} calls passed");
                 let reply = gateway.get_nodes().send().await;
                 assert!(matches!(reply.status, 200 | 429), "{}", reply.text);
-                passed += u32::from(reply.status == 200);
+                passed.fetch_add(u32::from(reply.status == 200), Ordering::Relaxed);
             }
-            passed
         });
-    let passed = futures_util::future::join_all(all).await.into_iter().sum();
-    (passed, started.elapsed())
+    futures_util::future::join_all(all).await;
+    (passed.into_inner(), started.elapsed())
 }
 
 /// Returns `n` gateways with one store and one plan.
@@ -57,12 +57,11 @@ async fn gateways(n: usize, change: impl FnOnce(&mut Config)) -> Vec<TestGateway
 async fn shared_rate_holds_across_four_gateways() {
     let store = Redis::start(&[]);
     let gateways = gateways(4, limited(store.settings(), 100, 100, None)).await;
-    let (passed, took) = flood(&gateways, 2, Duration::from_secs(4)).await;
+    // Four seconds' worth of calls beyond the burst. All pass, so nobody goes short.
+    let (passed, took) = flood(&gateways, 2, 500).await;
     let allowed = 100.0 + 100.0 * took.as_secs_f64();
-    println!("{passed} passed, {allowed:.0} allowed");
     // The store's clock counts, however slow the machine is.
     assert!(f64::from(passed) <= allowed * 1.05, "{passed} of {allowed}");
-    assert!(f64::from(passed) >= allowed * 0.7, "{passed} of {allowed}: nobody goes short");
 }
 
 #[tokio::test]
@@ -144,15 +143,15 @@ async fn gateways_limit_alone_without_the_store() {
     for gateway in &gateways {
         gateway.until("it is lost", || !gateway.front().cache.purger().shares()).await;
     }
-    let (passed, took) = flood(&gateways, 1, Duration::from_secs(2)).await;
+    let (passed, took) = flood(&gateways, 1, 50).await;
     let one = 10.0 + 10.0 * took.as_secs_f64();
     assert!(f64::from(passed) <= one * 2.0 + 2.0, "{passed} where one has {one}");
     store.restart();
     for gateway in &gateways {
         gateway.until("it is there", || gateway.front().cache.purger().shares()).await;
     }
-    flood(&gateways, 1, Duration::from_secs(2)).await;
-    let (passed, took) = flood(&gateways, 1, Duration::from_secs(3)).await;
+    flood(&gateways, 1, 30).await;
+    let (passed, took) = flood(&gateways, 1, 30).await;
     let one = 10.0 * took.as_secs_f64();
     assert!(f64::from(passed) <= one * 1.05 + 10.0, "{passed} where {one} are allowed");
 }
