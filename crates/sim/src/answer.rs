@@ -93,6 +93,18 @@ fn contextual(slot: Slot, value: &Value) -> Value {
     json!({ "context": { "apiVersion": VERSION, "slot": slot }, "value": value })
 }
 
+/// Returns a result in which each slot that a caller may go by is this many slots higher.
+pub(crate) fn ahead(mut result: Value, slots: u64) -> Value {
+    let slot = match &mut result {
+        slot @ Value::Number(_) => Some(slot),
+        result => result.pointer_mut("/context/slot"),
+    };
+    if let Some(slot) = slot {
+        *slot = slot.as_u64().unwrap_or(0).saturating_add(slots).into();
+    }
+    result
+}
+
 /// Answers one call by name.
 ///
 /// # Errors

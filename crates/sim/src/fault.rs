@@ -43,8 +43,21 @@ pub enum Fault {
     },
     /// This result, whatever was asked: a node that is wrong.
     Result(serde_json::Value),
-    /// An answer of this many bytes under id 1, streamed without Content-Length.
+    /// A result of this many bytes, one long text, streamed without Content-Length.
     Huge(usize),
+    /// A result of this many arrays, each inside the one before it.
+    Nested(usize),
+    /// The first half of the right answer, sent as if it were whole.
+    Half,
+    /// HTTP 200 with this body, whatever was asked.
+    Body {
+        /// Its content type.
+        content_type: &'static str,
+        /// Its text.
+        text: &'static str,
+    },
+    /// The right answer with each slot of it this many slots higher, that of the context or the result itself.
+    Ahead(u64),
 }
 
 /// The faults that wait to happen.

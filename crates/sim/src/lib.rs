@@ -40,6 +40,11 @@ pub fn further_methods() -> Vec<Further> {
     answer::FURTHER.into_iter().filter_map(Further::from_name).collect()
 }
 
+/// Returns the methods that only probes ask.
+pub fn probe_methods() -> &'static [&'static str] {
+    &answer::PROBES
+}
+
 /// The settings from which a cluster is made. Clusters of equal settings are equal, apart from their addresses.
 #[derive(Debug, Clone)]
 pub struct Settings {

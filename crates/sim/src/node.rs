@@ -9,6 +9,7 @@ use bytes::Bytes;
 use slotfront_rpc::jsonrpc::envelope::{self, Element, EnvelopeError, Request};
 use slotfront_rpc::jsonrpc::{Call, Id, reply};
 use slotfront_rpc::methods::{Commitment, Slot};
+use tokio::sync::watch;
 
 use super::answer::{self, PROBES, Refusal, View};
 use super::chain::{Chain, STATE_SLOTS};
@@ -41,6 +42,7 @@ pub struct Node {
     firedancer: AtomicBool,
     pub(crate) faults: Faults,
     pub(crate) holds: Holds,
+    is_down: watch::Sender<bool>,
     calls: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -57,6 +59,7 @@ impl Node {
             firedancer: AtomicBool::new(false),
             faults: Faults::default(),
             holds: Holds::default(),
+            is_down: watch::Sender::new(false),
             calls: Mutex::default(),
         }
     }
@@ -134,6 +137,23 @@ impl Node {
     /// Removes all faults.
     pub fn clear_faults(&self) {
         self.faults.clear();
+    }
+
+    /// Ends what would be the node's process, or starts it again: while the node is down, its connections end and new
+    /// ones are refused.
+    pub fn set_down(&self, down: bool) {
+        self.is_down.send_replace(down);
+    }
+
+    /// Returns true while the node is down.
+    pub fn is_down(&self) -> bool {
+        *self.is_down.borrow()
+    }
+
+    /// Waits until the node is down, or until it is not.
+    pub(crate) async fn becomes(&self, down: bool) {
+        // The sender lives in `self`.
+        let _ = self.is_down.subscribe().wait_for(|is_down| *is_down == down).await;
     }
 
     /// Holds replies to this method until the hold is released or dropped. Faults come after it.
@@ -228,9 +248,18 @@ impl Node {
             }
             Some(Fault::NullResult) => Ok(serde_json::Value::Null),
             Some(Fault::Result(result)) => Ok(result.clone()),
+            // Written as text: a tree so deep cannot be dropped.
+            Some(Fault::Nested(depth)) => {
+                let result = [vec![b'['; *depth], vec![b']'; *depth]].concat();
+                return reply::result(out, &call.id, &result);
+            }
             _ => {
                 let method = String::from_utf8_lossy(&call.method);
-                self.view(|view| answer::call(view, &method, &call.params))
+                let answer = self.view(|view| answer::call(view, &method, &call.params));
+                match fault {
+                    Some(Fault::Ahead(slots)) => answer.map(|result| answer::ahead(result, *slots)),
+                    _ => answer,
+                }
             }
         };
         let id = match (fault, &call.id) {

@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -16,8 +17,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use slotfront_rpc::jsonrpc::envelope;
-use tokio::net::{TcpListener, TcpStream};
+use slotfront_rpc::jsonrpc::envelope::{self, Element};
+use slotfront_rpc::jsonrpc::{Id, reply};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -36,20 +38,60 @@ const FLUSH: Duration = Duration::from_millis(10);
 const TRICKLE_PIECES: usize = 10;
 /// Bytes in one piece of a huge answer.
 const PIECE: usize = 64 * 1024;
-const HUGE_HEAD: &[u8] = br#"{"jsonrpc":"2.0","result":""#;
-const HUGE_TAIL: &[u8] = b"\",\"id\":1}\n";
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+/// The pause after an error of a listener.
+const RETRY: Duration = Duration::from_millis(50);
 const PAGE: &str = "<html><head><title>502 Bad Gateway</title></head><body>502 Bad Gateway</body></html>\n";
 
-/// Serves `node` on `listener` until `stop`; connections in flight end with it.
+/// Serves `node` on `listener` until `stop`, except while the node is down. Connections in flight end with either.
 pub(crate) async fn run(node: Arc<Node>, listener: TcpListener, tasks: TaskTracker, stop: CancellationToken) {
-    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
-        match accepted {
+    let Ok(address) = listener.local_addr() else { return };
+    let lives = async {
+        let mut next = Some(listener);
+        while let Some(listener) = next.take() {
+            let life = stop.child_token();
+            tokio::select! {
+                () = accept(&node, &listener, &tasks, &life) => {}
+                () = node.becomes(true) => {}
+            }
+            drop(listener);
+            life.cancel();
+            let held = hold_port(address).await;
+            node.becomes(false).await;
+            next = held.listen(BACKLOG).ok();
+        }
+    };
+    stop.run_until_cancelled(lives).await;
+}
+
+/// Accepts connections for ever, and serves each until `life` ends.
+async fn accept(node: &Arc<Node>, listener: &TcpListener, tasks: &TaskTracker, life: &CancellationToken) {
+    loop {
+        match listener.accept().await {
             Ok((stream, _)) => {
-                let (node, stop) = (Arc::clone(&node), stop.clone());
-                tasks.spawn(async move { stop.run_until_cancelled(connection(node, stream)).await });
+                let (node, life) = (Arc::clone(node), life.clone());
+                tasks.spawn(async move { life.run_until_cancelled(connection(node, stream)).await });
             }
             // Out of descriptors, mostly: give others time to close some.
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(_) => tokio::time::sleep(RETRY).await,
+        }
+    }
+}
+
+/// Holds the port of a node that is down, without listening. Otherwise the kernel could give it to a connection, even
+/// to one that is to this port, which would then talk to itself.
+async fn hold_port(address: SocketAddr) -> TcpSocket {
+    let hold = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        Ok::<_, std::io::Error>(socket)
+    };
+    loop {
+        match hold() {
+            Ok(socket) => return socket,
+            Err(_) => tokio::time::sleep(RETRY).await,
         }
     }
 }
@@ -108,7 +150,12 @@ async fn respond(node: Arc<Node>, request: Request<Incoming>) -> Result<Response
             return Ok(page);
         }
         Some(Fault::Reset) => return Err(Reset),
-        Some(Fault::Huge(bytes)) => return Ok(json(Payload::huge(*bytes))),
+        Some(Fault::Huge(bytes)) => return Ok(json(Payload::huge(*bytes, &request))),
+        Some(Fault::Body { content_type, text }) => {
+            let mut body = Response::new(Payload::from(*text));
+            body.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+            return Ok(body);
+        }
         _ if !node.implements(&methods) => {
             let mut refused = Response::new(Payload::from(Vec::new()));
             *refused.status_mut() = StatusCode::NOT_IMPLEMENTED;
@@ -119,6 +166,7 @@ async fn respond(node: Arc<Node>, request: Request<Incoming>) -> Result<Response
     let answer = node.reply(&request, fault.as_ref());
     Ok(json(match fault {
         Some(Fault::Truncated) => Payload::truncated(answer),
+        Some(Fault::Half) => answer[..answer.len() / 2].to_vec().into(),
         Some(Fault::Trickle(pause)) => Payload::trickle(answer, pause),
         _ => answer.into(),
     }))
@@ -191,10 +239,11 @@ enum Payload {
         between: Duration,
         pause: Pin<Box<Sleep>>,
     },
-    /// Bytes that are still to come, head and tail included.
+    /// A head, so many bytes of a text, and a tail.
     Huge {
+        head: Bytes,
         left: usize,
-        begun: bool,
+        tail: Bytes,
     },
 }
 
@@ -227,8 +276,15 @@ impl Payload {
         Self::Trickle { left: answer.into(), piece, between, pause }
     }
 
-    fn huge(bytes: usize) -> Self {
-        Self::Huge { left: bytes.max(HUGE_HEAD.len() + HUGE_TAIL.len()), begun: false }
+    /// An answer to the first call of `request`, with a text of so many bytes.
+    fn huge(bytes: usize, request: &envelope::Request) -> Self {
+        let id = match request {
+            envelope::Request::One(Element::Call(call)) => &call.id,
+            _ => &Id::Null,
+        };
+        let (head, tail) = reply::head_and_tail(id);
+        let head = [&head[..], b"\""].concat().into();
+        Self::Huge { head, left: bytes, tail: [b"\"", &tail[..], b"\n"].concat().into() }
     }
 }
 
@@ -257,13 +313,10 @@ impl Body for Payload {
                 pause.as_mut().reset(Instant::now() + *between);
                 left.split_to((*piece).min(left.len()))
             }
-            Self::Huge { left, begun } => {
-                let piece = match *left {
-                    _ if !std::mem::replace(begun, true) => Bytes::from_static(HUGE_HEAD),
-                    n if n > HUGE_TAIL.len() => Bytes::from(vec![b'x'; (n - HUGE_TAIL.len()).min(PIECE)]),
-                    0 => Bytes::new(),
-                    _ => Bytes::from_static(HUGE_TAIL),
-                };
+            Self::Huge { head, .. } if !head.is_empty() => std::mem::take(head),
+            Self::Huge { left, tail, .. } if *left == 0 => std::mem::take(tail),
+            Self::Huge { left, .. } => {
+                let piece = Bytes::from(vec![b'x'; (*left).min(PIECE)]);
                 *left -= piece.len();
                 piece
             }

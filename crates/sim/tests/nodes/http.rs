@@ -162,6 +162,29 @@ async fn faults_are_what_clients_meet() {
     next(Fault::Huge(1_000_000));
     let (_, body) = split(&exchange(node, &call).await.unwrap());
     assert!(body.len() > 1_000_000, "{} bytes in chunks", body.len());
+    let (begins, ends) = ("{\"jsonrpc\":\"2.0\",\"result\":\"\r\n", "\r\n\",\"id\":1}\n\r\n");
+    assert!(body.contains(begins) && body.contains(ends), "one text under the id of the call");
+
+    next(Fault::Nested(200_000));
+    let nested = format!(
+        "{{\"jsonrpc\":\"2.0\",\"result\":{}{},\"id\":1}}\n",
+        "[".repeat(200_000),
+        "]".repeat(200_000)
+    );
+    assert!(post(node, CLOCK).await == (200, nested), "an answer nested as deep as was told");
+    next(Fault::Half);
+    assert_eq!(post(node, CLOCK).await, (200, whole[..whole.len() / 2].to_owned()));
+    next(Fault::Body { content_type: "text/html", text: "<html></html>" });
+    check(&exchange(node, &call).await.unwrap(), 200, "text/html", "<html></html>");
+    let slot = node.slot(Commitment::Finalized);
+    next(Fault::Ahead(100_000));
+    let expected = whole.replace(&format!("\"slot\":{slot}"), &format!("\"slot\":{}", slot + 100_000));
+    assert_eq!(post(node, CLOCK).await, (200, expected));
+    node.fault_on("getSlot", Fault::Ahead(7), Some(1));
+    assert_eq!(
+        post(node, SLOT).await.1,
+        format!("{{\"jsonrpc\":\"2.0\",\"result\":{},\"id\":1}}\n", slot + 7)
+    );
 
     next(Fault::Latency(Duration::from_millis(60)));
     assert!(timeout(Duration::from_millis(30), post(node, CLOCK)).await.is_err());
@@ -174,6 +197,27 @@ async fn faults_are_what_clients_meet() {
     assert_eq!(post(node, CLOCK).await, (200, whole));
     node.clear_faults();
     assert!(post(node, health).await.1.contains(r#""result":"ok""#));
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_down_refuses_connections() {
+    let served = Served::by_hand().await;
+    let node = served.node();
+    let mut open = TcpStream::connect(node.address().unwrap()).await.unwrap();
+    node.set_down(true);
+    let ended = timeout(Duration::from_secs(10), open.read(&mut [0])).await.unwrap();
+    assert!(matches!(ended, Ok(0) | Err(_)), "an open connection ends: {ended:?}");
+    let refused = TcpStream::connect(node.address().unwrap()).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    node.set_down(false);
+    let back = async {
+        while TcpStream::connect(node.address().unwrap()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), back).await.unwrap();
+    assert_eq!(post(node, SLOT).await.0, 200);
     served.end().await;
 }
 
