@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use super::Pool;
 use super::member::{InFlight, Member};
 use super::reply::PoolReply;
-use super::upstream_call::{FloorUse, ParsedReply, ReceivedReply, UpstreamCall};
+use super::upstream_call::{FloorUse, ParsedReply, ReceivedReply, SentRequest, UpstreamCall};
 use super::verdict::{AttemptOutcome, Verdict};
 use crate::config;
-use crate::methods::Method;
+use crate::methods::{Commitment, Method};
 use crate::node::{Fault, NodeReply, RawAnswer};
 use crate::telemetry::AttemptResult;
 
@@ -29,16 +29,18 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let frontier = &pool.nodes.frontier;
     let method = call.own_method();
     let sent_at = Instant::now();
-    let (patience, slow) = {
+    let (patience, slow, max_slot_lag) = {
         let members = pool.nodes.load();
         let slow = method.and_then(|method| slow_after(pool, method, &members.settings));
-        (call.attempt_timeout(&members.settings), slow)
+        (call.attempt_timeout(&members.settings), slow, members.settings.max_slot_lag)
     };
     let timeout = patience.min(call.context().deadline.saturating_duration_since(sent_at));
     let mut in_flight = InFlight::begin(member, method, call.context().caller, sent_at);
     let era = frontier.era();
     let id = pool.next_id();
-    let (body, sent) = call.write(id, member, floor);
+    let slot_before = member.slot(call.commitment().unwrap_or(Commitment::Processed)).unwrap_or(0);
+    let (body, min_context_slot) = call.write(id, member, floor);
+    let sent = SentRequest { min_context_slot, slot_before, max_slot_lag };
     let span = call.context().trace.attempt(&member.name, call.method().as_str());
     let read = call.reader(sent);
     let outcome = {

@@ -58,9 +58,8 @@ impl UpstreamCall for PassthroughRequest {
         self.call.min_context_slot
     }
 
-    fn write(&self, id: u64, member: &Member, _: FloorUse) -> (Bytes, SentRequest) {
-        let slot_before = self.commitment().and_then(|commitment| member.slot(commitment)).unwrap_or(0);
-        (self.call.body(id), SentRequest { min_context_slot: self.call.min_context_slot, slot_before })
+    fn write(&self, id: u64, _: &Member, _: FloorUse) -> (Bytes, Option<Slot>) {
+        (self.call.body(id), self.call.min_context_slot)
     }
 
     fn reader(

@@ -91,15 +91,14 @@ impl UpstreamCall for UpstreamRequest {
         self.query.min_context_slot().is_none()
     }
 
-    fn write(&self, id: u64, member: &Member, floor: FloorUse) -> (Bytes, SentRequest) {
-        let slot_before = member.slot(self.query.commitment().unwrap_or(Commitment::Processed)).unwrap_or(0);
+    fn write(&self, id: u64, member: &Member, floor: FloorUse) -> (Bytes, Option<Slot>) {
         let query = match floor {
             FloorUse::Sent => self.with_floor(member),
             FloorUse::Withheld => Cow::Borrowed(&self.query),
         };
         let (method, params) = (query.method().as_str(), query.params_json());
         let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
-        (body.into(), SentRequest { min_context_slot: query.min_context_slot(), slot_before })
+        (body.into(), query.min_context_slot())
     }
 
     fn reader(
@@ -140,6 +139,9 @@ impl UpstreamCall for UpstreamRequest {
                         Err(Fault::BadJson)
                     }
                     (true, Some(slot)) if self.floor.is_some_and(|floor| slot < floor) => Ok(behind),
+                    // At processed no floor is required, so this alone keeps callers from old answers there.
+                    (true, Some(slot)) if sent.shows_fall(slot) => Ok(behind),
+                    (true, Some(slot)) if self.is_doubtful(slot, frontier) => Ok(Verdict::NeedsConfirmation),
                     _ => Ok(Verdict::Answer),
                 };
             }
@@ -169,7 +171,11 @@ impl UpstreamCall for UpstreamRequest {
         match heard.body {
             NodeReply::Result(_) => {
                 if let (Some(slot), Some(commitment)) = (heard.context, commitment) {
-                    frontier.answered_in(heard.era, member.id, commitment, slot, heard.at);
+                    if heard.sent.shows_fall(slot) {
+                        frontier.probed_in(heard.era, member.id, commitment, slot, heard.at);
+                    } else {
+                        frontier.answered_in(heard.era, member.id, commitment, slot, heard.at);
+                    }
                 }
             }
             NodeReply::Error { code: -32001, body } => {
@@ -179,7 +185,7 @@ impl UpstreamCall for UpstreamRequest {
             }
             NodeReply::Error { code: -32016, body } => {
                 if let (Some(slot), Some(commitment)) = (error_context_slot(body), commitment) {
-                    let SentRequest { min_context_slot, slot_before } = heard.sent;
+                    let SentRequest { min_context_slot, slot_before, .. } = heard.sent;
                     let promised = min_context_slot.filter(|promised| slot_before >= *promised);
                     // The node takes back a slot that it has shown: it was restarted, or replaced by another
                     // machine.
@@ -209,6 +215,12 @@ impl UpstreamCall for UpstreamRequest {
 }
 
 impl UpstreamRequest {
+    /// Returns true if an answer at `slot` is further ahead than one node alone is believed. A node with a
+    /// wrong clock or chain must not be the only one that is asked.
+    fn is_doubtful(&self, slot: Slot, frontier: &Frontier) -> bool {
+        self.query.commitment().is_some_and(|commitment| !frontier.believes(commitment, slot))
+    }
+
     /// Returns the query with the floor as `minContextSlot`, if the method honours one and the caller has
     /// none.
     ///
@@ -274,7 +286,7 @@ mod tests {
     }
 
     fn sent(slot_before: Slot) -> SentRequest {
-        SentRequest { min_context_slot: None, slot_before }
+        SentRequest { min_context_slot: None, slot_before, max_slot_lag: 20 }
     }
 
     #[tokio::test]
@@ -319,6 +331,21 @@ mod tests {
         for (context, expected) in [(Some(99), BEHIND), (Some(100), ANSWER), (None, Err(Fault::BadJson))] {
             let read = (NodeReply::Result(Bytes::from_static(b"{}")), context);
             assert_eq!(account.classify(&read, sent(99), &frontier), expected, "{context:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn results_far_from_known_slots_are_doubted() {
+        let frontier = Frontier::new(2);
+        let account = UpstreamRequest { floor: None, ..request(Method::GetAccountInfo, ACCOUNT, false) };
+        let result = |slot| (NodeReply::Result(Bytes::from_static(b"{}")), Some(slot));
+        let classify = |slot| account.classify(&result(slot), sent(1000), &frontier);
+        assert_eq!(classify(100_000), ANSWER, "no node has told a slot");
+        frontier.probed(0, Commitment::Finalized, 1000, Instant::now());
+        for (slot, expected) in
+            [(979, BEHIND), (980, ANSWER), (1000, ANSWER), (1064, ANSWER), (1065, NEEDS_CONFIRMATION)]
+        {
+            assert_eq!(classify(slot), expected, "{slot}");
         }
     }
 

@@ -76,8 +76,8 @@ pub(super) trait UpstreamCall: Sync {
         false
     }
 
-    /// Writes the request with this `id` for `member`.
-    fn write(&self, id: u64, member: &Member, floor: FloorUse) -> (Bytes, SentRequest);
+    /// Writes the request with this `id` for `member`. Returns it with its `minContextSlot`.
+    fn write(&self, id: u64, member: &Member, floor: FloorUse) -> (Bytes, Option<Slot>);
 
     /// Returns the function that parses an answer to the request `sent`, and the slot of its context. The
     /// function may run on another thread, because long answers take long to parse.
@@ -127,6 +127,17 @@ pub(super) struct SentRequest {
     pub(super) min_context_slot: Option<Slot>,
     /// The newest slot that the node was known to have reached before the request was sent, or 0.
     pub(super) slot_before: Slot,
+    /// The setting `pool.max_slot_lag`.
+    pub(super) max_slot_lag: u64,
+}
+
+impl SentRequest {
+    /// Returns true if an answer at `slot` shows that the node has fallen back: it is further below what the
+    /// node had reached than a usable node may be behind the frontier. A dropped fork does not take as many
+    /// slots back.
+    pub(super) fn shows_fall(&self, slot: Slot) -> bool {
+        slot.saturating_add(self.max_slot_lag) < self.slot_before
+    }
 }
 
 /// An answer, and the slot of its context if the method's results have one.

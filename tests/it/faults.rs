@@ -105,6 +105,34 @@ async fn single_faults_fail_no_call_and_cost_little() {
 }
 
 #[tokio::test]
+async fn answers_far_from_known_slots_are_doubted() {
+    let tiers = |config: &mut Config| {
+        settings(config);
+        config.upstreams[1].tier = 1;
+        config.upstreams[2].tier = 1;
+    };
+    let gateway = TestGateway::builder().config(tiers).start().await;
+    let node = gateway.cluster.node(0);
+    let wallet = gateway.cluster.examples().wallets[0];
+    for commitment in Commitment::ALL {
+        node.set_lag(100);
+        let old = gateway.get_account(wallet).commitment(commitment).base64().result_of(node);
+        node.set_lag(0);
+        for (name, fault) in [("old", Fault::Result(old)), ("ahead", Fault::Ahead(100_000))] {
+            let asked = node.calls("getAccountInfo");
+            node.fault_on("getAccountInfo", fault, Some(1));
+            let slot = read(&gateway, 0, commitment).await;
+            assert_eq!(slot, Ok(gateway.cluster.slot(commitment)), "{name} at {commitment:?}");
+            assert_eq!(node.calls("getAccountInfo"), asked + 1, "{name} at {commitment:?}");
+            let is_back = || {
+                gateway.front().frontier.node_slot(0, commitment) == Some(gateway.cluster.slot(commitment))
+            };
+            gateway.until("a probe has shown where the node is", is_back).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn two_faulty_nodes_fail_no_call() {
     let gateway = TestGateway::builder().config(settings).start().await;
     let mixture = [
