@@ -2,8 +2,8 @@
 //!
 //! Probes and answers report slots here, and every freshness decision reads them. Not every report is
 //! believed. A node far ahead of all others is believed once a second node confirms it, or once it has kept
-//! advancing. It stays believed while it continues from there. A frontier that no node reaches any more falls
-//! back. Nodes may join and leave, and their numbers are never reused.
+//! advancing while no two others advanced together. It stays believed while it continues from there. A frontier
+//! that no node reaches any more falls back. Nodes may join and leave, and their numbers are never reused.
 
 mod commitment_state;
 mod node_slots;

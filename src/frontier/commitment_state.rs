@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use super::node_slots::FrontierNode;
 use crate::methods::Slot;
 
-/// The time after which a node that leads alone and keeps advancing is believed. The other nodes are the ones
-/// that stand still.
+/// The time after which a node that leads alone and keeps advancing is believed, if no two other nodes agree
+/// on a slot and advance. The other nodes are then the ones that stand still.
 const LEAD_BELIEVED_AFTER: Duration = Duration::from_secs(10);
 /// The time after which a frontier that no usable node has reached falls to the highest report.
 const UNREACHED_FALLS_AFTER: Duration = Duration::from_secs(30);
@@ -20,20 +20,31 @@ pub(super) struct Report {
     pub(super) slot: Option<Slot>,
     /// The newest slot that was believed. A report that continues from it needs no confirmation.
     believed: Option<Slot>,
-    /// The time and slot of the first report since the node was last believed.
-    doubted_since: Option<(Instant, Slot)>,
+    /// The doubt about the reports since the node was last believed.
+    doubt: Option<Doubt>,
+}
+
+/// The reports at which the doubt about a node began, or began anew.
+#[derive(Debug, Clone, Copy)]
+struct Doubt {
+    since: Instant,
+    slot: Slot,
+    /// The highest slot on which two other nodes agreed.
+    others: Option<Slot>,
 }
 
 impl Report {
     /// Returns true if `slot` is believed. `confirmed` is true if another node confirms it, or if there is no
-    /// other node. A slot up to `lead` above the believed one continues from it.
-    fn decide(&mut self, slot: Slot, confirmed: bool, lead: u64, now: Instant) -> bool {
+    /// other node. A slot up to `lead` above the believed one continues from it. `others` is the highest slot
+    /// on which two other nodes agree: while they advance together, a node is not believed against them.
+    fn decide(&mut self, slot: Slot, confirmed: bool, others: Option<Slot>, lead: u64, now: Instant) -> bool {
         let continues = self.believed.is_some_and(|believed| slot <= believed.saturating_add(lead));
-        let (since, from) = *self.doubted_since.get_or_insert((now, slot));
-        let advancing = slot > from && now.duration_since(since) >= LEAD_BELIEVED_AFTER;
+        let fresh = Doubt { since: now, slot, others };
+        let doubt = *self.doubt.insert(self.doubt.filter(|doubt| others <= doubt.others).unwrap_or(fresh));
+        let advancing = slot > doubt.slot && now.duration_since(doubt.since) >= LEAD_BELIEVED_AFTER;
         let believed = confirmed || continues || advancing;
         if believed {
-            (self.believed, self.doubted_since) = (Some(slot), None);
+            (self.believed, self.doubt) = (Some(slot), None);
         }
         believed
     }
@@ -97,7 +108,7 @@ impl CommitmentState {
             .collect();
         usable.sort_unstable_by_key(|(_, slot)| std::cmp::Reverse(*slot));
         for (report, _) in self.reports.iter_mut().zip(nodes).filter(|(_, node)| !node.usable) {
-            report.doubted_since = None;
+            report.doubt = None;
         }
         let pool_of_one = self.reports.len() == 1;
         let close = |a: usize, b: usize| usable[a].1 - usable[b].1 <= lead;
@@ -107,7 +118,10 @@ impl CommitmentState {
                     || (at > 0 && close(at - 1, at))
                     || (at + 1 < usable.len() && close(at, at + 1));
                 let (node, slot) = usable[at];
-                FrontierCandidate { slot, believed: self.reports[node].decide(slot, confirmed, lead, now) }
+                let agree = |i: usize| i != at && i + 1 != at && close(i, i + 1);
+                let others = (0..usable.len() - 1).find(|i| agree(*i)).map(|i| usable[i].1);
+                let believed = self.reports[node].decide(slot, confirmed, others, lead, now);
+                FrontierCandidate { slot, believed }
             })
             .collect();
         match candidates.as_slice() {
