@@ -283,7 +283,13 @@ impl AccountModel {
             CacheStatus::Forwarded { .. } => is_own || (is_completed && is_fresh(false)),
             CacheStatus::Bypassed | CacheStatus::Batch { .. } => false,
         };
-        prop_assert!(is_in_time, "{:?} after {:?}: {}", caller.call, call.sent_at.elapsed(), status);
+        prop_assert!(
+            is_in_time,
+            "too old, after {:?}: {:?}: {}",
+            call.sent_at.elapsed(),
+            caller.call,
+            status
+        );
         Ok(())
     }
 
@@ -342,7 +348,7 @@ impl AccountModel {
     ) -> Result<(), TestCaseError> {
         let call = &caller.call;
         let is_refused = call.accounts.iter().any(|n| account_text(*n, call.form, 0).is_none());
-        prop_assert!(is_refused, "{:?}: {:?}", call, answer);
+        prop_assert!(is_refused, "a refusal of what nodes give: {:?}: {:?}", call, answer);
         // A refusal carries no number, so some call must have brought a source for it.
         let mut sources = self.cache.calls.iter().enumerate();
         let has_source = sources.any(|(mark, sent)| {
@@ -353,14 +359,19 @@ impl AccountModel {
                 && sent.answer.as_ref().is_some_and(|source| source.slot >= answer.meta.slot)
                 && self.check_age(caller, answer.status, mark).is_ok()
         });
-        prop_assert!(has_source, "{:?}: {:?}", call, answer);
+        prop_assert!(
+            has_source,
+            "a refusal that no call since the last purge explains: {:?}: {:?}",
+            call,
+            answer
+        );
         self.check_question_floor(caller, answer)
     }
 
     /// Checks that a caller gets an error only if no shown answer may stand in.
     fn check_error(&self, caller: &TestCaller<TestCall>, error: &Error) -> Result<(), TestCaseError> {
         let is_explained = self.has_failed || matches!(error, Error::TimedOut(_));
-        prop_assert!(is_explained, "{:?}: {:?}", caller.call, error);
+        prop_assert!(is_explained, "an error although no node failed: {:?}: {:?}", caller.call, error);
         let min = caller.min_context_slot;
         let stands_in = self.question_floor(caller).filter(|slot| min.is_none_or(|min| *slot >= min));
         prop_assert!(stands_in.is_none(), "{:?}: {:?} where {:?} is held", caller.call, error, stands_in);

@@ -5,6 +5,8 @@
 //! served without a node.
 
 mod answers;
+mod named;
+mod steps;
 
 use super::stepped_cache::{AnsweredCaller, SentCall};
 use super::*;
@@ -12,6 +14,7 @@ use crate::cache::CacheStatus;
 use crate::error::Error;
 use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
 use answers::{block_text, serves_shape};
+use steps::{ModelStep, TestAnswer, steps};
 
 /// The finalized frontier at the beginning.
 const FINAL: Slot = FIRST - 32;
@@ -24,78 +27,6 @@ const SKIPPED: i32 = -32007;
 const NOT_IN_STORAGE: i32 = -32009;
 const NOT_YET: i32 = -32004;
 const VERSION: i32 = -32015;
-
-/// An event. After each one, all tasks run until they wait for time or a node.
-#[derive(Debug, Clone)]
-enum ModelStep {
-    /// Time passes.
-    Wait { ms: u64 },
-    /// The frontier of a commitment moves on.
-    AdvanceFrontier { commitment: Commitment, slots: Slot },
-    /// A caller asks for a block, through the cache or past it.
-    Ask { query: BlockQuery, bypass: bool },
-    /// A call under way ends. `choice` picks the call. `confirmed` is true if a second node gives the same
-    /// answer.
-    NodeReply { choice: usize, answer: TestAnswer, confirmed: bool },
-    /// All entries are purged.
-    PurgeAll,
-}
-
-/// The end of a call.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum TestAnswer {
-    Block,
-    Null,
-    Error(i32),
-    /// The node fails.
-    Fault,
-}
-
-fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
-    use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
-    use BlockEncoding::{Base64, Json, JsonParsed};
-    let shapes = vec![
-        (Full, Json, Some(0)),
-        (Full, Json, None),
-        (Full, JsonParsed, Some(0)),
-        (Full, Base64, Some(0)),
-        (Accounts, Json, Some(0)),
-        (Signatures, Json, None),
-        (Nothing, Json, None),
-    ];
-    let commitment = || prop_oneof![Just(Commitment::Confirmed), Just(Commitment::Finalized)];
-    let around = prop_oneof![3 => Just(FINAL), 1 => Just(CONFIRMED)];
-    let query = (around, -AROUND..AROUND, proptest::sample::select(shapes), any::<bool>(), commitment());
-    let query = query.prop_map(|(around, offset, (details, encoding, max_version), rewards, commitment)| {
-        BlockQuery {
-            slot: around.saturating_add_signed(offset),
-            details,
-            encoding,
-            rewards,
-            max_version,
-            commitment,
-        }
-    });
-    let errors = vec![-32001, NOT_YET, SKIPPED, NOT_IN_STORAGE, -32014, VERSION];
-    let answer = prop_oneof![
-        6 => Just(TestAnswer::Block),
-        4 => proptest::sample::select(errors).prop_map(TestAnswer::Error),
-        1 => Just(TestAnswer::Null),
-        2 => Just(TestAnswer::Fault),
-    ];
-    let wait = prop_oneof![3 => 0..400_u64, 3 => 0..12_000_u64, 1 => 0..70_000_u64, 1 => 0..90_000_000_u64];
-    let step = prop_oneof![
-        2 => wait.prop_map(|ms| ModelStep::Wait { ms }),
-        2 => (commitment(), 0..4_u64)
-            .prop_map(|(commitment, slots)| ModelStep::AdvanceFrontier { commitment, slots }),
-        8 => (query, proptest::bool::weighted(0.03))
-            .prop_map(|(query, bypass)| ModelStep::Ask { query, bypass }),
-        7 => (any::<usize>(), answer, any::<bool>())
-            .prop_map(|(choice, answer, confirmed)| ModelStep::NodeReply { choice, answer, confirmed }),
-        1 => Just(ModelStep::PurgeAll),
-    ];
-    proptest::collection::vec(step, 1..60)
-}
 
 /// Returns the query of an upstream call.
 fn asked(call: &SentCall) -> BlockQuery {
@@ -316,7 +247,7 @@ impl BlockModel {
             CacheStatus::Forwarded { stored, .. } => is_own && (!stored || life.is_some()),
             CacheStatus::Bypassed | CacheStatus::Batch { .. } => false,
         };
-        prop_assert!(is_in_time, "after {:?} of {:?}: {:?} {:?}", age, life, caller.call, answer);
+        prop_assert!(is_in_time, "too old, after {:?} of {:?}: {:?} {:?}", age, life, caller.call, answer);
         Ok(())
     }
 
@@ -335,7 +266,7 @@ impl BlockModel {
     fn check_error(&self, caller: &TestCaller<TestCall>, error: &Error) -> Result<(), TestCaseError> {
         let has_failed = self.ended.iter().any(|ended| ended.answer == TestAnswer::Fault);
         let is_explained = has_failed || matches!(error, Error::TimedOut(_));
-        prop_assert!(is_explained, "{:?}: {:?}", caller.call, error);
+        prop_assert!(is_explained, "an error although no node failed: {:?}: {:?}", caller.call, error);
         let query = &caller.call.query;
         let life = EntryLife::of_final_block().in_fault;
         let is_held = self.holds_block(query.slot, life, caller.asked_in, |block| serves_shape(block, query));
@@ -398,16 +329,4 @@ proptest! {
     fn block_answers_keep_their_promises(steps in steps()) {
         run(steps)?;
     }
-}
-
-#[test]
-fn missing_block_is_fetched_once_the_frontier_arrives() {
-    let (slot, commitment) = (CONFIRMED + 1, Commitment::Confirmed);
-    let (details, encoding) = (BlockDetails::Full, BlockEncoding::Json);
-    let query = BlockQuery { slot, details, encoding, rewards: true, max_version: None, commitment };
-    let asks = || ModelStep::Ask { query, bypass: false };
-    let answer = TestAnswer::Error(NOT_YET);
-    let not_yet = ModelStep::NodeReply { choice: 0, answer, confirmed: false };
-    let arrives = ModelStep::AdvanceFrontier { commitment, slots: 1 };
-    run(vec![asks(), not_yet, asks(), arrives, asks()]).unwrap();
 }

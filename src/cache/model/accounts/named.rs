@@ -64,6 +64,12 @@ fn callers_after_a_purge_join_no_earlier_call() {
     }
 }
 
+#[test]
+fn purge_of_one_account_removes_its_lists() {
+    let list = || ask_list(&[1, 0], Binary);
+    run(ONE_SLOT, vec![list(), reply(0, 0), PurgeAccount { account: 0 }, list()]);
+}
+
 /// Checks a purge of one of two accounts: nothing held about it is served, and the other one is kept.
 #[test]
 fn purge_of_one_account_keeps_the_others() {

@@ -1,0 +1,62 @@
+//! Fixed cases: those in which random tests found a fault, and some that are drawn too seldom.
+
+use super::*;
+use BlockDetails::{Full, Signatures};
+use BlockEncoding::{Base64, Json};
+use Commitment::{Confirmed, Finalized};
+
+fn block(slot: Slot, details: BlockDetails, encoding: BlockEncoding, commitment: Commitment) -> BlockQuery {
+    BlockQuery { slot, details, encoding, rewards: true, max_version: None, commitment }
+}
+
+/// A caller asks for a block.
+fn ask(query: BlockQuery) -> ModelStep {
+    ModelStep::Ask { query, bypass: false }
+}
+
+/// A node answers the oldest call under way.
+fn reply(answer: TestAnswer) -> ModelStep {
+    ModelStep::NodeReply { choice: 0, answer, confirmed: false }
+}
+
+fn wait(time: Duration) -> ModelStep {
+    ModelStep::Wait { ms: bounds::millis(time) }
+}
+
+#[test]
+fn missing_block_is_fetched_once_the_frontier_arrives() {
+    let query = block(CONFIRMED + 1, Full, Json, Confirmed);
+    let arrives = ModelStep::AdvanceFrontier { commitment: Confirmed, slots: 1 };
+    let not_yet = reply(TestAnswer::Error(NOT_YET));
+    run(vec![ask(query), not_yet, ask(query), arrives, ask(query)]).unwrap();
+}
+
+#[test]
+fn derived_block_is_as_old_as_its_source() {
+    let life = EntryLife::of_confirmed_block().fresh;
+    let derived = || ask(block(CONFIRMED, Signatures, Json, Confirmed));
+    let steps = vec![
+        ask(block(CONFIRMED, Full, Json, Confirmed)),
+        reply(TestAnswer::Block),
+        wait(life.mul_f64(0.6)),
+        derived(),
+        // The source is past its life now. The derived block would not be, if it were younger.
+        wait(life.mul_f64(0.5)),
+        derived(),
+    ];
+    run(steps).unwrap();
+}
+
+#[test]
+fn held_block_comes_before_its_absence() {
+    let in_base64 = || ask(block(FINAL, Full, Base64, Finalized));
+    let steps = vec![
+        in_base64(),
+        reply(TestAnswer::Block),
+        // The other encoding cannot be made from the held block, and its node has lost the block.
+        ask(block(FINAL, Full, Json, Finalized)),
+        reply(TestAnswer::Error(SKIPPED)),
+        in_base64(),
+    ];
+    run(steps).unwrap();
+}
