@@ -1,14 +1,10 @@
 //! Details of responses on which client libraries depend.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use slotfront::methods::{AnyMethod, Method};
 use slotfront_sim::Fault;
 use slotfront_testkit::TestGateway;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-fn call(method: &str) -> Value {
-    json!({"jsonrpc": "2.0", "id": 1, "method": method})
-}
 
 #[tokio::test]
 async fn every_refusal_says_why_in_its_head() {
@@ -23,20 +19,26 @@ async fn every_refusal_says_why_in_its_head() {
         .start()
         .await;
     gateway.cluster.node(0).fault_on("getVoteAccounts", Fault::Status(500), None);
-    let batch = json!([call("getClusterNodes"), call("getClusterNodes"), call("getClusterNodes")]);
-    for (key, body, status, error) in [
+    let call = |method| gateway.call(method, json!([])).request();
+    let nodes = || gateway.get_nodes();
+    for (key, request, status, error) in [
         ("dev", call("getClusterNodes"), 200, ""),
         ("dev", call("nothing"), 200, ""),
-        ("dev", json!([call("getBlockProduction"), call("getSlot")]), 200, ""),
+        (
+            "dev",
+            gateway.batch(["getBlockProduction", "getSlot"].map(|method| gateway.call(method, json!([])))),
+            200,
+            "",
+        ),
         ("wrong", call("getClusterNodes"), 401, "-32090 unauthorized"),
         ("dev", call("getRecentPerformanceSamples"), 403, "-32091 forbidden"),
-        ("dev", batch, 413, "-32093 batch"),
+        ("dev", gateway.batch([nodes(), nodes(), nodes()]), 413, "-32093 batch"),
         ("dev", call("getVoteAccounts"), 502, "-32095 no_upstream"),
     ] {
-        for reply in gateway.post(body.to_string()).key(key).send_every_way().await {
-            assert_eq!((reply.status, reply.header("x-slotfront-error")), (status, error), "{body}");
+        for reply in request.key(key).send_every_way().await {
+            assert_eq!((reply.status, reply.header("x-slotfront-error")), (status, error), "{error}");
             let challenge = if status == 401 { "ApiKey realm=\"slotfront\"" } else { "" };
-            assert_eq!(reply.header("www-authenticate"), challenge, "{body}");
+            assert_eq!(reply.header("www-authenticate"), challenge, "{error}");
             let exposed = reply.header("access-control-expose-headers");
             assert!(exposed.is_empty() || exposed.contains("X-Slotfront-Error"), "{exposed}");
         }
@@ -57,14 +59,11 @@ async fn a_limit_says_which_in_its_head() {
         })
         .start()
         .await;
-    assert_eq!(
-        gateway.post(call("getClusterNodes").to_string()).key("dev").send_every_way().await[0].status,
-        200
-    );
-    for reply in gateway.post(call("getClusterNodes").to_string()).key("dev").send_every_way().await {
+    assert_eq!(gateway.get_nodes().key("dev").request().send_every_way().await[0].status, 200);
+    for reply in gateway.get_nodes().key("dev").request().send_every_way().await {
         assert_eq!((reply.status, reply.header("x-slotfront-error")), (429, "-32092 day"));
     }
-    let wrong = gateway.post(call("getClusterNodes").to_string()).key("wrong").send_every_way().await;
+    let wrong = gateway.get_nodes().key("wrong").request().send_every_way().await;
     let errors = wrong.each_ref().map(|reply| reply.header("x-slotfront-error"));
     assert_eq!(errors, ["-32090 unauthorized", "-32092 failed_keys", "-32092 failed_keys"]);
 }

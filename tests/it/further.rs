@@ -74,12 +74,9 @@ async fn passthrough_changes_and_holds_nothing() {
     assert_eq!(reply.json()["id"], "a");
     let reply = gateway.call("getBalance", json!(["nonsense"])).send().await;
     assert_eq!((reply.status, reply.code()), (200, -32602));
-    let batch = json!([
-        {"jsonrpc": "2.0", "id": 1, "method": "getSlot"},
-        {"jsonrpc": "2.0", "id": 2, "method": "getClusterNodes"},
-        {"jsonrpc": "2.0", "id": 3, "method": "sendTransaction"},
-    ]);
-    let answers = gateway.post(batch.to_string()).send().await.json();
+    let slot = gateway.call("getSlot", json!([]));
+    let write = gateway.call("sendTransaction", json!([])).id(3);
+    let answers = gateway.batch([slot, gateway.get_nodes().id(2), write]).send().await.json();
     assert!(answers[0]["result"].is_u64() && answers[1]["result"].is_array(), "{answers}");
     assert_eq!(answers[2]["error"]["code"], -32601);
 }

@@ -144,27 +144,18 @@ async fn units_are_booked_per_account_call_and_hit() {
         .start()
         .await;
     let there = gateway.cluster.examples();
-    let list = |n: usize| json!([vec![there.wallets[0].to_string(); n], {"encoding": "base64"}]);
-    let nodes = json!({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"});
+    let list = |n: usize| gateway.get_accounts(vec![there.wallets[0]; n]).base64();
+    let nodes = || gateway.get_nodes();
     let mut expected = 0.0;
-    for (what, body, cost) in [
-        ("a list of 31", json!({"method": "getMultipleAccounts", "params": list(31)}), 4.0),
-        ("it again", json!({"method": "getMultipleAccounts", "params": list(31)}), 2.0),
-        (
-            "a full list of another form",
-            json!({"method": "getMultipleAccounts", "params":
-            [vec![there.wallets[1].to_string(); 100]]}),
-            10.0,
-        ),
-        ("two misses of a batch, collapsed or not", json!([nodes, nodes]), 2.0),
-        ("refused by us", json!({"method": "getNothing"}), 0.0),
-        ("no params of a node's", json!({"method": "getAccountInfo", "params": [1]}), 0.0),
+    for (what, request, cost) in [
+        ("a list of 31", list(31).request(), 4.0),
+        ("it again", list(31).request(), 2.0),
+        ("a full list of another form", gateway.get_accounts([there.wallets[1]; 100]).request(), 10.0),
+        ("two misses of a batch, collapsed or not", gateway.batch([nodes(), nodes()]), 2.0),
+        ("refused by us", gateway.call("getNothing", json!([])).request(), 0.0),
+        ("no params of a node's", gateway.call("getAccountInfo", json!([1])).request(), 0.0),
     ] {
-        let mut body = body;
-        if body.is_object() {
-            (body["jsonrpc"], body["id"]) = (json!("2.0"), json!(1));
-        }
-        gateway.post(body.to_string()).send().await;
+        request.send().await;
         expected += cost;
         let usage = gateway.get("/v3/dev/usage").await;
         assert_eq!(usage.json()["day"]["used"], json!(expected), "{what}");

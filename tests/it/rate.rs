@@ -15,10 +15,6 @@ fn plan(rps: u32, burst: u32) -> impl FnOnce(&mut Config) {
     }
 }
 
-fn call(method: &str, params: &Value) -> Value {
-    json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
-}
-
 /// Returns the calls that are left at once.
 fn left(reply: &Reply) -> u32 {
     let field = reply.header("ratelimit");
@@ -35,8 +31,7 @@ async fn calls_that_are_refused_count() {
         ("getSlot", json!([]), -32091),
     ] {
         let gateway = TestGateway::builder().nodes(1).config(plan(1, 3)).start().await;
-        let elements = vec![call(method, &params); 20];
-        let answers = gateway.post(Value::from(elements).to_string()).send().await.json();
+        let answers = gateway.batch(vec![gateway.call(method, params); 20]).send().await.json();
         let with = |code: i64| {
             answers.as_array().unwrap().iter().filter(|answer| answer["error"]["code"] == code).count()
         };
@@ -48,7 +43,7 @@ async fn calls_that_are_refused_count() {
 #[tokio::test]
 async fn elements_that_are_no_calls_count() {
     let gateway = TestGateway::builder().nodes(1).config(plan(1, 3)).start().await;
-    let good = call("getClusterNodes", &json!([]));
+    let good = gateway.get_nodes().json();
     let batch =
         json!([{}, {"jsonrpc": "2.0", "method": "getClusterNodes"}, {"jsonrpc": "1.0", "id": 1}, good]);
     let answers = gateway.post(batch.to_string()).send().await.json();

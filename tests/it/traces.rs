@@ -147,11 +147,9 @@ async fn request_log_has_trace_and_no_secret() {
     assert!(line["duration_us"].is_u64() && line.get("reason").is_none(), "{line}");
 
     // A batch is one line. So is a refusal, which does not show the key.
-    let one = |id| json!({"jsonrpc": "2.0", "id": id, "method": "getVoteAccounts"});
-    gateway
-        .post(json!([one(1), one(2), {"jsonrpc": "2.0", "id": 3, "method": "getBlock"}]).to_string())
-        .send()
-        .await;
+    let votes = gateway.get_votes();
+    let block = gateway.call("getBlock", json!([])).id(3);
+    gateway.batch([votes.clone(), votes.id(2), block]).send().await;
     let refused = gateway.get_votes().key("sf_hunter2").send().await;
     assert_eq!(refused.status, 401);
     let lines = written.lines("request");
