@@ -29,13 +29,14 @@ def need_two_cores():
         sys.exit("two cores are needed: one for the servers, one for the load")
 
 
-def programs(target, *examples):
-    """The folder with the built programs: the given one, else they are built for production."""
+def programs(target, *examples, slotfront=True):
+    """The folder with the built programs, slotfront among them: the given one, else they are built for production."""
     if target:
         return target.resolve()
     build = ["cargo", "build", "--locked", "--profile", "dist"]
-    # By itself, as for production: an example would turn on what only tests need of the dependencies.
-    subprocess.run([*build, "--bin", "slotfront"], cwd=ROOT, check=True)
+    if slotfront:
+        # By itself, as for production: an example would turn on what only tests need of the dependencies.
+        subprocess.run([*build, "--bin", "slotfront"], cwd=ROOT, check=True)
     names = [word for name in examples for word in ("--example", name)]
     subprocess.run([*build, "--package", "slotfront-lab", *names], cwd=ROOT, check=True)
     return ROOT / "target" / "dist"
@@ -174,7 +175,7 @@ def processor_time(pid):
 def await_port(port, process=None):
     for _ in range(600):
         if process and process.poll() is not None:
-            sys.exit(f"slotfront ended with {process.returncode}; its log is servers.log")
+            sys.exit(f"a server ended with {process.returncode}: {' '.join(process.args)}")
         try:
             socket.create_connection(("127.0.0.1", port)).close()
             return

@@ -44,6 +44,8 @@ pub struct Connection {
     target: Target,
     /// The bytes that were read and not used yet.
     read: Vec<u8>,
+    /// True once the server has said that it closes the connection.
+    is_last: bool,
 }
 
 impl Connection {
@@ -51,7 +53,14 @@ impl Connection {
     pub async fn open(target: &Target) -> Result<Self, Fault> {
         let stream = TcpStream::connect(&target.host).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, target: target.clone(), read: Vec::with_capacity(16 * 1024) })
+        Ok(Self { stream, target: target.clone(), read: Vec::with_capacity(16 * 1024), is_last: false })
+    }
+
+    /// Returns true if the server takes another request on this connection, as far as it has said.
+    pub fn is_open(&self) -> bool {
+        let mut byte = [0];
+        let waits = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+        !self.is_last && self.stream.try_read(&mut byte).is_err_and(waits)
     }
 
     /// Posts a body and reads the whole answer.
@@ -74,6 +83,7 @@ impl Connection {
                     found.and_then(|header| std::str::from_utf8(header.value).ok()).unwrap_or("")
                 };
                 let (status, cache_status) = (head.code.unwrap_or(0), field("cache-status").to_owned());
+                self.is_last = field("connection").eq_ignore_ascii_case("close");
                 let length: usize =
                     field("content-length").parse().map_err(|_| "an answer without a length")?;
                 let end = start + length;

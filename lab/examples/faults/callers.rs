@@ -1,0 +1,198 @@
+//! The callers: each asks for one account after another, judges the answer, and adds it to the fault that was played.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use slotfront_lab::wire::{Connection, Target};
+use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
+use slotfront_sim::Cluster;
+use tokio::time::{Instant, timeout};
+
+use crate::answer;
+use crate::phases::ACCOUNT;
+use crate::tally::{Outcome, Tally};
+
+/// The good answers in a row after which the callers count as begun.
+const BEGUN: u64 = 100;
+/// The position of calls before the first phase, which are not counted.
+const UNCOUNTED: usize = usize::MAX;
+
+/// The number of callers, and how they ask.
+#[derive(Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) callers: usize,
+    /// The pause between two calls of a caller.
+    pub(crate) pause: Duration,
+    /// The time after which a call without an answer has failed.
+    pub(crate) give_up: Duration,
+}
+
+/// The callers of one gateway, and the counts of their calls.
+pub(crate) struct Callers {
+    target: Target,
+    cluster: Arc<Cluster>,
+    /// Accounts that always exist.
+    addresses: Vec<Pubkey>,
+    next: AtomicU64,
+    /// The position of the phase that is played.
+    phase: AtomicUsize,
+    tallies: Mutex<Vec<Tally>>,
+    remarks: Mutex<Vec<String>>,
+    good_in_a_row: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Callers {
+    /// Returns callers that count for phases with these names.
+    pub(crate) fn new(target: Target, cluster: Arc<Cluster>, phases: Vec<&'static str>) -> Self {
+        let addresses = addresses(&cluster);
+        Self {
+            target,
+            cluster,
+            addresses,
+            next: AtomicU64::new(0),
+            phase: AtomicUsize::new(UNCOUNTED),
+            tallies: Mutex::new(phases.into_iter().map(Tally::new).collect()),
+            remarks: Mutex::default(),
+            good_in_a_row: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// Asks until [`end`](Self::end).
+    pub(crate) async fn ask(&self, pace: Pace) {
+        futures_util::future::join_all((0..pace.callers).map(|_| self.ask_alone(pace))).await;
+    }
+
+    async fn ask_alone(&self, pace: Pace) {
+        let mut idle = None;
+        while !self.over.load(Ordering::Relaxed) {
+            let (phase, newest) = (self.begin(), self.newest());
+            let began = Instant::now();
+            let asked = timeout(pace.give_up, self.ask_once(&mut idle)).await;
+            let outcome = match asked {
+                Ok(Ok(slot)) => Outcome::Answer { age: newest.saturating_sub(slot) },
+                Ok(Err(why)) => Outcome::Failed(why),
+                Err(_) => Outcome::Failed(format!("no answer in {:?}", pace.give_up)),
+            };
+            self.note(phase, outcome, began.elapsed());
+            tokio::time::sleep(pace.pause).await;
+        }
+    }
+
+    /// Asks for the next account, on the idle connection if it is still open. Returns the slot of the answer.
+    async fn ask_once(&self, idle: &mut Option<Connection>) -> Result<Slot, String> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let address = &self.addresses[usize::try_from(id).unwrap_or(0) % self.addresses.len()];
+        let mut connection = match idle.take().filter(Connection::is_open) {
+            Some(connection) => connection,
+            None => Connection::open(&self.target).await.map_err(|error| error.to_string())?,
+        };
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"{ACCOUNT}","params":["{address}",{{"encoding":"base64","commitment":"processed"}}]}}"#
+        );
+        let answer = connection.post(&body).await.map_err(|error| error.to_string())?;
+        *idle = Some(connection);
+        let found = answer::read(&answer, id)?;
+        let truth = self.cluster.account_at(address, found.slot).map(|account| account.lamports);
+        if found.slot > self.newest() {
+            Err(format!("a slot that is still to come: {}", found.slot))
+        } else if truth != Some(found.lamports) {
+            Err(format!("{} lamports at slot {} instead of {truth:?}", found.lamports, found.slot))
+        } else {
+            Ok(found.slot)
+        }
+    }
+
+    fn newest(&self) -> Slot {
+        self.cluster.slot(Commitment::Processed)
+    }
+
+    /// Begins a call, and returns the position of its phase.
+    fn begin(&self) -> usize {
+        let phase = self.phase.load(Ordering::Relaxed);
+        if let Some(tally) = self.tallies().get_mut(phase) {
+            tally.under_way += 1;
+        }
+        phase
+    }
+
+    /// Counts a call. A call that began while the nodes were well counts for the fault that it met.
+    fn note(&self, began: usize, outcome: Outcome, time: Duration) {
+        match &outcome {
+            Outcome::Answer { .. } => self.good_in_a_row.fetch_add(1, Ordering::Relaxed),
+            Outcome::Failed(_) => self.good_in_a_row.swap(0, Ordering::Relaxed),
+        };
+        let phase = if began == 0 { self.phase.load(Ordering::Relaxed) } else { began };
+        let mut tallies = self.tallies();
+        if let Some(tally) = tallies.get_mut(began) {
+            tally.under_way -= 1;
+        }
+        if let Some(tally) = tallies.get_mut(phase) {
+            tally.add(outcome, time);
+        }
+    }
+
+    /// Returns true once the gateway has answered some calls in a row.
+    pub(crate) fn have_begun(&self) -> bool {
+        self.good_in_a_row.load(Ordering::Relaxed) >= BEGUN
+    }
+
+    /// Lets the calls from now on count for the phase at this position.
+    pub(crate) fn enter(&self, phase: usize) {
+        self.phase.store(phase, Ordering::Relaxed);
+    }
+
+    /// Returns the number of calls that have ended for the phase at this position.
+    pub(crate) fn ended(&self, phase: usize) -> u64 {
+        self.tallies().get(phase).map_or(0, Tally::calls)
+    }
+
+    /// Returns true if no call is under way that began in the phase at this position.
+    pub(crate) fn are_done_with(&self, phase: usize) -> bool {
+        self.tallies().get(phase).is_none_or(|tally| tally.under_way == 0)
+    }
+
+    fn tallies(&self) -> MutexGuard<'_, Vec<Tally>> {
+        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a line to the remarks of the output.
+    pub(crate) fn remark(&self, text: String) {
+        self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    }
+
+    /// Lets each caller end after its call.
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the lines of the output.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let tallies = self.tallies();
+        let remarks = self.remarks.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures = tallies.iter().filter_map(Tally::first_failure);
+        let remarks = failures.chain(remarks.iter().cloned()).map(|remark| format!("# {remark}"));
+        tallies.iter().map(Tally::line).chain(remarks).collect()
+    }
+}
+
+/// Returns some hundred accounts that always exist.
+fn addresses(cluster: &Cluster) -> Vec<Pubkey> {
+    let examples = cluster.examples();
+    let mut addresses = [
+        examples.wallets,
+        examples.token_accounts,
+        examples.mints,
+        examples.token_account_of_mint,
+        examples.vote_accounts,
+        examples.stake_accounts,
+        examples.lookup_tables,
+        vec![examples.nonce_account],
+    ]
+    .concat();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}

@@ -1,0 +1,50 @@
+"""The faults of `lab/faults` before the built program, each until a node has met it: no call fails, no answer is old."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+from gateway import TARGET, Program, Serve, free_port, keys, upstreams
+
+PLAYER = TARGET / "debug" / "examples" / "faults"
+# Each fault ends with the calls that it takes; a machine may be so busy that they take minutes.
+PATIENCE_S = 1200
+# No gateway can answer while no node does.
+HOPELESS = "HTTP 503 from all"
+
+
+class Faults(unittest.TestCase):
+    def test_no_fault_of_a_node_reaches_a_caller(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        nodes = [free_port() for _ in range(3)]
+        config = Path(folder, "slotfront.toml")
+        # A busy machine answers late, and faults are short: probes and breakers find sooner that a node is back.
+        config.write_text(
+            '[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n'
+            "[plans.standard]\nrps = 1000000\nburst = 1000000\n"
+            '[pool]\nattempt_timeout = { default = "5s" }\nprobe_interval = "200ms"\n'
+            'breaker = { failures = 5, failure_rate = 0.5, slow = 4.0, open = "300ms" }\n' + upstreams(nodes)
+        )
+        key = keys(Path(folder, "keys.toml"), "create", "--name", "a")
+        with Serve(config) as serve:
+            ports = ",".join(map(str, nodes))
+            with Program(serve.url(key), "--nodes", ports, "--calls", 200, "--give-up-s", 60, program=PLAYER) as player:
+                ended = player.process.wait(PATIENCE_S)
+                printed = player.printed()
+            self.assertEqual(ended, 0, f"{printed}\n{serve.printed()[-3000:]}")
+        lines = printed.splitlines()
+        faults = {name: list(map(int, counts)) for name, *counts in (line.split("\t") for line in lines if "\t" in line)}
+        self.assertEqual(len(faults), 21, printed)
+        for name, (calls, failed, old, _, _) in faults.items():
+            self.assertGreaterEqual(calls, 200, f"{name}\n{printed}")
+            self.assertEqual(old, 0, f"{name}\n{printed}")
+            if name != HOPELESS:
+                self.assertEqual(failed, 0, f"{name}\n{printed}")
+        # The callers see a failure where there is one.
+        self.assertGreater(faults[HOPELESS][1], 0, printed)
+        remarks = [line for line in lines if line.startswith("#") and not line.startswith(f"# {HOPELESS}")]
+        self.assertEqual(remarks, [])
+
+
+if __name__ == "__main__":
+    unittest.main()
