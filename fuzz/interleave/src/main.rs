@@ -1,7 +1,7 @@
 //! The single-flight, the generations of the cache and the floors of keys under thousands of schedules, drawn by shuttle.
 //!
-//! The scenes run the text of `src/cache/flight.rs`, `src/cache/generation.rs` and `src/gateway/slot_floor.rs`, with the
-//! scheduler's primitives in place of the real ones: every lock, atomic and wait is a place where another task may go on.
+//! The scenes run the text of `src/cache/flight.rs`, `src/cache/generation.rs` and `src/gateway/slot_floor.rs`. The
+//! build script replaces the primitives by shuttle's, so that another task may run at every lock, atomic and wait.
 
 mod watch;
 
@@ -27,7 +27,7 @@ mod slot_floor {
 /// Schedules for each scene.
 const SCHEDULES: usize = 2_000;
 
-/// As `tokio_util` has it, as far as it is used.
+/// A stand-in for `tokio_util`'s tracker, on shuttle's tasks.
 #[derive(Debug, Clone, Default)]
 pub struct TaskTracker(Arc<std::sync::Mutex<Vec<JoinHandle<()>>>>);
 
@@ -37,8 +37,8 @@ impl TaskTracker {
         self.0.lock().unwrap().push(task);
     }
 
-    /// Runs every task to its end. A scene must end with this: the scheduler takes down tasks that are left over, and a
-    /// lock that is taken while it does so aborts the process.
+    /// Runs every task to its end. A scene must end with this. The scheduler drops tasks that are left over, and a lock
+    /// that is taken during a drop aborts the process.
     fn finish(&self) {
         loop {
             let task = self.0.lock().unwrap().pop();
@@ -48,7 +48,7 @@ impl TaskTracker {
     }
 }
 
-/// As `arc_swap` has it, as far as it is used.
+/// A stand-in for `arc_swap`'s type, on a lock.
 #[derive(Debug, Default)]
 pub struct ArcSwap<T>(Mutex<Arc<T>>);
 
@@ -75,7 +75,7 @@ pub mod methods {
     }
 }
 
-/// Three callers of one key, each twice: never two fetches at once, and nobody gets what landed before it asked.
+/// Checks that three callers of one key never fetch at the same time, and never get a result from before their call.
 fn one_flight_at_a_time() {
     let tasks = TaskTracker::default();
     let flights = flight::Flights::<u8, usize>::new(tasks.clone());
@@ -99,7 +99,7 @@ fn one_flight_at_a_time() {
                         }
                     };
                     let got = flights.join(&1, fetch, |_| false).landed().await;
-                    // The one that was landing as this one asked is the oldest that it may be given.
+                    // The result that was landing when the caller asked is the oldest that it may get.
                     assert!(got.is_some_and(|number| number >= before), "{got:?} after {before}");
                 }
             })
@@ -109,9 +109,11 @@ fn one_flight_at_a_time() {
         block_on(caller).unwrap();
     }
     tasks.finish();
+    assert!(flights.join(&1, || async { 0 }, |_| false).leads, "a landed flight is off the table");
+    tasks.finish();
 }
 
-/// A first try that fails is tried once more for those who wait, and whoever waits is told.
+/// Checks that a failed fetch is tried once more for the callers who wait, and that each of them gets the result.
 fn a_failure_is_tried_once_more() {
     let tasks = TaskTracker::default();
     let flights = flight::Flights::<u8, usize>::new(tasks.clone());
@@ -127,12 +129,12 @@ fn a_failure_is_tried_once_more() {
                         tries.fetch_add(1, Ordering::SeqCst) + 1
                     }
                 };
-                let seat = flights.join(&1, fetch, |number| number % 2 == 1);
+                let handle = flights.join(&1, fetch, |number| number % 2 == 1);
                 if caller == 0 {
                     return;
                 }
-                let got = seat.landed().await.expect("a flight lands");
-                assert!(got % 2 == 0, "a second try succeeds for whoever waits, and this one got {got}");
+                let got = handle.landed().await.expect("a flight lands");
+                assert!(got % 2 == 0, "a caller who waits gets the second try, and this one got {got}");
             })
         })
         .collect();
@@ -142,13 +144,14 @@ fn a_failure_is_tried_once_more() {
     tasks.finish();
 }
 
-/// The cache is emptied in the middle of what callers fetch, keep and wait for: what was asked for before is not there
-/// after, and is not given to whoever asks after.
+/// Checks that a purge during fetches leaves nothing from before it: neither in the cache, nor for callers who ask after
+/// it.
 fn nothing_outlives_a_clearing() {
     let tasks = TaskTracker::default();
     let flights = flight::Flights::<(u8, u64), usize>::new(tasks.clone());
     let generation = Arc::<generation::Generation>::default();
-    // Clearings that have begun, and that are done; what is kept is the number of those that had begun as it was asked for.
+    // The numbers of purges that have begun, and that are done. Each answer is the number of purges that had begun when
+    // it was asked for.
     let (begun, done) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
     let kept = Arc::<Mutex<Option<usize>>>::default();
     let callers = (0..3).map(|_| {
@@ -194,7 +197,7 @@ fn nothing_outlives_a_clearing() {
     tasks.finish();
 }
 
-/// A key's floor is the highest slot that it was shown, whoever shows it at once.
+/// Checks that a key's floor is the highest slot that was shown, with several callers at once.
 fn a_floor_only_rises() {
     let shown = slot_floor::ShownSlots::default();
     let callers: Vec<_> = [[3, 9], [7, 4], [5, 8]]
@@ -218,7 +221,7 @@ fn a_floor_only_rises() {
     assert_eq!(shown.at(methods::Commitment).slot(), Some(9));
 }
 
-/// One caller waits and two leave at any time: each of these is given one landing.
+/// Checks that each of two callers who leave at any time gets the result once.
 fn who_leaves_is_told_once() {
     let tasks = TaskTracker::default();
     let flights = flight::Flights::<u8, usize>::new(tasks.clone());
@@ -232,9 +235,9 @@ fn who_leaves_is_told_once() {
     for told in told.clone() {
         let flights = flights.clone();
         tasks.spawn(async move {
-            let seat = flights.join(&1, fetch, |_| false);
+            let handle = flights.join(&1, fetch, |_| false);
             yield_now().await;
-            seat.leave(move |landed| {
+            handle.leave(move |landed| {
                 assert_eq!(*landed, 7);
                 told.fetch_add(1, Ordering::SeqCst);
             });
