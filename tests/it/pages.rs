@@ -194,6 +194,7 @@ fn configurations_in_pages_are_valid() {
 }
 
 /// Returns the arguments of a `slotfront` command, however it is started.
+#[cfg(feature = "dev")]
 fn arguments(command: &[String]) -> Option<Vec<String>> {
     match command.split_first()? {
         (program, arguments) if program == "slotfront" => Some(arguments.to_owned()),
@@ -206,6 +207,7 @@ fn arguments(command: &[String]) -> Option<Vec<String>> {
 
 /// Returns the fault of inline code that names a command: an unknown command or option. Required arguments may
 /// be missing.
+#[cfg(feature = "dev")]
 fn unknown_in(code: &str) -> Option<String> {
     let mut words = code.split_whitespace().peekable();
     if words.next() != Some("slotfront") {
