@@ -155,6 +155,30 @@ fn types_in_the_architecture_exist() {
     assert!(gone.is_empty() && types.len() >= 6, "{gone:?} of {types:?}");
 }
 
+/// Checks that no comment or message points at a page that is not in the repository.
+#[test]
+fn pages_that_other_files_name_exist() {
+    let files = files();
+    let ends = ["rs", "py", "toml", "yml", "yaml", "conf", "txt", "service", "lua", "js", "html"];
+    let is_text =
+        |file: &&PathBuf| file.extension().is_some_and(|end| ends.iter().any(|known| end == *known));
+    let mut dead = Vec::new();
+    for file in files.iter().filter(is_text).filter(|file| !file.ends_with("pages.rs")) {
+        let text = fs::read_to_string(Path::new(ROOT).join(file)).unwrap();
+        let is_path = |c: char| c.is_ascii_alphanumeric() || ['_', '-', '.', '/'].contains(&c);
+        for word in text.split(|c| !is_path(c)).map(|word| word.trim_start_matches('/').trim_end_matches('.'))
+        {
+            let named = word.strip_suffix(".md").is_some_and(|stem| !stem.is_empty());
+            let beside = join(file.parent().unwrap(), word);
+            let exists = || files.iter().any(|known| known.ends_with(word) || *known == beside);
+            if named && !exists() {
+                dead.push(format!("{}: {word}", file.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{dead:#?}");
+}
+
 /// Returns the problems of a configuration on a page. A page may leave out the upstream.
 fn problems(text: &str, base: &Path) -> Option<String> {
     let has_upstream = text.contains("[[upstream]]");
