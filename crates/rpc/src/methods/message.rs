@@ -46,7 +46,7 @@ pub struct Message<'a> {
     /// The instructions of the transaction, in order.
     pub instructions: Vec<Instruction<'a>>,
     /// Further accounts, by lookup; none in a legacy message.
-    pub lookups: Vec<Lookup<'a>>,
+    pub lookups: Vec<AddressTableLookup<'a>>,
 }
 
 /// One call of a program. Indexes count the static keys, then all writable lookups, then all read-only ones.
@@ -62,7 +62,7 @@ pub struct Instruction<'a> {
 
 /// Accounts taken from an address lookup table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lookup<'a> {
+pub struct AddressTableLookup<'a> {
     /// The table's address.
     pub table: Pubkey,
     /// Places in the table, of accounts that are written.
@@ -135,7 +135,7 @@ impl<'a> Message<'a> {
                 MessageVersion::Legacy => Vec::new(),
                 MessageVersion::V0 => reader.list(|reader| {
                     let table = Pubkey(*reader.array()?);
-                    Ok(Lookup { table, writable: reader.bytes()?, readonly: reader.bytes()? })
+                    Ok(AddressTableLookup { table, writable: reader.bytes()?, readonly: reader.bytes()? })
                 })?,
             },
         })
@@ -159,7 +159,7 @@ impl<'a> Message<'a> {
         if self.lookups.iter().any(|lookup| lookup.loads() == 0) {
             return Err(InvalidValue);
         }
-        let accounts = keys + self.lookups.iter().map(Lookup::loads).sum::<usize>();
+        let accounts = keys + self.lookups.iter().map(AddressTableLookup::loads).sum::<usize>();
         if self.version == MessageVersion::V0 && accounts > MAX_ACCOUNTS {
             return Err(IndexOutOfBounds);
         }
@@ -172,7 +172,7 @@ impl<'a> Message<'a> {
     }
 }
 
-impl Lookup<'_> {
+impl AddressTableLookup<'_> {
     /// How many accounts it adds.
     fn loads(&self) -> usize {
         self.writable.len() + self.readonly.len()

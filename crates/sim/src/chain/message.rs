@@ -16,7 +16,7 @@ pub(crate) struct Compiled {
 
 /// The accounts that a version 0 message takes from one lookup table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lookup {
+pub(crate) struct AddressTableLookup {
     pub(crate) table: Pubkey,
     pub(crate) writable: Vec<u8>,
     pub(crate) readonly: Vec<u8>,
@@ -39,7 +39,7 @@ pub(crate) struct Message {
     pub(crate) keys: Vec<Pubkey>,
     pub(crate) blockhash: [u8; 32],
     pub(crate) instructions: Vec<Compiled>,
-    pub(crate) lookups: Vec<Lookup>,
+    pub(crate) lookups: Vec<AddressTableLookup>,
 }
 
 /// A lookup table that a version 0 message may use: its address and what it lists.
@@ -69,7 +69,7 @@ impl Message {
         let mut loaded = Loaded::default();
         let mut lookups = Vec::new();
         if let Some((key, addresses)) = table {
-            let mut lookup = Lookup { table: *key, writable: vec![], readonly: vec![] };
+            let mut lookup = AddressTableLookup { table: *key, writable: vec![], readonly: vec![] };
             for (index, address) in (0..=u8::MAX).zip(addresses) {
                 match roles.get(address) {
                     Some((false, writable)) if !programs.contains(address) => {

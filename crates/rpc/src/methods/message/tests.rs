@@ -52,7 +52,9 @@ const KEYS: [[u8; 32]; 3] = [[1; 32], [2; 32], [3; 32]];
 fn sound(version: MessageVersion) -> Message<'static> {
     let lookups = match version {
         MessageVersion::Legacy => vec![],
-        MessageVersion::V0 => vec![Lookup { table: Pubkey([5; 32]), writable: &[0], readonly: &[9, 8] }],
+        MessageVersion::V0 => {
+            vec![AddressTableLookup { table: Pubkey([5; 32]), writable: &[0], readonly: &[9, 8] }]
+        }
     };
     Message {
         version,
@@ -179,7 +181,7 @@ proptest! {
             lookups: parts
                 .iter()
                 .filter(|_| v0)
-                .map(|(table, bytes)| Lookup { table: Pubkey([*table; 32]), writable: bytes, readonly: &[] })
+                .map(|(table, bytes)| AddressTableLookup { table: Pubkey([*table; 32]), writable: bytes, readonly: &[] })
                 .collect(),
         };
         let bytes = message.encode();
