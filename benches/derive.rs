@@ -1,7 +1,7 @@
-//! The cost of an answer that is made from a kept one of another form: accounts, lists, blocks, votes, samples.
+//! The cost of an answer that is derived from a cached answer of another form: accounts, lists, blocks, votes, samples.
 //!
-//! `cargo bench --bench derive`. The kept answers are a simulated node's own; the large account and the long block are
-//! theirs, drawn out.
+//! `cargo bench --bench derive`. The cached answers are those of a simulated node. The large account and the long block
+//! are extended copies.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use slotfront_sim::{Cluster, Settings};
 use tokio::time::Instant;
 
 const WHOLE: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
-/// Accounts of a list.
+/// The number of accounts of a list.
 const LIST: usize = 100;
-/// Bytes of the large account, and transactions of the long block.
+/// The bytes of the large account, and the transactions of the long block.
 const LARGE: usize = 60_000;
 const TRANSACTIONS: usize = 1_500;
 
-/// Returns a node's result, without the envelope.
+/// Returns the result of a node without its envelope.
 fn result(cluster: &Cluster, method: &str, params: &Value) -> Bytes {
     #[derive(serde::Deserialize)]
     struct Answer<'a> {
@@ -74,7 +74,9 @@ fn accounts(c: &mut Criterion, cluster: &Cluster) {
             b.iter(|| black_box(write_single(&kept.result, &kept.value, black_box(form)).is_ok()));
         });
     }
-    c.bench_function("derive: read an account of 165 bytes", |b| b.iter(|| black_box(single(&small).space)));
+    c.bench_function("derive: read an account of 165 bytes", |b| {
+        b.iter(|| black_box(single(&small).facts.space()));
+    });
 }
 
 fn lists(c: &mut Criterion, cluster: &Cluster) {
@@ -94,7 +96,8 @@ fn lists(c: &mut Criterion, cluster: &Cluster) {
         let kept = single.kept(Some(AccountEncoding::Base64));
         Arc::new(Entry {
             kept,
-            meta: EntryMeta { slot: 1, sent_at: Instant::now(), class, derived: false },
+            meta: EntryMeta { slot: 1, sent_at: Instant::now(), class, derived: false, carried: false },
+            follow: None,
             coded: CompressedForms::default(),
         })
     };

@@ -1,9 +1,10 @@
-//! The cost of a key for a call, among 100,000 keys: its lookup and limit check, and how long a reload of all keys holds
-//! up a call, which is to stay under 5 ms.
+//! The cost of a key for a call, among 100,000 keys: the lookup, the limit check, and the delay by a reload of all
+//! keys.
 //!
-//! Needs some 100 MB of memory. Everything is real but the clock's reading, which a call makes once and hands down.
+//! The delay must stay below 5 ms. The benchmark needs about 100 MB of memory. Only the clock is left out, because a
+//! call reads it once for all steps.
 
-#![expect(clippy::print_stdout, reason = "its output is what it is for")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 use std::fmt::Write;
 use std::hint::black_box;
@@ -19,15 +20,15 @@ use slotfront::low_priority::lower_priority;
 use tokio::time::Instant;
 
 const KEYS: usize = 100_000;
-/// The length of an API key: `sf_` and 43 more.
+/// The length of an API key: `sf_` and 43 characters.
 const KEY_LEN: usize = 46;
 const STEP: usize = 7919;
 const RELOADS: u32 = 5;
-/// Far longer than a call takes by itself.
+/// A duration far beyond that of a call.
 const SLOW: Duration = Duration::from_millis(1);
 const CLIENT: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
 
-/// A key of the real length.
+/// Returns a key of the real length.
 fn key(i: usize) -> String {
     format!("sf_{i:0>43}")
 }
@@ -45,7 +46,7 @@ fn key_file() -> String {
     text
 }
 
-/// One call at the door.
+/// Authenticates and admits one call.
 fn enter(gateway: &Gateway, key: &str, now: Instant) {
     let principal = gateway.authenticate(key, CLIENT, None, now).expect("a key in force");
     let _ = black_box(principal.take(now));
@@ -60,8 +61,8 @@ fn benches(c: &mut Criterion) {
     let gateway = Gateway::new(&config).expect("a gateway");
     let now = Instant::now();
 
-    // A step that shares no factor with the number of keys visits all of them, and no line of memory twice in a row.
-    // The keys lie in the order of their calls: a request's own key has just been read from its connection.
+    // The step shares no factor with the number of keys, so all keys are visited, and never two in the same cache line
+    // in a row. The texts are in the order of calls, because a real request has just read its key from the connection.
     let keys: Vec<[u8; KEY_LEN]> =
         (0..KEYS).map(|i| key(i * STEP % KEYS).into_bytes().try_into().expect("the length")).collect();
     let text = |key| std::str::from_utf8(key).expect("ASCII");
@@ -79,9 +80,8 @@ fn benches(c: &mut Criterion) {
         b.iter(|| gateway.authenticate(black_box("sf_wrong"), CLIENT, None, now).is_err());
     });
 
-    // The machine may have other work, and stalls a call by itself: the same time beside a thread that only spins
-    // shows how long. How often a call slept tells what the reload held that the call wanted; only a lock or a page
-    // of memory can make it.
+    // Other work on the machine stalls calls, too. For comparison, the same calls run beside a thread that only spins.
+    // The number of sleeps shows how often a call waited for a lock or a page of memory that the reload held.
     let mut reload = Duration::ZERO;
     beside("reloads", &gateway, &keys, now, || {
         lower_priority();
@@ -101,7 +101,7 @@ fn benches(c: &mut Criterion) {
     });
 }
 
-/// Calls for as long as `work` goes on, and how long they took.
+/// Calls until `work` has ended. Prints the number of calls and their durations.
 fn beside(what: &str, gateway: &Gateway, keys: &[[u8; KEY_LEN]], now: Instant, work: impl FnOnce() + Send) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
@@ -127,7 +127,7 @@ fn beside(what: &str, gateway: &Gateway, keys: &[[u8; KEY_LEN]], now: Instant, w
     });
 }
 
-/// How often this thread has waited for anything but a core; nought where the system does not tell.
+/// Returns how often this thread has waited for anything but a core, or 0 if the system does not count it.
 fn times_slept() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let field = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));

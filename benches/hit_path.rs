@@ -1,6 +1,6 @@
-//! The cost of a hit, in parts and as a whole: split the envelope, read the params, look up, splice.
+//! The cost of a hit, in parts and as a whole: parse the envelope and the params, look up, write the answer.
 //!
-//! `cargo bench --bench hit_path`. One simulated node answers the first call; every further one is a hit.
+//! `cargo bench --bench hit_path`. A simulated node answers the first call. All later calls are hits.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn hit_path(c: &mut Criterion) {
         caller: CallerId::default(),
         trace: Trace::default(),
     };
-    // The future of a hit is done when it is first polled.
+    // The future of a hit is ready at its first poll.
     let hit = |query: &Query| {
         let answer = cache.answer(query, options(), Charge::free(), &NoConditions);
         answer.now_or_never().expect("a hit")

@@ -1,4 +1,4 @@
-//! The cost of counting one call, alone and beside another thread that counts the same. Every hit pays it.
+//! The cost of counting a call, alone and beside another thread that counts the same series. Every hit has this cost.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

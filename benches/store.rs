@@ -1,7 +1,7 @@
-//! The cost of looking an entry up and of keeping one, in a store of a thousand entries and of a million.
+//! The cost of a lookup and of an insert, in a store of a thousand entries and of a million.
 //!
-//! `cargo bench --bench store`. Entries are asked for in an order that visits all of them, so that a large store is as
-//! far from the processor as it is in production. Needs about 500 MB of memory.
+//! `cargo bench --bench store`. The order of lookups visits all entries, so that a large store is not in the
+//! processor's caches, as in production. Needs about 500 MB of memory.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use slotfront::methods::{AccountEncoding, AccountForm, Commitment, Pubkey};
 use slotfront::telemetry::Metrics;
 use tokio::time::Instant;
 
-/// Shares no factor with the numbers of entries.
+/// The step through the entries. It shares no factor with their numbers.
 const STEP: u64 = 7_919;
 
 fn key(number: u64) -> Key {
@@ -33,7 +33,8 @@ fn entry(slot: u64) -> Arc<Entry> {
     let class = Class::Account(Commitment::Confirmed);
     Arc::new(Entry {
         kept,
-        meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false },
+        meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false, carried: false },
+        follow: None,
         coded: CompressedForms::default(),
     })
 }

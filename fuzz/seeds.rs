@@ -1,10 +1,10 @@
-//! The seeds of fuzzing: the contract cases, recorded answers of nodes, and the configurations of this project.
+//! The seeds for fuzzing: the contract cases, recorded answers of nodes, and configurations.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// Every seed with the target that it is for; `root` is the project's folder.
+/// Returns every seed with the name of its target. `root` is the folder of the repository.
 pub(crate) fn seeds(root: &Path) -> Vec<(&'static str, Vec<u8>)> {
     let read =
         |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
@@ -32,15 +32,15 @@ pub(crate) fn seeds(root: &Path) -> Vec<(&'static str, Vec<u8>)> {
         seeds.push(("envelope", body.into_bytes()));
     }
     for (i, line) in lines("tests/fixtures/node-answers.jsonl").iter().enumerate() {
-        for said in ["response", "answer", "result"] {
-            let mut answer = line[said].clone();
+        for field in ["response", "answer", "result"] {
+            let mut answer = line[field].clone();
             if let Some(text) = answer.as_str() {
                 answer = serde_json::from_str(text).unwrap_or(Value::Null);
             }
             if answer.is_null() {
                 continue;
             }
-            if said == "result" {
+            if field == "result" {
                 answer = serde_json::json!({"jsonrpc": "2.0", "result": answer});
             }
             answer["id"] = 1.into();

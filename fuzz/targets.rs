@@ -24,22 +24,22 @@ use slotfront::methods::{
 use slotfront::node::{Contextual, NodeReply, answer};
 use tokio::time::Instant;
 
-/// The longest input that says something new.
-const MOST: usize = 64 * 1024;
+/// The longest input. Longer inputs reach no other code.
+const MAX_BYTES: usize = 64 * 1024;
 
 fn json(text: &[u8]) -> Value {
     serde_json::from_slice(text).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(text)))
 }
 
-/// A request body → its calls → an answer to each.
+/// Parses a request body, and writes an answer to each of its calls.
 pub(crate) fn envelope(data: &[u8]) {
-    let body = Bytes::copy_from_slice(&data[..data.len().min(MOST)]);
+    let body = Bytes::copy_from_slice(&data[..data.len().min(MAX_BYTES)]);
     let elements = match envelope::parse(&body) {
         Request::ParseError => return,
         Request::One(element) => vec![element],
         Request::Batch(elements) => elements,
     };
-    // What is taken for calls is JSON of a depth that a node reads.
+    // An accepted body is valid JSON, of a depth that a node accepts.
     let _: Box<RawValue> = serde_json::from_slice(&body).expect("JSON");
     for element in elements {
         let (id, error) = match element {
@@ -61,12 +61,12 @@ pub(crate) fn envelope(data: &[u8]) {
         reply::node_error(&mut answers[2], &id, br#"{"code":1,"message":""}"#);
         let ids = answers.each_ref().map(|answer| json(answer)["id"].clone());
         assert!(ids.iter().all(|one| *one == ids[0]), "{ids:?}");
-        // An answer stands on one line, whatever its id says.
+        // An answer is one line, for any id.
         assert!(answers.iter().all(|answer| !answer.contains(&b'\n') && !answer.contains(&b'\r')));
     }
 }
 
-/// Params → a query → its canonical params → the same query; and a plan, wherever the frontier stands.
+/// Parses params to a query, its canonical params to the same query, and makes lookup plans at different frontiers.
 pub(crate) fn params(data: &[u8]) {
     let [which, profile, far @ 1..=255, text @ ..] = data else { return };
     let methods = Method::ALL;
@@ -74,7 +74,7 @@ pub(crate) fn params(data: &[u8]) {
     let profile = if profile % 2 == 0 { Profile::Node } else { Profile::Spec };
     let mut body =
         format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}","params":"#, method.as_str()).into_bytes();
-    body.extend_from_slice(&text[..text.len().min(MOST)]);
+    body.extend_from_slice(&text[..text.len().min(MAX_BYTES)]);
     body.push(b'}');
     let Request::One(Element::Call(call)) = envelope::parse(&body.into()) else { return };
     match Query::parse(method, &call.params, profile) {
@@ -91,7 +91,11 @@ pub(crate) fn params(data: &[u8]) {
             }
             for frontier in [&frontier, &Frontier::new(1)] {
                 let plan = LookupPlan::new(&query, frontier, &Sizes::default());
-                assert_eq!(plan.upstream.min_context_slot(), None, "one caller's condition is nobody else's");
+                assert_eq!(
+                    plan.upstream.min_context_slot(),
+                    None,
+                    "the upstream call has no caller's condition"
+                );
                 json(plan.upstream.params_json().as_bytes());
             }
         }
@@ -105,10 +109,10 @@ pub(crate) fn params(data: &[u8]) {
     }
 }
 
-/// A node's body → its parts → everything that is made of them.
+/// Parses the body of a node's answer, splits its result, and derives every other form from it.
 pub(crate) fn answer(data: &[u8]) {
     let [shape, rest @ ..] = data else { return };
-    let body = Bytes::copy_from_slice(&rest[..rest.len().min(MOST)]);
+    let body = Bytes::copy_from_slice(&rest[..rest.len().min(MAX_BYTES)]);
     let reply = NodeReply::parse(&body, 1);
     if let Ok(reply) = &reply {
         whole_response(&body, reply);
@@ -123,7 +127,7 @@ pub(crate) fn answer(data: &[u8]) {
         Ok(NodeReply::Result(result)) => result,
     };
     let deep = serde_json::from_slice::<Value>(&result).is_err();
-    // What a node may not write, as more than 127 levels, is passed on as it is; what is made of it must be JSON.
+    // Results that serde cannot read, such as over 127 levels, are passed on unchanged. Derived texts must be JSON.
     let check = |made: &[u8]| {
         if !deep {
             json(made);
@@ -170,11 +174,11 @@ pub(crate) fn answer(data: &[u8]) {
     }
 }
 
-/// Holds the parts of a node's body to what another reader finds in it.
+/// Compares the parsed parts of a node's body with those that serde finds.
 fn whole_response(body: &[u8], reply: &NodeReply) {
-    // Parts are passed on as they are, so all of the body must be JSON.
+    // Parts are passed on unchanged, so the whole body must be JSON.
     let _: &RawValue = serde_json::from_slice(body).expect("JSON");
-    // Nesting and numbers beyond this reader's bounds are passed on all the same.
+    // Nesting and numbers beyond serde's limits are accepted.
     let Ok(read) = serde_json::from_slice::<Value>(body) else { return };
     assert_eq!((&read["jsonrpc"], &read["id"]), (&Value::from("2.0"), &Value::from(1)));
     let (name, part, other) = match reply {
@@ -184,10 +188,10 @@ fn whole_response(body: &[u8], reply: &NodeReply) {
     assert_eq!((read.get(name), read.get(other)), (Some(&json(part)), None));
 }
 
-/// An account's bytes → what a node writes of them → every form, which must say the same bytes.
+/// Writes an account as a node does, derives every form from it, and checks that each form has the same bytes.
 pub(crate) fn account(data: &[u8]) {
     let [offset, length, long, bytes @ ..] = data else { return };
-    let bytes = &bytes[..bytes.len().min(MOST)];
+    let bytes = &bytes[..bytes.len().min(MAX_BYTES)];
     let scale = if long % 2 == 0 { 1 } else { 200 };
     let slice = DataSlice { offset: u64::from(*offset) * scale, length: u64::from(*length) * scale };
     let text = Bytes::from(format!(
@@ -197,7 +201,7 @@ pub(crate) fn account(data: &[u8]) {
         bytes.len()
     ));
     let whole = AccountForm { encoding: AccountEncoding::Base64, slice: None };
-    let single = list::read_single(&text, whole).expect("as a node writes it");
+    let single = list::read_single(&text, whole).expect("the form of a node");
     for asked in forms(slice) {
         let part = match asked.slice {
             None => bytes,
@@ -214,22 +218,22 @@ pub(crate) fn account(data: &[u8]) {
             continue;
         };
         let data = json(&body.whole())["value"]["data"].clone();
-        let (said, encoding) = match &data {
-            Value::String(said) => (said.clone(), "binary".to_owned()),
+        let (text, encoding) = match &data {
+            Value::String(text) => (text.clone(), "binary".to_owned()),
             list => (list[0].as_str().unwrap().to_owned(), list[1].as_str().unwrap().to_owned()),
         };
         let read = match encoding.as_str() {
-            "base64" => BASE64.decode(said).unwrap(),
-            "base64+zstd" => zstd::decode_all(&BASE64.decode(said).unwrap()[..]).unwrap(),
-            _ => bs58::decode(said).into_vec().unwrap(),
+            "base64" => BASE64.decode(text).unwrap(),
+            "base64+zstd" => zstd::decode_all(&BASE64.decode(text).unwrap()[..]).unwrap(),
+            _ => bs58::decode(text).into_vec().unwrap(),
         };
         assert_eq!(read, part, "{asked:?}");
     }
 }
 
-/// A configuration: taken or refused with words, and twice the same.
+/// Reads a configuration twice. Both must be accepted, or be refused with the same message.
 pub(crate) fn config(data: &[u8]) {
-    let Ok(text) = str::from_utf8(&data[..data.len().min(MOST)]) else { return };
+    let Ok(text) = str::from_utf8(&data[..data.len().min(MAX_BYTES)]) else { return };
     let read = || slotfront::config::from_text(text, &BTreeMap::new(), std::path::Path::new("/nowhere"));
     match (read(), read()) {
         (Ok(one), Ok(other)) => assert_eq!(format!("{one:?}"), format!("{other:?}")),
@@ -237,7 +241,7 @@ pub(crate) fn config(data: &[u8]) {
             assert_eq!(one.to_string(), other.to_string());
             assert!(!one.to_string().is_empty());
         }
-        _ => panic!("once taken and once refused"),
+        _ => panic!("accepted once and refused once"),
     }
 }
 

@@ -1,7 +1,7 @@
-"""Hits of a cache that is full: a thousand accounts that everybody asks for, and now and then a new one.
+"""Measures the hits of a full cache: most calls request one of a thousand hot accounts, and some request a new account.
 
-Each contender has a cache of the same size and a node of its own, whose calls tell the hit ratio. The cache is filled with
-twice its capacity of other accounts, so that each new account makes it evict.
+Each contender has a cache of the same size. Each has its own node, whose call counter gives the hit ratio. The cache is
+first filled with other accounts of twice its capacity, so each new account causes an eviction.
 """
 
 import re
@@ -15,12 +15,12 @@ CAPACITY_MIB = 64
 # The bytes that slotfront counts for an answer of 247 bytes.
 ENTRY_BYTES = 530
 FILL = 2 * CAPACITY_MIB * 1024 * 1024 // ENTRY_BYTES
-# A thousand accounts that are asked for all the time, and one call in so many that asks for a new one.
+# The number of hot accounts, and the number of calls for each call that requests a new account.
 HOT, NEW_EVERY = 1_000, 100
-# A round with fewer hits measures misses.
+# The lowest hit ratio of a round that counts. A round below it measures misses.
 LEAST_RATIO = 0.97
 
-# The addresses are those of lab/src/sized.rs. The hot ones follow those that filled the cache, and the new ones them.
+# The addresses have the format of lab/src/sized.rs. Numbers rise from the filling accounts to the hot ones to the new ones.
 CALLS = r"""
 local letters = { ["0"]="a", ["1"]="b", ["2"]="c", ["3"]="d", ["4"]="e", ["5"]="f", ["6"]="g", ["7"]="h", ["8"]="i", ["9"]="j" }
 local hot, hot_count, every, new, turn, head, tail, path = 0, 0, 0, 0, 0
@@ -46,7 +46,7 @@ end
 
 
 class Contender:
-    """One server with a full cache, in front of a node of its own."""
+    """A server with a full cache, in front of its own node."""
 
     def __init__(self, name, port, path, node):
         self.name, self.port, self.path, self.node = name, port, path, node
@@ -57,14 +57,14 @@ class Contender:
         lab.load(target, f"http://127.0.0.1:{self.port}{self.path}", 16, "fill", "--entries", FILL, "--list", 1)
 
     def warm(self, script, connections):
-        """Asks for the hot accounts until nearly all calls are hits; a busy machine takes more than a second for that."""
+        """Requests the hot accounts until nearly all calls are hits. A busy machine needs more than one second."""
         for _ in range(30):
             if self.ask(script, 1, connections, every=0) >= LEAST_RATIO:
                 return
-        sys.exit(f"{self.name} does not keep the accounts that it is asked for all the time")
+        sys.exit(f"{self.name} does not keep the hot accounts in its cache")
 
     def ask(self, script, seconds, connections, every=NEW_EVERY):
-        """One round, which counts if nearly all of its calls were hits; returns their ratio."""
+        """Measures one round and returns its hit ratio. The round counts if the ratio is at least LEAST_RATIO."""
         before = lab.node_calls(self.node)
         command = ["taskset", "-c", lab.LOAD_CORE, "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", script]
         command += [f"http://127.0.0.1:{self.port}/", "--", FILL, HOT, every, self.next_new, self.path]
@@ -75,7 +75,7 @@ class Contender:
         rate, calls, p99, failed = map(float, found.groups())
         if failed:
             sys.exit(f"{self.name}: {failed:.0f} of the calls failed:\n{done.stdout}")
-        # Calls of connections that were cut at the end are not counted as answered.
+        # wrk does not count the calls that were still open when it ended, one on each connection.
         self.next_new += int(calls) // NEW_EVERY + connections
         ratio = 1 - (lab.node_calls(self.node) - before) / calls
         if every:

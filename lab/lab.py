@@ -1,4 +1,4 @@
-"""What the measurements beside this file share: servers on cores of their own, loads, and what /proc and /metrics say."""
+"""Helpers of the measurements in this folder: servers pinned to cores, loads, and figures from /proc and /metrics."""
 
 import json
 import os
@@ -17,25 +17,26 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 SERVER_CORE, LOAD_CORE = 0, 1
 
 
-def need(command, package):
+def install(command, package):
+    """Installs a Debian package if its command is missing."""
     if not shutil.which(command):
         root = [] if os.geteuid() == 0 else ["sudo"]
         subprocess.run([*root, "apt-get", "update", "-q"], check=True, stdout=subprocess.DEVNULL)
         subprocess.run([*root, "apt-get", "install", "-y", "-q", package], check=True, stdout=subprocess.DEVNULL)
 
 
-def need_two_cores():
+def require_two_cores():
     if (os.cpu_count() or 1) < 2:
-        sys.exit("two cores are needed: one for the servers, one for the load")
+        sys.exit("this measurement needs two cores: one for the servers, one for the load")
 
 
 def programs(target, *examples, slotfront=True):
-    """The folder with the built programs, slotfront among them: the given one, else they are built for production."""
+    """Returns the folder with the built programs. Builds slotfront and the examples for production if `target` is None."""
     if target:
         return target.resolve()
     build = ["cargo", "build", "--locked", "--profile", "dist"]
     if slotfront:
-        # By itself, as for production: an example would turn on what only tests need of the dependencies.
+        # Built separately, because examples turn on features of the dependencies that production builds lack.
         subprocess.run([*build, "--bin", "slotfront"], cwd=ROOT, check=True)
     names = [word for name in examples for word in ("--example", name)]
     subprocess.run([*build, "--package", "slotfront-lab", *names], cwd=ROOT, check=True)
@@ -43,20 +44,21 @@ def programs(target, *examples, slotfront=True):
 
 
 def add_target_options(parser):
-    """Adds the options that name built programs: the ones to measure, and an older build to measure beside them."""
-    parser.add_argument("--target", type=pathlib.Path, help="a folder with the built programs; else they are built")
+    """Adds the options for the folder of built programs and for an older build to compare with."""
+    parser.add_argument("--target", type=pathlib.Path, help="a folder with the built programs (default: build them)")
     parser.add_argument(
         "--against", type=pathlib.Path, metavar="FOLDER",
-        help="a folder with the program `slotfront` of an older build, which takes turns with the new one",
+        help="a folder with the program `slotfront` of an older build to measure in turns with the new one",
     )
 
 
 def builds(target, against):
-    """The builds to measure, by the name that tables give them."""
+    """Returns the folders of the builds to measure, by their names in the tables."""
     return {"slotfront": target} | ({"slotfront, the older build": against.resolve()} if against else {})
 
 
 def machine():
+    """Describes the machine and the commit in one line."""
     model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return f"{model.group(1) if model else platform.machine()}, {os.cpu_count()} cores, commit {commit.stdout.strip()}"
@@ -69,13 +71,13 @@ def free_port():
 
 
 def make_key(slotfront, file):
-    """A key, of the plan `standard`, in a new key file."""
+    """Creates a key of the plan `standard` in a new key file, and returns it."""
     command = [slotfront, "keys", "create", "--file", file, "--name", "measure"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 class Servers:
-    """What runs, each pinned to a core, until `stop`; what they write goes to one log."""
+    """Server processes, each pinned to a core, with one log file for all. They run until `stop`."""
 
     def __init__(self, folder):
         self.folder, self.running = pathlib.Path(folder), []
@@ -102,7 +104,7 @@ class Servers:
         self.stop()
 
     def node(self, target, core=LOAD_CORE):
-        """A yardstick node; returns its port."""
+        """Starts a yardstick node and returns its port."""
         port = free_port()
         self.start(core, [target / "examples" / "yardsticks", "node", port])
         await_port(port)
@@ -110,7 +112,7 @@ class Servers:
 
 
 class Gateway:
-    """A slotfront in a folder of its own, in front of nodes, with one key or those of a key file of the caller's."""
+    """A slotfront process in a new folder, in front of nodes. It has one key, or the keys of the given key file."""
 
     def __init__(self, servers, target, name, nodes, config="", cache="", keys=None, env=None, core=SERVER_CORE):
         folder = servers.folder / name
@@ -142,18 +144,18 @@ log = "warn"
         await_port(self.port, self.process)
 
     def metrics(self):
-        """Every sample, by its name with its labels."""
+        """Returns the value of every metric sample, by its name with labels."""
         text = urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics").read().decode()
         lines = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, value in lines}
 
     def resident(self):
-        """Resident memory, and the most that it was, in bytes."""
+        """Returns the resident memory and its peak, in bytes."""
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return [int(re.search(rf"{field}:\s*(\d+) kB", status).group(1)) * 1024 for field in ("VmRSS", "VmHWM")]
 
     def descriptors(self):
-        """Open files and sockets, without the connections to nodes, which wait a while for the next call."""
+        """Returns the number of open files and sockets, without the pooled connections to the nodes."""
         waiting = set()
         for line in pathlib.Path(f"/proc/{self.process.pid}/net/tcp").read_text().splitlines()[1:]:
             fields = line.split()
@@ -167,7 +169,7 @@ log = "warn"
 
 
 def processor_time(pid):
-    """Seconds that a process's threads have computed, to the nanosecond."""
+    """Returns the processor time of a process in seconds, summed over its threads."""
     threads = pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
@@ -185,19 +187,19 @@ def await_port(port, process=None):
 
 
 def node_calls(port):
-    """Calls for accounts and lists that a yardstick node has answered."""
+    """Returns the number of calls for accounts and lists that a yardstick node has answered."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}", b'{"jsonrpc":"2.0","id":1,"method":"calls"}')
     return json.load(urllib.request.urlopen(request))["result"]
 
 
 def load_command(target, url, connections, *arguments):
-    """The load example, on the load's core."""
+    """Returns the command that runs the example `load` on the core of the load."""
     program = target / "examples" / "load"
     return ["taskset", "-c", LOAD_CORE, program, url, "--connections", connections, *arguments]
 
 
 def load(target, url, connections, *arguments):
-    """Runs the load example to its end; what it did, by name."""
+    """Runs the example `load` to its end, and returns the figures that it printed, by name."""
     command = [str(word) for word in load_command(target, url, connections, *arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -209,7 +211,7 @@ def read_load(text):
     return {name: float(value) for name, value in (line.split() for line in text.splitlines())}
 
 
-# The account keys are valid addresses: 32 bytes, written in base58.
+# Addresses are 32 bytes in base58.
 ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
@@ -227,7 +229,7 @@ def call(i):
 
 
 def fill(name, url, accounts):
-    """Asks each call once, waiting for the server to come first; what it says must be an answer."""
+    """Waits for the server, sends each call once, and checks the length of each answer."""
     for i in range(accounts):
         request = urllib.request.Request(
             url, call(i).encode(), {"content-type": "application/json"}
@@ -237,7 +239,7 @@ def fill(name, url, accounts):
                 body = urllib.request.urlopen(request).read()
                 break
             except urllib.error.HTTPError as refused:
-                # Until the node listens, those in front of it say so.
+                # Proxies answer with 5xx until the node listens.
                 if refused.code < 500 or attempt == 99:
                     sys.exit(f"{name} answers {refused.code}: {refused.read(300)!r}")
             except OSError:
@@ -249,7 +251,7 @@ def fill(name, url, accounts):
 
 
 def hits(folder, url, seconds, connections, accounts, cores=LOAD_CORE, threads=1):
-    """Requests a second, and the p99 in microseconds, of the calls that `fill` has asked."""
+    """Repeats the calls of `fill` for some seconds. Returns calls per second and the p99 in microseconds."""
     script = folder / "calls.lua"
     if not script.exists():
         bodies = ",\n".join(f"'{call(i)}'" for i in range(accounts))

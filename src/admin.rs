@@ -1,9 +1,10 @@
-//! The admin listener: metrics, health, the status page with the numbers behind it, and operator actions.
+//! The admin listener: metrics, health checks, the status page and its data, and the actions of operators.
 //!
-//! Reading needs no token; the actions of [`Controls`] do. All routes are listed in `routes`. The page shows the
-//! state from a [`StatusSource`] and counts from [`Metrics`]. One task reads both once a second, for any number of
-//! open pages.
+//! `routes` lists all routes. Those that show keys or change something need the bearer token of [`Controls`]. The page
+//! shows the state from a [`StatusSource`] and counts from [`Metrics`]. One task reads both once a second, however many
+//! pages are open.
 
+pub mod follow_view;
 pub mod history;
 pub mod node_view;
 pub mod status;
@@ -38,22 +39,22 @@ use crate::telemetry::Metrics;
 use crate::telemetry::totals::Totals;
 use history::{History, Point, Traffic};
 
-/// The interval at which node states are compared while a page is open. A node that fails shows at once, not a
-/// second later.
+/// The interval at which the health of nodes is compared while a page is open, so that a failure is shown at once.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(200);
-/// The number of comparisons from one tick to the next. A tick, once a second, also reads the counters.
+/// The number of comparisons from one tick to the next. A tick comes once a second and also reads the counters.
 const COMPARES_PER_TICK: u32 = 5;
-/// The maximum number of event streams. Further pages poll.
+/// The maximum number of event streams. Further pages poll `/api/status`.
 const MAX_STREAMS: usize = 64;
 /// The maximum length of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 16 * 1024;
 
-/// The state that the admin handlers share.
+/// The state that the handlers of the admin listener share.
 pub struct AdminState {
     metrics: Arc<Metrics>,
     source: Box<dyn StatusSource>,
     history: Mutex<History>,
-    /// The newest tick as JSON, written once for all pages.
+    /// The newest status as JSON, for all open event streams. It is sent each second, and soon after a node's
+    /// health has changed.
     ticks: watch::Sender<Arc<str>>,
     stream_permits: Arc<Semaphore>,
     controls: Controls,
@@ -61,34 +62,34 @@ pub struct AdminState {
     stop: CancellationToken,
 }
 
-/// The parts of the process that an operator may change.
+/// The parts of the process that an operator can change, and the token for that.
 pub struct Controls {
-    /// The bearer token that allows changes. `None` refuses them all.
+    /// The bearer token `auth.admin_token`. If it is `None`, all actions are refused.
     pub token: Option<Secret>,
     /// The gateway, which holds the keys.
     pub gateway: Arc<Gateway>,
-    /// The queue of the task that reloads the configuration.
+    /// The queue to the task that reloads the configuration.
     pub reloads: mpsc::Sender<ReloadRequest>,
 }
 
-/// A request to reload the configuration. The reply tells the changes, or all problems.
+/// A request to reload the configuration. It takes the reply: the changes, or the text of all problems.
 pub type ReloadRequest = oneshot::Sender<Result<Changes, String>>;
 
-/// The data of the page. A page gets the full history when it opens, and then the newest point each second.
+/// The data of the status page. A page gets all points when it opens, and then the newest point each second.
 #[derive(Serialize)]
 struct Snapshot {
-    /// The Unix time in milliseconds.
+    /// The Unix time of the data, in milliseconds.
     at_ms: u64,
     readiness: Readiness,
     status: Status,
     traffic: Traffic,
-    /// The points of the last five minutes, oldest first. A tick has one point; an update between ticks has none.
+    /// The points of the last five minutes, oldest first. In a tick only the newest point, and in an update between
+    /// ticks none.
     points: Vec<Point>,
 }
 
 impl AdminState {
-    /// Creates the state. After `stop` the event streams of the pages end. Work that outlives its caller runs as a
-    /// task of `tasks`.
+    /// Creates the state. The event streams of pages end at `stop`. Work that may outlive its request runs on `tasks`.
     pub fn new(
         metrics: Arc<Metrics>,
         source: impl StatusSource,
@@ -102,7 +103,7 @@ impl AdminState {
         Arc::new(Self { metrics, source, history, ticks, stream_permits, controls, tasks, stop })
     }
 
-    /// Starts the task that records the history and informs open pages, until the stop.
+    /// Starts the task that records the history and updates open pages, until the stop.
     pub fn watch(self: &Arc<Self>) {
         let state = Arc::clone(self);
         self.tasks.spawn(async move {
@@ -118,7 +119,7 @@ impl AdminState {
         });
     }
 
-    /// Reads status and counters, sends them to open pages, and returns the health of the nodes.
+    /// Reads the status and the counters, sends them to open pages, and returns the health of the nodes.
     fn tick(&self, now: Instant) -> Vec<status::NodeHealth> {
         let status = self.source.status();
         let at_ms = unix_ms();
@@ -131,7 +132,8 @@ impl AdminState {
         health
     }
 
-    /// Sends the status to open pages if the health of a node differs from `shown`. Returns the health.
+    /// Sends the status to open pages if the health of a node differs from `shown`. Returns the health that they show
+    /// now.
     fn send_changes(&self, shown: Vec<status::NodeHealth>) -> Vec<status::NodeHealth> {
         if self.ticks.receiver_count() == 0 {
             return shown;
@@ -144,7 +146,7 @@ impl AdminState {
         health
     }
 
-    /// Returns the full content of the page as JSON.
+    /// Returns the data of the status page with all points, as JSON.
     fn full_snapshot(&self) -> String {
         let points = self.history().points();
         self.snapshot(self.source.status(), points)
@@ -162,7 +164,7 @@ impl AdminState {
     }
 }
 
-/// Builds the router of the admin listener.
+/// Returns the router of the admin listener.
 pub fn router(state: Arc<AdminState>) -> Router {
     let (mut open, mut guarded) = (Router::new(), Router::new());
     for route in routes::all() {
@@ -172,7 +174,7 @@ pub fn router(state: Arc<AdminState>) -> Router {
         }
     }
     let token = axum::middleware::from_fn_with_state(Arc::clone(&state), control::require_token);
-    // A layer over no route would panic; there are such routes.
+    // Does not panic, because there are routes that need the token.
     open.merge(guarded.route_layer(token))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(axum::middleware::from_fn(host::guard))
@@ -188,7 +190,7 @@ async fn livez() -> Response {
     json_response(StatusCode::OK, r#"{"state":"alive"}"#.to_owned())
 }
 
-/// Answers 200 if ready or degraded, 503 otherwise. The body has the reasons.
+/// Answers 200 if slotfront is ready or degraded, otherwise 503. The body has the state and the reasons.
 async fn readyz(extract::State(state): extract::State<Arc<AdminState>>) -> Response {
     let readiness = state.source.readiness();
     let status = match readiness {

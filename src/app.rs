@@ -1,8 +1,13 @@
 //! The composition root: turns a [`Config`] into running listeners and background tasks, and stops them in order.
 //!
-//! The caller binds the listeners, so that port 0 works and a port in use is the caller's error. A stop has stages:
-//! readiness fails and answers tell clients to leave; accepting stops; requests in flight finish; a deadline cuts
-//! the rest; background tasks and the admin listener end.
+//! The caller binds the listeners, so that port 0 works and a port in use is the caller's error. A stop has five
+//! stages:
+//!
+//! - Readiness fails, and answers ask clients to close their connections.
+//! - Accepting stops, and requests in flight finish.
+//! - Idle connections are closed.
+//! - A deadline cuts the connections that are left.
+//! - Background tasks and the admin listener end.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -18,8 +23,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Controls, ReloadRequest};
 use crate::cache::Cache;
-use crate::config::Config;
 use crate::config::reload::{Changes, ConfigSource};
+use crate::config::{Config, FollowMode};
+use crate::follow::{FollowedChain, Follower};
 use crate::frontier::Frontier;
 use crate::gateway::{Gateway, GatewayError};
 use crate::http::access::LogSampler;
@@ -40,9 +46,10 @@ mod nodes;
 pub mod signals;
 mod status;
 
-/// The longest wait for background tasks after the last connection: a write of the usage file, open status pages.
+/// The longest wait for background tasks once all connections are closed. They may be writing the usage file or serving
+/// open status pages.
 const TASKS_GRACE: Duration = Duration::from_secs(1);
-/// The interval at which the configuration file is checked.
+/// The interval at which the configuration file is checked for changes.
 const CONFIG_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The two bound listeners.
@@ -104,7 +111,7 @@ pub struct App {
     in_force: ArcSwap<Config>,
     /// Allows one reload at a time.
     reloading: Mutex<()>,
-    /// The queue of reload requests, until the loop that serves them takes it.
+    /// The receiver of reload requests. `None` once [`serve_reloads`] has taken it.
     reload_requests: Mutex<Option<mpsc::Receiver<ReloadRequest>>>,
     tasks: TaskTracker,
     connections: TaskTracker,
@@ -113,9 +120,9 @@ pub struct App {
 
 /// The stages of a stop, in order.
 struct Ending {
-    /// The stages of the public listener. Readiness fails with its notice.
+    /// The stages of the public listener. Readiness fails once `notice` is triggered.
     public: Phases,
-    /// Ends background tasks and the admin listener.
+    /// Cancelled last. Ends background tasks and the admin listener.
     over: CancellationToken,
 }
 
@@ -130,7 +137,7 @@ impl App {
         Self::start_with(config, gateway, listeners, periods)
     }
 
-    /// Starts all parts like [`App::start`]. A stop gives clients the times of `periods`.
+    /// Starts all parts like [`App::start`]. A stop allows clients the times in `periods`.
     ///
     /// # Errors
     /// As for [`App::start`].
@@ -154,10 +161,12 @@ impl App {
         if let Some(shared) = &shared {
             shared.watch(stop);
         }
+        let followed = Arc::<FollowedChain>::default();
         let cache = Cache::new(
             &config,
             Arc::clone(&frontier),
             Arc::clone(&pool),
+            Arc::clone(&followed),
             Arc::clone(&metrics),
             tasks.clone(),
             shared.as_ref(),
@@ -172,6 +181,7 @@ impl App {
             cache,
             pool: Arc::clone(&pool),
             frontier,
+            followed,
             metrics: Arc::clone(&metrics),
             tracer,
             access: LogSampler::default(),
@@ -182,6 +192,7 @@ impl App {
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
         gateway.report_to(&metrics);
         pool.probe(&tasks, stop);
+        follow_chain(&front, &tasks, stop);
         purge_on_cluster_change(&front, &tasks, stop);
         clock::watch(&front, &tasks, stop);
         gateway.watch(&tasks, stop);
@@ -219,11 +230,11 @@ impl App {
         &self.front
     }
 
-    /// Puts the reloadable parts of `new` in force, all or none. Reads files; blocks while a large key file is
-    /// read.
+    /// Puts the reloadable parts of `new` in force, all or none. Blocks while it reads the key file. Returns the
+    /// sections that differ.
     ///
     /// # Errors
-    /// The key file does not fit the new configuration, or an upstream client cannot be built.
+    /// The key file is refused under the new configuration, or an upstream client cannot be built.
     pub fn reload(&self, new: &Config) -> Result<Changes, ReloadError> {
         let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = &self.front.pool;
@@ -272,13 +283,13 @@ impl App {
         self.tasks.close();
         // Upstream calls have their own deadlines, and no caller waits for them.
         let _ = tokio::time::timeout(TASKS_GRACE, self.tasks.wait()).await;
-        // Calls whose callers have gone may have been charged after the last write.
+        // Calls whose callers have gone may have been charged since the usage file was last written.
         let gateway = Arc::clone(&self.front.gateway);
         let _ = low_priority::run(move || gateway.save()).await;
     }
 }
 
-/// Creates the tracer, which exports through one of `tasks` if an endpoint is configured.
+/// Creates the tracer. If a trace collector is configured, a new task of `tasks` exports the spans until `stop`.
 fn tracer(
     config: &Config,
     metrics: &Arc<Metrics>,
@@ -290,6 +301,23 @@ fn tracer(
     };
     tasks.spawn(sender.run(stop.clone()));
     Ok(Tracer::to(exporter))
+}
+
+/// Follows the chain, unless that is off.
+fn follow_chain(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
+    let settings = front.config.follow.clone();
+    if settings.mode != FollowMode::Off {
+        let Front { followed, pool, frontier, metrics, .. } = &**front;
+        let follower = Follower::new(
+            Arc::clone(followed),
+            Arc::clone(pool),
+            Arc::clone(frontier),
+            Arc::clone(metrics),
+            tasks.clone(),
+            settings,
+        );
+        tasks.spawn(follower.run(stop.clone()));
+    }
 }
 
 /// Purges the cache when the cluster behind the pool changes, and then forgets the slots shown to keys. In the
@@ -387,7 +415,8 @@ async fn serve_reloads(app: &Arc<App>, source: &mut ConfigSource, hangup: &mut H
             let new = load().map_err(|problems| problems.to_string())?;
             reloaded.reload(&new).map_err(|error| error.to_string())
         });
-        let applied = reloading.await.unwrap_or_else(|| Err("the reload failed".to_owned()));
+        let applied =
+            reloading.await.unwrap_or_else(|| Err("an internal error stopped the reload".to_owned()));
         let metrics = &app.front.metrics;
         match &applied {
             Ok(Changes { at_once, after_restart }) => {
@@ -401,7 +430,7 @@ async fn serve_reloads(app: &Arc<App>, source: &mut ConfigSource, hangup: &mut H
             }
         }
         if let Some(request) = request {
-            // The requester may have gone.
+            // The requester may no longer wait.
             let _ = request.send(applied);
         }
     }

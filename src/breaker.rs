@@ -1,6 +1,7 @@
 //! A circuit breaker: closed lets calls pass, open rejects them, half-open lets one trial through.
 //!
-//! The pool has one for each node, and the shared store one for each of its parts. `now` is an argument.
+//! The pool has one for each node, and the shared store one for each of its parts. Its functions take the
+//! time as `now`.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ use crate::config;
 
 /// The number of recent outcomes from which the failure rate is computed.
 const WINDOW: usize = 50;
-/// The fewest outcomes for a failure rate.
+/// The fewest outcomes from which a failure rate is computed.
 const MIN_OUTCOMES: usize = 20;
 
 /// The state of a breaker.
@@ -59,7 +60,7 @@ impl Breaker {
         }
     }
 
-    /// Returns true if the breaker is closed, which does not depend on the time.
+    /// Returns true if the breaker is closed. Unlike [`Self::state`], this needs no time.
     pub fn is_closed(&self) -> bool {
         self.opened.is_none()
     }
@@ -80,7 +81,7 @@ impl Breaker {
         half_open
     }
 
-    /// Notes that a call has ended without a result. Another call may be the trial.
+    /// Notes that a call has ended without a result. If it was the trial, another call may be the next one.
     pub fn released(&mut self) {
         self.on_trial = false;
     }

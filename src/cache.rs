@@ -1,23 +1,28 @@
 //! The read-through cache.
 //!
-//! A call is looked up, derived from another held answer, or fetched. Callers with the same question share
-//! one fetch. A node's answer is checked and stored before it is returned.
+//! A call is looked up. Otherwise it joins a fetch or leads one. The fetch looks the call up again, derives the
+//! answer from a held one, or asks the shared store or a node. A node's answer is checked and stored before it
+//! is returned.
 //!
-//! Three rules hold throughout. One question has at most one fetch under way. A stored answer is never
-//! replaced by an older one. An answer never comes from a weaker commitment than the caller's. An answer past
-//! its bounds says so in its [`CacheStatus`].
+//! Four rules hold throughout. Callers with the same key, slot requirement and generation share one fetch. A
+//! held answer is replaced by an older one only if it may not be served any more. An answer never comes from a
+//! weaker commitment than the caller's, unless the followed chain proves that it is the same (`cache/carry.rs`).
+//! An answer past its bounds says so in its [`CacheStatus`].
 
 mod answer;
+mod assembled_lists;
 mod basis;
+mod carry;
 mod charge;
 pub mod class;
-mod coded;
+mod compressor;
 pub mod derive;
 pub mod entry;
 mod fetched;
 mod fetcher;
 pub mod flight;
 mod floors;
+mod follow_stamp;
 mod forms;
 pub mod freshness;
 mod generation;
@@ -32,6 +37,7 @@ mod planned_call;
 mod policy;
 pub mod purge;
 mod purger;
+mod refetch_check;
 mod render;
 mod renderer;
 mod second_level;
@@ -48,8 +54,9 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use basis::Basis;
+use carry::Carrier;
 pub use charge::{Charge, Payer, Price};
-pub use coded::Compressor;
+pub use compressor::Compressor;
 use entry::EntryMeta;
 use fetcher::Fetcher;
 use freshness::FreshnessPolicy;
@@ -63,6 +70,7 @@ pub use status::{CacheStatus, ForwardReason};
 
 use crate::config;
 use crate::error::Error;
+use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
 use crate::methods::Query;
 use crate::pool::Pool;
@@ -86,11 +94,13 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Creates an empty cache over `pool`. Fetches run as tasks of `tasks`.
+    /// Creates an empty cache over `pool`, which carries accounts along the chain in `followed`. Fetches run as
+    /// tasks of `tasks`.
     pub fn new(
         config: &config::Config,
         frontier: Arc<Frontier>,
         pool: Arc<Pool>,
+        followed: Arc<FollowedChain>,
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
         shared: Option<&Arc<redis_store::Store>>,
@@ -100,8 +110,14 @@ impl Cache {
         let second = shared.map(|store| {
             Arc::new(SecondLevel::new(config, Arc::clone(&rules), Arc::clone(store), &metrics, &tasks))
         });
-        let lookup =
-            Lookup::new(&config.cache, Arc::clone(&rules), Arc::clone(&frontier), Arc::clone(&metrics));
+        let carrier = Carrier::new(followed, config.follow.mode, Arc::clone(&rules), Arc::clone(&metrics));
+        let lookup = Lookup::new(
+            &config.cache,
+            carrier,
+            Arc::clone(&rules),
+            Arc::clone(&frontier),
+            Arc::clone(&metrics),
+        );
         let lookup = Arc::new(lookup);
         let purger = Arc::new(Purger::new(Arc::clone(&lookup), second.clone(), Arc::clone(&pool)));
         let renderer =
@@ -146,7 +162,7 @@ impl Cache {
     /// nobody was shown a newer one meanwhile.
     pub fn still_serves(&self, query: &Query, meta: &EntryMeta, status: CacheStatus) -> bool {
         let basis = match status {
-            CacheStatus::Hit { .. } => Basis::Found,
+            CacheStatus::Hit { .. } | CacheStatus::Carried => Basis::Found,
             CacheStatus::StaleIfError { .. } => Basis::StandIn,
             // Another caller's call brought the answer, or a part of it was held.
             other => Basis::Joined(other, Outcome::Collapsed),

@@ -23,8 +23,8 @@ impl BodyBuffer {
         Self { limit, first: Bytes::new(), rest: Vec::new() }
     }
 
-    /// Creates a buffer with memory for `announced` bytes. The sender may lie, so the reserved memory is
-    /// bounded.
+    /// Creates an empty buffer for at most `limit` bytes, and reserves memory for `announced` bytes. The
+    /// sender may lie, so at most 16 MiB are reserved.
     pub fn with_expected_length(announced: usize, limit: usize) -> Self {
         let rest = Vec::with_capacity(announced.min(limit).min(MAX_RESERVED_BYTES));
         Self { limit, first: Bytes::new(), rest }
@@ -50,13 +50,14 @@ impl BodyBuffer {
         Ok(())
     }
 
-    /// Returns the whole body. A single chunk is returned as it is, and keeps its read buffer in memory.
+    /// Returns the whole body. A single chunk is not copied, so the result keeps its whole read buffer in
+    /// memory.
     pub fn finish(self) -> Bytes {
         if self.rest.is_empty() { self.first } else { self.rest.into() }
     }
 
-    /// Returns the whole body in memory of exactly its length, so that a kept body uses no more than is
-    /// counted for it.
+    /// Returns the whole body in memory of exactly its length. A cached body then uses no more memory than
+    /// the cache counts for it.
     pub fn finish_compact(mut self) -> Bytes {
         if self.rest.is_empty() {
             return Bytes::copy_from_slice(&self.first);

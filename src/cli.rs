@@ -1,8 +1,8 @@
-//! The command line: arguments in, exit code out. 0 is success, 1 a failure at run time, 2 wrong usage or
+//! The command line. The exit code is 0 for success, 1 for a failure at run time, and 2 for wrong usage or
 //! configuration.
 //!
-//! A subcommand calls the module that does the work and prints the result: data for scripts to standard output,
-//! messages for people to standard error.
+//! A subcommand calls the module that does the work, and prints the result. Data for scripts goes to standard output,
+//! and messages for people go to standard error.
 
 mod check;
 mod completions;
@@ -73,14 +73,14 @@ enum Command {
     Completions(completions::Args),
 }
 
-/// The failure of a command, by exit code.
+/// The reason why a command ends early. It determines the exit code.
 #[derive(Debug)]
 enum Failure {
-    /// Exit code 1: a valid request could not be carried out.
+    /// Exit code 1: a valid command failed at run time. The text is the message for the user.
     Runtime(String),
-    /// Exit code 2: the arguments or the configuration are invalid.
+    /// Exit code 2: the arguments or the configuration are invalid. The text is the message for the user.
     Usage(String),
-    /// Exit code 0: the reader of standard output closed it, as `head` does.
+    /// Exit code 0: the reader of standard output has closed it, as `head` does.
     OutputClosed,
 }
 
@@ -100,7 +100,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// The environment and the outputs of a command.
+/// The environment variables and the outputs of a command.
 struct World<'a> {
     env: BTreeMap<String, String>,
     /// Standard output, for scripts.
@@ -110,30 +110,30 @@ struct World<'a> {
 }
 
 impl World<'_> {
-    /// Loads the configuration from `file`, else from the file named by `SLOTFRONT_CONFIG`, else from the
-    /// environment alone.
+    /// Loads the configuration from `file` or the file that `SLOTFRONT_CONFIG` names, and from the environment. Without
+    /// a file, loads it from the environment alone.
     fn config(&self, file: Option<PathBuf>) -> Result<Config, Failure> {
         config::load(self.config_file(file).as_deref(), &self.env).map_err(Failure::usage)
     }
 
-    /// Returns the path of the configuration file, if there is one.
+    /// Returns the path of the configuration file: `file`, or the value of `SLOTFRONT_CONFIG`. `None` without both.
     fn config_file(&self, file: Option<PathBuf>) -> Option<PathBuf> {
         file.or_else(|| self.env.get("SLOTFRONT_CONFIG").map(PathBuf::from))
     }
 }
 
-/// Returns the definition of the command line. Tests parse the commands on pages with it.
+/// Returns the definition of the command line. Tests parse the commands in the documentation with it.
 #[doc(hidden)]
 pub fn arguments() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the command line of this process.
+/// Runs the command that the arguments of this process name, and returns its exit code.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Clap treats help and version as errors, too, and knows their output stream and exit code.
+            // clap returns help and version as errors, too, and knows their output stream and exit code.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -167,7 +167,7 @@ fn run(command: Command, world: &mut World<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Returns the address at which a client on this machine reaches a listener.
+/// Returns the address at which a client on this machine reaches a listener bound to `address`.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
@@ -177,8 +177,8 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// The number of tasks that a thread runs between two polls of the kernel, and the most events that a poll returns.
-/// Equal numbers keep the data of a waiting request in the processor's cache when there are thousands of
+/// The number of tasks that a thread runs between two polls for I/O events, and the maximum number of events of a poll.
+/// If the two are equal, the data of a waiting request stays in the processor's cache even with thousands of
 /// connections.
 const TASKS_PER_POLL: u32 = 61;
 

@@ -11,21 +11,22 @@ use std::io::Write;
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
-/// Level 3 of either format: most of the gain at a tenth of the highest level's cost.
+/// The compression level of both formats. It has most of the gain at a tenth of the highest level's cost.
 const LEVEL: u32 = 3;
 /// The longest text before or after a result that fits one stored block of either format, in bytes.
 const MAX_STORED: usize = 0xffff;
-/// The magic number, no flags, unknown modification time, unknown system (RFC 1952, 2.3).
+/// The head of a gzip member: the magic number, no flags, unknown modification time, unknown system (RFC
+/// 1952, 2.3).
 const GZIP_HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
 /// The magic number of a zstd frame (RFC 8878, 3.1.1).
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The window sizes as powers of 2: the least that allows blocks of full length, and the most that level 3
-/// uses.
+/// The window sizes of zstd, as exponents of 2: the least that allows blocks of full length, and the most
+/// that level 3 uses.
 const WINDOW_LOG: std::ops::RangeInclusive<u32> = 17..=21;
 
 /// The shortest text that is compressed, in bytes. A shorter one saves less than a packet.
 pub const WORTH_BYTES: usize = 4 * 1024;
-/// The longest text that is compressed, in bytes. Only batches are longer than any block. Compressing them
+/// The longest text that is compressed, in bytes. Only the answers of batches are longer. Compressing them
 /// would need a copy and a core for a tenth of a second or more.
 pub const TOO_LONG_BYTES: usize = 16 * 1024 * 1024;
 
@@ -37,17 +38,17 @@ pub fn is_worth(bytes: usize) -> bool {
 /// A content coding that is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
-    /// RFC 1952.
+    /// The coding `gzip` (RFC 1952).
     Gzip,
-    /// RFC 8878.
+    /// The coding `zstd` (RFC 8878).
     Zstd,
 }
 
 impl Coding {
-    /// Both codings. The position of a coding is its number.
+    /// Both codings, in the order of `Coding as usize`.
     pub const ALL: [Self; 2] = [Self::Gzip, Self::Zstd];
 
-    /// Returns the name in `Content-Encoding`.
+    /// Returns the name of the coding in the header `Content-Encoding`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -55,7 +56,7 @@ impl Coding {
         }
     }
 
-    /// Compresses the whole of `plain`. `None` only if memory is short.
+    /// Compresses the whole of `plain`. `None` if the compressor fails, which it does only without memory.
     pub fn encode(self, plain: &[u8]) -> Option<Bytes> {
         match self {
             Self::Zstd => zstd::bulk::compress(plain, LEVEL.cast_signed()).ok().map(Bytes::from),
@@ -118,8 +119,9 @@ pub enum SplicePart<'a> {
     Coded(&'a CompressedText),
 }
 
-/// Returns the text of `parts` in `coding`, in pieces of which only short ones are copied. `None` if the
-/// format cannot hold it: zstd blocks refer to earlier ones, so a frame has room for one compressed part.
+/// Returns the whole text of `parts`, compressed by `coding`, in pieces. Only short pieces are copied. `None`
+/// if a part has another coding, or if zstd would have to hold two compressed parts: zstd blocks refer to
+/// earlier ones.
 pub fn splice(coding: Coding, parts: &[SplicePart<'_>]) -> Option<Vec<Bytes>> {
     let coded = || {
         parts.iter().filter_map(|part| if let SplicePart::Coded(coded) = part { Some(*coded) } else { None })
@@ -226,7 +228,7 @@ fn deflate(plain: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Writes the head of a stored block. The length must fit.
+/// Writes the head of a stored deflate block of this length, which is at most [`MAX_STORED`].
 fn stored_deflate(out: &mut BytesMut, bytes: usize, is_last: bool) {
     let length = u16::try_from(bytes).unwrap_or(u16::MAX);
     out.put_u8(u8::from(is_last));
@@ -250,11 +252,11 @@ fn zstd_blocks(plain: &[u8]) -> Option<Vec<u8>> {
         let is_last = head[0] & 1 != 0;
         head[0] &= !1;
         let bytes = usize::from(head[0]) | usize::from(head[1]) << 8 | usize::from(head[2]) << 16;
-        // A block of one repeated byte holds it once.
+        // A block that repeats one byte holds that byte once.
         let size = if bytes >> 1 & 3 == 1 { 1 } else { bytes >> 3 };
         at += 3 + size;
         if is_last {
-            // A checksum may follow, but it is of this text only.
+            // A checksum of this text alone may follow, which is dropped.
             blocks.truncate(at);
             blocks.shrink_to_fit();
             return (blocks.len() == at).then_some(blocks);
@@ -262,7 +264,7 @@ fn zstd_blocks(plain: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Writes the head of a raw block. The length must fit.
+/// Writes the head of a raw zstd block of this length, which is at most [`MAX_STORED`].
 fn raw_zstd(out: &mut BytesMut, bytes: usize, is_last: bool) {
     let size = u32::try_from(bytes).unwrap_or(u32::MAX) << 3 | u32::from(is_last);
     out.extend_from_slice(&size.to_le_bytes()[..3]);
@@ -318,8 +320,8 @@ mod tests {
         for text in [
             &b"x"[..],
             br#"{"context":{"slot":1},"value":null}"#,
-            // Longer than one block, the smallest window and the largest window. Incompressible. One byte
-            // only.
+            // Longer than one block, than the smallest window, and than the largest window; incompressible;
+            // one byte repeated.
             &numbers.as_bytes()[..140_000],
             numbers.as_bytes(),
             &numbers.repeat(4).into_bytes(),

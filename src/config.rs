@@ -24,7 +24,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::methods::{AnyMethod, Commitment, Further, PerCommitment, Profile};
+use crate::methods::{AnyMethod, Commitment, PassthroughMethod, PerCommitment, Profile};
 
 pub use bounds::{is_name, url_fault};
 pub use load::{from_text, load};
@@ -34,29 +34,31 @@ pub use secret::Secret;
 /// All settings, valid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// `compat.profile`
+    /// The setting `compat.profile`: the answers of nodes, or those of the written specification.
     pub profile: Profile,
-    /// `[server]`
+    /// The section `[server]`: the listeners and their limits.
     pub server: Server,
-    /// `[auth]`
+    /// The section `[auth]`: the authentication of callers.
     pub auth: Auth,
-    /// `[plans.NAME]`
+    /// The sections `[plans.NAME]`: the permissions and limits of keys, by name of the plan.
     pub plans: BTreeMap<String, Plan>,
-    /// `[units]`
+    /// The section `[units]`: the prices of calls.
     pub units: Units,
-    /// `[[upstream]]`, at least one.
+    /// The sections `[[upstream]]`: the nodes. At least one.
     pub upstreams: Vec<Upstream>,
-    /// `[pool]`
+    /// The section `[pool]`: the use of the nodes.
     pub pool: PoolSettings,
-    /// `[cache]`
+    /// The section `[cache]`: the lifetimes of answers, and the capacity.
     pub cache: CacheSettings,
-    /// `passthrough.methods`: further read methods that pass through to nodes without caching.
-    pub passthrough: Vec<Further>,
-    /// `[shared]`; `None` without a shared store.
+    /// The section `[follow]`: serving an account until a block writes it.
+    pub follow: FollowSettings,
+    /// The setting `passthrough.methods`: read methods that are forwarded to nodes without caching.
+    pub passthrough: Vec<PassthroughMethod>,
+    /// The section `[shared]`: the store that several gateways share. `None` without one.
     pub shared: Option<SharedSettings>,
-    /// `[verify]`
+    /// The section `[verify]`: the comparison of hits with a node.
     pub verify: Verify,
-    /// `[telemetry]`
+    /// The section `[telemetry]`: logs and traces.
     pub telemetry: Telemetry,
     /// The settings that are valid but probably unintended. Reported at the start.
     pub warnings: Vec<Problem>,
@@ -109,19 +111,19 @@ impl Server {
     }
 }
 
-/// `server.client_ip_header`
+/// The setting `server.client_ip_header`: the header in which trusted proxies give the client address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientIpHeader {
-    /// `X-Forwarded-For`
+    /// The header `X-Forwarded-For`.
     XForwardedFor,
-    /// `Forwarded` (RFC 7239)
+    /// The header `Forwarded` (RFC 7239).
     Forwarded,
 }
 
 /// `server.tls`: the certificate of the public listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The path of the certificates in PEM, the server's own first. Relative to the configuration file.
+    /// The path of the certificates in PEM, the server's own first.
     pub cert: PathBuf,
     /// The path of the unencrypted private key in PEM.
     pub key: PathBuf,
@@ -130,17 +132,16 @@ pub struct TlsFiles {
 /// `[auth]`: the authentication of callers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Auth {
-    /// The mode: by keys, or open.
+    /// The mode of authentication: by keys, or open.
     pub mode: AuthMode,
-    /// The path of the key file, which may not exist yet. Relative to the configuration file. `None` if no keys are
-    /// used.
+    /// The path of the key file, which may not exist yet. `None` if no keys are used.
     pub keys_file: Option<PathBuf>,
     /// The path of the file that keeps quota usage over a restart. `None` keeps none.
     pub usage_file: Option<PathBuf>,
     /// The maximum number of refused keys per client address and minute, including keys from a wrong origin or
     /// address.
     pub failed_per_minute: u32,
-    /// The plan of each client address in open mode.
+    /// The plan of each client address in the mode `open`. `None` sets no limits.
     pub open_plan: Option<String>,
     /// The bearer token of the admin API. Without a token the API only reads.
     pub admin_token: Option<Secret>,
@@ -148,7 +149,7 @@ pub struct Auth {
     pub dev_key: Option<String>,
 }
 
-/// `auth.mode`
+/// The setting `auth.mode`: the keys that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthMode {
     /// Every request needs a key of the key file.
@@ -160,21 +161,21 @@ pub enum AuthMode {
 /// `[plans.NAME]`: the permissions and limits of keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The average number of calls a second. Each element of a batch is a call.
+    /// The average number of calls a second that a key may make. Each element of a batch is a call.
     pub rps: u32,
-    /// The maximum number of calls at once.
+    /// The maximum number of calls that a key may make at once after a pause.
     pub burst: u32,
-    /// The quota of units for a UTC day.
+    /// The quota of units for a UTC day. `None` is unlimited.
     pub daily_units: Option<u64>,
-    /// The quota of units for a UTC month.
+    /// The quota of units for a UTC month. `None` is unlimited.
     pub monthly_units: Option<u64>,
     /// The allowed methods; `None` allows all.
     pub methods: Option<Vec<AnyMethod>>,
     /// The allowed commitments; `None` allows all.
     pub commitments: Option<Vec<Commitment>>,
-    /// The maximum number of calls in a batch, if lower than the server's.
+    /// The maximum number of calls in a batch. `None` allows as many as the server does.
     pub max_batch: Option<usize>,
-    /// The maximum number of accounts in a getMultipleAccounts.
+    /// The maximum number of accounts in a getMultipleAccounts. `None` allows as many as a node does.
     pub max_accounts: Option<usize>,
     /// True if `Cache-Control: no-cache` bypasses the cache.
     pub bypass_cache: bool,
@@ -185,11 +186,11 @@ pub struct Plan {
 /// `[units]`: the prices of calls. The price of getMultipleAccounts is that of a full list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Units {
-    /// The prices by [`Method::index`](crate::methods::Method::index).
+    /// The prices of the eight methods, by [`Method::index`](crate::methods::Method::index).
     pub by_method: [u64; 8],
-    /// The prices by [`Further::index`].
-    pub by_further: [u64; Further::COUNT],
-    /// The price of a hit, as a factor.
+    /// The prices of the passthrough methods, by [`PassthroughMethod::index`].
+    pub by_passthrough: [u64; PassthroughMethod::COUNT],
+    /// The factor by which the price of a hit is multiplied.
     pub hit_factor: f64,
 }
 
@@ -204,7 +205,7 @@ pub struct Upstream {
     pub tier: u8,
     /// The headers sent with every request.
     pub headers: BTreeMap<String, Secret>,
-    /// The maximum number of calls a second.
+    /// The maximum number of calls a second. `None` is unlimited.
     pub rps: Option<u32>,
     /// The maximum number of calls in flight.
     pub max_in_flight: usize,
@@ -219,9 +220,9 @@ pub struct Upstream {
 /// `upstream.genesis`: the check of a node's cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GenesisCheck {
-    /// By genesis hash, which must equal the pool's.
+    /// The node's genesis hash must equal the pool's.
     Checked,
-    /// None: the operator asserts the cluster, and the node is not asked for its genesis hash.
+    /// The node is not asked for its genesis hash: the operator asserts that it belongs to the pool's cluster.
     Unchecked,
 }
 
@@ -242,24 +243,24 @@ impl Upstream {
     }
 }
 
-/// `[pool]`: the use of upstreams.
+/// The section `[pool]`: probes, timeouts, retries, hedges and circuit breakers for calls to upstreams.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolSettings {
-    /// The genesis hash of the cluster. `None` takes that of the first usable node.
+    /// The genesis hash of the cluster. `None` takes the first that a node reports.
     pub genesis_hash: Option<String>,
     /// The interval between two probes of a node.
     pub probe_interval: Duration,
-    /// The maximum lag of a usable node behind the frontier at processed, in slots.
+    /// The maximum lag of a usable node behind the frontier at commitment processed, in slots.
     pub max_slot_lag: u64,
-    /// The longest time to connect.
+    /// The longest time to connect to a node.
     pub connect_timeout: Duration,
-    /// The longest time for an attempt, by [`Method::index`](crate::methods::Method::index).
+    /// The longest time for one attempt at one node, by [`Method::index`](crate::methods::Method::index).
     pub attempt_timeout: [Duration; 8],
     /// The longest time for an attempt of a passthrough method: `attempt_timeout.default`.
     pub forward_timeout: Duration,
-    /// The maximum number of retries on other nodes.
+    /// The maximum number of retries of a call on other nodes.
     pub retries: usize,
-    /// The maximum number of retries, as a share of calls.
+    /// The maximum number of retries of all calls, as a share of calls.
     pub retry_budget: f64,
     /// True if simultaneous misses of single accounts are merged into one call.
     pub merge: bool,
@@ -269,11 +270,11 @@ pub struct PoolSettings {
     pub breaker: BreakerSettings,
     /// The maximum length of an answer, in bytes after decompression.
     pub max_response: usize,
-    /// The maximum total length of response bodies being read, in bytes.
+    /// The maximum total length of the node answers that are being read, in bytes.
     pub max_buffered: usize,
 }
 
-/// `pool.hedge`
+/// The setting `pool.hedge`: second attempts beside slow first ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hedge {
     /// The quantile of a method's recent latencies after which a hedge is sent.
@@ -282,7 +283,7 @@ pub struct Hedge {
     pub budget: f64,
 }
 
-/// `pool.breaker`
+/// The section `pool.breaker`: the circuit breaker of each node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BreakerSettings {
     /// The number of consecutive failures that open the breaker.
@@ -291,7 +292,7 @@ pub struct BreakerSettings {
     pub failure_rate: f64,
     /// The multiple of the method's p95 after which an attempt counts as failed.
     pub slow: f64,
-    /// The time for which the breaker stays open before one probe passes.
+    /// The time for which the breaker stays open before one call passes as a trial.
     pub open: Duration,
 }
 
@@ -306,59 +307,85 @@ pub struct CacheSettings {
     pub assemble: Assemble,
     /// The maximum lag of an answer behind the frontier at its commitment, in slots.
     pub max_lag_slots: PerCommitment<u64>,
-    /// The factor by which TTL and lag are exceeded while a refresh runs; 0 at processed.
+    /// The share of the TTL and of the maximum lag by which an entry may exceed them while a refresh runs. Always 0 at
+    /// processed.
     pub stale_while_revalidate: PerCommitment<f64>,
     /// The maximum age of an answer while no node answers.
     pub stale_if_error: StaleIfError,
-    /// `[cache.ttl]`
+    /// The section `[cache.ttl]`: the time to live of answers.
     pub ttl: Ttl,
 }
 
-/// `cache.assemble`
+/// The setting `cache.assemble`: the entries from which a list of accounts is assembled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assemble {
-    /// Only from entries of one slot.
+    /// Lists are assembled only from entries of one slot.
     SameSlot,
-    /// From entries of several slots. Missing accounts are fetched alone, and the answer has the lowest slot.
+    /// Lists are assembled from entries of several slots. Missing accounts are fetched alone, and the answer has the
+    /// lowest slot.
     WithinBound,
-    /// Never.
+    /// Lists are never assembled.
     Off,
 }
 
 /// `cache.stale_if_error`: the maximum age while no node answers. At processed nothing stale is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StaleIfError {
-    /// The age of confirmed answers.
+    /// The maximum age of confirmed answers.
     pub confirmed: Duration,
-    /// The age of finalized answers.
+    /// The maximum age of finalized answers.
     pub finalized: Duration,
-    /// The age of finalized blocks; `None` is unlimited.
+    /// The maximum age of finalized blocks. `None` is unlimited.
     pub block: Option<Duration>,
 }
 
-/// `[cache.ttl]`: the time to live of answers, which always applies.
+/// `[cache.ttl]`: the time to live of answers. It applies in addition to the maximum lag.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ttl {
-    /// Accounts and token balances.
+    /// The TTL of accounts and token balances.
     pub account: PerCommitment<Duration>,
-    /// Fees.
+    /// The TTL of fees.
     pub fee: PerCommitment<Duration>,
-    /// Vote accounts.
+    /// The TTL of vote accounts.
     pub vote_accounts: PerCommitment<Duration>,
-    /// Blocks at confirmed.
+    /// The TTL of blocks at confirmed.
     pub block_confirmed: Duration,
-    /// Blocks at finalized.
+    /// The TTL of blocks at finalized.
     pub block_finalized: Duration,
-    /// Error -32004: the block does not exist yet.
+    /// The TTL of error -32004: the block does not exist yet.
     pub no_block_not_yet: Duration,
-    /// Error -32007 of a single node, and recent -32009: the slot was skipped.
+    /// The TTL of error -32007 from a single node, and of -32009 for a recent slot: the slot was skipped.
     pub no_block_unconfirmed: Duration,
-    /// Error -32007 that a second node has confirmed.
+    /// The TTL of error -32007 from two nodes.
     pub no_block_skipped: Duration,
-    /// Performance samples.
+    /// The TTL of performance samples.
     pub performance_samples: Duration,
-    /// Cluster nodes.
+    /// The TTL of cluster nodes.
     pub cluster_nodes: Duration,
+}
+
+/// `[follow]`: accounts are served until a block writes them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowSettings {
+    /// The use of the followed chain.
+    pub mode: FollowMode,
+    /// The names of the upstreams that are asked for blocks. Without any, all upstreams of a known kind are.
+    pub upstreams: Vec<String>,
+    /// The interval between two questions for new blocks.
+    pub poll: Duration,
+    /// The maximum number of new blocks to catch up with. With more of them, following begins anew.
+    pub max_gap: usize,
+}
+
+/// `follow.mode`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FollowMode {
+    /// Blocks are not read.
+    Off,
+    /// Blocks are read, and answers that would be carried are counted and compared. Callers get other answers.
+    Shadow,
+    /// Accounts are served until a block writes them.
+    On,
 }
 
 /// `[shared]`: the Redis store that several gateways share.
@@ -371,11 +398,11 @@ pub struct SharedSettings {
     pub cluster: bool,
     /// The prefix of all keys in the store.
     pub namespace: String,
-    /// The longest time for an operation.
+    /// The longest time for an operation on the store.
     pub timeout: Duration,
     /// The path of certificates in PEM of an additional certificate authority.
     pub ca_file: Option<PathBuf>,
-    /// The secret that authenticates cached answers.
+    /// The secret that authenticates cached answers. Without one, only accidental damage is detected.
     pub secret: Option<Secret>,
 }
 
@@ -386,7 +413,7 @@ pub struct Verify {
     pub sample: f64,
 }
 
-/// `[telemetry]`
+/// `[telemetry]`: logs and traces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Telemetry {
     /// The log filter, such as `info` or `slotfront::pool=debug`.
@@ -399,12 +426,12 @@ pub struct Telemetry {
     pub trace_sample: f64,
 }
 
-/// `telemetry.format`
+/// The setting `telemetry.format`: the format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Pretty on a terminal, JSON otherwise.
+    /// [`Self::Pretty`] on a terminal, [`Self::Json`] otherwise.
     Auto,
-    /// Pretty, for people.
+    /// Text with colours, for people.
     Pretty,
     /// One JSON object a line.
     Json,

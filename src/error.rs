@@ -1,8 +1,7 @@
 //! Every refusal by slotfront itself, mapped once to HTTP status, JSON-RPC code, message and metric reason.
 //!
-//! Nodes use -32001 to -32022 for their own errors. Those pass through byte for byte and are not created here.
-//! The codes of slotfront are -32090 to -32096. They lie within JSON-RPC's server range, and nobody else has
-//! registered them.
+//! Nodes use -32001 to -32022 for their own errors. Those pass through byte for byte and are not created here. The
+//! codes of slotfront are -32090 to -32096. They lie within JSON-RPC's range for server errors, and no node uses them.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::methods::ParamError;
 
 /// The JSON-RPC codes with which slotfront itself answers.
 pub mod code {
-    /// The method is unknown and not passed through.
+    /// The method is unknown or writes, or is not enabled in `passthrough.methods`.
     pub const METHOD_NOT_FOUND: i32 = -32601;
     /// The key is unknown, expired or revoked.
     pub const UNAUTHORIZED: i32 = -32090;
@@ -20,9 +19,9 @@ pub mod code {
     pub const FORBIDDEN: i32 = -32091;
     /// A rate limit or a quota is exceeded.
     pub const TOO_MANY_REQUESTS: i32 = -32092;
-    /// A batch exceeds its limit, in calls or in bytes of its answers.
+    /// A batch has too many calls, or its answers have too many bytes together.
     pub const TOO_LARGE: i32 = -32093;
-    /// The limit on calls in flight is reached.
+    /// Too many requests are in flight, or too many bytes of answers are in memory.
     pub const OVERLOADED: i32 = -32094;
     /// No upstream could answer.
     pub const NO_UPSTREAM: i32 = -32095;
@@ -33,17 +32,17 @@ pub mod code {
 /// A refusal by slotfront itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// The request is not a call, or is one that no node would carry out.
+    /// The request is not JSON, or not a JSON-RPC 2.0 call that a node would carry out.
     Envelope(EnvelopeError),
-    /// The method is none of the eight and not passed through.
+    /// The method is none of the eight and not enabled in `passthrough.methods`.
     MethodNotFound,
-    /// A method that writes, with its name.
+    /// The method writes, as `sendTransaction` does. Holds its name.
     Write(&'static str),
-    /// Params that every node version refuses.
+    /// The params are refused by every node version. Holds the node's error.
     Params(ParamError),
     /// The key is unknown, expired or revoked. The answer does not say which.
     Unauthorized,
-    /// The key has no permission for the named thing.
+    /// The key has no permission. Holds what was refused, such as a method.
     Forbidden(String),
     /// A limit of the key or of the caller's address is exceeded.
     Limited {
@@ -51,26 +50,26 @@ pub enum Error {
         limit: String,
         /// The metric reason: `rate`, `day`, `month`, `failed_keys`.
         reason: &'static str,
-        /// The time to wait.
+        /// The time after which the call may succeed.
         retry_after: Duration,
     },
-    /// A batch with more calls than allowed.
+    /// The batch has more calls than allowed.
     BatchTooLarge {
         /// The number of calls in the batch.
         calls: usize,
         /// The limit.
         limit: usize,
     },
-    /// An element of a batch whose answers are too long together.
+    /// The answers of the batch are too long together.
     AnswersTooLarge {
         /// The limit on all answers of a batch, in bytes.
         limit: usize,
     },
-    /// Too many requests are in flight.
+    /// Too many requests are in flight, or too many bytes of answers are in memory.
     Overloaded,
-    /// No upstream could answer. Holds every attempt.
+    /// No upstream could answer. Holds every failed attempt.
     NoUpstream(Vec<FailedAttempt>),
-    /// The call's deadline has passed. Holds its length.
+    /// The call's deadline has passed. Holds the time that the call was allowed.
     TimedOut(Duration),
 }
 
@@ -80,16 +79,16 @@ impl From<EnvelopeError> for Error {
     }
 }
 
-/// One failed attempt, for `data.attempts`: a node's name and a reason, without an address.
+/// One failed attempt, as an element of `data.attempts`. It shows no address.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct FailedAttempt {
     /// The upstream's configured name.
     pub upstream: String,
-    /// A reason of the pool: `connect`, `timeout`, `status_429`, `bad_json`, `too_large` …
+    /// The reason: a fault such as `connect` or `status_429`, or why the node was not asked, such as `busy`.
     pub reason: String,
 }
 
-/// A refusal as it is sent.
+/// A refusal in the form in which the caller gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorReply {
     /// The HTTP status of a single call. Within a batch the status is 200.
@@ -98,16 +97,16 @@ pub struct ErrorReply {
     pub code: i32,
     /// The JSON-RPC message.
     pub message: String,
-    /// The JSON-RPC `data`, as JSON text.
+    /// The JSON-RPC `data`, as JSON text. `None` leaves the member out.
     pub data: Option<String>,
-    /// The value of `Retry-After`, in whole seconds.
+    /// The value of `Retry-After`, in whole seconds. `None` leaves the header out.
     pub retry_after_s: Option<u64>,
     /// The reason in metrics and logs.
     pub reason: &'static str,
 }
 
 impl Error {
-    /// Appends the JSON-RPC response of a refused call to `out`.
+    /// Appends the JSON-RPC response to the refused call `id` to `out`.
     pub fn write_response(&self, out: &mut Vec<u8>, id: &Id) {
         if let Self::Envelope(error) = self {
             return reply::envelope_refusal(out, id, *error);
@@ -116,7 +115,7 @@ impl Error {
         reply::refusal(out, id, code, &message, data.as_deref());
     }
 
-    /// Returns the refusal as it is sent. This is the only mapping.
+    /// Returns the status, code and message that the caller gets. No other function maps refusals.
     #[deny(clippy::wildcard_enum_match_arm)]
     pub fn to_reply(&self) -> ErrorReply {
         let wire = |status, code, message: &str, reason| ErrorReply {

@@ -1,9 +1,9 @@
 //! The frontier: the newest slot at each commitment, for each node and for the pool.
 //!
-//! Probes and answers report slots here, and every freshness decision reads them. Not every report is
-//! believed. A node far ahead of all others is believed once a second node confirms it, or once it has kept
-//! advancing while no two others advanced together. It stays believed while it continues from there. A frontier
-//! that no node reaches any more falls back. Nodes may join and leave, and their numbers are never reused.
+//! Probes and answers report slots here, and every freshness decision reads them. Not every report is believed. A node
+//! far ahead of all others is believed once a second node is close to it. It is also believed once it has kept advancing
+//! while no two others advanced together. It stays believed while each report is close above the last. A frontier that
+//! no node reaches any more falls back. Nodes may join and leave, and their ids are never reused.
 
 mod commitment_state;
 mod node_slots;
@@ -22,37 +22,39 @@ use node_slots::FrontierNode;
 pub use node_slots::NodeSlots;
 use pace::SlotPace;
 
-/// The length of a slot before it has been measured for a minute.
+/// The assumed duration of a slot, used until the real one has been measured for a minute.
 pub const ASSUMED_SLOT_TIME: Duration = Duration::from_millis(400);
 
-/// A report further above every other usable node than this time's slots needs confirmation.
-pub(crate) const UNCONFIRMED_LEAD: Duration = Duration::from_millis(25_600);
-/// The bounds of such a lead in slots, whatever slot time was measured: slots of a second, and of 100 ms.
-const UNCONFIRMED_LEAD_SLOTS: (u64, u64) = (26, 256);
-/// The state that is changed under one lock.
+/// The longest lead of one node over all other usable nodes at which it is believed. It is converted into slots by
+/// the measured slot time.
+pub(crate) const SINGLE_NODE_LEAD: Duration = Duration::from_millis(25_600);
+/// The lowest and the highest value of [`SINGLE_NODE_LEAD`] in slots. They correspond to slots of 1 s and of 100 ms.
+const SINGLE_NODE_LEAD_SLOTS: (u64, u64) = (26, 256);
+
+/// The state that one lock protects.
 #[derive(Debug)]
 struct FrontierState {
     commitments: [CommitmentState; 3],
     /// The nodes in the order in which they joined.
     nodes: Vec<FrontierNode>,
-    /// The number of the next node to join.
+    /// The id of the next node to join.
     next: usize,
-    /// The pace of the frontier at processed.
+    /// The pace of the frontier at commitment processed.
     pace: SlotPace,
 }
 
 impl FrontierState {
-    /// Returns the position of a node in the list. `None` once it has left.
+    /// Returns the position of the node `id` in `nodes`. `None` once it has left.
     fn position(&self, id: usize) -> Option<usize> {
         self.nodes.iter().position(|node| node.node == id)
     }
 }
 
-/// The period between two moments at which all reports were discarded.
+/// A period between two calls of [`Frontier::forget`]. Reports from an earlier era do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Era(u64);
 
-/// The pool's view of the chain's head, shared by probes, pool and cache.
+/// The newest slots of the chain, as far as the pool knows them. Probes, pool and cache share this state.
 #[derive(Debug)]
 pub struct Frontier {
     inner: Mutex<FrontierState>,
@@ -72,7 +74,7 @@ pub struct Frontier {
 }
 
 impl Frontier {
-    /// Creates a frontier over `nodes` nodes, numbered from 0, before their first reports.
+    /// Creates a frontier of `nodes` nodes, whose ids count from 0. No node has reported a slot yet.
     pub fn new(nodes: usize) -> Self {
         Self {
             inner: Mutex::new(FrontierState {
@@ -92,7 +94,7 @@ impl Frontier {
         }
     }
 
-    /// Adds a node, and returns its number.
+    /// Adds a node, and returns its id.
     pub fn join(&self) -> usize {
         let mut inner = self.lock();
         let node = inner.next;
@@ -113,7 +115,8 @@ impl Frontier {
         }
     }
 
-    /// Returns the slots of a node, to be kept beside it and read without a lock.
+    /// Returns the slots of a node, which the caller may keep and read without a lock. They stay empty for an id that
+    /// is not in the frontier.
     pub fn slots_of(&self, node: usize) -> Arc<NodeSlots> {
         let inner = self.lock();
         inner.position(node).map(|position| Arc::clone(&inner.nodes[position].slots)).unwrap_or_default()
@@ -124,14 +127,15 @@ impl Frontier {
         self.published[commitment.index()].load(Ordering::Acquire)
     }
 
-    /// Returns true if an answer at `slot` is believed: it is no further ahead than one node alone may be.
+    /// Returns true if an answer at `slot` needs no second answer: it is not too far above the frontier. Always true
+    /// before the first report.
     pub fn believes(&self, commitment: Commitment, slot: Slot) -> bool {
         let frontier = self.slot(commitment);
-        frontier == 0 || slot <= frontier.saturating_add(self.unconfirmed_lead())
+        frontier == 0 || slot <= frontier.saturating_add(self.single_node_lead())
     }
 
-    /// Returns the length of a slot, by the moves of the frontier at processed over the last minute, or
-    /// [`ASSUMED_SLOT_TIME`] until a minute is known. A frontier that stands still does not change it.
+    /// Returns the duration of a slot, measured at commitment processed over the last minute. [`ASSUMED_SLOT_TIME`]
+    /// until a minute has been measured. A frontier that stands still does not change the result.
     pub fn slot_time(&self) -> Duration {
         match self.slot_us.load(Ordering::Relaxed) {
             0 => ASSUMED_SLOT_TIME,
@@ -139,15 +143,15 @@ impl Frontier {
         }
     }
 
-    /// Returns the time that this many slots take.
+    /// Returns the time that `slots` slots take.
     pub fn time_of(&self, slots: u64) -> Duration {
         self.slot_time().saturating_mul(u32::try_from(slots).unwrap_or(u32::MAX))
     }
 
     /// Returns the most slots by which one node alone may be ahead of all others.
-    fn unconfirmed_lead(&self) -> u64 {
-        let (least, most) = UNCONFIRMED_LEAD_SLOTS;
-        let slots = UNCONFIRMED_LEAD.as_micros() / self.slot_time().as_micros().max(1);
+    fn single_node_lead(&self) -> u64 {
+        let (least, most) = SINGLE_NODE_LEAD_SLOTS;
+        let slots = SINGLE_NODE_LEAD.as_micros() / self.slot_time().as_micros().max(1);
         u64::try_from(slots).unwrap_or(u64::MAX).clamp(least, most)
     }
 
@@ -167,46 +171,48 @@ impl Frontier {
         Some(self.slot(commitment).saturating_sub(slots.slot(commitment)?))
     }
 
-    /// Returns the time since the frontier last moved.
+    /// Returns the time since the frontier at `commitment` last changed.
     pub fn age(&self, commitment: Commitment, now: Instant) -> Duration {
         let moved = self.moved_ms[commitment.index()].load(Ordering::Relaxed);
         now.duration_since(self.started).saturating_sub(Duration::from_millis(moved))
     }
 
-    /// Returns the time since a node last reported the frontier, even one that stands still.
+    /// Returns the time since a node last reported the frontier's own slot at `commitment`. A repeated report counts,
+    /// too.
     pub fn since_last_report(&self, commitment: Commitment, now: Instant) -> Duration {
         let heard = self.last_report_ms[commitment.index()].load(Ordering::Relaxed);
         now.duration_since(self.started).saturating_sub(Duration::from_millis(heard))
     }
 
-    /// Returns the number of times that a frontier has fallen because no node reached it any more.
+    /// Returns how often a frontier was lowered, because no usable node had reached it.
     pub fn resets(&self) -> u64 {
         self.resets.load(Ordering::Relaxed)
     }
 
-    /// Reports the slot of a probe, which may lower a node's slot, as after a restart.
+    /// Records the slot that a probe of `node` found. It may lower the node's slot, as after a restart of the node.
     pub fn probed(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.probed_in(self.era(), node, commitment, slot, now);
     }
 
-    /// Returns the era, which lasts until all reports are discarded. It must be read before a node is asked,
-    /// because a report from an earlier era does not count.
+    /// Returns the current era. Callers must read it before they ask a node, because a report from an earlier era does
+    /// not count.
     pub fn era(&self) -> Era {
         Era(self.era.load(Ordering::Acquire))
     }
 
-    /// Reports the slot of a probe, as [`Self::probed`], for a request that was sent in `era`.
+    /// Records the slot of a probe as [`Self::probed`] does. Does nothing if the request was sent in an earlier era.
     pub fn probed_in(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.report(era, (node, commitment, slot), now, false);
     }
 
-    /// Reports the context slot of an answer, as [`Self::answered`], for a request that was sent in `era`.
+    /// Records the context slot of an answer as [`Self::answered`] does. Does nothing if the request was sent in an
+    /// earlier era.
     pub fn answered_in(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.report(era, (node, commitment, slot), now, true);
     }
 
-    /// Reports the context slot of an answer. Answers overtake each other, so this only ever raises a node's
-    /// slot.
+    /// Records the context slot of an answer of `node`. It never lowers the node's slot, because answers overtake each
+    /// other.
     pub fn answered(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.answered_in(self.era(), node, commitment, slot, now);
     }
@@ -225,7 +231,7 @@ impl Frontier {
             .is_some_and(|reported| self.ms(now).saturating_sub(reported) < millis(period))
     }
 
-    /// Sets if the reports of a node count. It must answer its probes, be healthy and belong to the pool's
+    /// Sets whether the reports of a node count. A usable node answers its probes, is healthy and belongs to the pool's
     /// cluster.
     pub fn set_usable(&self, node: usize, usable: bool, now: Instant) {
         let mut inner = self.lock();
@@ -237,7 +243,7 @@ impl Frontier {
         }
     }
 
-    /// Discards all reports, because the cluster behind the pool is another one.
+    /// Discards all reports and begins a new era, because the cluster has changed or the machine was suspended.
     pub fn forget(&self) {
         let mut inner = self.lock();
         self.era.fetch_add(1, Ordering::AcqRel);
@@ -254,8 +260,7 @@ impl Frontier {
         }
     }
 
-    /// Waits until the frontier at `commitment` has reached `slot`. Callers must bring a deadline of their
-    /// own.
+    /// Waits until the frontier at `commitment` has reached `slot`, without a deadline.
     pub async fn reached(&self, commitment: Commitment, slot: Slot) {
         let mut advanced = self.advanced.subscribe();
         while self.slot(commitment) < slot {
@@ -295,7 +300,7 @@ impl Frontier {
     fn decide(&self, inner: &mut FrontierState, commitment: Commitment, now: Instant) {
         let FrontierState { commitments, nodes, pace, .. } = inner;
         let FrontierChange { frontier, reset } =
-            commitments[commitment.index()].decide(nodes, self.unconfirmed_lead(), now);
+            commitments[commitment.index()].decide(nodes, self.single_node_lead(), now);
         if reset {
             self.resets.fetch_add(1, Ordering::Relaxed);
         }
@@ -311,7 +316,7 @@ impl Frontier {
         }
     }
 
-    /// Returns a time in milliseconds after the frontier was created.
+    /// Returns `now` in milliseconds after the frontier was created.
     fn ms(&self, now: Instant) -> u64 {
         millis(now.duration_since(self.started))
     }

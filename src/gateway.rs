@@ -1,9 +1,9 @@
-//! API keys, plans, rate limits and quotas: a raw key becomes a [`Principal`], which authorizes, limits and charges
-//! calls.
+//! API keys, plans, rate limits and quotas. An API key is looked up as a [`Principal`], which authorizes, limits and
+//! charges the calls of its caller.
 //!
-//! The gateway knows neither HTTP routes nor nodes. A request takes its principal once and keeps it. A reload swaps
-//! the whole key table; the new principal of a key shares the limiter state of the old one. Keys are looked up by
-//! SHA-256, so lookup time says nothing about a key.
+//! The gateway knows neither HTTP routes nor nodes. A request keeps the principal that it got at its start. A reload
+//! replaces the whole key table. The new principal of a key shares the limiter state of the old one. Keys are looked up
+//! by their SHA-256, so the time of a lookup reveals nothing about a key.
 
 mod address;
 mod clock;
@@ -62,39 +62,39 @@ pub use usage::Usage;
 
 /// The interval at which files are checked and written, and the wall clock is read.
 const TICK: Duration = Duration::from_secs(1);
-/// The longest text that is hashed as a key, in bytes. No real key is longer.
+/// The maximum length of a text that is looked up as a key, in bytes. Keys that slotfront generates are shorter.
 pub(crate) const MAX_KEY: usize = 128;
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// The reasons why the gateway cannot start or reload.
+/// The reason why the gateway cannot start or reload.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// The key file is refused.
+    /// The key file cannot be read, or is invalid.
     #[error("auth.keys_file: {0}")]
     Keys(#[from] KeyFileError),
-    /// The usage file is refused.
+    /// The usage file cannot be read, or is invalid.
     #[error(transparent)]
     Usage(#[from] UsageError),
 }
 
-/// Authenticates callers and holds their plans, limits and quotas.
+/// Authenticates callers, and holds their plans, limits and quotas.
 pub struct Gateway {
     snapshot: ArcSwap<KeySnapshot>,
-    /// Replaced snapshots that a request may still be reading.
+    /// The replaced snapshots, which requests may still be reading.
     superseded: Mutex<Vec<Arc<KeySnapshot>>>,
     clock: Arc<WallClock>,
     ledger: Arc<Ledger>,
     registry: Arc<OnceLock<Arc<Metrics>>>,
-    /// The watched key file. The lock is held while a new snapshot is built.
+    /// The key file. `None` without a configured one. The lock is held while a new snapshot is built.
     keys_file: Mutex<Option<Watched>>,
-    /// True after the last attempt to write the usage file has failed.
+    /// True if the last attempt to write the usage file failed.
     unsaved: AtomicBool,
-    /// The client of the shared store and the leases to renew. Taken when the store is connected.
+    /// The client of the shared store, and the queue of leases to renew. [`Gateway::share`] takes them.
     leases: Mutex<Option<(Arc<LeaseClient>, LeaseQueue)>>,
 }
 
 impl Gateway {
-    /// Creates the gateway that `config` describes. Until a missing key file appears, no caller is accepted.
+    /// Creates the gateway that `config` describes. While the key file is missing, every request is refused.
     ///
     /// # Errors
     /// The key file or the usage file exists and is invalid or unreadable.
@@ -129,12 +129,13 @@ impl Gateway {
         })
     }
 
-    /// Sets the metrics to report to. Later calls are ignored.
+    /// Sets the metrics to report to. Only the first call has an effect.
     pub fn report_to(&self, metrics: &Arc<Metrics>) {
         let _ = self.registry.set(Arc::clone(metrics));
     }
 
-    /// Shares rates and quotas with all gateways of `store`, in background `tasks` that end with `stop`.
+    /// Starts to share rates and quotas with all gateways that use `store`, in background tasks until `stop`. Has no
+    /// effect if no shared store is configured.
     pub fn share(&self, store: &Arc<Store>, tasks: &TaskTracker, stop: &CancellationToken) {
         let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((client, queue)) = leases {
@@ -145,16 +146,17 @@ impl Gateway {
         }
     }
 
-    /// Puts `config` in force, completely or not at all. Limits and quotas carry over; the usage file of the start
-    /// stays. While keys are in force, a key file that is being written is waited for. May block.
+    /// Puts `config` in force, completely or not at all. The state of limits and quotas carries over. The path of the
+    /// usage file does not change. While keys are in force, waits until a changing key file is fully written. May
+    /// block.
     ///
     /// # Errors
-    /// The key file is refused, for example because it names a plan that is gone.
+    /// The key file cannot be read or is invalid, for example because it names a removed plan.
     pub fn replace(&self, config: &Config) -> Result<(), GatewayError> {
         self.replace_settled(config, || std::thread::sleep(TICK))
     }
 
-    /// Implements [`Self::replace`]; `pause` separates two looks at a key file that may be half written.
+    /// Implements [`Self::replace`]. `pause` waits between two reads of a key file that may be half-written.
     fn replace_settled(&self, config: &Config, pause: impl FnMut()) -> Result<(), GatewayError> {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.snapshot.load();
@@ -173,8 +175,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Puts `snapshot` in force and keeps the replaced one until no request reads it. Freeing a large key table
-    /// takes long, so no request does it.
+    /// Puts `snapshot` in force, and keeps the replaced one until no request reads it. Otherwise a request would free
+    /// it, which takes long for a large key table.
     fn put(&self, snapshot: KeySnapshot) {
         let snapshot = Arc::new(snapshot);
         let before = self.snapshot.swap(Arc::clone(&snapshot));
@@ -190,38 +192,38 @@ impl Gateway {
         superseded.retain(|snapshot| Arc::strong_count(snapshot) > 1);
     }
 
-    /// Returns true if callers need no key.
+    /// Returns true if callers need no key (mode `open`).
     pub fn is_open(&self) -> bool {
         !matches!(self.snapshot.load().access, AccessMode::Keys(_))
     }
 
-    /// Returns the file that holds the keys, if one is configured. Waits for a reload in progress.
+    /// Returns the key file. `None` if none is configured. Waits for a reload in progress.
     pub(crate) fn key_file(&self) -> Option<KeyFile> {
         let watched = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         watched.as_ref().map(|watched| KeyFile::new(watched.path()))
     }
 
-    /// Returns the names of the plans in force, in order.
+    /// Returns the names of the plans in force, in alphabetical order.
     pub(crate) fn plans(&self) -> Vec<String> {
         self.snapshot.load().plans.keys().cloned().collect()
     }
 
-    /// Returns true if the key table has this key, expired and revoked keys included.
+    /// Returns true if `key` is in the key table, even if it is expired or revoked.
     pub(crate) fn holds(&self, key: &str) -> bool {
         self.snapshot.load().table().is_some_and(|table| table.get(&KeyHash::of(key)).is_some())
     }
 
-    /// Returns true if the key with this id is loaded and revoked.
+    /// Returns true if the key with this id is in the key table and revoked.
     pub(crate) fn is_revoked(&self, id: &str) -> bool {
         self.snapshot.load().table().and_then(|table| table.named(id)).is_some_and(|key| key.validity.revoked)
     }
 
-    /// Returns the usage of the key with this id.
+    /// Returns the usage of the key with this id. `None` if it is not in the key table.
     pub(crate) fn usage_of(&self, id: &str) -> Option<Usage> {
         self.snapshot.load().table().and_then(|table| Usage::of(table.named(id)?, Instant::now()))
     }
 
-    /// Forgets the slots shown to each caller, because they belong to another cluster.
+    /// Forgets the slots that were shown to each caller. Called when the cluster changes.
     pub fn forget_shown_slots(&self) {
         let forget = |principal: &Principal| {
             if let Some(limits) = &principal.limits {
@@ -235,13 +237,13 @@ impl Gateway {
         }
     }
 
-    /// Returns the caller that `key` identifies. `client` is the caller's address; an unknown address matches no
-    /// address list. `origin` is the `Origin` header, which only browsers send.
+    /// Returns the caller that `key` identifies. `client` is the caller's address, or `None` if it is unknown, which is
+    /// on no address list. `origin` is the value of `Origin`, which only browsers send.
     ///
     /// # Errors
     /// - [`Error::Unauthorized`] for a key that is unknown, expired or revoked. The error does not tell which.
     /// - [`Error::Forbidden`] for a valid key used from a wrong address or origin.
-    /// - [`Error::Limited`] instead of both, after too many failures from one address. A valid key is never refused
+    /// - [`Error::Limited`] instead of either, after too many failures from one address. A valid key is never refused
     ///   because of other failures at its address.
     pub fn authenticate(
         &self,
@@ -267,8 +269,7 @@ impl Gateway {
             principal.validity.check(&hash, client, origin, || self.clock.wall(now))?;
             Ok(Arc::clone(principal))
         });
-        // Failures do not count towards the key's rate. Otherwise anyone with a stolen key could exhaust its
-        // owner's rate.
+        // Failures do not count towards the key's rate. Otherwise a stolen key could exhaust its owner's rate.
         checked.map_err(|failure| {
             let per_minute = snapshot.failed_per_minute;
             let make = || Limiter::new(per_minute, MINUTE, per_minute, LimiterState::default());
@@ -296,8 +297,8 @@ impl Gateway {
         error
     }
 
-    /// Starts the background loop: it follows the key file and the wall clock, and writes the usage file. After
-    /// `stop` the usage file is written once more.
+    /// Starts a background task that reads the wall clock and a changed key file each second, and writes the usage
+    /// file. After `stop` it writes the usage file once more.
     pub fn watch(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
         let (gateway, stop) = (Arc::clone(self), stop.clone());
         tasks.spawn(async move {
@@ -308,20 +309,20 @@ impl Gateway {
                     () = stop.cancelled() => running = false,
                 }
                 let gateway = Arc::clone(&gateway);
-                // Files block, and a large key file takes long to read. A panic ends only this tick.
+                // Reading files blocks, and a large key file takes long. A panic ends only this tick.
                 let _ = low_priority::run(move || gateway.tick(running)).await;
             }
         });
     }
 
-    /// Writes the usage that is not yet on disk. May block.
+    /// Writes the usage file if it is out of date. Logs a failure. May block.
     pub(crate) fn save(&self) {
         if let Err(error) = self.ledger.save(Timestamp::now()) {
             tracing::error!(%error, "cannot write the usage file; units used since the last write are lost");
         }
     }
 
-    /// Does the work of one second. `running` is false for the last run.
+    /// Does the work of one second. `running` is false for the last time, at the shutdown.
     fn tick(&self, running: bool) {
         let wall = Timestamp::now();
         self.clock.set(wall);
@@ -342,12 +343,13 @@ impl Gateway {
         }
     }
 
-    /// Reads the key file after a change made by this process, without waiting for it to settle. May block.
+    /// Reads the key file at once, after a change that this process has made. May block.
     pub(crate) fn take_keys(&self) {
         self.follow_keys(Watched::look);
     }
 
-    /// Reads the key file if `look` finds a new text, and refuses a faulty file as a whole. May block.
+    /// Puts the keys of the key file in force if `look` returns a new text. Refuses a faulty file as a whole. May
+    /// block.
     fn follow_keys(&self, look: impl FnOnce(&mut Watched) -> io::Result<Option<String>>) {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(watched) = keys_file.as_mut() else { return };

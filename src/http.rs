@@ -1,17 +1,17 @@
 //! The public listener: accept loop, routes, body limits, content types, CORS, compression, headers.
 //!
-//! The hot route is `POST /v3/<API_KEY>`, served by `request::serve`. The fast path calls it for plain HTTP/1.1 requests,
-//! and `serve` calls it for the requests that hyper has read. The other routes belong to axum's router. Only this module,
-//! `admin` and `app` use axum.
+//! The hot route is `POST /v3/<API_KEY>`, which carries the JSON-RPC calls. `request::serve` answers it: the fast path
+//! calls it for plain HTTP/1.1 requests, and `post` for the requests that hyper has read. The other routes belong to
+//! axum's router. Only this module, `admin` and `app` use axum.
 //!
-//! Requests are checked in a node's order: verb, content type, size, UTF-8, then JSON-RPC. A refused request gets a node's
-//! status and text.
+//! Requests are checked in a node's order: verb, content type, size, UTF-8, then JSON-RPC. A request that a node would
+//! refuse gets the node's status and text.
 
 mod accept_encoding;
 pub mod access;
 mod body;
 mod call;
-mod caller;
+mod client_info;
 mod client_ip;
 mod connection_activity;
 mod connection_permits;
@@ -54,86 +54,89 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use caller::ClientInfo;
+use client_info::ClientInfo;
 pub use outgoing::Outgoing;
 use reply::HttpReply;
 use summary::{Summary, Wants};
 
 use crate::cache::Cache;
 use crate::config::Config;
+use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
 use crate::gateway::Gateway;
 use crate::pool::Pool;
 use crate::telemetry::{Metrics, Tracer};
 
-/// The parts of the program that every request needs.
+/// The parts of the program that requests need.
 pub struct Front {
     /// The settings in force.
     pub config: Arc<Config>,
-    /// The keys and their limits.
+    /// The API keys and their limits.
     pub gateway: Arc<Gateway>,
     /// The cache, which answers calls.
     pub cache: Arc<Cache>,
     /// The nodes, for `/health` and for passthrough calls.
     pub pool: Arc<Pool>,
-    /// The newest slot of the cluster, from which a node's lag is computed.
+    /// The newest slots of the cluster, at each commitment.
     pub frontier: Arc<Frontier>,
+    /// The chain that is followed, for the status page.
+    pub followed: Arc<FollowedChain>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
     /// The recorder of traces.
     pub tracer: Tracer,
     /// The limit on log lines about slow and failed requests.
     pub access: access::LogSampler,
-    /// The number of requests being served.
+    /// The number of requests in flight, limited by `server.max_in_flight`.
     pub in_flight: Arc<AtomicUsize>,
-    /// The tasks of calls that continue after their callers have gone.
+    /// The tasks of calls that continue after their callers have disconnected.
     pub tasks: TaskTracker,
     /// The budget for the bytes of answers that are not sent yet.
     pub outgoing: Arc<Outgoing>,
 }
 
-/// Serves one request that hyper has read. `summary` is the kept part of its head; `body` may still be arriving.
+/// Serves a request that hyper has read. `summary` is the part of its head that is kept; `body` may still be arriving.
 async fn serve(
     front: &Arc<Front>,
     routes: &axum::Router,
     summary: Summary,
     body: Incoming,
 ) -> Response<Body> {
-    let Summary { caller, wanted_headers, wants } = summary;
+    let Summary { client, wanted_headers, wants } = summary;
     let mut response = match wants {
-        Wants::Call { key, is_json } => post(front, &caller, &key, is_json, body).await.into_response(),
-        Wants::WebSocket => ignore_body(front, &caller, body, routes::no_websocket()).await,
-        Wants::Options => ignore_body(front, &caller, body, options()).await,
+        Wants::Call { key, is_json } => post(front, &client, &key, is_json, body).await.into_response(),
+        Wants::WebSocket => ignore_body(front, &client, body, routes::no_websocket()).await,
+        Wants::Options => ignore_body(front, &client, body, options()).await,
         Wants::OtherVerb => {
             let refusal = HttpReply::text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB);
-            ignore_body(front, &caller, body, refusal.into_response()).await
+            ignore_body(front, &client, body, refusal.into_response()).await
         }
         Wants::Other(request) => {
             let response = routes.clone().oneshot(*request).await.unwrap_or_else(|never| match never {});
-            ignore_body(front, &caller, body, response).await
+            ignore_body(front, &client, body, response).await
         }
     };
-    response.headers_mut().insert(request_id::NAME, caller.id.header());
-    let origin = caller.origin.as_deref().and_then(|origin| HeaderValue::from_str(origin).ok());
+    response.headers_mut().insert(request_id::NAME, client.id.header());
+    let origin = client.origin.as_deref().and_then(|origin| HeaderValue::from_str(origin).ok());
     cors::apply(&front.config.server.cors_origins, origin.as_ref(), wanted_headers, response.headers_mut());
     response
 }
 
-/// Reads and discards the request's body, then returns `response` in the caller's content coding.
+/// Reads and discards the request's body. Then returns `response`, compressed if the caller accepts that.
 async fn ignore_body(
     front: &Front,
-    caller: &ClientInfo,
+    client: &ClientInfo,
     body: Incoming,
     response: Response<Body>,
 ) -> Response<Body> {
     let response = body::discard_before(front, body, response).await;
-    encoding::apply(front.cache.compressor(), caller.accepts.best(), response).await
+    encoding::apply(front.cache.compressor(), client.accepts.best(), response).await
 }
 
-/// Answers a POST to the hot route.
+/// Answers a POST to the hot route. `key` is the raw path segment; `is_json` is true if the content type is JSON.
 async fn post(
     front: &Arc<Front>,
-    caller: &ClientInfo,
+    client: &ClientInfo,
     key: &str,
     is_json: bool,
     body: Incoming,
@@ -144,12 +147,13 @@ async fn post(
         return if body::discard(front, body).await { refusal } else { refusal.last() };
     }
     match body::read(front, body).await {
-        Ok(body) => request::serve(front, caller, key, &body, started).await,
+        Ok(body) => request::serve(front, client, key, &body, started).await,
         Err(refusal) => *refusal,
     }
 }
 
-/// Returns the API key if `path` is the hot route. The key is not percent-decoded, because decoding could add a `/`.
+/// Returns the API key if `path` is the hot route, otherwise `None`. Without keys (mode `open`), `/` and `/v3` are the
+/// hot route too, with an empty key. The key is not percent-decoded, because decoding could add a `/`.
 fn route<'a>(path: &'a str, front: &Front) -> Option<&'a str> {
     match path.strip_prefix("/v3/") {
         Some(key) => (!key.contains('/')).then_some(key),

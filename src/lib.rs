@@ -1,6 +1,6 @@
 //! slotfront: a caching read-through JSON-RPC proxy in front of Solana RPC nodes.
 //!
-//! A request passes the modules in the order below. Each module calls only later ones and hands on a typed value:
+//! A request passes the modules in the order below. Each module calls only later ones and passes on a typed value:
 //! bytes → `Call` → `Query` → `CacheAnswer` → bytes. `ARCHITECTURE.md` is the map.
 
 pub mod app;
@@ -13,6 +13,7 @@ pub mod gateway;
 pub use slotfront_rpc::{jsonrpc, methods};
 
 pub mod cache;
+pub mod follow;
 pub mod pool;
 pub mod redis_store;
 

@@ -3,7 +3,7 @@
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// The nice value of these threads. They get a tenth of a busy core, and all of an idle one.
+/// The nice value of low-priority threads. They get a tenth of a busy core, and all of an idle one.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
 
@@ -18,7 +18,7 @@ pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
     let thread = spawn(move || {
         // Tasks and clients that `work` creates belong to the caller's runtime.
         let _entered = runtime.enter();
-        // The caller may have left.
+        // The caller may no longer wait.
         let _ = done.send(work());
     });
     match thread {

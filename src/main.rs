@@ -1,4 +1,4 @@
-//! The binary; see [`slotfront::cli`].
+//! The program `slotfront`. [`slotfront::cli`] has its commands.
 
 use std::process::ExitCode;
 

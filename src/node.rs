@@ -5,7 +5,9 @@
 
 pub mod answer;
 pub mod client;
+pub mod code;
 pub mod shape;
+pub mod version;
 
 use std::time::Duration;
 
@@ -14,44 +16,46 @@ pub use client::{BufferBudget, Client};
 
 use crate::telemetry::AttemptResult;
 
-/// Work on longer texts leaves the async workers: checking 256 KiB of JSON takes some 200 µs.
+/// The length in bytes above which a text is parsed on a blocking thread. Parsing 256 KiB of JSON takes about
+/// 200 µs.
 pub const OFF_WORKER_BYTES: usize = 256 * 1024;
 
-/// The reason why an attempt brought no answer of the node.
+/// The reason why an attempt brought no usable answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}", self.result())]
 pub enum Fault {
-    /// No connection, or it broke before the first byte of the answer.
+    /// The connection could not be opened, or broke before the first byte of the answer.
     Connect,
-    /// The connection broke within the answer.
+    /// The connection broke after the first byte of the answer.
     Truncated,
-    /// No complete answer in time.
+    /// The answer was not complete in time.
     Timeout,
-    /// Status 429, with its `Retry-After` if there was one.
+    /// The status was 429. Holds the time of `Retry-After`; `None` if the header gives no number of seconds.
     TooManyRequests(Option<Duration>),
-    /// Any other status than 2xx.
+    /// The status was neither 2xx nor 429.
     Status(u16),
-    /// A 200 whose body is not a JSON-RPC response.
+    /// The body is not a JSON-RPC response, or its result does not fit the method.
     BadJson,
-    /// A response to another id.
+    /// The response has another id than the request.
     WrongId,
-    /// An error that only means that something broke, or that the node could not parse the call.
+    /// The node returned an internal error, or an error that says that it could not parse the call.
     UnknownCode,
-    /// The error -32005: the node reports that it is unhealthy.
+    /// The node returned [`code::NODE_UNHEALTHY`]: it reports that it is unhealthy.
     Unhealthy,
-    /// More bytes than `pool.max_response`. Does not count against the node.
+    /// The body is longer than `pool.max_response`. Does not count against the node.
     TooLarge,
     /// The limit `pool.max_buffered` is reached. Does not count against the node.
     BuffersFull,
     /// The node belonged to another or an unknown cluster when the answer came. Does not count against the
     /// node.
     Foreign,
-    /// The call's own deadline passed before that of the attempt. Does not count against the node.
+    /// The call's own deadline passed before the timeout of the attempt. Does not count against the node.
     GivenUp,
 }
 
 impl Fault {
-    /// Returns the name of the fault in metrics, logs and `data.attempts`. Statuses are grouped into classes.
+    /// Returns the name of the fault in metrics, logs and `data.attempts`. HTTP statuses are grouped into 4xx
+    /// and 5xx.
     pub const fn result(self) -> AttemptResult {
         match self {
             Self::Connect => AttemptResult::Connect,
@@ -76,7 +80,7 @@ impl Fault {
         !matches!(self, Self::TooLarge | Self::BuffersFull | Self::Foreign | Self::GivenUp)
     }
 
-    /// Returns true if another node may do better. The buffers are shared by all nodes.
+    /// Returns true if another node may do better. False for full buffers, because all nodes share them.
     pub const fn may_retry(self) -> bool {
         !matches!(self, Self::TooLarge | Self::BuffersFull | Self::GivenUp)
     }

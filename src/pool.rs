@@ -1,10 +1,9 @@
 //! Several nodes as one. The pool picks a node, sends the call, and asks another node if that may give a
 //! better answer.
 //!
-//! The pool knows nothing of the cache. A fault stays in here while another node can answer. The result is a
-//! node's own answer, or [`NoUpstream`](crate::error::Error::NoUpstream) with every attempt. Some answers are
-//! confirmed by a second node: a missing block does not prove absence, because each node holds its own part
-//! of history.
+//! The pool uses no code of the cache. A caller sees a fault only if no other node can answer. The result is a node's
+//! own answer, or [`NoUpstream`](crate::error::Error::NoUpstream) with every failed attempt. For some answers a second
+//! node is asked: a missing block does not prove absence, because each node holds its own part of history.
 
 mod attempt;
 mod budget;
@@ -12,7 +11,8 @@ mod call;
 mod caller;
 pub mod choices;
 mod cluster;
-mod confirmed;
+mod confirmed_slot;
+mod followed_node;
 pub mod health;
 mod hedge;
 pub mod member;
@@ -37,11 +37,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use budget::{Budget, KEPT, RETRIES_PER_SECOND};
+use budget::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use caller::{CallContext, CallerId};
 use choices::Choice;
-use cluster::Cluster;
-use confirmed::ConfirmedWatch;
+use cluster::ClusterIdentity;
+use confirmed_slot::ConfirmedWatch;
+pub use followed_node::FollowedNode;
 use member::Member;
 pub use members::{Members, Prepared};
 use nodes::Nodes;
@@ -67,7 +68,7 @@ pub struct Pool {
     latencies: Latencies,
     retries: Budget,
     hedges: Budget,
-    confirmed: ConfirmedWatch,
+    confirmed_slot: ConfirmedWatch,
     buffers: Arc<BufferBudget>,
     metrics: Arc<Metrics>,
     next_id: AtomicU64,
@@ -76,15 +77,15 @@ pub struct Pool {
     pub(crate) fake_node: std::sync::OnceLock<FakeNode>,
 }
 
-/// A receiver of calls, each with the sender for its answer.
+/// The channel to a test that answers calls. Each call comes with the sender for its answer.
 #[cfg(test)]
 pub(crate) type FakeNode = tokio::sync::mpsc::UnboundedSender<(UpstreamRequest, ReplySender)>;
 #[cfg(test)]
 pub(crate) type ReplySender = tokio::sync::oneshot::Sender<Result<PoolReply, Error>>;
 
 impl Pool {
-    /// Returns a pool over the configured upstreams, which `frontier` numbers from 0. No node is asked before
-    /// [`Pool::probe`] runs.
+    /// Returns a pool of the configured upstreams, whose ids count from 0 as in `frontier`. No node is probed before
+    /// [`Pool::probe`] is called.
     ///
     /// # Errors
     /// The first upstream whose client cannot be built.
@@ -95,14 +96,14 @@ impl Pool {
     ) -> Result<Self, ClientError> {
         let buffers = Arc::new(BufferBudget::new(config.pool.max_buffered));
         let members = Members::new(config, &frontier, &metrics, &buffers)?;
-        let cluster = Cluster::new(config.pool.genesis_hash.clone(), Arc::clone(&frontier));
+        let cluster = ClusterIdentity::new(config.pool.genesis_hash.clone(), Arc::clone(&frontier));
         Ok(Self {
             nodes: Nodes::new(members, cluster, frontier, config.cache.max_lag_slots),
             selector: Selector::new(),
             latencies: Latencies::default(),
-            retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, KEPT),
-            hedges: Budget::new(hedge_share(&config.pool), 0.0, KEPT),
-            confirmed: ConfirmedWatch::default(),
+            retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
+            hedges: Budget::new(hedge_share(&config.pool), 0.0, MAX_TOKENS),
+            confirmed_slot: ConfirmedWatch::default(),
             buffers,
             metrics,
             next_id: AtomicU64::new(1),
@@ -111,10 +112,11 @@ impl Pool {
         })
     }
 
-    /// Asks nodes for a typed query until one answers, inside the request's deadline, `pool.retries` and the retry budget.
+    /// Sends a typed query to nodes until one answers, within the request's deadline, `pool.retries` and the retry
+    /// budget.
     ///
     /// # Errors
-    /// [`Error::NoUpstream`] with every attempt. Ending the call at its deadline is left to the caller.
+    /// [`Error::NoUpstream`] with every failed attempt. Ending the call at its deadline is left to the caller.
     pub async fn call(&self, request: &UpstreamRequest) -> Result<PoolReply, Error> {
         #[cfg(test)]
         if let Some(fake_node) = self.fake_node.get() {
@@ -125,7 +127,7 @@ impl Pool {
         call::run(self, request).await
     }
 
-    /// Asks nodes for a passthrough method, as [`Pool::call`] does for a typed query.
+    /// Sends a call of a passthrough method to nodes, as [`Pool::call`] does with a typed query.
     ///
     /// # Errors
     /// As for [`Pool::call`].
@@ -133,13 +135,14 @@ impl Pool {
         call::run(self, request).await
     }
 
-    /// Returns the node that `request` goes to first, and takes one of its calls a second. For benches.
+    /// Returns the node to which `request` goes first, and counts a call against its rate limit. `None` if no node is
+    /// usable. For benches.
     pub fn first_choice(&self, request: &UpstreamRequest) -> Option<Arc<Member>> {
         self.selector.pick(&self.nodes, request, &[], None).ok()
     }
 
-    /// Starts to probe every node that is not probed yet, each in a task of its own. A task ends with `stop`, or once its
-    /// node has left the pool.
+    /// Starts to probe every node that no task probes yet, each in a task of its own. A task ends with `stop`, or once
+    /// its node has left the pool.
     pub fn probe(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
         for member in self.members().iter().filter(|member| member.begin_probing()) {
             let (pool, stop, id) = (Arc::clone(self), stop.clone(), member.id);
@@ -158,8 +161,8 @@ impl Pool {
         self.nodes.load().prepare(config, &self.buffers)
     }
 
-    /// Puts a prepared configuration in force, in one step. [`Pool::probe`] must follow for the new nodes.
-    /// Reloads come one at a time: the nodes must still be those with which the configuration was prepared.
+    /// Puts a prepared configuration in force, in one step. The caller must then call [`Pool::probe`] for the new
+    /// nodes. No other configuration may have been put in force since [`Pool::prepare`].
     ///
     /// # Panics
     /// If another configuration was put in force since this one was prepared.
@@ -187,38 +190,65 @@ impl Pool {
         }
     }
 
-    /// Returns the nodes, in the order of the configuration, and the settings that they are asked with.
+    /// Returns a snapshot of the nodes, in the order of the configuration, and of the pool's settings.
     pub fn members(&self) -> Arc<Members> {
         self.nodes.snapshot()
     }
 
-    /// Returns true if calls for single accounts are merged while the pool is busy.
+    /// Returns the setting `pool.merge`: true if simultaneous misses of single accounts are merged into one call.
     pub fn merges(&self) -> bool {
         self.nodes.load().settings.merge
     }
 
-    /// Returns the name of the node with this number, for people to read; empty if the node has left the pool.
+    /// Returns the name of the node with this id. Empty if the node has left the pool.
     pub fn name_of(&self, node: usize) -> String {
         self.nodes.load().of(node).map(|member| member.name.clone()).unwrap_or_default()
     }
 
-    /// Returns the cluster's genesis hash, once it is configured or a node has reported it.
+    /// Returns the cluster's genesis hash. `None` until it is configured or a node has reported it.
     pub fn genesis(&self) -> Option<String> {
         self.nodes.cluster.genesis()
     }
 
-    /// Returns true if the node with this number is known to belong to the pool's cluster.
+    /// Returns true if the node with this id is known to belong to the pool's cluster. False if it has left the pool.
     pub fn is_of_cluster(&self, node: usize) -> bool {
         self.nodes.load().of(node).is_some_and(|member| member.is_of_cluster())
     }
 
-    /// Returns a receiver that changes whenever the cluster behind the pool has become another one. Earlier
-    /// answers are invalid from then on.
+    /// Returns true if answers of the node with this number may be carried: it belongs to the pool's cluster, and
+    /// is of a kind and version whose blocks list every write of an account.
+    pub fn is_followable(&self, node: usize) -> bool {
+        #[cfg(test)]
+        if self.fake_node.get().is_some() {
+            return true;
+        }
+        self.nodes.load().of(node).is_some_and(|member| member.lists_writes() && member.is_of_cluster())
+    }
+
+    /// Returns the nodes that blocks can be asked of now, lower tiers first. `names` are the only ones to ask,
+    /// unless there are none.
+    pub fn block_nodes(self: &Arc<Self>, names: &[String]) -> Vec<FollowedNode> {
+        let (members, now) = (self.members(), Instant::now());
+        let is_usable = |member: &&Arc<Member>| {
+            // A node with many calls of callers still gives blocks, outside of their limit.
+            let is_named = names.is_empty() || names.contains(&member.name);
+            is_named
+                && member.gives_blocks()
+                && self.reasons(member, now).iter().all(|reason| *reason == Unusable::Busy)
+        };
+        let mut nodes: Vec<_> = members.iter().filter(is_usable).collect();
+        nodes.sort_by_key(|member| member.tier);
+        nodes.into_iter().map(|member| FollowedNode::new(Arc::clone(member), Arc::clone(self))).collect()
+    }
+
+    /// Returns a receiver of a counter. The counter grows when the pool's cluster has changed or may have changed.
+    /// Answers from before are then invalid.
     pub fn clusters(&self) -> watch::Receiver<u64> {
         self.nodes.cluster.changes()
     }
 
-    /// Returns every node with the worst reason why it is not usable for a plain call.
+    /// Returns every node with the worst reason why it is not usable, or `None` if it is usable. Reasons that depend on
+    /// a call, such as its method, are left out.
     pub fn standing(&self, now: Instant) -> Vec<(Arc<Member>, Option<Unusable>)> {
         let members = self.nodes.load();
         let standing =
@@ -226,13 +256,12 @@ impl Pool {
         members.iter().map(standing).collect()
     }
 
-    /// Returns every reason why a node is not usable for a plain call. Methods that the node does not serve
-    /// are left out.
+    /// Returns every reason why a node is not usable. Reasons that depend on a call, such as its method, are left out.
     pub fn reasons(&self, member: &Member, now: Instant) -> Vec<Unusable> {
         self.nodes.reasons(member, now)
     }
 
-    /// Returns the last choice of a node for `method` that was recorded.
+    /// Returns the last recorded choice of a node for `method`. `None` before the first.
     pub fn last_choice(&self, method: Method) -> Option<Choice> {
         self.selector.last_choice(method)
     }
@@ -242,7 +271,7 @@ impl Pool {
     }
 }
 
-/// Returns the number of hedges that one call earns.
+/// Returns the share of a hedge that each call adds to the budget. 0 if hedging is off.
 fn hedge_share(settings: &config::PoolSettings) -> f64 {
     settings.hedge.map_or(0.0, |hedge| hedge.budget)
 }

@@ -4,9 +4,9 @@
 //! The store only provides operations. The cache defines keys and values, the gateway defines limits. A background
 //! task checks each second whether a failed store is back.
 //!
-//! **Time** is the store's own, because the clocks of machines differ. A writer stamps a value with a lower bound
-//! of the store's time of its request. A reader gets the store's time of the read. The unknown delay of messages
-//! makes an answer look older, never younger.
+//! **Time** is the store's own, because the clocks of machines differ. A writer stamps a value with a lower bound of
+//! the store's time at which a node was asked for it. A reader gets the store's time of the read. The unknown delay of
+//! messages makes an answer look older, never younger.
 
 mod clock;
 mod connection;
@@ -37,7 +37,7 @@ use purges::{PurgeList, PurgeListChange};
 
 /// The interval between two checks of the store, which is also the pause after a failure.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The transfer rate that is allowed for long values, in bytes a millisecond.
+/// The assumed transfer rate in bytes per millisecond, by which the timeout for writing a long value is extended.
 const BYTES_A_MS: usize = 64 * 1024;
 
 /// The error of an invalid `shared.url` or certificate.
@@ -50,9 +50,9 @@ pub struct Store {
     connection: RedisClient,
     clock: StoreClock,
     namespace: String,
-    /// A probe key in each part of the store. The keys hold nothing.
+    /// A key in each part of the store that probes read. The keys have no values.
     trials: Box<[String]>,
-    /// A key tag in each part of the store.
+    /// A hash tag for each part of the store, such as `{7}`. A key with this tag lies in the part.
     tags: Box<[String]>,
     scripts: Scripts,
     tasks: TaskTracker,
@@ -66,14 +66,14 @@ struct Scripts {
     book: Script,
 }
 
-/// The values of some keys.
+/// The values that were read from the store.
 #[derive(Debug)]
 pub struct StoredValues {
-    /// The values in the order of the keys. A value of a foreign type is empty.
+    /// The values in the order of the keys. `None` if the store has no value, and empty if the value is not a string.
     pub values: Vec<Option<Bytes>>,
     /// The store's time of the read.
     pub read_at: StoreTime,
-    /// The time of the request, not later than the read.
+    /// The time at which the request was sent, which is not later than the read.
     pub asked_at: Instant,
 }
 
@@ -82,15 +82,15 @@ pub struct StoredValues {
 pub struct PutRequest {
     /// The key.
     pub key: String,
-    /// The value. Its first 44 bytes are its rank.
+    /// The value. Its first 44 bytes are its version, slot and request time, by which the store compares values.
     pub value: Vec<u8>,
-    /// The store's time of the request that the value answers.
+    /// The store's time at which a node was asked for the value.
     pub sent_at: StoreTime,
     /// The lifetime of the value, counted from `sent_at`.
     pub life: Duration,
 }
 
-/// The result of a failed operation, already counted.
+/// The result of a failed operation. The metrics have counted it already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failed(pub SharedResult);
 
@@ -153,17 +153,17 @@ impl Store {
         &self.namespace
     }
 
-    /// Returns true if the store answered its last request.
+    /// Returns true while there is a connection to the store.
     pub fn is_there(&self) -> bool {
         self.connection.is_there()
     }
 
-    /// Returns true if the store is expected to accept writes.
+    /// Returns true if the store is expected to accept writes: it is connected, and has refused none within a second.
     pub fn takes_writes(&self) -> bool {
         self.connection.takes_writes()
     }
 
-    /// Returns the number of parts, which fail independently.
+    /// Returns the number of parts of the store. Parts fail independently of each other.
     pub fn parts(&self) -> usize {
         self.connection.parts()
     }
@@ -188,12 +188,12 @@ impl Store {
         self.clock.nodes_differ_by()
     }
 
-    /// Counts a finished operation.
+    /// Counts a finished operation and its duration in the metrics.
     pub fn count(&self, operation: SharedOperation, result: SharedResult, took: Duration) {
         self.connection.count(operation, result, took);
     }
 
-    /// Reads the values of `keys`, which are in one part. Counts failures only.
+    /// Reads the values of `keys`, which must be in one part. Counts failures; the caller counts successes.
     ///
     /// # Errors
     /// The result of the failed operation.
@@ -202,7 +202,8 @@ impl Store {
         self.get_from(SharedOperation::Get, part, keys).await
     }
 
-    /// Writes a value unless the store has one as new, and counts the result. No request waits for it.
+    /// Writes a value, unless the store has one that is as new. Both cases are `Ok` and are counted. No request waits
+    /// for it.
     ///
     /// # Errors
     /// The result of the failed operation.
@@ -221,12 +222,12 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes `key`. No request waits for it.
+    /// Deletes `key`, and counts the result. No request waits for it.
     pub async fn forget(&self, key: &str) {
         self.connection.remove(SharedOperation::Put, key).await;
     }
 
-    /// Returns this part's list of purges of the cluster with this genesis hash. No request waits for it.
+    /// Returns this part's list of purges for the Solana cluster with this genesis hash. No request waits for it.
     ///
     /// # Errors
     /// The result of the failed operation.
@@ -238,7 +239,7 @@ impl Store {
         Ok(PurgeList { text, read_at: found.read_at, asked_at: found.asked_at })
     }
 
-    /// Changes this part's list of purges of the cluster with this genesis hash. No request waits for it.
+    /// Changes this part's list of purges for the Solana cluster with this genesis hash. No request waits for it.
     ///
     /// # Errors
     /// The result of the failed operation.
@@ -259,7 +260,7 @@ impl Store {
         Ok(())
     }
 
-    /// Books used calls of the limit `of`, and leases further ones. No request waits for it.
+    /// Books used calls against the rate limit `of`, and leases further calls from it. No request waits for it.
     ///
     /// # Errors
     /// The result of the failed operation. The calls may have been booked.
@@ -277,7 +278,7 @@ impl Store {
         Ok(Leased { calls, left, wait: Duration::from_micros(wait) })
     }
 
-    /// Books units of the key `of`. No request waits for it.
+    /// Books used units of the API key `of`, and returns the totals over all gateways. No request waits for it.
     ///
     /// # Errors
     /// The result of the failed operation. The booking may be repeated unchanged.
@@ -294,7 +295,7 @@ impl Store {
         Ok(Booked { windows: [day, month], units: [day_units, month_units] })
     }
 
-    /// Asks a failed part. If it answers, it is used again.
+    /// Sends a request to a failed part. If the part answers, it is used again.
     async fn try_part(&self, part: usize) {
         let operation = SharedOperation::Get;
         if let Ok(found) = self.found(operation, part, std::slice::from_ref(&self.trials[part])).await {
@@ -302,7 +303,7 @@ impl Store {
         }
     }
 
-    /// Returns the key of this part's list of purges of the cluster with this genesis hash.
+    /// Returns the key of this part's list of purges for the Solana cluster with this genesis hash.
     fn purge_list(&self, genesis: &str, part: usize) -> String {
         format!("{}:purges1:{genesis}:{}", self.namespace, self.tags[part])
     }
@@ -351,7 +352,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns whole microseconds.
+/// Returns a duration in whole microseconds.
 pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,8 @@
 //! Logs, traces and metrics.
 //!
-//! Every metric is a documented field. The log has slotfront's own events only, because a library may log an
-//! upstream's address, which may be a secret. No request looks up a metric by label text, and no label holds a
-//! value from a request: methods and outcomes are closed sets, keys are ids, upstreams are configured names.
+//! The log has slotfront's own events only, because a library may log an upstream's address, which may be a secret. No
+//! label of a metric holds text from a request: methods and outcomes are closed sets, keys are ids, and upstreams are
+//! configured names.
 
 pub mod family;
 mod fold;
@@ -26,8 +26,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, reload};
 
 pub use labels::{
-    AttemptResult, AuthFailure, Compression, EvictionCause, HedgeResult, LimitReason, NodeCode, Outcome,
-    ReloadResult,
+    AttemptResult, AuthFailure, BlockResult, Compression, EvictionCause, HedgeResult, LimitReason, NodeCode,
+    Outcome, ReloadResult, RestartReason,
 };
 pub use labels::{
     RetryReason, SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult,
@@ -38,7 +38,7 @@ pub use trace::{Trace, Tracer};
 use crate::config::{LogFormat, Telemetry};
 use fold::{Fold, Folds};
 
-/// The reasons why logging cannot be set up.
+/// The reason why logging cannot be set up, or why its filter cannot be replaced.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     /// The setting `telemetry.log` cannot be parsed.
@@ -56,28 +56,27 @@ pub enum InitError {
     Twice,
 }
 
-/// Replaces the filter of the log. Returns false on failure.
+/// A function that replaces the filter of the log. Returns false if it fails, which leaves the old filter in force.
 type ReplaceFilter = Box<dyn Fn(EnvFilter) -> bool + Send + Sync>;
 
-/// The log of the process, once it is set up.
+/// The log of the process. Empty until [`init`] has set it up.
 static LOG: OnceLock<ProcessLog> = OnceLock::new();
 
 struct ProcessLog {
-    /// The text of the filter in force.
+    /// The filter in force, as written in the settings.
     written: Mutex<String>,
-    /// Replaces the filter.
     change: ReplaceFilter,
-    /// The lines that are not repeated.
     folds: Arc<Folds>,
 }
 
 /// The interval at which folded lines are reported.
 const FOLD_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Writes log lines to standard error. By default they are pretty on a terminal, and JSON otherwise.
+/// Sets up the log of the process, which goes to standard error. With [`LogFormat::Auto`], lines are pretty on a
+/// terminal and JSON otherwise.
 ///
 /// # Errors
-/// The filter cannot be parsed, or logging is already set up.
+/// The filter `telemetry.log` cannot be parsed, or logging is already set up.
 pub fn init(settings: &Telemetry) -> Result<(), InitError> {
     let (filter, handle) = reload::Layer::new(parse(&settings.log)?);
     let pretty = match settings.format {
@@ -95,12 +94,13 @@ pub fn init(settings: &Telemetry) -> Result<(), InitError> {
     }
     .map_err(|_| InitError::Twice)?;
     let change: ReplaceFilter = Box::new(move |filter| handle.reload(filter).is_ok());
-    // The subscriber was set for the first time just above, so this is the first time, too.
+    // Cannot fail: `try_init` above succeeds only once in a process.
     let _ = LOG.set(ProcessLog { written: Mutex::new(settings.log.clone()), change, folds });
     Ok(())
 }
 
-/// Reports repeated log lines until `stop`: their number in each interval, and their end.
+/// Logs reports about repeated lines until `stop`: a count for each interval, and one line when a line has stopped
+/// repeating. Returns at once in a process that does not log.
 pub async fn report_folds(stop: CancellationToken) {
     let Some(log) = LOG.get() else { return };
     while stop.run_until_cancelled(tokio::time::sleep(FOLD_REPORT_INTERVAL)).await.is_some() {
@@ -108,15 +108,15 @@ pub async fn report_folds(stop: CancellationToken) {
     }
 }
 
-/// Returns the text of the filter in force. `None` in a process that does not log.
+/// Returns the log filter in force, as written in the settings. `None` in a process that does not log.
 pub fn filter() -> Option<String> {
     LOG.get().map(|log| log.written.lock().unwrap_or_else(PoisonError::into_inner).clone())
 }
 
-/// Replaces the filter. Has no effect in a process that does not log.
+/// Replaces the log filter by `text`. Has no effect in a process that does not log.
 ///
 /// # Errors
-/// The filter cannot be parsed.
+/// `text` cannot be parsed as a filter.
 pub fn set_filter(text: &str) -> Result<(), InitError> {
     let filter = parse(text)?;
     if let Some(log) = LOG.get() {

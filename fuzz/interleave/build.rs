@@ -1,8 +1,8 @@
-//! Copies the sources under test, word for word but for the primitives that the scheduler must see.
+//! Copies the sources under test, and replaces their synchronization primitives by those of the scheduler.
 
 use std::path::Path;
 
-const STAND_INS: [(&str, &str); 6] = [
+const REPLACEMENTS: [(&str, &str); 10] = [
     ("std::sync::atomic", "shuttle::sync::atomic"),
     ("std::sync::{Arc, Mutex}", "{std::sync::Arc, shuttle::sync::Mutex}"),
     ("std::sync::MutexGuard", "shuttle::sync::MutexGuard"),
@@ -12,6 +12,11 @@ const STAND_INS: [(&str, &str); 6] = [
     ),
     ("tokio::sync::watch", "crate::watch"),
     ("tokio_util::task::TaskTracker", "crate::TaskTracker"),
+    ("use arc_swap::ArcSwap;", "use crate::ArcSwap;"),
+    ("tokio::time::Instant", "std::time::Instant"),
+    // The scheduler sees each atomic, so there must be few.
+    ("if cfg!(test) { 1 << 12 } else { 1 << 21 }", "2"),
+    ("MAX_SLOTS: u64 = 1 << 19", "MAX_SLOTS: u64 = 1 << 6"),
 ];
 
 fn main() {
@@ -20,15 +25,16 @@ fn main() {
         ("flight", "../../src/cache/flight.rs"),
         ("generation", "../../src/cache/generation.rs"),
         ("slot_floor", "../../src/gateway/slot_floor.rs"),
+        ("chain", "../../src/follow/chain.rs"),
+        ("last_writes", "../../src/follow/last_writes.rs"),
     ] {
         println!("cargo::rerun-if-changed={source}");
-        let text = std::fs::read_to_string(source).expect("the source is there");
+        let text = std::fs::read_to_string(source).expect("the source exists");
         let text = text.split("#[cfg(test)]").next().unwrap_or_default();
         let mut copy: String = text.lines().filter(|line| !line.starts_with("//!")).map(|line| format!("{line}\n")).collect();
-        for (theirs, ours) in STAND_INS {
-            copy = copy.replace(theirs, ours);
+        for (original, replacement) in REPLACEMENTS {
+            copy = copy.replace(original, replacement);
         }
-        copy = copy.replace("use arc_swap::ArcSwap;", "use crate::ArcSwap;");
         std::fs::write(Path::new(&out).join(format!("{name}.rs")), copy).expect("written");
     }
 }

@@ -1,9 +1,9 @@
-//! Two cores against one: what a hit costs from its body to its reply when another core does the same, in calls a second.
+//! Hits per second of two threads compared with one, from the body of a request to its reply.
 //!
-//! `cargo bench --package slotfront-lab --bench cores`. What cores write in common makes them wait for each other: this shows how much. Nothing of
-//! it goes over a socket, so a server's own ratio is higher: the kernel's half of a hit shares nothing.
+//! `cargo bench --package slotfront-lab --bench cores`. The ratio shows how much the cores wait for shared memory. No call
+//! goes over a socket. The ratio of a whole server is higher, because the cores share little of the kernel's work.
 
-#![expect(clippy::print_stdout, reason = "its output is what it is for")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -27,7 +27,8 @@ const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(500);
 const CLIENT: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
 
-struct Site {
+/// A cache and a gateway with two keys, and the bodies of calls that hit.
+struct HitScene {
     cache: Arc<Cache>,
     gateway: Gateway,
     metrics: Arc<Metrics>,
@@ -36,7 +37,7 @@ struct Site {
     _cluster: TestCluster,
 }
 
-async fn site() -> Site {
+async fn start_scene() -> HitScene {
     let CacheScene { cluster, mut config, cache, metrics } = CacheScene::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let keys: Vec<String> = (0..2).map(|i| format!("sf_{i:0>43}")).collect();
@@ -52,12 +53,12 @@ async fn site() -> Site {
     let gateway = Gateway::new(&config).expect("a gateway");
     gateway.report_to(&metrics);
     let bodies = cluster.examples().wallets.iter().map(CacheScene::body).collect();
-    Site { cache, gateway, metrics, keys, bodies, _cluster: cluster }
+    HitScene { cache, gateway, metrics, keys, bodies, _cluster: cluster }
 }
 
-/// Returns the query of `body`, and its id.
-fn asked(body: &Bytes) -> (Id, Query) {
-    // A body of one's own, as one that was read from a connection is.
+/// Parses `body`. Returns its id and its query.
+fn parse_call(body: &Bytes) -> (Id, Query) {
+    // The copy is not shared with other threads, like a body that was read from a connection.
     let Request::One(Element::Call(call)) = envelope::parse(&Bytes::copy_from_slice(body)) else {
         panic!("no call")
     };
@@ -71,12 +72,12 @@ fn options(now: Instant) -> CallOptions {
     CallOptions { bypass: false, floor: None, deadline, coding: None, caller, trace }
 }
 
-impl Site {
-    /// A hit from its body to its reply, as the hot route does it.
+impl HitScene {
+    /// Answers a hit, with the same steps as the server. Returns the length of the reply.
     async fn call(&self, key: &str, body: &Bytes) -> usize {
         let now = Instant::now();
         let principal = self.gateway.authenticate(key, CLIENT, None, now).expect("a key");
-        let (id, query) = asked(body);
+        let (id, query) = parse_call(body);
         principal.admit(&query).expect("allowed");
         principal.take(now).expect("within the limit");
         let charge = Charge::new(Arc::clone(&principal) as _, principal.price(&query));
@@ -96,7 +97,8 @@ impl Site {
         out.len()
     }
 
-    /// Calls a second by one thread for each of `callers`: which key, and the first of the bodies.
+    /// Returns the calls per second of one thread for each of `callers`. A caller is the positions of a key and of the
+    /// first body.
     fn rate(&self, callers: &[(usize, usize)]) -> f64 {
         let (stop, calls) = (AtomicBool::new(false), AtomicU64::new(0));
         let begun = Instant::now();
@@ -129,26 +131,27 @@ impl Site {
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let site = runtime.block_on(site());
+    let scene = runtime.block_on(start_scene());
     runtime.block_on(async {
-        for body in &site.bodies {
-            site.cache
-                .answer(&asked(body).1, options(Instant::now()), Charge::free(), &NoConditions)
+        for body in &scene.bodies {
+            scene
+                .cache
+                .answer(&parse_call(body).1, options(Instant::now()), Charge::free(), &NoConditions)
                 .await
                 .expect("an answer");
         }
     });
-    let half = site.bodies.len() / 2;
+    let half = scene.bodies.len() / 2;
     let kinds: [(&str, &[(usize, usize)]); 3] = [
         ("one thread", &[(0, 0)]),
         ("two threads, a key each", &[(0, 0), (1, half)]),
         ("two threads, one key", &[(0, 0), (0, half)]),
     ];
-    // In turn, so that a noisy moment is everybody's.
+    // The kinds take turns, so that a noisy moment affects all of them.
     let mut rates = vec![Vec::new(); kinds.len()];
     for _ in 0..ROUNDS {
         for (rates, (_, callers)) in rates.iter_mut().zip(kinds) {
-            rates.push(site.rate(callers));
+            rates.push(scene.rate(callers));
         }
     }
     let median = |rates: &mut Vec<f64>| {

@@ -1,9 +1,9 @@
-//! The memory that an entry takes beside the bytes of its answer, at a million entries.
+//! The memory of a cache entry beyond the bytes of its answer, at a million entries.
 //!
-//! `cargo bench --package slotfront-lab --bench memory`. Prints resident bytes for each entry, the answer's own bytes, and what the store
-//! counts for it; the difference between the first and the last is what `cache.capacity` does not know of.
+//! `cargo bench --package slotfront-lab --bench memory`. Prints, for each entry, the bytes of the answer, the bytes that the
+//! store counts, and the resident bytes. `cache.capacity` does not cover resident bytes that the store does not count.
 
-#![expect(clippy::print_stdout, reason = "its output is what it is for")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use tokio::time::Instant;
 
 const ENTRIES: u64 = 1_000_000;
 
-/// Resident memory in bytes, as Linux counts it.
+/// Returns the resident memory in bytes, as Linux counts it.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages: u64 = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
     pages * 4096
 }
 
-/// A single account's answer with so many bytes of data, in memory of its own as after a fetch.
+/// Returns the entry of an account with `data` bytes of data. Its text is allocated separately, as after a fetch.
 fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
     let form = AccountForm { encoding: AccountEncoding::Base64, slice: None };
     let base64 = base64::engine::general_purpose::STANDARD.encode(vec![7; data]);
@@ -35,12 +35,13 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
         r#"{{"context":{{"apiVersion":"4.0.0","slot":345600119}},"value":{{"data":["{base64}","base64"],"executable":false,"lamports":1461600,"owner":"11111111111111111111111111111111","rentEpoch":18446744073709551615,"space":{data}}}}}"#
     );
     text.shrink_to_fit();
-    let single = read_single(&Bytes::from(text), form).expect("as a node writes it");
+    let single = read_single(&Bytes::from(text), form).expect("the form of a node");
     let kept = single.kept(Some(AccountEncoding::Base64));
     let class = Class::Account(Commitment::Confirmed);
     let entry = Entry {
         kept,
-        meta: EntryMeta { slot: 345_600_119, sent_at: Instant::now(), class, derived: false },
+        meta: EntryMeta { slot: 345_600_119, sent_at: Instant::now(), class, derived: false, carried: false },
+        follow: None,
         coded: CompressedForms::default(),
     };
     let mut pubkey = [0; 32];
@@ -50,7 +51,7 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
     (Key::Account(Pubkey(pubkey), form, Commitment::Confirmed), Arc::new(entry))
 }
 
-/// One measurement, in a process of its own: memory that was freed before would hide what is taken.
+/// Makes one measurement. Each runs in a new process, because reused memory would falsify the result.
 fn measure(data: usize) {
     let store = EntryStore::new(u64::MAX, u64::MAX, Metrics::new());
     let answer = entry(0, data).1.kept.weight() as u64;
@@ -75,6 +76,6 @@ fn main() {
     println!("      data      answer     counted    resident      beyond");
     for data in ["0", "165", "1000"] {
         let program = std::env::current_exe().expect("Linux");
-        std::process::Command::new(program).arg(data).status().expect("this program again");
+        std::process::Command::new(program).arg(data).status().expect("this program starts again");
     }
 }

@@ -1,7 +1,7 @@
-//! The cost of the pool: the choice of a node, a miss compared with asking the node directly, and a node that hangs.
+//! The cost of the pool: the choice of a node, a miss compared with a direct call, and a node that hangs.
 //!
-//! `cargo bench --package slotfront-lab --bench pool`. Nodes, gateway and client share one process and the loopback, so only ratios and
-//! differences count.
+//! `cargo bench --package slotfront-lab --bench pool`. Nodes, gateway and client share one process, so only ratios and
+//! differences are meaningful.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -17,20 +17,21 @@ use slotfront_testkit::{CacheScene, TestGateway, upstream_request};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-/// Calls of one measurement.
+/// The number of calls of one measurement.
 const CALLS: usize = 3_000;
-/// Callers at once where a node hangs.
+/// The number of concurrent callers when a node hangs.
 const CALLERS: usize = 4;
 
-/// A gateway before so many nodes, all of them known to be well.
+/// A gateway in front of healthy nodes.
 struct Bench {
     gateway: TestGateway,
     client: reqwest::Client,
     body: Bytes,
 }
 
-/// Restores what an operator has by default: the kit's own timeouts are for tests.
-fn as_operated(config: &mut Config) {
+/// Sets `server` and `pool` to their defaults, except for a shorter probe interval. The settings of `TestGateway` have
+/// timeouts for tests.
+fn restore_defaults(config: &mut Config) {
     let plain = Config::dev(config.server.listen, config.server.admin_listen, Vec::new());
     (config.server, config.pool) = (plain.server, plain.pool);
     config.pool.probe_interval = Duration::from_millis(200);
@@ -38,8 +39,8 @@ fn as_operated(config: &mut Config) {
 
 impl Bench {
     async fn new(nodes: usize) -> Self {
-        let gateway = TestGateway::builder().nodes(nodes).config(as_operated);
-        // Nobody has to hear of a stop.
+        let gateway = TestGateway::builder().nodes(nodes).config(restore_defaults);
+        // The benchmark does not wait for a graceful stop.
         let gateway = gateway.grace_periods(|periods| *periods = GracePeriods::default()).start().await;
         let usable = || (0..nodes).all(|node| gateway.unusable(node).is_none());
         gateway.until("every node is usable", usable).await;
@@ -48,7 +49,7 @@ impl Bench {
         Self { gateway, client, body }
     }
 
-    /// One call, past the cache where there is one; how long it took.
+    /// Sends one call that bypasses the cache. Returns the time that it took.
     async fn call(&self, url: &str) -> Duration {
         let request = self.client.post(url).header("content-type", "application/json");
         let request = request.header("cache-control", "no-cache").body(self.body.clone());
@@ -59,7 +60,7 @@ impl Bench {
         began.elapsed()
     }
 
-    /// Latencies of callers without a pause, in order.
+    /// Sends `calls` calls from each caller without a pause. Returns the sorted latencies.
     async fn load(&self, calls: usize) -> Vec<Duration> {
         let url = &self.gateway.url;
         let caller = async || {
@@ -94,7 +95,7 @@ fn selection(c: &mut Criterion, runtime: &Runtime) {
     }
 }
 
-/// In turns, so that whatever else the machine does meets both alike.
+/// Compares misses with direct calls. The two take turns, so that noise affects both.
 async fn miss(bench: &Bench) {
     let direct = bench.gateway.cluster.url(0);
     let (direct, front) = (direct.expose(), &bench.gateway.url);
@@ -110,7 +111,7 @@ async fn miss(bench: &Bench) {
     through.sort_unstable();
     let (asked, through) = (asked[CALLS / 2], through[CALLS / 2]);
     let (added, ratio) = (through.saturating_sub(asked), through.div_duration_f64(asked));
-    report(&format!("miss: p50 {added:?} above asking the node, {ratio:.2} times as long"));
+    report(&format!("miss: p50 {added:?} above a direct call, {ratio:.2} times as long"));
 }
 
 async fn hang(bench: &Bench) {
@@ -122,14 +123,14 @@ async fn hang(bench: &Bench) {
     bench.gateway.cluster.node(0).clear_faults();
     let p99 = |sorted: &[Duration]| sorted[sorted.len() * 99 / 100];
     report(&format!(
-        "one of three hangs: p99 {:.2} times the healthy one while it is found out (slowest {:?}), {:.2} times afterwards",
+        "one of three nodes hangs: p99 {:.2} times the healthy p99 until its breaker opens (slowest {:?}), {:.2} times afterwards",
         p99(&first).div_duration_f64(p99(&healthy)),
         first[first.len() - 1],
         p99(&after).div_duration_f64(p99(&healthy)),
     ));
 }
 
-#[expect(clippy::print_stdout, reason = "a bench tells its numbers")]
+#[expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 fn report(line: &str) {
     println!("{line}");
 }

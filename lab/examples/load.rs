@@ -1,9 +1,9 @@
-//! The load that fills a cache before it is measured: `fill` with so many accounts, `churn` with answers of all sizes.
+//! A load that fills a cache: `fill` requests a number of accounts, and `churn` requests answers of all sizes.
 //!
-//! Both ask a yardstick node's accounts, whose addresses say how long their data is. The same seed asks the same calls,
-//! though connections may be ahead of each other. What was done goes to the standard output, as `name value` lines.
+//! Both request accounts of a yardstick node, whose addresses encode the length of their data. Equal seeds give equal
+//! calls, but their order may differ between connections. The results go to the standard output as lines `name value`.
 
-#![expect(clippy::print_stdout, reason = "its output is how its caller knows what it did")]
+#![expect(clippy::print_stdout, reason = "the caller reads the output")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,49 +12,53 @@ use std::time::Duration;
 use clap::Parser;
 use slotfront_lab::dice::Dice;
 use slotfront_lab::sized;
-use slotfront_lab::wire::{Connection, Fault, Target};
+use slotfront_lab::wire::{BoxError, Connection, Target};
 use tokio::time::Instant;
 
-/// The usual length of a list, which fills the entries of all its accounts.
+/// The default length of a list. A list fills the entries of all its accounts.
 const LIST: u64 = 100;
-/// Calls of `churn` that ask again what was asked before, of a hundred; and how long before, at most.
+/// The number of repeated calls in a hundred calls of `churn`.
 const AGAIN: u64 = 20;
+/// The greatest distance between a call and its repetition, in calls.
 const BACK: u64 = 2_000;
 
 #[derive(Parser)]
 struct Options {
-    /// The URL to ask: `http://host:port/v3/KEY`
+    /// The URL of the gateway: `http://host:port/v3/KEY`
     target: Target,
     #[arg(long, default_value_t = 8)]
     connections: u64,
     #[command(subcommand)]
-    what: What,
+    load: LoadKind,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
-    /// Asks for accounts 0 to N - 1, each `size` bytes long, in lists
+enum LoadKind {
+    /// Requests accounts 0 to N - 1, each with `size` bytes of data, in lists
     Fill {
+        /// The number of accounts
         #[arg(long)]
         entries: u64,
         #[arg(long, default_value_t = 3)]
         size: usize,
-        /// Accounts of one list; 1 asks for each alone
+        /// The number of accounts in a list; 1 requests each account alone
         #[arg(long, default_value_t = LIST)]
         list: u64,
     },
-    /// Asks for accounts and blocks of all sizes, until there were so many bytes of answers, or so many seconds are over
+    /// Requests accounts and blocks of all sizes, for a number of bytes or of seconds
     Churn {
+        /// The bytes of answers after which the churn ends
         #[arg(long, default_value_t = u64::MAX)]
         bytes: u64,
+        /// The seconds after which the churn ends
         #[arg(long)]
         seconds: Option<u64>,
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// The number of the first call: what an earlier churn did not ask begins where that ended
+        /// The number of the first call; use the `next` of an earlier churn to continue it
         #[arg(long, default_value_t = 0)]
         first: u64,
-        /// Asks over a new connection after so many calls
+        /// The number of calls after which a connection is replaced
         #[arg(long, default_value_t = u64::MAX)]
         reconnect: u64,
     },
@@ -76,9 +80,9 @@ fn list(sizes: impl Iterator<Item = (usize, u64)>) -> String {
     )
 }
 
-/// Call number `number` of a churn: mostly small accounts, some of them in lists, some large ones, and few blocks,
-/// which make about half of the bytes.
-fn churned(seed: u64, number: u64) -> String {
+/// Returns call number `number` of a churn: mostly small accounts, some lists, some large accounts and few blocks.
+/// About half of the bytes are of blocks.
+fn churn_call(seed: u64, number: u64) -> String {
     let mut dice = Dice::new(seed, number);
     let mut size = |low: u64, high: u64| usize::try_from(dice.range(low, high)).unwrap_or(0);
     match Dice::new(!seed, number).below(1_000) {
@@ -105,20 +109,20 @@ struct Done {
 }
 
 impl Done {
-    fn note(&self, bytes: usize) {
+    fn add(&self, bytes: usize) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
 
-/// Asks on one connection until `call` has no more to ask. A time-out is counted and no more: a machine may stand still
+/// Sends calls on one connection until `call` returns `None`. A timeout is only counted, because a busy machine may stall
 /// for longer than slotfront's deadline.
 async fn ask(
     target: Target,
     done: Arc<Done>,
     reconnect: u64,
     call: impl Fn(&Done) -> Option<String>,
-) -> Result<(), Fault> {
+) -> Result<(), BoxError> {
     let (mut connection, mut asked) = (Connection::open(&target).await?, 0);
     while let Some(body) = call(&done) {
         if asked == reconnect {
@@ -134,34 +138,36 @@ async fn ask(
             let text = String::from_utf8_lossy(&answer.body[..answer.body.len().min(300)]).into_owned();
             return Err(format!("{} to {body}: {text}", answer.status).into());
         }
-        done.note(answer.body.len());
+        done.add(answer.body.len());
     }
     Ok(())
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Fault> {
+async fn main() -> Result<(), BoxError> {
     let options = Options::parse();
     let (done, begun) = (Arc::new(Done::default()), Instant::now());
-    if let What::Churn { first, .. } = options.what {
+    if let LoadKind::Churn { first, .. } = options.load {
         done.next.store(first, Ordering::Relaxed);
     }
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..options.connections {
         let (target, done) = (options.target.clone(), Arc::clone(&done));
-        match options.what {
-            What::Fill { entries, size, list: 1 } => tasks.spawn(ask(target, done, u64::MAX, move |done| {
-                let number = done.next.fetch_add(1, Ordering::Relaxed);
-                (number < entries).then(|| one(size, number))
-            })),
-            What::Fill { entries, size, list: length } => {
+        match options.load {
+            LoadKind::Fill { entries, size, list: 1 } => {
+                tasks.spawn(ask(target, done, u64::MAX, move |done| {
+                    let number = done.next.fetch_add(1, Ordering::Relaxed);
+                    (number < entries).then(|| one(size, number))
+                }))
+            }
+            LoadKind::Fill { entries, size, list: length } => {
                 tasks.spawn(ask(target, done, u64::MAX, move |done| {
                     let from = done.next.fetch_add(length, Ordering::Relaxed);
                     let numbers = from..entries.min(from + length);
                     (from < entries).then(|| list(numbers.map(|number| (size, number))))
                 }))
             }
-            What::Churn { bytes, seconds, seed, reconnect, .. } => {
+            LoadKind::Churn { bytes, seconds, seed, reconnect, .. } => {
                 let until = seconds.map(|seconds| begun + Duration::from_secs(seconds));
                 tasks.spawn(ask(target, done, reconnect, move |done| {
                     let over = until.is_some_and(|until| Instant::now() >= until);
@@ -172,7 +178,7 @@ async fn main() -> Result<(), Fault> {
                     let mut dice = Dice::new(seed ^ 1, number);
                     let again = dice.below(100) < AGAIN;
                     let back = if again { dice.below(BACK) } else { 0 };
-                    Some(churned(seed, number.saturating_sub(back)))
+                    Some(churn_call(seed, number.saturating_sub(back)))
                 }))
             }
         };

@@ -1,11 +1,13 @@
 //! Replays a seeded mix of calls through a gateway in front of a simulated cluster, in real time.
 //!
-//! Requests are sent when they are due, however long others take; a request's time counts from then to its last byte, so
-//! waiting for a connection counts, too. Each line of the output is one request: its method, its commitment, where the
-//! answer came from, microseconds, and how many slots it was behind the cluster's newest at its commitment as known when
-//! it arrived; `-` where there is nothing to say. Lines that begin with `#` describe the run.
+//! Each request is sent at its planned time, even while earlier ones are open. Its latency runs from then to its last
+//! byte, so it includes the wait for a connection.
+//!
+//! Each line of the output is one request: its method, its commitment, the source of the answer, its latency in
+//! microseconds and its lag in slots. The lag is relative to the newest slot of the cluster at its commitment when the
+//! answer arrived. A field without a value is `-`. Lines that begin with `#` describe the run.
 
-#![expect(clippy::print_stdout, reason = "its output is what it is for")]
+#![expect(clippy::print_stdout, reason = "the caller reads the output")]
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,36 +16,36 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::Value;
-use slotfront_lab::mix::{Mix, Request};
-use slotfront_lab::wire::{Answer, Connection, Fault, Target};
+use slotfront_lab::mix::{Mix, PlannedRequest};
+use slotfront_lab::wire::{BoxError, Connection, HttpResponse, Target};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-/// Between two looks at the cluster's newest slots.
+/// The interval between two reads of the cluster's newest slots.
 const LOOK: Duration = Duration::from_millis(20);
-/// Behind its plan by more than this, the plan is put off: the machine stood still, and the cluster did so, too.
+/// The delay beyond which all later requests are postponed, because the machine and the cluster have stalled.
 const LATE: Duration = Duration::from_secs(1);
 
 #[derive(Parser)]
 struct Options {
-    /// The URL to ask: `http://host:port/v3/KEY`
+    /// The URL of the gateway: `http://host:port/v3/KEY`
     target: Target,
-    /// A node of the cluster, to know its newest slots by
+    /// The node from which the newest slots are read
     #[arg(long)]
     node: Target,
     #[arg(long, default_value_t = 3)]
     nodes: usize,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Requests a second
+    /// The average number of requests per second
     #[arg(long, default_value_t = 500.0)]
     rate: f64,
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     #[arg(long, default_value_t = 256)]
     connections: usize,
-    /// Only prints the requests
+    /// Prints the requests without sending them
     #[arg(long)]
     print: bool,
 }
@@ -55,8 +57,8 @@ struct Newest([AtomicU64; 3]);
 const COMMITMENTS: [&str; 3] = ["processed", "confirmed", "finalized"];
 
 impl Newest {
-    /// Asks the node again and again.
-    async fn watch(&self, node: Target) -> Result<(), Fault> {
+    /// Reads the newest slots of the node at intervals of [`LOOK`].
+    async fn watch(&self, node: Target) -> Result<(), BoxError> {
         let mut connection = Connection::open(&node).await?;
         let calls = COMMITMENTS.map(|commitment| {
             format!(
@@ -81,7 +83,7 @@ impl Newest {
 }
 
 /// Returns the source of an answer, by its status and its headers.
-fn outcome(answer: &Answer, method: &str) -> &'static str {
+fn outcome(answer: &HttpResponse, method: &str) -> &'static str {
     let status = answer.cache_status.strip_prefix("slotfront; ").unwrap_or("");
     let has = |word: &str| status.contains(word);
     match (answer.status, method) {
@@ -104,18 +106,18 @@ fn outcome(answer: &Answer, method: &str) -> &'static str {
 struct Run {
     target: Target,
     idle: Mutex<Vec<Connection>>,
-    places: Semaphore,
+    permits: Semaphore,
     newest: Newest,
     lines: mpsc::UnboundedSender<String>,
 }
 
 impl Run {
-    async fn send(&self, request: Request) {
+    async fn send(&self, request: PlannedRequest) {
         let due = Instant::now();
-        let asked = self.asked(&request).await;
+        let result = self.ask(&request).await;
         let micros = due.elapsed().as_micros();
         let (method, commitment) = (request.method, request.commitment);
-        let line = match asked {
+        let line = match result {
             Ok(answer) => {
                 let outcome = outcome(&answer, method);
                 let behind =
@@ -124,12 +126,12 @@ impl Run {
             }
             Err(_) => format!("{method} {commitment} failed {micros} -"),
         };
-        // Whoever read them has ended with the run.
+        // The send fails only if the writer has stopped, and `main` reports that.
         let _ = self.lines.send(line);
     }
 
-    async fn asked(&self, request: &Request) -> Result<Answer, Fault> {
-        let _place = self.places.acquire().await?;
+    async fn ask(&self, request: &PlannedRequest) -> Result<HttpResponse, BoxError> {
+        let _permit = self.permits.acquire().await?;
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut connection = match idle {
             Some(connection) => connection,
@@ -140,10 +142,10 @@ impl Run {
         Ok(answer)
     }
 
-    /// Slots that an answer's context is behind the cluster.
-    fn behind(&self, answer: &Answer, commitment: &str) -> Option<u64> {
+    /// Returns the lag of an answer's context slot behind the cluster.
+    fn behind(&self, answer: &HttpResponse, commitment: &str) -> Option<u64> {
         let newest = self.newest.at(commitment)?;
-        // The context comes first, and an account's data may be long.
+        // The context is at the beginning. The rest of the body may be long.
         let text = std::str::from_utf8(&answer.body[..answer.body.len().min(200)]).ok()?;
         let (_, rest) = text.split_once(r#""context":{"#)?;
         let (_, rest) = rest.split_once(r#""slot":"#)?;
@@ -153,7 +155,7 @@ impl Run {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Fault> {
+async fn main() -> Result<(), BoxError> {
     let options = Options::parse();
     let mix = Mix::new(options.seed, options.rate, options.nodes);
     println!("# {}", mix.describe());
@@ -170,7 +172,7 @@ async fn main() -> Result<(), Fault> {
     let run = Arc::new(Run {
         target: options.target,
         idle: Mutex::default(),
-        places: Semaphore::new(options.connections),
+        permits: Semaphore::new(options.connections),
         newest: Newest::default(),
         lines,
     });
@@ -207,7 +209,7 @@ async fn main() -> Result<(), Fault> {
     }
     while sent.join_next().await.is_some() {}
     watch.abort();
-    // The watch has the other hold of the run, and with it of the lines.
+    // The watch task also owns `run`, and the writer ends only when the last owner drops its sender.
     let _ = watch.await;
     drop(run);
     writer.await??;

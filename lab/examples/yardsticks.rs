@@ -1,12 +1,16 @@
-//! The servers that slotfront is compared with beside nginx: some that do less, and the node behind all of them.
+//! Servers for comparison with slotfront, and the node behind all measured servers.
 //!
-//! `constant` reads a body and answers the same to all; `floor` parses, limits, looks up in moka and splices, without
-//! keys, methods, freshness or metrics; `node` answers as a node whose chain stands still, and account data is as long
-//! as the account's address says ([`sized::address`]), else `LENGTH` bytes; a block is about as long as its slot's number,
-//! one long string, or transactions for who asks for `jsonParsed`. Its method `calls` tells how many accounts and lists
-//! it was asked for. Each takes its port as the last argument and says when it listens.
+//! - `constant` reads a body and always sends the same answer.
+//! - `floor` parses, limits, looks up in moka and splices. It has no keys, methods, freshness or metrics.
+//! - `node` answers as a node whose chain does not advance.
+//!
+//! Account data of `node` has the length that the address encodes ([`sized::address`]), or `LENGTH` bytes. A block has
+//! about as many bytes as its slot number: transactions for the encoding `jsonParsed`, otherwise one long string. The
+//! method `calls` returns the number of calls for accounts and lists.
+//!
+//! The last argument is the port. Each server prints a line when it listens.
 
-#![expect(clippy::print_stdout, reason = "its output is how its caller knows that it listens")]
+#![expect(clippy::print_stdout, reason = "the caller waits for the output")]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -27,7 +31,7 @@ use serde_json::value::RawValue;
 use slotfront_lab::{block, sized};
 use tokio::net::TcpListener;
 
-/// Bytes of account data that make an answer of 247 bytes.
+/// The bytes of account data in an answer of 247 bytes.
 const LENGTH: usize = 3;
 const SLOT: u64 = 400_000_000;
 /// The calls for accounts and lists that `node` has answered.
@@ -42,12 +46,12 @@ struct Call<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// An answer with the content type of JSON.
+/// Returns a response with the content type of JSON.
 fn json(body: impl Into<Body>) -> Response {
     ([(CONTENT_TYPE, "application/json; charset=utf-8")], body.into()).into_response()
 }
 
-/// An account with so many bytes of data.
+/// Returns an account with `length` bytes of data.
 fn value(length: usize) -> String {
     use base64::Engine as _;
     let data = base64::engine::general_purpose::STANDARD.encode(vec![7; length]);
@@ -64,7 +68,7 @@ fn account() -> String {
     contextual(&value(LENGTH))
 }
 
-/// The account of an address.
+/// Returns the account of an address.
 fn value_of(address: &Value) -> String {
     value(address.as_str().and_then(sized::size).unwrap_or(LENGTH))
 }
@@ -73,7 +77,7 @@ fn enveloped(result: &str, id: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"result\":{result},\"id\":{id}}}\n")
 }
 
-/// A block about as long as `slot` says.
+/// Returns a block of about `slot` bytes.
 fn block(slot: &Value, config: &Value) -> String {
     let length = slot.as_u64().and_then(|slot| usize::try_from(slot).ok()).unwrap_or(0);
     let (hash, transactions) = match config["encoding"].as_str() {
@@ -85,7 +89,7 @@ fn block(slot: &Value, config: &Value) -> String {
     )
 }
 
-/// Answers as a node that stands still.
+/// Answers as a node whose chain does not advance.
 async fn node(body: Bytes) -> Response {
     let Ok(call) = serde_json::from_slice::<Call<'_>>(&body) else { return json("not JSON") };
     let params = call.params.and_then(|params| serde_json::from_str::<Vec<Value>>(params.get()).ok());
@@ -112,13 +116,13 @@ async fn node(body: Bytes) -> Response {
     json(enveloped(&result, call.id.get()))
 }
 
-struct Floor {
+struct FloorState {
     limiter: DefaultDirectRateLimiter,
     kept: Cache<String, Bytes>,
 }
 
-/// The least that a caching, limiting proxy does.
-async fn floor(State(floor): State<Arc<Floor>>, Path(_key): Path<String>, body: Bytes) -> Response {
+/// Does the minimum work of a caching proxy with a rate limit.
+async fn floor(State(floor): State<Arc<FloorState>>, Path(_key): Path<String>, body: Bytes) -> Response {
     if floor.limiter.check().is_err() {
         return json("limited");
     }
@@ -142,16 +146,16 @@ async fn floor(State(floor): State<Arc<Floor>>, Path(_key): Path<String>, body: 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let what = arguments.next().unwrap_or_default();
+    let kind = arguments.next().unwrap_or_default();
     let port = arguments.next().ok_or("usage: yardsticks constant|floor|node PORT")?.parse()?;
-    let router = match what.as_str() {
+    let router = match kind.as_str() {
         "constant" => {
             let answer: &'static str = enveloped(&account(), "1").leak();
             Router::new().fallback(post(move |_body: Bytes| async move { json(answer) }))
         }
         "floor" => {
             let quota = Quota::per_second(NonZeroU32::MAX);
-            let state = Floor { limiter: RateLimiter::direct(quota), kept: Cache::new(100_000) };
+            let state = FloorState { limiter: RateLimiter::direct(quota), kept: Cache::new(100_000) };
             Router::new().route("/v3/{key}", post(floor)).with_state(Arc::new(state))
         }
         "node" => Router::new().fallback(post(node)),

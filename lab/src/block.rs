@@ -1,15 +1,15 @@
-//! Transactions as nodes write them, for blocks of any length: what is read in most long answers.
+//! Transactions as nodes write them, for blocks of any length.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use crate::dice::Dice;
 
-/// Different transactions; longer blocks repeat them.
+/// The number of different transactions. Longer blocks repeat them.
 const DIFFERENT: u64 = 1024;
 const BASE58: &[u8] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 
-/// The elements of `transactions`, of `length` bytes and up to one transaction more.
+/// Returns the elements of `transactions`: at least `length` bytes, and at most one transaction more.
 pub fn transactions(length: usize) -> String {
     static ALL: OnceLock<Vec<String>> = OnceLock::new();
     let all =
@@ -25,7 +25,7 @@ pub fn transactions(length: usize) -> String {
     text
 }
 
-/// A transaction of one to four instructions.
+/// Returns a transaction of one to four instructions.
 fn transaction(dice: &mut Dice) -> String {
     let instructions = dice.range(1, 4);
     let keys: Vec<String> = (0..instructions + dice.range(1, 5)).map(|_| base58(dice, 44)).collect();

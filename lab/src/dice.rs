@@ -1,17 +1,17 @@
-//! Randomness that a seed and a number decide: splitmix64, which is no cryptography.
+//! Reproducible random values: splitmix64, which is not for cryptography.
 
-/// A stream of values.
+/// A stream of random values, determined by a seed and a number.
 pub struct Dice(u64);
 
 impl Dice {
-    /// The stream number `number` of `seed`.
+    /// Returns stream number `number` of `seed`.
     pub fn new(seed: u64, number: u64) -> Self {
         let mut dice = Self(seed);
         dice.0 = dice.bits() ^ number;
         dice
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,19 +20,19 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A value in `0..n`, for `n` from 1.
+    /// Returns a value in `0..n`. `n` must be at least 1.
     pub fn below(&mut self, n: u64) -> u64 {
         self.bits() % n
     }
 
-    /// A value in `low..=high`.
+    /// Returns a value in `low..=high`.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// A part of one, in `0.0..1.0`.
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are what such a number holds")]
-    pub fn part(&mut self) -> f64 {
+    /// Returns a fraction in `0.0..1.0`.
+    #[expect(clippy::cast_precision_loss, reason = "an f64 holds 53 bits")]
+    pub fn fraction(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

@@ -1,4 +1,4 @@
-//! The parts that the programs of the lab share: what loads ask, and what the node behind the measured servers answers.
+//! The parts that the programs of the lab share: the calls of the loads, a client, and the answers of the measured node.
 
 pub mod block;
 pub mod dice;

@@ -1,7 +1,7 @@
-//! The calls of a replay: drawn by a seed, their subjects by Zipf's law, their shares as `Mix` says.
+//! The calls of a replay, drawn by a seed. Accounts, blocks and messages follow Zipf's law.
 //!
-//! A twin of the simulated chain runs along with the calls' planned time, so that blocks and blockhashes are those of the
-//! moment, and the calls still depend on nothing but the seed.
+//! A second instance of the simulated chain advances with the planned times. Blocks and blockhashes are therefore current,
+//! and the calls still depend only on the seed.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use slotfront_sim::{Cluster, SLOT_TIME, Settings};
 
 use crate::dice::Dice;
 
-/// Shares in a hundred calls.
+/// The methods, with their shares of a hundred calls.
 const METHODS: [(&str, u64); 8] = [
     ("getAccountInfo", 46),
     ("getTokenAccountBalance", 16),
@@ -24,35 +24,36 @@ const METHODS: [(&str, u64); 8] = [
     ("getVoteAccounts", 5),
     ("getClusterNodes", 3),
 ];
-/// A finalized one is named in half of its calls, and left out in the others.
+/// The commitments, with their shares. Half of the finalized calls leave out the commitment, because it is the default.
 const COMMITMENTS: [(&str, u64); 3] = [("processed", 10), ("confirmed", 50), ("finalized", 40)];
 const ENCODINGS: [(&str, u64); 4] = [("base64", 60), ("jsonParsed", 28), ("base64+zstd", 8), ("base58", 4)];
 const DETAILS: [(&str, u64); 3] = [("full", 60), ("signatures", 25), ("none", 15)];
-/// The number of batches among a hundred requests. A batch has 2 to 8 calls.
+/// The number of batches in a hundred requests. A batch has 2 to 8 calls.
 const BATCHES: u64 = 5;
-/// The number of calls with a dataSlice among a hundred account calls, and with a minContextSlot among those that may have one.
+/// The number of calls with a dataSlice in a hundred account calls.
 const SLICES: u64 = 10;
+/// The number of calls with a minContextSlot in a hundred calls that may have one.
 const MINIMA: u64 = 3;
-/// Addresses that are asked for. Those that exist in the simulation, some 150, are the most popular ones.
+/// The number of addresses. About 150 of them exist in the simulation and are the most popular.
 const ADDRESSES: usize = 10_000;
-/// Different lists of addresses, of 2 to 50 each.
+/// The number of different lists of addresses. A list has 2 to 50.
 const LISTS: u64 = 200;
-/// How many slots back blocks and messages are asked for.
+/// The greatest age of a requested block or message, in slots.
 const BACK: usize = 64;
 
 /// A request: one call, or a batch.
-pub struct Request {
-    /// When it is to be sent, from the beginning.
+pub struct PlannedRequest {
+    /// The planned time, since the beginning.
     pub at: Duration,
-    /// Its method, or `batch`.
+    /// The method, or `batch`.
     pub method: &'static str,
-    /// Its commitment; `-` where it has none, or several.
+    /// The commitment. `-` for a method without one, and for a batch.
     pub commitment: &'static str,
-    /// The text that is posted.
+    /// The body of the POST.
     pub body: String,
 }
 
-/// Popularity: rank r is asked for in proportion to 1/r.
+/// A distribution in which rank r has a probability in proportion to 1/r.
 struct Zipf(Vec<f64>);
 
 impl Zipf {
@@ -65,15 +66,15 @@ impl Zipf {
         Self(sums.collect())
     }
 
-    /// A rank, from 0.
+    /// Returns a random rank, from 0.
     fn draw(&self, dice: &mut Dice) -> usize {
         let total = self.0.last().copied().unwrap_or(0.0);
-        let drawn = dice.part() * total;
+        let drawn = dice.fraction() * total;
         self.0.partition_point(|sum| *sum <= drawn).min(self.0.len() - 1)
     }
 }
 
-/// One of the choices, by their shares.
+/// Returns a random choice, by the shares.
 fn choose(dice: &mut Dice, choices: &[(&'static str, u64)]) -> &'static str {
     let mut drawn = dice.below(choices.iter().map(|(_, share)| share).sum());
     for (choice, share) in choices {
@@ -85,14 +86,14 @@ fn choose(dice: &mut Dice, choices: &[(&'static str, u64)]) -> &'static str {
     choices[0].0
 }
 
-/// The calls, in order.
+/// An iterator over the requests, in the order of their planned times.
 pub struct Mix {
     seed: u64,
     rate: f64,
     number: u64,
     at: Duration,
     twin: Arc<Cluster>,
-    /// The slots that have passed on the twin since the beginning.
+    /// The slots that `twin` has advanced since the beginning.
     steps: u32,
     addresses: Vec<String>,
     tokens: Vec<String>,
@@ -106,7 +107,7 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// The calls of `seed`, on average `rate` in a second, about a cluster of the usual settings and that many nodes.
+    /// Returns the requests of `seed`, on average `rate` per second, to a default cluster of `nodes` nodes.
     pub fn new(seed: u64, rate: f64, nodes: usize) -> Self {
         let twin = Cluster::new(Settings { seed, nodes, slot_time: None, ..Settings::default() });
         let examples = twin.examples();
@@ -119,7 +120,7 @@ impl Mix {
         addresses.extend(text(&[&examples.stake_accounts[..], &examples.lookup_tables].concat()));
         addresses.extend(text(&examples.passing_accounts));
         addresses.extend(votes.clone());
-        // Which of those that exist is how popular is decided by the seed, too.
+        // Shuffles the existing addresses, so that the seed also determines their popularity.
         for at in (1..addresses.len()).rev() {
             let other = Dice::new(seed ^ 2, at as u64).below(at as u64 + 1);
             addresses.swap(at, usize::try_from(other).unwrap_or(0));
@@ -146,7 +147,7 @@ impl Mix {
         mix
     }
 
-    /// The mix in words.
+    /// Describes the mix in words.
     pub fn describe(&self) -> String {
         let shares = |choices: &[(&str, u64)]| {
             choices.iter().map(|(name, share)| format!("{name} {share}")).collect::<Vec<_>>().join(", ")
@@ -175,11 +176,11 @@ impl Mix {
         self.messages.truncate(BACK);
     }
 
-    fn next_request(&mut self) -> Request {
+    fn next_request(&mut self) -> PlannedRequest {
         let mut dice = Dice::new(self.seed, self.number);
         self.number += 1;
-        // Calls come by themselves: the time between two of them is distributed exponentially.
-        self.at += Duration::from_secs_f64(-(1.0 - dice.part()).ln() / self.rate);
+        // Requests are independent of each other, so the time between two is exponentially distributed.
+        self.at += Duration::from_secs_f64(-(1.0 - dice.fraction()).ln() / self.rate);
         let slots = u32::try_from(self.at.as_millis() / SLOT_TIME.as_millis()).unwrap_or(u32::MAX);
         while self.steps < slots {
             self.twin.step();
@@ -190,13 +191,18 @@ impl Mix {
         if dice.below(100) < BATCHES {
             let count = dice.range(2, 8);
             let calls: Vec<String> = (0..count).map(|id| self.call(&mut dice, id).2).collect();
-            return Request { at, method: "batch", commitment: "-", body: format!("[{}]", calls.join(",")) };
+            return PlannedRequest {
+                at,
+                method: "batch",
+                commitment: "-",
+                body: format!("[{}]", calls.join(",")),
+            };
         }
         let (method, commitment, body) = self.call(&mut dice, 1);
-        Request { at, method, commitment, body }
+        PlannedRequest { at, method, commitment, body }
     }
 
-    /// One call: its method, its commitment, its text.
+    /// Returns the method, the commitment and the text of a random call.
     fn call(&self, dice: &mut Dice, id: u64) -> (&'static str, &'static str, String) {
         let method = choose(dice, &METHODS);
         let mut commitment = choose(dice, &COMMITMENTS);
@@ -253,7 +259,7 @@ impl Mix {
         (method, commitment, envelope(id, method, &format!("[{}]", params.join(","))))
     }
 
-    /// The form of accounts.
+    /// Adds a random encoding, slice and minimum slot of an account call to `config`.
     fn form(&self, dice: &mut Dice, commitment: &str, config: &mut Vec<String>) {
         let encoding = choose(dice, &ENCODINGS);
         config.push(format!(r#""encoding":"{encoding}""#));
@@ -266,7 +272,7 @@ impl Mix {
         }
     }
 
-    /// A list's addresses, which are always the same.
+    /// Returns the addresses of a list. Equal numbers give equal lists.
     fn list(&self, number: usize) -> Vec<&str> {
         let mut dice = Dice::new(self.seed ^ 3, number as u64);
         let count = dice.range(2, 50);
@@ -275,14 +281,14 @@ impl Mix {
 }
 
 impl Iterator for Mix {
-    type Item = Request;
+    type Item = PlannedRequest;
 
-    fn next(&mut self) -> Option<Request> {
+    fn next(&mut self) -> Option<PlannedRequest> {
         Some(self.next_request())
     }
 }
 
-/// An address of which no node knows anything.
+/// Returns an address without an account.
 fn absent(seed: u64, number: u64) -> String {
     let mut dice = Dice::new(!seed, number);
     let mut bytes = [0; 32];

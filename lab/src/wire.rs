@@ -1,17 +1,17 @@
-//! A client that does as little as one can: a connection, a POST at a time, the whole answer.
+//! A minimal HTTP client: one connection, one POST at a time.
 
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Far longer than slotfront's own deadline: a machine may stand still for minutes, and that is no fault.
+/// The timeout of a call. It is far above slotfront's deadline, because a busy machine may stall for minutes.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// An error, in words.
-pub type Fault = Box<dyn std::error::Error + Send + Sync>;
+/// An error with a message.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// `http://host:port/path`, taken apart.
+/// A URL of the form `http://host:port/path`, split into host and path.
 #[derive(Clone)]
 pub struct Target {
     host: String,
@@ -28,8 +28,8 @@ impl std::str::FromStr for Target {
     }
 }
 
-/// An answer.
-pub struct Answer {
+/// An HTTP response.
+pub struct HttpResponse {
     /// The HTTP status.
     pub status: u16,
     /// The `Cache-Status` header.
@@ -38,37 +38,37 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// A connection that is kept alive.
+/// A keep-alive connection.
 pub struct Connection {
     stream: TcpStream,
     target: Target,
-    /// The bytes that were read and not used yet.
+    /// The bytes that were read but not parsed yet.
     read: Vec<u8>,
-    /// True once the server has said that it closes the connection.
+    /// True after a `Connection: close` of the server.
     is_last: bool,
 }
 
 impl Connection {
     /// Connects to the target's host.
-    pub async fn open(target: &Target) -> Result<Self, Fault> {
+    pub async fn open(target: &Target) -> Result<Self, BoxError> {
         let stream = TcpStream::connect(&target.host).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, target: target.clone(), read: Vec::with_capacity(16 * 1024), is_last: false })
     }
 
-    /// Returns true if the server takes another request on this connection, as far as it has said.
+    /// Returns true if the server has not closed the connection and has not announced that it will.
     pub fn is_open(&self) -> bool {
         let mut byte = [0];
         let waits = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
         !self.is_last && self.stream.try_read(&mut byte).is_err_and(waits)
     }
 
-    /// Posts a body and reads the whole answer.
-    pub async fn post(&mut self, body: &str) -> Result<Answer, Fault> {
+    /// Sends a POST and reads the whole response.
+    pub async fn post(&mut self, body: &str) -> Result<HttpResponse, BoxError> {
         tokio::time::timeout(PATIENCE, self.exchange(body)).await?
     }
 
-    async fn exchange(&mut self, body: &str) -> Result<Answer, Fault> {
+    async fn exchange(&mut self, body: &str) -> Result<HttpResponse, BoxError> {
         let (host, path, length) = (&self.target.host, &self.target.path, body.len());
         let request = format!(
             "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
@@ -93,13 +93,13 @@ impl Connection {
                 }
                 let body = self.read[start..end].to_vec();
                 self.read.drain(..end);
-                return Ok(Answer { status, cache_status, body });
+                return Ok(HttpResponse { status, cache_status, body });
             }
             self.more().await?;
         }
     }
 
-    async fn more(&mut self) -> Result<(), Fault> {
+    async fn more(&mut self) -> Result<(), BoxError> {
         if self.stream.read_buf(&mut self.read).await? == 0 {
             return Err("the connection ended inside an answer".into());
         }

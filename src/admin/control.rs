@@ -1,6 +1,6 @@
-//! Operator actions on the cache and the upstreams, and the check of the bearer token `auth.admin_token`.
+//! The operator actions on the cache and the upstreams, and the check of the bearer token `auth.admin_token`.
 //!
-//! Without a configured token every action is refused with 403. Each action leaves an audit line in the log.
+//! Without a configured token every action is refused with 403. Each action writes an audit line to the log.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::{AdminState, json_response};
 use crate::cache::purge::Filter;
 use crate::methods::{Method, Pubkey};
 
-/// Refuses requests without the bearer token (RFC 6750). Hashes are compared, so that timing reveals nothing.
+/// Refuses requests without the bearer token (RFC 6750). Compares hashes, so that the time reveals nothing about it.
 pub(super) async fn require_token(
     Extract(state): Extract<Arc<AdminState>>,
     request: Request,
@@ -43,20 +43,20 @@ pub(super) async fn require_token(
     next.run(request).await
 }
 
-/// Purges the cache, completely or by the filter in the query string.
+/// Purges the answers that match the filter in the query string, or the whole cache without a filter.
 pub(super) async fn purge(Extract(state): Extract<Arc<AdminState>>, RawQuery(query): RawQuery) -> Response {
     let filter = match parse_filter(query.as_deref().unwrap_or_default()) {
         Ok(filter) => filter,
         Err(why) => return refuse(StatusCode::BAD_REQUEST, &why),
     };
-    // A task of its own: if the caller hangs up, the other gateways are informed all the same.
+    // A task of its own, so that the other gateways are informed even if the caller disconnects.
     let purging = state.tasks.spawn(purge_everywhere(Arc::clone(&state), filter));
     purging.await.unwrap_or_else(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, "the purge failed"))
 }
 
-/// Purges here, and writes the purge to the shared store.
+/// Purges the cache of this process, and writes the purge to the shared store. Returns the response.
 async fn purge_everywhere(state: Arc<AdminState>, filter: Filter) -> Response {
-    // A purge of a million entries takes long.
+    // Purging a million entries takes long, so it must not block an async worker.
     let here = Arc::clone(&state);
     let purged = tokio::task::spawn_blocking(move || {
         let entries = here.source.purge(&filter);
@@ -83,8 +83,11 @@ async fn purge_everywhere(state: Arc<AdminState>, filter: Filter) -> Response {
     json_response(StatusCode::OK, format!(r#"{{"done":true,"entries":{entries}{shared}}}"#))
 }
 
-/// Parses a purge filter from the query string. An unknown parameter is refused, because ignoring it would purge
-/// more than was meant.
+/// Parses a purge filter from the query string. An unknown parameter is refused, because ignoring it would purge more
+/// than the caller intended.
+///
+/// # Errors
+/// A text with the parameter and its expected form.
 fn parse_filter(query: &str) -> Result<Filter, String> {
     fn once<T>(
         part: &mut Option<T>,
@@ -104,7 +107,7 @@ fn parse_filter(query: &str) -> Result<Filter, String> {
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
             "method" => {
-                let rule = "one of the eight methods, spelt as in a call";
+                let rule = "the exact name of one of the eight methods";
                 once(&mut filter.method, &name, &value, Method::from_name(&value), rule)?;
             }
             "account" => {
@@ -145,7 +148,7 @@ fn done() -> Response {
     json_response(StatusCode::OK, r#"{"done":true}"#.to_owned())
 }
 
-/// A refused admin request: the status code and the reason.
+/// The refusal of an admin request: the HTTP status and the reason.
 pub(super) struct AdminError {
     status: StatusCode,
     why: String,
@@ -163,7 +166,10 @@ impl IntoResponse for AdminError {
     }
 }
 
-/// Parses a JSON body. Unknown members are refused.
+/// Parses the JSON body of a request.
+///
+/// # Errors
+/// A 400 with the fault. Types with `deny_unknown_fields` also refuse unknown members.
 pub(super) fn body<T: DeserializeOwned>(text: &[u8]) -> Result<T, AdminError> {
     serde_json::from_slice(text)
         .map_err(|error| AdminError::new(StatusCode::BAD_REQUEST, format!("body: {error}")))
@@ -193,7 +199,7 @@ mod tests {
             (&*format!("account={clock}"), Ok(Filter { account, ..all })),
             (
                 "method=getblock",
-                Err(r#"method: expected one of the eight methods, spelt as in a call, found "getblock""#),
+                Err(r#"method: expected the exact name of one of the eight methods, found "getblock""#),
             ),
             ("account=1", Err(r#"account: expected an address of 32 bytes in base58, found "1""#)),
             ("slot=-1", Err(r#"slot: expected a slot number, found "-1""#)),

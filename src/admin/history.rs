@@ -1,6 +1,6 @@
-//! The traffic of the last five minutes, in bounded memory, so that a page shows the past when it opens.
+//! The traffic of the last five minutes, for the status page.
 //!
-//! A reading of the counters is added once a second. This module computes rates, ratios and quantiles from them.
+//! A reading of the counters is added once a second. Rates, ratios and quantiles are computed from the readings.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,66 +12,71 @@ use crate::methods::{Method, PerCommitment, Slot};
 use crate::telemetry::Outcome;
 use crate::telemetry::totals::{KeyTotals, Totals};
 
-/// The number of points: five minutes of one a second.
+/// The maximum number of points: one a second for five minutes.
 const POINTS: usize = 300;
-/// The window of rates and quantiles.
+/// The length of the window over which rates and quantiles are computed.
 const WINDOW: Duration = Duration::from_mins(1);
-/// The interval between the readings that are kept for the window. A reading takes about 4 KiB.
+/// The interval between the readings that are kept for the window. A reading takes about 4 KiB of memory.
 const MARK_INTERVAL: Duration = Duration::from_secs(5);
-/// The maximum number of rows of "Top keys".
+/// The maximum number of keys that are listed.
 const TOP_KEYS: usize = 8;
 
 /// The traffic of one second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Point {
-    /// The Unix time in milliseconds.
+    /// The Unix time of the point, in milliseconds.
     pub at_ms: u64,
-    /// The frontier at that time.
+    /// The frontier at that time: the newest slot at each commitment.
     pub slots: PerCommitment<Option<Slot>>,
-    /// The calls a second answered without an upstream call of their own: hit, stale, derived, collapsed.
+    /// The calls a second answered without an upstream call of their own: outcomes hit, stale, derived and collapsed.
     pub kept: f64,
-    /// The part of `kept` that came straight from the cache: hit, stale, derived. The hit ratio is hits / (kept +
-    /// asked).
+    /// The part of `kept` that was answered from the cache: outcomes hit, stale and derived. The hit ratio is
+    /// `hits / (kept + asked)`.
     pub hits: f64,
-    /// The calls a second that a node was asked for: miss, bypass.
+    /// The calls a second for which a node was asked: outcomes miss and bypass.
     pub asked: f64,
-    /// The upstream calls a second, including retries, hedges and refreshes, excluding probes.
+    /// The attempts on upstreams a second. They include retries, hedges and refreshes, but not passthrough calls and
+    /// probes.
     pub upstream: f64,
-    /// The calls a second that were refused: invalid, denied, limited.
+    /// The calls a second that were refused: outcomes invalid, denied and limited.
     pub refused: f64,
-    /// The calls a second that failed: error.
+    /// The calls a second that failed: outcome error.
     pub failed: f64,
 }
 
 /// The traffic of the last minute, and totals since the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Traffic {
-    /// The length of the window in seconds: 60, or less after a start.
+    /// The length of the window in seconds: about 60, or less after a start.
     pub window_s: f64,
-    /// The calls a second, of all outcomes.
+    /// The calls a second, with all outcomes.
     pub calls_per_s: f64,
-    /// The share of answers that were hits, stale or derived. `None` without answers.
+    /// The share of answers with the outcome hit, stale or derived. `None` without answers.
     pub hit_ratio: Option<f64>,
-    /// The share of answers that cost no upstream call. Retries and refreshes lower it. `None` without answers.
+    /// The share of answers that cost no attempt on an upstream. Retries and refreshes lower it. `None` without
+    /// answers.
     pub saved_ratio: Option<f64>,
+    /// The share of answers that were carried: served at a newer slot than they were fetched at. In shadow mode, the
+    /// share that would have been. `None` without answers.
+    pub carried_ratio: Option<f64>,
     /// The number of answers since the start.
     pub answers_total: u64,
-    /// The number of upstream calls since the start, excluding probes.
+    /// The number of attempts on upstreams since the start, without passthrough calls and probes.
     pub upstream_calls_total: u64,
     /// The outcomes with calls in the window.
     pub outcomes: Vec<OutcomeTraffic>,
     /// The methods with calls in the window, busiest first.
     pub methods: Vec<MethodTraffic>,
-    /// The keys with calls in the window, busiest first.
+    /// The eight busiest keys with calls in the window, busiest first.
     pub keys: Vec<KeyTraffic>,
 }
 
-/// The calls of one outcome.
+/// The calls of one outcome in the window.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutcomeTraffic {
     /// The name of the outcome.
     pub outcome: &'static str,
-    /// The calls a second.
+    /// The calls a second with this outcome.
     pub calls_per_s: f64,
     /// The median duration in milliseconds.
     pub p50_ms: f64,
@@ -81,29 +86,29 @@ pub struct OutcomeTraffic {
     pub p99_ms: f64,
 }
 
-/// The calls of one method.
+/// The calls of one method in the window.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MethodTraffic {
-    /// The name of the method, or `other`.
+    /// The name of the method, or `other` for methods that are not cached.
     pub method: &'static str,
-    /// The calls a second.
+    /// The calls a second of this method.
     pub calls_per_s: f64,
-    /// The share of its answers that were hits.
+    /// The share of the method's answers with the outcome hit, stale or derived. `None` without answers.
     pub hit_ratio: Option<f64>,
 }
 
-/// The calls of one key.
+/// The calls of one key in the window.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KeyTraffic {
-    /// The key's id, or `other`.
+    /// The key's id, or `other` for all keys without series of their own.
     pub key: String,
-    /// The calls a second.
+    /// The calls a second with this key.
     pub calls_per_s: f64,
-    /// The calls a second refused by a rate or quota.
+    /// The calls a second that the key's rate or quota has refused.
     pub limited_per_s: f64,
 }
 
-/// The points, and the readings for the window.
+/// The points of the last five minutes, and the readings for the window.
 #[derive(Debug, Default)]
 pub struct History {
     points: VecDeque<Point>,
@@ -112,7 +117,7 @@ pub struct History {
 }
 
 impl History {
-    /// Adds a reading made at `now`, which is `at_ms` in Unix time. Readings come in order. Returns the new point;
+    /// Adds a reading made at `now`, which is `at_ms` in Unix time. Readings must come in order. Returns the new point.
     /// `None` for the first reading, because a rate needs two.
     pub fn record(
         &mut self,
@@ -131,7 +136,7 @@ impl History {
         if self.marks.back().is_none_or(|(then, _)| now - *then >= MARK_INTERVAL) {
             self.marks.push_back((now, totals.clone()));
         }
-        // The front is the newest reading that is at least as old as the window, or else the oldest.
+        // The front is the newest reading that is at least as old as the window. If there is none, it is the oldest.
         while self.marks.get(1).is_some_and(|(then, _)| now - *then >= WINDOW) {
             self.marks.pop_front();
         }
@@ -144,7 +149,7 @@ impl History {
         self.points.iter().copied().collect()
     }
 
-    /// Returns the traffic of the window.
+    /// Returns the traffic of the window and the totals. All zero before the first reading.
     pub fn traffic(&self) -> Traffic {
         match (self.marks.front(), &self.last) {
             (Some((then, before)), Some((now, totals))) => {
@@ -176,6 +181,7 @@ fn traffic(totals: &Totals, change: &Totals, took: Duration) -> Traffic {
         calls_per_s: per_second(change.outcomes(|_| true), took),
         hit_ratio: ratio(change.outcomes(Outcome::is_hit), answers),
         saved_ratio: ratio(answers.saturating_sub(change.upstream_calls), answers),
+        carried_ratio: ratio(change.carried, answers),
         answers_total: totals.outcomes(Outcome::is_answer),
         upstream_calls_total: totals.upstream_calls,
         outcomes: Outcome::ALL

@@ -1,7 +1,7 @@
-//! A check of the `Host` header against DNS rebinding.
+//! The check of the `Host` header, which prevents DNS rebinding.
 //!
-//! A foreign web page can point its own name at 127.0.0.1 and let a browser read this listener. That takes a name
-//! in public DNS, so such names are refused. Addresses and private names are accepted.
+//! The owner of a web page can point its DNS name at 127.0.0.1, and then read this listener from a visitor's browser.
+//! The name must be in public DNS, so such names are refused. Addresses and private names are accepted.
 
 use std::net::IpAddr;
 
@@ -10,11 +10,11 @@ use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-/// The suffixes that public DNS never has: RFC 6761, RFC 6762, ICANN's `internal`, Kubernetes services, RFC 8375.
+/// The suffixes that public DNS does not have, by RFC 6761, RFC 6762, ICANN, Kubernetes and RFC 8375.
 const PRIVATE: [&str; 5] = [".localhost", ".local", ".internal", ".svc", ".home.arpa"];
 
-/// Refuses a request with 403 if its `Host` may be a public name. A request without `Host` does not come from a
-/// browser.
+/// Refuses a request with 403 if its host may be a name in public DNS. A request without a host is served, because it
+/// does not come from a browser.
 pub(super) async fn guard(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
     match host.or_else(|| request.uri().host()) {

@@ -1,7 +1,7 @@
-//! API keys through the admin listener: list, create, rotate, revoke and usage.
+//! The operator actions on API keys: list, create, rotate and revoke them, and read their usage.
 //!
-//! Changes go through the key file, like those of `slotfront keys`, under the same lock. The gateway reads the file
-//! again before the answer. A secret appears in one answer only, the one that issues it.
+//! Changes are made in the key file, under the same lock as those of `slotfront keys`. The gateway reads the file again
+//! before the response. A secret appears only in the response that issues it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::methods::AnyMethod;
 /// The default time for which a replaced secret stays valid.
 const GRACE: &str = "24h";
 
-/// A key as the admin API shows it, without its secret and its hash.
+/// A key in a response. It has neither the secret nor its hash.
 #[derive(Serialize)]
 struct KeyView {
     id: String,
@@ -34,7 +34,7 @@ struct KeyView {
     created: String,
     expires: Option<String>,
     revoked: Option<String>,
-    /// The ends of replaced secrets that are still valid.
+    /// The times at which replaced secrets cease to be valid. Secrets that have ended are left out.
     old_until: Vec<String>,
     origins: Option<Vec<String>>,
     addresses: Option<Vec<String>>,
@@ -65,7 +65,7 @@ impl KeyView {
     }
 }
 
-/// Lists all keys in file order.
+/// Answers with all keys, in the order of the key file.
 pub(super) async fn list(Extract(state): Extract<Arc<AdminState>>) -> Result<Response, AdminError> {
     let listed = on_file(state, |_, file| {
         let now = Timestamp::now();
@@ -88,8 +88,8 @@ struct NewKeyRequest {
     methods: Option<Vec<String>>,
 }
 
-/// Parses one restriction of a new key. An omitted list means no restriction. An empty list is refused, because
-/// such a key could not be used.
+/// Parses the restriction `name` of a new key. A missing list means no restriction. An empty list is refused, because
+/// the key could not be used.
 fn parse_restriction<T>(
     name: &str,
     list: Option<Vec<String>>,
@@ -106,7 +106,7 @@ fn parse_restriction<T>(
     list.iter().enumerate().map(item).collect::<Result<_, _>>().map(Some)
 }
 
-/// Creates a key. The secret is shown in this answer only.
+/// Creates a key. Only this response shows the secret.
 pub(super) async fn create(
     Extract(state): Extract<Arc<AdminState>>,
     text: Bytes,
@@ -148,7 +148,7 @@ pub(super) async fn create(
     issued.await
 }
 
-/// Revokes a key and its replaced secrets. Cannot be undone.
+/// Revokes a key and its replaced secrets. A revocation cannot be undone.
 pub(super) async fn revoke(
     Extract(state): Extract<Arc<AdminState>>,
     Path(wanted): Path<String>,
@@ -169,7 +169,7 @@ struct RotateRequest {
     grace: Option<String>,
 }
 
-/// Gives a key a new secret, shown in this answer only. The old secret stays valid for the grace time.
+/// Gives a key a new secret, which only this response shows. The old secret stays valid for the grace time.
 pub(super) async fn rotate(
     Extract(state): Extract<Arc<AdminState>>,
     Path(wanted): Path<String>,
@@ -201,7 +201,7 @@ pub(super) async fn rotate(
     issued.await
 }
 
-/// Returns the usage of a key, as its owner sees it.
+/// Answers with the usage of a key, in the form that its owner gets.
 pub(super) async fn usage(
     Extract(state): Extract<Arc<AdminState>>,
     Path(id): Path<String>,
@@ -217,13 +217,15 @@ pub(super) async fn usage(
     Ok(json_response(StatusCode::OK, usage))
 }
 
-/// Reads the key file again. Returns true if the key is in force; any fault of the file prevents that.
+/// Makes the gateway read the key file again. Returns true if `issued` is then in force, which any fault in the file
+/// prevents.
 fn reload_and_check(state: &AdminState, issued: &IssuedKey) -> bool {
     state.controls.gateway.take_keys();
     state.controls.gateway.holds(issued.key.expose())
 }
 
-/// Runs `work` on the key file in a blocking task, which finishes even if the caller has gone.
+/// Runs `work` on the key file in a blocking task, which finishes even if the caller disconnects. Refuses the request
+/// with 409 if there is no key file.
 async fn on_file(
     state: Arc<AdminState>,
     work: impl FnOnce(&AdminState, &KeyFile) -> Result<serde_json::Value, AdminError> + Send + 'static,
@@ -241,7 +243,7 @@ async fn on_file(
 
 fn refused(error: &ChangeError) -> AdminError {
     let status = match error {
-        // The error's own text is not shown, because it repeats the id asked for, which may be a key.
+        // The error's own text is not shown, because it quotes the id in the request, which may be a secret.
         ChangeError::Unknown { .. } => {
             return AdminError::new(
                 StatusCode::NOT_FOUND,

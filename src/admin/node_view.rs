@@ -1,7 +1,7 @@
-//! An upstream node as the admin listener shows it.
+//! The state of an upstream node, as the admin listener shows it.
 //!
-//! `/api/status` and the status page show a summary, `/api/upstreams` shows all fields. Both are serialized from
-//! [`NodeView`]. The order of the members is part of the API.
+//! `/api/status` and the status page show a summary, and `/api/upstreams` shows the details. Both are serialized from
+//! [`NodeView`]. The order of the JSON members is part of the API.
 
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
@@ -16,59 +16,60 @@ pub struct NodeView {
     pub name: String,
     /// The configured tier. Lower tiers are asked first.
     pub tier: u8,
-    /// True if the node answers its probes.
+    /// True if the node answers probes.
     pub up: bool,
-    /// The reasons why no calls go to the node, as text. Calls go to the node if there are none.
+    /// The reasons why the node gets no calls, as text. Empty if it gets calls.
     pub reasons: Vec<String>,
-    /// The index of the most severe reason.
+    /// The index of the most severe reason in `reasons`. `None` without reasons.
     pub worst: Option<usize>,
-    /// The newest slots; `None` before the first report.
+    /// The newest slot that the node has reported, at each commitment. `None` before the first report.
     pub slots: PerCommitment<Option<Slot>>,
-    /// The slots behind the frontier; `None` before the first report.
+    /// The number of slots by which the node is behind the frontier, at each commitment. `None` before the first
+    /// report.
     pub lag_slots: PerCommitment<Option<u64>>,
-    /// The software version that the node reports.
+    /// The software version that the node reports. `None` if it reports none.
     pub version: Option<String>,
-    /// The oldest block that the node holds; 0 means complete history.
+    /// The slot of the oldest block that the node holds. 0 means complete history.
     pub first_available_block: Slot,
     /// The state of the circuit breaker.
     pub breaker: BreakerState,
-    /// The number of attempts in flight.
+    /// The number of attempts in flight on the node.
     pub in_flight: usize,
-    /// The limit of attempts in flight.
+    /// The configured limit on attempts in flight.
     pub max_in_flight: usize,
-    /// The peak-EWMA latency in milliseconds.
+    /// The peak-EWMA latency of the node, in milliseconds.
     pub latency_ms: f64,
-    /// The calls left in the node's rate limit, as calls a second; `None` without a limit.
+    /// The calls left in the node's rate limit. `None` without a limit.
     pub rps_left: Option<f64>,
     /// The methods that the node has reported as unsupported.
     pub lacks: Vec<&'static str>,
     /// True if an operator has drained the node.
     pub drained: bool,
-    /// The number of attempts since the start, excluding probes.
+    /// The number of attempts on the node since the start, excluding probes.
     pub requests: u64,
-    /// The number of failed attempts since the start.
+    /// The number of failed attempts on the node since the start.
     pub failures: u64,
-    /// The last failed attempt.
+    /// The last failed attempt. `None` if no attempt has failed.
     pub last_failure: Option<FailureView>,
 }
 
-/// A failed attempt.
+/// A failed attempt on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FailureView {
-    /// The outcome label in `slotfront_upstream_requests_total`.
+    /// The label `result` of the attempt in `slotfront_upstream_requests_total`.
     pub kind: &'static str,
     /// The time since the failure, in milliseconds.
     pub age_ms: u64,
 }
 
 impl NodeView {
-    /// Returns true if calls go to the node.
+    /// Returns true if the node gets calls.
     pub fn is_usable(&self) -> bool {
         self.reasons.is_empty()
     }
 }
 
-/// Serializes nodes as in `/api/status`.
+/// Serializes nodes as summaries, for `/api/status`.
 pub(super) fn serialize_summaries<S: Serializer>(
     nodes: &[NodeView],
     serializer: S,
@@ -76,7 +77,7 @@ pub(super) fn serialize_summaries<S: Serializer>(
     serializer.collect_seq(nodes.iter().map(NodeSummary))
 }
 
-/// Serializes nodes as in `/api/upstreams`.
+/// Serializes nodes with all details, for `/api/upstreams`.
 pub(super) fn serialize_details<S: Serializer>(nodes: &[NodeView], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(nodes.iter().map(NodeDetail))
 }

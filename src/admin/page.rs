@@ -1,7 +1,6 @@
-//! The status page: one document that contains its style and scripts, and the event stream that keeps it current.
+//! The status page: an HTML document that contains its style and scripts, and the event stream that updates it.
 //!
-//! The page loads nothing from other hosts and works offline. Its parts (`page.html`, `page.css` and the scripts)
-//! are joined here.
+//! The document is joined from `page.html`, `page.css` and the scripts. It loads nothing from other hosts.
 
 use std::convert::Infallible;
 use std::sync::{Arc, LazyLock};
@@ -19,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::AdminState;
 use super::control::AdminError;
 
-/// The time after which a page reconnects to an ended event stream.
+/// The time after which a page reconnects when its event stream has ended.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 const STYLE: &str = include_str!("page/page.css");
@@ -35,7 +34,8 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
     include_str!("page/page.html").replace("/* page.css */", STYLE).replace("/* page.js */", SCRIPT)
 });
 
-/// The content security policy: only the page's own script and style by hash, connections to this host, no framing.
+/// The content security policy. It allows the page's own script and style by their hashes, and connections to this
+/// host. It forbids framing.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text));
     let policy = format!(
@@ -47,7 +47,7 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::try_from(policy).expect("base64 is visible ASCII")
 });
 
-/// Serves `GET /`.
+/// Answers `GET /` with the status page.
 pub(super) async fn page() -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
@@ -59,8 +59,8 @@ pub(super) async fn page() -> Response {
     (headers, PAGE.as_str()).into_response()
 }
 
-/// Serves `GET /api/events`: an event `all` with the full content, then an event `tick` each second, and one at
-/// once when the health of a node changes. Answers 503 if too many streams are open.
+/// Answers `GET /api/events`. The first event is `all`, with all data of the page. An event `tick` follows each second,
+/// and at once when the health of a node changes. Answers 503 if [`MAX_STREAMS`](super::MAX_STREAMS) streams are open.
 pub(super) async fn events(extract::State(state): extract::State<Arc<AdminState>>) -> Response {
     let Ok(permit) = Arc::clone(&state.stream_permits).try_acquire_owned() else {
         let why = "too many event streams are open; poll /api/status instead";

@@ -1,4 +1,4 @@
-//! Operator actions on the process: reload the configuration, and read or change the log filter.
+//! The operator actions on the process: reload the configuration, and read or change the log filter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,11 @@ use super::control::{AdminError, body};
 use super::{AdminState, json_response};
 use crate::telemetry;
 
-/// The longest wait for a reload.
+/// The longest wait for the result of a reload.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reloads the configuration, as SIGHUP does, and returns the changes.
+/// Reloads the configuration, as SIGHUP does. Answers with the sections that have changed, or with 409 and all
+/// problems.
 pub(super) async fn reload(Extract(state): Extract<Arc<AdminState>>) -> Result<Response, AdminError> {
     tracing::info!(audit.action = "reload", "an admin request reloads the configuration");
     let (reply, answer) = oneshot::channel();
@@ -31,7 +32,7 @@ pub(super) async fn reload(Extract(state): Extract<Arc<AdminState>>) -> Result<R
             let answer = serde_json::json!({ "at_once": at_once, "after_restart": after_restart });
             Ok(json_response(StatusCode::OK, answer.to_string()))
         }
-        // All problems, without any secret.
+        // The text of the problems contains no secret.
         Ok(Some(Err(problems))) => Err(AdminError::new(StatusCode::CONFLICT, problems)),
         Ok(None) | Err(_) => {
             Err(AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "the configuration cannot be reloaded now"))
@@ -45,13 +46,13 @@ struct LogFilter {
     filter: String,
 }
 
-/// Returns the log filter.
+/// Answers with the log filter in force.
 pub(super) async fn log() -> Result<Response, AdminError> {
     tracing::info!(audit.action = "log.read", "an admin request read the log filter");
     filter_response(telemetry::filter())
 }
 
-/// Changes the log filter, until the next start or the next change of `telemetry.log`.
+/// Changes the log filter until the next start, or until a reload changes `telemetry.log`. Answers with the new filter.
 pub(super) async fn set_log(text: Bytes) -> Result<Response, AdminError> {
     let LogFilter { filter } = body(&text)?;
     // Logged before the change, because the new filter may hide it.

@@ -1,5 +1,4 @@
-//! The table of all routes of the admin listener. The router is built from it, and a test compares `openapi.json`
-//! with it.
+//! The table of all routes of the admin listener. The router is built from it. A test compares it with `openapi.json`.
 
 use std::sync::Arc;
 
@@ -10,13 +9,13 @@ use super::{AdminState, control, keys, page, process};
 /// The callers that a route accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Everyone who reaches the listener.
+    /// All callers that can reach the listener.
     Anyone,
-    /// Holders of the bearer token `auth.admin_token`.
+    /// Callers that send the bearer token `auth.admin_token`.
     Token,
 }
 
-/// One HTTP method on one path.
+/// A route: one HTTP method on one path.
 pub(super) struct Route {
     /// The HTTP method in lower case, as in `openapi.json`.
     #[cfg_attr(not(test), expect(dead_code, reason = "the router learns it from the handler"))]
@@ -59,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the routes of `openapi.json` as (method, path, true if the token is required).
+    /// Returns the routes of `openapi.json`: HTTP method, path, and true if the route needs the token.
     fn documented() -> BTreeSet<(String, String, bool)> {
         let document: serde_json::Value = serde_json::from_str(super::super::OPENAPI).unwrap();
         assert_eq!(

@@ -1,31 +1,34 @@
 //! The state that the status page and `/api/status` show, and the trait that provides it.
 //!
-//! The JSON members have the names of the fields.
+//! The members of the JSON have the names of the fields here.
 
 use std::pin::Pin;
 
 use serde::Serialize;
 
+use super::follow_view::FollowView;
 use super::node_view::{NodeView, serialize_summaries};
 use super::upstreams::Upstreams;
 use crate::breaker::BreakerState;
 use crate::cache::purge::Filter;
 use crate::methods::{PerCommitment, Slot};
 
-/// The gateway as the admin listener sees it. The state is read several times a second, and by each readiness
-/// probe.
+/// The access of the admin listener to the gateway. Its state is read several times a second while a page is open, and
+/// by each readiness probe.
 pub trait StatusSource: Send + Sync + 'static {
-    /// Returns the current state.
+    /// Returns the current state of the gateway.
     fn status(&self) -> Status;
-    /// Returns every upstream and the latest choices among them.
+    /// Returns the state of every upstream, and the latest choices of an upstream.
     fn upstreams(&self) -> Upstreams;
     /// Returns the readiness to serve calls.
     fn readiness(&self) -> Readiness;
-    /// Removes the cached answers that `filter` matches, and returns their number. May take long.
+    /// Removes the cached answers that `filter` matches, and returns their number. May block for long.
     fn purge(&self, filter: &Filter) -> u64;
-    /// Writes purges to the shared store. Returns true if all are written; `None` without a shared store.
+    /// Writes the purges so far to the shared store. Returns true if the store has all of them. `None` without a shared
+    /// store.
     fn share_purges(&self) -> Pin<Box<dyn Future<Output = Option<bool>> + Send>>;
-    /// Drains or restores an upstream. Returns false if none has this name.
+    /// Drains the upstream with the name `upstream`, or restores it if `drained` is false. Returns false if there is
+    /// none.
     fn set_drained(&self, upstream: &str, drained: bool) -> bool;
 }
 
@@ -33,15 +36,15 @@ pub trait StatusSource: Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum Readiness {
-    /// At least one upstream is usable: 200.
+    /// At least one upstream is usable. `/readyz` answers 200.
     Ready,
-    /// No upstream is usable: calls get stale answers or go to the least bad node. Answers 200, so that a balancer
-    /// does not remove all replicas because of one fault behind them.
+    /// No upstream is usable. Calls get stale answers, or go to the least bad node. `/readyz` answers 200, so that a
+    /// balancer does not remove all replicas because of a fault behind them.
     Degraded {
         /// The reasons, as sentences.
         reasons: Vec<String>,
     },
-    /// The gateway is starting, or draining before a stop: 503.
+    /// The gateway is starting, or draining before a stop. `/readyz` answers 503.
     Unready {
         /// The reasons, as sentences.
         reasons: Vec<String>,
@@ -55,35 +58,37 @@ pub struct Status {
     pub version: &'static str,
     /// The time since the start, in seconds.
     pub uptime_s: u64,
-    /// The newest slot that a usable node reports; `None` before the first report.
+    /// The newest slot that a usable node reports, at each commitment. `None` before the first report.
     pub frontier: PerCommitment<Option<Slot>>,
-    /// The duration of a slot in milliseconds, measured over the last minute. 400 until a minute is measured.
+    /// The followed chain. `None` if `follow.mode` is off.
+    pub follow: Option<FollowView>,
+    /// The mean duration of a slot over the last minute, in milliseconds. 400 until a minute has been measured.
     pub slot_time_ms: f64,
     /// The configured upstreams, in the order of the configuration.
     #[serde(serialize_with = "serialize_summaries")]
     pub upstreams: Vec<NodeView>,
-    /// The fill level of the cache.
+    /// The size of the cache and of its content.
     pub cache: CacheView,
 }
 
-/// The health of a node: it answers probes, it takes calls, and the state of its breaker. Changes reach open pages
-/// at once.
+/// The health of a node: true if it answers probes, true if it gets calls, and the state of its breaker. Open pages are
+/// updated at once when it changes.
 pub(super) type NodeHealth = (bool, bool, BreakerState);
 
 impl Status {
-    /// Returns the health of each node, in order.
+    /// Returns the health of each node, in the order of the configuration.
     pub(super) fn health(&self) -> Vec<NodeHealth> {
         self.upstreams.iter().map(|node| (node.up, node.is_usable(), node.breaker)).collect()
     }
 }
 
-/// The fill level of the cache.
+/// The size of the cache and of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct CacheView {
-    /// The bytes held, including keys and overhead.
+    /// The bytes that the cache holds, including keys and overhead.
     pub bytes: u64,
-    /// The number of entries.
+    /// The number of entries in the cache.
     pub entries: u64,
-    /// The capacity in bytes.
+    /// The capacity of the cache in bytes.
     pub capacity_bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! Tests of the admin routes over a fake source.
+//! Tests of the admin routes with a fake [`StatusSource`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,6 +8,7 @@ use http_body_util::BodyExt;
 use tokio::sync::Notify;
 use tower::ServiceExt;
 
+use super::follow_view::FollowView;
 use super::node_view::NodeView;
 use super::status::CacheView;
 use super::upstreams::Upstreams;
@@ -17,7 +18,7 @@ use crate::cache::purge::Filter;
 use crate::methods::{Commitment, Method, PerCommitment};
 use crate::telemetry::Outcome;
 
-/// The time between two ticks.
+/// The time between two ticks. Each tick reads the counters.
 const TICK: Duration = COMPARE_INTERVAL.saturating_mul(COMPARES_PER_TICK);
 
 struct FakeSource {
@@ -25,7 +26,7 @@ struct FakeSource {
     sharing: Arc<Sharing>,
 }
 
-/// The shared store of the fake, which takes purges when a test lets it.
+/// The shared store of the fake source. It accepts purges once a test allows that.
 #[derive(Default)]
 struct Sharing {
     begun: Notify,
@@ -80,6 +81,15 @@ impl StatusSource for FakeSource {
             version: "0.0.0",
             uptime_s: 5,
             frontier: slots,
+            follow: Some(FollowView {
+                serves: true,
+                contradicted: false,
+                state: "following",
+                reason: None,
+                tip: Some(149),
+                finalized: Some(118),
+                lag_slots: Some(0),
+            }),
             slot_time_ms: 250.0,
             upstreams: vec![upstream],
             cache,
@@ -124,7 +134,7 @@ async fn purge_is_shared_if_its_caller_hangs_up() {
     let request = request.header("authorization", "Bearer token").body(Body::empty()).unwrap();
     tokio::select! {
         _ = router(Arc::clone(&state)).oneshot(request) => panic!("the store has not taken the purge yet"),
-        () = sharing.begun.notified() => {} // the caller hangs up here
+        () = sharing.begun.notified() => {} // the caller disconnects here
     }
     sharing.may_end.notify_one();
     state.tasks.close();
@@ -164,6 +174,8 @@ async fn status_holds_what_the_page_shows() {
     state.tick(start + TICK);
     let took = Duration::from_micros(90);
     state.metrics.call(Some(Method::GetBlock), Some(Commitment::Finalized), Outcome::Hit, took, 1);
+    state.metrics.call(Some(Method::GetAccountInfo), Some(Commitment::Confirmed), Outcome::Hit, took, 1);
+    state.metrics.follow_carried.at((Some(Method::GetAccountInfo), Some(Commitment::Confirmed))).inc();
     state.tick(start + 2 * TICK);
 
     let body = text(get_from(&state, "/api/status").await).await;
@@ -171,8 +183,12 @@ async fn status_holds_what_the_page_shows() {
     assert_eq!(body["readiness"]["state"], "ready");
     assert_eq!(body["status"]["upstreams"][0]["breaker"], "half-open");
     assert_eq!(body["status"]["frontier"]["finalized"], 118);
+    assert_eq!(
+        (&body["status"]["follow"]["tip"], &body["traffic"]["carried_ratio"]),
+        (&149.into(), &0.5.into())
+    );
     assert_eq!(body["points"].as_array().unwrap().len(), 2);
-    assert_eq!(body["points"][1]["kept"], 1.0);
+    assert_eq!(body["points"][1]["kept"], 2.0);
     assert_eq!(body["traffic"]["methods"][0]["method"], "getBlock");
     assert_eq!(body["traffic"]["outcomes"][0]["outcome"], "hit");
 }

@@ -1,6 +1,6 @@
-//! The answer of `/api/upstreams`: every node, and the latest choice of a node for each method.
+//! The answer of `/api/upstreams`: the state of every node, and the latest choice of a node for each method.
 //!
-//! Holds names and fixed words only, no addresses and no transport errors.
+//! It contains names and fixed words only. Addresses and transport errors may hold secrets.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::methods::{PerCommitment, Slot};
 /// The answer of `/api/upstreams`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Upstreams {
-    /// The newest slot that a usable node reports; `None` before the first report.
+    /// The newest slot that a usable node reports, at each commitment. `None` before the first report.
     pub frontier: PerCommitment<Option<Slot>>,
     /// The configured upstreams, in the order of the configuration.
     #[serde(serialize_with = "serialize_details")]
@@ -19,7 +19,7 @@ pub struct Upstreams {
     pub choices: Vec<ChoiceView>,
 }
 
-/// A choice of a node.
+/// A choice of the node for a call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChoiceView {
     /// The method of the call.
@@ -28,18 +28,18 @@ pub struct ChoiceView {
     pub age_ms: u64,
     /// The name of the chosen node.
     pub chosen: String,
-    /// The reason, as text.
+    /// The reason for the choice, as text.
     pub why: String,
-    /// The state of every node at that time.
+    /// The state of every node at the time of the choice.
     pub candidates: Vec<CandidateView>,
 }
 
-/// The state of a node for a call.
+/// The state of a node at the time of a choice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CandidateView {
     /// The configured name.
     pub name: String,
-    /// The most severe reason why the node was unusable for this call.
+    /// The most severe reason why the node was unusable for the call. `None` if it was usable.
     pub unusable: Option<&'static str>,
     /// True if the node was within `cache.max_lag_slots` of the frontier at the call's commitment.
     pub near: bool,

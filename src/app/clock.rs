@@ -1,5 +1,6 @@
-//! Detects that the machine was suspended. Ages use the steady clock, which stops then, so they would be wrong; the
-//! cache is emptied. Detection compares the steady clock with other clocks.
+//! Detects that the machine was suspended, and then empties the cache. Ages are measured by the steady clock, which
+//! stops during a suspension, so they would be too low. A suspension shows when the steady clock is compared with other
+//! clocks.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +13,8 @@ use crate::http::Front;
 
 /// The interval between two comparisons.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(250);
-/// The tolerated difference between two comparisons. Only a suspension or a set clock exceeds it.
+/// The largest difference by which two clocks may advance between comparisons. Only a suspension, or a clock that was
+/// set, exceeds it.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
 /// The readings of all clocks at one moment.
@@ -20,9 +22,9 @@ const TOLERANCE: Duration = Duration::from_secs(1);
 struct ClockReadings {
     /// The clock that ages use.
     steady: Duration,
-    /// The clock that includes suspension, if the system has one.
+    /// The clock that also runs during a suspension. Equal to `steady` if the system has none.
     with_sleep: Duration,
-    /// The wall clock, which is set when a stopped virtual machine resumes.
+    /// The wall clock, which jumps when a stopped virtual machine resumes.
     wall: Duration,
 }
 
@@ -34,8 +36,8 @@ impl ClockReadings {
         Self { steady, with_sleep: with_sleep().unwrap_or(steady), wall }
     }
 
-    /// Returns how much further another clock went than the steady clock since `before`, if that exceeds the
-    /// tolerance.
+    /// Returns by how much more than the steady clock another clock has advanced since `before`. `None` if that is
+    /// within [`TOLERANCE`].
     fn paused_since(&self, before: &Self) -> Option<Duration> {
         let steady = self.steady.saturating_sub(before.steady);
         let gone = [(self.with_sleep, before.with_sleep), (self.wall, before.wall)];
@@ -55,7 +57,7 @@ fn with_sleep() -> Option<Duration> {
     None
 }
 
-/// Resets cache and frontier after each suspension, until `stop`.
+/// Empties the cache and the frontier after each suspension, until `stop`.
 pub(super) fn watch(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (front, stop, started) = (Arc::clone(front), stop.clone(), Instant::now());
     tasks.spawn(async move {
@@ -70,7 +72,7 @@ pub(super) fn watch(front: &Arc<Front>, tasks: &TaskTracker, stop: &Cancellation
     });
 }
 
-/// Drops everything learned before the pause: cached answers, and the newest slots.
+/// Drops everything learned before the pause: the cached answers and the newest slots. Counts and logs the pause.
 fn reset(front: &Front, pause: Duration) {
     front.cache.purger().clear();
     front.frontier.forget();

@@ -12,7 +12,7 @@ use crate::telemetry::Metrics;
 
 /// Registers a hook that sets the gauges before each scrape.
 pub(super) fn feed_metrics(front: &Arc<Front>) {
-    // A weak reference, because the hook lives in the metrics, which the front holds.
+    // A strong reference would form a cycle: the front holds the metrics, and the metrics hold the hook.
     let weak = Arc::downgrade(front);
     front.metrics.before_render(move |metrics| {
         if let Some(front) = weak.upgrade() {
@@ -37,12 +37,20 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
         metrics.frontier_slot.at(commitment).set(gauge(front.frontier.slot(commitment)));
         metrics.frontier_age.at(commitment).set(front.frontier.age(commitment, now).as_secs_f64());
     }
+    metrics.follow_state.set(front.followed.state().number());
+    metrics.follow_contradicted.set(i64::from(front.followed.is_contradicted()));
+    if let Some(chain) = front.followed.current() {
+        let tip = chain.tip().slot;
+        metrics.follow_tip_slot.at(()).set(gauge(tip));
+        let lag = front.frontier.slot(Commitment::Confirmed).saturating_sub(tip);
+        metrics.follow_lag_slots.at(()).set(gauge(lag));
+    }
     metrics.slot_time.at(()).set(front.frontier.slot_time().as_secs_f64());
     metrics.set_key_plans(|id| front.gateway.usage_of(id).map(|usage| usage.plan));
     let resets = metrics.frontier_resets.at(());
     resets.inc_by(front.frontier.resets().saturating_sub(resets.get()));
     for (member, unusable) in front.pool.standing(now) {
-        // The node's own handles are used. A lookup by name would bring a removed node back.
+        // A lookup of the metrics by name would create the series of a removed node again.
         let upstream = member.metrics();
         for commitment in Commitment::ALL {
             if let Some(slot) = member.slot(commitment) {

@@ -22,7 +22,7 @@ pub(super) fn upstreams(front: &Front) -> Upstreams {
     }
 }
 
-/// Returns the newest slots; `None` before the first report.
+/// Returns the frontier: the newest slot at each commitment. `None` before a node has reported one.
 pub(super) fn frontier(front: &Front) -> PerCommitment<Option<Slot>> {
     PerCommitment::from_fn(|c| Some(front.frontier.slot(c)).filter(|slot| *slot > 0))
 }

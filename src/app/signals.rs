@@ -30,7 +30,7 @@ impl Signals {
     /// Starts to handle the signals.
     ///
     /// # Errors
-    /// The system refuses a handler.
+    /// The system refuses to register a handler.
     pub fn catch() -> io::Result<Self> {
         Ok(Self {
             stop: StopSignal {

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::nodes;
+use crate::admin::follow_view::FollowView;
 use crate::admin::status::{self, Readiness, Status};
 use crate::admin::upstreams::Upstreams;
 use crate::cache::purge::Filter;
+use crate::config::FollowMode;
+use crate::follow::FollowState;
 use crate::http::Front;
 use crate::http::shutdown::Signal;
 use crate::methods::Commitment;
@@ -28,6 +31,23 @@ impl AppStatus {
     }
 }
 
+/// Returns the followed chain; `None` if following is off.
+fn follow_view(front: &Front) -> Option<FollowView> {
+    let (mode, followed) = (front.config.follow.mode, &front.followed);
+    let (state, contradicted) = (followed.state(), followed.is_contradicted());
+    let chain = followed.current();
+    let tip = chain.as_ref().map(|chain| chain.tip().slot);
+    (mode != FollowMode::Off).then(|| FollowView {
+        serves: mode == FollowMode::On && !contradicted,
+        contradicted,
+        state: state.as_str(),
+        reason: if let FollowState::Paused(reason) = state { Some(reason.as_str()) } else { None },
+        tip,
+        finalized: chain.as_ref().and_then(|chain| chain.target()),
+        lag_slots: tip.map(|tip| front.frontier.slot(Commitment::Confirmed).saturating_sub(tip)),
+    })
+}
+
 impl status::StatusSource for AppStatus {
     fn status(&self) -> Status {
         let front = &self.front;
@@ -36,6 +56,7 @@ impl status::StatusSource for AppStatus {
             version: env!("CARGO_PKG_VERSION"),
             uptime_s: self.started.elapsed().as_secs(),
             frontier: nodes::frontier(front),
+            follow: follow_view(front),
             slot_time_ms: front.frontier.slot_time().as_secs_f64() * 1000.0,
             upstreams: nodes::node_views(front, Instant::now()),
             cache: status::CacheView { bytes, entries, capacity_bytes: front.config.cache.capacity },

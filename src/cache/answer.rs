@@ -72,7 +72,8 @@ async fn answer_in_bounds(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<C
                 return Ok(answer);
             }
             call.charge.failed();
-            if matches!(found, CacheLookup::Expired) {
+            // A hit, too, may have expired before it was rendered.
+            if !matches!(found, CacheLookup::Miss) {
                 call.reason = ForwardReason::Stale;
             }
         }
@@ -95,7 +96,7 @@ async fn answer_from_entry(
     call: &PlannedCall<'_>,
     found: &CacheLookup,
 ) -> Result<Option<CacheAnswer>, Error> {
-    let assembled = || cache.lookup.assemble(call.query, Tolerance::Fresh, call.wanted());
+    let assembled = || cache.lookup.lists().assemble(call.query, Tolerance::Fresh, call.wanted());
     let entry = match found {
         CacheLookup::Hit(entry) => Arc::clone(entry),
         CacheLookup::Stale(entry) => assembled().unwrap_or_else(|| {
@@ -162,7 +163,7 @@ async fn answer_from_node(cache: &Cache, call: &PlannedCall<'_>) -> Result<Cache
             None => answer_by_last_flight(cache, call, last).await,
         };
     };
-    if cache.fetcher.frontier_reaches(slot, commitment).await {
+    if cache.fetcher.frontier_reaches(&call.plan, slot, commitment).await {
         if let Some(answer) = answer_by_flight(cache, call, SlotRequirement::None, own.max(floor)).await? {
             return Ok(answer);
         }
@@ -236,7 +237,7 @@ async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>
 /// becomes the list's slot. `None` if the `assemble` mode forbids this, or the list cannot be completed.
 async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<CacheAnswer>, FetchError> {
     let Query::Accounts(query) = call.query else { return Ok(None) };
-    let Some(missing) = cache.lookup.missing_accounts(query, call.wanted()) else { return Ok(None) };
+    let Some(missing) = cache.lookup.lists().missing_accounts(query, call.wanted()) else { return Ok(None) };
     let rest = Query::Accounts(AccountsQuery { pubkeys: missing.into(), ..query.clone() });
     let plan = cache.lookup.plan(&rest);
     let options = CallOptions { coding: None, ..call.options.clone() };
@@ -247,7 +248,8 @@ async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<C
         Err(FetchError::Failed(Error::Overloaded)) => return Err(Error::Overloaded.into()),
         Err(FetchError::Failed(_)) => return Ok(None),
     };
-    let Some(list) = cache.lookup.complete_list(query, call.wanted()) else { return Ok(None) };
+    cache.lookup.carrier.await_carried(query, fetched.meta.slot).await;
+    let Some(list) = cache.lookup.lists().complete_list(query, call.wanted()) else { return Ok(None) };
     let basis = match fetched.outcome {
         Outcome::Collapsed => Basis::Joined(CacheStatus::Collapsed, Outcome::Collapsed),
         _ => Basis::Joined(CacheStatus::forwarded(call.reason, true), Outcome::Miss),

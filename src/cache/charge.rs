@@ -124,7 +124,7 @@ mod tests {
 
     const PRICE: Price = Price { hit: 0.5, miss: 2.0 };
 
-    /// A payer who keeps what was booked.
+    /// A payer that records the booked units.
     #[derive(Default)]
     struct TestPayer(Mutex<Vec<f64>>);
 
@@ -148,13 +148,19 @@ mod tests {
     }
 
     fn entry() -> Arc<Entry> {
-        let meta = EntryMeta { slot: 1, sent_at: Instant::now(), class: Class::Samples, derived: false };
+        let meta = EntryMeta {
+            slot: 1,
+            sent_at: Instant::now(),
+            class: Class::Samples,
+            derived: false,
+            carried: false,
+        };
         let text = TextParts::One(Bytes::from_static(b"[]"));
         let kept = EntryBody::Verbatim(Payload::Result(text));
-        Arc::new(Entry { kept, meta, coded: CompressedForms::default() })
+        Arc::new(Entry { kept, meta, follow: None, coded: CompressedForms::default() })
     }
 
-    /// Returns the results of flights, each with what it costs.
+    /// Returns a flight result of each kind, with the units that a caller pays for it.
     fn results() -> [(FlightResult, &'static [f64]); 4] {
         [
             (Ok(Fetched::New(entry(), true)), &[PRICE.miss]),
@@ -200,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn last_word_on_a_call_is_booked() {
+    fn last_outcome_of_a_call_is_booked() {
         for (answered, has_failed, cost) in [
             (None, false, &[][..]),
             (Some(true), false, &[PRICE.hit]),

@@ -22,8 +22,8 @@ pub enum Class {
     /// The error -32004: the block does not exist yet at this commitment. The entry ends when the frontier
     /// reaches the slot.
     NotYet(Slot, Commitment),
-    /// A skipped slot that a second node confirms.
+    /// A skipped slot that two nodes report.
     Skipped,
-    /// A skipped slot that only one node reports.
+    /// A skipped slot that only one node reports. The setting `cache.ttl.no_block` calls it `unconfirmed`.
     SkippedUnconfirmed,
 }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::class::Class;
 use super::derive::account::{AccountValue, ByteSpan};
+use super::follow_stamp::FollowStamp;
 use crate::coding::{Coding, CompressedText};
 use crate::methods::{AccountEncoding, Slot};
 
@@ -164,6 +165,8 @@ pub struct EntryMeta {
     pub class: Class,
     /// True if the answer was derived from the entry of another question.
     pub derived: bool,
+    /// True if the answer was read at a lower slot, and is known to be the same at this one.
+    pub carried: bool,
 }
 
 /// One kept answer.
@@ -173,6 +176,8 @@ pub struct Entry {
     pub kept: EntryBody,
     /// The slot, age and class.
     pub meta: EntryMeta,
+    /// The stamp by which the answer may be carried to later slots. `None` if it never is.
+    pub follow: Option<Arc<FollowStamp>>,
     /// The compressed forms of the text, for callers who accept them.
     pub coded: CompressedForms,
 }

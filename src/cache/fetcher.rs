@@ -1,28 +1,31 @@
-//! The fetcher asks nodes for answers that are not held, once for all callers with the same question.
+//! The fetcher asks nodes for answers that the cache does not hold.
 //!
-//! [`Fetcher`] owns the flights, the second level, the merger and the pool. Before a flight asks a node, it
-//! looks into the cache once more and then into the second level. Each answer passes the caching rules before
-//! it is kept.
+//! Callers with the same question at the same time share one fetch, called a flight. A flight that requires no
+//! slot first looks into the cache again. It then looks into the shared store, if there is one, and at last
+//! asks a node. The caching rules decide whether an answer is kept.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use super::basis::Tolerance;
+use super::carry::TIP_WAIT;
 use super::derive::list;
 use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
 use super::fetched::{Fetched, FlightResult, SlotRequirement};
 use super::flight::{FlightHandle, Flights};
+use super::follow_stamp::{AnswerOrigin, FollowStamp, Stamper};
 use super::forms;
 use super::freshness::FreshnessPolicy;
 use super::key::{Key, LookupPlan};
-use super::lookup::{FetchStart, InsertRequest, Lookup};
+use super::lookup::{FetchStart, InsertRequest, Lookup, SingleEntry};
 use super::merge::Merger;
 use super::options::CallOptions;
 use super::policy::cache_policy;
+use super::refetch_check::{RefetchCheck, Sighting};
 use super::renderer::Renderer;
 use super::second_level::{SecondLevel, SharedAnswers};
 use super::store::Insert;
@@ -30,7 +33,7 @@ use crate::config;
 use crate::error::{Error, FailedAttempt};
 use crate::frontier::Frontier;
 use crate::methods::{AccountEncoding, Commitment, Pubkey, Query, Slot};
-use crate::node::{NodeReply, OFF_WORKER_BYTES};
+use crate::node::{Contextual, NodeReply, OFF_WORKER_BYTES, code};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
 
@@ -45,7 +48,10 @@ const LONGEST_FRONTIER_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AnswerSource {
     /// A node. The answer is offered to the other gateways.
-    Node,
+    Node {
+        /// The number of the chain that was followed when the node was asked. 0 if none was.
+        chain: u64,
+    },
     /// The shared store.
     Shared,
 }
@@ -61,6 +67,7 @@ pub(super) struct Fetcher {
     rules: Arc<FreshnessPolicy>,
     flights: Arc<Flights<FlightKey, FlightResult>>,
     merger: Arc<Merger>,
+    refetch_check: Arc<RefetchCheck>,
     /// The level that gateways share, if one is configured.
     second: Option<Arc<SecondLevel>>,
     pool: Arc<Pool>,
@@ -81,12 +88,15 @@ impl Fetcher {
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
     ) -> Self {
+        let followed = Arc::clone(lookup.carrier.followed());
+        let refetch_check = RefetchCheck::new(followed, Arc::clone(&pool), tasks.clone());
         Self {
             rules: Arc::clone(&lookup.rules),
             lookup,
             renderer,
             flights: Flights::new(tasks.clone()),
             merger: Arc::default(),
+            refetch_check,
             second,
             pool,
             frontier,
@@ -137,13 +147,27 @@ impl Fetcher {
         self.flights.alone(async move { fetcher.fetch(&plan, requirement, options).await })
     }
 
-    /// Returns true if the frontier is at `slot`, or arrives there within about one slot.
-    pub(super) async fn frontier_reaches(&self, slot: Slot, commitment: Commitment) -> bool {
+    /// Returns true if the frontier is at `slot`, or arrives there within about one slot. If a kept answer to
+    /// `plan` is carried, waits for the followed chain to arrive there, too.
+    pub(super) async fn frontier_reaches(
+        &self,
+        plan: &LookupPlan,
+        slot: Slot,
+        commitment: Commitment,
+    ) -> bool {
         if slot > self.frontier.slot(commitment).saturating_add(self.rules.max_lag_slots(commitment)) {
             return false;
         }
         let wait = self.frontier.slot_time().min(LONGEST_FRONTIER_WAIT);
-        tokio::time::timeout(wait, self.frontier.reached(commitment, slot)).await.is_ok()
+        let until = Instant::now() + wait;
+        if timeout_at(until, self.frontier.reached(commitment, slot)).await.is_err() {
+            return false;
+        }
+        if let Some(chain) = self.lookup.carrier.carried_by(&self.lookup.held, plan) {
+            // The tip follows the frontier. If it does not arrive in time, a node is asked.
+            let _ = timeout_at(until + TIP_WAIT, self.lookup.carrier.followed().reached(chain, slot)).await;
+        }
+        true
     }
 
     /// Returns an answer that needs no node. An earlier flight may have landed since the caller's look-up,
@@ -181,10 +205,11 @@ impl Fetcher {
         options: CallOptions,
     ) -> FlightResult {
         let commitment = plan.upstream.commitment();
-        let FetchStart { generation, shown, held, space } = self.lookup.begin_fetch(plan);
+        let FetchStart { generation, shown, held, space, chain, written } = self.lookup.begin_fetch(plan);
         // At processed a fork may be dropped with its slots, so the held slot is only a preference there.
         let (held, prefer) = match commitment {
-            Some(Commitment::Confirmed | Commitment::Finalized) => (held, None),
+            // A node that has not seen the write would give the answer that is held.
+            Some(Commitment::Confirmed | Commitment::Finalized) => (held, written),
             _ => (None, held),
         };
         let (floor, own) = match requirement {
@@ -207,7 +232,31 @@ impl Fetcher {
             _ => self.pool.call(&request).await?,
         };
         let floor = if commitment == Some(Commitment::Processed) { 0 } else { shown };
-        self.accept(plan, &reply, floor, generation, AnswerSource::Node).await
+        self.accept(plan, &reply, floor, generation, AnswerSource::Node { chain }).await
+    }
+
+    /// Compares fetched accounts with the kept ones, if both may be carried.
+    fn check_refetch(&self, key: Option<&Key>, entry: &Entry, singles: &[SingleEntry]) {
+        let own = key.map(|key| (key, &entry.kept, &entry.follow));
+        let all = own.into_iter().chain(singles.iter().map(|one| (&one.key, &one.kept, &one.follow)));
+        for (key, kept, follow) in all {
+            let Some(stamp) = follow else { continue };
+            if let Some(held) = self.lookup.held.get(key) {
+                let fetched = Sighting { kept, stamp, slot: entry.meta.slot };
+                self.refetch_check.check(key, &held, &fetched);
+            }
+        }
+    }
+
+    /// Returns the circumstances of a node's answer that shows accounts. `None` if the answer is never carried.
+    fn origin(&self, plan: &LookupPlan, reply: &PoolReply, source: AnswerSource) -> Option<AnswerOrigin> {
+        let AnswerSource::Node { chain } = source else { return None };
+        let shows_accounts = plan.key.accounts().is_some_and(|(_, c)| c != Commitment::Processed);
+        if chain == 0 || !shows_accounts || !self.pool.is_followable(reply.node) {
+            return None;
+        }
+        let confirmed = self.frontier.slot(Commitment::Confirmed);
+        Some(AnswerOrigin { followed: Arc::clone(self.lookup.carrier.followed()), chain, confirmed })
     }
 
     /// Keeps an answer if the rules allow it, unless a newer one is held. `floor` is the slot at which its
@@ -224,24 +273,27 @@ impl Fetcher {
             self.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
         };
         // The caller asked for a slot that the node has not reached. The node's own refusal is the answer.
-        let refused = matches!(reply.body, NodeReply::Error { code: -32016, .. });
+        let refused = matches!(reply.body, NodeReply::Error { code: code::MIN_CONTEXT_SLOT_NOT_REACHED, .. });
         if !refused && let Some((held, key)) = self.lookup.find_newer(plan, reply.slot, floor) {
             not_kept(UncacheableReason::Older);
             return Ok(Fetched::KeptNewer(held, key));
         }
         let (payload, placement) = cache_policy(plan, reply, &self.frontier);
         let class = placement.as_ref().map_or(plan.class, |(_, class)| *class);
-        let parsed = parse_body(plan, reply, payload).await.ok_or_else(|| {
+        let answer_origin = self.origin(plan, reply, origin);
+        let parsed = parse_body(plan, reply, payload, answer_origin).await.ok_or_else(|| {
             let upstream = self.pool.name_of(reply.node);
             Error::NoUpstream(vec![FailedAttempt { upstream, reason: AttemptResult::BadJson.to_string() }])
         })?;
-        let ParsedAnswer { kept, form_key, singles, spaces } = parsed;
-        let meta = EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
-        let entry = Arc::new(Entry { kept, meta, coded: CompressedForms::default() });
+        let ParsedAnswer { kept, follow, form_key, singles, spaces } = parsed;
+        let meta =
+            EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
+        let entry = Arc::new(Entry { kept, meta, follow, coded: CompressedForms::default() });
         let key = placement.map(|(key, _)| form_key.unwrap_or(key));
+        self.check_refetch(key.as_ref().ok(), &entry, &singles);
         let answer = InsertRequest { plan, key, entry: &entry, singles, spaces, floor, generation };
         let inserted = self.lookup.keep_fetched(answer, |key| {
-            if let (AnswerSource::Node, Some(second)) = (origin, &self.second) {
+            if let (AnswerSource::Node { .. }, Some(second)) = (origin, &self.second) {
                 second.queue_write_back(&self.pool, key, reply, class);
             }
         });
@@ -265,27 +317,43 @@ impl Fetcher {
 
 /// Returns the kept form of an answer. Accounts are parsed, so that other forms can be made of them. `None` if they
 /// are not in the format that nodes write.
-async fn parse_body(plan: &LookupPlan, reply: &PoolReply, payload: Payload) -> Option<ParsedAnswer> {
+async fn parse_body(
+    plan: &LookupPlan,
+    reply: &PoolReply,
+    payload: Payload,
+    origin: Option<AnswerOrigin>,
+) -> Option<ParsedAnswer> {
     let (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) = (&reply.body, &plan.upstream)
     else {
-        return Some(ParsedAnswer::verbatim(payload));
+        let follow = match (&plan.upstream, &reply.body) {
+            (Query::Balance(query), NodeReply::Result(result)) => origin.and_then(|origin| {
+                let context = Contextual::split(result)?.context;
+                Stamper::new(&origin, &context)?.balance(&query.pubkey)
+            }),
+            _ => None,
+        };
+        return Some(ParsedAnswer { follow, ..ParsedAnswer::verbatim(payload) });
     };
     let (query, asked) = (plan.upstream.clone(), plan.asked);
     if result.len() > OFF_WORKER_BYTES {
         let result = result.clone();
-        tokio::task::spawn_blocking(move || ParsedAnswer::read(&query, asked, &result)).await.ok()?
+        tokio::task::spawn_blocking(move || ParsedAnswer::read(&query, asked, &result, origin.as_ref()))
+            .await
+            .ok()?
     } else {
-        ParsedAnswer::read(&query, asked, result)
+        ParsedAnswer::read(&query, asked, result, origin.as_ref())
     }
 }
 
 /// A parsed answer in its kept form.
 struct ParsedAnswer {
     kept: EntryBody,
+    /// The stamp by which the answer may be carried to later slots.
+    follow: Option<Arc<FollowStamp>>,
     /// The key by the form under which accounts are kept.
     form_key: Option<Key>,
     /// The single accounts of a list.
-    singles: Vec<(Key, EntryBody)>,
+    singles: Vec<SingleEntry>,
     /// The sizes of accounts in bytes, as the answer states them.
     spaces: Vec<(Pubkey, u64)>,
 }
@@ -294,33 +362,48 @@ impl ParsedAnswer {
     /// Returns an answer that is kept as it is.
     fn verbatim(payload: Payload) -> Self {
         let (singles, spaces) = (Vec::new(), Vec::new());
-        Self { kept: EntryBody::Verbatim(payload), form_key: None, singles, spaces }
+        Self { kept: EntryBody::Verbatim(payload), follow: None, form_key: None, singles, spaces }
     }
 
     /// Parses the answer to an account method. `None` if it is not in the format that nodes write.
-    fn read(query: &Query, asked: Option<AccountEncoding>, result: &Bytes) -> Option<Self> {
+    fn read(
+        query: &Query,
+        asked: Option<AccountEncoding>,
+        result: &Bytes,
+        origin: Option<&AnswerOrigin>,
+    ) -> Option<Self> {
+        let stamper = |context: &[u8]| origin.and_then(|origin| Stamper::new(origin, context));
         match query {
             Query::Account(q) => {
                 let single = list::read_single(result, q.form)?;
-                let spaces = single.space.map(|space| (q.pubkey, space)).into_iter().collect();
+                let spaces = single.facts.space().map(|space| (q.pubkey, space)).into_iter().collect();
+                let (from, to) = single.context;
+                let stamper = stamper(&single.result[from as usize..to as usize]);
+                let follow = stamper.and_then(|stamper| stamper.account(&q.pubkey, q.form, &single.facts));
                 let form = forms::kept_form(q.form, single.value.kind());
                 let form_key = Some(Key::Account(q.pubkey, form, q.commitment));
-                Some(Self { kept: single.kept(asked), form_key, singles: Vec::new(), spaces })
+                Some(Self { kept: single.kept(asked), follow, form_key, singles: Vec::new(), spaces })
             }
             Query::Accounts(q) => {
                 let (context, singles) = list::read_list(result, q.form, q.pubkeys.len())?;
+                let stamper = stamper(&context);
+                let stamper = stamper.as_ref();
                 let values: Arc<[_]> = singles.iter().map(|single| single.value.clone()).collect();
                 let form = forms::kept_list_form(q.form, &values);
                 let form_key = Some(Key::Accounts(Arc::clone(&q.pubkeys), form, q.commitment));
                 let mut spaces = Vec::new();
                 let singles = q.pubkeys.iter().zip(singles).map(|(pubkey, single)| {
-                    spaces.extend(single.space.map(|space| (*pubkey, space)));
-                    let form = forms::kept_form(q.form, single.value.kind());
-                    (Key::Account(*pubkey, form, q.commitment), single.kept(asked))
+                    spaces.extend(single.facts.space().map(|space| (*pubkey, space)));
+                    let follow = stamper.and_then(|stamper| stamper.account(pubkey, q.form, &single.facts));
+                    let key =
+                        Key::Account(*pubkey, forms::kept_form(q.form, single.value.kind()), q.commitment);
+                    SingleEntry { key, kept: single.kept(asked), follow }
                 });
-                let singles = singles.collect();
+                let singles: Vec<_> = singles.collect();
+                let stamps = singles.iter().map(|single| single.follow.as_ref());
+                let follow = stamper.and_then(|stamper| stamper.list(stamps));
                 let kept = EntryBody::Accounts { context, values, asked };
-                Some(Self { kept, form_key, singles, spaces })
+                Some(Self { kept, follow, form_key, singles, spaces })
             }
             _ => None,
         }

@@ -42,11 +42,19 @@ impl<T> Clone for Flight<T> {
 /// A callback of a caller who has left. It gets the result.
 type OnLanding<T> = Box<dyn FnOnce(&T) + Send>;
 
+/// The state of a flight for the callers who left it.
+enum Landing<T> {
+    /// The flight is under way. Holds the callbacks left so far.
+    Flying(Vec<OnLanding<T>>),
+    /// The flight has this result.
+    Landed(T),
+}
+
 /// The callbacks of callers who left, until the flight lands, and its result from then on.
-struct LandingCallbacks<T>(Mutex<Result<T, Vec<OnLanding<T>>>>);
+struct LandingCallbacks<T>(Mutex<Landing<T>>);
 
 impl<T> LandingCallbacks<T> {
-    fn lock(&self) -> MutexGuard<'_, Result<T, Vec<OnLanding<T>>>> {
+    fn lock(&self) -> MutexGuard<'_, Landing<T>> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -72,13 +80,13 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         Arc::new(Self { shards, hasher: RandomState::new(), tasks })
     }
 
-    /// Joins the flight for `key`, or starts one with `fetch`. `failed` returns true if a result is worth a
+    /// Joins the flight for `key`, or starts one with `fetch`. `retry_if` returns true if a result is worth a
     /// second try.
     pub fn join<F>(
         self: &Arc<Self>,
         key: &K,
         mut fetch: impl FnMut() -> F + Send + 'static,
-        failed: fn(&T) -> bool,
+        retry_if: fn(&T) -> bool,
     ) -> FlightHandle<T>
     where
         F: Future<Output = T> + Send + 'static,
@@ -96,10 +104,10 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         let callbacks = Arc::clone(&flight.callbacks);
         self.tasks.spawn(async move {
             let mut landed = fetch().await;
-            if failed(&landed) && !guard.remove_if_unattended(&land) {
+            if retry_if(&landed) && !guard.remove_if_unattended(&land) {
                 let again = fetch().await;
                 // The first of two failures says more: the second may have found no node left to ask.
-                if !failed(&again) {
+                if !retry_if(&again) {
                     landed = again;
                 }
             }
@@ -132,7 +140,8 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
 impl<T> Flight<T> {
     fn new() -> (watch::Sender<Option<T>>, Self) {
         let (land, landing) = watch::channel(None);
-        (land, Self { landing, callbacks: Arc::new(LandingCallbacks(Mutex::new(Err(Vec::new())))) })
+        let callbacks = Arc::new(LandingCallbacks(Mutex::new(Landing::Flying(Vec::new()))));
+        (land, Self { landing, callbacks })
     }
 }
 
@@ -140,8 +149,8 @@ impl<T> LandingCallbacks<T> {
     /// Calls the callbacks left so far, and keeps the result for callers who leave later.
     fn landed(&self, landed: T) {
         let mut callbacks = self.lock();
-        if let Err(functions) = std::mem::replace(&mut *callbacks, Ok(landed))
-            && let Ok(landed) = &*callbacks
+        if let Landing::Flying(functions) = std::mem::replace(&mut *callbacks, Landing::Landed(landed))
+            && let Landing::Landed(landed) = &*callbacks
         {
             for function in functions {
                 function(landed);
@@ -160,8 +169,8 @@ impl<T: Clone> FlightHandle<T> {
     /// the task dies.
     pub fn leave(self, function: impl FnOnce(&T) + Send + 'static) {
         match &mut *self.flight.callbacks.lock() {
-            Err(functions) => functions.push(Box::new(function)),
-            Ok(landed) => function(landed),
+            Landing::Flying(functions) => functions.push(Box::new(function)),
+            Landing::Landed(landed) => function(landed),
         }
     }
 }
@@ -242,7 +251,7 @@ mod tests {
             assert_eq!(handle.landed().await, Some(1));
         }
         assert_eq!(fetches.started.load(Ordering::SeqCst), 1);
-        assert!(flights.join(&1, fetches.fetch(), |_| false).leads, "a landed flight is off the table");
+        assert!(flights.join(&1, fetches.fetch(), |_| false).leads, "a landed flight is not joined");
     }
 
     #[tokio::test]
@@ -262,7 +271,7 @@ mod tests {
         let waits = flights.join(&1, fetches.fetch(), |number| *number == 1);
         assert_eq!(waits.landed().await, Some(2), "the second try succeeds");
         let waits = flights.join(&1, fetches.fetch(), |_| true);
-        assert_eq!(waits.landed().await, Some(3), "the first failure, once, not for ever");
+        assert_eq!(waits.landed().await, Some(3), "a second failure is returned");
         assert_eq!(fetches.started.load(Ordering::SeqCst), 4);
         let tasks = TaskTracker::new();
         let (flights, fetches) = (Flights::new(tasks.clone()), Fetches::new());

@@ -61,6 +61,11 @@ pub(super) fn serving_forms(asked: AccountForm) -> impl Iterator<Item = AccountF
     std::iter::once(widest).chain(others.into_iter().find(|other| *other != widest))
 }
 
+/// Returns the forms of kept accounts that usually show an account's owner.
+pub(super) fn owner_forms() -> impl Iterator<Item = AccountForm> {
+    [WHOLE, AccountForm { encoding: JsonParsed, slice: None }].into_iter()
+}
+
 /// Returns the form under which a value of this kind is kept after it was fetched in the form `fetched`.
 pub(super) fn kept_form(fetched: AccountForm, kind: AccountKind) -> AccountForm {
     if kind == AccountKind::Whole { WHOLE } else { fetched }

@@ -87,6 +87,9 @@ impl FreshnessPolicy {
         let left = self.ttl_left_s(meta, now);
         let hit = |ttl_s, stale| CacheStatus::Hit { ttl_s, derived: false, stale };
         match (basis, freshness) {
+            (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Fresh) if meta.carried => {
+                Some((CacheStatus::Carried, Outcome::Carried))
+            }
             (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Fresh) => {
                 Some((hit(left.max(0), false), Outcome::Hit))
             }
@@ -218,7 +221,7 @@ mod tests {
     }
 
     fn meta(class: Class, slot: Slot, sent_at: Instant) -> EntryMeta {
-        EntryMeta { slot, sent_at, class, derived: false }
+        EntryMeta { slot, sent_at, class, derived: false, carried: false }
     }
 
     #[tokio::test]

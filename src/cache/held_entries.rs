@@ -50,6 +50,11 @@ impl HeldEntries {
         self.store.get(key)
     }
 
+    /// Replaces `held` by `entry`, if it is still the one held for `key`.
+    pub(super) fn replace(&self, key: Key, held: &Arc<Entry>, entry: &Arc<Entry>) {
+        self.store.replace(key, held, entry);
+    }
+
     /// Computes the weight of `entry` again, if it is the one held for `key`.
     pub(super) fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
         self.store.update_weight(key, entry);
@@ -127,10 +132,22 @@ impl HeldEntries {
         wanted: Option<Slot>,
         now: Instant,
     ) -> Option<Arc<Entry>> {
-        let held = self.store.get(key)?;
+        self.store.get(key).filter(|held| self.is_usable(key, held, tolerance, wanted, now))
+    }
+
+    /// Returns true if `tolerance` allows `held`, which is kept under `key`, and it reaches the slot that the
+    /// caller wants.
+    pub(super) fn is_usable(
+        &self,
+        key: &Key,
+        held: &Entry,
+        tolerance: Tolerance,
+        wanted: Option<Slot>,
+        now: Instant,
+    ) -> bool {
         let behind = tolerance != Tolerance::LastResort && held.meta.slot < self.floor(key, now);
         let usable = self.rules.allows(&held.meta, tolerance, now) && !behind;
-        (usable && held.meta.reaches(wanted)).then_some(held)
+        usable && held.meta.reaches(wanted)
     }
 
     /// Keeps `entry`, unless the entry held for `key` is newer and may still be served.

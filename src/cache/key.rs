@@ -103,6 +103,18 @@ impl Key {
         }
     }
 
+    /// Returns the key of the same accounts at another commitment. `None` if it shows none.
+    pub fn at(&self, commitment: Commitment) -> Option<Self> {
+        match self {
+            Self::Account(account, form, _) => Some(Self::Account(*account, *form, commitment)),
+            Self::Accounts(accounts, form, _) => {
+                Some(Self::Accounts(Arc::clone(accounts), *form, commitment))
+            }
+            Self::Balance(account, _) => Some(Self::Balance(*account, commitment)),
+            _ => None,
+        }
+    }
+
     /// Returns the slot whose block, or whose absence of a block, is held under this key.
     pub fn block_slot(&self) -> Option<Slot> {
         match self {

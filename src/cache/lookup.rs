@@ -7,20 +7,22 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::assembled_lists::AssembledLists;
 use super::basis::Tolerance;
+use super::carry::Carrier;
 use super::class::Class;
-use super::derive::{Derivation, block, list};
+use super::derive::{Derivation, block};
 use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
-use super::forms;
+use super::follow_stamp::FollowStamp;
 use super::freshness::{Freshness, FreshnessPolicy};
 use super::held_entries::HeldEntries;
 use super::key::{Finality, Key, LookupPlan};
 use super::policy::cache_policy;
 use super::sizes::Sizes;
 use super::store::Insert;
-use crate::config::{self, Assemble};
+use crate::config;
 use crate::frontier::Frontier;
-use crate::methods::{AccountForm, AccountsQuery, Commitment, Pubkey, Query, Slot, VotesQuery};
+use crate::methods::{AccountForm, Commitment, Pubkey, Query, Slot, VotesQuery};
 use crate::pool::PoolReply;
 use crate::telemetry::{Metrics, StaleCause, UncacheableReason};
 
@@ -28,6 +30,7 @@ use crate::telemetry::{Metrics, StaleCause, UncacheableReason};
 pub(super) struct Lookup {
     pub(super) held: HeldEntries,
     pub(super) rules: Arc<FreshnessPolicy>,
+    pub(super) carrier: Carrier,
     sizes: Sizes,
     frontier: Arc<Frontier>,
     metrics: Arc<Metrics>,
@@ -54,6 +57,17 @@ pub(super) struct FetchStart {
     pub(super) held: Option<Slot>,
     /// The account's size in bytes, if a single account is fetched and its size is known.
     pub(super) space: Option<u64>,
+    /// The number of the chain that is followed. 0 if none is.
+    pub(super) chain: u64,
+    /// The slot of the last block that is known to have written one of the accounts.
+    pub(super) written: Option<Slot>,
+}
+
+/// One account of a fetched list.
+pub(super) struct SingleEntry {
+    pub(super) key: Key,
+    pub(super) kept: EntryBody,
+    pub(super) follow: Option<Arc<FollowStamp>>,
 }
 
 /// A fetched answer that may be kept.
@@ -63,7 +77,7 @@ pub(super) struct InsertRequest<'a> {
     pub(super) key: Result<Key, UncacheableReason>,
     pub(super) entry: &'a Arc<Entry>,
     /// The single accounts of a list.
-    pub(super) singles: Vec<(Key, EntryBody)>,
+    pub(super) singles: Vec<SingleEntry>,
     /// The sizes of accounts in bytes, as the answer states them.
     pub(super) spaces: Vec<(Pubkey, u64)>,
     /// The slot at which the accounts were shown, and which was required of the node.
@@ -75,12 +89,14 @@ impl Lookup {
     /// Creates a look-up over an empty cache.
     pub(super) fn new(
         config: &config::CacheSettings,
+        carrier: Carrier,
         rules: Arc<FreshnessPolicy>,
         frontier: Arc<Frontier>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             held: HeldEntries::new(config, Arc::clone(&rules), Arc::clone(&metrics)),
+            carrier,
             rules,
             sizes: Sizes::default(),
             frontier,
@@ -96,7 +112,12 @@ impl Lookup {
     /// Returns the entry for `plan`, if it reaches the slot that the caller wants. Counts each entry that is
     /// not fresh.
     pub(super) fn look_up(&self, plan: &LookupPlan, wanted: Option<Slot>) -> CacheLookup {
-        self.assess(plan, wanted, |cause| self.metrics.cache_stale.at(cause).inc())
+        let found = self.assess(plan, wanted, |cause| self.metrics.cache_stale.at(cause).inc());
+        if !matches!(found, CacheLookup::Hit(_)) && self.carrier.would_carry(&self.held, plan, Instant::now())
+        {
+            self.carrier.count(&plan.upstream);
+        }
+        found
     }
 
     /// Returns the entry for `plan` if it is fresh. Counts nothing.
@@ -116,6 +137,9 @@ impl Lookup {
         let now = Instant::now();
         let mut found = CacheLookup::Miss;
         for held in self.held.candidates(plan).into_iter().flatten() {
+            let place =
+                |held: &Arc<Entry>| self.held.other_key(plan, held).unwrap_or_else(|| plan.key.clone());
+            let held = self.carrier.carried(&self.held, &plan.key, held, now, place);
             // Another answer may have shown one of the accounts at a higher slot.
             let (lowest, floor) = self.held.floors_under(&plan.key, now);
             if !held.meta.reaches(wanted) || held.meta.slot < floor {
@@ -140,7 +164,15 @@ impl Lookup {
                 }
             }
         }
-        found
+        match self.carrier.find_across(&self.held, plan, wanted, now) {
+            Some(carried) => CacheLookup::Hit(carried),
+            None => found,
+        }
+    }
+
+    /// Returns the assembled lists.
+    pub(super) fn lists(&self) -> AssembledLists<'_> {
+        AssembledLists { held: &self.held, carrier: &self.carrier, rules: &self.rules }
     }
 
     /// Returns the entry that may stand in for an answer that no node gives.
@@ -163,7 +195,7 @@ impl Lookup {
             self.held.raise_fallen_floors(plan, held.meta.slot, lowest);
             return Some(held);
         }
-        self.assemble(query, tolerance, wanted)
+        self.lists().assemble(query, tolerance, wanted)
     }
 
     /// Lowers the floors of the accounts under `plan` to the entry of `meta`, which stands in although it is
@@ -206,99 +238,6 @@ impl Lookup {
             && !matches!(self.held.keep(plan.key.clone(), entry), Insert::KeptNewer(_))
     }
 
-    /// Returns a list assembled of single accounts, if all of them may be used. The list is kept, so that it
-    /// has a floor.
-    pub(super) fn assemble(
-        &self,
-        query: &Query,
-        tolerance: Tolerance,
-        wanted: Option<Slot>,
-    ) -> Option<Arc<Entry>> {
-        let (Query::Accounts(query), mode) = (query, self.rules.assemble()) else { return None };
-        if mode == Assemble::Off {
-            return None;
-        }
-        // Without the guard, accounts that were read before a purge could be kept after it.
-        let _held = self.held.hold();
-        let singles = self.find_singles(query, tolerance, wanted);
-        let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
-        let one_slot = singles.iter().all(|single| single.meta.slot == singles[0].meta.slot);
-        let list = (one_slot || mode == Assemble::WithinBound).then(|| list::joined(&singles))??;
-        self.keep_list(query, list)
-    }
-
-    /// Returns the accounts of `query` to fetch, so that the others can be served from the cache. `None` if
-    /// the mode forbids it, or if all or none of them are held.
-    pub(super) fn missing_accounts(
-        &self,
-        query: &AccountsQuery,
-        wanted: Option<Slot>,
-    ) -> Option<Vec<Pubkey>> {
-        if self.rules.assemble() != Assemble::WithinBound {
-            return None;
-        }
-        let kept = self.find_singles(query, Tolerance::Fresh, wanted);
-        let missing = query.pubkeys.iter().zip(&kept).filter(|(_, single)| single.is_none());
-        let mut missing: Vec<_> = missing.map(|(pubkey, _)| *pubkey).collect();
-        missing.sort_unstable();
-        missing.dedup();
-        (!missing.is_empty() && kept.iter().any(Option::is_some)).then_some(missing)
-    }
-
-    /// Returns a list assembled of fresh single accounts, at whatever slots they are.
-    pub(super) fn complete_list(&self, query: &AccountsQuery, wanted: Option<Slot>) -> Option<Arc<Entry>> {
-        let _held = self.held.hold();
-        let singles: Option<Vec<_>> =
-            self.find_singles(query, Tolerance::Fresh, wanted).into_iter().collect();
-        self.keep_list(query, list::joined(&singles?)?)
-    }
-
-    /// Keeps an assembled list. `None` if a newer one is held.
-    fn keep_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
-        if self.holds_newer(query, &list) {
-            return None;
-        }
-        self.insert_list(query, list)
-    }
-
-    /// Returns true if a list of the same accounts is held above the slot of `list`, in any form that serves
-    /// `query`.
-    pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
-        let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
-        let mut held = forms::serving_forms(query.form).filter_map(|form| self.held.get(&key(form)));
-        held.any(|held| held.meta.slot > list.meta.slot && self.rules.may_serve(&held.meta))
-    }
-
-    /// Inserts `list`. `None` if a newer list was inserted since the check.
-    pub(super) fn insert_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
-        let EntryBody::Accounts { values, .. } = &list.kept else { return None };
-        let form = forms::kept_assembled_form(query.form, values);
-        let (key, list) = (Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment), Arc::new(list));
-        let now = Instant::now();
-        if self.held.floors_under(&key, now).0 < list.meta.slot {
-            // The floor has fallen, and an entry above it is shown again.
-            self.held.raise_floors(&key, list.meta.slot, now);
-        }
-        (!matches!(self.held.keep(key, &list), Insert::KeptNewer(_))).then_some(list)
-    }
-
-    /// Returns for each account of `list` the newest entry from which its element can be made.
-    pub(super) fn find_singles(
-        &self,
-        list: &AccountsQuery,
-        tolerance: Tolerance,
-        wanted: Option<Slot>,
-    ) -> Vec<Option<Arc<Entry>>> {
-        let now = Instant::now();
-        let single = |pubkey: &Pubkey| {
-            let key = |form| Key::Account(*pubkey, form, list.commitment);
-            let kept = forms::serving_forms(list.form)
-                .filter_map(|form| self.held.get_usable(&key(form), tolerance, wanted, now));
-            kept.max_by_key(|single| (single.meta.slot, single.meta.sent_at))
-        };
-        list.pubkeys.iter().map(single).collect()
-    }
-
     /// Returns the state of the cache that a fetch for `plan` needs.
     pub(super) fn begin_fetch(&self, plan: &LookupPlan) -> FetchStart {
         let shown = self.held.floor(&plan.key, Instant::now());
@@ -308,7 +247,11 @@ impl Lookup {
             Query::Account(account) => self.sizes.space(&account.pubkey),
             _ => None,
         };
-        FetchStart { generation: self.held.generation(), shown, held, space }
+        let followed = self.carrier.followed();
+        followed.touch();
+        let chain = followed.number();
+        let written = self.carrier.last_write(&self.held, plan);
+        FetchStart { generation: self.held.generation(), shown, held, space, chain, written }
     }
 
     /// Returns the held entry that is above `slot`, at which a node has answered, and that may still be
@@ -329,7 +272,7 @@ impl Lookup {
         let held = held.map(|held| (Arc::clone(&held), self.held.other_key(plan, &held)));
         // If neither reaches the floor, the single accounts may.
         let list = if reached < floor {
-            self.assemble(&plan.upstream, Tolerance::InFault, Some(floor))
+            self.lists().assemble(&plan.upstream, Tolerance::InFault, Some(floor))
         } else {
             None
         };
@@ -377,11 +320,10 @@ impl Lookup {
             on_insert(&key);
         }
         if !matches!(inserted, Insert::KeptNewer(_)) {
-            for (key, kept) in singles {
-                self.held.keep(
-                    key,
-                    &Arc::new(Entry { kept, meta: entry.meta, coded: CompressedForms::default() }),
-                );
+            for SingleEntry { key, kept, follow } in singles {
+                let meta = entry.meta;
+                self.held
+                    .keep(key, &Arc::new(Entry { kept, meta, follow, coded: CompressedForms::default() }));
             }
         }
         Ok(inserted)
@@ -431,7 +373,8 @@ impl Lookup {
             return false;
         }
         let (_, Ok((_, class))) = cache_policy(plan, reply, &self.frontier) else { return false };
-        let meta = EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false };
+        let meta =
+            EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
         self.rules.allows(&meta, Tolerance::Fresh, Instant::now())
     }
 }

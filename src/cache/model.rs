@@ -5,6 +5,7 @@
 mod accounts;
 mod blocks;
 mod bounds;
+mod carrying;
 mod overtaken;
 mod questions;
 mod reference;

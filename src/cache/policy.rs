@@ -8,7 +8,7 @@ use super::entry::{Payload, TextParts};
 use super::key::{Key, LookupPlan};
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Query};
-use crate::node::{Contextual, NodeReply};
+use crate::node::{Contextual, NodeReply, code};
 use crate::pool::PoolReply;
 use crate::telemetry::UncacheableReason;
 
@@ -42,20 +42,21 @@ pub(super) fn cache_policy(
             (Payload::Result(TextParts::One(result.clone())), placement)
         }
         NodeReply::Error { code, body } => {
-            let placement = match (&plan.upstream, code) {
+            let placement = match (&plan.upstream, *code) {
                 // Errors that depend on an account live as long as the account.
-                (Query::Account(_) | Query::Accounts(_), -32600) | (Query::Balance(_), -32602) => {
-                    keep(plan.class)
-                }
-                (Query::Block(_), -32015) => keep(plan.class),
-                (Query::Block(q), -32007 | -32009) if matches!(plan.other, Some(Key::NoBlock(_))) => {
-                    let may_come =
-                        *code == -32009 && finalized.saturating_sub(q.slot) < LONG_TERM_STORAGE_LAG_SLOTS;
-                    let settled = reply.confirmed && !may_come;
+                (Query::Account(_) | Query::Accounts(_), code::INVALID_REQUEST)
+                | (Query::Balance(_), code::INVALID_PARAMS)
+                | (Query::Block(_), code::UNSUPPORTED_TRANSACTION_VERSION) => keep(plan.class),
+                (Query::Block(q), code::SLOT_SKIPPED | code::LONG_TERM_STORAGE_SLOT_SKIPPED)
+                    if matches!(plan.other, Some(Key::NoBlock(_))) =>
+                {
+                    let may_come = *code == code::LONG_TERM_STORAGE_SLOT_SKIPPED
+                        && finalized.saturating_sub(q.slot) < LONG_TERM_STORAGE_LAG_SLOTS;
+                    let settled = reply.is_settled && !may_come;
                     absent(if settled { Class::Skipped } else { Class::SkippedUnconfirmed })
                 }
                 // At or below the frontier the block must exist, so the node's answer is out of date.
-                (Query::Block(q), -32004)
+                (Query::Block(q), code::BLOCK_NOT_AVAILABLE)
                     if matches!(plan.other, Some(Key::NotYet(..)))
                         && q.slot > frontier.slot(q.commitment) =>
                 {

@@ -21,7 +21,7 @@ const GENESIS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Purger {
     lookup: Arc<Lookup>,
     second: Option<Arc<SecondLevel>>,
-    /// The pool, whose cluster names the list of purges.
+    /// The pool. Purges are listed under the genesis hash of its cluster.
     pool: Arc<Pool>,
 }
 

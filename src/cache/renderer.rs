@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use super::basis::{Basis, Tolerance};
-use super::coded::Compressor;
+use super::compressor::Compressor;
 use super::derive::account::DeriveError;
 use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::freshness::FreshnessPolicy;
@@ -149,6 +149,11 @@ impl Renderer {
                 let outcome = if derived && outcome == Outcome::Hit { Outcome::Derived } else { outcome };
                 (CacheStatus::Hit { ttl_s, derived, stale }, outcome)
             }
+            (CacheStatus::Carried, outcome) => {
+                self.verifier.sample(&self.pool, &self.tasks, query, &entry.meta, &payload);
+                self.lookup.carrier.count(query);
+                (CacheStatus::Carried, outcome)
+            }
             as_it_is => as_it_is,
         };
         if outcome.is_hit() {
@@ -213,7 +218,7 @@ impl Renderer {
         };
         let kept = EntryBody::Verbatim(Payload::Result(TextParts::One(written?)));
         let meta = EntryMeta { derived: true, ..source.meta };
-        let entry = Arc::new(Entry { kept, meta, coded: CompressedForms::default() });
+        let entry = Arc::new(Entry { kept, meta, follow: None, coded: CompressedForms::default() });
         let is_kept = self.lookup.keep_derived(plan, &entry, generation);
         (is_kept || tolerance != Tolerance::Fresh).then_some(entry)
     }

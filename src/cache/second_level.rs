@@ -203,8 +203,8 @@ impl SecondLevel {
                 self.delete(&name);
                 continue;
             }
-            let SharedValue { slot, body, confirmed, .. } = value;
-            let reply = PoolReply { node: NO_NODE, body, sent_at, slot, confirmed };
+            let SharedValue { slot, body, is_settled, .. } = value;
+            let reply = PoolReply { node: NO_NODE, body, sent_at, slot, is_settled };
             let newest = best.as_ref().is_none_or(|(_, best)| (best.slot, best.sent_at) < (slot, sent_at));
             if newest && lookup.accepts_shared(&plan, &reply, floor) {
                 best = Some((plan, reply));
@@ -364,8 +364,8 @@ async fn write_back(store: &Store, mac: &Arc<ValueMac>, write_back_item: WriteBa
     let Some(sent_at) = store.time_of(write_back_item.reply.sent_at) else { return };
     let WriteBack { name, reply, life } = write_back_item;
     let wall_us = wall_us().saturating_sub(micros(reply.sent_at.elapsed()));
-    let PoolReply { body, slot, confirmed, .. } = reply;
-    let value = SharedValue { slot, sent_at, wall_us, confirmed, body };
+    let PoolReply { body, slot, is_settled, .. } = reply;
+    let value = SharedValue { slot, sent_at, wall_us, is_settled, body };
     let key = name.key().to_owned();
     let sealed = if value.text().len() > OFF_WORKER_BYTES / LONG_PART {
         let mac = Arc::clone(mac);

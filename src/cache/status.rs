@@ -25,6 +25,8 @@ pub enum CacheStatus {
         /// True if the entry is past a bound and a fresh answer is being fetched.
         stale: bool,
     },
+    /// A held entry that no block has written since it was read.
+    Carried,
     /// A held entry past its bounds, because no node answers.
     StaleIfError {
         /// The rest of the entry's time to live in seconds: negative.
@@ -69,7 +71,7 @@ impl CacheStatus {
 
     /// Returns true if no node was asked.
     pub const fn is_hit(self) -> bool {
-        matches!(self, Self::Hit { .. } | Self::StaleIfError { .. })
+        matches!(self, Self::Hit { .. } | Self::Carried | Self::StaleIfError { .. })
     }
 }
 
@@ -82,6 +84,7 @@ impl fmt::Display for CacheStatus {
             Self::Hit { ttl_s, derived, .. } => {
                 write!(f, "hit; ttl={ttl_s}{}", if derived { "; detail=derived" } else { "" })
             }
+            Self::Carried => f.write_str("hit; detail=carried"),
             Self::StaleIfError { ttl_s } => write!(f, "hit; ttl={ttl_s}; detail=stale-if-error"),
             Self::Forwarded { reason, stored } => {
                 let reason = match reason {
@@ -113,6 +116,7 @@ mod tests {
             (hit(0, false, true), "slotfront; hit; ttl=0; detail=stale"),
             (hit(0, true, true), "slotfront; hit; ttl=0; detail=derived"),
             (hit(3, true, false), "slotfront; hit; ttl=3; detail=derived"),
+            (CacheStatus::Carried, "slotfront; hit; detail=carried"),
             (CacheStatus::StaleIfError { ttl_s: -9 }, "slotfront; hit; ttl=-9; detail=stale-if-error"),
             (CacheStatus::forwarded(ForwardReason::Miss, true), "slotfront; fwd=miss; stored"),
             (CacheStatus::forwarded(ForwardReason::Miss, false), "slotfront; fwd=miss"),

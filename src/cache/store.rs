@@ -92,6 +92,14 @@ impl EntryStore {
         outcome
     }
 
+    /// Replaces `held` by `entry`, if it is still the one held for `key`.
+    pub fn replace(&self, key: Key, held: &Arc<Entry>, entry: &Arc<Entry>) {
+        self.entries.load().entry(key).and_compute_with(|now| match now {
+            Some(now) if Arc::ptr_eq(now.value(), held) => Op::Put(Arc::clone(entry)),
+            _ => Op::Nop,
+        });
+    }
+
     /// Computes the weight of `entry` again, if it is the one held for `key`.
     pub fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
         self.entries.load().entry(key).and_compute_with(|held| match held {

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use slotfront_sim::{Cluster, Settings, further_methods};
+use slotfront_sim::{Cluster, Settings, passthrough_methods};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -11,7 +11,7 @@ use super::{Failure, World, reachable, sim};
 use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
 use crate::config::reload::ConfigSource;
-use crate::config::{Config, Secret, Upstream, defaults};
+use crate::config::{Config, FollowMode, Secret, Upstream, defaults};
 use crate::gateway::Gateway;
 use crate::telemetry;
 
@@ -40,7 +40,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
-    // Before any output, because a reader of the addresses may stop the process at once.
+    // Before any output, because a reader of the addresses may send a signal at once.
     let signals = Signals::catch()?;
     let listeners = Listeners {
         public: app::bind("--listen", args.listen).await.map_err(Failure::runtime)?,
@@ -55,10 +55,11 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         upstreams.push(Upstream::plain(format!("sim-{}", i + 1), Secret::new(url)));
     }
     let mut config = Config::dev(args.listen, args.admin, upstreams);
-    // A stop gives clients a tenth of it as notice. A developer wants a short one.
+    // A tenth of this time is the notice period of a shutdown, which a developer wants to be short.
     config.server.drain_timeout = Duration::from_secs(1);
-    // A client library calls further methods before it does anything, such as getLatestBlockhash.
-    config.passthrough = further_methods();
+    // Client libraries call further methods at first, such as getLatestBlockhash.
+    config.passthrough = passthrough_methods();
+    config.follow.mode = FollowMode::On;
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     let gateway = Gateway::new(&config).map_err(Failure::runtime)?;
 

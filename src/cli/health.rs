@@ -1,4 +1,4 @@
-//! `slotfront health`: asks a gateway on this machine for its readiness, for a container's health check.
+//! `slotfront health`: asks a gateway on this machine for its readiness. Containers use it as their health check.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use tokio::net::TcpStream;
 
 use super::{Failure, World, reachable};
 
-/// The longest wait. The health checks of containers wait longer.
+/// The longest wait for the answer. A container's health check usually waits longer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum length of an answer, more than any list of reasons.
+/// The maximum length of the answer, in bytes. Lists of reasons are shorter.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 /// Ask a running gateway for its readiness
@@ -23,10 +23,10 @@ const MAX_ANSWER_BYTES: u64 = 64 * 1024;
                   Exit codes: 0 ready, 1 not ready or not running, 2 wrong usage or configuration."
 )]
 pub(super) struct Args {
-    /// The configuration that it was started with [default: `SLOTFRONT_CONFIG`]
+    /// The configuration file of the gateway [default: `SLOTFRONT_CONFIG`]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The address of its admin listener, instead of the configuration's
+    /// The address of the gateway's admin listener, instead of the one in the configuration
     #[arg(long, value_name = "ADDR", conflicts_with = "config")]
     admin: Option<SocketAddr>,
 }
@@ -48,7 +48,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
 
 async fn ask(admin: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(admin).await?;
-    // With HTTP/1.0 the answer ends with the connection.
+    // Over HTTP/1.0 the server closes the connection at the end of the answer.
     stream.write_all(format!("GET /readyz HTTP/1.0\r\nHost: {admin}\r\n\r\n").as_bytes()).await?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await?;

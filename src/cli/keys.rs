@@ -47,10 +47,10 @@ enum KeysCommand {
         /// The plan of the key: a [plans.NAME] of the configuration
         #[arg(long, default_value = defaults::PLAN)]
         plan: String,
-        /// The configuration that must have the plan [default: `SLOTFRONT_CONFIG`]
+        /// The configuration file that must have the plan [default: `SLOTFRONT_CONFIG`]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// The end of the key: after a duration such as 90d, or at a date such as 2027-01-31 (00:00 UTC)
+        /// The time at which the key expires: a duration from now such as 90d, or a date such as 2027-01-31 (00:00 UTC)
         #[arg(long, value_name = "WHEN")]
         expires: Option<String>,
         #[command(flatten)]
@@ -67,7 +67,7 @@ enum KeysCommand {
     Revoke {
         #[command(flatten)]
         file: KeyFileArg,
-        /// The id, or the name if it is unique
+        /// The key's id, or its name if the name is unique
         #[arg(long, value_name = "NAME|ID")]
         name: String,
     },
@@ -76,7 +76,7 @@ enum KeysCommand {
     Rotate {
         #[command(flatten)]
         file: KeyFileArg,
-        /// The id, or the name if it is unique
+        /// The key's id, or its name if the name is unique
         #[arg(long, value_name = "NAME|ID")]
         name: String,
         /// The time for which the old secret stays valid; 0s ends it at once
@@ -92,16 +92,16 @@ struct KeyFileArg {
     file: PathBuf,
 }
 
-/// The restrictions of a new key. Each may be given several times; without one, there is no restriction.
+/// The options for the restrictions of a new key. Each may be repeated. Without the option there is no restriction.
 #[derive(Debug, clap::Args)]
 struct Restrictions {
-    /// A web origin that the key may be used from, as browsers send it; repeat for more [default: any]
+    /// A web origin from which the key may be used, as browsers send it; repeat for more [default: any]
     #[arg(long = "origin", value_name = "ORIGIN", value_parser = scope::origin)]
     origins: Vec<String>,
-    /// A client address or network that the key may be used from; repeat for more [default: any]
+    /// A client address or network from which the key may be used; repeat for more [default: any]
     #[arg(long = "address", value_name = "CIDR", value_parser = scope::address)]
     addresses: Vec<IpNet>,
-    /// A method that the key may call, out of its plan's; repeat for more [default: all]
+    /// A method that the key may call if its plan allows it; repeat for more [default: all]
     #[arg(long = "method", value_name = "METHOD", value_parser = scope::method)]
     methods: Vec<AnyMethod>,
 }
@@ -133,7 +133,7 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
             let expires = expires.map(|text| parse_end(&text, now)).transpose()?;
             let new = NewKey { name, plan, expires, scope: restrictions.scope() };
             let issued = file.open().create(&new, now).map_err(failure)?;
-            writeln!(world.err, "created {}; the key is shown only now:", issued.id)?;
+            writeln!(world.err, "created {}; its secret is shown only now:", issued.id)?;
             show(&issued, world)
         }
         KeysCommand::List { file } => {
@@ -155,20 +155,25 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
         KeysCommand::Rotate { file, name, grace } => {
             let until = now
                 .checked_add(grace)
-                .map_err(|_| Failure::usage("--grace: the end is past the last date that can be written"))?;
+                .map_err(|_| Failure::usage("--grace: the end is after the last supported date"))?;
             let issued = file.open().rotate(&name, until, now).map_err(failure)?;
             let old = if grace.is_zero() {
                 "ends now".to_owned()
             } else {
                 format!("is valid until {}", date(until))
             };
-            writeln!(world.err, "rotated {}; the old key {old}. The new key is shown only now:", issued.id)?;
+            writeln!(
+                world.err,
+                "rotated {}; the old secret {old}. The new secret is shown only now:",
+                issued.id
+            )?;
             show(&issued, world)
         }
     }
 }
 
-/// Checks that the configuration has the plan. Without a configuration, checks only the form of the name.
+/// Checks that the configuration has the plan. Without a configuration file, checks only the form of the name, and
+/// warns about a plan other than the default.
 fn plan_exists(plan: &str, config: Option<PathBuf>, world: &mut World<'_>) -> Result<(), Failure> {
     if let Some(file) = world.config_file(config) {
         let config = world.config(Some(file))?;
@@ -197,7 +202,7 @@ fn plan_exists(plan: &str, config: Option<PathBuf>, world: &mut World<'_>) -> Re
 }
 
 fn show(issued: &IssuedKey, world: &mut World<'_>) -> Result<(), Failure> {
-    // The secret is printed only here and only once; the file keeps its hash.
+    // The secret is printed only here and only once. The file has its hash.
     writeln!(world.out, "{}", issued.key.expose())?;
     Ok(())
 }
@@ -212,7 +217,7 @@ fn failure(error: ChangeError) -> Failure {
     }
 }
 
-/// Parses a duration from now such as `90d`, a date, or a date and time with a zone.
+/// Parses a duration from now such as `90d`, a date, or a date and time with a zone. The result must be after `now`.
 fn parse_end(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
     let after = humantime::parse_duration(text).ok().and_then(|time| now.checked_add(time).ok());
     let date = || format!("{text}T00:00:00Z").parse().ok();
@@ -235,7 +240,7 @@ fn key_table(keys: &[ApiKey], now: Timestamp) -> String {
         let state = match (key.revoked, key.expires, overlap) {
             (Some(when), _, _) => format!("revoked {}", date(when)),
             (None, Some(end), _) if end <= now => "expired".to_owned(),
-            (None, _, Some(until)) => format!("active, the old key until {}", date(until)),
+            (None, _, Some(until)) => format!("active, the old secret until {}", date(until)),
             (None, _, None) => "active".to_owned(),
         };
         let expires = key.expires.map_or_else(|| "never".to_owned(), date);
@@ -252,7 +257,7 @@ fn key_table(keys: &[ApiKey], now: Timestamp) -> String {
     table.to_string()
 }
 
-/// Lists the restrictions of a key in one cell.
+/// Formats the restrictions of a key for one cell of a table.
 fn restrictions(scope: &Scope) -> String {
     fn part<T>(name: &str, list: Option<&[T]>, text: impl Fn(&T) -> String) -> Option<String> {
         let list: Vec<_> = list?.iter().map(text).collect();

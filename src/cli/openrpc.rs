@@ -1,9 +1,9 @@
-//! `slotfront openrpc`: prints the interface as a document.
+//! `slotfront openrpc`: prints the `OpenRPC` document, which describes the eight methods and their errors.
 
 use super::{Failure, World};
 use crate::http::openrpc;
 
-/// Print the interface document.
+/// Print the `OpenRPC` document.
 #[derive(Debug, clap::Args)]
 #[command(
     about = "Print the OpenRPC document of the eight methods",
@@ -12,7 +12,7 @@ use crate::http::openrpc;
     after_help = "Example:\n    slotfront openrpc --server https://rpc.example/v3/KEY > openrpc.json"
 )]
 pub(super) struct Args {
-    /// The address of the gateway in the document
+    /// The URL of the gateway that the document names
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8899/v3/dev")]
     server: String,
 }

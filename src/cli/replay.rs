@@ -26,9 +26,9 @@ use crate::telemetry::VerifyResult;
 use judge::SideAnswer;
 use recorded::Recorded;
 
-/// The longest pause between two tries. A pause lasts a slot, so that both sides can have a newer answer.
+/// The longest pause between two tries. Otherwise a pause lasts a slot, so that both sides may have a newer answer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The maximum number of differences that are printed.
+/// The maximum number of differing or failed calls that are printed.
 const MAX_PRINTED: usize = 10;
 
 /// Send recorded calls to slotfront and to a node, and compare the answers
@@ -61,7 +61,7 @@ pub(super) struct Args {
     in_flight: u16,
 }
 
-/// Parses a URL, which may hold a key.
+/// Parses a URL, which may contain an API key. The error does not quote it.
 fn url(text: &str) -> Result<Secret, &'static str> {
     let url = Secret::new(text);
     match crate::config::url_fault(&url) {
@@ -107,16 +107,16 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     Err(Failure::Runtime(format!("{} of {} calls differ or failed", differing.len(), outcomes.len())))
 }
 
-/// Starts a gateway with default settings in front of `node`, and returns its URL.
+/// Starts a temporary gateway with default settings in front of `node`. Returns it with its URL.
 async fn start(node: Secret) -> Result<(App, Secret), Failure> {
     let any = ([127, 0, 0, 1], 0).into();
     let config = Config::dev(any, any, vec![Upstream::plain("node", node)]);
     let gateway = Gateway::new(&config).map_err(Failure::runtime)?;
     let listeners = Listeners::bind(&config).await.map_err(Failure::runtime)?;
-    // No notice is needed, because the only client waits for its answers.
+    // The only client waits for its answers, so a shutdown needs no grace periods.
     let app =
         App::start_with(config, gateway, listeners, GracePeriods::default()).map_err(Failure::runtime)?;
-    // The first probe makes the node known. Calls before it would be fetched with other options.
+    // Waits for the first probe of the node. Before it, the pool does not know the node's slots.
     let deadline = Instant::now() + Duration::from_secs(5);
     let known = || app.front().frontier.slot(crate::methods::Commitment::Finalized) > 0;
     while !known() && Instant::now() < deadline {
@@ -126,11 +126,13 @@ async fn start(node: Secret) -> Result<(App, Secret), Failure> {
     Ok((app, url))
 }
 
-/// The comparison of one call.
+/// The comparison of the answers to one call.
 struct Comparison {
-    /// The verdict with both answers, or the side that failed and its fault.
+    /// The verdict, slotfront's answer and the node's. The error names the side that failed and its fault.
     verdict: Result<(VerifyResult, SideAnswer, SideAnswer), String>,
+    /// True if slotfront's first answer was a hit.
     hit: bool,
+    /// The durations of slotfront's and of the node's first answer.
     took: [Duration; 2],
 }
 
@@ -160,7 +162,7 @@ impl Sides {
         })
     }
 
-    /// Asks both sides until they agree, contradict each other, or `tries` are used up.
+    /// Asks both sides until their answers agree or contradict each other, or one fails, at most `tries` times.
     async fn ask(&self, call: &Recorded, tries: u32) -> Comparison {
         let mut outcome = self.ask_once(call).await;
         for _ in 1..tries {
@@ -169,7 +171,7 @@ impl Sides {
             }
             tokio::time::sleep(self.pause).await;
             let first = std::mem::replace(&mut outcome, self.ask_once(call).await);
-            // The durations of the first try count, because later tries hit the cache.
+            // The durations of the first try count, because later tries may hit the cache.
             (outcome.hit, outcome.took) = (first.hit, first.took);
         }
         outcome
@@ -181,7 +183,7 @@ impl Sides {
             let answer = client.post_for_header(call.body(), self.timeout, "cache-status").await;
             (answer, sent.elapsed())
         };
-        // slotfront is asked first. Asked at the same time, its miss would compete for the same node.
+        // The sides are asked one after the other. Otherwise slotfront's miss would compete for the same node.
         let (ours, our_time) = timed(&self.slotfront).await;
         let (theirs, their_time) = timed(&self.node).await;
         let hit = matches!(&ours, Ok((_, Some(status))) if status.starts_with("slotfront; hit"));
@@ -194,7 +196,10 @@ impl Sides {
     }
 }
 
-/// Parses the answer of a side. The error names the side and its fault.
+/// Parses the answer of the side `who`.
+///
+/// # Errors
+/// A text with the side and its fault.
 fn parse_answer(
     who: &str,
     answer: Result<(bytes::Bytes, Option<String>), Fault>,
@@ -203,7 +208,7 @@ fn parse_answer(
     reply.map(SideAnswer::new).map_err(|fault| format!("{who}: {fault}"))
 }
 
-/// One row of the table.
+/// One row of the table: the counts and durations of a method.
 #[derive(Default)]
 struct MethodRow {
     sent: usize,
@@ -271,12 +276,14 @@ fn report(outcomes: &[(&Recorded, Comparison)]) -> String {
     table.to_string()
 }
 
-/// Describes a call that differs or failed.
+/// Describes a call with a mismatch or a failed side. `None` for other calls.
 fn describe_difference(call: &Recorded, outcome: &Comparison) -> Option<String> {
-    let at = |told: &SideAnswer| told.slot.map_or("no slot".to_owned(), |slot| format!("slot {slot}"));
+    let slot = |answer: &SideAnswer| {
+        answer.slot.map_or("names no slot".to_owned(), |slot| format!("is of slot {slot}"))
+    };
     let what = match &outcome.verdict {
         Ok((VerifyResult::Mismatch, ours, theirs)) => {
-            format!("mismatch, slotfront at {}, the node at {}", at(ours), at(theirs))
+            format!("mismatch: slotfront's answer {}, the node's answer {}", slot(ours), slot(theirs))
         }
         Ok(_) => return None,
         Err(why) => format!("no answer from {why}"),

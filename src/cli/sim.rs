@@ -1,4 +1,4 @@
-//! `slotfront sim`: runs a simulated cluster alone, for a gateway or client of your own.
+//! `slotfront sim`: runs a simulated cluster without a gateway, for tests of other gateways and of clients.
 
 use std::net::SocketAddr;
 
@@ -27,10 +27,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = nodes())]
     nodes: u16,
     /// The number of nodes, counted from the last, that support only the methods of Firedancer and answer others
-    /// with 501
+    /// with HTTP 501
     #[arg(long, value_name = "N", default_value_t = 0)]
     firedancer: u16,
-    /// The seed of the history; the same seed gives the same history
+    /// The seed of the chain's history; the same seed gives the same history
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
     /// The duration of a slot
@@ -38,7 +38,7 @@ pub(super) struct Args {
     slot_time: humantime::Duration,
 }
 
-/// Parses the number of simulated nodes. More than a hundred would only wait for the processor.
+/// Returns a parser of the number of simulated nodes: 1 to 100, because more would only wait for the processor.
 pub(super) fn nodes() -> RangedU64ValueParser<u16> {
     RangedU64ValueParser::new().range(1..=100)
 }
@@ -69,7 +69,8 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     Ok(())
 }
 
-/// Binds a listener for each node, on consecutive ports, or on any free ports if the port is 0.
+/// Binds a listener for each of `nodes` nodes, on consecutive ports from that of `first`. If that port is 0, each gets
+/// any free port. `setting` names the address in errors.
 pub(super) async fn bind(
     setting: &'static str,
     first: SocketAddr,

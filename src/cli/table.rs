@@ -1,4 +1,4 @@
-//! A table of text in aligned columns.
+//! A table of text with aligned columns.
 
 /// A table with a header. Each column is as wide as its widest cell.
 pub(super) struct TextTable {

@@ -1,8 +1,8 @@
-//! Tests of the command line as a user types it.
+//! Tests of the command line, with arguments as a user types them.
 
 use super::*;
 
-/// Runs a command and returns its standard output, and its exit code with the message.
+/// Runs a command, and returns its standard output. An error has the exit code and the message.
 fn typed(args: &[&str]) -> (String, Result<(), (u8, String)>) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let mut world = World { env: BTreeMap::new(), out: &mut out, err: &mut err };
@@ -100,7 +100,7 @@ fn keys_create_rotate_list_revoke() {
     let (other, rotated) = keys(&["rotate", "--name", "alice"]);
     assert!(rotated.is_ok() && other != key);
     let (list, _) = keys(&["list"]);
-    assert!(list.contains("alice") && list.contains("active, the old key until"), "{list}");
+    assert!(list.contains("alice") && list.contains("active, the old secret until"), "{list}");
     assert!(!list.contains(key.trim()) && !list.contains(other.trim()));
     assert!(keys(&["revoke", "--name", "alice"]).1.is_ok());
     assert!(keys(&["list"]).0.contains("revoked"));
@@ -125,7 +125,7 @@ fn keys_create_rotate_list_revoke() {
         ),
         (
             &["create", "--name", "x", "--method", "getblock"],
-            "'getblock' for '--method <METHOD>': expected one of",
+            "'getblock' for '--method <METHOD>': expected an exact",
         ),
         (&["revoke", "--name", "bob"], "no key has the id or name \"bob\""),
         (&["rotate", "--name", "alice"], "is revoked; create another"),

@@ -8,9 +8,9 @@ use super::Secret;
 use super::reader::TableReader;
 use super::value::ByteSize;
 
-/// The bounds of timeouts. Timers have a resolution of a millisecond; an hour is practically unlimited.
+/// The bounds of timeouts. Timers have a resolution of a millisecond, and an hour is as good as unlimited.
 pub(super) const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
-/// The bounds of a share.
+/// The bounds of a share, such as the share of calls that may be retried.
 pub(super) const SHARE: RangeInclusive<f64> = 0.0..=1.0;
 /// The maximum length of a name. Names become metric labels.
 pub(super) const MAX_NAME: usize = 64;
@@ -21,18 +21,20 @@ pub fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain)
 }
 
-/// Reads a size as `usize`.
+/// Reads the size `key` in bytes, or returns `default` if it is not set or invalid.
 pub(super) fn size(r: &TableReader<'_>, key: &str, default: u64, bounds: RangeInclusive<u64>) -> usize {
     let bounds = ByteSize(*bounds.start())..=ByteSize(*bounds.end());
     usize::try_from(r.within(key, ByteSize(default), bounds).0).unwrap_or(usize::MAX)
 }
 
-/// Reads the path `ca_file` and checks the file.
+/// Reads the path `ca_file`. A file without a certificate is recorded as a problem.
 pub(super) fn ca_file(r: &TableReader<'_>) -> Option<PathBuf> {
     let ca_file = r.file("ca_file");
     let ca_fault = ca_file.as_ref().and_then(|path| match std::fs::read_to_string(path) {
-        Err(e) => Some(format!("cannot be read: {}", e.kind())),
-        Ok(text) if !text.contains("-----BEGIN CERTIFICATE-----") => Some("has no certificate".to_owned()),
+        Err(e) => Some(format!("names the file {}, which cannot be read: {}", path.display(), e.kind())),
+        Ok(text) if !text.contains("-----BEGIN CERTIFICATE-----") => {
+            Some(format!("names the file {}, which has no certificate", path.display()))
+        }
         Ok(_) => None,
     });
     if let Some(rule) = ca_fault {
@@ -41,7 +43,8 @@ pub(super) fn ca_file(r: &TableReader<'_>) -> Option<PathBuf> {
     ca_file
 }
 
-/// Returns the fault of an HTTP URL, without showing the URL. An empty URL was refused earlier.
+/// Returns the fault of an HTTP URL, without showing the URL. `None` if it is valid, or empty, which is
+/// reported elsewhere.
 pub fn url_fault(url: &Secret) -> Option<&'static str> {
     const SCHEME: &str = "expected a URL with http or https and a host";
     if url.expose().is_empty() {

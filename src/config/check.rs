@@ -1,7 +1,7 @@
 //! The rules between settings.
 //!
-//! A faulty setting has its default here. A rule that concerns one is skipped, so that one mistake is reported
-//! once.
+//! A faulty setting has its default value here. A rule about a faulty setting is skipped, so that one mistake is
+//! reported once.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,6 +21,7 @@ pub(super) fn check(config: &mut Config, found: &mut Findings) {
     timeouts(config, &mut rules);
     sizes(config, &mut rules);
     auth(config, &mut rules);
+    follow(config, &mut rules);
     for (name, plan) in &config.plans {
         self::plan(name, plan, config, &mut rules);
     }
@@ -42,7 +43,7 @@ impl CrossChecks<'_> {
         }
     }
 
-    /// Records that a size exceeds another that bounds it.
+    /// Records that the size `path` exceeds the size `other`, which bounds it.
     fn report_excess(&mut self, path: &str, size: u64, other: &str, bound: u64) {
         let rule = format!("exceeds {other} ({})", ByteSize(bound).show());
         self.report(path, other, Some(ByteSize(size).show()), rule, format!("lower it, or raise {other}"));
@@ -65,7 +66,7 @@ fn client_ip_header(config: &Config, found: &Findings) -> Option<Problem> {
         path: PATH.to_owned(),
         value: None,
         origin: ValueOrigin::Default,
-        rule: "is not set, so X-Forwarded-For of server.trusted_proxies is trusted and Forwarded is ignored"
+        rule: "is not set, so X-Forwarded-For from server.trusted_proxies is trusted and Forwarded is ignored"
             .to_owned(),
         fix: "set \"x-forwarded-for\" or \"forwarded\", whichever your proxies write; they must replace or extend \
               what a client sends in it"
@@ -204,6 +205,19 @@ fn auth(config: &Config, rules: &mut CrossChecks<'_>) {
     }
 }
 
+fn follow(config: &Config, rules: &mut CrossChecks<'_>) {
+    let names: Vec<_> = config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
+    for name in config.follow.upstreams.iter().filter(|name| !names.contains(&name.as_str())) {
+        rules.report(
+            "follow.upstreams",
+            "upstream",
+            Some(format!("{name:?}")),
+            "is not the name of an upstream".to_owned(),
+            format!("use some of {}, or remove follow.upstreams to ask all", names.join(", ")),
+        );
+    }
+}
+
 fn plan(name: &str, plan: &Plan, config: &Config, rules: &mut CrossChecks<'_>) {
     if let Some(batch) = plan.max_batch.filter(|n| *n > config.server.max_batch) {
         rules.report(
@@ -225,7 +239,7 @@ fn plan(name: &str, plan: &Plan, config: &Config, rules: &mut CrossChecks<'_>) {
                 "",
                 Some("[]".to_owned()),
                 rule,
-                format!("list some, or remove {key} to allow all"),
+                format!("list at least one, or remove {key} to allow all"),
             );
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::methods::{Method, PerCommitment, Profile};
 
-use super::{Assemble, AuthMode, ClientIpHeader, GenesisCheck, LogFormat};
+use super::{Assemble, AuthMode, ClientIpHeader, FollowMode, GenesisCheck, LogFormat};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
@@ -22,17 +22,18 @@ pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED)
 pub const ADMIN_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9899);
 /// The limit of nodes, so that no body is accepted that a node would refuse.
 pub const MAX_BODY: u64 = 50 * KIB;
-/// The maximum number of keys in getMultipleAccounts. Client libraries send much smaller batches.
+/// As many calls as getMultipleAccounts allows accounts. Client libraries send much smaller batches.
 pub const MAX_BATCH: usize = 100;
-/// At most about 1 GiB of buffers. A third of the usual file limit of a service unit (65,536).
+/// The buffers of that many connections take about 1 GiB at most. The number is a third of the usual limit on open
+/// files of a service (65,536).
 pub const MAX_CONNECTIONS: usize = 20_000;
-/// At 100 ms a call, 100,000 calls a second. A longer queue only adds delay.
+/// Enough for 100,000 calls a second of 100 ms each. A longer queue only adds delay.
 pub const MAX_IN_FLIGHT: usize = 10_000;
 /// Eight of the largest answers at once, or more than a hundred blocks for slow readers.
 pub const MAX_OUTGOING: u64 = 512 * MIB;
 /// A request head fits into one packet, so a slower client is broken or hostile.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// 50 KiB in this time is 5 KiB/s.
+/// Enough for a body of 50 KiB at 5 KiB/s.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// TCP resends a lost packet several times in this time.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -65,7 +66,7 @@ pub const RPS: u32 = 100;
 pub const BURST_SECONDS: u32 = 2;
 /// Bypassing the cache costs the nodes calls, so it must be allowed explicitly.
 pub const BYPASS_CACHE: bool = false;
-/// Such a plan costs misses for clients that read many accounts. The slot of one account never decreases anyway.
+/// A monotonic plan costs misses for clients that read many accounts. The slot of one account never decreases anyway.
 pub const MONOTONIC: bool = false;
 
 /// The price of a simple call.
@@ -73,7 +74,7 @@ pub const UNITS: u64 = 1;
 /// A hit costs the full price. An operator may pass the saving on.
 pub const HIT_FACTOR: f64 = 1.0;
 
-/// All upstreams are equal.
+/// All upstreams are equal, unless the operator ranks them.
 pub const TIER: u8 = 0;
 /// Well below the queue length of a validator's RPC threads.
 pub const UPSTREAM_MAX_IN_FLIGHT: usize = 512;
@@ -86,7 +87,7 @@ pub const GENESIS: GenesisCheck = GenesisCheck::Checked;
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Five seconds at 250 ms a slot: more than the jitter of a busy node, and before clients see old state.
 pub const MAX_SLOT_LAG: u64 = 20;
-/// One lost packet is resent in this time. After a second loss another node is faster.
+/// Enough for one lost packet to be sent again. After a second loss another node is faster.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Ten times the highest p99 of the small methods on a healthy node.
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -94,9 +95,9 @@ pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 pub const ATTEMPT_TIMEOUT_BLOCK: Duration = Duration::from_secs(25);
 /// Three nodes in all. After that the fault is rarely the node's.
 pub const RETRIES: usize = 2;
-/// A fault adds at most a fifth to the load.
+/// While a node fails, retries add about a fifth to the load. Ten retries a second are allowed in any case.
 pub const RETRY_BUDGET: f64 = 0.2;
-/// Consecutive failures. A dead node is avoided after half a second of traffic.
+/// Few enough that a dead node is avoided after half a second of traffic.
 pub const BREAKER_FAILURES: u32 = 5;
 /// A node that fails every second call costs more than it gives.
 pub const BREAKER_FAILURE_RATE: f64 = 0.5;
@@ -132,7 +133,7 @@ pub const STALE_IF_ERROR_CONFIRMED: Duration = Duration::from_secs(10);
 pub const STALE_IF_ERROR_FINALIZED: Duration = Duration::from_mins(1);
 /// A finalized block never changes, so its age is unlimited.
 pub const STALE_IF_ERROR_BLOCK: Option<Duration> = None;
-/// One slot, two slots, and the 12 slots by which finalized trails anyway.
+/// About one slot, two slots, and the 12 slots by which finalized trails anyway, at 400 ms a slot.
 pub const TTL_STATE: PerCommitment<Duration> = PerCommitment {
     processed: Duration::from_millis(400),
     confirmed: Duration::from_millis(800),
@@ -154,12 +155,19 @@ pub const TTL_NO_BLOCK_NOT_YET: Duration = Duration::from_millis(200);
 pub const TTL_NO_BLOCK_UNCONFIRMED: Duration = Duration::from_mins(1);
 /// A skipped slot stays skipped. A day limits the effect of a faulty node.
 pub const TTL_NO_BLOCK_SKIPPED: Duration = HOUR.saturating_mul(24);
+/// Reading every block costs bandwidth, which pays only for some nodes and readers.
+pub const FOLLOW_MODE: FollowMode = FollowMode::Off;
+/// A fraction of a slot, so that an answer is at most a slot older than the node's.
+pub const FOLLOW_POLL: Duration = Duration::from_millis(100);
+/// Some 15 to 25 seconds of blocks. After a longer break most accounts have changed.
+pub const FOLLOW_MAX_GAP: usize = 64;
+
 /// A node takes one sample a minute; this is a quarter of that.
 pub const TTL_PERFORMANCE_SAMPLES: Duration = Duration::from_secs(15);
 /// Gossip membership changes within hours.
 pub const TTL_CLUSTER_NODES: Duration = Duration::from_mins(1);
 
-/// Separates the keys from others in the same store.
+/// Separates slotfront's keys from others in the same store.
 pub const SHARED_NAMESPACE: &str = "slotfront";
 /// Many times the latency of a store nearby, and less than that of most nodes.
 pub const SHARED_TIMEOUT: Duration = Duration::from_millis(20);
@@ -169,7 +177,7 @@ pub const SHARED_CLUSTER: bool = false;
 /// Each comparison costs a node a call, so it must be enabled explicitly.
 pub const VERIFY_SAMPLE: f64 = 0.0;
 
-/// Starts, stops, reloads and failures that need a person. Nothing per request.
+/// Logs starts, stops, reloads and failures that need a person, but no line for each request.
 pub const LOG: &str = "info";
 /// Terminals are read by people, pipes by machines.
 pub const LOG_FORMAT: LogFormat = LogFormat::Auto;

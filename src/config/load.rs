@@ -10,7 +10,7 @@ use super::{Config, check, sections};
 
 /// The maximum edit distance of a suggested name.
 const MAX_EDITS: usize = 3;
-/// The variables that are not a single setting: the list of upstreams, and the path of the file.
+/// The environment variables that do not stand for one setting: the list of upstreams, and the path of the file.
 const OTHER_VARIABLES: [&str; 2] = ["SLOTFRONT_UPSTREAMS", "SLOTFRONT_CONFIG"];
 
 /// Loads the configuration: the environment overrides `file`, which overrides the defaults.
@@ -96,7 +96,8 @@ fn unknown_names(table: &RawTable, path: &str, found: &mut Findings) {
     }
 }
 
-/// Returns the most similar name in the same table, or else the same name in another table.
+/// Returns the path of the most similar name in the same table, otherwise of the same name in another table. `None` if
+/// there is neither.
 fn nearest_path<'a>(path: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let split = |path: &'a str| path.rsplit_once('.').unwrap_or(("", path));
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
@@ -105,7 +106,8 @@ fn nearest_path<'a>(path: &str, known: &'a BTreeSet<String>) -> Option<&'a str> 
         .or_else(|| known.iter().find(|other| split(other).1 == name).map(String::as_str))
 }
 
-/// Returns the candidate whose word is fewest edits from `name`.
+/// Returns the path of the candidate whose word is fewest edits from `name`. A candidate is a word and a path. `None`
+/// if no word is close.
 fn nearest<'a>(name: &str, candidates: impl Iterator<Item = (&'a str, &'a str)>) -> Option<&'a str> {
     candidates
         .map(|(word, full)| (strsim::damerau_levenshtein(name, word), full))
@@ -114,9 +116,9 @@ fn nearest<'a>(name: &str, candidates: impl Iterator<Item = (&'a str, &'a str)>)
         .map(|(_, full)| full)
 }
 
-/// Reports unknown variables. A variable with `__` is meant for slotfront. Others may belong to someone else:
-/// Kubernetes sets `SLOTFRONT_SERVICE_HOST` for a service named slotfront. A name that lacks only an underscore is
-/// reported.
+/// Reports unknown environment variables. A variable with `__` is meant for slotfront. Others may belong to someone
+/// else: Kubernetes sets `SLOTFRONT_SERVICE_HOST` for a service named slotfront. A name that lacks only an underscore
+/// is reported.
 fn unknown_variables(env: &BTreeMap<String, String>, found: &mut Findings) {
     let known = |name: &str| found.variables.contains(name) || OTHER_VARIABLES.contains(&name);
     let mut problems = Vec::new();

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::{Problem, ValueOrigin};
 
-/// A table of the file, by name.
+/// A table of the configuration file: its values by name.
 pub(super) type RawTable = BTreeMap<String, RawValue>;
 
 /// A value and its origin.
@@ -25,7 +25,7 @@ pub(super) struct RawValue {
 pub(super) enum Raw {
     /// A quoted string.
     Text(String),
-    /// The text of an environment variable, which may be a number as well.
+    /// The text of an environment variable, which may stand for any type.
     Word(String),
     /// An integer; `None` beyond 64 bits.
     Integer(Option<i64>),
@@ -42,7 +42,7 @@ pub(super) enum Raw {
 }
 
 impl Raw {
-    /// Returns the text of a string, from the file or the environment.
+    /// Returns the text of a string from the file or the environment. `None` for any other value.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) | Self::Word(text) => Some(text),

@@ -1,4 +1,4 @@
-//! Reads settings by name: from the environment, else from the file, else the default.
+//! Reads settings by name. The environment overrides the file, and the file overrides the default.
 //!
 //! A problem is recorded and the default used, so that reading continues. A name that no section has asked for is
 //! unknown; such names are reported at the end.
@@ -25,13 +25,13 @@ pub(super) struct ConfigLayers<'a> {
     found: RefCell<Findings>,
 }
 
-/// The findings of reading.
+/// The results of reading a configuration, other than its values.
 #[derive(Default)]
 pub(super) struct Findings {
     pub(super) problems: Vec<Problem>,
-    /// All settings asked for.
+    /// The paths of all settings that were asked for.
     pub(super) known: BTreeSet<String>,
-    /// The variables of all settings asked for.
+    /// The environment variables of all settings that were asked for.
     pub(super) variables: BTreeSet<String>,
     /// The origin of each value that was set.
     pub(super) origins: BTreeMap<String, ValueOrigin>,
@@ -49,7 +49,8 @@ impl Findings {
     }
 }
 
-/// Returns the variable of `path`: `cache.ttl.account.finalized` is `SLOTFRONT_CACHE__TTL__ACCOUNT__FINALIZED`.
+/// Returns the environment variable of `path`: `cache.ttl.account.finalized` is
+/// `SLOTFRONT_CACHE__TTL__ACCOUNT__FINALIZED`.
 pub(super) fn variable(path: &str) -> String {
     PREFIX.to_owned() + &path.to_uppercase().replace('.', "__").replace('-', "_")
 }
@@ -68,17 +69,17 @@ impl<'a> ConfigLayers<'a> {
     }
 }
 
-/// A table of the configuration.
+/// A reader of one table of the configuration.
 pub(super) struct TableReader<'a> {
     layers: &'a ConfigLayers<'a>,
     path: String,
     table: Option<&'a RawTable>,
-    /// True if the table's settings have variables. Elements of lists have none.
+    /// True if the table's settings have environment variables. Elements of lists have none.
     in_env: bool,
 }
 
 impl<'a> TableReader<'a> {
-    /// Returns the full name of `key`.
+    /// Returns the path of `key` in the configuration, such as `server.listen`.
     pub(super) fn path(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
@@ -88,7 +89,7 @@ impl<'a> TableReader<'a> {
         self.layers
     }
 
-    /// Returns the raw value, if it is set. The name becomes known.
+    /// Returns the raw value of `key`, or `None` if it is not set. Adds `key` to the known settings.
     pub(super) fn written(&self, key: &str) -> Option<RawValue> {
         let path = self.path(key);
         let mut found = self.layers.found.borrow_mut();
@@ -108,7 +109,7 @@ impl<'a> TableReader<'a> {
         written
     }
 
-    /// Records a problem with `key`. `value` is the text to show.
+    /// Records a problem with `key`. `value` is the text to show; `None` shows none.
     pub(super) fn problem(
         &self,
         key: &str,
@@ -132,7 +133,7 @@ impl<'a> TableReader<'a> {
         self.layers.found.borrow_mut().origins.insert(self.path(key), origin);
     }
 
-    /// Reads a scalar, if it is set and valid.
+    /// Reads a scalar. `None` if it is not set or invalid. An invalid value is recorded as a problem.
     pub(super) fn optional<T: Setting>(&self, key: &str) -> Option<T> {
         let raw = self.written(key)?.raw;
         let value = T::read(&raw);
@@ -147,7 +148,7 @@ impl<'a> TableReader<'a> {
         value
     }
 
-    /// Reads a scalar within bounds, if it is set and valid.
+    /// Reads a scalar within bounds. `None` if it is not set or invalid. An invalid value is recorded as a problem.
     pub(super) fn optional_within<T: Setting + PartialOrd>(
         &self,
         key: &str,
@@ -167,12 +168,12 @@ impl<'a> TableReader<'a> {
         None
     }
 
-    /// Reads a scalar, or returns its default.
+    /// Reads a scalar, or returns `default` if it is not set or invalid.
     pub(super) fn get<T: Setting>(&self, key: &str, default: T) -> T {
         self.optional(key).unwrap_or(default)
     }
 
-    /// Reads a scalar within bounds, or returns its default.
+    /// Reads a scalar within bounds, or returns `default` if it is not set or invalid.
     pub(super) fn within<T: Setting + PartialOrd>(
         &self,
         key: &str,
@@ -182,7 +183,8 @@ impl<'a> TableReader<'a> {
         self.optional_within(key, bounds).unwrap_or(default)
     }
 
-    /// Reads a list of scalars, if it is set. In the environment commas separate the elements.
+    /// Reads a list of scalars. `None` if it is not set. Invalid elements are left out and recorded as problems. In the
+    /// environment commas separate the elements.
     pub(super) fn list<T: Setting>(&self, key: &str) -> Option<Vec<T>> {
         let items: Vec<Raw> = match self.written(key)?.raw {
             Raw::List(items) => items.into_iter().map(|item| item.raw).collect(),
@@ -202,14 +204,15 @@ impl<'a> TableReader<'a> {
             if let Some(value) = T::read(item) {
                 values.push(value);
             } else {
-                let rule = format!("expected {} as element {i}", T::EXPECTED);
+                let rule = format!("element {i}: expected {}", T::EXPECTED);
                 self.problem(key, Some(item.show()), rule, format!("write it like {}", T::EXAMPLE));
             }
         }
         Some(values)
     }
 
-    /// Reads a secret, and follows references to where it is kept. The secret is never shown.
+    /// Reads a secret, written plainly or as a reference to a variable or file. `None` if it is not set or cannot be
+    /// read. The secret is never shown.
     pub(super) fn secret(&self, key: &str) -> Option<Secret> {
         let raw = self.written(key)?.raw;
         let resolved = match raw.text() {
@@ -225,12 +228,12 @@ impl<'a> TableReader<'a> {
         resolved.inspect_err(complain).ok()
     }
 
-    /// Reads a path relative to the configuration file, if it is set.
+    /// Reads a path relative to the configuration file. `None` if it is not set.
     pub(super) fn file(&self, key: &str) -> Option<PathBuf> {
         self.optional::<String>(key).map(|path| self.layers.base.join(path))
     }
 
-    /// Reads a path, or returns the default. `"off"` gives `None`.
+    /// Reads a path, or returns `default` if it is not set. `"off"` gives `None`.
     pub(super) fn file_or_off(&self, key: &str, default: &str) -> Option<PathBuf> {
         match self.optional::<String>(key).as_deref() {
             Some("off") => None,
@@ -239,7 +242,7 @@ impl<'a> TableReader<'a> {
         }
     }
 
-    /// Returns a reader for a table inside this one, which may be empty.
+    /// Returns a reader of the table `key` inside this one. It has no settings if the table is missing.
     pub(super) fn table(&self, key: &str) -> TableReader<'a> {
         let path = self.path(key);
         self.layers.found.borrow_mut().known.insert(path.clone());
@@ -256,7 +259,7 @@ impl<'a> TableReader<'a> {
         TableReader { layers: self.layers, path, table, in_env: self.in_env }
     }
 
-    /// Returns readers for the elements of a list of tables. `None` if it is not set.
+    /// Returns readers of the tables in the list `key`. `None` if it is not set.
     pub(super) fn tables(&self, key: &str) -> Option<Vec<TableReader<'a>>> {
         self.written(key)?;
         let path = self.path(key);
@@ -298,7 +301,7 @@ impl<'a> TableReader<'a> {
         names
     }
 
-    /// Returns the names in this table of the file.
+    /// Returns the names in this table, from the file only.
     pub(super) fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.table.into_iter().flat_map(|table| table.keys().map(String::as_str))
     }

@@ -39,7 +39,7 @@ impl ConfigSource {
         }
     }
 
-    /// Returns the load function. The function blocks.
+    /// Returns the load function. It blocks while it reads files.
     pub fn loader(&self) -> Arc<LoadConfig> {
         Arc::clone(&self.load)
     }
@@ -47,7 +47,7 @@ impl ConfigSource {
     /// Loads the current configuration.
     ///
     /// # Errors
-    /// All problems.
+    /// All problems of the configuration.
     pub fn load(&self) -> Result<Config, Problems> {
         (self.load)()
     }
@@ -83,6 +83,7 @@ impl Changes {
                 ("auth.usage_file", old.auth.usage_file != new.auth.usage_file),
                 ("auth.admin_token", old.auth.admin_token != new.auth.admin_token),
                 ("cache", old.cache != new.cache),
+                ("follow", old.follow != new.follow),
                 ("passthrough", old.passthrough != new.passthrough),
                 ("shared", old.shared != new.shared),
                 ("verify", old.verify != new.verify),

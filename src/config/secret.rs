@@ -13,16 +13,16 @@ impl Secret {
         Self(value.into())
     }
 
-    /// Returns the secret for its one use.
+    /// Returns the secret in plain text. It must not be logged or shown.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Resolves `env:NAME` and `file:PATH`, relative to `base`; one final line break is dropped. Other text is the
-    /// secret.
+    /// Resolves a reference `env:NAME` or `file:PATH`. Any other text is the secret itself. A path is relative to
+    /// `base`, and line breaks at the end of the file are dropped.
     ///
     /// # Errors
-    /// The fault of the reference, without the content found there.
+    /// The fault of the reference, as text that does not show the content. An empty secret is a fault.
     pub fn resolve(text: &str, env: &BTreeMap<String, String>, base: &Path) -> Result<Self, String> {
         let found = if let Some(name) = text.strip_prefix("env:") {
             env.get(name).cloned().ok_or_else(|| format!("names the variable {name}, which is not set"))?
@@ -33,7 +33,14 @@ impl Secret {
         } else {
             text.to_owned()
         };
-        if found.is_empty() { Err("is empty".to_owned()) } else { Ok(Self(found)) }
+        if !found.is_empty() {
+            return Ok(Self(found));
+        }
+        Err(match text.split_once(':') {
+            Some(("env", name)) => format!("names the variable {name}, which is empty"),
+            Some(("file", file)) => format!("names the file {file}, which is empty"),
+            _ => "is empty".to_owned(),
+        })
     }
 }
 
@@ -65,7 +72,7 @@ mod tests {
             ("env:TOKEN", Ok("from-env")),
             ("file:token", Ok("from-file")),
             ("env:MISSING", Err("names the variable MISSING, which is not set")),
-            ("env:NONE", Err("is empty")),
+            ("env:NONE", Err("names the variable NONE, which is empty")),
             ("file:missing", Err("names the file missing, which cannot be read (entity not found)")),
         ];
         for (text, expected) in rows {

@@ -2,6 +2,7 @@
 
 mod auth;
 mod cache;
+mod follow;
 mod plans;
 mod pool;
 mod server;
@@ -26,6 +27,7 @@ pub(super) fn read(root: &TableReader<'_>) -> Config {
         upstreams: upstreams::read(root),
         pool: pool::read(&root.table("pool")),
         cache: cache::read(&root.table("cache")),
+        follow: follow::read(&root.table("follow")),
         passthrough: root.table("passthrough").list("methods").unwrap_or_default(),
         shared: shared::read(&root.table("shared")),
         verify: Verify { sample: root.table("verify").within("sample", defaults::VERIFY_SAMPLE, SHARE) },

@@ -28,13 +28,13 @@ fn valid(text: &str, env: &[(&str, &str)]) -> Config {
     }
 }
 
-/// Returns the report on an invalid configuration.
+/// Returns the report on the problems of an invalid configuration.
 #[track_caller]
 fn report(text: &str, env: &[(&str, &str)]) -> String {
     Problems::new(Some(Path::new("slotfront.toml")), parse(text, env).err().expect("it is wrong")).to_string()
 }
 
-/// Returns `path: rule` of every problem.
+/// Returns `path: rule` for every problem, or nothing if there is none.
 fn faults(text: &str, env: &[(&str, &str)]) -> Vec<String> {
     let list = parse(text, env).err().unwrap_or_default();
     list.into_iter().map(|p| format!("{}: {}", p.path, p.rule)).collect()
@@ -61,18 +61,21 @@ fn example_equals_the_defaults() {
 
 #[test]
 fn example_lists_every_setting() {
-    // With every commented setting switched on, nothing is unknown.
+    // Every commented setting is known when it is switched on.
     let on: String = EXAMPLE.lines().map(|line| commented(line).unwrap_or(line).to_owned() + "\n").collect();
     let on = on.replace("env:", "").replace("ca_file = \"ca.pem\"", "");
     let problems = parse(&on, &[]).err().unwrap_or_default();
     assert!(problems.is_empty(), "{problems:?}");
 
-    // The example has every setting that is read.
+    // The example has every setting that the reader knows.
     let (_, found) = parse(EXAMPLE, &[]).unwrap_or_else(|_| panic!("valid"));
     let words: std::collections::BTreeSet<_> =
         EXAMPLE.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty()).collect();
-    let methods: Vec<_> =
-        Method::ALL.map(Method::as_str).into_iter().chain(Further::all().map(Further::as_str)).collect();
+    let methods: Vec<_> = Method::ALL
+        .map(Method::as_str)
+        .into_iter()
+        .chain(PassthroughMethod::all().map(PassthroughMethod::as_str))
+        .collect();
     for path in &found.known {
         let name = path.rsplit('.').next().unwrap_or(path).split('[').next().unwrap_or_default();
         assert!(words.contains(name) || methods.contains(&name), "{path} is missing from the example");
@@ -236,6 +239,11 @@ fn rules_between_settings() {
             "pool.attempt_timeout.getBlock: exceeds server.request_timeout (30s)",
         ),
         (with("[auth]\nopen_plan = \"gold\""), "auth.open_plan: is not a plan"),
+        (with("[follow]\nupstreams = [\"a\"]"), "follow.upstreams: is not the name of an upstream"),
+        (with("[follow]\nmode = \"on\"\nupstreams = [\"upstream-1\"]"), ""),
+        (with("[follow]\nmode = \"yes\""), "follow.mode: expected \"off\", \"shadow\" or \"on\""),
+        (with("[follow]\npoll = \"1ms\""), "follow.poll: expected a value from \"20ms\" to \"2s\""),
+        (with("[follow]\nmax_gap = 1000"), "follow.max_gap: expected a value from 4 to 512"),
         (with("[plans.a]\nburst = 0"), "plans.a.burst: expected a value from 1 to 1000000"),
         (
             with("[plans.a]\ndaily_units = 9"),
@@ -244,13 +252,13 @@ fn rules_between_settings() {
         (with("[plans.a]\ndaily_units = 9\nmethods = [\"getAccountInfo\"]"), ""),
         (
             with("[plans.a]\nmethods = [\"getblock\"]"),
-            "plans.a.methods: expected one of the eight methods, or one that passthrough.methods may name, spelt as in a call as element 0",
+            "plans.a.methods: element 0: expected an exact method name: one of the eight methods, or any that passthrough.methods accepts",
         ),
         (with("[plans.a]\nmethods = [\"getSlot\", \"getBlock\"]"), ""),
         (with("[passthrough]\nmethods = [\"getSlot\", \"simulateTransaction\"]"), ""),
         (
             with("[passthrough]\nmethods = [\"getSlot\", \"sendTransaction\"]"),
-            "passthrough.methods: expected a read method of nodes beyond the eight, spelt as in a call (none that writes is forwarded) as element 1",
+            "passthrough.methods: element 1: expected the exact name of a read method that slotfront does not cache; methods that write are never forwarded",
         ),
         (with("[plans.a]\nmax_batch = 101"), "plans.a.max_batch: exceeds server.max_batch (100)"),
         (with("[plans.a]\nmonotonic = true"), ""),
@@ -309,7 +317,7 @@ fn no_secret_is_shown() {
     let config = valid(&text, &[]);
     assert!(!format!("{config:?} {config:#?}").contains(secret));
 
-    // In each wrong place that a secret may come to stand.
+    // A secret may be put into each of these wrong places.
     for text in [
         format!("[[upstream]]\nurl = \"ftp://{secret}\""),
         format!("[[upstream]]\nulr = \"https://{secret}\""),

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::methods::{AnyMethod, Commitment, Further, Profile};
+use crate::methods::{AnyMethod, Commitment, PassthroughMethod, Profile};
 
 use super::raw::Raw;
-use super::{Assemble, AuthMode, ClientIpHeader, GenesisCheck, LogFormat};
+use super::{Assemble, AuthMode, ClientIpHeader, FollowMode, GenesisCheck, LogFormat};
 
-/// The type of a setting.
+/// A type that settings can have.
 pub(super) trait Setting: Sized {
     /// The text after "expected" in a problem.
     const EXPECTED: &'static str;
@@ -48,7 +48,7 @@ macro_rules! whole_numbers {
 }
 whole_numbers!(u8, u32, u64, usize);
 
-/// A closed set of words, one for each value.
+/// Implements [`Setting`] for a type that has one word for each value.
 macro_rules! words {
     ($type:ty, $expected:literal, $($word:literal => $value:expr),*) => {
         impl Setting for $type {
@@ -72,6 +72,8 @@ words!(ClientIpHeader, r#""x-forwarded-for" or "forwarded""#,
     "x-forwarded-for" => Self::XForwardedFor, "forwarded" => Self::Forwarded);
 words!(Assemble, r#""same-slot" or "off""#,
     "same-slot" => Self::SameSlot, "within-bound" => Self::WithinBound, "off" => Self::Off);
+words!(FollowMode, r#""off", "shadow" or "on""#,
+    "off" => Self::Off, "shadow" => Self::Shadow, "on" => Self::On);
 words!(LogFormat, r#""auto", "pretty" or "json""#,
     "auto" => Self::Auto, "pretty" => Self::Pretty, "json" => Self::Json);
 
@@ -137,7 +139,7 @@ impl Setting for IpNet {
 
 impl Setting for AnyMethod {
     const EXPECTED: &'static str =
-        "one of the eight methods, or one that passthrough.methods may name, spelt as in a call";
+        "an exact method name: one of the eight methods, or any that passthrough.methods accepts";
     const EXAMPLE: &'static str = r#""getBlock""#;
 
     fn read(raw: &Raw) -> Option<Self> {
@@ -145,9 +147,8 @@ impl Setting for AnyMethod {
     }
 }
 
-impl Setting for Further {
-    const EXPECTED: &'static str =
-        "a read method of nodes beyond the eight, spelt as in a call (none that writes is forwarded)";
+impl Setting for PassthroughMethod {
+    const EXPECTED: &'static str = "the exact name of a read method that slotfront does not cache; methods that write are never forwarded";
     const EXAMPLE: &'static str = r#""getSlot""#;
 
     fn read(raw: &Raw) -> Option<Self> {
@@ -212,7 +213,7 @@ impl Setting for ByteSize {
     }
 }
 
-/// A duration that may be `"off"`, which is zero.
+/// A duration, or `"off"`, which is zero.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(super) struct OrOff(pub(super) Duration);
 
@@ -232,7 +233,7 @@ impl Setting for OrOff {
     }
 }
 
-/// A duration that may be unlimited (`"forever"`, `None`) or `"off"` (zero).
+/// A duration, `"forever"`, which is `None`, or `"off"`, which is zero.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct OrForever(pub(super) Option<Duration>);
 

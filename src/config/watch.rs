@@ -15,7 +15,7 @@ pub struct Watched {
     path: PathBuf,
     stamp: Option<FileStamp>,
     content: Option<[u8; 32]>,
-    /// The content of a recently written file at the last check. Not reported yet.
+    /// The hash of a recently written file's content at the last check, which was not reported yet.
     unsettled: Option<[u8; 32]>,
     last_error: Option<io::ErrorKind>,
 }
@@ -48,7 +48,8 @@ impl Watched {
         &self.path
     }
 
-    /// Returns the content if it has changed. A missing file is not a change: the last content stays in force.
+    /// Returns the content if it has changed since the last check, otherwise `None`. A missing file is not a change:
+    /// the last content stays in force.
     ///
     /// # Errors
     /// The file exists and cannot be read. Each error is reported once until the file can be read again.
@@ -78,15 +79,16 @@ impl Watched {
         self.unsettled.is_some() && self.unsettled != self.content
     }
 
-    /// Watches the file of `before` anew. The content found last counts as complete.
+    /// Watches the file of `before` anew. The content that `before` found last counts as complete.
     pub fn anew(before: &Self) -> Self {
         Self { unsettled: before.content, ..Self::new(&before.path) }
     }
 
-    /// Returns the complete content. Calls `pause` between checks until two found the same content.
+    /// Returns the complete content, or `None` if the file is missing. Calls `pause` between checks until two found the
+    /// same content.
     ///
     /// # Errors
-    /// As for [`Self::look`], and a file that is still being written after five checks.
+    /// As for [`Self::look`], and if the file is still being written after five checks.
     pub fn settle(&mut self, mut pause: impl FnMut()) -> io::Result<Option<String>> {
         for _ in 0..MAX_CHECKS {
             let text = self.look_twice()?;

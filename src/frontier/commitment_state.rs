@@ -1,4 +1,5 @@
-//! The decision which report sets the frontier of one commitment. All inputs are arguments.
+//! The rules by which the reports of nodes set the frontier of one commitment. They take nodes and time as
+//! arguments.
 
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use tokio::time::Instant;
 use super::node_slots::FrontierNode;
 use crate::methods::Slot;
 
-/// The time after which a node that leads alone and keeps advancing is believed, if no two other nodes agree
-/// on a slot and advance. The other nodes are then the ones that stand still.
+/// The time after which a node that leads alone and keeps advancing is believed. It is not believed while two
+/// other nodes advance together, because then it is the odd one out.
 const LEAD_BELIEVED_AFTER: Duration = Duration::from_secs(10);
 /// The time after which a frontier that no usable node has reached falls to the highest report.
 const UNREACHED_FALLS_AFTER: Duration = Duration::from_secs(30);
@@ -18,13 +19,13 @@ const UNREACHED_FALLS_AFTER: Duration = Duration::from_secs(30);
 pub(super) struct Report {
     /// The newest slot. `None` before the first report.
     pub(super) slot: Option<Slot>,
-    /// The newest slot that was believed. A report that continues from it needs no confirmation.
+    /// The slot at which the node was last believed. A report close above it needs no second node.
     believed: Option<Slot>,
-    /// The doubt about the reports since the node was last believed.
+    /// The doubt about the reports since the node was last believed. `None` if there is none.
     doubt: Option<Doubt>,
 }
 
-/// The reports at which the doubt about a node began, or began anew.
+/// The reports at which the doubt about a node began. It begins anew when two other nodes advance together.
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
     since: Instant,
@@ -34,15 +35,15 @@ struct Doubt {
 }
 
 impl Report {
-    /// Returns true if `slot` is believed. `confirmed` is true if another node confirms it, or if there is no
-    /// other node. A slot up to `lead` above the believed one continues from it. `others` is the highest slot
-    /// on which two other nodes agree: while they advance together, a node is not believed against them.
-    fn decide(&mut self, slot: Slot, confirmed: bool, others: Option<Slot>, lead: u64, now: Instant) -> bool {
+    /// Returns true if `slot` is believed. `is_shared` is true if another node is close to it, or if there is no
+    /// other node. A slot at most `lead` above the last believed one is believed, too. `others` is the
+    /// highest slot on which two other nodes agree. While it advances, a node is not believed against them.
+    fn decide(&mut self, slot: Slot, is_shared: bool, others: Option<Slot>, lead: u64, now: Instant) -> bool {
         let continues = self.believed.is_some_and(|believed| slot <= believed.saturating_add(lead));
         let fresh = Doubt { since: now, slot, others };
         let doubt = *self.doubt.insert(self.doubt.filter(|doubt| others <= doubt.others).unwrap_or(fresh));
         let advancing = slot > doubt.slot && now.duration_since(doubt.since) >= LEAD_BELIEVED_AFTER;
-        let believed = confirmed || continues || advancing;
+        let believed = is_shared || continues || advancing;
         if believed {
             (self.believed, self.doubt) = (Some(slot), None);
         }
@@ -62,14 +63,14 @@ pub(super) struct CommitmentState {
     reached_at: Option<Instant>,
 }
 
-/// The slot that the reports support.
+/// The slot to which the reports would set the frontier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FrontierCandidate {
     slot: Slot,
     believed: bool,
 }
 
-/// The effect of the reports on a frontier.
+/// The frontier after a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FrontierChange {
     pub(super) frontier: Slot,
@@ -84,7 +85,7 @@ impl CommitmentState {
     }
 
     /// Decides the frontier from the reports of the usable `nodes`. `lead` is the most slots by which one
-    /// node may lead alone.
+    /// node may lead without a second node.
     pub(super) fn decide(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> FrontierChange {
         let mut reset = false;
         if let Some(FrontierCandidate { slot, believed }) = self.candidate(nodes, lead, now) {
@@ -100,7 +101,7 @@ impl CommitmentState {
     }
 
     /// Returns the highest report if it is believed, otherwise the second highest. A single report is used,
-    /// believed or not.
+    /// believed or not. `None` without a report.
     fn candidate(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> Option<FrontierCandidate> {
         let mut usable: Vec<(usize, Slot)> = (0..self.reports.len())
             .filter(|&i| nodes[i].usable)
@@ -114,13 +115,13 @@ impl CommitmentState {
         let close = |a: usize, b: usize| usable[a].1 - usable[b].1 <= lead;
         let candidates: Vec<FrontierCandidate> = (0..usable.len())
             .map(|at| {
-                let confirmed = pool_of_one
+                let is_shared = pool_of_one
                     || (at > 0 && close(at - 1, at))
                     || (at + 1 < usable.len() && close(at, at + 1));
                 let (node, slot) = usable[at];
                 let agree = |i: usize| i != at && i + 1 != at && close(i, i + 1);
                 let others = (0..usable.len() - 1).find(|i| agree(*i)).map(|i| usable[i].1);
-                let believed = self.reports[node].decide(slot, confirmed, others, lead, now);
+                let believed = self.reports[node].decide(slot, is_shared, others, lead, now);
                 FrontierCandidate { slot, believed }
             })
             .collect();

@@ -15,7 +15,7 @@ pub struct NodeSlots {
     reported_ms: [AtomicU64; 3],
 }
 
-/// Stands for an unknown slot or time, before the first report.
+/// The stored value of a slot or time that is not known yet.
 const NONE: u64 = u64::MAX;
 
 impl Default for NodeSlots {
@@ -33,7 +33,7 @@ impl NodeSlots {
     }
 
     /// Returns the time at which an answer last reported the newest slot, in milliseconds after the frontier
-    /// was created.
+    /// was created. `None` before the first such answer.
     pub(super) fn reported_ms(&self, commitment: Commitment) -> Option<u64> {
         let reported = self.reported_ms[commitment.index()].load(Ordering::Relaxed);
         (reported != NONE).then_some(reported)
@@ -48,7 +48,7 @@ impl NodeSlots {
     }
 }
 
-/// A node whose reports the frontier uses.
+/// One node of the pool, as the frontier knows it.
 #[derive(Debug)]
 pub(super) struct FrontierNode {
     pub(super) node: usize,

@@ -1,8 +1,8 @@
 //! The length of a slot, measured from the moves of the frontier.
 //!
-//! Steps of several seconds are compared with each other, because a frontier also moves for other reasons
-//! than time. A cluster is restarted, nodes come back, or a machine was suspended. Every move is reported
-//! with its time.
+//! The frontier is measured in steps of several seconds, and steps that differ much from the others are
+//! ignored. A frontier also jumps for other reasons than time. A cluster is restarted, nodes come back, or a
+//! machine was suspended.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::methods::Slot;
 const STEP: Duration = Duration::from_secs(5);
 /// The number of steps that are kept. Together they cover at least a minute.
 const STEPS: usize = 12;
-/// The ratio up to which a step's slot length may differ from the median and still count.
+/// The largest ratio between a step's slot length and the median. Steps beyond it are ignored.
 const USUAL: f64 = 2.0;
 
 /// The newest steps of the frontier.
@@ -46,7 +46,7 @@ impl SlotPace {
         self.mark = Some((now, slot));
     }
 
-    /// Returns the length of a slot. `None` until a minute is known.
+    /// Returns the length of a slot. `None` until twelve steps, at least a minute, are known.
     ///
     /// The result is the mean of the steps close to the median, so up to five of twelve may be outliers.
     pub(super) fn slot_time(&self) -> Option<Duration> {
@@ -74,7 +74,7 @@ mod tests {
     enum Stretch {
         /// Slots of this length in milliseconds (second value), for this many seconds (first value).
         Runs(u64, u64),
-        /// Slots as by `Runs`, but every fourth slot is skipped.
+        /// Slots pass as in `Runs`, but every fourth slot is skipped.
         Skips(u64, u64),
         /// The frontier stands still for this many seconds.
         Stands(u64),
@@ -85,7 +85,8 @@ mod tests {
     }
     use Stretch::{Jumps, Runs, Skips, Stands, Unseen};
 
-    /// Returns the pace after these periods, one after the other. Moves are seen every `poll` milliseconds.
+    /// Returns the pace after these periods, one after the other. The frontier is read every `poll`
+    /// milliseconds.
     fn after(stretches: &[Stretch], poll: u64) -> SlotPace {
         let start = Instant::now();
         let (mut pace, mut ms, mut slot, mut shown) = (SlotPace::default(), 0, 1_000_000, 0);

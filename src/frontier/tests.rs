@@ -1,4 +1,4 @@
-//! Reports of nodes that jump ahead, fall back or are alone.
+//! Tests of the frontier with nodes that jump ahead, fall back or are alone.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn frontier_is_the_highest_believed_report() {
         ("a pool of one believes its node", 1, &[(0, 10, 0), (0, 5000, 1)][..], 5000),
         ("highest of several", 3, &[(0, 100, 0), (1, 103, 0), (2, 99, 0)][..], 103),
         ("a lonely jump waits", 2, &[(0, 100, 0), (1, 100, 0), (1, 1000, 1)][..], 100),
-        ("a second node confirms", 2, &[(0, 100, 0), (1, 100, 0), (1, 1000, 1), (0, 990, 2)][..], 1000),
+        ("a second node is close", 2, &[(0, 100, 0), (1, 100, 0), (1, 1000, 1), (0, 990, 2)][..], 1000),
         (
             "a lonely leader that advances for 10 s is believed",
             2,
@@ -64,7 +64,7 @@ fn frontier_is_the_highest_believed_report() {
         ("one falling back moves nothing", 2, &[(0, 100, 0), (1, 100, 0), (1, 50, 1)][..], 100),
         ("none reaches it for 30 s: it falls", 1, &[(0, 100, 0), (0, 50, 1), (0, 60, 31)][..], 60),
         ("a lonely first report counts while it is the only one", 2, &[(0, 9000, 0)][..], 9000),
-        ("it does not confirm itself", 2, &[(0, 9000, 0), (1, 100, 1)][..], 100),
+        ("it is not close to itself", 2, &[(0, 9000, 0), (1, 100, 1)][..], 100),
         (
             "nor does it become one by repetition",
             3,
@@ -164,7 +164,7 @@ async fn waiter_wakes_when_the_frontier_arrives() {
     waits.await;
 }
 
-/// Returns a frontier after this many seconds of slots of `slot_ms` milliseconds, and its newest slot.
+/// Returns a frontier after `seconds` of slots of `slot_ms` milliseconds, the time then, and the newest slot.
 fn paced(nodes: usize, seconds: u64, slot_ms: u64) -> (Frontier, Instant, Slot) {
     let (frontier, start) = frontier(nodes, &[]);
     let slots = seconds * 1_000 / slot_ms;
@@ -190,7 +190,7 @@ fn slot_time_is_reset_with_the_cluster() {
 }
 
 #[test]
-fn unconfirmed_lead_is_bounded_in_time() {
+fn single_node_lead_is_bounded_in_time() {
     for (slot_ms, lead) in [(400, 64), (250, 102), (200, 128), (50, 256), (2_000, 26)] {
         let (frontier, now, slot) = paced(2, 140, slot_ms);
         frontier.probed(0, C, slot + lead, now);

@@ -1,7 +1,7 @@
 //! A map with one value for each client address, in bounded memory.
 //!
-//! An IPv6 client counts as its /64 network, because one customer usually gets a whole /64. All clients of unknown
-//! address share one value. When the map is full, the address unused for longest is forgotten.
+//! An IPv6 client counts as its /64 network, because a customer usually gets a whole /64. All clients whose address is
+//! unknown share one value. When the map is full, the least recently used address is forgotten.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::time::Duration;
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
-/// The most addresses remembered. At a few hundred bytes each, they take about 20 MiB.
+/// The maximum number of addresses. At a few hundred bytes each, they take about 20 MiB.
 const ADDRESSES: u64 = 65_536;
-/// The time after which an unused address is forgotten, together with its use of a monthly quota.
+/// The time after which an unused address is forgotten, together with its usage of a monthly quota.
 const IDLE: Duration = Duration::from_hours(24);
 
 /// A map with one `T` for each client address.
@@ -25,18 +25,18 @@ impl<T: Send + Sync + 'static> PerAddress<T> {
         Self(Cache::builder().max_capacity(ADDRESSES).eviction_policy(policy).time_to_idle(IDLE).build())
     }
 
-    /// Returns the value of `client`, made by `make` on its first use.
+    /// Returns the value of `client`. `make` creates it on the first use. `None` stands for clients of unknown address.
     pub(crate) fn get(&self, client: Option<IpAddr>, make: impl FnOnce() -> T) -> Arc<T> {
         self.0.get_with(client.map(client_network), || Arc::new(make()))
     }
 
-    /// Calls `visit` for every remembered value.
+    /// Calls `visit` for every value.
     pub(crate) fn for_each(&self, visit: impl Fn(&T)) {
         self.0.iter().for_each(|(_, thing)| visit(&thing));
     }
 }
 
-/// Returns the address or network that counts as one client.
+/// Returns the address that stands for a client: its IPv4 address, or the start of its IPv6 /64 network.
 fn client_network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V4(v4) => v4.into(),
@@ -44,7 +44,7 @@ fn client_network(client: IpAddr) -> IpAddr {
     }
 }
 
-/// Returns the name of a client's limit in the shared store.
+/// Returns the name of a client in the shared store, such as `192.0.2.1`. It is `unknown` without an address.
 pub(crate) fn client_name(client: Option<IpAddr>) -> String {
     client.map_or_else(|| "unknown".to_owned(), |client| client_network(client).to_string())
 }

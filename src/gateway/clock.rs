@@ -1,7 +1,7 @@
-//! The wall clock as a function of the steady clock: a decision needs one `now`, and a test sets both.
+//! Converts monotonic time to wall time, so that a decision needs one `now` and tests can set both clocks.
 //!
-//! Rates use the steady clock, which nobody can turn back. Only calendar dates use the wall clock: the end of a
-//! key, of a UTC day and of a month.
+//! Rates use the monotonic clock, which cannot be set back. Only calendar times use the wall clock: the end of a key,
+//! of a UTC day and of a month.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// Maps steady time to wall time. The two drift apart when a machine sleeps or its clock is corrected, so the wall
-/// clock is read again each second.
+/// The relation of monotonic time to wall time. It changes when a machine sleeps or its clock is set, so the gateway
+/// sets it again each second.
 #[derive(Debug)]
 pub(crate) struct WallClock {
     started: Instant,
@@ -19,20 +19,20 @@ pub(crate) struct WallClock {
 }
 
 impl WallClock {
-    /// Creates a clock whose wall time is `wall` now.
+    /// Creates a clock that shows the wall time `wall` now.
     pub(crate) fn new(wall: Timestamp) -> Self {
         let clock = Self { started: Instant::now(), wall_us: AtomicI64::new(0) };
         clock.set(wall);
         clock
     }
 
-    /// Sets the wall time to `wall` now.
+    /// Sets the current wall time to `wall`.
     pub(crate) fn set(&self, wall: Timestamp) {
         let since = i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX);
         self.wall_us.store(wall.as_microsecond().saturating_sub(since), Ordering::Relaxed);
     }
 
-    /// Returns the steady time since this clock was created.
+    /// Returns the monotonic time from the creation of this clock to `now`.
     pub(crate) fn steady(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.started)
     }

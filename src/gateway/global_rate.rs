@@ -1,7 +1,7 @@
-//! Background tasks that share rates and quotas between gateways: one leases calls from the shared store, one books
-//! units.
+//! The two background tasks that share rates and quotas between gateways. One leases calls from the shared store, and
+//! one books units in it.
 //!
-//! While the store is lost, each gateway limits on its own.
+//! While the store is unreachable, each gateway enforces the limits on its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use super::quota::{Ledger, Period, Used};
 use crate::redis_store::Store;
 use crate::redis_store::limits::identity;
 
-/// The most requests to the store in flight.
+/// The maximum number of concurrent requests of each task to the store.
 const AT_ONCE: usize = 256;
-/// The interval at which unused leased calls are given back and used units are booked.
-const LOOK: Duration = Duration::from_millis(250);
+/// The interval at which unused leased calls are given back, and at which units are booked.
+const SYNC_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Starts the task that renews the leases in `queue`, until `stop`.
+/// Starts the task that renews the leases in `queue` until `stop`.
 pub(super) fn lease(queue: LeaseQueue, tasks: &TaskTracker, stop: &CancellationToken) {
     let stop = stop.clone();
     tasks.spawn(async move {
@@ -34,7 +34,7 @@ pub(super) fn lease(queue: LeaseQueue, tasks: &TaskTracker, stop: &CancellationT
     });
 }
 
-/// Starts the task that books the units of `ledger` in `store`. After `stop` it books the rest once.
+/// Starts the task that books the units of `ledger` in `store`. After `stop` it books once more.
 pub(super) fn book(
     store: Arc<Store>,
     ledger: Arc<Ledger>,
@@ -47,18 +47,18 @@ pub(super) fn book(
     tasks.spawn(async move {
         let mut running = true;
         while running {
-            running = stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some();
+            running = stop.run_until_cancelled(tokio::time::sleep(SYNC_INTERVAL)).await.is_some();
             book_once(&store, &ledger, Period::of(clock.wall(Instant::now())), gateway).await;
         }
     });
 }
 
-/// Renews queued leases, up to [`AT_ONCE`] at a time, and gives back leased calls that are not used.
+/// Renews the queued leases, up to [`AT_ONCE`] at a time, and gives back leased calls that are not used.
 async fn renew(mut queue: LeaseQueue) {
     let mut leased: HashMap<usize, Arc<Lease>> = HashMap::new();
     let mut asking = FuturesUnordered::new();
-    let mut look = tokio::time::interval(LOOK);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticks = tokio::time::interval(SYNC_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             Some(lease) = queue.recv(), if asking.len() < AT_ONCE => {
@@ -72,7 +72,7 @@ async fn renew(mut queue: LeaseQueue) {
                     leased.insert(Arc::as_ptr(&lease).addr(), lease);
                 }
             }
-            _ = look.tick() => {
+            _ = ticks.tick() => {
                 let settled = leased.values().map(|lease| lease.settle());
                 let held = join_all(settled).await;
                 let mut held = held.into_iter();
@@ -82,16 +82,16 @@ async fn renew(mut queue: LeaseQueue) {
     }
 }
 
-/// Books the new units of each key, up to [`AT_ONCE`] keys at a time, and adopts the totals of all gateways.
+/// Books the new units of each key, up to [`AT_ONCE`] keys at a time, and applies the totals of all gateways.
 async fn book_once(store: &Store, ledger: &Ledger, period: Period, gateway: u64) {
     if !store.takes_writes() {
         return;
     }
-    let places = Semaphore::new(AT_ONCE);
+    let permits = Semaphore::new(AT_ONCE);
     let book = |(id, used): (Arc<str>, Arc<Used>)| {
-        let places = &places;
+        let permits = &permits;
         async move {
-            let _place = places.acquire().await;
+            let _permit = permits.acquire().await;
             let booking = used.booking(period, gateway);
             // A failed booking is sent again unchanged, so that it counts once.
             if let Ok(booked) = store.book(&id, &booking).await {

@@ -1,7 +1,7 @@
-//! The key file: TOML with one `[[key]]` table for each key. Holds hashes of keys, never a key.
+//! The key file: TOML with one `[[key]]` table for each key. It contains hashes of keys, never the keys.
 //!
-//! A file with one faulty key is refused as a whole, with a list of all its faults, so that a typing error locks
-//! nobody out. [`mod@file`] changes the file.
+//! A file with one faulty key is refused as a whole, with a list of all its faults. The previous keys then stay in
+//! force, so that a typing error locks nobody out. [`mod@file`] changes the file.
 
 pub mod file;
 pub mod scope;
@@ -16,14 +16,14 @@ use sha2::{Digest, Sha256};
 use crate::config::Secret;
 use scope::Scope;
 
-/// The prefix of every key, by which secret scanners find leaked keys.
+/// The prefix of every generated key, by which secret scanners can find leaked keys.
 const PREFIX: &str = "sf_";
 /// The number of random bytes in a key.
 const KEY_BYTES: usize = 32;
-/// The number of random bytes in a key's id. `create` draws again after a collision.
+/// The number of random bytes in a key's id. If an id is taken, [`file::KeyFile::create`] generates another.
 const ID_BYTES: usize = 6;
 
-/// The maximum length of a key's name, in characters. A name fits into one table row.
+/// The maximum length of a key's name, in characters, so that a name fits into one row of a table.
 pub const MAX_NAME: usize = 64;
 
 /// Returns true if `name` has 1 to [`MAX_NAME`] characters and no control characters.
@@ -31,17 +31,17 @@ pub fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.chars().count()) && !name.chars().any(char::is_control)
 }
 
-/// The SHA-256 of a key, the only form that is stored. A key of 32 random bytes needs no slow hash.
+/// The SHA-256 of a key, which is stored instead of the key. A key of 32 random bytes needs no slow hash.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// Hashes a key as it appears in a request's path.
+    /// Hashes a key, given as in the path of a request.
     pub fn of(key: &str) -> Self {
         Self(Sha256::digest(key.as_bytes()).into())
     }
 
-    /// Parses 64 hexadecimal digits.
+    /// Parses 64 hexadecimal digits. `None` if `text` is anything else.
     fn parse(text: &str) -> Option<Self> {
         let digit = |b: u8| char::from(b).to_digit(16).and_then(|d| u8::try_from(d).ok());
         let (pairs, rest) = text.as_bytes().as_chunks::<2>();
@@ -57,15 +57,15 @@ impl std::fmt::Display for KeyHash {
     }
 }
 
-/// Generates a key.
+/// Generates a key: the prefix and 32 random bytes in base58.
 ///
 /// # Errors
-/// The system's random source fails.
+/// The operating system's random source fails.
 pub fn generate_key() -> Result<Secret, getrandom::Error> {
     random::<KEY_BYTES>().map(|text| Secret::new(PREFIX.to_owned() + &text))
 }
 
-/// Generates a key id.
+/// Generates the id of a key.
 fn generate_id() -> Result<String, getrandom::Error> {
     random::<ID_BYTES>().map(|text| format!("key-{text}"))
 }
@@ -76,30 +76,30 @@ fn random<const N: usize>() -> Result<String, getrandom::Error> {
     Ok(bs58::encode(bytes).into_string())
 }
 
-/// A key of the file, without its secret.
+/// A key in the key file. It has the hash of its secret instead of the secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKey {
-    /// The unique name in logs and metrics. Not secret.
+    /// The unique id, for logs and metrics. It is not secret.
     pub id: String,
-    /// The owner, as free text.
+    /// The name of the owner, as free text.
     pub name: String,
     /// The name of the plan.
     pub plan: String,
     /// The hash of the current secret.
     pub hash: KeyHash,
-    /// The hashes of replaced secrets, each with the time at which it ends.
+    /// The hashes of replaced secrets, each with the time at which it ceases to be valid.
     pub previous: Vec<(KeyHash, Timestamp)>,
     /// The time of creation.
     pub created: Timestamp,
-    /// The time at which the key ends.
+    /// The time at which the key expires. `None` if it does not.
     pub expires: Option<Timestamp>,
-    /// The time of revocation.
+    /// The time of revocation. `None` if the key is not revoked.
     pub revoked: Option<Timestamp>,
-    /// The restrictions beyond the plan.
+    /// The restrictions beyond those of the plan.
     pub scope: Scope,
 }
 
-/// All faults of a key file.
+/// The faults of a key file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {}", .problems.join("; "))]
 pub struct KeyFileError {
@@ -145,7 +145,7 @@ struct RawPrevious {
 /// Parses a key file. `is_plan` returns true for the name of a configured plan.
 ///
 /// # Errors
-/// All faults of the file. They quote ids and plan names only.
+/// All faults of the file. Of its content they quote only ids and names of plans.
 pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<ApiKey>, Vec<String>> {
     let raw: RawFile = toml::from_str(text).map_err(|e| {
         let line = e.span().map_or(0, |span| text[..span.start].matches('\n').count()) + 1;
@@ -182,7 +182,7 @@ pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Ap
     if problems.is_empty() { Ok(keys) } else { Err(problems) }
 }
 
-/// Returns true if the file sets nothing, not even an empty list of keys.
+/// Returns true if the file is valid and sets nothing, not even an empty list of keys.
 pub(crate) fn is_blank(text: &str) -> bool {
     toml::from_str::<toml::Table>(text).is_ok_and(|table| table.is_empty())
 }
@@ -192,7 +192,7 @@ fn is_id(id: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(plain)
 }
 
-/// Converts one key and records its faults.
+/// The parser of one key, which records the faults that it finds.
 struct KeyReader<'a> {
     id: String,
     problems: &'a mut Vec<String>,
@@ -203,7 +203,7 @@ impl KeyReader<'_> {
         self.problems.push(format!("key {}: {what}", self.id));
     }
 
-    /// Returns `value`, and records the fault `rule` if there is none.
+    /// Returns `value`. If it is `None`, records the fault `rule`.
     fn need<T>(&mut self, value: Option<T>, rule: &str) -> Option<T> {
         if value.is_none() {
             self.wrong(rule);
@@ -229,11 +229,12 @@ impl KeyReader<'_> {
         read: impl Fn(&str) -> Result<T, &'static str>,
     ) -> Option<Vec<T>> {
         let list: Result<Vec<T>, _> = list?.iter().map(|item| read(item)).collect();
-        // The text found is not shown, because a mistyped file may hold a secret there.
+        // The fault does not quote the text, because a mistyped file may have a secret there.
         list.map_err(|rule| self.wrong(&format!("{name}: {rule}"))).ok()
     }
 
-    /// Converts one key. Faulty parts are left out, which is safe because any fault refuses the file.
+    /// Converts one key. `None` if a required part is faulty. Other faulty parts are left out, which is safe, because a
+    /// file with a fault is refused.
     fn key(&mut self, raw: RawKey) -> Option<ApiKey> {
         let hash = self.hash(&raw.sha256);
         let previous = raw
@@ -318,7 +319,7 @@ mod tests {
     key a: id: another key has the same id; ids must be unique
     key a: plan: no plan is named "gold"; add it to the configuration, or use another
     key a: created: expected a time like "2027-01-31T12:00:00Z"
-    key a: methods: expected one of the eight methods, or one that passthrough.methods may name, spelt as in a call
+    key a: methods: expected an exact method name: one of the eight methods, or any that passthrough.methods accepts
     key number 3: id: expected 1 to 64 letters, digits, '-', '_' or '.'
     key number 3: plan: no plan is named "gold"; add it to the configuration, or use another
     key number 3: sha256: expected 64 hexadecimal digits; `slotfront keys create` writes them

@@ -1,15 +1,14 @@
-//! A rate shared by all gateways. Calls are leased from the shared store in advance, so no request waits for the
+//! A rate that all gateways share. Calls are leased from the shared store in advance, so that no request waits for the
 //! store.
 //!
-//! A call passes on one of two grounds, in this order. First, a leased call, which no other gateway can use.
-//! Second, credit: the calls left at the last answer of the store, and those added by the rate since. Otherwise the
-//! call is refused. Credit used is booked with the next request to the store. A gateway that overspent pays it back
-//! that way.
+//! A call takes a leased call, which no other gateway can use. If none is left, it takes credit. Credit is the calls
+//! that were left at the last answer of the store, and those that the rate has added since. Without credit the call is
+//! refused. Used credit is booked with the next request to the store, so a gateway pays back what it has overspent.
 //!
-//! At first the credit is all that is believed to be left. If the store reports an overdraft, other gateways were
-//! using the same key. Then only an eighth is used as credit for five minutes, so that up to eight gateways
-//! together stay within the rate, apart from calls between two requests to the store. While the store is lost, only
-//! the gateway's own limiter decides; it always applies as well.
+//! At first the credit is the whole estimated rest. If the store reports an overdraft, other gateways use the same key.
+//! For five minutes only an eighth of the rest is then credit, so that up to eight gateways together stay within the
+//! rate. Calls between two requests to the store may exceed it. The gateway's own limiter applies as well. It alone
+//! decides while the store is unreachable.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -22,56 +21,56 @@ use super::limit::Rate;
 use crate::redis_store::Store;
 use crate::redis_store::limits::{LeaseRequest, Leased};
 
-/// The most leases that wait for renewal. A lease that finds the queue full tries again with its next call.
+/// The maximum number of leases that wait for renewal. A lease that finds the queue full tries again at its next call.
 const QUEUE: usize = 16_384;
 
-/// The part of the believed rest that is used as credit after an overdraft: one in so many.
+/// After an overdraft, the credit is the estimated rest divided by this.
 const CAUTIOUS_PART: i64 = 8;
 /// The time for which credit stays reduced after an overdraft.
 const CAUTIOUS: Duration = Duration::from_mins(5);
-/// The least time for which calls are leased in advance.
+/// The shortest time for which calls are leased in advance, at the full rate.
 const AHEAD: Duration = Duration::from_millis(50);
 
-/// The connection of leases to the shared store.
+/// The access of all leases to the shared store.
 pub(crate) struct LeaseClient {
-    /// Set once, when the gateway starts.
+    /// Empty until the store is connected.
     store: OnceLock<Arc<Store>>,
     queue: mpsc::Sender<Arc<Lease>>,
     clock: Arc<WallClock>,
 }
 
-/// The leases that wait for renewal.
+/// The receiving end of the queue of leases that wait for renewal.
 pub(crate) type LeaseQueue = mpsc::Receiver<Arc<Lease>>;
 
 impl LeaseClient {
-    /// Creates a client without a store, and the queue of leases to renew.
+    /// Creates a client without a store, and the receiving end of its queue.
     pub(crate) fn new(clock: &Arc<WallClock>) -> (Arc<Self>, LeaseQueue) {
         let (queue, queued) = mpsc::channel(QUEUE);
         (Arc::new(Self { store: OnceLock::new(), queue, clock: Arc::clone(clock) }), queued)
     }
 
-    /// Sets the store. Later calls are ignored.
+    /// Sets the store. Only the first call has an effect.
     pub(crate) fn connect(&self, store: Arc<Store>) {
         let _ = self.store.set(store);
     }
 
-    /// Returns the store while it is reachable and accepts writes.
+    /// Returns the store. `None` while it is not connected, is unreachable, or accepts no writes.
     fn store(&self) -> Option<&Arc<Store>> {
         self.store.get().filter(|store| store.takes_writes())
     }
 
-    /// Books and leases calls of the limit `of`.
+    /// Books and leases calls of the limit with the name `of`. `None` if the request fails.
     async fn lease(&self, of: &str, ask: LeaseRequest) -> Option<Leased> {
         self.store.get()?.lease(of, ask).await.ok()
     }
 
-    /// Returns the steady time.
+    /// Returns the present time of [`WallClock::steady`].
     fn now(&self) -> Duration {
         self.clock.steady(Instant::now())
     }
 }
 
-/// The lease of one key or address at this gateway.
+/// The calls of one key or client address that this gateway has leased from their shared rate.
 pub(crate) struct Lease {
     /// The name of the limit in the store.
     of: String,
@@ -79,28 +78,30 @@ pub(crate) struct Lease {
     state: Mutex<LeaseState>,
 }
 
-/// The state of a lease, changed under one lock. Times are steady.
+/// The state of a lease. Times are those of [`WallClock::steady`].
 #[derive(Debug, Default)]
 struct LeaseState {
-    /// Leased calls that are not used yet.
+    /// The leased calls that are not used yet.
     held: u32,
-    /// Calls passed on credit that are not booked yet.
+    /// The calls that passed on credit and are not booked yet.
     owed: u32,
-    /// Calls passed since the last request to the store.
+    /// The calls that passed since the last request to the store.
     used: u32,
-    /// The number of leased calls that the last request aimed at.
+    /// The number of leased calls that the last request should lead to.
     wanted: u32,
-    /// True while a request to the store is in flight.
+    /// True while a request to the store is queued or in flight.
     asking: bool,
-    /// The calls left for all gateways and the time of that answer. `None` before the first.
+    /// The calls that were left for all gateways at the last answer of the store, and its time. `None` before the first
+    /// answer.
     known: Option<(i64, Duration)>,
+    /// The time until which credit is reduced.
     cautious_until: Duration,
-    /// The rate at the last call.
+    /// The rate of the plan at the last call. `None` before the first call.
     rate: Option<Rate>,
 }
 
 impl LeaseState {
-    /// Returns the calls believed to be left for all gateways.
+    /// Returns the estimated number of calls left for all gateways. Negative after an overdraft.
     fn left(&self, rate: Rate, now: Duration) -> i64 {
         let burst = i64::from(rate.burst);
         self.known.map_or(burst, |(left, at)| {
@@ -109,17 +110,17 @@ impl LeaseState {
         })
     }
 
-    /// Returns the calls that may pass on credit.
+    /// Returns the number of calls that may pass on credit.
     fn credit(&self, rate: Rate, now: Duration) -> i64 {
         let left = self.left(rate, now);
         let part = if now < self.cautious_until { (left / CAUTIOUS_PART).max(1) } else { left };
         if left < 1 { 0 } else { part - i64::from(self.owed) }
     }
 
-    /// Takes one call.
+    /// Takes a leased call or credit.
     ///
     /// # Errors
-    /// The time until a call may pass.
+    /// Neither is left. The error is the time until a call may pass.
     fn take(&mut self, rate: Rate, now: Duration) -> Result<(), Duration> {
         if self.held > 0 {
             self.held -= 1;
@@ -133,13 +134,13 @@ impl LeaseState {
         Ok(())
     }
 
-    /// Returns true if the store should be asked: to book credit, or because leased calls run low.
+    /// Returns true if the store should be asked, to book used credit or because few leased calls are left.
     fn is_due(&self, rate: Rate, now: Duration) -> bool {
         let low = self.held <= self.wanted / 2;
         !self.asking && (self.owed > 0 || (low && self.left(rate, now) > 0))
     }
 
-    /// Builds the request to the store.
+    /// Returns the next request to the store, which books the used credit and leases calls for the near future.
     fn ask(&mut self, rate: Rate) -> LeaseRequest {
         let ahead = u32::try_from(AHEAD.as_nanos() / rate.cell.as_nanos().max(1)).unwrap_or(u32::MAX);
         self.wanted = self.used.saturating_mul(2).max(ahead).clamp(1, rate.burst);
@@ -159,7 +160,7 @@ impl LeaseState {
         self.asking = false;
     }
 
-    /// Forgets all leased and owed calls after a failed request, because the store may have booked them or not.
+    /// Forgets all leased and owed calls after a failed request, because it is unknown if the store has booked them.
     fn failed(&mut self) {
         (self.owed, self.held, self.used, self.asking) = (0, 0, 0, false);
         self.known = None;
@@ -172,10 +173,11 @@ impl Lease {
         Arc::new(Self { of, client: Arc::clone(client), state: Mutex::default() })
     }
 
-    /// Takes one call. Returns false if the store is lost; then the call passes without being counted here.
+    /// Takes one call, and queues the lease for renewal if needed. Returns false if the store is unreachable. The call
+    /// then passes without being counted here.
     ///
     /// # Errors
-    /// The time until a call may pass.
+    /// The shared rate is used up. The error is the time until a call may pass.
     pub(crate) fn take(self: &Arc<Self>, rate: Rate, now: Duration) -> Result<bool, Duration> {
         if self.client.store().is_none() {
             return Ok(false);
@@ -193,14 +195,14 @@ impl Lease {
         taken.map(|()| true)
     }
 
-    /// Returns a counted call that another limit has refused.
+    /// Gives back a call for which [`Self::take`] returned true, because another limit has refused it.
     pub(crate) fn give_back(&self) {
         let mut state = self.lock();
         state.held = state.held.saturating_add(1);
         state.used = state.used.saturating_sub(1);
     }
 
-    /// Returns the calls that would pass now. `None` while the store is lost.
+    /// Returns the estimated number of calls that would pass now. `None` while the store is unreachable.
     pub(crate) fn left(&self, rate: Rate, now: Duration) -> Option<u32> {
         self.client.store()?;
         let state = self.lock();
@@ -208,7 +210,7 @@ impl Lease {
         Some(u32::try_from(left).unwrap_or(u32::MAX))
     }
 
-    /// Asks the store and applies its answer. Returns true if leased calls are held now.
+    /// Sends the next request to the store and applies the answer. Returns true if unused leased calls are held now.
     pub(crate) async fn ask(&self) -> bool {
         let (ask, booked) = {
             let mut state = self.lock();
@@ -224,7 +226,8 @@ impl Lease {
         state.held > 0
     }
 
-    /// Gives back leased calls if none was used since the last look. Returns true if leased calls are held now.
+    /// Gives back the leased calls if no call has passed since the last time. Returns true if unused leased calls are
+    /// held now.
     pub(crate) async fn settle(&self) -> bool {
         let (back, rate) = {
             let mut state = self.lock();
@@ -257,7 +260,7 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    /// 100 calls a second, 20 at once.
+    /// A rate of 100 calls a second, 20 at once.
     const RATE: Rate = Rate { cell: Duration::from_millis(10), burst: 20 };
 
     /// A model of `src/redis_store/lease.lua`.
@@ -315,7 +318,7 @@ mod tests {
         let (mut states, mut store) =
             ([const { None }; 4].map(|_: Option<()>| LeaseState::default()), StoreModel::default());
         let mut passed = 0;
-        // A call each millisecond at each gateway for ten seconds. The store is asked every three milliseconds.
+        // Each gateway gets a call each millisecond for ten seconds, and asks the store every three milliseconds.
         for ms in 0..10_000 {
             for (i, state) in states.iter_mut().enumerate() {
                 passed += u32::from(state.take(RATE, MS(1000 + ms)).is_ok());

@@ -1,9 +1,8 @@
 //! A rate limiter: GCRA (generic cell rate algorithm), which passes `burst` calls at once and `rate` calls a second
 //! on average.
 //!
-//! The algorithm is governor's. A governor limiter reads a clock; ours shows it the caller's `now`, so that a
-//! decision is a function of its inputs. The state is shared, so a limiter made on a reload continues where the old
-//! one was.
+//! The crate governor implements the algorithm. Its limiters read a clock, which here shows the `now` of the caller, so
+//! that a decision depends on its inputs only. A limiter that a reload creates shares the state of the old one.
 
 use std::cell::Cell;
 use std::num::NonZeroU32;
@@ -16,23 +15,24 @@ use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 
-/// The rate of a plan.
+/// The rate of a plan, in the terms of GCRA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rate {
-    /// The time after which a call no longer counts.
+    /// The time in which one call becomes free again: one second divided by the rate.
     pub(crate) cell: Duration,
-    /// The most calls at once.
+    /// The maximum number of calls at once.
     pub(crate) burst: u32,
 }
 
-/// The state of a limiter: the steady time at which its whole burst is free again. Clones share it.
+/// The state of a limiter: the time at which its whole burst is free again. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LimiterState(Arc<InMemoryState>);
 
 impl LimiterState {
-    /// Returns the steady time at which the whole burst is free again. Zero before the first call.
+    /// Returns the time at which the whole burst is free again, since the start of the clock. Zero before the first
+    /// call.
     fn at_rest(&self) -> Duration {
-        // An `Err` reads the state without changing it.
+        // The state is not changed if the function returns an `Err`.
         let rest = self.measure_and_replace(&NotKeyed::NonKey, Err::<((), Nanos), _>);
         rest.err().flatten().map_or(Duration::ZERO, Duration::from)
     }
@@ -50,11 +50,11 @@ impl StateStore for LimiterState {
 }
 
 thread_local! {
-    /// The time that [`CallerClock`] shows on this thread.
+    /// The time that [`CallerClock`] returns on this thread.
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// A clock that shows the `now` of the caller.
+/// A clock whose time the caller sets.
 #[derive(Debug, Clone, Copy)]
 struct CallerClock;
 
@@ -66,7 +66,9 @@ impl Clock for CallerClock {
     }
 }
 
-/// A limiter of one rate. Times are steady, and a limiter and its successors count from the same start.
+/// A limiter of one rate. Times are monotonic, and count from the start of the gateway's [`WallClock`].
+///
+/// [`WallClock`]: super::clock::WallClock
 #[derive(Debug)]
 pub(crate) struct Limiter {
     inner: RateLimiter<NotKeyed, LimiterState, CallerClock, NoOpMiddleware<Duration>>,
@@ -74,50 +76,49 @@ pub(crate) struct Limiter {
     rate: Rate,
 }
 
-/// The calls left of a limit.
+/// The part of a rate that is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Remaining {
-    /// The calls that would pass at once.
+    /// The number of calls that would pass now.
     pub(crate) calls: u32,
-    /// The time until the whole burst is free.
+    /// The time until the whole burst is free again.
     pub(crate) full_in: Duration,
 }
 
 impl Limiter {
-    /// Creates a limiter of `rate` calls each `period`, `burst` at once, which continues from `state`. Zero counts
-    /// as 1.
+    /// Creates a limiter of `rate` calls in each `period` and `burst` calls at once, which continues from `state`. A
+    /// `rate` or `burst` of 0 counts as 1.
     pub(crate) fn new(rate: u32, period: Duration, burst: u32, state: LimiterState) -> Self {
         let burst = NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN);
         let cell = (period / rate.max(1)).max(Duration::from_nanos(1));
         // Infallible: `cell` is not zero.
         let quota = Quota::with_period(cell).unwrap_or(Quota::per_second(NonZeroU32::MIN)).allow_burst(burst);
-        // A governor limiter counts from its creation. All are created at time zero, so that they can share a
-        // state.
+        // A governor limiter counts from its creation. All are created at time zero, so that they can share a state.
         NOW.set(Duration::ZERO);
         let inner = RateLimiter::new(quota, state.clone(), CallerClock);
         Self { inner, state, rate: Rate { cell, burst: burst.get() } }
     }
 
-    /// Returns the state for a successor.
+    /// Returns the state, for the limiter that replaces this one.
     pub(crate) fn state(&self) -> LimiterState {
         self.state.clone()
     }
 
-    /// Returns the rate.
+    /// Returns the rate that is enforced.
     pub(crate) fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// Takes one call.
+    /// Takes one call at the time `now`.
     ///
     /// # Errors
-    /// The time until a call may pass.
+    /// The rate is used up. The error is the time until the next call may pass.
     pub(crate) fn take(&self, now: Duration) -> Result<(), Duration> {
         NOW.set(now);
         self.inner.check().map_err(|not_until| not_until.wait_time_from(now))
     }
 
-    /// Returns the calls left, and takes none.
+    /// Returns the part of the rate that is left at the time `now`. Takes no call.
     pub(crate) fn left(&self, now: Duration) -> Remaining {
         let full_in = self.state.at_rest().saturating_sub(now);
         let Rate { cell, burst } = self.rate;
@@ -159,7 +160,7 @@ mod tests {
     }
 
     proptest! {
-        /// At most burst + rate × time calls pass, in any pattern.
+        /// At most burst + rate × time calls pass, at any times.
         #[test]
         fn passes_at_most_burst_plus_rate(
             rate in 1_u32..50,

@@ -1,19 +1,19 @@
-//! The permissions of a plan and the price of a call: stateless functions of settings and query.
+//! The permissions of a plan and the prices of calls, as functions without state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::config::{Config, Plan, Units};
 use crate::error::Error;
-use crate::methods::{AnyMethod, Commitment, Forwarded, Query};
+use crate::methods::{AnyMethod, Commitment, PassthroughCall, Query};
 
-/// The most accounts that a node accepts in one list.
+/// The maximum number of accounts that a node accepts in one list.
 const FULL_LIST: u64 = 100;
 
-/// The plans by name, shared by their keys.
+/// The plans by name. The keys of a plan share it.
 pub(crate) type Plans = BTreeMap<String, Arc<PlanTerms>>;
 
-/// A plan as its keys share it.
+/// A plan of the configuration, with its name and the header that describes it.
 #[derive(Debug)]
 pub(crate) struct PlanTerms {
     pub(crate) name: String,
@@ -22,18 +22,19 @@ pub(crate) struct PlanTerms {
     pub(crate) policy: String,
 }
 
-/// Returns the plans of `config`.
+/// Returns the plans of `config` by name.
 pub(crate) fn plans(config: &Config) -> Plans {
     let terms = |(name, plan): (&String, &Plan)| {
-        // The name may be written into a header, because it is ASCII.
+        // The configuration allows only ASCII in names, so a header may contain them.
         (name.clone(), Arc::new(PlanTerms { name: name.clone(), plan: plan.clone(), policy: policy(plan) }))
     };
     config.plans.iter().map(terms).collect()
 }
 
-/// Formats `RateLimit-Policy`: `"rate";q=200;w=2, "day";q=1000000;w=86400` means 200 calls in 2 seconds and a
-/// million units a day. Months differ in length, so they have no `w`. Source:
-/// draft-ietf-httpapi-ratelimit-headers-10.
+/// Returns the value of the header `RateLimit-Policy`. For example, `"rate";q=200;w=2, "day";q=1000000;w=86400` means
+/// 200 calls in 2 seconds and a million units a day. Months differ in length, so they have no `w`.
+///
+/// Source: draft-ietf-httpapi-ratelimit-headers-10.
 fn policy(plan: &Plan) -> String {
     let rate = format!("\"rate\";q={};w={}", plan.burst, plan.burst.div_ceil(plan.rps));
     let day = plan.daily_units.map(|quota| format!("\"day\";q={quota};w=86400"));
@@ -41,7 +42,10 @@ fn policy(plan: &Plan) -> String {
     [Some(rate), day, month].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Checks that `plan` allows the call. `methods` is the key's own list, which restricts the plan's.
+/// Checks that `plan` and the key's own list `methods` allow a call. `None` is no restriction.
+///
+/// # Errors
+/// [`Error::Forbidden`], which names the method, the commitment or the number of accounts.
 pub(crate) fn admit(plan: &Plan, methods: Option<&[AnyMethod]>, query: &Query) -> Result<(), Error> {
     admit_by_name(plan, methods, AnyMethod::Own(query.method()), query.commitment())?;
     if let (Some(limit), Query::Accounts(accounts)) = (plan.max_accounts, query)
@@ -53,13 +57,16 @@ pub(crate) fn admit(plan: &Plan, methods: Option<&[AnyMethod]>, query: &Query) -
     Ok(())
 }
 
-/// Checks that `plan` and the key's own list allow a passthrough call.
-pub(crate) fn admit_forwarded(
+/// Checks that `plan` and the key's own list `methods` allow a passthrough call. `None` is no restriction.
+///
+/// # Errors
+/// [`Error::Forbidden`], which names the method or the commitment.
+pub(crate) fn admit_passthrough(
     plan: &Plan,
     methods: Option<&[AnyMethod]>,
-    call: &Forwarded,
+    call: &PassthroughCall,
 ) -> Result<(), Error> {
-    admit_by_name(plan, methods, AnyMethod::Further(call.method), call.commitment)
+    admit_by_name(plan, methods, AnyMethod::Passthrough(call.method), call.commitment)
 }
 
 fn admit_by_name(
@@ -81,14 +88,14 @@ fn admit_by_name(
 }
 
 /// Returns the price of a passthrough call, in units.
-pub(crate) fn forwarded_units(units: &Units, call: &Forwarded) -> f64 {
-    f64::from(u32::try_from(units.by_further[call.method.index()]).unwrap_or(u32::MAX))
+pub(crate) fn passthrough_units(units: &Units, call: &PassthroughCall) -> f64 {
+    f64::from(u32::try_from(units.by_passthrough[call.method.index()]).unwrap_or(u32::MAX))
 }
 
-/// Returns the price of a call, in units. Fractional if the price of hits is a fraction.
+/// Returns the price of a call in units, as a hit or a miss. The price of a hit may be a fraction.
 ///
-/// The configured price of getMultipleAccounts is that of a full list. A shorter list pays its part, rounded up to
-/// a whole unit. No call costs more than its configured price; the checks of quotas rely on that.
+/// The configured price of getMultipleAccounts is that of a list of [`FULL_LIST`] accounts. A shorter list costs its
+/// part, rounded up to a whole unit. No call costs more than its configured price, on which the checks of quotas rely.
 pub(crate) fn units(units: &Units, query: &Query, hit: bool) -> f64 {
     let mut price = units.by_method[query.method().index()];
     if let Query::Accounts(accounts) = query {
@@ -104,7 +111,7 @@ pub(crate) fn units(units: &Units, query: &Query, hit: bool) -> f64 {
 mod tests {
     use super::*;
     use crate::methods::{
-        AccountEncoding, AccountForm, AccountsQuery, Further, Method, Pubkey, SamplesQuery,
+        AccountEncoding, AccountForm, AccountsQuery, Method, PassthroughMethod, Pubkey, SamplesQuery,
     };
 
     fn accounts(n: usize, commitment: Commitment) -> Query {
@@ -151,8 +158,11 @@ mod tests {
 
     #[test]
     fn hits_cost_their_factor() {
-        let prices =
-            Units { by_method: [10, 5, 1, 5, 1, 1, 1, 1], by_further: [1; Further::COUNT], hit_factor: 0.25 };
+        let prices = Units {
+            by_method: [10, 5, 1, 5, 1, 1, 1, 1],
+            by_passthrough: [1; PassthroughMethod::COUNT],
+            hit_factor: 0.25,
+        };
         let query = accounts(100, Commitment::Finalized);
         let costs = [units(&prices, &query, false), units(&prices, &query, true)];
         assert!((costs[0] - 5.0).abs() < f64::EPSILON && (costs[1] - 1.25).abs() < f64::EPSILON, "{costs:?}");
@@ -172,7 +182,11 @@ mod tests {
             (0, 100, 0.0),
         ];
         for (price, n, expected) in rows {
-            let prices = Units { by_method: [price; 8], by_further: [1; Further::COUNT], hit_factor: 1.0 };
+            let prices = Units {
+                by_method: [price; 8],
+                by_passthrough: [1; PassthroughMethod::COUNT],
+                hit_factor: 1.0,
+            };
             let cost = units(&prices, &accounts(n, Commitment::Finalized), false);
             assert!((cost - expected).abs() < f64::EPSILON, "{n} accounts at {price} cost {cost}");
         }

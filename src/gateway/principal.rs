@@ -1,4 +1,4 @@
-//! The caller of a request: a key with its plan, limits and usage. All requests of a key share one principal.
+//! The caller of requests: a key with its plan, limits and usage. All requests of a key share one principal.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -20,47 +20,47 @@ use super::slot_floor::{ShownSlots, SlotFloor};
 use crate::cache::{Payer, Price};
 use crate::config::Units;
 use crate::error::Error;
-use crate::methods::{Forwarded, Query};
+use crate::methods::{PassthroughCall, Query};
 use crate::pool::CallerId;
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
 
-/// The id of every caller in open mode.
+/// The id of every caller in mode `open`.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
-/// The caller of a request and its permissions.
+/// A caller, with its permissions and limits.
 pub struct Principal {
     pub(crate) id: Arc<str>,
     pub(crate) validity: KeyValidity,
-    /// The plan and its limits. `None` in open mode without a plan.
+    /// The plan and the state of its limits. `None` in mode `open` without a plan.
     pub(crate) limits: Option<PlanLimits>,
-    /// The most calls in a batch.
+    /// The maximum number of calls in a batch.
     pub(crate) max_batch: usize,
     /// The prices of calls.
     pub(crate) units: Arc<Units>,
     pub(crate) clock: Arc<WallClock>,
     pub(crate) metrics: OnceLock<Arc<KeyMetrics>>,
-    /// The registry that `metrics` comes from, once it is set.
+    /// The registry from which `metrics` comes. Empty until [`Gateway::report_to`](super::Gateway::report_to).
     pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
 }
 
-/// The limits of one key or client address. Each limiter shares its state with its successor after a reload.
+/// The plan of one key or client address, and the state of its limits. After a reload the new limits share that state.
 #[derive(Debug)]
 pub(crate) struct PlanLimits {
     pub(crate) terms: Arc<PlanTerms>,
     rate: Limiter,
-    /// The lease of the rate over all gateways, if a shared store is configured.
+    /// The part of the rate that this gateway has leased. `None` if no shared store is configured.
     lease: Option<Arc<Lease>>,
     used: Arc<Used>,
     share: Share,
-    /// The slots shown to this caller. Written only if the plan is `monotonic`.
+    /// The highest slots shown to this caller. Used only if the plan is `monotonic`.
     shown: ShownSlots,
 }
 
-/// The secrets of a key, their validity, and the restrictions of the key.
+/// The secrets of a key, the times at which they end, and the restrictions on the use of the key.
 #[derive(Debug, Default)]
 pub(crate) struct KeyValidity {
     pub(crate) hash: KeyHash,
-    /// The replaced secrets, each with the time at which it ends.
+    /// The replaced secrets, each with the time at which it ceases to be valid.
     pub(crate) previous: Vec<(KeyHash, Timestamp)>,
     pub(crate) expires: Option<Timestamp>,
     pub(crate) revoked: bool,
@@ -68,7 +68,7 @@ pub(crate) struct KeyValidity {
 }
 
 impl KeyValidity {
-    /// Returns the hashes of all secrets.
+    /// Returns the hashes of all secrets, replaced ones included.
     pub(crate) fn hashes(&self) -> impl Iterator<Item = KeyHash> {
         self.previous.iter().map(|(hash, _)| *hash).chain([self.hash])
     }
@@ -83,7 +83,10 @@ impl KeyValidity {
         if ended(self.expires) || ended(until) { Err(AuthFailure::Expired) } else { Ok(()) }
     }
 
-    /// Checks that the secret with this `hash` may be used now, from this address and origin.
+    /// Checks that the secret with the hash `hash` may be used now, from the address `client` and the origin `origin`.
+    ///
+    /// # Errors
+    /// The reason why it may not be used.
     pub(crate) fn check(
         &self,
         hash: &KeyHash,
@@ -98,7 +101,7 @@ impl KeyValidity {
         if self.scope.addresses.as_ref().is_some_and(|list| !is_in(list)) {
             return Err(AuthFailure::Address);
         }
-        // Only browsers send an origin, and they always do. A request without one does not come from a web page.
+        // Browsers always send an origin, so a request without one does not come from a web page.
         if let (Some(allowed), Some(origin)) = (&self.scope.origins, origin)
             && !allowed.iter().any(|known| known == origin)
         {
@@ -109,8 +112,8 @@ impl KeyValidity {
 }
 
 impl PlanLimits {
-    /// Creates the limits of `terms`. They continue from `before`, the limits of the same holder before a reload.
-    /// Units continue from `used`.
+    /// Creates the limits of the plan `terms`. They continue from `before`, the limits of the same caller before a
+    /// reload, and from the units in `used`. `lease` makes a lease if `before` has none.
     pub(crate) fn new(
         terms: Arc<PlanTerms>,
         before: Option<&Self>,
@@ -125,13 +128,16 @@ impl PlanLimits {
         Self { terms, rate, lease, used, share, shown }
     }
 
-    /// Forgets the slots that were shown.
+    /// Forgets the slots shown to this caller.
     pub(crate) fn forget_shown_slots(&self) {
         self.shown.forget();
     }
 
-    /// Takes one call from the shared rate, if there is one, and from this gateway's own. If the own rate refuses,
-    /// the shared call is given back.
+    /// Takes one call from the shared rate, if there is one, and from this gateway's own rate. `steady` is the present
+    /// time of [`WallClock::steady`].
+    ///
+    /// # Errors
+    /// A rate is used up. The error is the time until the next call may pass. No call is taken from either rate.
     fn take(&self, steady: Duration) -> Result<(), Duration> {
         let Some(lease) = &self.lease else { return self.rate.take(steady) };
         let counts = lease.take(self.rate.rate(), steady)?;
@@ -142,20 +148,20 @@ impl PlanLimits {
         })
     }
 
-    /// Returns the usage in the quota windows.
+    /// Returns the units used in the current day and month.
     pub(crate) fn used(&self) -> &Used {
         &self.used
     }
 
-    /// Returns the calls left of the rate: the lower of the shared rate and the gateway's own.
+    /// Returns the part of the rate that is left: the lower of the shared rate and this gateway's own rate.
     pub(crate) fn left(&self, steady: Duration) -> Remaining {
         let own = self.rate.left(steady);
         let shared = self.lease.as_ref().and_then(|lease| lease.left(self.rate.rate(), steady));
         Remaining { calls: shared.map_or(own.calls, |shared| shared.min(own.calls)), ..own }
     }
 
-    /// Returns the exhausted quota and the time until its window ends. If both are exhausted, returns the monthly
-    /// one.
+    /// Returns the name of the exhausted quota, its units, and the time until its window ends. If both are exhausted,
+    /// it is the monthly one. `None` if neither is.
     fn exhausted(&self, wall: impl Fn() -> Timestamp) -> Option<(LimitReason, u64, Duration)> {
         let (daily, monthly) = (self.terms.plan.daily_units, self.terms.plan.monthly_units);
         if daily.is_none() && monthly.is_none() {
@@ -172,12 +178,12 @@ impl PlanLimits {
 }
 
 impl Principal {
-    /// Returns the key's id for logs and metrics. Not secret.
+    /// Returns the key's id, for logs and metrics. It is not secret.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Returns the most calls in a batch: the lower bound of plan and server.
+    /// Returns the maximum number of calls in a batch: the lower of the plan's limit and the server's.
     pub fn max_batch(&self) -> usize {
         self.max_batch
     }
@@ -187,53 +193,53 @@ impl Principal {
         self.limits.as_ref().is_some_and(|limits| limits.terms.plan.bypass_cache)
     }
 
-    /// Returns the identity by which the pool tells callers apart. Stays the same after a reload.
+    /// Returns the id by which the pool tells callers apart. It stays the same after a reload.
     pub fn caller(&self) -> CallerId {
         self.limits
             .as_ref()
             .map_or_else(CallerId::default, |limits| CallerId::numbered(limits.share.holder()))
     }
 
-    /// Takes an in-flight permit out of `free` ones, if that is within the key's fair share. A caller without a
-    /// plan has no share and takes any free permit.
+    /// Takes one of `free` in-flight permits. `None` if that would exceed the key's fair share, or if no permit is
+    /// free. A caller without a plan may take any free permit.
     pub fn hold(&self, free: usize) -> Option<SharePermit> {
         self.limits.as_ref().map_or_else(|| SharePermit::uncounted(free), |limits| limits.share.hold(free))
     }
 
-    /// Counts `bytes` of outgoing answers out of `free` ones, if that is within the key's fair share. A caller
-    /// without a plan is not counted.
+    /// Takes `bytes` of the `free` bytes for outgoing answers, until the result is dropped. `None` if that would exceed
+    /// the key's fair share. The bytes of a caller without a plan are not counted.
     pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<SharedBytes> {
         let Some(limits) = &self.limits else { return Some(SharedBytes::uncounted()) };
         limits.share.hold_bytes(bytes, free)
     }
 
-    /// Checks that the plan and the key allow this call.
+    /// Checks that the plan and the key allow a call.
     ///
     /// # Errors
-    /// [`Error::Forbidden`], naming the method, commitment or number of accounts.
+    /// [`Error::Forbidden`], which names the method, the commitment or the number of accounts.
     pub fn admit(&self, query: &Query) -> Result<(), Error> {
         let Some(limits) = &self.limits else { return Ok(()) };
         let methods = self.validity.scope.methods.as_deref();
         plan::admit(&limits.terms.plan, methods, query)
     }
 
-    /// Checks that the plan and the key allow a passthrough call, and returns the call to send. If the plan
-    /// restricts commitments, the call is rewritten to hold only the commitment that was checked.
+    /// Checks that the plan and the key allow a passthrough call, and returns the call to send. If the plan restricts
+    /// commitments, the call is rewritten so that a node can read only the commitment that was checked.
     ///
     /// # Errors
-    /// [`Error::Forbidden`], naming the method or commitment.
-    pub fn admit_forwarded(&self, call: Forwarded) -> Result<Forwarded, Error> {
+    /// [`Error::Forbidden`], which names the method or the commitment.
+    pub fn admit_passthrough(&self, call: PassthroughCall) -> Result<PassthroughCall, Error> {
         let Some(limits) = &self.limits else { return Ok(call) };
         let methods = self.validity.scope.methods.as_deref();
         let plan = &limits.terms.plan;
-        plan::admit_forwarded(plan, methods, &call)?;
+        plan::admit_passthrough(plan, methods, &call)?;
         Ok(if plan.commitments.is_some() { call.canonical() } else { call })
     }
 
-    /// Takes one call from the rate and checks that quota is left. Units are booked after the answer.
+    /// Checks that a part of the quotas is left, and takes one call from the rate. Units are booked after the answer.
     ///
     /// # Errors
-    /// [`Error::Limited`], naming the limit and the time to wait.
+    /// [`Error::Limited`], which names the limit and the time to wait.
     pub fn take(&self, now: Instant) -> Result<(), Error> {
         let Some(limits) = &self.limits else { return Ok(()) };
         if let Some((reason, quota, ends_in)) = limits.exhausted(|| self.clock.wall(now)) {
@@ -245,15 +251,15 @@ impl Principal {
             .map_err(|wait| self.limited(LimitReason::Rate, format!("{per_second} calls a second"), wait))
     }
 
-    /// Counts a refused call towards the rate, if a call is left.
+    /// Counts towards the rate a call that is refused or ignored in any case.
     pub fn note_call(&self, now: Instant) {
         if let Some(limits) = &self.limits {
             let _ = limits.take(self.clock.steady(now));
         }
     }
 
-    /// Returns the lowest slot that this caller may be shown, if the plan is `monotonic`. `None` also for a query
-    /// whose answer has no context slot.
+    /// Returns the lowest slot that this caller may be shown. `None` if the plan is not `monotonic`, or if the answer
+    /// to `query` has no context slot.
     pub fn slot_floor(&self, query: &Query) -> Option<SlotFloor> {
         let limits = self.limits.as_ref().filter(|limits| limits.terms.plan.monotonic)?;
         query.commitment().filter(|_| query.has_context()).map(|commitment| limits.shown.at(commitment))
@@ -266,22 +272,22 @@ impl Principal {
         Error::Limited { limit, reason: reason.as_str(), retry_after }
     }
 
-    /// Returns the price of a call.
+    /// Returns the prices of a call in units, as a hit and as a miss.
     pub fn price(&self, query: &Query) -> Price {
         Price { hit: plan::units(&self.units, query, true), miss: plan::units(&self.units, query, false) }
     }
 
-    /// Returns true if the caller has a plan, so that its charges count.
+    /// Returns true if the caller has a plan. Without a plan nothing is charged.
     pub fn has_plan(&self) -> bool {
         self.limits.is_some()
     }
 
-    /// Charges a passthrough call.
-    pub fn charge_forwarded(&self, call: &Forwarded) {
-        self.book(plan::forwarded_units(&self.units, call));
+    /// Charges the price of a passthrough call.
+    pub fn charge_passthrough(&self, call: &PassthroughCall) {
+        self.book(plan::passthrough_units(&self.units, call));
     }
 
-    /// Counts a finished call.
+    /// Counts a finished call in the key's metrics.
     pub fn count(&self, metrics: &Metrics, outcome: Outcome) {
         self.metrics.get_or_init(|| metrics.key(&self.id)).requests.at(outcome).inc();
     }
@@ -291,13 +297,13 @@ impl Principal {
         Some(self.metrics.get_or_init(|| registry.key(&self.id)))
     }
 
-    /// Returns the value of `RateLimit-Policy`. `None` without limits.
+    /// Returns the value of the header `RateLimit-Policy`. `None` for a caller without a plan.
     pub fn policy(&self) -> Option<&str> {
         self.limits.as_ref().map(|limits| &*limits.terms.policy)
     }
 
-    /// Appends the value of `RateLimit` to `out`: `"rate";r=199;t=1, "day";r=999990;t=3600`. `r` is what is left at
-    /// `now`; `t` is the number of seconds until all of it is free again.
+    /// Appends the value of the header `RateLimit` to `out`, such as `"rate";r=199;t=1, "day";r=999990;t=3600`. `r` is
+    /// the part of a limit that is left at `now`. `t` is the number of seconds until the whole limit is free again.
     pub fn write_left(&self, out: &mut Vec<u8>, now: Instant) {
         let Some(limits) = &self.limits else { return };
         let mut write = |before: &str, left: u64, until: Duration| {
@@ -331,12 +337,12 @@ impl std::fmt::Debug for Principal {
     }
 }
 
-/// Returns whole seconds, rounded up, so that waiting for them suffices.
+/// Returns `time` in whole seconds, rounded up.
 pub(crate) fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Returns whole units, rounded up.
+/// Returns `units`, rounded up to a whole number.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -346,13 +352,13 @@ fn ceiling(units: f64) -> u64 {
     units.ceil() as u64
 }
 
-#[expect(clippy::cast_precision_loss, reason = "quotas past 2^53 units are no limit at all")]
+#[expect(clippy::cast_precision_loss, reason = "quotas beyond 2^53 units are no limit")]
 pub(crate) fn to_f64(units: u64) -> f64 {
     units as f64
 }
 
 impl Payer for Principal {
-    /// Books `units` in the quota windows and the metrics.
+    /// Adds `units` to the usage of the current day and month, and to the key's metrics.
     fn book(&self, units: f64) {
         let wall = self.clock.wall(Instant::now());
         if let Some(limits) = &self.limits {

@@ -1,7 +1,7 @@
-//! Quotas: units used in the current UTC day and month, kept in a file over restarts.
+//! Quotas: the units used in the current UTC day and month, which a file keeps over restarts.
 //!
-//! Units are booked after the answer, so calls in flight may exceed a quota. No task resets a window; a reader sees
-//! from its number that it has ended.
+//! Units are booked after the answer, so calls in flight may exceed a quota. No task resets a window. A reader sees
+//! from the window's number that it has ended.
 
 mod ledger;
 
@@ -17,13 +17,13 @@ use crate::redis_store::limits::{Booked, Booking};
 pub(crate) use ledger::Ledger;
 pub use ledger::UsageError;
 
-/// The resolution of units: thousandths, because a hit may cost a fraction.
+/// The parts of a unit in which usage is counted, because a hit may cost a fraction.
 const THOUSANDTHS: f64 = 1000.0;
 
-/// The number of a day or month since 1970. Days fit until 2149.
+/// The number of a day or month since 1970. The type has room for the days until 2149.
 type WindowNumber = u16;
 
-/// The UTC day and month of a point in time.
+/// The UTC day and month that contain a point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Period {
     day: WindowNumber,
@@ -40,7 +40,7 @@ impl Period {
         Self { day: number(wall.as_second().div_euclid(86_400)), month: number(months.into()), date }
     }
 
-    /// Returns the time until the day ends and until the month ends.
+    /// Returns the time from `wall` to the end of its UTC day, and to the end of its UTC month.
     pub(crate) fn ends_in(wall: Timestamp) -> (Duration, Duration) {
         let date = Offset::UTC.to_datetime(wall).date();
         let until = |end: Option<Date>| {
@@ -53,11 +53,12 @@ impl Period {
     }
 }
 
-/// The usage in one window: the window's number in the upper 16 bits, thousandths of units in the lower 48 (2.8e11
-/// units).
+/// The usage in one window, a day or a month. The upper 16 bits are the window's number. The lower 48 bits are
+/// thousandths of units, up to 2.8e11 units.
 #[derive(Debug, Default)]
 struct Window(AtomicU64);
 
+/// The mask of the lower 48 bits, and the highest usage.
 const USED: u64 = (1 << 48) - 1;
 
 impl Window {
@@ -65,12 +66,12 @@ impl Window {
         Self(AtomicU64::new(u64::from(number) << 48 | used.min(USED)))
     }
 
-    /// Returns the thousandths used in window `number`.
+    /// Returns the thousandths of units used in window `number`.
     fn used(&self, number: WindowNumber) -> u64 {
         Self::seen(self.0.load(Ordering::Relaxed), number).1
     }
 
-    /// Adds `thousandths` to window `number`.
+    /// Adds `thousandths` to the usage of window `number`.
     fn add(&self, number: WindowNumber, thousandths: u64) {
         let add = |word| {
             let (number, used) = Self::seen(word, number);
@@ -80,7 +81,7 @@ impl Window {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Raises the usage of window `number` to at least `used`.
+    /// Raises the usage of window `number` to `used` thousandths, unless it is higher.
     fn at_least(&self, number: WindowNumber, used: u64) {
         let raise = |word| {
             let (number, known) = Self::seen(word, number);
@@ -90,8 +91,8 @@ impl Window {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
     }
 
-    /// Decodes `word` when the clock says `number`. A clock that went back by one window does not restore the
-    /// quota. A clock that jumped further is believed, because it was wrong before.
+    /// Returns the window and usage in `word`, at a time in window `number`. A clock that goes back by one window does
+    /// not restore the quota. If it jumps further it is trusted, because it must have been wrong before.
     fn seen(word: u64, number: WindowNumber) -> (WindowNumber, u64) {
         // Truncation to the upper 16 bits is intended.
         let known = (word >> 48) as WindowNumber;
@@ -103,22 +104,24 @@ impl Window {
     }
 }
 
-/// The units of a key that are not booked in the shared store yet.
+/// The units of one key that are not booked in the shared store yet.
 #[derive(Debug, Default)]
 struct PendingUnits {
-    /// The thousandths of units to book.
+    /// The thousandths of units for the next booking.
     waiting: AtomicU64,
-    /// The booking in progress.
+    /// The current or last booking.
     attempt: Mutex<BookingAttempt>,
-    /// True if a reader wants to know the totals of all gateways.
-    wanted: AtomicBool,
+    /// True if the next synchronization must read the totals of all gateways.
+    totals_requested: AtomicBool,
 }
 
-/// A booking. Repeated unchanged until the store has answered, so that it counts once.
+/// A booking in the shared store. It is repeated unchanged until the store has answered, so that it counts once.
 #[derive(Debug, Default)]
 struct BookingAttempt {
+    /// True until the store has answered.
     open: bool,
     number: u64,
+    /// The thousandths of units to book.
     units: u64,
 }
 
@@ -128,19 +131,19 @@ impl PendingUnits {
     }
 }
 
-/// The usage of one key, or of one client address, which no ledger keeps.
+/// The usage of one key or client address. A [`Ledger`] keeps that of keys.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     day: Window,
     month: Window,
-    /// Set by every booking and shared by all keys of a ledger.
+    /// True once units were booked since the usage file was last written. All keys of a ledger share the flag.
     dirty: Arc<AtomicBool>,
-    /// The units to book in the shared store, if one is configured.
+    /// The units to book in the shared store. Empty if none is configured.
     pending: OnceLock<Arc<PendingUnits>>,
 }
 
 impl Used {
-    /// Adds `units` to both windows.
+    /// Adds `units` to the day and the month of `period`.
     pub(crate) fn book(&self, period: Period, units: f64) {
         let thousandths = thousandths(units);
         self.day.add(period.day, thousandths);
@@ -153,7 +156,8 @@ impl Used {
         }
     }
 
-    /// Returns the next booking in the shared store: the unanswered one again, or all pending units.
+    /// Returns the next booking for the shared store: the last one if it is unanswered, otherwise one of all pending
+    /// units. `who` is the id of this gateway.
     pub(crate) fn booking(&self, period: Period, who: u64) -> Booking {
         let mut booking =
             Booking { windows: [period.day, period.month], units: 0, known: [0; 2], who, number: 0 };
@@ -167,14 +171,14 @@ impl Used {
             };
         }
         (booking.units, booking.number) = (attempt.units, attempt.number);
-        // The totals that the store should know. They restore a store that has lost them.
+        // The totals that the store already has. If it has lost them, they restore it.
         let (day, month) = (self.day.used(period.day), self.month.used(period.month));
-        let untold = attempt.units + pending.waiting.load(Ordering::Acquire);
-        booking.known = [day.saturating_sub(untold), month.saturating_sub(untold)];
+        let unbooked = attempt.units + pending.waiting.load(Ordering::Acquire);
+        booking.known = [day.saturating_sub(unbooked), month.saturating_sub(unbooked)];
         booking
     }
 
-    /// Applies the store's answer, which includes the units booked by other gateways.
+    /// Applies the store's answer to `booking`: the totals, which include the units of other gateways.
     pub(crate) fn booked(&self, booking: &Booking, booked: &Booked) {
         let Some(pending) = self.pending.get() else { return };
         let mut attempt = pending.attempt();
@@ -190,23 +194,23 @@ impl Used {
         }
     }
 
-    /// Returns true if there are units to book, or if a reader wants to know the totals of all gateways.
-    fn is_untold(&self) -> bool {
+    /// Returns true if there are units to book, or if the totals of all gateways were requested. Clears that request.
+    fn needs_booking(&self) -> bool {
         self.pending.get().is_some_and(|pending| {
-            pending.wanted.swap(false, Ordering::Relaxed)
+            pending.totals_requested.swap(false, Ordering::Relaxed)
                 || pending.waiting.load(Ordering::Relaxed) > 0
                 || pending.attempt().open
         })
     }
 
-    /// Requests the totals of all gateways with the next look.
-    pub(crate) fn wanted(&self) {
+    /// Makes the next synchronization with the shared store read this key's totals over all gateways.
+    pub(crate) fn request_totals(&self) {
         if let Some(pending) = self.pending.get() {
-            pending.wanted.store(true, Ordering::Relaxed);
+            pending.totals_requested.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Returns true if both windows have ended and the shared store knows all units.
+    /// Returns true if nothing was used in the day and month of `period`, and all units are booked in the shared store.
     pub(crate) fn is_over(&self, period: Period) -> bool {
         let is_booked = |pending: &Arc<PendingUnits>| {
             pending.waiting.load(Ordering::Acquire) == 0 && !pending.attempt().open
@@ -216,7 +220,7 @@ impl Used {
             && self.pending.get().is_none_or(is_booked)
     }
 
-    /// Returns the units used in this day and this month.
+    /// Returns the units used in the day and in the month of `period`.
     pub(crate) fn units(&self, period: Period) -> (f64, f64) {
         (units(self.day.used(period.day)), units(self.month.used(period.month)))
     }

@@ -1,29 +1,30 @@
-//! The fair share of each key in the in-flight permits and in the bytes of outgoing answers, by the rule of
-//! [`crate::fair`]. No key can take everything from the others.
+//! The fair share of each key in the in-flight permits and in the bytes for outgoing answers. By the rule of
+//! [`crate::fair`], no key can take everything.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::fair::{may_hold, may_hold_more};
 
-/// The share of one holder: a key or a client address. Clones count together.
+/// The share of one holder: a key or a client address. Clones are one share.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Share(Arc<Holdings>);
 
 /// The permits and bytes that one holder has taken.
 #[derive(Debug)]
 struct Holdings {
+    /// The number of the holder.
     holder: usize,
-    places: AtomicUsize,
+    permits: AtomicUsize,
     bytes: AtomicUsize,
 }
 
 impl Default for Holdings {
-    /// Creates a new holder that has taken nothing.
+    /// Creates the holdings of a new holder, which has taken nothing.
     fn default() -> Self {
         static HOLDERS: AtomicUsize = AtomicUsize::new(1);
         let holder = HOLDERS.fetch_add(1, Ordering::Relaxed);
-        Self { holder, places: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
+        Self { holder, permits: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
     }
 }
 
@@ -33,14 +34,14 @@ impl Share {
         self.0.holder
     }
 
-    /// Takes one permit, if that is within the share. `free` counts the free permits, this one included.
+    /// Takes one of `free` permits. `None` if that would exceed the share.
     pub(crate) fn hold(&self, free: usize) -> Option<SharePermit> {
-        let before = self.0.places.fetch_add(1, Ordering::Relaxed);
+        let before = self.0.permits.fetch_add(1, Ordering::Relaxed);
         let permit = SharePermit(Some(Arc::clone(&self.0)));
         may_hold_more(before, free).then_some(permit)
     }
 
-    /// Takes `bytes`, if that is within the share. `free` counts the free bytes, these included.
+    /// Takes `bytes` of the `free` bytes. `None` if that would exceed the share.
     pub(crate) fn hold_bytes(&self, bytes: usize, free: usize) -> Option<SharedBytes> {
         let before = self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         let held = SharedBytes { bytes, holding: Some(Arc::clone(&self.0)) };
@@ -48,7 +49,7 @@ impl Share {
     }
 }
 
-/// Bytes taken by a holder and given back on drop.
+/// The bytes that a holder has taken. Dropping the value gives them back.
 #[derive(Debug)]
 pub struct SharedBytes {
     bytes: usize,
@@ -56,7 +57,7 @@ pub struct SharedBytes {
 }
 
 impl SharedBytes {
-    /// Returns the uncounted bytes of a caller without a plan.
+    /// Returns a value that counts no bytes, for a caller without a plan.
     pub(crate) fn uncounted() -> Self {
         Self { bytes: 0, holding: None }
     }
@@ -70,12 +71,12 @@ impl Drop for SharedBytes {
     }
 }
 
-/// A permit taken by a holder and given back on drop.
+/// A permit that a holder has taken. Dropping it gives it back.
 #[derive(Debug)]
 pub struct SharePermit(Option<Arc<Holdings>>);
 
 impl SharePermit {
-    /// Takes a permit for a caller without a plan, if one is free.
+    /// Takes one of `free` permits for a caller without a plan. `None` if none is free.
     pub(crate) fn uncounted(free: usize) -> Option<Self> {
         (free > 0).then_some(Self(None))
     }
@@ -84,7 +85,7 @@ impl SharePermit {
 impl Drop for SharePermit {
     fn drop(&mut self) {
         if let Some(holding) = &self.0 {
-            holding.places.fetch_sub(1, Ordering::Relaxed);
+            holding.permits.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -93,7 +94,8 @@ impl Drop for SharePermit {
 mod tests {
     use super::*;
 
-    /// Lets `keys` holders take turns until none gets another permit. Returns the permits of each and those left.
+    /// Lets `keys` holders take `places` permits in turn, until none gets another one. Returns the number of permits
+    /// that each has, and the number of free ones.
     fn filled(keys: usize, places: usize) -> (Vec<usize>, usize) {
         let shares: Vec<_> = (0..keys).map(|_| Share::default()).collect();
         let mut held: Vec<Vec<SharePermit>> = (0..keys).map(|_| Vec::new()).collect();

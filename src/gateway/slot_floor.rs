@@ -1,8 +1,8 @@
-//! The highest slot shown to a key at each commitment. A `monotonic` plan shows no lower slot later.
+//! The highest slot shown to a key at each commitment, for `monotonic` plans, which show no lower slot later.
 //!
-//! This module only stores the slots; the cache decides how to answer. At processed, a slot stays recorded even if
-//! its fork is dropped: the floor asks for a newer answer and is never an error. When the cluster changes, all
-//! slots are forgotten, and calls that began earlier no longer record any.
+//! This module only stores the slots. The cache decides how to answer. At processed, a slot stays recorded even if its
+//! fork is dropped. That is harmless, because a floor only asks for a newer answer and is never an error. When the
+//! cluster changes, all slots are forgotten, and calls that began earlier no longer record any.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,15 +11,15 @@ use arc_swap::ArcSwap;
 
 use crate::methods::{Commitment, PerCommitment, Slot};
 
-/// The slot for each commitment; 0 before the first answer.
+/// The highest slot shown at each commitment. 0 before the first answer.
 type Slots = PerCommitment<AtomicU64>;
 
-/// The highest slots shown so far. A successor after a reload shares them.
+/// The highest slots shown to one key. Clones share them, so that they survive a reload.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShownSlots(Arc<ArcSwap<Slots>>);
 
 impl ShownSlots {
-    /// Returns the floor at `commitment`, for one call.
+    /// Returns the floor of one call at `commitment`.
     pub(crate) fn at(&self, commitment: Commitment) -> SlotFloor {
         SlotFloor { slots: self.0.load_full(), commitment }
     }
@@ -38,13 +38,13 @@ pub struct SlotFloor {
 }
 
 impl SlotFloor {
-    /// Returns the highest slot shown so far. `None` before the first.
+    /// Returns the highest slot shown so far. `None` before the first answer.
     pub fn slot(&self) -> Option<Slot> {
         let slot = self.slots.get(self.commitment).load(Ordering::Relaxed);
         (slot > 0).then_some(slot)
     }
 
-    /// Records that `slot` was shown. A lower slot than before changes nothing.
+    /// Records that `slot` was shown. Has no effect if a higher slot was shown before.
     pub fn raise(&self, slot: Slot) {
         self.slots.get(self.commitment).fetch_max(slot, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! An immutable snapshot of the keys and plans in force, built from the configuration and the key file.
+//! The snapshot of the keys and plans in force. It is immutable, and built from the configuration and the key file.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::table::{KeyTable, KeyTableContext};
 use crate::config::watch::Watched;
 use crate::config::{AuthMode, Config};
 
-/// The keys and plans in force. A request reads one snapshot.
+/// The keys and plans in force at one time.
 pub(crate) struct KeySnapshot {
     pub(crate) plans: Plans,
     pub(crate) access: AccessMode,
@@ -26,16 +26,16 @@ pub(crate) struct KeySnapshot {
 
 /// The callers that are accepted.
 pub(crate) enum AccessMode {
-    /// Holders of a key in the table.
+    /// The holders of a key in the table (mode `keys`).
     Keys(KeyTable),
-    /// Everyone, without limits.
+    /// All callers, without limits (mode `open`).
     Open(Arc<Principal>),
-    /// Everyone, with the plan's limits for each client address.
+    /// All callers, each client address with the limits of the plan (mode `open` with `auth.open_plan`).
     OpenPlan(Arc<PlanTerms>, Arc<PerAddress<Principal>>),
 }
 
 impl KeySnapshot {
-    /// Returns a copy of this snapshot with other keys.
+    /// Returns a copy of this snapshot with the keys `keys`. Known keys keep their limits and usage.
     pub(crate) fn with_keys(&self, keys: Vec<keys::ApiKey>) -> Self {
         Self {
             plans: self.plans.clone(),
@@ -53,24 +53,27 @@ impl KeySnapshot {
         }
     }
 
-    /// Returns the key table, if callers need a key.
+    /// Returns the key table. `None` if callers need no key.
     pub(crate) fn table(&self) -> Option<&KeyTable> {
         if let AccessMode::Keys(table) = &self.access { Some(table) } else { None }
     }
 
-    /// Returns the number of keys in force.
+    /// Returns the number of keys in the table, revoked ones and the dev key included.
     pub(crate) fn keys(&self) -> usize {
         self.table().map_or(0, KeyTable::len)
     }
 
-    /// Returns the number of keys in force that come from the key file.
+    /// Returns the number of keys that come from the key file.
     pub(crate) fn keys_of_file(&self) -> usize {
         self.keys().saturating_sub(usize::from(self.dev_key.is_some()))
     }
 }
 
-/// Builds the snapshot of `config`, which continues from `old`, and reads the key file with `read`. Returns the
-/// file to watch as well.
+/// Builds the snapshot of `config`, which takes over the state of `old`. `read` reads the key file. Also returns the
+/// key file to watch, or `None` if none is configured.
+///
+/// # Errors
+/// The key file cannot be read or is invalid, or is missing while keys are in force.
 pub(crate) fn take_snapshot(
     config: &Config,
     context: KeyTableContext,
@@ -120,8 +123,12 @@ fn table(
     table
 }
 
-/// Parses `text`, the content of the key file at `path`. `None` if it has not changed. A blank file is refused
-/// while `in_force` keys are in force, because an editor may be about to write it.
+/// Parses `text`, the result of reading the key file at `path`. `None` if the file has not changed. `in_force` is the
+/// number of its keys in force.
+///
+/// # Errors
+/// The file cannot be read, or is invalid. A blank file is refused while keys are in force, because an editor may be
+/// about to write it.
 pub(crate) fn read_keys(
     text: io::Result<Option<String>>,
     path: &Path,
@@ -139,7 +146,8 @@ pub(crate) fn read_keys(
     read.map(Some).map_err(|problems| KeyFileError { path: path.to_path_buf(), problems })
 }
 
-/// Accepts everyone by `terms`. Addresses keep their limits unless a setting that concerns them has changed.
+/// Returns the mode that accepts all callers with the plan `terms`. Addresses keep the state of their limits from
+/// `old`, unless the plan, the prices or the limit on batches have changed.
 fn open_plan(terms: &Arc<PlanTerms>, context: &KeyTableContext, old: Option<&KeySnapshot>) -> AccessMode {
     if let Some(KeySnapshot { access: AccessMode::OpenPlan(known, clients), context: before, .. }) = old
         && known.plan == terms.plan
@@ -151,7 +159,10 @@ fn open_plan(terms: &Arc<PlanTerms>, context: &KeyTableContext, old: Option<&Key
     AccessMode::OpenPlan(Arc::clone(terms), Arc::new(PerAddress::new()))
 }
 
-/// Handles a missing key file: an error while keys are in force, a warning otherwise, because it may appear later.
+/// Logs a warning about a missing key file, which may appear later.
+///
+/// # Errors
+/// `in_force` keys are in force, so the file should not be missing.
 fn missing(path: &Path, in_force: usize) -> Result<(), KeyFileError> {
     if in_force > 0 {
         let problems = vec![format!("is missing while {in_force} keys are in force")];

@@ -1,4 +1,4 @@
-//! The key table: an immutable map from key hashes to principals, built from the key file.
+//! The key table: a map from the hashes of keys to principals. It is built from the key file and does not change.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -12,10 +12,10 @@ use super::quota::Ledger;
 use crate::config::Units;
 use crate::telemetry::Metrics;
 
-/// The keys in force.
+/// The keys in force, by hash and by id.
 #[derive(Default)]
 pub(crate) struct KeyTable {
-    /// All secrets, including replaced ones that are still valid.
+    /// The keys by the hash of each of their secrets, replaced ones included.
     by_hash: HashMap<KeyHash, Arc<Principal>>,
     by_id: HashMap<Arc<str>, Arc<Principal>>,
 }
@@ -26,23 +26,23 @@ pub(crate) struct KeyTableContext {
     pub(crate) clock: Arc<WallClock>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
-    /// The server's bound on batches.
+    /// The server's limit on the calls in a batch.
     pub(crate) max_batch: usize,
     /// The prices of calls.
     pub(crate) units: Arc<Units>,
-    /// The client of the shared store, if one is configured.
+    /// The client of the shared store. `None` if none is configured.
     pub(crate) lease_client: Option<Arc<LeaseClient>>,
 }
 
 impl KeyTable {
-    /// Builds the table of `keys`. A key that `old` has keeps its rate, the permits it holds and the slots it was
-    /// shown.
+    /// Builds the table of `keys`. A key that is also in `old` keeps the state of its rate, the permits that it holds
+    /// and the slots that it was shown.
     pub(crate) fn new(keys: Vec<ApiKey>, plans: &Plans, old: &Self, context: &KeyTableContext) -> Self {
         let mut table = Self::default();
         table.by_hash.reserve(keys.len());
         table.by_id.reserve(keys.len());
         for key in keys {
-            // Unreachable: a file with an unknown plan is refused.
+            // Does not happen, because a file with an unknown plan is refused.
             let Some(terms) = plans.get(&key.plan) else { continue };
             let validity = KeyValidity {
                 hash: key.hash,
@@ -56,7 +56,7 @@ impl KeyTable {
         table
     }
 
-    /// Adds the key `id`. Replaces a key of the same id or hash.
+    /// Adds the key `id`. Replaces a key with the same id or hash.
     pub(crate) fn add(
         &mut self,
         id: &str,
@@ -76,12 +76,12 @@ impl KeyTable {
         self.by_id.insert(id, principal);
     }
 
-    /// Returns the key with this hash, which may have expired.
+    /// Returns the key with this hash, which may be expired or revoked. `None` if there is none.
     pub(crate) fn get(&self, hash: &KeyHash) -> Option<&Arc<Principal>> {
         self.by_hash.get(hash)
     }
 
-    /// Returns the key with this id, which may be revoked.
+    /// Returns the key with this id, which may be expired or revoked. `None` if there is none.
     pub(crate) fn named(&self, id: &str) -> Option<&Principal> {
         self.by_id.get(id).map(|principal| &**principal)
     }
@@ -98,12 +98,12 @@ impl KeyTable {
 }
 
 impl KeyTableContext {
-    /// Creates the lease of `holder`, if a shared store is configured.
+    /// Creates the lease of `holder`, a key or client address. `None` if no shared store is configured.
     pub(crate) fn lease(&self, holder: &str) -> Option<Arc<Lease>> {
         self.lease_client.as_ref().map(|client| Lease::new(holder.to_owned(), client))
     }
 
-    /// Creates a caller without a key.
+    /// Creates the principal of a caller without a key.
     pub(crate) fn anonymous(&self, limits: Option<PlanLimits>) -> Principal {
         self.principal(Arc::from(ANONYMOUS), KeyValidity::default(), limits)
     }

@@ -1,4 +1,4 @@
-//! Tests of the gateway as a request uses it.
+//! Tests of the gateway through the functions that requests use.
 
 mod key_file;
 mod reload;
@@ -13,7 +13,7 @@ use crate::methods::{Method, Query};
 
 const CLIENT: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)));
 
-/// A directory with a key file, and a configuration that names it.
+/// A configuration, and a directory with the key file that it names.
 struct TestKeys {
     dir: tempfile::TempDir,
     config: Config,
@@ -180,7 +180,7 @@ async fn keys_used_from_wrong_addresses_count_as_failed() {
         );
         assert!(limited(authenticate_from("wrong", client, None)), "{client}: one count with wrong keys");
     }
-    // The owner's rate, which allows one call, is untouched.
+    // The rate of the key's owner, which allows one call, is untouched.
     assert!(authenticate_from(&key, near, None).unwrap().take(Instant::now()).is_ok());
     let text = metrics.render();
     for (reason, times) in [("origin", 3), ("address", 3), ("limited", 4)] {

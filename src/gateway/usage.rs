@@ -1,4 +1,4 @@
-//! The usage of a key as its owner sees it: `GET /v3/<API_KEY>/usage`.
+//! The usage of a key, as `GET /v3/<API_KEY>/usage` shows it to the key's owner.
 
 use serde::Serialize;
 use tokio::time::Instant;
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::principal::{Principal, seconds, to_f64};
 use super::quota::Period;
 
-/// The plan of a key, its limits, and the rest of them.
+/// The plan of a key, its limits, and how much of them is left.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
@@ -14,46 +14,47 @@ pub struct Usage {
     pub id: String,
     /// The name of the plan.
     pub plan: String,
-    /// The rate.
+    /// The limit on calls a second.
     pub rate: RateUsage,
-    /// The units of this UTC day.
+    /// The units of the current UTC day.
     pub day: UnitUsage,
-    /// The units of this UTC month.
+    /// The units of the current UTC month.
     pub month: UnitUsage,
 }
 
-/// The rate in calls a second.
+/// The limit on calls a second, and how much of it is left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RateUsage {
-    /// The average number of calls a second.
+    /// The maximum number of calls a second, on average.
     pub per_second: u32,
-    /// The most calls at once.
+    /// The maximum number of calls at once.
     pub burst: u32,
-    /// The calls that would pass at once now.
+    /// The number of calls that would pass now.
     pub left: u32,
 }
 
-/// The units of one window.
+/// The units of one quota window: a day or a month.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UnitUsage {
     /// The units used so far.
     pub used: f64,
-    /// The most units; `null` means no limit.
+    /// The quota. `None` (`null`) if there is none.
     pub quota: Option<u64>,
-    /// The units left; `null` without a limit.
+    /// The units left. `None` (`null`) without a quota.
     pub left: Option<f64>,
     /// The time until the window ends, in seconds.
     pub ends_in_seconds: u64,
 }
 
 impl Usage {
-    /// Returns the usage of `principal` at `now`. `None` for a caller without a plan.
+    /// Returns the usage of `principal` at `now`. `None` for a caller without a plan. Also makes the next
+    /// synchronization with the shared store read the totals of all gateways.
     pub fn of(principal: &Principal, now: Instant) -> Option<Self> {
         let limits = principal.limits.as_ref()?;
         let plan = &limits.terms.plan;
-        limits.used().wanted();
+        limits.used().request_totals();
         let wall = principal.clock.wall(now);
         let (day, month) = limits.used().units(Period::of(wall));
         let (day_ends, month_ends) = Period::ends_in(wall);

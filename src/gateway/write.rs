@@ -1,17 +1,17 @@
-//! Atomic file writes: a reader, also after a crash, sees either the old content or the new.
+//! Atomic file writes. A reader sees either the old or the new content of a file, even after a crash.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Replaces the content of `path`: writes a file beside it, syncs it, renames it over `path`. The target of a
-/// symlink is replaced, not the link. A new file is private to its owner. An existing file keeps its permissions,
-/// and its owner if the process may set that.
+/// Replaces the content of `path`: writes a new file beside it, syncs it, and renames it to `path`. If `path` is a
+/// symlink, its target is replaced. Only the owner can read a new file. An existing file keeps its permissions, and
+/// also its owner and group if the process may set them.
 pub(crate) fn atomically(path: &Path, content: &str) -> io::Result<()> {
     atomically_with(path, |file| file.write_all(content.as_bytes()))
 }
 
-/// Works like [`atomically`] with content that `write` writes in pieces.
+/// Works like [`atomically`], with content that `write` writes in pieces.
 pub(crate) fn atomically_with(
     path: &Path,
     write: impl FnOnce(&mut File) -> io::Result<()>,
@@ -28,8 +28,8 @@ pub(crate) fn atomically_with(
     std::fs::rename(&beside, &path)
 }
 
-/// Waits for exclusive write access to `path`, and holds it until the returned file is dropped. The lock is a file
-/// of its own, because `path` itself is replaced.
+/// Waits for a lock on writing `path`, and holds it until the returned file is dropped. The lock is a file of its own,
+/// because `path` itself is replaced.
 pub(crate) fn lock(path: &Path) -> io::Result<File> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let lock = with_suffix(&path, ".lock");
@@ -44,8 +44,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Keeps the file's group, so that a group reader can still read it after root has written it. Failure is ignored,
-/// because only root may give files away.
+/// Gives `file` the owner and group of `old`, so that a process of that group can read it after root has written it. A
+/// failure is ignored, because only root may change an owner.
 #[cfg(unix)]
 fn keep_owner(file: &File, old: &std::fs::Metadata) {
     use std::os::unix::fs::{MetadataExt, fchown};
@@ -78,7 +78,7 @@ mod tests {
         atomically(&path, "old").unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "a new file is private");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-        // Only root may set a foreign group. Otherwise the file keeps the group it has.
+        // Only root may set any group. For other users the file keeps its group.
         let _ = chown(&path, None, Some(65534));
         let before = std::fs::metadata(&path).unwrap();
         atomically(&path, "new").unwrap();

@@ -5,15 +5,15 @@ use crate::coding::Coding;
 
 /// The weight of a coding in thousandths, 0 to 1000. Weight 0 refuses the coding.
 type Weight = u16;
-/// The default weight of a named coding.
+/// The weight of a coding that is named without a weight.
 const FULL: Weight = 1000;
 
-/// The supported codings that a client accepts.
+/// The content codings that a client accepts, of those that slotfront supports.
 ///
-/// A client that refuses `identity` still gets short answers uncompressed, as RFC 9110, 12.1, permits.
+/// A client that refuses `identity` still gets short responses uncompressed, as RFC 9110, 12.1, permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Accepted {
-    /// The weights, indexed by `Coding as usize`; 0 if the client refuses the coding or prefers `identity`.
+    /// The weights, indexed by `Coding as usize`. 0 if the client does not accept the coding, or prefers `identity`.
     weights: [Weight; Coding::ALL.len()],
 }
 
@@ -42,7 +42,8 @@ impl Accepted {
         Self { weights }
     }
 
-    /// Returns the coding with the highest weight. On a tie zstd is preferred: it is faster and compresses better.
+    /// Returns the accepted coding with the highest weight. On a tie it is zstd, which is faster and compresses better.
+    /// `None` if the client accepts no coding.
     pub(super) fn best(self) -> Option<Coding> {
         let weight = |coding: &Coding| self.weights[*coding as usize];
         let taken = [Coding::Gzip, Coding::Zstd].into_iter().filter(|coding| weight(coding) > 0);
@@ -55,7 +56,7 @@ impl Accepted {
     }
 }
 
-/// Parses an element such as `gzip;q=0.5` into its name and weight; `None` if it is malformed.
+/// Parses an element such as `gzip;q=0.5` into its name and weight. `None` if it is malformed.
 fn element(text: &[u8]) -> Option<(&[u8], Weight)> {
     let mut parts = text.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
     let name = parts.next().filter(|name| !name.is_empty())?;
@@ -67,7 +68,7 @@ fn element(text: &[u8]) -> Option<(&[u8], Weight)> {
     parts.next().is_none().then_some((name, weight))
 }
 
-/// Parses a weight such as `0`, `0.25` or `1.000`, with at most three digits after the point.
+/// Parses a weight such as `0`, `0.25` or `1.000`. `None` if it is malformed, above 1, or has over three decimals.
 fn weight(text: &[u8]) -> Option<Weight> {
     let (whole, fraction) = match text {
         [whole] => (whole, &[][..]),

@@ -1,8 +1,8 @@
-//! The access log: one line per HTTP request, at debug level. Slow and failed requests are logged at info level, a few per
-//! second.
+//! The access log: one line for each HTTP request, at debug level. A few slow and failed requests a second are logged
+//! at info level.
 //!
-//! A batch has one line with the totals of its calls. A disabled level costs one comparison. The line never contains the
-//! key itself, the params of a call, or anything that a node sent.
+//! A batch has one line that sums up its calls. The line never contains the API key itself, the params of a call, or
+//! text from a node.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -15,27 +15,28 @@ use crate::methods::{Commitment, Method};
 use crate::telemetry::trace::{RequestAttributes, RequestSpan};
 use crate::telemetry::{Outcome, Trace};
 
-/// The duration from which a request counts as slow. It is long enough for five attempts at a usual node.
+/// The duration from which a request counts as slow. A usual node answers five attempts in less.
 const SLOW: Duration = Duration::from_secs(1);
-/// The number of lines per second at info level. During an outage every request may fail, and the log must not add load.
+/// The maximum number of lines a second at info level. In an outage every request may fail, and the log must not add
+/// load.
 const PER_SECOND: u32 = 5;
 
-/// The limit on lines at info level.
+/// The rate limit on the lines at info level.
 #[derive(Debug, Default)]
 pub struct LogSampler(Mutex<SampledSecond>);
 
-/// The counts of one second.
+/// The counts of log lines in the current second.
 #[derive(Debug, Default)]
 struct SampledSecond {
     began: Option<Instant>,
-    /// Lines written in this second.
+    /// The number of lines written in this second.
     lines: u32,
-    /// Lines suppressed since the last line that was written.
+    /// The number of lines suppressed since the last line that was written.
     left_out: u64,
 }
 
 impl LogSampler {
-    /// Returns the number of lines suppressed since the last one, or `None` if this line is suppressed, too.
+    /// Returns the number of lines suppressed since the last one written. `None` if this line is suppressed, too.
     fn take(&self, now: Instant) -> Option<u64> {
         let mut second = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if second.began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
@@ -51,7 +52,7 @@ impl LogSampler {
     }
 }
 
-/// The outcome of one call.
+/// The method, commitment and outcome of one call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallOutcome {
     pub(super) method: Option<Method>,
@@ -59,26 +60,26 @@ pub(super) struct CallOutcome {
     pub(super) outcome: Outcome,
 }
 
-/// How the calls of one request ended.
+/// The summary of the calls of one HTTP request, as texts for the log.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Calls {
     method: &'static str,
     commitment: &'static str,
     outcome: &'static str,
     count: usize,
-    /// The number of calls that slotfront could not answer.
+    /// The number of calls with [`Outcome::Error`].
     failed: usize,
 }
 
-/// The logged value if the calls of a batch differ.
+/// The text for a property in which the calls of a batch differ.
 const MIXED: &str = "mixed";
 
 impl Calls {
-    /// The outcome of a request without calls.
+    /// The summary of a request without calls.
     pub(super) const NONE: Self =
         Self { method: "none", commitment: "none", outcome: "none", count: 0, failed: 0 };
 
-    /// Returns the outcomes with `call` added.
+    /// Returns the summary with `call` added.
     #[must_use]
     pub(super) fn and(self, call: CallOutcome) -> Self {
         let [method, commitment, outcome] = [
@@ -101,9 +102,9 @@ impl Calls {
 pub(super) struct AccessLine<'a> {
     pub(super) request: &'a RequestId,
     pub(super) trace: &'a Trace,
-    /// The id of the key; `none` if the request was not authenticated.
+    /// The id of the key. `none` if the request was not authenticated.
     pub(super) key: &'a str,
-    /// The reason, if the whole request was refused.
+    /// The reason for which the whole request was refused. `None` if it was not.
     pub(super) reason: Option<&'static str>,
     pub(super) status: StatusCode,
     pub(super) calls: Calls,
@@ -113,7 +114,7 @@ pub(super) struct AccessLine<'a> {
 }
 
 impl AccessLine<'_> {
-    /// Writes the line and ends the span of the request.
+    /// Writes the line, and ends the request's span.
     pub(super) fn write(&self, sampler: &LogSampler, span: RequestSpan) {
         let Calls { method, commitment, outcome, count: calls, failed } = self.calls;
         let now = self.ended;

@@ -1,7 +1,7 @@
-//! Reads a request's body within `server.max_body` bytes and `server.body_timeout`.
+//! Reads the body of a request that hyper serves, within `server.max_body` bytes and `server.body_timeout`.
 //!
-//! A body that no route needs is read, too. Otherwise hyper closes the connection without notice, and the TCP reset may
-//! reach the client before the answer.
+//! A body that the route does not need is read as well. Otherwise hyper closes the connection without notice, and the
+//! TCP reset may reach the client before the response.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -14,18 +14,19 @@ use super::Front;
 use super::reply::HttpReply;
 use crate::chunks::{BodyBuffer, OverLimit};
 
-/// Reads the body.
+/// Reads the whole body.
 ///
 /// # Errors
-/// A refusal that closes the connection: the start of the next request is unknown.
+/// The body is too long, ends early, or takes too long. The error is a refusal that closes the connection, because the
+/// start of the next request is unknown.
 pub(super) async fn read(front: &Front, body: Incoming) -> Result<Bytes, Box<HttpReply>> {
     let refusal = |error| match error {
         BodyError::OverLimit => {
             let why = "request body size exceeds allowed maximum";
             HttpReply::text(StatusCode::PAYLOAD_TOO_LARGE, why).last()
         }
-        BodyError::BrokenOff => {
-            HttpReply::text(StatusCode::BAD_REQUEST, "the request body broke off\n").last()
+        BodyError::EndedEarly => {
+            HttpReply::text(StatusCode::BAD_REQUEST, "the request body ended early\n").last()
         }
         BodyError::TimedOut => late(),
     };
@@ -37,14 +38,15 @@ pub(super) fn late() -> HttpReply {
     HttpReply::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n").last()
 }
 
-/// Returns a node's refusal of a body that is not UTF-8; `None` if the body is valid.
+/// Returns a node's refusal of a body that is not UTF-8. `None` if the body is valid.
 pub(super) fn refuse_invalid_utf8(body: &[u8]) -> Option<HttpReply> {
     let at = str::from_utf8(body).err()?.valid_up_to();
     let why = format!("utf-8 encoding error at byte {at} in request body");
     Some(HttpReply::text(StatusCode::BAD_REQUEST, why))
 }
 
-/// Discards the body and returns `response`. If the body cannot be read to its end, the response closes the connection.
+/// Reads and discards the body, then returns `response`. The response closes the connection if the body could not be
+/// read to its end.
 pub(super) async fn discard_before(
     front: &Front,
     body: Incoming,
@@ -64,7 +66,7 @@ pub(super) async fn discard(front: &Front, body: Incoming) -> bool {
 /// The reason why a body could not be read.
 enum BodyError {
     OverLimit,
-    BrokenOff,
+    EndedEarly,
     TimedOut,
 }
 
@@ -73,7 +75,7 @@ async fn buffer(front: &Front, mut body: Incoming) -> Result<Bytes, BodyError> {
     let mut buffer = BodyBuffer::new(server.max_body);
     let reading = async {
         while let Some(frame) = body.frame().await {
-            if let Ok(chunk) = frame.map_err(|_| BodyError::BrokenOff)?.into_data() {
+            if let Ok(chunk) = frame.map_err(|_| BodyError::EndedEarly)?.into_data() {
                 buffer.push(chunk).map_err(|OverLimit| BodyError::OverLimit)?;
             }
         }

@@ -1,4 +1,4 @@
-//! One JSON-RPC call: checks the limits, asks the cache, and writes the JSON-RPC envelope.
+//! Answers one JSON-RPC call: checks the key's limits, asks the cache, and writes the JSON-RPC envelope.
 
 use std::sync::Arc;
 
@@ -18,10 +18,11 @@ use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, Method, Profile, Query, Slot};
 use crate::telemetry::NodeCode;
 
-/// The longest result that is copied into one buffer with its envelope. Longer results are sent as slices of the cached text.
+/// The longest result, in bytes, that is copied into one buffer with its envelope. Longer results are sent as slices of
+/// the cached text.
 const COPIED_BYTES: usize = 1024;
 
-/// Answers one call.
+/// Answers `call`, and counts it in the metrics.
 pub(super) async fn answer(request: &RequestContext<'_>, call: Call) -> CallResponse {
     let Call { id, method: name, params } = call;
     let Some(method) = str::from_utf8(&name).ok().and_then(Method::from_name) else {
@@ -41,10 +42,10 @@ pub(super) async fn answer(request: &RequestContext<'_>, call: Call) -> CallResp
     }
 }
 
-/// Answers a query whose call is already counted towards the key's rate.
+/// Answers a call whose params are parsed to `query`. The call is already counted towards the key's rate.
 ///
 /// # Errors
-/// A refusal by the key's plan, by the cache, or by the budget for outgoing bytes.
+/// The key's plan forbids the call or its quota is used up, the cache has no answer, or too many bytes are unsent.
 async fn answer_query(request: &RequestContext<'_>, id: &Id, query: &Query) -> Result<CallResponse, Error> {
     request.principal.admit(query)?;
     // The cache books the charge when the answer arrives, even if the caller has disconnected.
@@ -53,8 +54,8 @@ async fn answer_query(request: &RequestContext<'_>, id: &Id, query: &Query) -> R
     respond(request, id, query, &answer)
 }
 
-/// Answers a call again because its answer expired before it was sent. If the first answer was charged as a hit and the new
-/// one is a miss, the key pays the difference.
+/// Replaces a response whose answer expired before it was sent by a new one. Does nothing unless the response is
+/// pending. If the first answer was charged as a hit and the new one is a miss, the key pays the difference.
 pub(super) async fn renew(request: &RequestContext<'_>, response: &mut CallResponse) {
     let Some(pending) = response.pending.take() else { return };
     let PendingAnswer { id, query, costs_a_hit, .. } = *pending;
@@ -78,7 +79,7 @@ pub(super) async fn renew(request: &RequestContext<'_>, response: &mut CallRespo
     };
 }
 
-/// Refuses a call whose answers expired too often.
+/// Replaces a response whose answers expired too often by a refusal. Does nothing unless the response is pending.
 pub(super) fn give_up(request: &RequestContext<'_>, response: &mut CallResponse) {
     let Some(pending) = response.pending.take() else { return };
     let PendingAnswer { id, query, .. } = *pending;
@@ -86,7 +87,7 @@ pub(super) fn give_up(request: &RequestContext<'_>, response: &mut CallResponse)
     *response = request.refuse(&id, Some(query.method()), query.commitment(), Error::Overloaded);
 }
 
-/// Asks the cache, and raises the caller's slot floor to the slot of the answer.
+/// Asks the cache, and raises the key's slot floor to the slot of the answer.
 async fn ask_cache(
     request: &RequestContext<'_>,
     query: &Query,
@@ -108,10 +109,10 @@ async fn ask_cache(
     Ok(answer)
 }
 
-/// Makes the response from `answer` and reserves its bytes.
+/// Makes the response from `answer`, and reserves its bytes.
 ///
 /// # Errors
-/// [`RequestContext::take_bytes`] refuses the bytes.
+/// Those of [`RequestContext::take_bytes`].
 fn respond(
     request: &RequestContext<'_>,
     id: &Id,
@@ -122,7 +123,7 @@ fn respond(
     request.take_bytes(&body)?;
     let outcome =
         CallOutcome { method: Some(query.method()), commitment: query.commitment(), outcome: answer.outcome };
-    // An answer that was fetched after the request arrived cannot expire before it is sent.
+    // An answer that a node was asked for after the request arrived is not checked again, however long it waits.
     let is_pending = request.waits && answer.meta.sent_at < request.started;
     let pending = || PendingAnswer {
         id: id.clone(),
@@ -162,7 +163,7 @@ fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &Cache
     }
 }
 
-/// The conditions of a call that may change while it waits. The cache asks for them again.
+/// The conditions of a call that may change while it waits. The cache reads them again before it answers.
 struct CallConditions<'a> {
     request: &'a RequestContext<'a>,
     floor: Option<SlotFloor>,

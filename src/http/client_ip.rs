@@ -1,8 +1,8 @@
 //! Finds the client's address behind proxies: the rightmost address in the chain that is not a trusted proxy.
 //!
-//! Each proxy appends the address of its peer, so the header is read from its right end, as far as trusted proxies wrote
-//! it. Elements further left are the client's own claim and are never read. A malformed element within the trusted part
-//! makes the address unknown, because a guess could be abused.
+//! Each proxy appends the address of its peer. So the header is read from its right end, up to the first address that
+//! is not trusted. Elements further left may come from the client and are never read. A malformed element in the part
+//! that is read makes the address unknown, because a guess could be abused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,7 +14,8 @@ const X_FORWARDED_FOR: &str = "x-forwarded-for";
 /// The standard header (RFC 7239).
 const FORWARDED: &str = "forwarded";
 
-/// Returns the client's address; counts the request in the metrics if the address is unknown.
+/// Returns the client's address. `None` if it is unknown, which a metric counts. `peer` is the address at the other end
+/// of the connection, or the one in its PROXY header.
 pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?Sized)) -> Option<IpAddr> {
     let client = client_ip(peer, fields, &front.config.server);
     if client.is_none() {
@@ -23,10 +24,10 @@ pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?S
     client
 }
 
-/// Returns the address of the client; `None` if it is unknown.
+/// Returns the client's address. `None` if it is unknown.
 ///
-/// An untrusted `peer` is the client itself. A trusted peer that sends neither header is the client, too. If a trusted peer
-/// sends only the header that is not configured, the address is unknown.
+/// An untrusted `peer` is the client itself. A trusted peer that sends neither header is the client as well. If a
+/// trusted peer sends only the header that is not configured, the address is unknown.
 fn client_ip(peer: Option<IpAddr>, fields: &(impl Fields + ?Sized), server: &Server) -> Option<IpAddr> {
     let peer = peer?.to_canonical();
     if !server.trusts(peer) {
@@ -51,7 +52,8 @@ fn client_ip(peer: Option<IpAddr>, fields: &(impl Fields + ?Sized), server: &Ser
     }
 }
 
-/// Returns the first of `hops`, ordered from right to left, that is not a trusted proxy. If all are trusted, the leftmost.
+/// Returns the first of `hops` that is not a trusted proxy, or the last hop if all are trusted. `hops` are the elements
+/// of the header from right to left. `None` if a hop before the result is malformed.
 fn last_untrusted(hops: impl Iterator<Item = Option<IpAddr>>, server: &Server) -> Option<IpAddr> {
     let mut client = None;
     for hop in hops {
@@ -64,19 +66,20 @@ fn last_untrusted(hops: impl Iterator<Item = Option<IpAddr>>, server: &Server) -
     client
 }
 
-/// Parses an element of `X-Forwarded-For`, a header without quoting.
+/// Parses an element of `X-Forwarded-For`, which has no quoting. `None` if it is not an address.
 fn plain(element: &[u8]) -> Option<IpAddr> {
     address(str::from_utf8(element).ok()?.trim())
 }
 
-/// Parses the elements of a `Forwarded` header. An element without an address is `None`.
+/// Parses the elements of a `Forwarded` header, from left to right. An element without a valid address is `None`.
 fn forwarded(value: &[u8]) -> Vec<Option<IpAddr>> {
     let elements = str::from_utf8(value).ok().and_then(|text| split_unquoted(text, ','));
     // An unterminated quoted string may contain elements that proxies appended.
     elements.map_or_else(|| vec![None], |elements| elements.into_iter().map(forwarded_for).collect())
 }
 
-/// Parses the `for` parameter of an element such as `for="[2001:db8::1]:80";proto=https`. `None` if it occurs twice.
+/// Returns the address in an element such as `for="[2001:db8::1]:80";proto=https`. `None` if the element is malformed,
+/// or has no or two `for` parameters.
 fn forwarded_for(element: &str) -> Option<IpAddr> {
     let mut named = None;
     for pair in split_unquoted(element, ';')? {
@@ -106,7 +109,7 @@ fn split_unquoted(text: &str, separator: char) -> Option<Vec<&str>> {
     (!quoted).then_some(parts)
 }
 
-/// Parses an address in the forms that proxies write: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `fe80::1%eth0` or
+/// Parses an address in any form that proxies write: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `fe80::1%eth0` or
 /// `[2001:db8::1]:80`.
 fn address(node: &str) -> Option<IpAddr> {
     let ip = if let Some(rest) = node.strip_prefix('[') {
@@ -133,7 +136,7 @@ fn v6(text: &str) -> Option<Ipv6Addr> {
     ip.parse().ok().filter(|_| zone.is_none_or(is_zone))
 }
 
-/// Returns true for a port: digits, or an underscore and a name chosen by the proxy (RFC 7239, 6.3).
+/// Returns true for a port: digits, or an underscore and a name that the proxy has chosen (RFC 7239, 6.3).
 fn is_port(port: &str) -> bool {
     match port.strip_prefix('_') {
         Some(name) => !name.is_empty() && name.bytes().all(is_name_byte),
@@ -155,7 +158,8 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// Returns the client's address for a request from `peer` with `headers`. Two networks are trusted.
+    /// Returns the client's address for a request from `peer` with `headers`. The networks 10.0.0.0/8 and
+    /// `2001:db8:ff::/48` are trusted.
     fn client(header: ClientIpHeader, peer: &str, headers: &[(&'static str, &[u8])]) -> Option<IpAddr> {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut server = Config::dev(any, any, Vec::new()).server;
@@ -168,7 +172,8 @@ mod tests {
         client_ip(Some(peer.parse().unwrap()), &map, &server)
     }
 
-    /// Checks the address found when the trusted 10.0.0.1 sends `values`, one header each. `""` means unknown.
+    /// Checks the address found when the trusted proxy 10.0.0.1 sends each of `values` as a header. The expected
+    /// address `""` means unknown.
     #[track_caller]
     fn check(header: ClientIpHeader, values: &[&str], expected: &str) {
         let name = match header {

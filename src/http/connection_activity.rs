@@ -1,8 +1,8 @@
-//! Tracks the requests of a connection that hyper serves: the ones being answered, and the answers not written yet.
+//! Tracks the requests of a connection that hyper serves, until their answers are written to the socket.
 //!
-//! hyper drops a body once it has its last bytes, which may be long before they reach the client. The permit of a request
-//! therefore passes to the socket, and is freed when the socket is flushed. Over HTTP/2 a client may read some answers and
-//! ignore others, so the last progress of each answer is recorded separately.
+//! hyper drops a body once it has taken its last bytes, which may be long before they reach the client. The permit of a
+//! request is therefore kept until the socket is flushed. Over HTTP/2 a client may read some answers and ignore others,
+//! so the progress of each answer is recorded separately.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -20,11 +20,11 @@ use tokio::time::Instant;
 use super::connection_permits::StreamPermit;
 use super::in_flight::InFlightPermit;
 
-/// The most bytes of a body given to hyper at once over HTTP/2. hyper queues each frame, even if the client reads nothing.
-/// With short frames it asks for more only when its queue has space, so the queue never holds a whole long answer.
+/// The maximum length of a frame given to hyper over HTTP/2, in bytes. hyper queues a frame even if the client reads
+/// nothing, and asks for the next one when its queue has space. Short frames keep whole long answers out of the queue.
 const FRAME_BYTES: usize = 16 * 1024;
 
-/// The action to take on an HTTP/2 connection after a check for idling and stalling.
+/// The action to take on an HTTP/2 connection after a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdleAction {
     /// Keeps the connection open.
@@ -35,7 +35,7 @@ pub(super) enum IdleAction {
     Abort,
 }
 
-/// The activity of one connection.
+/// The requests of one connection, and the progress of their answers.
 #[derive(Default)]
 pub(super) struct ConnectionActivity(Mutex<State>);
 
@@ -45,27 +45,26 @@ struct State {
     heads: u64,
     /// The number of requests whose answers are not finished.
     answering: usize,
-    /// The highest value of `answering` so far. Over HTTP/2 concurrent answers are written in turn, so each may wait for this
-    /// many others.
+    /// The highest value of `answering` so far. HTTP/2 writes concurrent answers in turn, so each may wait for this
+    /// many.
     peak_answering: u32,
-    /// The time since which an HTTP/2 connection has no request; `None` over HTTP/1.1.
+    /// The time since which an HTTP/2 connection has no request. `None` while it has one, and over HTTP/1.1.
     quiet_since: Option<Instant>,
-    /// True over HTTP/2.
     is_http2: bool,
     /// The last progress of each unfinished HTTP/2 answer, by request number.
     last_progress: BTreeMap<u64, Instant>,
     /// True once a request of this HTTP/2 connection had a valid key.
     key_shown: bool,
-    /// True once an answer had `Connection: close`. HTTP/2 ignores the flag.
+    /// True once an answer had `Connection: close`. Meaningless over HTTP/2.
     last_answer: bool,
-    /// The permits of answers that hyper has taken and the socket has not flushed.
+    /// The permits of answers that hyper has taken and that are not flushed to the socket.
     unwritten: Vec<HeldPermits>,
 }
 
-/// The permits that a request holds until its answer is written: one for its flight, one for its HTTP/2 stream.
+/// The permits that a request holds until its answer is written: the in-flight permit, and one for its HTTP/2 stream.
 type HeldPermits = (Option<Arc<InFlightPermit>>, Option<StreamPermit>);
 
-/// A guard for one request. Dropping it ends the request, answered or not.
+/// A request that is being answered. Dropping the guard marks the end of the request, answered or not.
 pub(super) struct RequestGuard {
     activity: Arc<ConnectionActivity>,
     number: u64,
@@ -74,14 +73,14 @@ pub(super) struct RequestGuard {
 }
 
 impl ConnectionActivity {
-    /// Marks the connection as HTTP/2, over which a client may send heads at any time.
+    /// Marks the connection as HTTP/2, and as idle since `now`.
     pub(super) fn set_http2(&self, now: Instant) {
         let mut state = self.state();
         state.is_http2 = true;
         state.quiet_since = Some(now);
     }
 
-    /// Records a request head, and returns the guard of the request.
+    /// Records that a request head was read, and returns the guard of the request.
     pub(super) fn begin(self: &Arc<Self>) -> RequestGuard {
         let mut state = self.state();
         state.heads += 1;
@@ -92,7 +91,7 @@ impl ConnectionActivity {
         RequestGuard { activity: Arc::clone(self), number, is_http2, permits: HeldPermits::default() }
     }
 
-    /// Returns true if more than `most` requests are unfinished or unwritten, and no request has shown a valid key.
+    /// Returns true if more than `most` requests are not fully answered, and no request so far had a valid key.
     pub(super) fn needs_key(&self, most: usize) -> bool {
         let state = self.state();
         !state.key_shown && state.answering + state.unwritten.len() > most
@@ -103,31 +102,32 @@ impl ConnectionActivity {
         self.state().key_shown = true;
     }
 
-    /// Returns the number of the next head, from 0; `None` while a request is being answered, and over HTTP/2.
+    /// Returns the number of the next request head, from 0. `None` while a request is being answered, and over HTTP/2,
+    /// where heads may come at any time.
     pub(super) fn awaited_head(&self) -> Option<u64> {
         let state = self.state();
         (state.answering == 0 && !state.is_http2).then_some(state.heads)
     }
 
-    /// Returns true if the connection ends after a last HTTP/1.1 answer.
+    /// Returns true if the last answer of an HTTP/1.1 connection was given.
     ///
-    /// That answer had `Connection: close`, or `reads_no_further` is true: hyper has not tried to read since its last write.
-    /// hyper then closes on its own: at the client's request, over HTTP/1.0, or after a head that it refused.
+    /// Either an answer had `Connection: close`, or `reads_no_further` is true: hyper has not tried to read since its
+    /// last write. hyper then closes at the client's request, because of HTTP/1.0, or after a head that it refused.
     pub(super) fn has_given_last_answer(&self, reads_no_further: bool) -> bool {
         let state = self.state();
         !state.is_http2 && (state.last_answer || reads_no_further)
     }
 
-    /// Frees the permits of all finished answers. The socket calls this after a flush.
+    /// Frees the permits of all finished answers. Must be called after each flush of the socket.
     pub(super) fn flushed(&self) {
         let written = std::mem::take(&mut self.state().unwritten);
         drop(written);
     }
 
-    /// Returns the action for an HTTP/2 connection at the time `now`.
+    /// Returns the action to take on an HTTP/2 connection at the time `now`.
     ///
-    /// A connection without requests may stay open for `idle`. With unfinished answers, one of them must progress within
-    /// `stall`. Each answer must progress within `stall` times the highest number of concurrent answers.
+    /// A connection without requests may stay open for `idle`. Of its unfinished answers at least one must progress
+    /// within `stall`. Each of them must progress within `stall` times the highest number of concurrent answers.
     pub(super) fn idle_action(&self, now: Instant, idle: Duration, stall: Duration) -> IdleAction {
         let state = self.state();
         let is_past = |at: &Instant, time| now.saturating_duration_since(*at) >= time;
@@ -148,12 +148,12 @@ impl ConnectionActivity {
 }
 
 impl RequestGuard {
-    /// Keeps `permit` until the answer is written.
+    /// Keeps the stream's permit until the answer is written.
     pub(super) fn hold(&mut self, permit: StreamPermit) {
         self.permits.1 = Some(permit);
     }
 
-    /// Wraps the answer, whose body keeps the request's permits until it is written.
+    /// Wraps the answer. Its body keeps the request's permits until it is written.
     pub(super) fn answer(mut self, mut response: Response<Body>) -> Response<PacedBody> {
         self.permits.0 = response.extensions_mut().remove::<Arc<InFlightPermit>>();
         self.note_progress();
@@ -163,7 +163,7 @@ impl RequestGuard {
         response.map(|body| PacedBody { body, ahead: Bytes::new(), guard: self })
     }
 
-    /// Records progress of the answer over HTTP/2.
+    /// Records that the answer progresses now. Has no effect over HTTP/1.1.
     fn note_progress(&self) {
         if self.is_http2 {
             self.activity.state().last_progress.insert(self.number, Instant::now());
@@ -185,10 +185,10 @@ impl Drop for RequestGuard {
     }
 }
 
-/// The body of an answer. Over HTTP/2 it is given out in short frames. Dropping it ends the request.
+/// The body of an answer. Over HTTP/2 it yields frames of at most [`FRAME_BYTES`]. Dropping it ends the request.
 pub(super) struct PacedBody {
     body: Body,
-    /// Bytes taken from `body` and not yet given to hyper.
+    /// The bytes that were taken from `body` and not given to hyper yet.
     ahead: Bytes,
     guard: RequestGuard,
 }

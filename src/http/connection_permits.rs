@@ -1,7 +1,7 @@
-//! Permits for connections and for the requests of HTTP/2: a limit in total, and a share for each client address.
+//! Permits for connections and for HTTP/2 requests. Their number is limited in total, and for each client address.
 //!
-//! A connection needs no key, so without shares one client could hold all connections. An address may hold at most eight
-//! times as many permits as are free at that moment. Keys share the requests in flight by the same rule.
+//! A connection needs no key, so without the second limit one client could hold all connections. An address may hold at
+//! most eight times as many permits as are free at that moment. The same rule applies to a key's requests in flight.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,18 +11,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::gateway::{PerAddress, Share, SharePermit};
 
-/// The permit of a connection. Dropping it frees the connection for others.
+/// The permit of a connection. Dropping it frees the permit.
 pub(super) type ConnectionPermit = OwnedSemaphorePermit;
 
-/// The permit of an HTTP/2 request. Dropping it frees the permit and the address's share.
+/// The permit of an HTTP/2 request. Dropping it frees the permit and its count towards the address's share.
 pub(super) struct StreamPermit {
     _permit: ConnectionPermit,
     _share: SharePermit,
 }
 
-/// The client's address already holds its share of all connections.
+/// The error of a client address that already holds its share of the connections.
 #[derive(Debug, thiserror::Error)]
-#[error("the client's address holds its share of all connections")]
+#[error("the client's address already holds its share of all connections")]
 pub(super) struct ShareExhausted;
 
 /// A limited number of permits, shared between client addresses.
@@ -37,7 +37,8 @@ impl ConnectionPermits {
         Self { all: Arc::new(Semaphore::new(permits)), shares: PerAddress::new() }
     }
 
-    /// Waits for a free permit. Shares are not checked, because the client's address may not be known yet.
+    /// Takes a permit, and waits until one is free. Shares are not checked, because the client's address may not be
+    /// known.
     ///
     /// # Errors
     /// The semaphore is closed, which never happens.
@@ -45,14 +46,14 @@ impl ConnectionPermits {
         Arc::clone(&self.all).acquire_owned().await.map_err(io::Error::other)
     }
 
-    /// Takes a permit without waiting; `None` if no permit is free or `client` holds its share.
+    /// Takes a permit without waiting. `None` if no permit is free, or if `client` already holds its share.
     pub(super) fn try_acquire(&self, client: Option<IpAddr>) -> Option<StreamPermit> {
         let permit = Arc::clone(&self.all).try_acquire_owned().ok()?;
         Some(StreamPermit { _permit: permit, _share: self.share_of(client)? })
     }
 
-    /// Counts a permit that was acquired before towards the share of `client`; `None` if the share is exhausted. Clients
-    /// without a known address have one share together.
+    /// Counts a permit that is already acquired towards the share of `client`. `None` if the share is exhausted.
+    /// Clients without a known address have one share together.
     pub(super) fn share_of(&self, client: Option<IpAddr>) -> Option<SharePermit> {
         self.shares.get(client, Share::default).hold(self.all.available_permits() + 1)
     }

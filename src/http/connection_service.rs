@@ -1,4 +1,4 @@
-//! The hyper service of one connection.
+//! The hyper service that answers the requests of one connection.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use super::streams::Streams;
 use super::summary::Summary;
 use super::{Front, serve};
 
-/// Everything that the requests of one connection are served with.
+/// The parts that the requests of one connection share.
 pub(super) struct ConnectionService {
     pub(super) front: Arc<Front>,
     pub(super) routes: axum::Router,
     pub(super) client: Option<IpAddr>,
     pub(super) activity: Arc<ConnectionActivity>,
     pub(super) phases: Arc<Phases>,
-    /// The permits of HTTP/2 requests; `None` over HTTP/1.1.
+    /// The permits of HTTP/2 requests. `None` over HTTP/1.1.
     pub(super) streams: Option<Arc<Streams>>,
 }
 
 impl ConnectionService {
-    /// Answers a request. The head is dropped before this returns: the future may wait for a task's turn over HTTP/2, and
-    /// always for the body.
+    /// Answers a request. The request's head is dropped before the future is returned, because the future may wait for
+    /// long.
     ///
     /// # Errors
-    /// The stream is refused. Nothing of it was served, and the client may send it again (RFC 9113, 8.7).
+    /// There are too many HTTP/2 requests, and the stream is refused. The client may send it again (RFC 9113, 8.7).
     pub(super) fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -42,7 +42,7 @@ impl ConnectionService {
         async move { Ok(begun.ok_or(Reason::REFUSED_STREAM)?.await) }
     }
 
-    /// Returns the kept part of a request's head and the request's guard; `None` if there are too many requests.
+    /// Returns the summary of a request's head, and the request's guard. `None` if there are too many HTTP/2 requests.
     fn begin(&self, head: &hyper::http::request::Parts, body: &Incoming) -> Option<(Summary, RequestGuard)> {
         let mut guard = self.activity.begin();
         let summary = Summary::of(&self.front, self.client, head);

@@ -1,4 +1,4 @@
-//! The context that all calls of one request share: the key, the options, and the byte limit of the answers.
+//! The context that all calls of one HTTP request share: the caller, the options, and the byte limit of the answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::Front;
 use super::accept_encoding::Accepted;
 use super::access::CallOutcome;
-use super::caller::ClientInfo;
+use super::client_info::ClientInfo;
 use super::in_flight::InFlightPermit;
 use super::outgoing::FREE_BYTES;
 use super::pieces::Pieces;
@@ -21,19 +21,19 @@ use crate::jsonrpc::Id;
 use crate::methods::{Commitment, Method, Profile};
 use crate::telemetry::{Outcome, Trace};
 
-/// A request that is authenticated and holds its permit.
+/// The context of a request that is authenticated and has an in-flight permit.
 pub(super) struct RequestContext<'a> {
     pub(super) front: &'a Arc<Front>,
-    pub(super) caller: &'a ClientInfo,
+    pub(super) client: &'a ClientInfo,
     pub(super) principal: Arc<Principal>,
     pub(super) permit: InFlightPermit,
     pub(super) trace: Trace,
     pub(super) started: Instant,
     /// True if the calls bypass the cache.
     pub(super) bypass: bool,
-    /// The content coding that the cache uses for each long answer.
+    /// The content coding in which the cache returns each long answer. `None` for uncompressed answers.
     pub(super) coding: Option<Coding>,
-    /// True if an answer may wait before it is sent: for the rest of its batch, or for compression.
+    /// True if an answer may wait before it is sent, for the other answers of its batch or for compression.
     pub(super) waits: bool,
     /// The total length of the answers so far, in bytes.
     answered: AtomicUsize,
@@ -43,7 +43,7 @@ impl<'a> RequestContext<'a> {
     /// Creates the context of a request with `calls` calls that arrived at `started`.
     pub(super) fn new(
         front: &'a Arc<Front>,
-        caller: &'a ClientInfo,
+        client: &'a ClientInfo,
         principal: Arc<Principal>,
         permit: InFlightPermit,
         trace: Trace,
@@ -51,17 +51,17 @@ impl<'a> RequestContext<'a> {
         calls: usize,
     ) -> Self {
         let is_node = front.config.profile == Profile::Node;
-        let bypass = principal.bypass_cache() && caller.no_cache;
-        let coding = cache_coding(caller.accepts, calls).filter(|_| is_node);
-        let waits = calls > 1 || (!is_node && caller.accepts.best().is_some());
+        let bypass = principal.bypass_cache() && client.no_cache;
+        let coding = cache_coding(client.accepts, calls).filter(|_| is_node);
+        let waits = calls > 1 || (!is_node && client.accepts.best().is_some());
         let answered = AtomicUsize::new(0);
-        Self { front, caller, principal, permit, trace, started, bypass, coding, waits, answered }
+        Self { front, client, principal, permit, trace, started, bypass, coding, waits, answered }
     }
 
-    /// Reserves the bytes of an answer.
+    /// Reserves the bytes of an answer from the budget of outgoing bytes.
     ///
-    /// All answers of a batch together may be as long as one node response may be, `pool.max_response`. Otherwise 100 small
-    /// calls could hold 100 times that memory. The first answer is exempt.
+    /// All answers of a batch together may be as long as one response of a node may be: `pool.max_response`. Otherwise
+    /// a batch of 100 calls could hold 100 times that memory. The first answer is exempt.
     ///
     /// # Errors
     /// [`Error::AnswersTooLarge`] if the answers of the request exceed `pool.max_response`. [`Error::Overloaded`] if
@@ -75,7 +75,7 @@ impl<'a> RequestContext<'a> {
             return Err(Error::AnswersTooLarge { limit });
         }
         if all > FREE_BYTES {
-            // The earlier bytes were below the free allowance, and are reserved now.
+            // Answers up to `FREE_BYTES` in total were not reserved, so they are reserved now.
             let more = if before <= FREE_BYTES { before } else { 0 };
             if !self.permit.reservation(self.front).add(&self.principal, body, more) {
                 return Err(Error::Overloaded);
@@ -85,12 +85,13 @@ impl<'a> RequestContext<'a> {
         Ok(())
     }
 
-    /// Subtracts the bytes of an answer that is replaced before it is sent.
+    /// Subtracts the bytes of an answer that is replaced before it is sent. Its reservation stays until the request
+    /// ends.
     pub(super) fn give_back_bytes(&self, body: &Pieces) {
         self.answered.fetch_sub(body.len(), Ordering::Relaxed);
     }
 
-    /// Counts a refused call, and returns its response.
+    /// Returns the response to a call refused with `error`, and counts the call.
     pub(super) fn refuse(
         &self,
         id: &Id,
@@ -105,17 +106,17 @@ impl<'a> RequestContext<'a> {
         self.count(CallResponse { refusal: Some(error), ..CallResponse::new(body, outcome) })
     }
 
-    /// Counts a call in the metrics and logs it at trace level. Returns `response`.
+    /// Counts a call in the metrics, logs it at trace level, and returns `response` unchanged.
     pub(super) fn count(&self, response: CallResponse) -> CallResponse {
         let (CallOutcome { method, commitment, outcome }, bytes) = (response.outcome, response.body.len());
         self.front.metrics.call(method, commitment, outcome, self.started.elapsed(), bytes);
         self.principal.count(&self.front.metrics, outcome);
-        // The access line of a batch only has totals.
+        // The access log has one line for a batch, so each call has a line at trace level.
         tracing::trace!(
             rpc.method = method.map_or("other", Method::as_str),
             rpc.commitment = commitment.map_or("none", Commitment::as_str),
             cache.outcome = outcome.as_str(),
-            request.id = self.caller.id.as_str(),
+            request.id = self.client.id.as_str(),
             response_bytes = bytes,
             "call"
         );
@@ -123,8 +124,8 @@ impl<'a> RequestContext<'a> {
     }
 }
 
-/// Returns the content coding that the cache uses for each long answer of a request with `calls` calls. A batch can only use
-/// gzip: a zstd body cannot be assembled from several texts that were compressed before.
+/// Returns the content coding in which the cache returns each long answer of a request with `calls` calls. A batch can
+/// use gzip only, because a zstd body cannot be assembled from texts that were compressed separately.
 fn cache_coding(accepts: Accepted, calls: usize) -> Option<Coding> {
     if calls <= 1 { accepts.best() } else { Some(Coding::Gzip).filter(|gzip| accepts.takes(*gzip)) }
 }

@@ -1,5 +1,4 @@
-//! Cross-origin headers, by `server.cors_origins`: the origins that may call from a browser, and the headers that their
-//! scripts may read.
+//! The CORS headers of responses. `server.cors_origins` lists the origins whose scripts may call from a browser.
 
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -13,7 +12,8 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
     "Cache-Status, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, X-Slotfront-Error",
 );
 
-/// Adds the CORS headers to the response of a request with an `Origin`. Any request header is allowed, as on a node.
+/// Adds the CORS headers to `headers`, those of the response to a request with an `Origin`. An origin outside `allowed`
+/// is not permitted. Any request header is permitted, as on a node.
 pub fn apply(
     allowed: &[String],
     origin: Option<&HeaderValue>,

@@ -1,4 +1,4 @@
-//! Compresses answers if the client accepts a coding and the length is suitable. A node never compresses its answers.
+//! Compresses HTTP responses if the client accepts a coding and the length is suitable. Nodes send theirs uncompressed.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use super::pieces::Pieces;
 use crate::cache::Compressor;
 use crate::coding::{self, Coding};
 
-/// The longest wait for a compression. Afterwards the answer is sent uncompressed.
+/// The longest wait for the compression of a response, which is then sent uncompressed.
 const COMPRESSION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns `plain` compressed with `coding`; `None` if the answer is to be sent uncompressed.
+/// Returns `plain` compressed with `coding`. `None` if no permit to compress is free, or if it fails or takes too long.
 pub(super) async fn encoded(compressor: &Compressor, coding: Coding, plain: Pieces) -> Option<Bytes> {
     let work = compressor.compress(plain.len(), move || coding.encode(&plain.joined()));
     tokio::time::timeout(COMPRESSION_TIMEOUT, work).await.ok().flatten()
 }
 
-/// Compresses the response if the client accepts a coding and the length is suitable. A response with a `Vary` field is
-/// returned unchanged, because its coding is already decided.
+/// Adds `Vary` to a response of suitable length, and compresses it if the client accepts a coding. A response that has
+/// a `Vary` field is returned unchanged, because its coding is already decided.
 pub async fn apply(
     compressor: &Compressor,
     accepted: Option<Coding>,

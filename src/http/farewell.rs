@@ -1,8 +1,8 @@
 //! The lingering close of a connection after its last answer (RFC 9112, 9.6).
 //!
-//! The kernel sends a TCP reset if a socket is closed while unread bytes remain or more bytes arrive. After the reset the
-//! client may lose an answer that it has not read yet. Therefore the gateway first shuts down its writing half only. It then
-//! discards the client's bytes until the client closes as well. Time and bytes are bounded.
+//! The kernel sends a TCP reset if a socket is closed while bytes are unread or more bytes arrive. The reset may
+//! discard an answer that the client has not read yet. Therefore slotfront first shuts down only the writing half of
+//! the socket. It then reads and discards the client's bytes until the client closes. Time and bytes are bounded.
 
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// The most bytes that are discarded. This is many times the default length limit of a request.
+/// The maximum number of bytes that are discarded. This is many times the default limit on a request's length.
 const MAX_BYTES: usize = 4 << 20;
-/// The most bytes that one read discards.
+/// The maximum number of bytes that one read discards.
 const READ_BYTES: usize = 8 << 10;
 
 /// The lingering close of one connection.
@@ -26,13 +26,13 @@ pub(super) struct Farewell {
 }
 
 impl Farewell {
-    /// Starts a lingering close that takes at most `time`.
+    /// Creates a lingering close that takes at most `time` from now.
     pub(super) fn new(time: Duration) -> Self {
         Self { clock: Box::pin(tokio::time::sleep(time)), bytes_left: MAX_BYTES, is_shut: false }
     }
 
-    /// Shuts down the writing half of `socket`, then reads until the client closes or a bound is reached. Afterwards the
-    /// socket may be closed. An error ends the wait as well, because the answer is already written.
+    /// Shuts down the writing half of `socket`, then reads until the client closes or a bound is reached. Once it is
+    /// ready, the socket may be closed. An error also makes it ready, because the answer is already written.
     pub(super) fn poll<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
@@ -61,7 +61,7 @@ impl Farewell {
     }
 }
 
-/// Performs the lingering close of `socket`, which takes at most `time`.
+/// Performs the lingering close of `socket`, within `time`.
 #[cfg(any(test, feature = "h1-fast-path"))]
 pub(super) async fn linger<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut S, time: Duration) {
     let mut farewell = Farewell::new(time);

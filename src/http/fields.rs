@@ -1,16 +1,17 @@
-//! A request's header fields, independent of their parser.
+//! A request's header fields, as hyper or the fast path has parsed them.
 
 use hyper::header::{HeaderMap, HeaderValue};
 
-/// The longest prefix of a header field that is kept. Origins and a browser's list of header names are shorter.
+/// The number of bytes of a header field's value that are kept. Origins and a browser's list of header names are
+/// shorter.
 pub(super) const FIELD_BYTES: usize = 1024;
 
-/// Header fields by name.
+/// A collection of header fields that can be read by name.
 pub trait Fields {
-    /// Returns the values of all fields called `name`, which is in lower case, in order.
+    /// Returns the values of all fields called `name`, in order. `name` must be in lower case.
     fn all<'a>(&'a self, name: &'static str) -> impl DoubleEndedIterator<Item = &'a [u8]>;
 
-    /// Returns the value of the first field called `name`.
+    /// Returns the value of the first field called `name`. `None` if there is none.
     fn first<'a>(&'a self, name: &'static str) -> Option<&'a [u8]> {
         self.all(name).next()
     }
@@ -27,7 +28,7 @@ pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
-/// Returns the first `most` bytes of a text, or fewer if they would end within a character.
+/// Returns the start of `text`, at most `most` bytes, without splitting a character.
 pub(super) fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }

@@ -1,14 +1,14 @@
-//! The fast path: plain HTTP/1.1 requests to the hot route, read and answered on the socket itself.
+//! The fast path: serves plain HTTP/1.1 requests to the hot route without hyper.
 //!
-//! Most requests are alike: a POST of a few hundred bytes with a Content-Length, on a kept-alive connection. This module
-//! serves such requests without hyper. The listener enters it by [`serve`] and nowhere else, and works without it: the
-//! feature `h1-fast-path` may be off (`docs/decisions/0010-the-fast-path-stays-behind-one-seam.md`).
+//! Most requests are alike: a POST of a few hundred bytes with a Content-Length, on a kept-alive connection. They are
+//! called plain here. The listener uses this module through [`serve`] only, and works without it: the feature
+//! `h1-fast-path` may be off (`docs/decisions/0010-the-fast-path-stays-behind-one-seam.md`).
 //!
 //! Five invariants hold:
 //!
-//! 1. The fast path reads a strict subset of HTTP/1.1 and refuses nothing. hyper gets every other request (chunks, an
-//!    expectation, an origin, another route, a malformed head) with all bytes that were read. So two parsers never disagree
-//!    on where a request ends.
+//! 1. The fast path accepts a strict subset of HTTP/1.1 and refuses no request. hyper gets every other request (chunks,
+//!    an `Expect` or `Origin` field, another route, a malformed head) with all bytes that were read. So two parsers
+//!    never disagree on where a request ends.
 //! 2. A connection that was handed to hyper stays with hyper.
 //! 3. A request keeps its permits until the kernel has the whole response.
 //! 4. Timers and shutdown are checked only after a wake-up that found nothing to read. They cost a request nothing.
@@ -31,41 +31,42 @@ use super::shutdown::Phases;
 use super::{Front, farewell};
 use connection::{End, H1Connection};
 
-/// The time that the end of TLS may wait for a client that takes nothing.
+/// The longest wait for a client that does not read the end of TLS (`close_notify`).
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The state in which a connection leaves the fast path.
-pub(super) enum Outcome<S> {
+/// The state of a connection that leaves the fast path.
+pub(super) enum FastPathEnd<S> {
     /// The connection is closed.
     Closed,
-    /// hyper continues.
+    /// The connection is open, and its next request is for hyper.
     HandOver {
         /// The open connection.
         socket: S,
-        /// The bytes that were read and not served.
+        /// The bytes that were read from the socket and not served.
         read: Bytes,
-        /// True if no request was served yet. The client may still speak HTTP/2.
+        /// True if no request was served yet. The client may then speak HTTP/2.
         is_first: bool,
     },
 }
 
-/// Serves plain requests from `peer` until the connection closes, or sends a request that is not plain.
+/// Serves plain requests until the connection closes or gets a request that is not plain. `peer` is the client's
+/// address.
 ///
 /// # Errors
-/// Errors of the socket, and a client that sends or takes nothing within the configured timeouts.
+/// Errors of the socket, or [`io::ErrorKind::TimedOut`] if a head takes too long or the client stops reading an answer.
 pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
     front: &Arc<Front>,
     mut socket: S,
     peer: Option<IpAddr>,
     phases: &Phases,
-) -> io::Result<Outcome<S>> {
+) -> io::Result<FastPathEnd<S>> {
     match H1Connection::new(front, &mut socket, peer, phases).run().await? {
         End::LastAnswer => Box::pin(farewell::linger(&mut socket, phases.periods.linger)).await,
-        End::Idle => {
-            // TLS announces its end. Without that, a client would suspect that something was cut off.
+        End::NothingToAnswer => {
+            // Over TLS this sends `close_notify`. Without it, a client would suspect that data was cut off.
             let _ = Box::pin(tokio::time::timeout(CLOSE_TIMEOUT, socket.shutdown())).await;
         }
-        End::NotPlain { read, is_first } => return Ok(Outcome::HandOver { socket, read, is_first }),
+        End::NotPlain { read, is_first } => return Ok(FastPathEnd::HandOver { socket, read, is_first }),
     }
-    Ok(Outcome::Closed)
+    Ok(FastPathEnd::Closed)
 }

@@ -1,7 +1,7 @@
-//! The accept loop, and the way of a connection to the code that serves it.
+//! The accept loop, and the setup of each connection.
 //!
-//! axum's own loop sets no header timeout and no connection limit. Each connection has a task of its own, which finds out
-//! whose it is (PROXY protocol), and whether it speaks TLS, HTTP/1.1 or HTTP/2. So no client delays the next one.
+//! axum's own loop sets no header timeout and no connection limit. Each connection has a task of its own, so that no
+//! client delays another. The task reads the PROXY header, completes the TLS handshake, and detects HTTP/1.1 or HTTP/2.
 
 use std::error::Error;
 use std::io;
@@ -34,21 +34,23 @@ use super::{Front, routes, socket};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The pause after a failed accept. It usually fails for want of file descriptors, and the loop would spin.
+/// The pause after a failed accept. A usual cause is that no file descriptor is free, and the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The longest head. Cookies and a proxy's fields fit. Over HTTP/2 a head takes up to three times as much memory.
+/// The longest request head, in bytes. It has room for cookies and a proxy's fields. Over HTTP/2 a head takes up to
+/// three times as much memory.
 const HEAD_BYTES: u32 = 16 * 1024;
-/// The bytes of one response that HTTP/2 buffers ahead of the client, and of a body that it reads ahead of the gateway.
+/// The bytes that HTTP/2 buffers for one stream: of a response that the client has not read, and also of a body that
+/// slotfront has not read.
 const WINDOW_BYTES: u32 = 64 * 1024;
-/// The concurrent streams of one HTTP/2 connection. RFC 9113 (6.5.2) recommends at least 100, and browsers rely on it.
+/// The maximum number of concurrent streams on one HTTP/2 connection. RFC 9113 (6.5.2) recommends at least 100.
 const STREAMS: u32 = 128;
-/// The interval of HTTP/2 pings on a silent connection, and the time that a client has to answer one. It also bounds a head
-/// that does not end, because no other frame may come before its end.
+/// The interval of HTTP/2 pings on a silent connection, and the time that a client has to answer one. It also bounds
+/// the time for a head, because the client may send no other frame before the head's end.
 const PING: Duration = Duration::from_secs(20);
-/// The interval at which an HTTP/2 connection is checked for idling and for responses that are not taken.
+/// The interval at which an HTTP/2 connection is checked for idling, and for responses that the client does not read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Everything that connections are served with.
+/// The public listener: the parts that all its connections share.
 struct Listener {
     front: Arc<Front>,
     routes: axum::Router,
@@ -60,7 +62,7 @@ struct Listener {
     phases: Arc<Phases>,
 }
 
-/// The executor of HTTP/2 requests. Each is a task that ends with its connection.
+/// The executor of HTTP/2 requests. Each request is a task, which `abort` ends.
 #[derive(Clone)]
 struct StreamTasks {
     tasks: TaskTracker,
@@ -74,7 +76,7 @@ impl<F: Future<Output = ()> + Send + 'static> rt::Executor<F> for StreamTasks {
     }
 }
 
-/// Returns the output of `work`, or `None` if it is aborted first.
+/// Returns the output of `work`, or `None` if `abort` is triggered first.
 async fn unless_aborted<F: Future>(abort: Wait, work: F) -> Option<F::Output> {
     tokio::select! {
         biased;
@@ -83,7 +85,8 @@ async fn unless_aborted<F: Future>(abort: Wait, work: F) -> Option<F::Output> {
     }
 }
 
-/// Serves connections until the shutdown of `phases`, over TLS if there is `tls`. Spawns its tasks on `tasks`.
+/// Accepts and serves connections until `phases.stop`, over TLS if `tls` is given. Each connection is a task on `tasks`
+/// and may outlive the call.
 pub async fn run(
     front: Arc<Front>,
     listener: TcpListener,
@@ -116,12 +119,12 @@ pub async fn run(
         match accepted {
             Ok((socket, peer, permit)) => server.spawn(&tasks, socket, peer, permit),
             Err(error) => {
-                tracing::warn!(%error, "accept failed");
+                tracing::warn!(%error, "cannot accept a connection; trying again");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
-    // These clients believe that they are connected, and their requests may be on the way.
+    // These clients are connected from their point of view, and may have sent requests already.
     let queued: Vec<_> = socket::queued(listener).collect();
     for (socket, peer) in queued {
         tokio::select! {
@@ -144,18 +147,19 @@ impl Listener {
         let (open, server) = (OpenConnection::new(&self.front), Arc::clone(self));
         tasks.spawn(async move {
             let _held = (open, permit);
-            // Boxed, here and below, so that a connection takes only the memory of its present state, which is mostly to wait.
-            let work = Box::pin(server.identify(socket, peer.ip()));
+            // Boxed, here and below, so that a connection takes only the memory of its current state. Most connections
+            // wait.
+            let work = Box::pin(server.identify_and_serve(socket, peer.ip()));
             let ended = unless_aborted(server.phases.abort.wait(), work).await;
-            // Clients break connections. The request's own log line says what was lost.
+            // At debug level, because clients often break connections. A lost request has a log line of its own.
             if let Some(Err(error)) = ended {
-                tracing::debug!(client.address = %peer.ip(), %error, "connection ended");
+                tracing::debug!(client.address = %peer.ip(), %error, "a client's connection ended with an error");
             }
         });
     }
 
-    /// Finds out whose connection this is and serves it to its end.
-    async fn identify(&self, mut socket: TcpStream, peer: IpAddr) -> Result<(), BoxError> {
+    /// Determines the client's address, checks its share of the connections, and serves the connection to its end.
+    async fn identify_and_serve(&self, mut socket: TcpStream, peer: IpAddr) -> Result<(), BoxError> {
         socket::prepare(&socket);
         let server = &self.front.config.server;
         let deadline = Instant::now() + server.header_timeout;
@@ -166,22 +170,23 @@ impl Listener {
             } else {
                 Err(ProxyHeaderError::UntrustedPeer)
             };
-            // A warning: an operator may have enabled the protocol at one end only.
+            // A warning, because the operator may have enabled the protocol at one end only.
             let named = header
-                .inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "connection refused"))?;
+                .inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "refused a connection"))?;
             client = match named {
                 NamedClient::Address(client) => Some(client),
                 NamedClient::Proxy => Some(peer),
                 NamedClient::Unknown => None,
             };
         }
-        // A trusted proxy connects for all its clients. Clients without an address have one share.
+        // A trusted proxy needs no share, because it connects for many clients. Clients without an address have one
+        // share together.
         let _share = if client.is_some_and(|client| server.trusts(client)) {
             None
         } else {
             let share = self.permits.share_of(client).ok_or(ShareExhausted);
             Some(share.inspect_err(
-                |error| tracing::warn!(peer.address = %peer, client.address = client.map(tracing::field::display), %error, "connection refused"),
+                |error| tracing::warn!(peer.address = %peer, client.address = client.map(tracing::field::display), %error, "refused a connection"),
             )?)
         };
         match &self.tls {
@@ -190,7 +195,7 @@ impl Listener {
         }
     }
 
-    /// Serves `client` over `tls`. The handshake must end by `deadline`.
+    /// Serves the connection of `client` over `tls`. The handshake must end by `deadline`.
     async fn serve_tls(
         &self,
         tls: &Tls,
@@ -203,7 +208,8 @@ impl Listener {
         Box::pin(self.serve(socket, client, Some(is_http2))).await
     }
 
-    /// Serves `client`, on the fast path as long as that applies. `is_http2` is `None` if the first bytes must tell.
+    /// Serves the connection of `client`, on the fast path until a request is not plain. `is_http2` is the protocol
+    /// that TLS has negotiated. If it is `None`, the first bytes tell.
     #[cfg(feature = "h1-fast-path")]
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
@@ -215,15 +221,16 @@ impl Listener {
             return Box::pin(self.serve_hyper(socket, client, Bytes::new(), is_http2)).await;
         }
         match h1::serve(&self.front, socket, client, &self.phases).await? {
-            h1::Outcome::Closed => Ok(()),
-            h1::Outcome::HandOver { socket, read, is_first } => {
+            h1::FastPathEnd::Closed => Ok(()),
+            h1::FastPathEnd::HandOver { socket, read, is_first } => {
                 let is_http2 = is_http2.or((!is_first).then_some(false));
                 Box::pin(self.serve_hyper(socket, client, read, is_http2)).await
             }
         }
     }
 
-    /// Serves `client`. `is_http2` is `None` if the first bytes must tell.
+    /// Serves the connection of `client`. `is_http2` is the protocol that TLS has negotiated. If it is `None`, the
+    /// first bytes tell.
     #[cfg(not(feature = "h1-fast-path"))]
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
@@ -234,7 +241,8 @@ impl Listener {
         Box::pin(self.serve_hyper(socket, client, Bytes::new(), is_http2)).await
     }
 
-    /// Serves `client` by hyper, which first gets the bytes of `read`.
+    /// Serves the connection of `client` by hyper. `read` holds the bytes that were read from the socket before. If
+    /// `is_http2` is `None`, the first bytes tell.
     async fn serve_hyper<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         socket: S,
@@ -273,30 +281,29 @@ impl Listener {
         }
     }
 
-    /// Waits for a part of the connection's setup until `deadline`, and until idle connections close.
+    /// Runs a part of the connection's setup, until `deadline` or until a shutdown closes idle connections.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] at the deadline, [`io::ErrorKind::Interrupted`] at a shutdown.
+    /// [`io::ErrorKind::TimedOut`] at the deadline, [`io::ErrorKind::Interrupted`] at the shutdown.
     async fn by<F: Future>(&self, deadline: Instant, setup: F) -> io::Result<F::Output> {
         tokio::select! {
             biased;
             done = setup => Ok(done),
             () = tokio::time::sleep_until(deadline) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "the connection's beginning took too long"))
+                Err(io::Error::new(io::ErrorKind::TimedOut, "the setup of the connection took too long"))
             }
             () = self.phases.idle_close.wait() => {
-                Err(io::Error::new(io::ErrorKind::Interrupted, "the gateway stops"))
+                Err(io::Error::new(io::ErrorKind::Interrupted, "slotfront is shutting down"))
             }
         }
     }
 
-    /// Drives an HTTP/1.1 connection to its end. At a shutdown it closes once it is idle: only a response can tell its
-    /// client.
+    /// Runs an HTTP/1.1 connection to its end. At a shutdown it closes once it is idle.
     async fn drive_http1<C: GracefulConnection>(&self, connection: C) -> Result<(), C::Error> {
         tokio::pin!(connection);
         tokio::select! {
-            // What has arrived is read before a shutdown is heard. hyper would close a connection that is told to end before
-            // its first request was read, without a response.
+            // A request that has arrived is read before the shutdown is noticed. Otherwise hyper would close a
+            // connection whose first request is not read yet, without a response.
             biased;
             served = connection.as_mut() => return served,
             () = self.phases.idle_close.wait() => connection.as_mut().graceful_shutdown(),
@@ -304,8 +311,8 @@ impl Listener {
         connection.await
     }
 
-    /// Drives an HTTP/2 connection to its end, and closes it when it is idle or its client takes nothing. At a shutdown the
-    /// client gets a GOAWAY. What it sends until it has read that is served.
+    /// Runs an HTTP/2 connection to its end. Closes it if it is idle for too long, or if its client reads no response.
+    /// At a shutdown the client gets a GOAWAY. Requests that it sends before it reads the GOAWAY are still served.
     async fn drive_http2<C: GracefulConnection>(
         &self,
         connection: C,
@@ -329,7 +336,7 @@ impl Listener {
                             is_ending = true;
                             connection.as_mut().graceful_shutdown();
                         }
-                        // The client was told to leave at an earlier check.
+                        // An earlier check has already sent a GOAWAY.
                         IdleAction::Close | IdleAction::Abort => return Ok(()),
                     }
                 }
@@ -338,7 +345,7 @@ impl Listener {
     }
 }
 
-/// Counts a connection as open until it is dropped, even by a panic.
+/// A count of one in the metric of open connections, until it is dropped. A panic drops it, too.
 struct OpenConnection(Arc<Front>);
 
 impl OpenConnection {
@@ -354,7 +361,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Accepts the next connection once there is a permit for one. Connections above the limit wait in the kernel's queue.
+/// Waits for a free permit, then accepts the next connection. Connections above the limit wait in the kernel's queue.
 async fn accept(
     listener: &TcpListener,
     permits: &ConnectionPermits,
@@ -368,16 +375,16 @@ async fn accept(
 mod tests {
     use super::*;
 
-    /// Returns the size of the future that `make` returns, without calling it.
+    /// Returns the size in bytes of the future that a function returns. The function is not called.
     fn size<A, F: Future>(_: impl Fn(A) -> F) -> usize {
         size_of::<F>()
     }
 
-    /// Beside the socket, an idle connection has this and a timer.
+    /// The memory of an idle connection is this future, the socket and a timer.
     #[test]
     fn an_idle_connection_is_small() {
         let bytes = size(|(server, socket, peer): (&'static Listener, TcpStream, IpAddr)| {
-            server.identify(socket, peer)
+            server.identify_and_serve(socket, peer)
         });
         assert!(bytes <= 1024, "{bytes} bytes");
     }

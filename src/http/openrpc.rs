@@ -1,4 +1,4 @@
-//! The `OpenRPC` document of this gateway: the methods of a node, with the gateway's own title and errors.
+//! The `OpenRPC` document of slotfront: the eight cached methods, with slotfront's title and its own errors.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::error::Error;
 use crate::methods::openrpc::{self, Service, ServiceError};
 
-/// Returns the document of a gateway at `server_url` (`https://host/v3/${apiKey}`, without a real key).
+/// Returns the `OpenRPC` document of a slotfront at `server_url`, such as `https://host/v3/${apiKey}`. The URL must not
+/// contain a real key.
 pub(crate) fn document(server_url: &str) -> Value {
     let service = Service {
         title: "slotfront",
@@ -19,7 +20,7 @@ pub(crate) fn document(server_url: &str) -> Value {
     openrpc::document(&service, server_url)
 }
 
-/// Returns the gateway's own errors, which any method may return.
+/// Returns slotfront's own errors, which any method may return.
 fn errors() -> Vec<ServiceError> {
     let limited =
         Error::Limited { limit: "{limit}".into(), reason: "rate", retry_after: Duration::from_secs(1) };

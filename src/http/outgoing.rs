@@ -1,11 +1,11 @@
-//! A budget for the bytes of answers that are not sent yet: `server.max_outgoing`.
+//! The budget for the bytes of answers that are not sent yet: `server.max_outgoing`.
 //!
-//! An answer stays in memory until it is written or its connection ends. Without a budget, clients that send requests and
-//! read nothing could exhaust the memory.
+//! An answer stays in memory until it is written or its connection ends. Without a budget, clients that send requests
+//! and read no answers could exhaust the memory.
 //!
-//! Answers may share a long piece of cached text. Such a piece is in memory once, so the budget counts it once. Each key's
-//! share counts it in each of the key's answers, so that no key depends on what others hold. A key may hold at most eight
-//! times as many bytes as are free, the rule that also applies to requests in flight.
+//! Answers may contain the same long piece of cached text. The piece is in memory once, so the budget counts it once. A
+//! key's share counts it in each of the key's answers, so that it does not depend on other keys. As with requests in
+//! flight, a key may hold at most eight times as many bytes as are free.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -17,9 +17,10 @@ use bytes::Bytes;
 use super::pieces::{JOINED_BYTES, Pieces};
 use crate::gateway::{Principal, SharedBytes};
 
-/// The total length of a request's answers up to which nothing is reserved. The limit on requests in flight bounds these.
+/// The total length of a request's answers, in bytes, up to which nothing is reserved. `server.max_in_flight` bounds
+/// the number of such requests.
 pub(super) const FREE_BYTES: usize = 4 * 1024;
-/// The memory of one entry in a list of pieces, including the list's spare capacity.
+/// The memory of one entry in a list of pieces, in bytes. It includes the list's spare capacity.
 const PIECE_BYTES: usize = 2 * size_of::<Bytes>();
 /// The number of locks over the shared pieces.
 const SHARDS: usize = 64;
@@ -27,14 +28,15 @@ const SHARDS: usize = 64;
 /// The number of answers that contain each long piece.
 type SharedPieces = HashMap<PieceAddress, usize>;
 
-/// The start of a piece in memory, and its length.
+/// The memory address of a piece, and its length in bytes.
 type PieceAddress = (usize, usize);
 
-/// The budget and the bytes reserved from it.
+/// The budget of the process, and the bytes reserved from it.
 pub struct Outgoing {
     limit: usize,
     used: AtomicUsize,
-    /// Pieces are identified by their address. An address is not reused while an answer holds the piece.
+    /// The long pieces in answers. An address identifies a piece, because it is not reused while an answer holds the
+    /// piece.
     shared: Box<[Mutex<SharedPieces>]>,
     hasher: RandomState,
 }
@@ -65,7 +67,8 @@ impl Outgoing {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts another answer with `piece`; the first one reserves its bytes. Returns false if the total would exceed `limit`.
+    /// Counts another answer with `piece`. The first one reserves the piece's bytes. Returns false, and counts nothing,
+    /// if the total would exceed `limit`.
     fn share(&self, piece: &Bytes, limit: usize) -> bool {
         let address = address_of(piece);
         let mut shard = self.shard(address);
@@ -80,7 +83,7 @@ impl Outgoing {
         fits
     }
 
-    /// Counts one answer fewer with `piece`; the last one releases its bytes.
+    /// Counts one answer fewer with `piece`. The last one releases the piece's bytes.
     fn unshare(&self, piece: &Bytes) {
         let address = address_of(piece);
         let mut shard = self.shard(address);
@@ -114,16 +117,16 @@ pub(super) struct RequestReservation {
 /// The bytes reserved for one answer. Dropping the value releases them.
 struct Reservation {
     outgoing: Arc<Outgoing>,
-    /// Bytes that only this answer holds, including those that are not written yet.
+    /// The bytes that only this answer holds, including those reserved for text that is not rendered yet.
     own: usize,
-    /// Long pieces, which other answers may contain as well.
+    /// The long pieces, which other answers may contain as well.
     pieces: Vec<Bytes>,
-    /// The bytes counted towards the key's share; `None` if the share is not checked.
+    /// The bytes counted towards the key's share. `None` if they are not counted.
     _held: Option<SharedBytes>,
 }
 
 impl Reservation {
-    /// Reserves the bytes of `body` and `more` bytes; `None` if the total would exceed `limit`.
+    /// Reserves the bytes of `body` and `more` bytes. `None` if the total would exceed `limit`.
     fn new(
         outgoing: &Arc<Outgoing>,
         body: &Pieces,
@@ -163,8 +166,8 @@ impl RequestReservation {
         Self { outgoing: Arc::clone(outgoing), answers: Mutex::default() }
     }
 
-    /// Reserves the bytes of `body` and `more` bytes. Returns false, and reserves nothing, if that exceeds the budget or the
-    /// share of `principal`.
+    /// Reserves the bytes of `body` and `more` bytes. Returns false, and reserves nothing, if that exceeds the budget
+    /// or the share of the caller, `principal`.
     pub(super) fn add(&self, principal: &Principal, body: &Pieces, more: usize) -> bool {
         let outgoing = &self.outgoing;
         let needed = body.len() + more;
@@ -176,8 +179,8 @@ impl RequestReservation {
         fits
     }
 
-    /// Replaces all reservations by the bytes of `body`, the same answers in compressed form. The budget and the share are not
-    /// checked.
+    /// Replaces all reservations by one for `body`, which is the same answers in compressed form. The budget and the
+    /// share are not checked.
     pub(super) fn replace(&self, principal: &Principal, body: &Pieces) {
         let mut answers = self.answers();
         answers.clear();
@@ -190,8 +193,8 @@ impl RequestReservation {
     }
 }
 
-/// Reserves `bytes` bytes for text that is to be rendered for `principal`, until the result is dropped. `None` if they exceed
-/// the budget or the share of `principal`.
+/// Reserves `bytes` bytes for text that is to be rendered for the caller `principal`, until the result is dropped.
+/// `None` if they exceed the budget or the caller's share.
 pub(super) fn reserve(
     outgoing: &Arc<Outgoing>,
     principal: &Principal,

@@ -1,4 +1,5 @@
-//! Calls of methods that are not cached. A call is forwarded to a node if `[passthrough]` names its method, otherwise refused.
+//! Answers calls of methods that are not cached. A call is forwarded to a node if `passthrough.methods` has its method.
+//! Otherwise it is refused.
 
 use std::sync::Arc;
 
@@ -10,12 +11,12 @@ use super::responses::{CallResponse, node_error, spliced_result};
 use crate::cache::CacheStatus;
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
-use crate::methods::{Commitment, Forwarded, Further, write_method};
+use crate::methods::{Commitment, PassthroughCall, PassthroughMethod, write_method};
 use crate::node::NodeReply;
 use crate::pool::{CallContext, PassthroughRequest};
 use crate::telemetry::{NodeCode, Outcome};
 
-/// Answers a call of the method `name`, which is none of the cached methods.
+/// Answers a call of the method `name`, which is not one of the cached methods, and counts it in the metrics.
 pub(super) async fn answer(
     request: &RequestContext<'_>,
     id: &Id,
@@ -24,15 +25,15 @@ pub(super) async fn answer(
 ) -> CallResponse {
     let limited = request.principal.take(Instant::now()).err();
     let name = str::from_utf8(name).unwrap_or_default();
-    let forwarded = &request.front.config.passthrough;
-    let Some(method) = Further::from_name(name).filter(|method| forwarded.contains(method)) else {
+    let allowed = &request.front.config.passthrough;
+    let Some(method) = PassthroughMethod::from_name(name).filter(|method| allowed.contains(method)) else {
         let unknown = || write_method(name).map_or(Error::MethodNotFound, Error::Write);
         return request.refuse(id, None, None, limited.unwrap_or_else(unknown));
     };
     let response = if let Some(error) = limited {
         request.refuse(id, None, None, error)
     } else {
-        let call = Forwarded::new(method, params);
+        let call = PassthroughCall::new(method, params);
         let commitment = call.commitment;
         let answer = forward(request, call).await;
         match answer.and_then(|answer| respond(request, id, commitment, &answer)) {
@@ -46,12 +47,12 @@ pub(super) async fn answer(
     response
 }
 
-/// Authorizes the call, asks a node, and charges the key for the answer.
+/// Checks that the key may make the call, forwards it to a node, and charges the key for the answer.
 ///
 /// # Errors
-/// The refusal of the key's plan, [`Error::TimedOut`], or [`Error::NoUpstream`] if no node answers.
-async fn forward(request: &RequestContext<'_>, call: Forwarded) -> Result<NodeReply, Error> {
-    let call = request.principal.admit_forwarded(call)?;
+/// The refusal by the key's plan, [`Error::TimedOut`], or [`Error::NoUpstream`] if no node answers.
+async fn forward(request: &RequestContext<'_>, call: PassthroughCall) -> Result<NodeReply, Error> {
+    let call = request.principal.admit_passthrough(call)?;
     let timeout = request.front.config.server.request_timeout;
     let deadline = request.started + timeout;
     let context = CallContext { deadline, caller: request.principal.caller(), trace: request.trace.clone() };
@@ -61,14 +62,15 @@ async fn forward(request: &RequestContext<'_>, call: Forwarded) -> Result<NodeRe
     let asking = async move {
         let answer = tokio::time::timeout_at(deadline, pool.pass_through(&ask));
         let answer = answer.await.map_err(|_| Error::TimedOut(timeout))??;
-        principal.charge_forwarded(&call);
+        principal.charge_passthrough(&call);
         Ok(answer)
     };
-    // Without a plan there is no charge, so the call may end when the caller disconnects.
+    // Without a plan nothing is charged, so the call may be cancelled when the caller disconnects.
     if !has_plan {
         return Box::pin(asking).await;
     }
-    // A separate task, so that the key is charged even if the caller disconnects. The task keeps the request's permit.
+    // A task of its own, so that the key is charged even if the caller disconnects. The task shares the request's
+    // permit.
     let permit = request.permit.share();
     let asking = request.front.tasks.spawn(async move {
         let _permit = permit;
@@ -77,10 +79,10 @@ async fn forward(request: &RequestContext<'_>, call: Forwarded) -> Result<NodeRe
     asking.await.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())))
 }
 
-/// Makes the response from a node's answer and reserves its bytes.
+/// Makes the response from a node's answer, and reserves its bytes.
 ///
 /// # Errors
-/// [`RequestContext::take_bytes`] refuses the bytes.
+/// Those of [`RequestContext::take_bytes`].
 fn respond(
     request: &RequestContext<'_>,
     id: &Id,

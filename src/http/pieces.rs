@@ -1,4 +1,4 @@
-//! A body as a list of byte slices, so that a long answer is sent as slices of the cached text without a copy.
+//! A body as a list of byte slices. A long answer is sent as slices of the cached text, without a copy.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -9,7 +9,8 @@ use axum::body::Body;
 use bytes::{Buf, Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
 
-/// The longest body that is copied into one buffer. Above it, writing the pieces one by one is cheaper than the copy.
+/// The longest body, in bytes, that is copied into one buffer. For a longer one, writing its pieces costs less than the
+/// copy.
 pub(super) const JOINED_BYTES: usize = 16 * 1024;
 
 /// The pieces of one body, in order.
@@ -28,13 +29,13 @@ impl Pieces {
         }
     }
 
-    /// Adds all of `other` at the end.
+    /// Adds the pieces of `other` at the end.
     pub fn append(&mut self, mut other: Self) {
         self.left += other.left;
         self.pieces.append(&mut other.pieces);
     }
 
-    /// Returns the remaining length in bytes.
+    /// Returns the length of the remaining pieces in bytes.
     pub fn len(&self) -> usize {
         self.left
     }
@@ -44,7 +45,7 @@ impl Pieces {
         self.left == 0
     }
 
-    /// Converts the pieces into a body of known length. Up to 16 KiB become one buffer; longer bodies keep their pieces.
+    /// Converts the pieces into a body of known length. A body of up to 16 KiB becomes one buffer.
     pub fn into_body(self) -> Body {
         if self.left > JOINED_BYTES { Body::new(self) } else { Body::from(self.joined()) }
     }
@@ -54,13 +55,13 @@ impl Pieces {
         self.pieces.iter()
     }
 
-    /// Returns the first and the last piece; `None` if there are fewer than two.
+    /// Returns the first and the last piece. `None` if there are fewer than two pieces.
     pub fn first_and_last(&self) -> Option<(Bytes, Bytes)> {
         let (first, last) = (self.pieces.front()?, self.pieces.back()?);
         (self.pieces.len() > 1).then(|| (first.clone(), last.clone()))
     }
 
-    /// Returns the bytes in one piece, without a copy if there is only one piece.
+    /// Returns the remaining bytes in one piece. Copies them unless there is only one piece.
     pub fn joined(&self) -> Bytes {
         if let (Some(only), 1) = (self.pieces.front(), self.pieces.len()) {
             return only.clone();

@@ -1,7 +1,7 @@
-//! The PROXY protocol, version 2: a TCP balancer sends the client's address in a header before the first byte.
+//! The PROXY protocol, version 2: a TCP balancer sends the client's address in a header before the client's first byte.
 //!
-//! Source: `HAProxy`'s specification, section 2.2 ("The PROXY Protocol, versions 1 & 2"). Version 1, a text format, is
-//! refused: every balancer with version 1 also supports version 2.
+//! Source: `HAProxy`'s "The PROXY Protocol, versions 1 & 2", section 2.2. Version 1, a text format, is refused, because
+//! balancers with version 1 also support version 2.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-/// The longest header after its first 16 bytes. Addresses and a balancer's additions, such as TLS names, are far shorter.
+/// The maximum length of a header after its first 16 bytes. Addresses and extensions, such as TLS names, are far
+/// shorter.
 const MAX_BYTES: u16 = 4096;
 
 /// The client named by a PROXY header.
@@ -17,16 +18,16 @@ const MAX_BYTES: u16 = 4096;
 pub(super) enum NamedClient {
     /// The client's address.
     Address(IpAddr),
-    /// The proxy itself, for a health check.
+    /// The proxy itself, which checks the health of slotfront.
     Proxy,
-    /// A client whose address the proxy does not send.
+    /// A client whose address the proxy does not tell.
     Unknown,
 }
 
 /// The reason why a connection is refused for its PROXY header.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProxyHeaderError {
-    /// The connection ended or failed.
+    /// The connection ended or failed before the header was complete.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The peer is not a trusted proxy.
@@ -35,12 +36,12 @@ pub(super) enum ProxyHeaderError {
     /// The first bytes are not a PROXY header of version 2.
     #[error("server.proxy_protocol: expected a PROXY protocol v2 header")]
     NoHeader,
-    /// The version, the command or the length is invalid.
+    /// The version, the command or the length is invalid. The text tells which.
     #[error("malformed PROXY header: {0}")]
     Malformed(&'static str),
 }
 
-/// Reads the PROXY header from `stream`, and no byte beyond it.
+/// Reads the PROXY header from `stream`, and no byte after it.
 ///
 /// # Errors
 /// The header is missing or malformed, or the read fails.
@@ -67,8 +68,8 @@ pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<NamedC
     match (family >> 4, rest.first_chunk::<4>(), rest.first_chunk::<16>()) {
         (1, Some(ip), _) if length >= 12 => Ok(NamedClient::Address(Ipv4Addr::from(*ip).into())),
         (2, _, Some(ip)) if length >= 36 => Ok(NamedClient::Address(Ipv6Addr::from(*ip).into())),
-        (1 | 2, ..) => Err(ProxyHeaderError::Malformed("shorter than its addresses")),
-        // An unspecified family, or a Unix socket.
+        (1 | 2, ..) => Err(ProxyHeaderError::Malformed("too short to hold its addresses")),
+        // The family is unspecified, or a Unix socket.
         _ => Ok(NamedClient::Unknown),
     }
 }
@@ -95,7 +96,7 @@ mod tests {
             ("a health check", header(0x20, 0x00, &[]), Ok(NamedClient::Proxy)),
             ("not said", header(0x21, 0x00, &[]), Ok(NamedClient::Unknown)),
             ("a unix socket", header(0x21, 0x31, &[0; 216]), Ok(NamedClient::Unknown)),
-            ("short", header(0x21, 0x11, &v4[..8]), Err("shorter than its addresses")),
+            ("short", header(0x21, 0x11, &v4[..8]), Err("too short to hold its addresses")),
             ("version 3", header(0x31, 0x11, &v4), Err("a version other than 2")),
             ("command 2", header(0x22, 0x11, &v4), Err("an unknown command")),
             ("long", header(0x21, 0x11, &[0; 5000]), Err("longer than 4096 bytes")),

@@ -15,29 +15,30 @@ use crate::coding::Coding;
 use crate::error::ErrorReply;
 use crate::gateway::Principal;
 
-/// The header field with the reason for a refusal. Client libraries drop the body of every answer that is not 2xx.
+/// The header field with the code and reason of a refusal. Client libraries drop the body of a response that is not
+/// 2xx.
 pub(super) const ERROR: &str = "x-slotfront-error";
-/// The value of `WWW-Authenticate`, required with status 401 (RFC 9110, 11.6.1). Nodes have no authentication scheme of their
-/// own, and slotfront reads the key from the path.
+/// The value of `WWW-Authenticate`, which status 401 requires (RFC 9110, 11.6.1). The scheme is not registered, because
+/// slotfront reads the key from the path.
 pub(super) const CHALLENGE: &str = "ApiKey realm=\"slotfront\"";
 
-/// A reply on the hot route. Either hyper or the fast path writes it.
+/// A reply to a request. Either hyper or the fast path writes it.
 pub(super) struct HttpReply {
     pub(super) status: StatusCode,
     pub(super) body: Pieces,
     /// The value of `Content-Type`.
     media: &'static str,
-    /// The value of `Cache-Status`; refusals by slotfront have none.
+    /// The value of `Cache-Status`. `None` for a refusal by slotfront.
     pub(super) cache: Option<CacheStatus>,
     /// The value of `Retry-After`, in seconds.
     pub(super) retry_after: Option<u64>,
     /// The JSON-RPC code and the reason of a refusal that is not sent with status 200.
     pub(super) error: Option<(i32, &'static str)>,
-    /// The key for the `RateLimit` fields, and the time for which they are computed.
+    /// The caller whose limits the `RateLimit` fields show, and the time at which they are read.
     pub(super) limits: Option<(Arc<Principal>, Instant)>,
-    /// True if the body's coding depends on `Accept-Encoding`.
+    /// True if the body's content coding depends on `Accept-Encoding`, so that the reply needs `Vary`.
     pub(super) varies: bool,
-    /// The body's content coding; `None` if it is uncompressed.
+    /// The body's content coding. `None` if it is uncompressed.
     pub(super) coding: Option<Coding>,
     /// True if the connection closes after this reply.
     pub(super) last: bool,
@@ -45,7 +46,7 @@ pub(super) struct HttpReply {
     pub(super) permit: Option<InFlightPermit>,
 }
 
-/// The value of a header field in its unformatted form.
+/// The value of a header field, not formatted yet.
 #[derive(Clone, Copy)]
 pub(super) enum Value<'a> {
     Text(&'a str),
@@ -73,7 +74,7 @@ impl Value<'_> {
 }
 
 impl HttpReply {
-    /// Creates a JSON reply.
+    /// Creates a reply with the content type of JSON.
     pub(super) fn json(status: StatusCode, body: Pieces) -> Self {
         Self {
             status,
@@ -90,7 +91,7 @@ impl HttpReply {
         }
     }
 
-    /// Creates a plain text reply. A node refuses invalid HTTP requests in plain text.
+    /// Creates a reply in plain text, in which a node refuses invalid HTTP requests.
     pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
         let media = "text/plain; charset=utf-8";
         Self { media, ..Self::json(status, Pieces::from(text.into())) }
@@ -103,24 +104,25 @@ impl HttpReply {
         self.error = (!self.status.is_success()).then_some((wire.code, wire.reason));
     }
 
-    /// Replaces the body by its form in `coding`.
+    /// Replaces the body by `body`, which is the same text compressed with `coding`.
     pub(super) fn set_compressed(&mut self, coding: Coding, body: impl IntoIterator<Item = Bytes>) {
         self.body = body.into_iter().collect();
         (self.varies, self.coding) = (true, Some(coding));
     }
 
-    /// Returns the time for which the `RateLimit` fields are computed, otherwise the present. Reusing it saves clock readings.
+    /// Returns the time in `limits` if there is one, otherwise the present time. Reusing a time saves a clock reading.
     pub(super) fn made_at(&self) -> Instant {
         self.limits.as_ref().map_or_else(Instant::now, |(_, now)| *now)
     }
 
-    /// Returns the reply marked as the connection's last.
+    /// Returns the reply, marked as the last on its connection.
     pub(super) fn last(mut self) -> Self {
         self.last = true;
         self
     }
 
-    /// Returns the header fields in the order of writing. `Connection` and `Content-Length` are left to the writer.
+    /// Returns the header fields in the order of writing. The writer adds `Connection`, `Content-Length`, `Date` and
+    /// the request id.
     pub(super) fn fields(&self) -> impl Iterator<Item = (&'static str, Value<'_>)> {
         let limits =
             self.limits.as_ref().and_then(|(principal, now)| Some((principal, principal.policy()?, *now)));
@@ -147,7 +149,7 @@ impl HttpReply {
         for (name, value) in self.fields() {
             let mut text = Vec::with_capacity(64);
             value.write(&mut text);
-            // The values are made by slotfront from visible ASCII, so this does not fail.
+            // Cannot fail: slotfront makes the values from visible ASCII.
             if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(text)) {
                 headers.insert(HeaderName::from_static(name), value);
             }

@@ -1,4 +1,4 @@
-//! One HTTP request to the hot route: parses the body, answers its calls, and makes the reply.
+//! Answers one HTTP request to the hot route: parses the body, answers its calls, and makes the reply.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use tokio::time::Instant;
 
 use super::access::{AccessLine, CallOutcome, Calls};
-use super::caller::ClientInfo;
+use super::client_info::ClientInfo;
 use super::context::{RequestContext, outcome};
 use super::in_flight::InFlightPermit;
 use super::pieces::Pieces;
@@ -22,14 +22,14 @@ use crate::jsonrpc::{Call, Id};
 use crate::methods::Profile;
 use crate::telemetry::trace::RequestSpan;
 
-/// The number of times that an answer which expired before it was sent is fetched again. The request's deadline bounds each
-/// fetch.
+/// The number of times that an answer is fetched again because it expired before it was sent. The request's deadline
+/// bounds all of them.
 const RENEWALS: u32 = 3;
 
-/// Serves one request. `key` is the raw path segment; `started` is the arrival time of the request.
+/// Serves a request with a complete body. `key` is the raw path segment; `started` is the request's arrival time.
 pub(super) async fn serve(
     front: &Arc<Front>,
-    caller: &ClientInfo,
+    client: &ClientInfo,
     key: &str,
     body: &Bytes,
     started: Instant,
@@ -37,20 +37,20 @@ pub(super) async fn serve(
     if let Some(refusal) = body::refuse_invalid_utf8(body) {
         return refusal;
     }
-    let principal = match front.gateway.authenticate(key, caller.client, caller.origin.as_deref(), started) {
+    let principal = match front.gateway.authenticate(key, client.address, client.origin.as_deref(), started) {
         Ok(principal) => principal,
-        Err(refusal) => return refuse_unknown(front, caller, started, body, &refusal),
+        Err(refusal) => return refuse_unknown(front, client, started, body, &refusal),
     };
-    // After authentication and after the body: callers without a key and slow uploads occupy no permit.
+    // Taken after authentication and after the body, so that callers without a key and slow uploads hold no permit.
     let Some(permit) = InFlightPermit::take(front, &principal) else {
         principal.note_call(started);
-        return refuse_unknown(front, caller, started, body, &Error::Overloaded);
+        return refuse_unknown(front, client, started, body, &Error::Overloaded);
     };
     let limit = front.config.server.max_batch.min(principal.max_batch());
     let parsed = envelope::parse_within(body, limit);
     let calls = if let Ok(Request::Batch(elements)) = &parsed { elements.len() } else { 1 };
-    let (trace, span) = front.tracer.begin(caller.trace.clone(), started);
-    let request = RequestContext::new(front, caller, principal, permit, trace, started, calls);
+    let (trace, span) = front.tracer.begin(client.trace.clone(), started);
+    let request = RequestContext::new(front, client, principal, permit, trace, started, calls);
     let mut responses = match parsed {
         Ok(Request::One(Element::Call(call))) => Responses::Whole(call::answer(&request, call).await),
         Ok(Request::Batch(elements)) if !elements.is_empty() => answer_batch(&request, elements).await,
@@ -64,7 +64,7 @@ pub(super) async fn serve(
     finish(request, span, responses, compressed)
 }
 
-/// Answers the elements of a batch concurrently.
+/// Answers the elements of a batch concurrently. Notifications get no response.
 async fn answer_batch(request: &RequestContext<'_>, elements: Vec<Element>) -> Responses {
     let answer_element = |element| async move {
         match element {
@@ -83,7 +83,7 @@ async fn answer_batch(request: &RequestContext<'_>, elements: Vec<Element>) -> R
     Responses::Batch(responses.into_iter().flatten().collect())
 }
 
-/// Answers a notification or an empty batch: with nothing, or with a refusal if the key is over its rate.
+/// Answers a notification or an empty batch: with an empty body, or with a refusal if the key is over its rate.
 fn answer_silence(request: &RequestContext<'_>) -> Responses {
     match request.principal.take(request.started) {
         Ok(()) => Responses::Batch(Vec::new()),
@@ -91,14 +91,14 @@ fn answer_silence(request: &RequestContext<'_>) -> Responses {
     }
 }
 
-/// Refuses a body that holds no valid call. The request counts as one call towards the key's rate.
+/// Refuses a request whose body is not a valid call or batch. The request counts as one call towards the key's rate.
 fn refuse_call(request: &RequestContext<'_>, id: &Id, error: Error) -> Responses {
     let error = request.principal.take(request.started).err().unwrap_or(error);
     Responses::Whole(request.refuse(id, None, None, error))
 }
 
-/// Answers calls again whose answers expired while they waited for other calls or for compression. Returns true if there
-/// were any. After [`RENEWALS`] attempts a call is refused.
+/// Renews the answers that expired while they waited for other calls or for compression. Returns true if there were
+/// any. A call whose answer is still expired after [`RENEWALS`] rounds is refused.
 async fn renew_aged(request: &RequestContext<'_>, responses: &mut Responses) -> bool {
     let cache = &request.front.cache;
     let has_aged = |response: &&mut CallResponse| {
@@ -116,14 +116,14 @@ async fn renew_aged(request: &RequestContext<'_>, responses: &mut Responses) -> 
     true
 }
 
-/// Returns the body in a content coding that the caller accepts; `None` if it is sent uncompressed.
+/// Returns the compressed body and its content coding. `None` if the body is sent uncompressed.
 async fn compress(request: &RequestContext<'_>, responses: &mut Responses) -> Option<(Coding, Vec<Bytes>)> {
     let is_node = request.front.config.profile == Profile::Node;
-    if is_node && responses.all().iter().any(CallResponse::is_compressed_by_cache) {
+    if is_node && responses.all().iter().any(CallResponse::compression_is_left_to_cache) {
         let coding = request.coding?;
         return Some((coding, responses.spliced(coding)?));
     }
-    let coding = request.caller.accepts.best()?;
+    let coding = request.client.accepts.best()?;
     if !coding::is_worth(responses.len()) {
         return None;
     }
@@ -133,7 +133,7 @@ async fn compress(request: &RequestContext<'_>, responses: &mut Responses) -> Op
     body.filter(|_| !renewed).map(|body| (coding, vec![body]))
 }
 
-/// Makes the reply, writes the access log line, and moves the permit into the reply.
+/// Makes the reply, writes the line of the access log, and ends the request's span. The reply takes the permit.
 fn finish(
     request: RequestContext<'_>,
     span: RequestSpan,
@@ -159,7 +159,7 @@ fn finish(
     // Other clients may get another coding, even if this reply is uncompressed (RFC 9110, 12.5.5).
     reply.varies |= coding::is_worth(reply.body.len());
     let line = AccessLine {
-        request: &request.caller.id,
+        request: &request.client.id,
         trace: &request.trace,
         key: request.principal.id(),
         reason,
@@ -174,11 +174,11 @@ fn finish(
     reply
 }
 
-/// Refuses a request without a valid key or without a permit. The refusal carries the id of the call, if the body has one;
-/// the body of a rate-limited caller is not parsed.
+/// Refuses a request that has no valid key or gets no permit. The refusal has the id of the call if the body is one
+/// call. The body is not parsed if the caller is over a limit.
 fn refuse_unknown(
     front: &Front,
-    caller: &ClientInfo,
+    client: &ClientInfo,
     started: Instant,
     body: &Bytes,
     error: &Error,
@@ -199,7 +199,7 @@ fn refuse_unknown(
     reply.refuse(&wire);
     let calls = Calls::NONE.and(CallOutcome { method: None, commitment: None, outcome: outcome(error) });
     let (reason, bytes) = (Some(wire.reason), text.len());
-    let (request, trace) = (&caller.id, &caller.trace);
+    let (request, trace) = (&client.id, &client.trace);
     let (status, ended) = (reply.status, Instant::now());
     let line = AccessLine { request, trace, key: "none", reason, status, calls, bytes, started, ended };
     line.write(&front.access, RequestSpan::default());

@@ -1,6 +1,6 @@
-//! `X-Request-Id`: keeps the caller's id or makes a new one, so that log lines of different services can be matched.
+//! The `X-Request-Id` of a request: the caller's id, or a new one. It matches the log lines of different services.
 //!
-//! Every answer by slotfront carries the id. hyper's refusals of malformed or too long heads carry none.
+//! Every response of slotfront has the id. hyper's refusals of malformed or too long heads have none.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
@@ -12,17 +12,19 @@ use hyper::header::HeaderValue;
 use super::fields::Fields;
 
 pub(super) const NAME: &str = "x-request-id";
-/// The longest id that is kept. Tracing systems use shorter ids, and longer ones would fill the logs.
+/// The longest id of a caller that is kept, in bytes. Tracing systems use shorter ids, and longer ones would fill the
+/// logs.
 const MAX_LEN: usize = 128;
-/// The size of each thread's range of numbers, as a power of two. No thread serves 2^40 requests.
+/// The size of each thread's range of numbers, as a power of two. A thread does not serve 2^40 requests.
 const BLOCK_BITS: u32 = 40;
 
-/// The first half of each id, random for each process.
+/// The first half of each new id, random for each process.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
 static BLOCKS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The next number of this thread. Each thread has its own range, because cores would contend for a shared counter.
+    /// The second half of this thread's next id. Each thread has its own range, because cores would contend for a
+    /// shared counter.
     static NEXT: Cell<u64> = Cell::new(BLOCKS.fetch_add(1, Ordering::Relaxed) << BLOCK_BITS);
 }
 
@@ -36,13 +38,13 @@ pub(super) enum RequestId {
 }
 
 impl RequestId {
-    /// Returns the request's id if it is 1 to 128 visible ASCII characters, otherwise a new id.
+    /// Returns the request's own id if it is 1 to 128 visible ASCII characters, otherwise a new one.
     pub(super) fn of(fields: &(impl Fields + ?Sized)) -> Self {
         let sent = fields.first(NAME).filter(|value| is_token(value));
         sent.and_then(|id| str::from_utf8(id).ok()).map_or_else(Self::fresh, |id| Self::Sent(id.into()))
     }
 
-    /// Makes an id that is unique in this process and, very probably, among processes. Ids are predictable.
+    /// Makes an id that is unique in this process and, very probably, among processes. It is predictable.
     fn fresh() -> Self {
         let number = NEXT.replace(NEXT.get().wrapping_add(1));
         let bytes = (u128::from(*PROCESS) << 64 | u128::from(number)).to_be_bytes();

@@ -1,4 +1,4 @@
-//! The responses to the calls of one request, and the HTTP body that is assembled from them.
+//! The responses to the calls of one HTTP request, and the body that is assembled from them.
 
 use std::sync::Arc;
 
@@ -16,17 +16,18 @@ use crate::methods::Query;
 /// The response to one call.
 pub(super) struct CallResponse {
     pub(super) body: Pieces,
-    /// The compressed form of `body` without its first and last piece.
+    /// The compressed form of `body` without its first and last piece, which are the JSON-RPC envelope.
     pub(super) coded: Option<Arc<CompressedText>>,
-    /// The source of the answer; a refusal by slotfront has none.
+    /// The value for `Cache-Status`. `None` for a refusal by slotfront.
     pub(super) status: Option<CacheStatus>,
-    /// The answer, if it must be checked again for freshness before it is sent.
+    /// The data to answer the call again. `None` if the answer cannot expire before it is sent.
     pub(super) pending: Option<Box<PendingAnswer>>,
     pub(super) refusal: Option<Error>,
     pub(super) outcome: CallOutcome,
 }
 
-/// An answer that waits before it is sent and was fetched before its request arrived. It may expire while it waits.
+/// An answer that may expire before it is sent. It waits for other answers or for compression, and was fetched before
+/// its request arrived.
 pub(super) struct PendingAnswer {
     pub(super) id: Id,
     pub(super) query: Query,
@@ -37,17 +38,18 @@ pub(super) struct PendingAnswer {
 }
 
 impl CallResponse {
-    /// Creates an uncompressed response that does not come from the cache.
+    /// Creates a response that is not compressed and has no cache status.
     pub(super) fn new(body: Pieces, outcome: CallOutcome) -> Self {
         Self { body, coded: None, status: None, pending: None, refusal: None, outcome }
     }
 
-    /// Returns true for a long answer of a cached method. The cache has compressed the answer, or had no permit to do so.
-    pub(super) fn is_compressed_by_cache(&self) -> bool {
+    /// Returns true if the cache compresses answers of this length and method. `coded` may still be `None`, for example
+    /// if too many answers were being compressed.
+    pub(super) fn compression_is_left_to_cache(&self) -> bool {
         self.outcome.method.is_some() && self.body.len() >= WORTH_BYTES
     }
 
-    /// Adds the text to `parts`, using the compressed form if there is one.
+    /// Adds the body to `parts`, in its compressed form if there is one.
     fn add_to<'a>(&'a self, parts: &mut Vec<SplicePart<'a>>) {
         match (&self.coded, self.body.first_and_last()) {
             (Some(coded), Some((head, tail))) => {
@@ -58,11 +60,11 @@ impl CallResponse {
     }
 }
 
-/// The responses to all calls of a request.
+/// The responses to all calls of one HTTP request.
 pub(super) enum Responses {
     /// The response to a request that is not a batch.
     Whole(CallResponse),
-    /// The responses to the elements of a batch, in order. A notification has no response.
+    /// The responses to the calls of a batch, in order. A notification has no response.
     Batch(Vec<CallResponse>),
 }
 
@@ -119,8 +121,8 @@ impl Responses {
         }
     }
 
-    /// Returns the body in `coding`, assembled from the texts that the cache has compressed. Other texts are stored in the
-    /// compressed format without compression. `None` if the cache has compressed no text.
+    /// Returns the body in `coding`, assembled from the texts that the cache has compressed. The other texts are
+    /// embedded without compression. `None` if the cache has compressed no text.
     pub(super) fn spliced(&self, coding: Coding) -> Option<Vec<Bytes>> {
         if self.all().iter().all(|response| response.coded.is_none()) {
             return None;
@@ -134,7 +136,8 @@ impl Responses {
         coding::splice(coding, &parts)
     }
 
-    /// Returns the text before the response at index `at`; past the last response, the end of the body.
+    /// Returns the text between two responses, before the response at index `at`. After the last response it is the end
+    /// of the body.
     fn separator(&self, at: usize) -> Bytes {
         Bytes::from_static(match self {
             Self::Whole(_) if at == 0 => b"",
@@ -145,7 +148,7 @@ impl Responses {
         })
     }
 
-    /// Returns the value of `Cache-Status`; `None` if every response is a refusal by slotfront.
+    /// Returns the value of `Cache-Status`. `None` if every response is a refusal by slotfront.
     pub(super) fn status(&self) -> Option<CacheStatus> {
         match self {
             Self::Whole(response) => response.status,
@@ -158,7 +161,7 @@ impl Responses {
         }
     }
 
-    /// Returns the refusal of a request that is not a batch.
+    /// Returns the refusal of a request that is not a batch. `None` if it was answered, and for a batch.
     pub(super) fn refusal(&self) -> Option<&Error> {
         match self {
             Self::Whole(response) => response.refusal.as_ref(),
@@ -166,13 +169,13 @@ impl Responses {
         }
     }
 
-    /// Returns the outcomes of the calls for the access line.
+    /// Returns the outcomes of the calls, for the access log.
     pub(super) fn calls(&self) -> Calls {
         self.all().iter().fold(Calls::NONE, |calls, response| calls.and(response.outcome))
     }
 }
 
-/// Returns a result inside the JSON-RPC envelope with the caller's id.
+/// Returns a result, given in pieces, inside the JSON-RPC envelope with the caller's id. The pieces are not copied.
 pub(super) fn spliced_result(id: &Id, result: impl IntoIterator<Item = Bytes>) -> Pieces {
     let (head, tail) = reply::head_and_tail(id);
     let mut body = Pieces::default();

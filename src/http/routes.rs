@@ -1,4 +1,4 @@
-//! The routes other than the hot route: `/health` as a node answers it, the `OpenRPC` document, and a key's usage.
+//! The routes other than the hot route: `/health` as on a node, the `OpenRPC` document, and the usage of a key.
 
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
@@ -22,14 +22,14 @@ use crate::error::Error;
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 
-/// The caller of one of these routes. Each request carries it as an extension.
+/// The caller of one of these routes, an extension of each request.
 #[derive(Clone)]
 pub(super) struct RouteCaller {
-    /// The client's address; `None` if it is unknown.
+    /// The client's address. `None` if it is unknown.
     pub(super) address: Option<IpAddr>,
-    /// The `Origin` header of a browser.
+    /// The value of `Origin`, which browsers send.
     pub(super) origin: Option<Arc<str>>,
-    /// The content coding that the client prefers; `None` for uncompressed text.
+    /// The content coding that the client prefers. `None` if it accepts none.
     pub(super) accepts: Option<Coding>,
 }
 
@@ -43,7 +43,8 @@ pub fn router(front: Arc<Front>) -> Router {
         .with_state(front)
 }
 
-/// Answers `ok`, `behind` or `unknown`, always with status 200. These are a node's words, so tools that watch nodes work.
+/// Answers `ok` if a node can take calls, `behind` if one can be reached, and otherwise `unknown`. The words and the
+/// status (always 200) are a node's, so that tools for nodes work.
 async fn health(State(front): State<Arc<Front>>) -> &'static str {
     let standing = front.pool.standing(Instant::now());
     if standing.iter().any(|(_, unusable)| unusable.is_none()) {
@@ -57,14 +58,15 @@ async fn health(State(front): State<Arc<Front>>) -> &'static str {
     }
 }
 
-/// The `OpenRPC` document, uncompressed and in each content coding. The route needs no key, so the work is done only once.
+/// The `OpenRPC` document, uncompressed and in each content coding. It is made once, because callers need no key for
+/// it.
 static DOCUMENT: LazyLock<StaticDocument> = LazyLock::new(|| {
     let plain = Bytes::from(format!("{:#}\n", openrpc::document("/v3/${apiKey}")));
     let coded = Coding::ALL.map(|coding| coding.encode(&plain));
     StaticDocument { plain, coded }
 });
 
-/// A document that does not change while the program runs.
+/// A document that does not change while the process runs.
 struct StaticDocument {
     plain: Bytes,
     /// The compressed texts, indexed by `Coding as usize`.
@@ -82,10 +84,10 @@ async fn openrpc_document(Extension(RouteCaller { accepts, .. }): Extension<Rout
     reply.into_response()
 }
 
-/// The answer to a WebSocket handshake. A client library shows this text in its error.
-const NO_WEBSOCKET: &str = "slotfront relays no subscriptions: it has no WebSocket. Give your client library the WebSocket \
-    address of a node beside this URL: new Connection(url, { wsEndpoint }) in @solana/web3.js, \
-    createSolanaRpcSubscriptions(wsEndpoint) in @solana/kit.\n";
+/// The body of the response to a WebSocket handshake. Client libraries show this text in their errors.
+const NO_WEBSOCKET: &str = "slotfront has no WebSocket and relays no subscriptions. For these, give your client \
+library the WebSocket address of a node: new Connection(url, { wsEndpoint }) in @solana/web3.js, \
+createSolanaRpcSubscriptions(wsEndpoint) in @solana/kit.\n";
 
 /// Returns true for a WebSocket handshake (RFC 6455, 4.1). The `Upgrade` field of any other request is ignored.
 pub(super) fn is_websocket(head: &Parts) -> bool {
@@ -93,13 +95,13 @@ pub(super) fn is_websocket(head: &Parts) -> bool {
     head.method == Verb::GET && protocols.any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
 }
 
-/// Refuses a WebSocket handshake.
+/// Returns the response that refuses a WebSocket handshake.
 pub(super) fn no_websocket() -> Response {
     HttpReply::text(StatusCode::NOT_IMPLEMENTED, NO_WEBSOCKET).into_response()
 }
 
-/// Answers with the usage of the key in the path. The key is checked as on the hot route: wrong keys count as failed attempts
-/// of the client's address.
+/// Answers with the usage of the key in the path. The key is checked as on the hot route, so a wrong key counts as a
+/// failed attempt of the client's address.
 async fn usage(
     State(front): State<Arc<Front>>,
     Extension(client): Extension<RouteCaller>,
@@ -114,12 +116,12 @@ async fn usage(
         .map(|principal| Usage::of(&principal, now))
     {
         Ok(Some(usage)) => axum_json(&usage),
-        Ok(None) => (StatusCode::NOT_FOUND, "Nothing is counted: there is no plan\n").into_response(),
+        Ok(None) => (StatusCode::NOT_FOUND, "No usage is counted, because no plan applies\n").into_response(),
         Err(error) => refuse(&error),
     }
 }
 
-/// Returns a refusal as plain text, because there is no JSON-RPC call to answer.
+/// Returns the refusal for `error` in plain text, because there is no JSON-RPC call to answer.
 fn refuse(error: &Error) -> Response {
     let wire = error.to_reply();
     let mut reply = HttpReply::text(StatusCode::OK, wire.message.clone() + "\n");

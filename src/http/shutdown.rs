@@ -1,4 +1,4 @@
-//! The shutdown of the public listener: its phases, and the signal that begins each.
+//! The shutdown of the public listener: its phases, and the signals that start them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,71 +8,72 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// The part of `server.drain_timeout` that is the notice period. At the default it covers two probes of a usual balancer.
+/// The notice period is `server.drain_timeout` divided by this. By default it covers two health checks of a usual
+/// balancer.
 const NOTICE_PART: u32 = 10;
-/// The longest time for which a kept-alive connection may idle. Balancers keep theirs for 60 to 90 s, and a balancer should
-/// close first: if slotfront closes while a request is on its way, the balancer answers 502.
+/// The longest time for which a kept-alive connection may be idle. Balancers close idle connections after 60 to 90 s,
+/// and should do so first. If slotfront closes one while a request is on its way, the balancer answers 502.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
-/// Several round trips of a client.
+/// The value of [`GracePeriods::last_moment`]: several round trips of a client.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
-/// Several round trips of a client.
+/// The value of [`GracePeriods::linger`]: several round trips of a client.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The times that clients are given during a shutdown. They are no settings; tests choose their own. The default gives
-/// no time.
+/// The times that clients are given during a shutdown. They are not settings, but tests choose their own. All are zero
+/// by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GracePeriods {
-    /// The time from the start of a shutdown until the listener closes. Readiness fails, and clients are told to leave.
+    /// The time from the start of a shutdown until the listener closes. Meanwhile `/readyz` answers 503, and each
+    /// HTTP/1.1 response closes its connection.
     pub notice: Duration,
     /// The time for which idle connections stay open after the listener has closed.
     pub last_moment: Duration,
-    /// The longest time for which a client that still sends is read after its connection's last response.
+    /// The longest time for which a client's bytes are read and discarded after the connection's last response.
     pub linger: Duration,
 }
 
 impl GracePeriods {
-    /// Returns the times for a shutdown that may take `drain_timeout` in all.
+    /// Returns the times for a shutdown that may take `drain_timeout` in total.
     pub fn of(drain_timeout: Duration) -> Self {
         Self { notice: drain_timeout / NOTICE_PART, last_moment: LAST_MOMENT, linger: LINGER }
     }
 }
 
-/// The phases of a shutdown, in order.
+/// The phases of a shutdown, in order. Each begins when its signal is triggered.
 #[derive(Debug, Clone)]
 pub struct Phases {
     /// HTTP/1.1 connections end with their next response.
     pub notice: Signal,
-    /// The listener closes, requests in flight finish, and HTTP/2 connections get a GOAWAY. They get it no sooner: a GOAWAY
-    /// does not wait for a response as `connection: close` does, and a client that obeys it connects anew. While the
-    /// listener is open, that may be to the same gateway.
+    /// The listener closes, requests in flight finish, and HTTP/2 connections get a GOAWAY. A GOAWAY makes a client
+    /// connect anew at once. Sent earlier, while the listener is open, it could lead the client back to this gateway.
     pub stop: Signal,
     /// Idle connections close.
     pub idle_close: Signal,
     /// All connections are dropped.
     pub abort: Signal,
-    /// The times between the phases.
+    /// The times that clients are given in the phases.
     pub periods: GracePeriods,
 }
 
 impl Phases {
-    /// Creates the phases, none of which has begun.
+    /// Creates the phases. None of them has begun.
     pub fn new(periods: GracePeriods) -> Self {
         let [notice, stop, idle_close, abort] = std::array::from_fn(|_| Signal::default());
         Self { notice, stop, idle_close, abort, periods }
     }
 
-    /// Returns true if an HTTP/1.1 response is the last of its connection and has to say so. A client that was not told may
-    /// have sent its next request when the connection closes.
+    /// Returns true if each HTTP/1.1 response is to be the last of its connection and must say so. Otherwise a client
+    /// could send its next request while the connection closes.
     pub(super) fn answer_is_last(&self) -> bool {
         self.notice.is_triggered()
     }
 }
 
-/// A signal to all connections at once that costs them nothing until it is triggered.
+/// A signal to all connections that costs them almost nothing until it is triggered.
 ///
-/// A future of a `CancellationToken` takes the token's lock at every poll, and a connection's task is polled for each
-/// request, so all cores would contend. [`Wait`] registers with the token at its first poll, and then reads a flag that
-/// nobody writes.
+/// A future of a `CancellationToken` takes the token's lock at every poll. A connection's task is polled for each
+/// request, so all cores would contend for the lock. [`Wait`] registers with the token at its first poll. Afterwards it
+/// only reads a flag.
 #[derive(Debug, Clone, Default)]
 pub struct Signal {
     is_triggered: Arc<AtomicBool>,
@@ -82,7 +83,7 @@ pub struct Signal {
 impl Signal {
     /// Triggers the signal.
     pub fn trigger(&self) {
-        // Before the token is cancelled: a task that it wakes reads the flag.
+        // Set before the token is cancelled, because the tasks that it wakes read the flag.
         self.is_triggered.store(true, Ordering::Release);
         self.token.cancel();
     }
@@ -92,7 +93,7 @@ impl Signal {
         self.is_triggered.load(Ordering::Acquire)
     }
 
-    /// Waits for the signal. One task must poll the future from first to last.
+    /// Waits for the signal. All polls of the future must come from one task.
     pub fn wait(&self) -> Wait {
         Wait { signal: self.clone(), waiting: None }
     }
@@ -102,7 +103,7 @@ impl Signal {
 #[derive(Debug)]
 pub struct Wait {
     signal: Signal,
-    /// Holds the task's waker at the token.
+    /// The registration of the task's waker with the token. `None` until the first poll.
     waiting: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 

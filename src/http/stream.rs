@@ -1,9 +1,8 @@
-//! A client's socket with the timeouts that hyper lacks. They bound a head that has begun, an idle connection, and a response
-//! that the client does not read.
+//! A client's socket with the timeouts that hyper lacks: for a request head, for an idle connection, and for a client
+//! that does not read a response.
 //!
-//! hyper has one timeout for the wait between requests and for the head, and resets its timer for each request. Here a
-//! request costs one reading of the clock. A new deadline only stores a time. If the runtime's timer fires before the
-//! deadline, it is reset.
+//! hyper has one timeout for both the idle time and the head, and resets a timer for each request. Here a new deadline
+//! only stores a time. If the runtime's timer fires before the deadline, it is reset.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -20,7 +19,7 @@ use super::farewell::Farewell;
 
 /// The first bytes of a client that speaks HTTP/2 without negotiation (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The bytes of the first read. A usual request's head and body fit.
+/// The capacity for the first read, in bytes. The head and body of a usual request fit.
 const FIRST_READ_BYTES: usize = 4096;
 
 /// The timeouts of a connection.
@@ -30,40 +29,41 @@ pub(super) struct Timeouts {
     pub(super) head: Duration,
     /// The longest time between a response and the next request.
     pub(super) idle: Duration,
-    /// The longest time without progress while the client reads an answer.
+    /// The longest time for which a write may make no progress, because the client does not read.
     pub(super) write: Duration,
-    /// The longest time from the last answer to the connection's end.
+    /// The longest time from the last answer until the socket is closed.
     pub(super) linger: Duration,
 }
 
-/// A socket with timeouts for its client.
+/// A client's socket with timeouts, for hyper to read and write.
 pub(super) struct Stream<S> {
     socket: S,
     activity: Arc<ConnectionActivity>,
     timeouts: Timeouts,
-    /// True from a write until hyper next tries to read.
+    /// True if hyper has not tried to read since its last write.
     wrote_last: bool,
-    /// Set once the connection ends after its last response.
+    /// The lingering close. `None` until it has begun.
     farewell: Option<Farewell>,
-    /// The head that is awaited.
     head: AwaitedHead,
     head_timer: Pin<Box<Sleep>>,
-    /// Set while a write is pending.
+    /// The timer of a pending write. `None` while no write is pending.
     write_timer: Option<Pin<Box<Sleep>>>,
-    /// The bytes that were read to find out which protocol the client speaks.
+    /// The bytes that were read to detect the protocol. The next reads return them.
     read_ahead: Bytes,
 }
 
-/// The next head of an HTTP/1.1 connection.
+/// The next request head of an HTTP/1.1 connection.
 struct AwaitedHead {
-    /// The number of the head, from 0.
+    /// The number of the head on its connection, from 0.
     number: u64,
+    /// True if a part of the head has arrived.
     has_begun: bool,
     deadline: Instant,
 }
 
 impl<S> Stream<S> {
-    /// Creates the stream of a new connection. The first head counts as begun, so a silent client is closed by the head timeout.
+    /// Creates the stream of a new connection. The first head counts as begun, so the head timeout applies to a client
+    /// that sends nothing. Reads return the bytes of `read_ahead` first.
     pub(super) fn new(
         socket: S,
         activity: Arc<ConnectionActivity>,
@@ -84,7 +84,10 @@ impl<S> Stream<S> {
         }
     }
 
-    /// Returns `written`, or an error once a write has been pending for too long.
+    /// Returns `written`, the result of polling a write.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] once writes have been pending for the write timeout. Errors of `written`.
     fn poll_stalled<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.write_timer = None;
@@ -93,14 +96,14 @@ impl<S> Stream<S> {
         let timeout = self.timeouts.write;
         let timer = self.write_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
         ready!(timer.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client takes no more of the answer")))
+        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client has stopped reading the answer")))
     }
 
-    /// Waits until the awaited head is late. Returns `Ok` for an idle connection, which then ends as if its client had closed
-    /// it.
+    /// Waits until the deadline of the next request head has passed. Returns `Ok` if no byte of the head has arrived.
+    /// The connection then ends as if the client had closed it.
     ///
     /// # Errors
-    /// [`ErrorKind::TimedOut`] if the head has begun.
+    /// [`ErrorKind::TimedOut`] if a part of the head has arrived.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(number) = self.activity.awaited_head() else { return Poll::Pending };
         if self.head.number != number {
@@ -124,10 +127,10 @@ impl<S> Stream<S> {
 }
 
 impl<S: AsyncRead + Unpin> Stream<S> {
-    /// Returns true if the client starts with the HTTP/2 preface. Later reads return the bytes again.
+    /// Returns true if the client's first bytes are the HTTP/2 preface. Later reads return these bytes again.
     ///
     /// # Errors
-    /// A failed read, or [`ErrorKind::TimedOut`] if the first bytes are late.
+    /// Errors of the socket, or [`ErrorKind::TimedOut`] if the first bytes take too long.
     pub(super) async fn opens_with_http2(&mut self) -> io::Result<bool> {
         let mut read = BytesMut::from(std::mem::take(&mut self.read_ahead));
         let preface = loop {
@@ -198,7 +201,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         self.socket.is_write_vectored()
     }
 
-    /// Flushes the socket, and frees the permits of the answers written. hyper flushes once it has written everything.
+    /// Flushes the socket, and then frees the permits of the answers. hyper flushes after it has written everything.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {
@@ -207,7 +210,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         self.poll_stalled(cx, flushed)
     }
 
-    /// Shuts the socket down, after a last response by the lingering close. hyper shuts down once it has flushed.
+    /// Shuts the socket down. After a last response this is a lingering close ([`Farewell`]). hyper has flushed before.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { socket, activity, timeouts, farewell, wrote_last, .. } = &mut *self;
         if farewell.is_some() || activity.has_given_last_answer(*wrote_last) {
@@ -337,7 +340,7 @@ mod tests {
         assert_eq!((stalled.kind(), begun.elapsed()), (ErrorKind::TimedOut, WRITE));
     }
 
-    /// Shuts `stream` down while the client stays connected, and returns the duration.
+    /// Shuts `stream` down while the client stays connected, and returns how long that took.
     async fn shut_down(stream: &mut Stream<DuplexStream>) -> Duration {
         let begun = Instant::now();
         stream.shutdown().await.unwrap();

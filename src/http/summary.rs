@@ -1,7 +1,7 @@
 //! The part of a request's head that is kept while its body is awaited.
 //!
-//! A parsed head takes many times as much memory as on the wire: over HTTP/2 one byte may stand for a whole header field.
-//! Therefore the few fields that are needed are copied, each up to a bound. The head is dropped before the first wait.
+//! A parsed head may take many times the memory of its bytes: over HTTP/2 one byte may stand for a whole header field.
+//! Therefore only the fields that slotfront needs are copied, each up to a bound. The head is then dropped.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use hyper::header::{ACCESS_CONTROL_REQUEST_HEADERS, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method as Verb, Request, Uri};
 
-use super::caller::{self, ClientInfo};
+use super::client_info::{self, ClientInfo};
 use super::fields::{FIELD_BYTES, cut};
 use super::routes::{self, RouteCaller};
 use super::{Front, route};
@@ -19,7 +19,7 @@ use crate::gateway::MAX_KEY;
 
 /// The kept part of a request's head.
 pub(super) struct Summary {
-    pub(super) caller: ClientInfo,
+    pub(super) client: ClientInfo,
     /// The value of a preflight's `Access-Control-Request-Headers`.
     pub(super) wanted_headers: Option<HeaderValue>,
     pub(super) wants: Wants,
@@ -40,50 +40,50 @@ pub(super) enum Wants {
     Options,
     /// A request on the hot route with a verb other than POST and OPTIONS.
     OtherVerb,
-    /// A request on another route, without its header fields and body.
+    /// A request for another route, without its header fields and body.
     Other(Box<Request<Body>>),
 }
 
 impl Summary {
-    /// Reads the head of a request from `peer`, the client's or the proxy's address.
+    /// Copies the needed parts of a request's head. `peer` is the address of the client or its proxy.
     pub(super) fn of(front: &Front, peer: Option<IpAddr>, head: &Parts) -> Self {
-        let caller = ClientInfo::of(front, peer, &head.headers);
+        let client = ClientInfo::of(front, peer, &head.headers);
         let wants = match route(head.uri.path(), front) {
             Some(key) if head.method == Verb::POST => Wants::Call {
                 key: cut(key, MAX_KEY + 1).into(),
                 is_json: head
                     .headers
                     .get(CONTENT_TYPE)
-                    .is_some_and(|media| caller::is_json(media.as_bytes())),
+                    .is_some_and(|media| client_info::is_json(media.as_bytes())),
             },
             _ if routes::is_websocket(head) => Wants::WebSocket,
             _ if head.method == Verb::OPTIONS => Wants::Options,
             Some(_) => Wants::OtherVerb,
-            None => Wants::Other(Box::new(routed_request(&caller, head))),
+            None => Wants::Other(Box::new(routed_request(&client, head))),
         };
         Self {
-            caller,
+            client,
             wanted_headers: head.headers.get(ACCESS_CONTROL_REQUEST_HEADERS).and_then(copied),
             wants,
         }
     }
 }
 
-/// Returns the request for axum's router: verb, path and caller, without header fields and body.
-fn routed_request(caller: &ClientInfo, head: &Parts) -> Request<Body> {
+/// Returns a request for axum's router with the verb, the path and the caller, without header fields and body.
+fn routed_request(client: &ClientInfo, head: &Parts) -> Request<Body> {
     let mut request = Request::new(Body::empty());
     *request.method_mut() = head.method.clone();
-    // Copied, because the head's path shares the whole read buffer. The copy of a valid path is valid.
+    // Copied, because the head's path keeps the whole read buffer alive. A copy of a valid path is valid.
     *request.uri_mut() = Uri::try_from(head.uri.path()).unwrap_or_default();
     request.extensions_mut().insert(RouteCaller {
-        address: caller.client,
-        origin: caller.origin.as_deref().map(Arc::from),
-        accepts: caller.accepts.best(),
+        address: client.address,
+        origin: client.origin.as_deref().map(Arc::from),
+        accepts: client.accepts.best(),
     });
     request
 }
 
-/// Returns a copy of a field's value, cut to [`FIELD_BYTES`].
+/// Returns a copy of a header field's value, cut to [`FIELD_BYTES`].
 fn copied(value: &HeaderValue) -> Option<HeaderValue> {
     let value = value.as_bytes();
     HeaderValue::from_bytes(&value[..value.len().min(FIELD_BYTES)]).ok()

@@ -1,8 +1,10 @@
-//! TLS of the public listener, by rustls. The certificate and its key are two files, read again when they change.
+//! TLS of the public listener, by rustls. The certificate and its key are two files, which are read again after a
+//! change.
 //!
-//! A handshake uses the pair that is in force at its start; open connections keep theirs. While only one file is replaced,
-//! the two do not match, and the previous pair stays in force. A changed file is used only after two checks have found the
-//! same content. Otherwise a certificate chain could be read half-written, which is no error that slotfront can detect.
+//! A handshake uses the pair that is in force at its start. Open connections keep theirs. While only one file is
+//! replaced, the two do not match, and the previous pair stays in force. A changed file is used only after two checks
+//! have found the same content. Otherwise a half-written certificate chain could be used, because it looks like a
+//! complete one.
 
 use std::io;
 use std::path::PathBuf;
@@ -29,43 +31,43 @@ const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
 /// The ALPN name of HTTP/2.
 pub(super) const HTTP2: &[u8] = b"h2";
 
-/// The reason why a certificate cannot be used.
+/// The reason why the certificate and the key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("server.tls.{setting}: {}: {cause}", path.display())]
     Read {
-        /// `cert` or `key`.
+        /// The setting that names the file: `cert` or `key`.
         setting: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         cause: io::Error,
     },
-    /// A file does not contain what is expected.
+    /// A file does not have the expected content.
     #[error("server.tls.{setting}: {}: expected {expected}", path.display())]
     Pem {
-        /// `cert` or `key`.
+        /// The setting that names the file: `cert` or `key`.
         setting: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The expected content.
         expected: &'static str,
     },
     /// The certificate and the key do not match, or rustls does not support them.
-    #[error("server.tls: the key does not go with the certificate, or cannot be used: {0}")]
+    #[error("server.tls: the key does not match the certificate, or cannot be used: {0}")]
     Pair(rustls::Error),
-    /// The system provides no randomness for session tickets.
+    /// The operating system provides no random numbers for session tickets.
     #[error("server.tls: session tickets cannot be made: {0}")]
     Tickets(rustls::Error),
 }
 
-/// The certificate in force, and the files that replace it.
+/// The certificate and key in force, and the files that they are read from.
 pub struct Tls {
     files: config::TlsFiles,
     watched: Mutex<WatchedFiles>,
     in_force: ArcSwap<ServerConfig>,
-    /// Kept when the certificate changes, so that clients resume their sessions without a full handshake.
+    /// The keys of session tickets. A new certificate does not change them, so that clients can resume their sessions.
     tickets: Arc<dyn ProducesTickets>,
 }
 
@@ -73,14 +75,14 @@ pub struct Tls {
 struct WatchedFiles {
     /// The certificate, then the key.
     files: [Watched; 2],
-    /// True if a file has changed since a pair was last taken.
+    /// True if a file has changed since a pair was last put in force.
     is_due: bool,
     /// The reason why the last pair was refused. Each reason is logged once.
     refused: Option<String>,
 }
 
 impl Tls {
-    /// Reads the certificate and the key of `config`; `None` if `server.tls` is not set.
+    /// Reads the certificate and the key that `config` names. `None` if `server.tls` is not set.
     ///
     /// # Errors
     /// A file cannot be read or used, or the key does not match the certificate.
@@ -88,7 +90,7 @@ impl Tls {
         let Some(files) = config.server.tls.clone() else { return Ok(None) };
         let tickets = ring::Ticketer::new().map_err(TlsError::Tickets)?;
         let mut checked = [Watched::new(&files.cert), Watched::new(&files.key)];
-        // Checked before they are read: a change between the two is found by the next check.
+        // Checked before they are read, so that the next check finds a change in between.
         for file in &mut checked {
             let _ = file.look();
         }
@@ -114,8 +116,8 @@ impl Tls {
         });
     }
 
-    /// Uses the new pair if a file has changed and the two match. A refused pair is tried again at each check, because the
-    /// cause may not change the files. For example, a key may have been unreadable for a while.
+    /// Puts the new pair in force if a file has changed and the two match. A refused pair is tried again at each check.
+    /// Its fault may end without a change of the files, for example when permission to read is given.
     fn check_files(&self) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let WatchedFiles { files, is_due, refused } = &mut *watched;
@@ -185,7 +187,7 @@ mod tests {
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap()
     }
 
-    /// Writes a first pair to files, and returns the listener's TLS with it in force.
+    /// Writes a pair to files. Returns their folder, their paths, the pair, and a [`Tls`] with the pair in force.
     fn shown() -> (tempfile::TempDir, config::TlsFiles, CertifiedKey<KeyPair>, Arc<Tls>) {
         let dir = tempfile::tempdir().unwrap();
         let files = config::TlsFiles { cert: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
@@ -198,7 +200,7 @@ mod tests {
         (dir, files, pair, tls)
     }
 
-    /// Returns true if another pair is in force after so many checks.
+    /// Runs `checks` checks of the files. Returns true if another pair is in force afterwards.
     fn takes(tls: &Tls, checks: usize) -> bool {
         let before = tls.in_force.load_full();
         (0..checks).for_each(|_| tls.check_files());

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Fault, OFF_WORKER_BYTES};
+use super::{Fault, OFF_WORKER_BYTES, code};
 use crate::methods::{AccountEncoding, Slot};
 
 /// The body of a node's HTTP response, complete and not yet parsed.
@@ -29,7 +29,7 @@ impl RawAnswer {
         Self { body: Bytes::new(), not_implemented: true }
     }
 
-    /// Parses the body.
+    /// Parses the body as the response to the request `id`.
     ///
     /// # Errors
     /// As for [`NodeReply::parse`].
@@ -41,18 +41,18 @@ impl RawAnswer {
         }
     }
 
-    /// Returns true if parsing must not run on an async worker.
+    /// Returns true if the body is so long that it must be parsed on a blocking thread.
     pub fn is_long(&self) -> bool {
         self.body.len() > OFF_WORKER_BYTES
     }
 }
 
-/// Returns true if `text` is the id of the call that was sent.
+/// Returns true if `text` is the number `id`.
 fn is_number(text: &[u8], id: u64) -> bool {
     str::from_utf8(text).is_ok_and(|text| text.parse() == Ok(id))
 }
 
-/// A node's answer: exactly one of the two members of a JSON-RPC response.
+/// A node's answer: either the result or the error of a JSON-RPC response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeReply {
     /// The `result` member as JSON text, which may be `null`.
@@ -66,7 +66,7 @@ pub enum NodeReply {
     },
 }
 
-/// An upper bound for the envelope of any node, in bytes.
+/// The most bytes that a node writes around a result or an error.
 const ENVELOPE_BYTES: usize = 128;
 
 #[derive(Deserialize)]
@@ -81,7 +81,7 @@ struct Envelope<'a> {
     id: &'a RawValue,
 }
 
-/// Distinguishes `null` from an absent member.
+/// Reads a member as `Some`, even if it is `null`. An absent member stays `None`.
 fn present<'de: 'a, 'a, D: serde::Deserializer<'de>>(d: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(d).map(Some)
 }
@@ -90,17 +90,18 @@ impl NodeReply {
     /// Returns the error of a node that does not serve a method.
     fn method_not_found() -> Self {
         let body = Bytes::from_static(br#"{"code":-32601,"message":"Method not found"}"#);
-        Self::Error { code: -32601, body }
+        Self::Error { code: code::METHOD_NOT_FOUND, body }
     }
 
     /// Returns the error of a node that has not reached a caller's minContextSlot. `slot` is the node's slot.
     pub fn min_context_slot_not_reached(slot: Slot) -> Self {
-        let message = "Minimum context slot has not been reached";
-        let body = format!(r#"{{"code":-32016,"message":"{message}","data":{{"contextSlot":{slot}}}}}"#);
-        Self::Error { code: -32016, body: body.into() }
+        let (code, message) =
+            (code::MIN_CONTEXT_SLOT_NOT_REACHED, "Minimum context slot has not been reached");
+        let body = format!(r#"{{"code":{code},"message":"{message}","data":{{"contextSlot":{slot}}}}}"#);
+        Self::Error { code, body: body.into() }
     }
 
-    /// Parses a response body. The whole text is checked to be JSON.
+    /// Parses the body of the response to the request `id`. The whole text is checked to be JSON.
     ///
     /// # Errors
     /// [`Fault::BadJson`] if the body is not a JSON-RPC 2.0 response, [`Fault::WrongId`] if it answers
@@ -135,7 +136,7 @@ impl NodeReply {
     }
 }
 
-/// The two members of a contextual result, as slices of it.
+/// A result of the form `{context, value}`, as slices of its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contextual {
     /// `context.slot`.
@@ -147,7 +148,7 @@ pub struct Contextual {
 }
 
 impl Contextual {
-    /// Splits a contextual result. `None` if it is not one.
+    /// Splits a result of the form `{context: {slot}, value}`. `None` if it has another form.
     pub fn split(result: &Bytes) -> Option<Self> {
         #[derive(Deserialize)]
         struct Parts<'a> {
@@ -173,7 +174,7 @@ pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
     Some(parts.into_iter().map(|raw| array.slice_ref(raw.get().as_bytes())).collect())
 }
 
-/// The members of an account's value that decide which forms can be derived from it.
+/// The members of an account that decide which other encodings and slices can be derived from it.
 #[derive(Deserialize)]
 pub struct AccountMembers<'a> {
     /// The data, in the form of the call's encoding.
@@ -187,19 +188,20 @@ pub struct AccountMembers<'a> {
 }
 
 impl<'a> AccountMembers<'a> {
-    /// Parses an account's value. `None` if it is not an account, `null` included.
+    /// Parses an account. `None` if `value` is `null` or not an account.
     pub fn read(value: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(value).ok()
     }
 
-    /// Returns the text of base64 data.
+    /// Returns the account's data as base64 text. `None` if the data has another encoding.
     pub fn base64(&self) -> Option<&'a str> {
         let (data, encoding): (&str, &str) = serde_json::from_str(self.data.get()).ok()?;
         (encoding == AccountEncoding::Base64.as_str()).then_some(data)
     }
 }
 
-/// Returns `error.data.contextSlot` of error -32016: the slot that the node has reached at that commitment.
+/// Returns `data.contextSlot` of the error -32016: the slot that the node has reached at the call's
+/// commitment. `None` if the error lacks it.
 pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
     #[derive(Deserialize)]
     struct Error {
@@ -213,8 +215,8 @@ pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
     serde_json::from_slice::<Error>(error).ok().map(|e| e.data.context_slot)
 }
 
-/// Returns the first block that a node still holds, from its error -32001. Error texts are not read
-/// otherwise, but this number is found nowhere else.
+/// Returns the oldest block that a node still holds, from the message of its error -32001. `None` if the
+/// message does not name it. No other member of the error does.
 pub fn first_available_block(error: &[u8]) -> Option<Slot> {
     #[derive(Deserialize)]
     struct Error {

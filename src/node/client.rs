@@ -1,4 +1,4 @@
-//! The HTTP client of one node: one POST, bounded in time and bytes.
+//! The HTTP client of one node. Each request is one POST, limited in time and bytes.
 //!
 //! Only this module uses reqwest. Redirects are not followed, and proxies from the environment are not used.
 //! Every error becomes a [`Fault`] here, so that no URL travels further.
@@ -18,15 +18,18 @@ use crate::chunks::{BodyBuffer, OverLimit};
 use crate::config::{PoolSettings, Secret, Upstream};
 use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
-/// The time after which idle connections are dropped. Most servers drop theirs later, and nodes keep them for
-/// ever.
+/// The time after which idle connections are closed. Most servers close theirs later, and nodes never do.
 const IDLE: Duration = Duration::from_secs(50);
-/// The longest body of a refusal that is read in order to reuse the connection.
+/// The longest body of a response 501 that is read, in bytes. A connection can be reused once the body is
+/// read.
 const MAX_REFUSAL_BYTES: usize = 16 * 1024;
 /// The longest answer to a probe, in bytes. Answers are numbers and short texts.
 const MAX_PROBE_BYTES: usize = 64 * 1024;
 
-/// The number of connections that are distinguished. Beyond it all connections count as new again.
+/// The longest block in bytes that the gateway itself asks for: several times the largest of main-net.
+pub const MAX_BLOCK_BYTES: usize = 64 << 20;
+
+/// The most connections that are remembered. Beyond that number all are forgotten and count as new again.
 const KNOWN_CONNECTIONS: usize = 4096;
 
 /// The connections that have brought answers, by their local addresses.
@@ -49,14 +52,15 @@ impl Connections {
     }
 }
 
-/// The budget for the upstream bodies that are being read, of all nodes, in bytes: `pool.max_buffered`.
+/// The limit on the bytes of all upstream bodies that are being read: `pool.max_buffered`. All nodes share
+/// it.
 #[derive(Debug)]
 pub struct BufferBudget {
     used: AtomicUsize,
     limit: AtomicUsize,
 }
 
-/// A part of the budget, released on drop.
+/// The bytes that one body has taken from the budget. They are given back on drop.
 #[derive(Debug)]
 struct Buffered<'a> {
     budget: &'a BufferBudget,
@@ -69,7 +73,7 @@ impl BufferBudget {
         Self { used: AtomicUsize::new(0), limit: AtomicUsize::new(limit) }
     }
 
-    /// Replaces the limit, for bytes to come.
+    /// Replaces the limit. Bytes that are already taken stay taken.
     pub fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
@@ -99,7 +103,7 @@ impl Drop for Buffered<'_> {
     }
 }
 
-/// The reason why a client cannot be built: an error in the configuration.
+/// The error in the configuration because of which a client cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// A header's name or value is invalid.
@@ -204,8 +208,8 @@ impl Client {
     /// `span`, if there is one. `heard` is set once the answer begins to arrive.
     ///
     /// # Errors
-    /// Everything but a 2xx with a complete body within the limits. The content of the body is not checked
-    /// here.
+    /// The request failed, the status is neither 2xx nor 501, or the body is incomplete or exceeds a limit.
+    /// The content of the body is not checked here.
     pub async fn post(
         &self,
         body: Bytes,
@@ -224,19 +228,28 @@ impl Client {
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    /// Sends one request of a probe. Its short answer does not use the shared budget: full buffers must not
-    /// make every node look dead.
+    /// Sends one request of a probe.
+    ///
+    /// # Errors
+    /// As for [`Client::ask`].
+    pub async fn probe(&self, body: Bytes, timeout: Duration) -> Result<RawAnswer, Fault> {
+        self.ask(body, timeout, MAX_PROBE_BYTES).await
+    }
+
+    /// Sends one request of the gateway itself, with a limit of its own for the answer. The answer does not use
+    /// the shared budget: full buffers must not make every node look dead.
     ///
     /// # Errors
     /// As for [`Client::post`], but never [`Fault::BuffersFull`].
-    pub async fn probe(&self, body: Bytes, timeout: Duration) -> Result<RawAnswer, Fault> {
+    pub async fn ask(&self, body: Bytes, timeout: Duration, limit: usize) -> Result<RawAnswer, Fault> {
         let (budget, heard) = (BufferBudget::new(usize::MAX), AtomicBool::new(false));
         let request = self.http.post(self.url.expose()).body(body);
-        let read = self.exchange(request, MAX_PROBE_BYTES, &budget, &heard);
+        let read = self.exchange(request, limit, &budget, &heard);
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    /// Sends one call outside the pool, and reads one header of the answer beside its body.
+    /// Sends one call, and returns the answer's body and its header `header`. `None` if the answer lacks the
+    /// header.
     ///
     /// # Errors
     /// As for [`Client::post`].
@@ -265,7 +278,7 @@ impl Client {
     ) -> Result<RawAnswer, Fault> {
         let mut response = match self.send(request).await {
             Err(ResponseFailure::NotImplemented(mut response)) => {
-                // Read to the end, so that the connection can be used again.
+                // The body is read to its end, so that the connection can be used again.
                 let _ = Self::read(&mut response, MAX_REFUSAL_BYTES, budget).await;
                 return Ok(RawAnswer::not_implemented());
             }
@@ -293,7 +306,7 @@ impl Client {
         }
     }
 
-    /// Reads the whole body, within the limits.
+    /// Reads the whole body, of at most `limit` bytes and within `budget`.
     async fn read(
         response: &mut reqwest::Response,
         limit: usize,
@@ -302,7 +315,7 @@ impl Client {
         let mut buffered = Buffered { budget, bytes: 0 };
         let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
         let mut body = BodyBuffer::with_expected_length(announced.unwrap_or(0), limit);
-        // Counted after decompression, so that a small body cannot grow without bound.
+        // Bytes are counted after decompression, so that a small body cannot grow without bound.
         while let Some(chunk) = response.chunk().await.map_err(|_| Fault::Truncated)? {
             if !buffered.grow(chunk.len()) {
                 return Err(Fault::BuffersFull);
@@ -321,7 +334,7 @@ enum ResponseFailure {
 }
 
 impl ResponseFailure {
-    /// Returns the fault, for requests in which a missing method has no meaning of its own.
+    /// Returns the fault. A response 501 becomes [`Fault::Status`].
     fn fault(self) -> Fault {
         match self {
             Self::Fault(fault) => fault,
@@ -330,7 +343,8 @@ impl ResponseFailure {
     }
 }
 
-/// Returns `Retry-After` in seconds, at most an hour. Its date form is rare upstream, and ignored.
+/// Returns the time of `Retry-After`, at most an hour. `None` if it is missing or a date, which nodes rarely
+/// send.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(3600)))
@@ -339,9 +353,9 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// Returns the kind of an error, without its URL.
 fn kind_of(error: &reqwest::Error) -> &'static str {
     if error.is_builder() {
-        "the client could not be set up (url, TLS)"
+        "the HTTP client could not be built; check url and ca_file"
     } else {
-        "the client could not be set up"
+        "the HTTP client could not be built"
     }
 }
 

@@ -32,7 +32,7 @@ pub fn fits(query: &Query, result: &Bytes) -> bool {
         }),
         Query::Samples(_) => each(result, |sample| member::<Slot>(sample, "slot").is_some()),
         Query::ClusterNodes => each(result, |node| has_text(node, "pubkey")),
-        // Null is a valid answer of a node. Another node is asked in that case.
+        // `null` is a valid answer for a missing block, after which the pool asks another node.
         Query::Block(_) => result.as_ref() == b"null" || has_text(result, "blockhash"),
     }
 }
@@ -51,16 +51,17 @@ fn has_text(object: &[u8], name: &str) -> bool {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Returns the member `name` of `object`, which must be JSON. The text after the member is not read.
+/// Returns the first member `name` of the JSON object `object`. `None` if it is missing or of another type.
+/// The text after it is not read.
 fn member<'a, T: Deserialize<'a>>(object: &'a [u8], name: &str) -> Option<T> {
     let mut found = None;
     let members = FirstNamed { name, found: &mut found };
-    // Deserialization ends with an error if it stops early.
+    // Stopping before the end of the object is an error, which does not matter here.
     let _ = serde_json::Deserializer::from_slice(object).deserialize_map(members);
     found
 }
 
-/// Finds the first member with a name.
+/// A visitor that finds the first member called `name`.
 struct FirstNamed<'n, 'f, T> {
     name: &'n str,
     found: &'f mut Option<T>,

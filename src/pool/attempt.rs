@@ -1,4 +1,4 @@
-//! One attempt at one node: send the request, read the answer, and learn from it.
+//! One attempt at one node: sends the request, reads the answer, and updates the node's state from it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,10 +12,11 @@ use super::upstream_call::{FloorUse, ParsedReply, ReceivedReply, SentRequest, Up
 use super::verdict::{AttemptOutcome, Verdict};
 use crate::config;
 use crate::methods::{Commitment, Method};
+use crate::node::code::{METHOD_NOT_FOUND, TRANSACTION_HISTORY_NOT_AVAILABLE};
 use crate::node::{Fault, NodeReply, RawAnswer};
 use crate::telemetry::AttemptResult;
 
-/// Shorter calls never count as hanging, however fast the method usually is.
+/// The shortest time after which a call counts as hanging, however fast its method usually is.
 const SLOW_AT_LEAST: Duration = Duration::from_millis(250);
 
 /// Sends `call` to `member` once. `heard` is set as soon as an answer begins to arrive.
@@ -90,13 +91,13 @@ pub(super) async fn attempt<C: UpstreamCall>(
         in_flight.end_without_result();
     }
     let (verdict, (body, context)) = classified?;
-    if let NodeReply::Error { code: -32601 | -32011, .. } = body {
+    if let NodeReply::Error { code: METHOD_NOT_FOUND | TRANSACTION_HISTORY_NOT_AVAILABLE, .. } = body {
         member.set_lacking(call.method());
     }
     call.learn(frontier, member, &ReceivedReply { body: &body, context, sent, era, at: now });
     let verdict = verdict?;
-    if C::FOR_CACHE {
-        pool.confirmed.note_answer(frontier, member, now);
+    if C::KEEPS_CONFIRMED_FRONTIER {
+        pool.confirmed_slot.note_answer(frontier, member, now);
     }
     Ok((
         verdict,
@@ -105,19 +106,20 @@ pub(super) async fn attempt<C: UpstreamCall>(
             body,
             sent_at,
             slot: context.unwrap_or(sent.slot_before),
-            confirmed: verdict == Verdict::Answer,
+            is_settled: verdict == Verdict::Answer,
         },
     ))
 }
 
-/// Returns the time after which a call of this method counts as hanging.
+/// Returns the time after which a call of this method counts as hanging. `None` while too few latencies are
+/// known.
 fn slow_after(pool: &Pool, method: Method, settings: &config::PoolSettings) -> Option<Duration> {
     let p95 = pool.latencies.quantile(method, 0.95)?;
     Some(p95.mul_f64(settings.breaker.slow).max(SLOW_AT_LEAST))
 }
 
-/// Notes that the call hangs, and returns true if the attempt is given up. A trial of a half-open breaker is
-/// given up if another node can answer.
+/// Notes that the call hangs, and returns true if the attempt is given up. Only the trial of a half-open
+/// breaker is given up, and only if another node can answer.
 fn give_up_slow<C: UpstreamCall>(
     pool: &Pool,
     call: &C,
@@ -145,7 +147,7 @@ fn counts_for_health<C: UpstreamCall>(end: Result<Verdict, Fault>) -> bool {
     }
 }
 
-/// Reads an answer, off the async workers if it is long.
+/// Parses the answer to the request `id`, on a blocking thread if it is long.
 async fn read_answer(
     answer: RawAnswer,
     id: u64,

@@ -1,4 +1,4 @@
-//! Token buckets: for retries and hedges, and for the calls a second of a node.
+//! Token buckets: for retries, for hedges, and for the rate limit of a node.
 //!
 //! Without a budget, retries would triple the load of a pool that is down, and hedges would double that of a
 //! slow one.
@@ -11,16 +11,16 @@ use super::lock;
 
 /// The number of retries a second that are always allowed, so that a quiet pool can retry at all.
 pub(super) const RETRIES_PER_SECOND: f64 = 10.0;
-/// The highest number of unused attempts: about a second of a busy pool.
-pub(super) const KEPT: f64 = 100.0;
+/// The highest number of tokens in a budget for retries or hedges. A busy pool uses them in about a second.
+pub(super) const MAX_TOKENS: f64 = 100.0;
 
-/// A token bucket that calls fill and extra attempts empty.
+/// A token bucket. Time and [`Budget::deposit`] add tokens, and [`Budget::withdraw`] takes them.
 #[derive(Debug)]
 pub(super) struct Budget {
     /// The number of tokens that are added each second.
     per_second: f64,
     /// The highest number of tokens.
-    kept: f64,
+    max_tokens: f64,
     tokens: Mutex<Tokens>,
 }
 
@@ -33,23 +33,24 @@ struct Tokens {
 }
 
 impl Budget {
-    /// Creates a budget that each call refills by `share` and each second by `per_second`, up to `kept`.
-    pub(super) fn new(share: f64, per_second: f64, kept: f64) -> Self {
+    /// Creates a budget of `per_second` tokens. Each call adds `share` tokens and each second `per_second`,
+    /// up to `max_tokens`.
+    pub(super) fn new(share: f64, per_second: f64, max_tokens: f64) -> Self {
         let tokens = Tokens { share, left: per_second, refilled: None };
-        Self { per_second, kept, tokens: Mutex::new(tokens) }
+        Self { per_second, max_tokens, tokens: Mutex::new(tokens) }
     }
 
-    /// Replaces the share.
+    /// Replaces the part of a token that a call adds.
     pub(super) fn set_share(&self, share: f64) {
         lock(&self.tokens).share = share;
     }
 
-    /// Adds the share of one call.
+    /// Adds the part of a token that one call earns.
     pub(super) fn deposit(&self, now: Instant) {
         self.update(now, |tokens| tokens.left += tokens.share);
     }
 
-    /// Takes one attempt. Returns false if none is left.
+    /// Takes one token. Returns false if less than one is left.
     pub(super) fn withdraw(&self, now: Instant) -> bool {
         self.update(now, |tokens| {
             let enough = tokens.left >= 1.0;
@@ -58,12 +59,12 @@ impl Budget {
         })
     }
 
-    /// Returns the number of attempts that are left.
+    /// Returns the number of tokens that are left.
     pub(super) fn left(&self, now: Instant) -> f64 {
         self.update(now, |tokens| tokens.left)
     }
 
-    /// Gives back an attempt that was not made.
+    /// Gives back the token of an attempt that was not made.
     pub(super) fn give_back(&self, now: Instant) {
         self.update(now, |tokens| tokens.left += 1.0);
     }
@@ -72,9 +73,9 @@ impl Budget {
         let mut tokens = lock(&self.tokens);
         let since =
             tokens.refilled.replace(now).map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
-        tokens.left = (tokens.left + since * self.per_second).min(self.kept);
+        tokens.left = (tokens.left + since * self.per_second).min(self.max_tokens);
         let result = change(&mut tokens);
-        tokens.left = tokens.left.min(self.kept);
+        tokens.left = tokens.left.min(self.max_tokens);
         result
     }
 }
@@ -87,7 +88,7 @@ mod tests {
 
     #[tokio::test]
     async fn retries_are_a_share_with_a_minimum() {
-        let budget = Budget::new(0.25, RETRIES_PER_SECOND, KEPT);
+        let budget = Budget::new(0.25, RETRIES_PER_SECOND, MAX_TOKENS);
         let start = Instant::now();
         let take = |now| std::iter::from_fn(|| budget.withdraw(now).then_some(())).count();
         assert_eq!(take(start), 10, "what is always there");
@@ -100,7 +101,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_minimum_the_share_decides() {
-        let budget = Budget::new(0.05, 0.0, KEPT);
+        let budget = Budget::new(0.05, 0.0, MAX_TOKENS);
         let now = Instant::now();
         let mut taken = 0;
         for call in 1..=1000 {

@@ -1,4 +1,4 @@
-//! The course of one call through the pool: ask a node, judge its answer, ask another node, conclude.
+//! The course of one call through the pool: ask a node, classify its answer, ask another node, conclude.
 //!
 //! Typed queries and passthrough methods share one loop. Their differences are in [`UpstreamCall`].
 
@@ -18,16 +18,16 @@ use super::selector::pick_highest;
 use super::upstream_call::{FloorUse, UpstreamCall};
 use super::verdict::{AttemptOutcome, Verdict};
 use crate::error::{Error, FailedAttempt};
-use crate::node::{Fault, NodeReply};
+use crate::node::{Fault, NodeReply, code};
 use crate::telemetry::{AttemptResult, RetryReason};
 
-/// The wait after a 429 without `Retry-After`.
-const QUIET_BY_DEFAULT: Duration = Duration::from_millis(250);
+/// The time for which a node gets no calls after a 429 without `Retry-After`.
+pub(super) const QUIET_BY_DEFAULT: Duration = Duration::from_millis(250);
 
-/// Asks nodes until one answers, inside the call's deadline, `pool.retries` and the retry budget.
+/// Sends `call` to nodes until one answers, within its deadline, `pool.retries` and the retry budget.
 ///
 /// # Errors
-/// [`Error::NoUpstream`] with every attempt. Ending the call at its deadline is left to the caller.
+/// [`Error::NoUpstream`] with every failed attempt. Ending the call at its deadline is left to the caller.
 pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Answer, Error> {
     let now = Instant::now();
     pool.retries.deposit(now);
@@ -39,7 +39,7 @@ pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Ans
         call,
         tried: Vec::new(),
         attempts: Vec::new(),
-        unconfirmed: None,
+        first_of_two: None,
         unlisted: None,
         last_resort: None,
         reconnect: false,
@@ -51,17 +51,17 @@ pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Ans
 struct CallCourse<'a, C> {
     pool: &'a Pool,
     call: &'a C,
-    /// The numbers of the nodes asked so far.
+    /// The ids of the nodes asked so far.
     tried: Vec<usize>,
     /// Every attempt that brought no answer.
     attempts: Vec<FailedAttempt>,
-    /// An answer that a second node has not confirmed yet.
-    unconfirmed: Option<PoolReply>,
-    /// The first error with a code that is not on the list of nodes' error codes.
+    /// The answer that a second node may improve or agree with.
+    first_of_two: Option<PoolReply>,
+    /// An error with a code that nodes are not known to use, until a second node has been asked.
     unlisted: Option<PoolReply>,
     /// The best answer that was not good enough.
     last_resort: Option<LastResort>,
-    /// True if the first attempt found no connection, or a closed one.
+    /// True if the first attempt failed with [`Fault::Connect`], so that the same node may be asked again.
     reconnect: bool,
 }
 
@@ -71,17 +71,17 @@ enum CallStep {
     Done(PoolReply),
     /// One more node is asked.
     Ask(NextAttempt),
-    /// No other node would change the result.
+    /// No further node is asked.
     Enough,
 }
 
 /// The reason why one more node is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextAttempt {
-    /// Confirms or improves an answer. Done once for a call, in addition to the retries.
-    Confirmation,
-    /// Gets an answer. With a result it counts as a retry in the metrics, and most retries use the retry
-    /// budget.
+    /// May improve an answer, or agree with it. Done once for a call, in addition to the retries.
+    SecondNode,
+    /// Gets an answer. Holds the failure of the attempt before, by which metrics count the retry. `None`
+    /// neither counts in the metrics nor uses the retry budget.
     Retry(Option<AttemptResult>),
 }
 
@@ -92,7 +92,7 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         let mut member = self.pick_in_time(Some(Unusable::Incapable)).await.map_err(Error::NoUpstream)?;
         loop {
             self.tried.push(member.id);
-            let may_hedge = self.attempts.is_empty() && self.unconfirmed.is_none();
+            let may_hedge = self.attempts.is_empty() && self.first_of_two.is_none();
             let mut step = CallStep::Enough;
             for (by, outcome) in attempt_hedged(pool, self.call, &member, may_hedge).await {
                 if by.id != member.id {
@@ -109,17 +109,18 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
                 CallStep::Enough => break,
             };
             let now = Instant::now();
-            if now >= self.call.context().deadline || (retries_left == 0 && next != NextAttempt::Confirmation)
-            {
+            if now >= self.call.context().deadline || (retries_left == 0 && next != NextAttempt::SecondNode) {
                 break;
             }
-            // The node is picked before the retry is paid for, because without a node there is no retry.
+            // The node is picked before the retry budget is charged, because without a node there is no
+            // retry.
             let Some(picked) = self.pick_next(next).await else { break };
             if let NextAttempt::Retry(why) = next {
                 if let Some(why) = why {
-                    // A refusal costs a node nothing. The budget protects a pool that is down from triple
-                    // load.
-                    if why != AttemptResult::Incapable && !pool.retries.withdraw(now) {
+                    // The retry budget protects a pool that is down from triple load. A node that refuses the
+                    // call or has fallen behind is not down, so a retry after it takes no token.
+                    let is_down = !matches!(why, AttemptResult::Incapable | AttemptResult::Behind);
+                    if is_down && !pool.retries.withdraw(now) {
                         break;
                     }
                     pool.metrics.upstream_retries.at(RetryReason(why)).inc();
@@ -134,11 +135,11 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
 
     /// Processes the outcome of one attempt.
     fn process_outcome(&mut self, member: &Member, outcome: AttemptOutcome) -> CallStep {
-        // An unlisted error is replaced by a proven result of a second node only.
+        // An unlisted error is replaced only by a result of a second node that needs no further node.
         if let Some(first) = self.unlisted.take() {
             return CallStep::Done(match outcome {
                 Ok((verdict, reply @ PoolReply { body: NodeReply::Result(_), .. }))
-                    if verdict != Verdict::NeedsConfirmation =>
+                    if verdict != Verdict::NeedsSecondNode =>
                 {
                     reply
                 }
@@ -152,27 +153,25 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         let alone = self.call.is_alone();
         match outcome {
             Ok((Verdict::Answer, reply)) => CallStep::Done(reply),
-            Ok((Verdict::UnlistedError | Verdict::NeedsConfirmation, reply)) if alone => {
-                CallStep::Done(reply)
-            }
+            Ok((Verdict::UnlistedError | Verdict::NeedsSecondNode, reply)) if alone => CallStep::Done(reply),
             Ok((Verdict::UnlistedError, reply)) => {
                 self.failed(member, AttemptResult::NodeError);
                 // The error says nothing about a block that another node reports missing.
-                if self.unconfirmed.is_some() {
+                if self.first_of_two.is_some() {
                     return CallStep::Ask(NextAttempt::Retry(Some(AttemptResult::NodeError)));
                 }
                 self.unlisted = Some(reply);
-                CallStep::Ask(NextAttempt::Confirmation)
+                CallStep::Ask(NextAttempt::SecondNode)
             }
-            Ok((Verdict::NeedsConfirmation, reply)) => match self.unconfirmed.take() {
+            Ok((Verdict::NeedsSecondNode, reply)) => match self.first_of_two.take() {
                 None => {
-                    self.unconfirmed = Some(reply);
-                    CallStep::Ask(NextAttempt::Confirmation)
+                    self.first_of_two = Some(reply);
+                    CallStep::Ask(NextAttempt::SecondNode)
                 }
                 // A node that has deleted the block, or has not reached it, proves nothing. Nodes with a
                 // deeper history, or further ahead, are asked.
                 Some(first) if reply.lacks_block() => {
-                    self.unconfirmed = Some(first);
+                    self.first_of_two = Some(first);
                     CallStep::Ask(NextAttempt::Retry(None))
                 }
                 Some(first) => CallStep::Done(first.combined_with(reply)),
@@ -189,12 +188,11 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
                 if alone || !fault.may_retry() {
                     return CallStep::Enough;
                 }
-                // A node that was to confirm an answer is not asked again, because another node may have the
-                // block.
+                // A second node that failed is not asked again, because another node may have the block.
                 self.reconnect = C::WEIGHT_IS_KNOWN
                     && fault == Fault::Connect
                     && self.attempts.len() == 1
-                    && self.unconfirmed.is_none();
+                    && self.first_of_two.is_none();
                 CallStep::Ask(NextAttempt::Retry(Some(fault.result())))
             }
         }
@@ -204,11 +202,11 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         self.attempts.push(FailedAttempt { upstream: member.name.clone(), reason: why.to_string() });
     }
 
-    /// Picks the node to ask next.
+    /// Picks the node to ask next. `None` if no node may be asked.
     async fn pick_next(&mut self, next: NextAttempt) -> Option<Arc<Member>> {
-        let has_answer = self.unconfirmed.is_some() || self.unlisted.is_some();
+        let has_answer = self.first_of_two.is_some() || self.unlisted.is_some();
         // A missing block does not prove absence, so even nodes with an open breaker are asked.
-        let lacks_block = self.unconfirmed.as_ref().is_some_and(PoolReply::lacks_block);
+        let lacks_block = self.first_of_two.as_ref().is_some_and(PoolReply::lacks_block);
         let worst = match next {
             // The agreement of a node in a bad state proves nothing.
             _ if has_answer && !lacks_block => None,
@@ -216,7 +214,7 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
             NextAttempt::Retry(Some(AttemptResult::Behind)) if C::ACCEPTS_BEHIND => {
                 Some(Unusable::BelowFloor)
             }
-            NextAttempt::Retry(_) | NextAttempt::Confirmation => Some(Unusable::Unreachable),
+            NextAttempt::Retry(_) | NextAttempt::SecondNode => Some(Unusable::Unreachable),
         };
         // A node may close an idle connection. If no other node is usable, this one is asked again, once.
         if std::mem::take(&mut self.reconnect) {
@@ -228,8 +226,8 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         if has_answer { self.pick(worst).ok() } else { self.pick_in_time(worst).await.ok() }
     }
 
-    /// Picks a node in no worse state than `worst`. If none may be asked before a first probe has come back,
-    /// waits for that probe.
+    /// Picks the node to ask. It may be unusable for `worst` or a milder reason. If only a node's first probe
+    /// can make one usable, waits for that probe.
     async fn pick_in_time(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<FailedAttempt>> {
         let nodes = &self.pool.nodes;
         let mut probed = nodes.probed();
@@ -245,13 +243,13 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         self.pool.selector.pick(&self.pool.nodes, self.call, &self.tried, worst)
     }
 
-    /// Asks the node with the highest slot without the floor, if the best answer so far is a refusal for that
-    /// floor. The gateway's own floor is never a caller's error. This attempt does not count as a retry: no
-    /// node has been asked yet for whatever slot it has.
+    /// Asks the node with the highest slot, without the floor, if the best answer so far is a refusal because
+    /// of that floor. A caller never gets an error for the gateway's own floor. The attempt is made in
+    /// addition to `pool.retries`.
     async fn ask_without_floor(&mut self) {
-        let refused = |resort: &LastResort| resort.reply.code() == Some(-32016);
+        let refused = |resort: &LastResort| resort.reply.code() == Some(code::MIN_CONTEXT_SLOT_NOT_REACHED);
         let by_floor = self.call.has_own_floor()
-            && self.unconfirmed.is_none()
+            && self.first_of_two.is_none()
             && self.last_resort.as_ref().is_some_and(refused);
         if !by_floor {
             return;
@@ -265,13 +263,13 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         let unheard = AtomicBool::new(false);
         let outcome = attempt(self.pool, self.call, &member, FloorUse::Withheld, &unheard).await;
         if let CallStep::Done(reply) = self.process_outcome(&member, outcome) {
-            self.unconfirmed = Some(reply);
+            self.first_of_two = Some(reply);
         }
     }
 
-    /// Decides the call if no node gave a certain answer.
+    /// Returns the best answer that is left, if no node gave a certain one.
     fn conclude(self) -> Result<PoolReply, Error> {
-        if let Some(reply) = self.unconfirmed.or(self.unlisted) {
+        if let Some(reply) = self.first_of_two.or(self.unlisted) {
             return Ok(reply);
         }
         match self.last_resort {
@@ -286,7 +284,7 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
     }
 }
 
-/// Logs a fault, and leaves the node alone if it asked for that.
+/// Logs a fault. After a 429, stops calls to the node for a while.
 fn after_fault(member: &Member, fault: Fault) {
     let reason = fault.result().as_str();
     if fault.counts_against_node() {

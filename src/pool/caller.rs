@@ -1,4 +1,5 @@
-//! The callers of the pool, distinguished for fair shares of a node and for slow calls, and the context of a call.
+//! The callers of the pool, and the context of a call. Callers are told apart to share a node fairly, and to find the
+//! cause of slow calls.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -34,7 +35,7 @@ pub struct CallContext {
 }
 
 impl CallContext {
-    /// Returns the context of a call that the gateway makes by itself, until `deadline`.
+    /// Returns the context of a call that the gateway makes on its own, with this deadline.
     pub fn own(deadline: Instant) -> Self {
         Self { deadline, caller: CallerId::default(), trace: Trace::default() }
     }
@@ -45,12 +46,12 @@ impl CallContext {
 pub(super) struct CallerCounts(Mutex<HashMap<CallerId, usize>>);
 
 impl CallerCounts {
-    /// Counts one more call.
+    /// Counts one more call of `caller`.
     pub(super) fn add(&self, caller: CallerId) {
         *lock(&self.0).entry(caller).or_default() += 1;
     }
 
-    /// Counts one call less.
+    /// Counts one call of `caller` less.
     pub(super) fn remove(&self, caller: CallerId) {
         let mut counts = lock(&self.0);
         if let Some(count) = counts.get_mut(&caller) {
@@ -61,8 +62,8 @@ impl CallerCounts {
         }
     }
 
-    /// Returns true if `caller` may send the node one more call, while `in_flight` are under way and `free`
-    /// more are allowed. A call without a particular caller takes any free one.
+    /// Returns true if `caller` may send the node one more call, while `in_flight` are under way and `free` more are
+    /// allowed. A call of no particular caller has no share that limits it.
     pub(super) fn may_add(&self, caller: CallerId, in_flight: usize, free: usize) -> bool {
         // The first test needs no lock, because no caller has more calls in flight than all callers together.
         let own = || lock(&self.0).get(&caller).copied().unwrap_or_default();

@@ -14,10 +14,10 @@ use super::members::Members;
 use super::select::Candidate;
 use crate::methods::Method;
 
-/// The least time between two recorded choices of a method.
+/// The shortest time between two recorded choices of a method.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// One choice of a node.
+/// A recorded choice of the node for a call.
 #[derive(Debug, Clone)]
 pub struct Choice {
     /// The time of the choice.
@@ -27,9 +27,9 @@ pub struct Choice {
     pub candidates: Vec<(String, Candidate)>,
     /// The position of the chosen node.
     pub node: usize,
-    /// The position of the other node that was drawn.
+    /// The position of the other node that was drawn. `None` if the node was chosen without a comparison.
     pub rival: Option<usize>,
-    /// True if the method stays with one node while that node is usable.
+    /// True if the node was chosen because the method stays with it while it is usable.
     pub stays: bool,
 }
 
@@ -52,7 +52,7 @@ impl Choices {
         Self { started: Instant::now(), last: Default::default() }
     }
 
-    /// Records a choice, if enough time has passed since the last one.
+    /// Records a choice. Does nothing if the last one is too recent, or if the lock is taken.
     pub(super) fn keep(
         &self,
         method: Method,
@@ -74,7 +74,7 @@ impl Choices {
         *choice = Some(Choice { at: now, candidates, node, rival, stays });
     }
 
-    /// Returns the last recorded choice.
+    /// Returns the last recorded choice for `method`. `None` before the first.
     pub(super) fn of(&self, method: Method) -> Option<Choice> {
         super::lock(&self.last[method.index()].choice).clone()
     }
@@ -103,12 +103,12 @@ impl Choice {
             why.push_str("near the frontier, ");
         }
         if usable().any(|c| c.near == candidate.near && c.tier != candidate.tier) {
-            why.push_str("lowest tier of the usable, ");
+            why.push_str("lowest tier of the usable nodes, ");
         }
         // Writing to a String does not fail.
         let _ = match self.rival {
             Some(rival) => write!(why, "the lower load of {chosen} and {}", name(rival)),
-            None => write!(why, "the only one of these"),
+            None => write!(why, "chosen without a comparison of loads"),
         };
         why
     }
@@ -145,7 +145,7 @@ mod tests {
                 1,
                 None,
                 false,
-                "near the frontier, lowest tier of the usable, the only one of these",
+                "near the frontier, lowest tier of the usable nodes, chosen without a comparison of loads",
             ),
             (
                 vec![candidate(0, None, true, 0), candidate(1, None, true, 0)],

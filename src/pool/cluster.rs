@@ -18,26 +18,26 @@ use super::select::Unusable;
 use crate::frontier::Frontier;
 use crate::methods::Pubkey;
 
-/// The cluster of the pool.
-pub(super) struct Cluster {
+/// The identity of the cluster that the nodes of the pool must belong to.
+pub(super) struct ClusterIdentity {
     genesis: Mutex<Option<String>>,
     /// The number of times that all reports were discarded.
     changes: watch::Sender<u64>,
     frontier: Arc<Frontier>,
 }
 
-impl Cluster {
-    /// Creates the cluster with this genesis hash. Without one, the first hash that a node reports is taken.
+impl ClusterIdentity {
+    /// Creates the cluster with this genesis hash. `None` takes the first hash that a node reports.
     pub(super) fn new(genesis: Option<String>, frontier: Arc<Frontier>) -> Self {
         Self { genesis: Mutex::new(genesis), changes: watch::Sender::new(0), frontier }
     }
 
-    /// Returns the genesis hash, once it is known.
+    /// Returns the genesis hash. `None` until it is known.
     pub(super) fn genesis(&self) -> Option<String> {
         lock(&self.genesis).clone()
     }
 
-    /// Returns a receiver that changes whenever all reports of nodes were discarded.
+    /// Returns a receiver of the number of times that all reports were discarded.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -47,8 +47,9 @@ impl Cluster {
         (!member.is_of_cluster() && lock(&self.genesis).is_some()).then_some(Unusable::Unidentified)
     }
 
-    /// Processes the genesis hash that a node reported. The node had been `used` this much when it was asked.
-    /// `Some` is the reason why the node gets no calls. The first node that reports its hash sets the pool's.
+    /// Compares the genesis hash that a node reported with the pool's, and notes the result. `used` are the
+    /// node's calls and connections when it was asked. `Some` is the reason why the node must get no calls.
+    /// The first hash that any node reports becomes the pool's.
     pub(super) fn identify(&self, member: &Member, used: NodeUsage, theirs: Genesis) -> Option<Health> {
         if !member.is_checked() {
             return None;
@@ -96,7 +97,10 @@ impl Cluster {
             genesis.replace(ours.to_owned())
         };
         let Some(theirs) = before.filter(|before| before != ours) else { return };
-        tracing::warn!(genesis = ours, "another cluster is configured: the cache is emptied");
+        tracing::warn!(
+            genesis = ours,
+            "pool.genesis_hash names another cluster than before: the cache is emptied"
+        );
         for member in members.iter().filter(|member| member.is_checked()) {
             let health = match &*member.health() {
                 Health::Unprobed => Health::Unprobed,
@@ -112,7 +116,7 @@ impl Cluster {
         self.forget();
     }
 
-    /// Follows the nodes to another cluster if all of them agree on it, as after the restart of a test
+    /// Adopts the genesis hash of another cluster if all nodes report it, as after the restart of a test
     /// cluster.
     pub(super) fn follow(&self, members: &Members) {
         if members.settings.genesis_hash.is_some() {
@@ -129,7 +133,10 @@ impl Cluster {
             _ => None,
         });
         let Some(theirs) = all_equal(agreed).filter(|theirs| is_hash(theirs)) else { return };
-        tracing::warn!(genesis = theirs, "every upstream is of another cluster now: the cache is emptied");
+        tracing::warn!(
+            genesis = theirs,
+            "every upstream reports the genesis hash of another cluster: the cache is emptied"
+        );
         *lock(&self.genesis) = Some(theirs);
         self.forget();
     }
@@ -140,7 +147,7 @@ fn is_hash(genesis: &str) -> bool {
     Pubkey::parse(genesis).is_ok()
 }
 
-/// Returns the value that all have in common. `None` if one has no value, or a different one.
+/// Returns the value that all of `values` have. `None` if one is `None` or differs, or if there are none.
 fn all_equal(mut values: impl Iterator<Item = Option<String>>) -> Option<String> {
     let first = values.next()??;
     values.all(|value| value.as_ref() == Some(&first)).then_some(first)

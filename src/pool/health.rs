@@ -3,7 +3,7 @@
 /// The finding of the last probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// No probe has come back yet.
+    /// No probe has ended yet.
     Unprobed,
     /// The node reports that it is healthy.
     Healthy,
@@ -11,7 +11,7 @@ pub enum Health {
     Unhealthy(String),
     /// The node does not answer its probes, for this reason.
     Unreachable(&'static str),
-    /// The node does not report its genesis hash, and the pool's is known.
+    /// The node does not report its genesis hash, while the pool's is known.
     NoGenesisHash,
     /// The node belongs to another cluster.
     Foreign {
@@ -23,12 +23,12 @@ pub enum Health {
 }
 
 impl Health {
-    /// Returns true if a change from `before` is worth a log line. The same state with another text is not.
+    /// Returns true if a change from `before` is worth a log line. Another text for the same state is not.
     pub(super) fn is_news(&self, before: &Self) -> bool {
         std::mem::discriminant(before) != std::mem::discriminant(self)
     }
 
-    /// Logs that the node with this name has changed to this health.
+    /// Logs that the health of the node `name` has changed from `before` to this one.
     pub(super) fn report(&self, name: &str, before: &Self) {
         match self {
             Self::Healthy if *before == Self::Unprobed => {
@@ -44,13 +44,13 @@ impl Health {
             Self::NoGenesisHash => tracing::error!(
                 upstream.name = name,
                 "upstream does not report its genesis hash and gets no calls; \
-                 set genesis = \"unchecked\" for it if it is of the pool's cluster"
+                 if it belongs to the pool's cluster, set genesis = \"unchecked\" for it"
             ),
             Self::Foreign { theirs, ours } => tracing::error!(
                 upstream.name = name,
                 genesis.theirs = theirs,
                 genesis.ours = ours,
-                "upstream is of another cluster and gets no calls; set pool.genesis_hash if it is the right one"
+                "upstream belongs to another cluster and gets no calls; if its cluster is right, set pool.genesis_hash"
             ),
             Self::Unprobed => {}
         }

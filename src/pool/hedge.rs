@@ -22,8 +22,9 @@ use crate::telemetry::HedgeResult;
 /// An attempt that has ended, and its node.
 pub(super) type FinishedAttempt = (Arc<Member>, AttemptOutcome);
 
-/// Sends `call` to `member`. If `may_hedge`, also sends it to another node once the method's quantile has
-/// passed. Returns the attempts in the order in which they ended, without one that was given up.
+/// Sends `call` to `member`. If `may_hedge`, also sends it to another node once the call takes longer than
+/// the method's quantile of latencies. Returns the attempts in the order in which they ended, without one
+/// that was given up.
 pub(super) async fn attempt_hedged<C: UpstreamCall>(
     pool: &Pool,
     call: &C,
@@ -39,7 +40,8 @@ pub(super) async fn attempt_hedged<C: UpstreamCall>(
             return vec![ended(outcome)];
         }
         if let Some(other) = pick_second(pool, call, member, &heard) {
-            // Boxed, because few calls are hedged and every call would be twice as large.
+            // Boxed, because few calls are hedged, and the future of every call would otherwise be twice as
+            // large.
             let unheard = AtomicBool::new(false);
             let mut second = Box::pin(attempt(pool, call, &other, FloorUse::Sent, &unheard));
             let (by_second, outcome) = tokio::select! {
@@ -79,7 +81,7 @@ fn is_good(outcome: &AttemptOutcome) -> bool {
     matches!(outcome, Ok((Verdict::Answer, _)))
 }
 
-/// Returns the time after which the second attempt starts. `None` if there is no second one.
+/// Returns the time after which the second attempt starts. `None` if the call is not hedged.
 fn patience<C: UpstreamCall>(pool: &Pool, call: &C) -> Option<Duration> {
     let hedge = pool.nodes.load().settings.hedge?;
     if !C::WEIGHT_IS_KNOWN || call.is_alone() || call.is_sticky() {
@@ -88,7 +90,8 @@ fn patience<C: UpstreamCall>(pool: &Pool, call: &C) -> Option<Duration> {
     pool.latencies.quantile(call.own_method()?, hedge.quantile)
 }
 
-/// Picks the node for the second attempt, if one is worth asking and the budget allows it.
+/// Picks the node for the second attempt, and takes a token of the hedge budget. `None` if no second attempt
+/// is made.
 fn pick_second<C: UpstreamCall>(
     pool: &Pool,
     call: &C,

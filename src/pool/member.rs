@@ -32,18 +32,18 @@ use state::{BREAKER, NOT_HEALTHY, NodeState, QUIET};
 /// A reload that changes the settings of a node creates a new member with the same state. Calls in flight end
 /// on the member with which they began.
 pub struct Member {
-    /// The node's number in the frontier. Numbers are never reused.
+    /// The id of the node, which is also its id in the frontier. Ids are never reused.
     pub id: usize,
     /// The configured name.
     pub name: String,
     /// The configured tier. Lower tiers are asked first.
     pub tier: u8,
-    /// The configuration.
+    /// The node's configuration.
     pub(super) upstream: config::Upstream,
     pub(super) client: Arc<Client>,
     pub(super) metrics: Arc<UpstreamMetrics>,
     pub(super) slots: Arc<NodeSlots>,
-    /// The limit on calls a second.
+    /// The token bucket of the setting `upstream.rps`. `None` without a limit.
     rate: Option<Arc<Budget>>,
     state: Arc<NodeState>,
 }
@@ -57,7 +57,7 @@ pub(super) struct MemberContext<'a> {
 }
 
 impl Member {
-    /// Creates the node with number `id`, before its first report.
+    /// Creates the node `id`, which has not been probed yet.
     pub(super) fn new(
         id: usize,
         upstream: &config::Upstream,
@@ -77,7 +77,8 @@ impl Member {
         }
     }
 
-    /// Returns the node with other settings, and with another client if one is given.
+    /// Returns the node with other settings, and with another client if `client` is `Some`. Both share their
+    /// state.
     pub(super) fn reconfigured(&self, upstream: config::Upstream, client: Option<Arc<Client>>) -> Self {
         let same_rate = upstream.rps == self.upstream.rps;
         Self {
@@ -108,7 +109,8 @@ impl Member {
         self.slots.slot(commitment)
     }
 
-    /// Returns every reason why the node may not be asked now, except for slots, methods and its cluster.
+    /// Returns the reasons why the node is not usable now, by its health, breaker, limits and draining. Slots
+    /// and methods are checked elsewhere.
     pub(super) fn reasons(&self, now: Instant) -> impl Iterator<Item = Unusable> + use<> {
         let troubles = self.state.troubles();
         let has = |which: u8| troubles & which != 0;
@@ -133,7 +135,7 @@ impl Member {
         .flatten()
     }
 
-    /// Returns [`Unusable::Busy`] if `caller` has its share of the node's calls in flight.
+    /// Returns [`Unusable::Busy`] if `caller` already has its full share of the node's calls in flight.
     pub(super) fn over_share(&self, caller: CallerId) -> Option<Unusable> {
         let in_flight = self.in_flight();
         let free = self.max_in_flight().saturating_sub(in_flight);
@@ -149,7 +151,7 @@ impl Member {
     pub(super) fn lacks_any(&self, method: AnyMethod) -> bool {
         match method {
             AnyMethod::Own(method) => self.lacks(method),
-            AnyMethod::Further(method) => {
+            AnyMethod::Passthrough(method) => {
                 self.state.incapable_further.load(Ordering::Relaxed) & (1 << method.index()) != 0
             }
         }
@@ -166,21 +168,41 @@ impl Member {
             AnyMethod::Own(method) => {
                 self.state.incapable.fetch_or(bit(method), Ordering::Relaxed);
             }
-            AnyMethod::Further(method) => {
+            AnyMethod::Passthrough(method) => {
                 self.state.incapable_further.fetch_or(1 << method.index(), Ordering::Relaxed);
             }
         }
     }
 
-    /// Forgets the methods that the node does not serve, because it may have been restarted with other
-    /// settings.
+    /// Forgets which methods the node does not serve, because it may have been restarted with other settings.
     pub(super) fn forget_lacking(&self) {
         self.state.incapable.store(0, Ordering::Relaxed);
         self.state.incapable_further.store(0, Ordering::Relaxed);
+        self.state.refuses_blocks.store(false, Ordering::Relaxed);
     }
 
-    /// Returns true if the node may answer `method` at some time: it is part of the pool and not known to
-    /// lack it.
+    /// Returns true if the chain can be followed with this node's blocks.
+    pub(super) fn gives_blocks(&self) -> bool {
+        let refuses = self.state.refuses_blocks.load(Ordering::Relaxed) || self.lacks(Method::GetBlock);
+        self.lists_writes() && self.is_of_cluster() && !refuses
+    }
+
+    /// Notes that the node refuses a method that following the chain needs.
+    pub(super) fn set_refusing_blocks(&self) {
+        self.state.refuses_blocks.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if the node is of a kind and version whose blocks list every write of an account.
+    pub(super) fn lists_writes(&self) -> bool {
+        self.state.lists_writes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_lists_writes(&self, lists_writes: bool) {
+        self.state.lists_writes.store(lists_writes, Ordering::Relaxed);
+    }
+
+    /// Returns true if the node may answer `method`, now or later. It must not be foreign, drained, or known
+    /// to lack the method.
     pub(super) fn serves(&self, method: AnyMethod) -> bool {
         let foreign = matches!(**self.state.health(), Health::Foreign { .. } | Health::NoGenesisHash);
         !foreign && !self.is_drained() && !self.lacks_any(method)
@@ -191,22 +213,22 @@ impl Member {
         self.state.drained.load(Ordering::Relaxed)
     }
 
-    /// Drains the node on an operator's behalf, or puts it back.
+    /// Drains the node for an operator, or lets it take calls again.
     pub fn set_drained(&self, drained: bool) {
         self.state.drained.store(drained, Ordering::Relaxed);
     }
 
-    /// Returns the kind of the last failed call, and its time.
+    /// Returns the result of the last failed call, and its time. `None` before the first.
     pub fn last_failure(&self) -> Option<(AttemptResult, Instant)> {
         *lock(&self.state.last_failure)
     }
 
-    /// Returns the finding of the last probe.
+    /// Returns the node's health, as its last probe found it.
     pub fn health(&self) -> Arc<Health> {
         Arc::clone(&self.state.health())
     }
 
-    /// Sets the finding of a probe, and returns the previous one if it differs.
+    /// Sets the finding of a probe. Returns the previous one, or `None` if it is the same.
     pub(super) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
         self.state.set_health(health)
     }
@@ -226,36 +248,35 @@ impl Member {
         !self.is_checked() || self.cluster().is_identified()
     }
 
-    /// Returns the node's calls and connections up to now.
+    /// Returns the numbers of the node's calls and connections up to now.
     pub(super) fn used(&self) -> NodeUsage {
         NodeUsage { calls: self.counts().0, connections: Some(self.client.connections()) }
     }
 
-    /// Returns true if the node has, or may have, connections that are younger than the genesis hash it has
-    /// shown.
+    /// Returns true if connections to the node may be newer than its last answer about the genesis hash.
     pub(super) fn has_new_connections(&self) -> bool {
         !self.cluster().was_asked_over(self.client.connections())
     }
 
-    /// Returns true if calls were sent to the node since it last showed the pool's genesis hash. Returns true
-    /// only once.
+    /// Returns true if calls were sent to the node since it last showed the pool's genesis hash. Later calls
+    /// return false until more calls were sent.
     pub(super) fn take_unidentified_calls(&self) -> bool {
         self.cluster().take_unidentified_calls(self.counts().0)
     }
 
-    /// Takes one of the node's calls a second. Returns false if none is left.
+    /// Counts a call against the node's rate limit. Returns false if the limit is reached.
     pub(super) fn take_rate(&self, now: Instant) -> bool {
         self.rate.as_ref().is_none_or(|rate| rate.withdraw(now))
     }
 
-    /// Takes one of the node's calls a second for a request of the gateway itself. Returns false if fewer
-    /// than half are left.
+    /// Counts a request of the gateway itself against the node's rate limit. Returns false if at most half of
+    /// the limit is left.
     pub(super) fn take_spare_rate(&self, now: Instant) -> bool {
         let half = self.upstream.rps.map_or(0.0, f64::from) / 2.0;
         self.rate_left(now).is_none_or(|left| left > half) && self.take_rate(now)
     }
 
-    /// Returns the number of the node's calls a second that are left. `None` without such a limit.
+    /// Returns the number of calls that the node's rate limit still allows. `None` without a limit.
     pub fn rate_left(&self, now: Instant) -> Option<f64> {
         self.rate.as_ref().map(|rate| rate.left(now))
     }
@@ -270,23 +291,24 @@ impl Member {
         self.state.slot_wanted.notified().await;
     }
 
-    /// Returns the highest number of calls in flight.
+    /// Returns the limit on the node's calls in flight.
     pub fn max_in_flight(&self) -> usize {
         self.upstream.max_in_flight
     }
 
-    /// Returns the number of calls in flight.
+    /// Returns the number of the node's calls in flight.
     pub fn in_flight(&self) -> usize {
         self.state.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the product of peak-EWMA latency and calls in flight, in seconds.
+    /// Returns the cost of choosing this node: its peak-EWMA latency in seconds, times its calls in flight
+    /// plus one.
     pub(super) fn load(&self, now: Instant) -> f64 {
         lock(&self.state.latency).load(self.in_flight(), now)
     }
 
-    /// Notes that a call would have taken at least this long, if it had not been given up for another node's
-    /// answer.
+    /// Raises the latency to this one if it is lower. For a call that was given up, because another node
+    /// answered first.
     pub(super) fn took_at_least(&self, latency: Duration, now: Instant) {
         let mut known = lock(&self.state.latency);
         if latency.as_secs_f64() > known.seconds(now) {
@@ -294,7 +316,7 @@ impl Member {
         }
     }
 
-    /// Returns the peak-EWMA latency as of now.
+    /// Returns the node's peak-EWMA latency as of now.
     pub fn latency(&self) -> Duration {
         Duration::from_secs_f64(lock(&self.state.latency).seconds(Instant::now()))
     }
@@ -304,12 +326,12 @@ impl Member {
         self.state.change_breaker(|breaker| breaker.set(settings));
     }
 
-    /// Returns the state of the breaker.
+    /// Returns the state of the node's breaker at `now`.
     pub fn breaker(&self, now: Instant) -> BreakerState {
         self.state.read_breaker(|breaker| breaker.state(now))
     }
 
-    /// Returns the numbers of calls sent and of calls failed since the start.
+    /// Returns the number of calls sent since the start, and how many of them failed.
     pub fn counts(&self) -> (u64, u64) {
         (self.state.requests.load(Ordering::SeqCst), self.state.failures.load(Ordering::Relaxed))
     }
@@ -323,7 +345,7 @@ impl Member {
         self.state.first_available.store(slot, Ordering::Relaxed);
     }
 
-    /// Returns the node's software version.
+    /// Returns the node's software version. `None` until the node has reported it.
     pub fn version(&self) -> Option<Arc<String>> {
         self.state.version.load_full()
     }
@@ -340,7 +362,7 @@ impl Member {
         self.state.set_trouble(QUIET, true);
     }
 
-    /// Returns how long the node still wants no calls.
+    /// Returns how long the node still wants no calls, after a 429. `None` if it takes calls.
     pub fn quiet_left(&self, now: Instant) -> Option<Duration> {
         let mut quiet = lock(&self.state.quiet_until);
         let left = quiet.map(|until| until.saturating_duration_since(now))?;
@@ -353,7 +375,8 @@ impl Member {
     }
 }
 
-/// Returns the limit on a node's calls a second, if it has one. A second's calls may come at once.
+/// Returns a token bucket for `upstream.rps`, or `None` without that setting. The calls of a second may come
+/// at once.
 fn rate(upstream: &config::Upstream) -> Option<Arc<Budget>> {
     let rps = f64::from(upstream.rps?);
     Some(Arc::new(Budget::new(0.0, rps, rps)))

@@ -1,7 +1,7 @@
 //! The nodes of the pool and their common settings, in one value that a reload replaces as a whole.
 //!
-//! A node with the name and address of an earlier node is that node. It keeps its number, its breaker, its
-//! latency and its slots. Calls in flight end on the nodes with which they began.
+//! A reload keeps each node whose name and URL stay the same, with its id, breaker, latency and slots. Calls
+//! in flight end on the nodes with which they began.
 
 use std::ops::Index;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Members {
     pub(super) settings: config::PoolSettings,
 }
 
-/// A new configuration of the nodes. Everything that can fail has been done.
+/// A new configuration of the nodes. Every step that can fail has been taken.
 pub struct Prepared {
     /// Each node, with a client if the node needs a new one.
     upstreams: Vec<(config::Upstream, Option<Arc<Client>>)>,
@@ -52,27 +52,27 @@ impl Members {
         self.list.len()
     }
 
-    /// Returns true if there is no node. A valid configuration has one.
+    /// Returns true if there is no node, which a valid configuration rules out.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Returns the node with this number, if it is still in the pool.
+    /// Returns the node with this id. `None` if it has left the pool.
     pub fn of(&self, id: usize) -> Option<&Arc<Member>> {
         self.list.iter().find(|member| member.id == id)
     }
 
-    /// Returns the node with this name.
+    /// Returns the node with this name. `None` if the pool has no such node.
     pub fn named(&self, name: &str) -> Option<&Arc<Member>> {
         self.list.iter().find(|member| member.name == name)
     }
 
-    /// Returns the node with the name and address of `upstream`.
+    /// Returns the node with the name and URL of `upstream`. `None` if the pool has no such node.
     fn same(&self, upstream: &config::Upstream) -> Option<&Arc<Member>> {
         self.named(&upstream.name).filter(|member| member.upstream.url == upstream.url)
     }
 
-    /// Prepares a new configuration, and creates the clients that are missing.
+    /// Prepares a new configuration, and creates the clients that it needs.
     pub(super) fn prepare(
         &self,
         config: &config::Config,
@@ -96,7 +96,8 @@ impl Members {
         Ok(Prepared { upstreams, settings: new.clone() })
     }
 
-    /// Returns the nodes of a new configuration that was prepared with these nodes.
+    /// Returns the nodes of `prepared`, which must have been prepared with `self`. New nodes join the
+    /// frontier.
     pub(super) fn reconfigured(&self, prepared: Prepared, frontier: &Frontier, metrics: &Metrics) -> Self {
         let Prepared { upstreams, settings } = prepared;
         let pool = MemberContext { frontier, metrics, breaker: settings.breaker };

@@ -1,4 +1,4 @@
-//! The present nodes, and their ratings for a call.
+//! The current nodes of the pool, and how each suits a call.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use arc_swap::{ArcSwap, Guard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::cluster::Cluster;
+use super::cluster::ClusterIdentity;
 use super::health::Health;
 use super::member::Member;
 use super::members::Members;
@@ -17,20 +17,20 @@ use crate::methods::{Commitment, PerCommitment};
 
 /// The nodes, the cluster that they must belong to, and the frontier that they are compared with.
 pub(super) struct Nodes {
-    /// A snapshot of nodes and settings. Each choice of a node reads it again.
+    /// The current nodes and settings. Each choice of a node reads them again.
     members: ArcSwap<Members>,
-    pub(super) cluster: Cluster,
+    pub(super) cluster: ClusterIdentity,
     pub(super) frontier: Arc<Frontier>,
     /// The setting `cache.max_lag_slots`. A node further behind is not near the frontier.
     near_lag: PerCommitment<u64>,
-    /// Changes whenever a probe has changed the health of a node.
+    /// Notifies receivers that a probe has changed the health of a node.
     probed: watch::Sender<()>,
 }
 
 impl Nodes {
     pub(super) fn new(
         members: Members,
-        cluster: Cluster,
+        cluster: ClusterIdentity,
         frontier: Arc<Frontier>,
         near_lag: PerCommitment<u64>,
     ) -> Self {
@@ -38,30 +38,31 @@ impl Nodes {
         Self { members, cluster, frontier, near_lag, probed: watch::Sender::new(()) }
     }
 
-    /// Returns the snapshot for a short read.
+    /// Returns the current nodes and settings for a short read.
     pub(super) fn load(&self) -> Guard<Arc<Members>> {
         self.members.load()
     }
 
-    /// Returns the snapshot to keep.
+    /// Returns the current nodes and settings, to be kept.
     pub(super) fn snapshot(&self) -> Arc<Members> {
         self.members.load_full()
     }
 
-    /// Replaces the snapshot.
+    /// Replaces the list of nodes and the settings. Later reads see the new ones.
     pub(super) fn replace(&self, members: Arc<Members>) {
         self.members.store(members);
     }
 
-    /// Returns every reason why a node is not usable for a plain call. Methods that the node does not serve
-    /// are left out.
+    /// Returns every reason why a node is not usable. Reasons that depend on a call, such as its method, are
+    /// left out.
     pub(super) fn reasons(&self, member: &Member, now: Instant) -> Vec<Unusable> {
         let mut reasons: Vec<_> = member.reasons(now).chain(self.lagging(&self.load(), member)).collect();
         reasons.extend(self.cluster.unidentified(member).filter(|reason| !reasons.contains(reason)));
         reasons
     }
 
-    /// Rates every node for one call, in the order of the configuration.
+    /// Rates every node for one call, in the order of the configuration. `tried` has the ids of nodes that
+    /// were asked before.
     pub(super) fn candidates<C: UpstreamCall>(
         &self,
         members: &Members,
@@ -105,7 +106,7 @@ impl Nodes {
         candidates.iter().any(|candidate| candidate.unusable.is_none())
     }
 
-    /// Returns a receiver that changes whenever a probe has changed the health of a node.
+    /// Returns a receiver that is notified when a probe has changed the health of a node.
     pub(super) fn probed(&self) -> watch::Receiver<()> {
         self.probed.subscribe()
     }
@@ -115,8 +116,8 @@ impl Nodes {
         self.probed.send_replace(());
     }
 
-    /// Waits for the next change by a probe, if a node may become usable by its first probe. Returns false at
-    /// once if there is no such node, and at `deadline`.
+    /// Waits until a probe has changed the health of a node, and then returns true. Returns false at
+    /// `deadline`, or at once if no node waits for its first probe.
     pub(super) async fn first_probe(&self, probed: &mut watch::Receiver<()>, deadline: Instant) -> bool {
         let awaited = |member: &Arc<Member>| {
             *member.health() == Health::Unprobed

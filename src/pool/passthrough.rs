@@ -18,7 +18,7 @@ use super::verdict::Verdict;
 use crate::config;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
-use crate::methods::{AnyMethod, Commitment, Forwarded, Slot};
+use crate::methods::{AnyMethod, Commitment, PassthroughCall, Slot};
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::AttemptResult;
 
@@ -26,7 +26,7 @@ use crate::telemetry::AttemptResult;
 #[derive(Debug, Clone)]
 pub struct PassthroughRequest {
     /// The call.
-    pub call: Forwarded,
+    pub call: PassthroughCall,
     /// The caller and its deadline.
     pub context: CallContext,
 }
@@ -34,12 +34,12 @@ pub struct PassthroughRequest {
 impl UpstreamCall for PassthroughRequest {
     type Answer = NodeReply;
 
-    const FOR_CACHE: bool = false;
+    const KEEPS_CONFIRMED_FRONTIER: bool = false;
     const WEIGHT_IS_KNOWN: bool = false;
     const ACCEPTS_BEHIND: bool = false;
 
     fn method(&self) -> AnyMethod {
-        AnyMethod::Further(self.call.method)
+        AnyMethod::Passthrough(self.call.method)
     }
 
     fn context(&self) -> &CallContext {

@@ -2,7 +2,7 @@
 //!
 //! A peak-EWMA rises at once with a slow answer, and decays slowly with fast answers and with time. The
 //! method is that of Twitter's Finagle ("Beyond Round Robin", 2017). A node that was slow once gets no calls
-//! that could lower its peak, so time alone must lower it. `now` is an argument everywhere.
+//! that could lower its peak, so time alone must lower it. All functions take the time as `now`.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const DECAY: Duration = Duration::from_secs(10);
 /// half this time.
 const UNMEASURED_S: f64 = 0.001;
 
-/// The latency of one node, in seconds.
+/// The peak-EWMA latency of one node, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct PeakEwma {
     seconds: f64,
@@ -41,7 +41,7 @@ impl PeakEwma {
         self.at = Some(now);
     }
 
-    /// Discards all but the latency of this answer, because the node was down.
+    /// Replaces the value with the latency of this answer, which is the first after the node was down.
     pub fn restart(&mut self, latency: Duration, now: Instant) {
         *self = Self { seconds: latency.as_secs_f64(), at: Some(now) };
     }
@@ -51,13 +51,13 @@ impl PeakEwma {
         (self.seconds * self.kept(now)).max(UNMEASURED_S)
     }
 
-    /// Returns the cost of choosing this node while `in_flight` calls are under way there.
+    /// Returns the cost of choosing this node: its latency in seconds, times `in_flight` plus one.
     #[expect(clippy::cast_precision_loss, reason = "in-flight counts are far below 2^52")]
     pub fn load(&self, in_flight: usize, now: Instant) -> f64 {
         self.seconds(now) * (in_flight as f64 + 1.0)
     }
 
-    /// Returns the share of the last value that still counts.
+    /// Returns the share of the last value that still counts at `now`, from 0 to 1.
     fn kept(&self, now: Instant) -> f64 {
         self.at.map_or(0.0, |at| (-now.saturating_duration_since(at).div_duration_f64(DECAY)).exp())
     }
@@ -92,8 +92,8 @@ impl Quantiles {
         }
     }
 
-    /// Returns the latency that the share of answers, 0.0 to 1.0, did not exceed. `None` before the first 32
-    /// answers.
+    /// Returns the latency that this share of the answers did not exceed. `share` is from 0.0 to 1.0. `None`
+    /// before the first 32 answers.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -116,8 +116,8 @@ impl Latencies {
         lock(&self.0[method.index()]).observe(latency);
     }
 
-    /// Returns the latency that the share of the method's answers did not exceed. `None` while too few are
-    /// known.
+    /// Returns the latency that this share of the method's answers did not exceed. `None` before its first 32
+    /// answers.
     pub(super) fn quantile(&self, method: Method, share: f64) -> Option<Duration> {
         lock(&self.0[method.index()]).at(share)
     }

@@ -1,4 +1,4 @@
-//! The requests of a probe: a node's health, slots, identity, and length of a slot.
+//! The requests of a probe, which ask for a node's health, slots, identity and length of a slot.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::methods::{Commitment, PerCommitment, Slot};
-use crate::node::{Client, Fault, NodeReply};
+use crate::node::version::NodeVersion;
+use crate::node::{Client, Fault, NodeReply, code};
 
 /// The longest time for one request. A slower node counts as unreachable.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,7 +28,7 @@ pub enum Genesis {
 }
 
 impl Genesis {
-    /// Returns the genesis hash, if the node reported it.
+    /// Returns the genesis hash. `None` if the node did not report it.
     pub fn hash(&self) -> Option<&String> {
         if let Self::Hash(genesis) = self { Some(genesis) } else { None }
     }
@@ -42,6 +43,8 @@ pub struct Identity {
     pub genesis: Genesis,
     /// The answer to `getFirstAvailableBlock`: the oldest block that the node holds.
     pub first_available: Option<Slot>,
+    /// True if the answer to `getVersion` is that of a node whose blocks list every write of an account.
+    pub lists_writes: bool,
 }
 
 /// A node's health and slots as it reports them.
@@ -49,7 +52,7 @@ pub struct Identity {
 pub struct Pulse {
     /// `Ok`, or the error text of `getHealth`.
     pub health: Result<(), String>,
-    /// The answers to `getSlot` at each commitment.
+    /// The answer to `getSlot` at each commitment. `None` if the node gave none, or was not asked.
     pub slots: PerCommitment<Option<Slot>>,
 }
 
@@ -64,11 +67,21 @@ pub async fn identity(client: &Client) -> Result<Identity, Fault> {
         genesis(client),
         ask(client, "getFirstAvailableBlock", json!([])),
     );
+    let version = version?.ok();
     Ok(Identity {
-        version: version?.ok().and_then(|v| text(v, "/solana-core")),
+        lists_writes: version.as_ref().is_some_and(lists_writes),
+        version: version.and_then(|v| text(v, "/solana-core")),
         genesis: genesis?,
         first_available: first?.ok().and_then(|v| v.as_u64()),
     })
+}
+
+/// Returns true if this answer to `getVersion` is that of Agave in a version whose places that store accounts were
+/// checked. Other programs add members of their own, or count their versions in another way.
+fn lists_writes(version: &Value) -> bool {
+    let Some(members) = version.as_object() else { return false };
+    let number = members.get("solana-core").and_then(Value::as_str).and_then(NodeVersion::parse);
+    members.len() == 2 && members.contains_key("feature-set") && number.is_some_and(NodeVersion::is_followed)
 }
 
 /// Asks a node for its genesis hash.
@@ -81,7 +94,7 @@ pub(super) async fn genesis(client: &Client) -> Result<Genesis, Fault> {
             Ok(genesis) => Genesis::Hash(bounded(&genesis)),
             Err(_) => Genesis::Refused,
         },
-        NodeReply::Error { code: -32601, .. } => Genesis::Unsupported,
+        NodeReply::Error { code: code::METHOD_NOT_FOUND, .. } => Genesis::Unsupported,
         NodeReply::Error { .. } => Genesis::Refused,
     })
 }
@@ -94,7 +107,7 @@ pub async fn pulse(client: &Client) -> Result<Pulse, Fault> {
     pulse_without(client, |_| false).await
 }
 
-/// Asks a node for its health and for the slots that are not `known`.
+/// Asks a node for its health, and for its slot at each commitment for which `known` returns false.
 pub(super) async fn pulse_without(
     client: &Client,
     known: impl Fn(Commitment) -> bool,
@@ -131,7 +144,7 @@ pub async fn slot_time(client: &Client) -> Result<Option<Duration>, Fault> {
     Ok(samples.ok().and_then(|samples| time_of_samples(&samples)))
 }
 
-/// Returns the mean length of a slot over all `samples`.
+/// Returns the mean length of a slot over all `samples`. `None` if they are malformed or cover no slot.
 fn time_of_samples(samples: &Value) -> Option<Duration> {
     let sum = |name: &str| -> Option<u64> {
         samples.as_array()?.iter().try_fold(0_u64, |sum, sample| sum.checked_add(sample[name].as_u64()?))
@@ -140,7 +153,7 @@ fn time_of_samples(samples: &Value) -> Option<Duration> {
     Duration::from_secs(seconds).checked_div(slots).filter(|time| !time.is_zero())
 }
 
-/// Sends one request outside the shared buffers, and returns the node's answer.
+/// Sends one request, and returns the node's answer. The answer does not count against `pool.max_buffered`.
 ///
 /// # Errors
 /// The request brought no JSON-RPC answer.
@@ -148,7 +161,7 @@ pub async fn question(client: &Client, method: &str, params: &Value) -> Result<N
     client.probe(body(method, params), TIMEOUT).await?.reply(0)
 }
 
-/// Asks a node for its clock: the `date` header of an answer.
+/// Asks a node for its time: the header `date` of an answer. `None` if the answer lacks it.
 ///
 /// # Errors
 /// The request brought no answer.
@@ -173,7 +186,7 @@ async fn ask(client: &Client, method: &str, params: Value) -> Result<Result<Valu
     }
 }
 
-/// Returns the beginning of a node's text.
+/// Returns at most the first [`MAX_WORDS_BYTES`] bytes of a node's text.
 fn bounded(words: &str) -> String {
     words[..words.floor_char_boundary(MAX_WORDS_BYTES)].to_owned()
 }
@@ -200,6 +213,23 @@ mod tests {
             ),
         ] {
             assert_eq!(time_of_samples(&samples), expected_ms.map(Duration::from_millis), "{samples}");
+        }
+    }
+
+    #[test]
+    fn only_checked_versions_of_agave_list_writes() {
+        for (version, expected) in [
+            (json!({"feature-set": 1, "solana-core": "4.0.0"}), true),
+            (json!({"feature-set": 1, "solana-core": "4.5.3"}), true),
+            (json!({"feature-set": 1, "solana-core": "4.6.0"}), false),
+            (json!({"feature-set": 1, "solana-core": "3.1.0"}), false),
+            (json!({"feature-set": 1, "solana-core": "0.708.40000"}), false),
+            (json!({"feature-set": 1, "solana-core": "4.0.0", "surfnet-version": "1"}), false),
+            (json!({"solana-core": "4.0.0"}), false),
+            (json!({"feature-set": 1, "solana-core": 4}), false),
+            (json!("4.0.0"), false),
+        ] {
+            assert_eq!(lists_writes(&version), expected, "{version}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The probes: each node is asked for its health and slots once a probe interval, and rarely for its
+//! The probes: each node is asked for its health and slots once in each probe interval, and rarely for its
 //! identity.
 //!
 //! A probe ignores the pool's selection, limits and breakers, because only probes find that a failed node has
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::confirmed::tell_confirmed;
+use super::confirmed_slot::request_confirmed;
 use super::health::Health;
 use super::member::{Member, NodeUsage};
 use super::nodes::Nodes;
@@ -20,14 +20,15 @@ use crate::node::Fault;
 
 /// The number of probes between two requests for version, genesis hash and history. They change rarely.
 const IDENTITY_EVERY: u64 = 30;
-/// The part of the interval over which first probes are spread: 100 ms at the default.
+/// The first probes are spread over the probe interval divided by this number: 100 ms by default.
 const FIRST_PART: u32 = 10;
-/// The part of the interval within which a slot that an answer reported replaces a probe's request.
+/// A probe does not ask for a slot that an answer reported within the probe interval divided by this number.
 const RECENT_PART: u32 = 2;
-/// The distance in slots between two probes above which a node is asked for its cluster again.
+/// The difference between a node's known slot and a probed one above which its genesis hash is asked for
+/// again.
 const JUMP_SLOTS: u64 = 64;
 
-/// Probes one node until it has left the pool.
+/// Probes the node `id` until it has left the pool.
 pub(super) async fn probe_node(nodes: &Nodes, selector: &Selector, id: usize) {
     // Many gateways that start together, in front of many nodes, must not all ask at once.
     let first = nodes.load().settings.probe_interval / FIRST_PART;
@@ -42,7 +43,7 @@ pub(super) async fn probe_node(nodes: &Nodes, selector: &Selector, id: usize) {
         let pause = tokio::time::sleep(members.settings.probe_interval.mul_f64(jitter));
         tokio::select! {
             () = pause => {}
-            () = tell_confirmed(nodes, id) => {}
+            () = request_confirmed(nodes, id) => {}
         }
     }
 }
@@ -72,7 +73,7 @@ async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool, interval
     if nodes.cluster.unidentified(member).is_some() && member.take_unidentified_calls() {
         tracing::warn!(
             upstream.name = member.name,
-            "upstream got calls before its cluster was known: the cache is emptied"
+            "upstream answered calls before its cluster was verified; its answers may be wrong, so the cache is emptied"
         );
         nodes.cluster.forget();
     }
@@ -81,7 +82,8 @@ async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool, interval
     }
 }
 
-/// Asks a node for its identity if that is due, then for its health and slots.
+/// Asks a node for its identity if that is due, then for its health and slots, and records the slots. Returns
+/// the health.
 async fn find_health(
     nodes: &Nodes,
     member: &Member,
@@ -97,6 +99,7 @@ async fn find_health(
             return Ok(refused);
         }
         member.forget_lacking();
+        member.set_lists_writes(identity.lists_writes);
         if let Some(first) = identity.first_available {
             member.set_first_available(first);
         }

@@ -4,13 +4,13 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::methods::Slot;
-use crate::node::NodeReply;
+use crate::node::{NodeReply, code};
 use crate::telemetry::AttemptResult;
 
-/// One node's answer and its circumstances.
+/// The answer of one node, with its time, slot and certainty.
 #[derive(Debug, Clone)]
 pub struct PoolReply {
-    /// The node's number in the frontier.
+    /// The id ([`Member::id`](super::member::Member::id)) of the node that answered.
     pub node: usize,
     /// The answer itself.
     pub body: NodeReply,
@@ -22,11 +22,11 @@ pub struct PoolReply {
     /// True if no other node could improve the answer. That holds for plain answers, and for a missing block
     /// that two nodes with the same range of history report for the same reason. It does not hold for null,
     /// for an answer behind the floor, or for a block that only one node reports missing.
-    pub confirmed: bool,
+    pub is_settled: bool,
 }
 
 impl PoolReply {
-    /// Returns the code of an answer that is an error.
+    /// Returns the code of an error. `None` if the answer is a result.
     pub(super) fn code(&self) -> Option<i32> {
         match &self.body {
             NodeReply::Error { code, .. } => Some(*code),
@@ -34,32 +34,32 @@ impl PoolReply {
         }
     }
 
-    /// Returns true if the error only means that this node does not hold a block, now or any more. Another
-    /// node may.
+    /// Returns true if the error only means that this node does not hold a block yet or any longer. Another
+    /// node may hold it.
     pub(super) fn lacks_block(&self) -> bool {
         self.code().is_some_and(lacks_block)
     }
 
-    /// Combines the answer with that of a second node, which was asked to confirm it.
+    /// Combines the answer with that of the second node.
     ///
     /// A block from either node wins, then an error that names a reason, then null. Two errors of one code
-    /// confirm each other.
+    /// settle the answer.
     pub(super) fn combined_with(self, second: Self) -> Self {
         let is_null = |reply: &Self| reply.body == NodeReply::Result(Bytes::from_static(b"null"));
         match (self.code(), second.code()) {
             // The second node has passed the slot and knows that there is no block.
-            (Some(a), Some(b)) if lacks_block(a) && !lacks_block(b) => Self { confirmed: false, ..second },
-            (Some(a), Some(b)) => Self { confirmed: a == b, ..self },
-            (None, Some(_)) if is_null(&self) => Self { confirmed: false, ..second },
-            (None, _) if !is_null(&self) && self.slot >= second.slot => Self { confirmed: false, ..self },
-            _ if is_null(&second) => Self { confirmed: false, ..self },
-            _ => Self { confirmed: false, ..second },
+            (Some(a), Some(b)) if lacks_block(a) && !lacks_block(b) => Self { is_settled: false, ..second },
+            (Some(a), Some(b)) => Self { is_settled: a == b, ..self },
+            (None, Some(_)) if is_null(&self) => Self { is_settled: false, ..second },
+            (None, _) if !is_null(&self) && self.slot >= second.slot => Self { is_settled: false, ..self },
+            _ if is_null(&second) => Self { is_settled: false, ..self },
+            _ => Self { is_settled: false, ..second },
         }
     }
 }
 
 fn lacks_block(code: i32) -> bool {
-    matches!(code, -32001 | -32004)
+    matches!(code, code::BLOCK_CLEANED_UP | code::BLOCK_NOT_AVAILABLE)
 }
 
 /// The best answer that was not good enough, kept in case no node gives a better one.
@@ -73,7 +73,7 @@ pub(super) struct LastResort {
 }
 
 impl LastResort {
-    /// Returns the better one, or `held` if both are equally good.
+    /// Returns the better of both, or `held` if they are equally good.
     pub(super) fn better(held: Option<Self>, other: Self) -> Self {
         let rank = |resort: &Self| {
             let behind = resort.why == AttemptResult::Behind;
@@ -97,7 +97,7 @@ mod tests {
     #[tokio::test]
     async fn last_resort_is_the_highest_answer() {
         let resort = |node, body: NodeReply, slot, why| {
-            let reply = PoolReply { node, body, sent_at: Instant::now(), slot, confirmed: false };
+            let reply = PoolReply { node, body, sent_at: Instant::now(), slot, is_settled: false };
             LastResort { reply, why }
         };
         let result = || NodeReply::Result(Bytes::from_static(b"{}"));

@@ -1,8 +1,8 @@
 //! Typed queries as upstream calls: their floor, the format and meaning of their answers, and the effects on
 //! a node's state.
 //!
-//! An error may be the answer, and a result may not be. A missing block does not prove absence, because each
-//! node holds its own part of history.
+//! Some errors are the answer of a call, and some results are not. A missing block does not prove absence,
+//! because each node holds its own part of history.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -21,23 +21,23 @@ use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, Commitment, Query, Slot};
 use crate::node::answer::{error_context_slot, first_available_block};
 use crate::node::shape::fits;
-use crate::node::{Contextual, Fault, NodeReply};
+use crate::node::{Contextual, Fault, NodeReply, code};
 use crate::telemetry::AttemptResult;
 
 /// A typed query on its way to a node.
 #[derive(Debug, Clone)]
 pub struct UpstreamRequest {
-    /// The query. Its params are written again for the node.
+    /// The query. Its params are serialized anew for the node.
     pub query: Query,
-    /// The slot that a preferred node has shown, and that the answer's context should reach. At confirmed and
-    /// finalized it is sent as `minContextSlot` to a node that has shown it. Missing the floor is never an
-    /// error: if no node reaches it, the highest answer is returned.
+    /// The slot that the answer's context should reach. Nodes that have reached it are preferred. At
+    /// confirmed and finalized they get it as `minContextSlot`. If no node reaches it, the answer with the
+    /// highest slot is returned.
     pub floor: Option<Slot>,
-    /// A slot that only orders the nodes. At processed a fork may be dropped with its slots, so no answer is
-    /// held to it.
+    /// A slot that the asked node should have reached. An answer below it is accepted, too, because a fork at
+    /// processed may be dropped with its slots.
     pub prefer: Option<Slot>,
-    /// True if only one node is asked, without retry except past nodes that do not serve the method. The
-    /// caller's own minContextSlot is above the frontier, and the caller gets the node's answer to it.
+    /// True if the answer of one node stands, because the caller's own minContextSlot is above the frontier.
+    /// Only nodes that do not serve the method are skipped.
     pub alone: bool,
     /// The caller and its deadline.
     pub context: CallContext,
@@ -46,7 +46,7 @@ pub struct UpstreamRequest {
 impl UpstreamCall for UpstreamRequest {
     type Answer = PoolReply;
 
-    const FOR_CACHE: bool = true;
+    const KEEPS_CONFIRMED_FRONTIER: bool = true;
     const WEIGHT_IS_KNOWN: bool = true;
     const ACCEPTS_BEHIND: bool = true;
 
@@ -70,8 +70,8 @@ impl UpstreamCall for UpstreamRequest {
         self.floor.max(self.prefer)
     }
 
-    /// A final block must come from a node that has finalized its slot. The block is then final by
-    /// construction.
+    /// A block at or below the finalized frontier must come from a node that has finalized its slot. Only
+    /// then is it certainly final.
     fn lacks_history(&self, member: &Member, frontier: &Frontier) -> bool {
         let Query::Block(block) = &self.query else { return false };
         let is_final = block.slot <= frontier.slot(Commitment::Finalized);
@@ -124,12 +124,12 @@ impl UpstreamCall for UpstreamRequest {
         sent: SentRequest,
         frontier: &Frontier,
     ) -> Result<Verdict, Fault> {
-        // A caller's own minContextSlot is judged by one node.
+        // One node decides about a caller's own minContextSlot.
         let behind = if self.alone { Verdict::Answer } else { Verdict::TryElsewhere(AttemptResult::Behind) };
         let (code, error) = match body {
             NodeReply::Result(result) if result.as_ref() == b"null" => {
                 let block = matches!(self.query, Query::Block(_));
-                return Ok(if block { Verdict::NeedsConfirmation } else { Verdict::Answer });
+                return Ok(if block { Verdict::NeedsSecondNode } else { Verdict::Answer });
             }
             NodeReply::Result(_) => {
                 return match (self.query.has_context(), *context) {
@@ -141,7 +141,9 @@ impl UpstreamCall for UpstreamRequest {
                     (true, Some(slot)) if self.floor.is_some_and(|floor| slot < floor) => Ok(behind),
                     // At processed no floor is required, so this alone keeps callers from old answers there.
                     (true, Some(slot)) if sent.shows_fall(slot) => Ok(behind),
-                    (true, Some(slot)) if self.is_doubtful(slot, frontier) => Ok(Verdict::NeedsConfirmation),
+                    (true, Some(slot)) if self.needs_second_node(slot, frontier) => {
+                        Ok(Verdict::NeedsSecondNode)
+                    }
                     _ => Ok(Verdict::Answer),
                 };
             }
@@ -150,18 +152,26 @@ impl UpstreamCall for UpstreamRequest {
         let below_floor = self.floor.is_some_and(|floor| sent.slot_before < floor);
         match code {
             // A missing block, which another node may hold.
-            -32001 | -32007 | -32009 | -32014 => Ok(Verdict::NeedsConfirmation),
-            -32004 => match &self.query {
+            code::BLOCK_CLEANED_UP
+            | code::SLOT_SKIPPED
+            | code::LONG_TERM_STORAGE_SLOT_SKIPPED
+            | code::BLOCK_STATUS_NOT_AVAILABLE_YET => Ok(Verdict::NeedsSecondNode),
+            code::BLOCK_NOT_AVAILABLE => match &self.query {
                 Query::Block(block) if block.slot <= frontier.slot(block.commitment) => {
-                    Ok(Verdict::NeedsConfirmation)
+                    Ok(Verdict::NeedsSecondNode)
                 }
                 _ => Ok(Verdict::Answer),
             },
-            -32016 => Ok(behind),
-            // Nodes use -32600 for two things, and only the text distinguishes them.
-            -32600 if !error.windows(18).any(|w| w == b"Encoded binary (ba") => Err(Fault::UnknownCode),
-            // "No such account", at a slot where the account may not have existed yet.
-            -32602 | -32600 if reads_accounts(&self.query) && below_floor => Ok(behind),
+            code::MIN_CONTEXT_SLOT_NOT_REACHED => Ok(behind),
+            // Nodes use this code for data over the base58 limit and for malformed calls. Only the text
+            // distinguishes them.
+            code::INVALID_REQUEST if !error.windows(18).any(|w| w == b"Encoded binary (ba") => {
+                Err(Fault::UnknownCode)
+            }
+            // An error such as "no such account", at a slot where the account may not have existed yet.
+            code::INVALID_PARAMS | code::INVALID_REQUEST if reads_accounts(&self.query) && below_floor => {
+                Ok(behind)
+            }
             _ => Verdict::of_code(code),
         }
     }
@@ -178,16 +188,16 @@ impl UpstreamCall for UpstreamRequest {
                     }
                 }
             }
-            NodeReply::Error { code: -32001, body } => {
+            NodeReply::Error { code: code::BLOCK_CLEANED_UP, body } => {
                 if let Some(first) = first_available_block(body) {
                     member.set_first_available(first);
                 }
             }
-            NodeReply::Error { code: -32016, body } => {
+            NodeReply::Error { code: code::MIN_CONTEXT_SLOT_NOT_REACHED, body } => {
                 if let (Some(slot), Some(commitment)) = (error_context_slot(body), commitment) {
                     let SentRequest { min_context_slot, slot_before, .. } = heard.sent;
                     let promised = min_context_slot.filter(|promised| slot_before >= *promised);
-                    // The node takes back a slot that it has shown: it was restarted, or replaced by another
+                    // The node is below a slot that it had reached: it was restarted, or replaced by another
                     // machine.
                     if promised.is_some_and(|promised| slot < promised) {
                         frontier.probed_in(heard.era, member.id, commitment, slot, heard.at);
@@ -215,9 +225,9 @@ impl UpstreamCall for UpstreamRequest {
 }
 
 impl UpstreamRequest {
-    /// Returns true if an answer at `slot` is further ahead than one node alone is believed. A node with a
-    /// wrong clock or chain must not be the only one that is asked.
-    fn is_doubtful(&self, slot: Slot, frontier: &Frontier) -> bool {
+    /// Returns true if `slot` is too far above the frontier to be believed from one node. The node may follow
+    /// a wrong chain, so a second node is asked, too.
+    fn needs_second_node(&self, slot: Slot, frontier: &Frontier) -> bool {
         self.query.commitment().is_some_and(|commitment| !frontier.believes(commitment, slot))
     }
 
@@ -251,7 +261,7 @@ fn as_refusal((reply, context): ParsedReply, sent: SentRequest) -> ParsedReply {
     }
 }
 
-/// Returns true if an error may be about accounts at the node's slot.
+/// Returns true if the query names accounts, so that an error may depend on the node's slot.
 fn reads_accounts(query: &Query) -> bool {
     matches!(query, Query::Balance(_) | Query::Account(_) | Query::Accounts(_))
 }
@@ -265,7 +275,7 @@ mod tests {
     use crate::methods::{Method, Profile};
 
     const ANSWER: Result<Verdict, Fault> = Ok(Verdict::Answer);
-    const NEEDS_CONFIRMATION: Result<Verdict, Fault> = Ok(Verdict::NeedsConfirmation);
+    const NEEDS_SECOND_NODE: Result<Verdict, Fault> = Ok(Verdict::NeedsSecondNode);
     const BEHIND: Result<Verdict, Fault> = Ok(Verdict::TryElsewhere(AttemptResult::Behind));
     const INCAPABLE: Result<Verdict, Fault> = Ok(Verdict::TryElsewhere(AttemptResult::Incapable));
     const ACCOUNT: &str = r#"["11111111111111111111111111111111"]"#;
@@ -297,7 +307,7 @@ mod tests {
             |request: &UpstreamRequest, error| request.classify(&(error, None), sent(100), &frontier);
         for (code, message, expected) in [
             (-32005, "Node is unhealthy", Err(Fault::Unhealthy)),
-            (-32007, "", NEEDS_CONFIRMATION),
+            (-32007, "", NEEDS_SECOND_NODE),
             (-32016, "", BEHIND),
             (-32601, "Method not found", INCAPABLE),
             (-32010, "", INCAPABLE),
@@ -318,7 +328,7 @@ mod tests {
         }
         let alone = request(Method::GetAccountInfo, ACCOUNT, true);
         assert_eq!(classify(&alone, error(-32016, "")), ANSWER, "the caller's own number");
-        for (slot, expected) in [(50, NEEDS_CONFIRMATION), (51, ANSWER)] {
+        for (slot, expected) in [(50, NEEDS_SECOND_NODE), (51, ANSWER)] {
             let request = request(Method::GetBlock, &format!("[{slot}]"), false);
             assert_eq!(classify(&request, error(-32004, "")), expected, "-32004 for {slot}");
         }
@@ -343,7 +353,7 @@ mod tests {
         assert_eq!(classify(100_000), ANSWER, "no node has told a slot");
         frontier.probed(0, Commitment::Finalized, 1000, Instant::now());
         for (slot, expected) in
-            [(979, BEHIND), (980, ANSWER), (1000, ANSWER), (1064, ANSWER), (1065, NEEDS_CONFIRMATION)]
+            [(979, BEHIND), (980, ANSWER), (1000, ANSWER), (1064, ANSWER), (1065, NEEDS_SECOND_NODE)]
         {
             assert_eq!(classify(slot), expected, "{slot}");
         }

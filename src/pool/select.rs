@@ -10,9 +10,9 @@ use std::cmp::Ordering;
 /// order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unusable {
-    /// The node has not shown the slot that the call wants.
+    /// The node is known to be below the slot that the call wants.
     BelowFloor,
-    /// The node does not hold the block's slot, or has not reached it.
+    /// The node no longer holds the block that the call reads, or has not reached its slot.
     NoHistory,
     /// The node is further behind the frontier than `pool.max_slot_lag`.
     Lagging,
@@ -29,7 +29,8 @@ pub enum Unusable {
     Incapable,
     /// The node asked for no calls for a while (429). Never asked.
     Quiet,
-    /// The node is at its limit of calls in flight or a second. Never asked.
+    /// A limit of the node is reached: calls in flight, the caller's share of them, or calls a second. Never
+    /// asked.
     Busy,
     /// An operator has drained the node. Never asked.
     Drained,
@@ -62,7 +63,7 @@ impl Unusable {
         }
     }
 
-    /// Returns true if the node may be asked when no node is usable.
+    /// Returns true if a node with this reason may be asked when no node is usable.
     pub fn askable(self) -> bool {
         self < Self::Quiet
     }
@@ -81,7 +82,7 @@ pub struct Candidate {
     pub trial: bool,
     /// The tier. Lower tiers come first.
     pub tier: u8,
-    /// The product of peak-EWMA latency and calls in flight, in seconds.
+    /// The peak-EWMA latency in seconds, times the calls in flight plus one.
     pub load: f64,
 }
 
@@ -90,7 +91,7 @@ pub struct Candidate {
 pub struct Selection {
     /// The node to ask.
     pub node: usize,
-    /// The other node that was drawn, which has the higher load.
+    /// The other node that was drawn, which has at least the same load. `None` if loads were not compared.
     pub rival: Option<usize>,
 }
 

@@ -17,10 +17,11 @@ use super::upstream_call::UpstreamCall;
 use crate::error::FailedAttempt;
 use crate::methods::Method;
 
-/// The memory of choices: the nodes that sticky methods stay with, and the last choices for operators to
+/// The state of the choice: the nodes that sticky methods stay with, and the last choices for operators to
 /// inspect.
 pub(super) struct Selector {
-    /// The node that each sticky method stays with, by [`Method::index`]. `usize::MAX` before the first.
+    /// The id of the node that each sticky method stays with, by [`Method::index`]. `usize::MAX` before the
+    /// first choice.
     sticky: [AtomicUsize; 8],
     choices: Choices,
     draws: AtomicU64,
@@ -36,8 +37,9 @@ impl Selector {
         }
     }
 
-    /// Returns the node to ask, in no worse state than `worst`, or every node with the reason against it.
-    /// Takes one of the node's calls a second.
+    /// Returns the node to ask. It may be unusable for `worst` or a milder reason; with `None` it is usable.
+    /// The call counts against the node's rate limit. The error holds every node with the reason why it is not
+    /// asked.
     pub(super) fn pick<C: UpstreamCall>(
         &self,
         nodes: &Nodes,
@@ -77,12 +79,12 @@ impl Selector {
         }
     }
 
-    /// Returns the last choice for `method` that was recorded.
+    /// Returns the last recorded choice for `method`. `None` before the first.
     pub(super) fn last_choice(&self, method: Method) -> Option<Choice> {
         self.choices.of(method)
     }
 
-    /// Draws a cheap random number (`SplitMix64`). Choosing between two nodes needs spread, not secrecy.
+    /// Returns a cheap random number (`SplitMix64`). It must be evenly distributed, but need not be secret.
     pub(super) fn draw(&self) -> u64 {
         let mut z = self.draws.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -92,7 +94,8 @@ impl Selector {
 }
 
 /// Returns the node with the highest slot at the call's commitment, among those that are usable except for
-/// the floor. If there is none, returns the least bad node. Takes one of the node's calls a second.
+/// the floor. If there are none, returns the least bad node. `None` if no node may be asked. The call counts
+/// against the node's rate limit.
 pub(super) fn pick_highest<C: UpstreamCall>(nodes: &Nodes, call: &C) -> Option<Arc<Member>> {
     let members = nodes.load();
     let now = Instant::now();

@@ -24,21 +24,20 @@ pub(super) trait UpstreamCall: Sync {
     /// The result of the call.
     type Answer;
 
-    /// True if the answers are for the cache. While such calls are answered, the pool keeps the confirmed
-    /// frontier up to date, because the cache measures freshness by it.
-    const FOR_CACHE: bool;
+    /// True if the pool keeps the confirmed frontier up to date while such calls are answered. The freshness of
+    /// cached answers is measured by that frontier, so this applies to calls whose answers are cached.
+    const KEEPS_CONFIRMED_FRONTIER: bool;
 
     /// True if the method determines how heavy a call is. Such calls are hedged, a hang counts against the
-    /// node, and a broken connection is tried again at the same node. The weight of other calls is unknown,
-    /// so the call itself may be the cause.
+    /// node, and a broken connection is tried again at the same node. Other calls may be slow by themselves.
     const WEIGHT_IS_KNOWN: bool;
 
     /// True if an answer below [`Self::wanted_slot`] is still an answer. The gateway's own floor is a
     /// preference: an answer just below it beats one from a node in a worse state. A slot in the caller's own
-    /// params makes the node refuse.
+    /// params is a condition: a node below it refuses the call.
     const ACCEPTS_BEHIND: bool;
 
-    /// Returns the method.
+    /// Returns the method of the call.
     fn method(&self) -> AnyMethod;
 
     /// Returns the caller that the call is for, with its deadline and trace.
@@ -47,10 +46,12 @@ pub(super) trait UpstreamCall: Sync {
     /// Returns the longest time for one attempt.
     fn attempt_timeout(&self, settings: &config::PoolSettings) -> Duration;
 
-    /// Returns the commitment at which nodes are compared. `None` if the answer does not depend on it.
+    /// Returns the commitment whose slot decides which node is ahead. `None` if the answer does not depend on
+    /// a commitment.
     fn commitment(&self) -> Option<Commitment>;
 
-    /// Returns the slot that a node should have reached. Nodes known to be below it come last.
+    /// Returns the slot that a node should have reached. Nodes known to be below it come last. `None` if any
+    /// slot will do.
     fn wanted_slot(&self) -> Option<Slot>;
 
     /// Returns true if the node is known not to hold the history that the call reads.
@@ -70,17 +71,18 @@ pub(super) trait UpstreamCall: Sync {
         false
     }
 
-    /// Returns true if a refusal for the slot is due to the gateway's own floor. The caller never sees such a
-    /// refusal: the node with the highest slot is asked without the floor.
+    /// Returns true if the caller set no minContextSlot, so that a node can only refuse the gateway's own
+    /// floor. The caller never sees such a refusal: the node with the highest slot is asked without the
+    /// floor.
     fn has_own_floor(&self) -> bool {
         false
     }
 
-    /// Writes the request with this `id` for `member`. Returns it with its `minContextSlot`.
+    /// Returns the body of the request with this `id` for `member`, and its `minContextSlot` if it has one.
     fn write(&self, id: u64, member: &Member, floor: FloorUse) -> (Bytes, Option<Slot>);
 
-    /// Returns the function that parses an answer to the request `sent`, and the slot of its context. The
-    /// function may run on another thread, because long answers take long to parse.
+    /// Returns a function that parses the answer to the request `sent` and reads its context slot. It may run
+    /// on another thread, because long answers take long to parse.
     fn reader(
         &self,
         sent: SentRequest,
@@ -92,7 +94,7 @@ pub(super) trait UpstreamCall: Sync {
     /// The answer is a fault of the node.
     fn classify(&self, read: &ParsedReply, sent: SentRequest, frontier: &Frontier) -> Result<Verdict, Fault>;
 
-    /// Updates the node's state from the answer, whatever becomes of the call.
+    /// Updates the frontier and the node's state from an answer, even if the call goes on to another node.
     fn learn(&self, _frontier: &Frontier, _member: &Member, _answer: &ReceivedReply<'_>) {}
 
     /// Returns true if a refusal is the answer of the call, because further nodes would refuse, too.
@@ -101,11 +103,12 @@ pub(super) trait UpstreamCall: Sync {
     /// Turns a node's answer into the result of the call.
     fn answer(reply: PoolReply) -> Self::Answer;
 
-    /// Returns the method if it is one of the eight. Durations and choices are recorded for those only.
+    /// Returns the method if it is one of the eight. `None` for a passthrough method. Latencies and choices
+    /// are recorded for the eight only.
     fn own_method(&self) -> Option<Method> {
         match self.method() {
             AnyMethod::Own(method) => Some(method),
-            AnyMethod::Further(_) => None,
+            AnyMethod::Passthrough(_) => None,
         }
     }
 }
@@ -132,9 +135,8 @@ pub(super) struct SentRequest {
 }
 
 impl SentRequest {
-    /// Returns true if an answer at `slot` shows that the node has fallen back: it is further below what the
-    /// node had reached than a usable node may be behind the frontier. A dropped fork does not take as many
-    /// slots back.
+    /// Returns true if an answer at `slot` shows that the node has fallen back. It is then more than
+    /// `pool.max_slot_lag` slots below the slot that it had reached. A dropped fork costs fewer slots.
     pub(super) fn shows_fall(&self, slot: Slot) -> bool {
         slot.saturating_add(self.max_slot_lag) < self.slot_before
     }

@@ -1,10 +1,10 @@
 //! The meaning of an answer for its call: the answer, a reason to ask another node, or a fault of the node.
 //!
-//! Each kind of call applies its own rules first, and then the table of codes here. Message texts are not
-//! read, because nodes may change them.
+//! Each kind of call applies its own rules first, and then the table of codes here. The table ignores message
+//! texts, because nodes may change them.
 
 use super::reply::PoolReply;
-use crate::node::Fault;
+use crate::node::{Fault, code};
 use crate::telemetry::AttemptResult;
 
 /// The meaning of a node's answer that is not a fault of the node.
@@ -12,8 +12,8 @@ use crate::telemetry::AttemptResult;
 pub(super) enum Verdict {
     /// The answer of the call.
     Answer,
-    /// An answer that a second node must confirm.
-    NeedsConfirmation,
+    /// An answer that another node may improve. A second node is asked, and both answers are combined.
+    NeedsSecondNode,
     /// An error with a code that nodes are not known to use. A second node is asked, and its result is
     /// preferred.
     UnlistedError,
@@ -29,19 +29,24 @@ impl Verdict {
     /// The code stands for a fault of the node.
     pub(super) const fn of_code(code: i32) -> Result<Self, Fault> {
         match code {
-            -32005 => Err(Fault::Unhealthy),
-            // Internal error, or a call that the node could not parse.
-            -32603 | -32700 => Err(Fault::UnknownCode),
-            -32016 => Ok(Self::TryElsewhere(AttemptResult::Behind)),
-            // Unknown method, or a method that the node's storage or indexes do not support.
-            -32601 | -32010 | -32011 | -32012 | -32019 => Ok(Self::TryElsewhere(AttemptResult::Incapable)),
-            -32022..=-32001 | -32602 | -32600 => Ok(Self::Answer),
+            code::NODE_UNHEALTHY => Err(Fault::Unhealthy),
+            code::INTERNAL_ERROR | code::PARSE_ERROR => Err(Fault::UnknownCode),
+            code::MIN_CONTEXT_SLOT_NOT_REACHED => Ok(Self::TryElsewhere(AttemptResult::Behind)),
+            // The node does not serve the method, or its storage or indexes do not support it.
+            code::METHOD_NOT_FOUND
+            | code::KEY_EXCLUDED_FROM_SECONDARY_INDEX
+            | code::TRANSACTION_HISTORY_NOT_AVAILABLE
+            | code::SCAN_ERROR
+            | code::LONG_TERM_STORAGE_UNREACHABLE => Ok(Self::TryElsewhere(AttemptResult::Incapable)),
+            code::LOWEST_OF_SOLANA..=code::BLOCK_CLEANED_UP
+            | code::INVALID_PARAMS
+            | code::INVALID_REQUEST => Ok(Self::Answer),
             _ => Ok(Self::UnlistedError),
         }
     }
 }
 
-/// The end of one attempt.
+/// The outcome of one attempt: the answer and its meaning, or a fault.
 pub(super) type AttemptOutcome = Result<(Verdict, PoolReply), Fault>;
 
 #[cfg(test)]

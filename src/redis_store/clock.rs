@@ -1,4 +1,4 @@
-//! A gateway's knowledge of the store's clock.
+//! An estimate of the store's clock, from its last reading.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use tokio::time::Instant;
 
 use super::{lock, micros};
 
-/// The age beyond which a reading is unusable. Until then two clocks drift by less than a millisecond.
+/// The age beyond which a reading of the store's clock is not used for writes.
 const CLOCK_HOLDS: Duration = Duration::from_secs(10);
 /// The largest drift of two steady clocks within [`CLOCK_HOLDS`].
 const DRIFT: Duration = Duration::from_millis(1);
-/// The assumed difference between the clocks of a cluster's nodes. A value may be on another node than the clock
-/// read.
+/// The assumed difference between the clocks of a cluster's nodes. A value may be on another node than the one whose
+/// clock was read.
 const CLUSTER_CLOCKS: Duration = Duration::from_millis(100);
 
 /// A time of the store's clock, in microseconds since 1970.
 pub type StoreTime = u64;
 
-/// A lower bound of the store's time.
+/// The last reading of the store's clock, from which a lower bound of its time follows.
 pub(super) struct StoreClock {
     is_cluster: bool,
     /// The last reading, and the time at which it arrived.
@@ -37,7 +37,7 @@ impl StoreClock {
         *lock(&self.last) = Some((time, Instant::now()));
     }
 
-    /// Returns a lower bound of the store's time at `at`. `None` without a reading.
+    /// Returns a lower bound of the store's time at `at`. `None` before the first reading.
     pub(super) fn time_of(&self, at: Instant) -> Option<StoreTime> {
         let (time, heard) = (*lock(&self.last))?;
         let back = heard.saturating_duration_since(at);
@@ -45,7 +45,7 @@ impl StoreClock {
         time.checked_sub(micros(if self.is_cluster { CLUSTER_CLOCKS } else { DRIFT }))
     }
 
-    /// Returns a lower bound of the store's time now. `None` without a recent reading.
+    /// Returns a lower bound of the store's time at `now`. `None` without a reading from the last ten seconds.
     pub(super) fn shows(&self, now: Instant) -> Option<StoreTime> {
         let (_, heard) = (*lock(&self.last))?;
         if now.saturating_duration_since(heard) > CLOCK_HOLDS {
@@ -60,7 +60,7 @@ impl StoreClock {
     }
 }
 
-/// Parses seconds and microseconds, as the store returns them.
+/// Parses a time from seconds and microseconds, as the store returns it. `None` if one is missing or not a number.
 pub(super) fn read_time(seconds: Option<Value>, micros: Option<Value>) -> Option<StoreTime> {
     let number = |value| u64::from_redis_value(value).ok();
     number(seconds?)?.checked_mul(1_000_000)?.checked_add(number(micros?)?)

@@ -25,7 +25,7 @@ const PARTS: usize = 64;
 /// The number of consecutive failures that open a breaker.
 const MAX_FAILURES: u32 = 3;
 
-/// The connection to the store, if there is one.
+/// The client of the store: its connection, if there is one, and the breakers of its parts.
 pub(super) struct RedisClient {
     dial: Connector,
     link: ArcSwapOption<StoreLink>,
@@ -45,7 +45,7 @@ pub(super) struct RedisClient {
 impl RedisClient {
     /// Prepares connections to the store of `settings`, without connecting.
     pub(super) fn new(settings: &config::SharedSettings, metrics: Arc<Metrics>) -> Result<Self, SharedError> {
-        // Never half-open, because the lookout closes it.
+        // A breaker never becomes half-open: the lookout closes it.
         let breaker = config::BreakerSettings {
             failures: MAX_FAILURES,
             failure_rate: 1.0,
@@ -67,17 +67,17 @@ impl RedisClient {
         })
     }
 
-    /// Returns true if the store answered its last request.
+    /// Returns true while there is a connection to the store.
     pub(super) fn is_there(&self) -> bool {
         self.link.load().is_some()
     }
 
-    /// Returns true if the store is expected to accept writes.
+    /// Returns true if the store is expected to accept writes: it is connected, and has refused none within a second.
     pub(super) fn takes_writes(&self) -> bool {
         self.is_there() && millis(self.started.elapsed()) >= self.no_writes_until.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of parts, which fail independently.
+    /// Returns the number of parts of the store. Parts fail independently of each other.
     pub(super) fn parts(&self) -> usize {
         self.breakers.len()
     }
@@ -87,7 +87,7 @@ impl RedisClient {
         part_of(key, self.parts())
     }
 
-    /// Returns true if this part accepts requests.
+    /// Returns true if requests may go to this part: there is a connection, and the part's breaker is closed.
     pub(super) fn admits(&self, part: usize) -> bool {
         self.is_there() && lock(&self.breakers[part]).is_closed()
     }
@@ -97,13 +97,13 @@ impl RedisClient {
         (0..self.parts()).filter(|part| !lock(&self.breakers[*part]).is_closed()).collect()
     }
 
-    /// Counts an operation that was skipped or had an invalid answer.
+    /// Counts an operation that was skipped or had an invalid answer. Returns the error for the caller.
     pub(super) fn failed(&self, operation: SharedOperation, result: SharedResult) -> Failed {
         self.metrics.shared_requests.at((operation, result)).inc();
         Failed(result)
     }
 
-    /// Counts a finished operation.
+    /// Counts a finished operation and its duration in the metrics.
     pub(super) fn count(&self, operation: SharedOperation, result: SharedResult, took: Duration) {
         self.metrics.shared_requests.at((operation, result)).inc();
         self.metrics.shared_request_duration.at((operation, result)).observe(took.as_secs_f64());
@@ -188,7 +188,8 @@ impl RedisClient {
         self.count(operation, result, asked_at.elapsed());
     }
 
-    /// Replaces the connection. Returns the store's time.
+    /// Opens a new connection, which replaces the old one. Returns the store's time, or `None` if its reply has no
+    /// valid time. The error says if the store refused, did not answer in time, or was unreachable.
     pub(super) async fn connect(&self) -> Result<Option<StoreTime>, SharedResult> {
         let connected = async {
             let mut link = self.dial.connect().await?;
@@ -218,7 +219,7 @@ impl RedisClient {
         }
     }
 
-    /// Returns the store's time. The request also keeps an idle connection open.
+    /// Asks the store for its time, which also keeps an idle connection open. `None` if it does not answer.
     pub(super) async fn beat(&self) -> Option<StoreTime> {
         let mut wire = self.link.load().as_deref().map(|link| link.reads.clone())?;
         let (operation, asked_at) = (SharedOperation::Connect, Instant::now());
@@ -283,7 +284,7 @@ impl RedisClient {
         }
     }
 
-    /// Pauses writes for a while.
+    /// Pauses writes for a second, because the store has refused one.
     fn pause_writes(&self) {
         let until = self.started.elapsed() + CHECK_INTERVAL;
         self.no_writes_until.store(millis(until), Ordering::Relaxed);
@@ -314,7 +315,7 @@ impl RedisClient {
     }
 }
 
-/// Returns true if no request waits for the operation, so that its duration must not open a breaker.
+/// Returns true for operations on lists of purges. They may take long, so their duration must not open a breaker.
 fn is_patient(operation: SharedOperation) -> bool {
     operation == SharedOperation::Purge
 }

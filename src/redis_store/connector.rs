@@ -42,8 +42,10 @@ impl Connector {
         // The client's own error is not shown, because it may hold the URL.
         let wrong = |_| "is not a valid URL of a Redis server".to_owned();
         let certificates = || -> Result<TlsCertificates, String> {
-            let read =
-                |path| std::fs::read(path).map_err(|e| format!("ca_file cannot be read: {}", e.kind()));
+            let read = |path| {
+                std::fs::read(path)
+                    .map_err(|e| format!("the file of shared.ca_file cannot be read: {}", e.kind()))
+            };
             Ok(TlsCertificates {
                 client_tls: None,
                 root_cert: settings.ca_file.as_ref().map(read).transpose()?,
@@ -65,7 +67,7 @@ impl Connector {
             None => Client::open(url).map_err(wrong),
         };
         let clients = urls.map(client).collect::<Result<_, _>>()?;
-        // Callers have timeouts of their own.
+        // These timeouts only bound the connection itself, because every operation has a shorter one of its own.
         let settings = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(CONNECT));

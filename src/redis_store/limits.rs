@@ -1,19 +1,19 @@
-//! Limits and quotas that all gateways share.
+//! The requests and answers for rate limits and quotas that all gateways share.
 
 use std::time::Duration;
 
 use super::micros;
 
-/// A gateway's request for calls of a limit.
+/// A gateway's request for calls from a shared rate limit.
 #[derive(Debug, Clone, Copy)]
 pub struct LeaseRequest {
-    /// The calls passed on credit. A negative number gives leased calls back.
+    /// The number of calls that were let pass without a lease. A negative number gives leased calls back.
     pub used: i64,
     /// The number of calls to lease.
     pub want: u32,
-    /// The time after which a call no longer counts.
+    /// The interval at which the limit allows one more call.
     pub cell: Duration,
-    /// The most calls at once.
+    /// The most calls that the limit allows at once.
     pub burst: u32,
 }
 
@@ -24,31 +24,31 @@ pub struct Leased {
     pub calls: u32,
     /// The calls left for all gateways; negative after an overdraft.
     pub left: i64,
-    /// The time until a call is left.
+    /// The time until a call is left. Zero if one is left now.
     pub wait: Duration,
 }
 
-/// A booking of units of a key. Repetitions count once.
+/// A booking of used units of an API key. A booking that is sent again counts once.
 #[derive(Debug, Clone, Copy)]
 pub struct Booking {
-    /// The numbers of the day and the month.
+    /// The UTC day and the UTC month, each as a number since 1970.
     pub windows: [u16; 2],
-    /// The thousandths of units to book.
+    /// The used units to book, in thousandths.
     pub units: u64,
-    /// The totals of both windows that this gateway knows.
+    /// The totals of the day and the month that this gateway knows, in thousandths.
     pub known: [u64; 2],
     /// The id of the booking gateway.
     pub who: u64,
-    /// The number of this gateway's booking for the key.
+    /// The sequence number of the booking among this gateway's bookings for the key.
     pub number: u64,
 }
 
-/// The totals over all gateways.
+/// The totals of an API key over all gateways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Booked {
-    /// The numbers of the day and the month.
+    /// The UTC day and the UTC month, each as a number since 1970.
     pub windows: [u16; 2],
-    /// The thousandths of units in each window.
+    /// The used units of the day and the month, in thousandths.
     pub units: [u64; 2],
 }
 

@@ -15,9 +15,9 @@ const TOPOLOGY_TIMEOUT: Duration = Duration::from_secs(3);
 /// The lookout for a store.
 pub(super) struct Lookout {
     store: Arc<Store>,
-    /// The last reported failure, which is not reported again.
+    /// The result of the last attempt to connect. The same failure is not logged twice in a row.
     reported: Option<SharedResult>,
-    /// The time since when a part of a cluster has failed.
+    /// The time since which some part of a cluster has failed without a break. `None` while all parts answer.
     gone_since: Option<Instant>,
 }
 
@@ -27,7 +27,7 @@ impl Lookout {
         Self { store, reported: None, gone_since: None }
     }
 
-    /// Connects, and keeps the connection and the clock up to date.
+    /// Connects, and keeps the connection and the clock up to date. Never returns.
     pub(super) async fn run(mut self) {
         loop {
             self.check().await;
@@ -61,7 +61,10 @@ impl Lookout {
         }
         connection.count(SharedOperation::Connect, result, now.elapsed());
         if self.reported != Some(result) && result != SharedResult::Ok {
-            tracing::warn!(why = hint(result), "no shared store; this gateway continues alone");
+            tracing::warn!(
+                why = hint(result),
+                "the shared store cannot be used; this gateway continues alone"
+            );
         }
         self.reported = Some(result);
     }

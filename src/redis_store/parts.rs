@@ -10,10 +10,10 @@ pub(super) fn part_of(key: &str, parts: usize) -> usize {
     slot * parts / SLOTS
 }
 
-/// Returns a key tag that belongs to this part.
+/// Returns a hash tag such as `{7}`. A key with this tag lies in the part.
 pub(super) fn tag_in(part: usize, parts: usize) -> String {
     let mut tags = (0_u32..).map(|n| format!("{{{n}}}")).filter(|tag| part_of(tag, parts) == part);
-    // Infallible: some number belongs to each part.
+    // Each part has some number, so the search always ends.
     tags.next().unwrap_or_default()
 }
 
@@ -24,7 +24,7 @@ mod tests {
     #[test]
     fn keys_with_one_tag_share_a_part() {
         assert_eq!(part_of("a:{x}:1", 64), part_of("b:{x}:2", 64));
-        // The slot that a cluster returns for `foo`.
+        // The hash slot that a cluster returns for `foo`.
         assert_eq!(part_of("foo", SLOTS), 12_182);
         assert!((0..64).all(|part| part_of(&format!("ns:trial:{}", tag_in(part, 64)), 64) == part));
         assert!((0..9).all(|key| part_of(&key.to_string(), 1) == 0));

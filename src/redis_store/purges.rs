@@ -1,4 +1,4 @@
-//! The list of purges that all gateways of a cluster share.
+//! The list of purges that all gateways in front of one Solana cluster share.
 //!
 //! Each part of the store has a copy. A part whose list is unknown is not read, so a failed part affects only
 //! itself.
@@ -17,11 +17,11 @@ pub struct PurgeList {
     pub text: Bytes,
     /// The store's time of the read.
     pub read_at: StoreTime,
-    /// The time of the request.
+    /// The time at which the request was sent.
     pub asked_at: Instant,
 }
 
-/// A change of a list. Each line begins with a time of the store in 20 digits.
+/// A change of a list of purges. Each line begins with a time of the store in microseconds, in 20 digits.
 #[derive(Debug)]
 pub struct PurgeListChange {
     /// The lines to add.

@@ -1,8 +1,8 @@
-//! A metric and its series, found by the positions of their labels.
+//! Metrics with labels. The series of each combination of label values is an array element.
 //!
-//! A look-up by label text costs a hash and a lock. Here a series is looked up by text on its first use only; later
-//! uses read an array element. Unused series are not exported. The exception are small families of counters, which
-//! start at zero, because `rate()` misses the step from absent to 1.
+//! A lookup by label text would cost a hash and a lock. Here only the first use of a series looks it up by text. Unused
+//! series are not exported. Small families of counters are the exception: they start at zero, because `rate()` misses
+//! the step from absent to 1.
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -13,10 +13,11 @@ use prometheus::{Histogram, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::labels::Label;
 
-/// The largest family whose counters start at zero. In larger ones zeros would dominate the output.
+/// The highest number of series of a family whose counters start at zero. Larger families would fill `/metrics` with
+/// zeros.
 const START_AT_ZERO: usize = 40;
 
-/// The labels of a metric, in order: none, one, or a tuple of two or three.
+/// The label values of one series: `()`, one [`Label`], or a tuple of two or three.
 pub trait Labels: Copy {
     /// The number of combinations of label values.
     const COMBINATIONS: usize;
@@ -96,13 +97,13 @@ impl<A: Label, B: Label, C: Label> Labels for (A, B, C) {
 
 /// A kind of series, such as a counter.
 pub trait Series: Sized {
-    /// The collector of all series of one name.
+    /// The collector of all series of one metric name.
     type Vec: Collector + Clone + 'static;
     /// True if an unused series may be exported as zero. That holds for counters only.
     const ZERO_IS_TRUE: bool;
-    /// Creates the collector. `buckets` are used by histograms.
+    /// Creates the collector. `buckets` are the bucket bounds of a histogram; other types ignore them.
     fn family(opts: Opts, labels: &[&str], buckets: &[f64]) -> prometheus::Result<Self::Vec>;
-    /// Creates or returns the series with these label texts.
+    /// Returns the series with these label texts, and creates it if it is new.
     fn series(family: &Self::Vec, texts: &[&str]) -> Self;
 }
 
@@ -130,7 +131,7 @@ series! {
     Histogram, HistogramVec, false, opts buckets => HistogramOpts { common_opts: opts, buckets: buckets.to_vec() };
 }
 
-/// A metric and the handles of its series.
+/// A metric with labels `L`, and its series.
 pub struct Family<S: Series, L> {
     all: S::Vec,
     handles: Box<[OnceLock<S>]>,
@@ -139,20 +140,20 @@ pub struct Family<S: Series, L> {
 
 /// Integer counters.
 pub type Counters<L> = Family<IntCounter, L>;
-/// Integer gauges. Not exported before they are first set.
+/// Integer gauges. A gauge is not exported until it is first used.
 pub type Gauges<L> = Family<IntGauge, L>;
-/// Floating-point gauges. Not exported before they are first set.
+/// Floating-point gauges. A gauge is not exported until it is first used.
 pub type FloatGauges<L> = Family<Gauge, L>;
 /// Histograms.
 pub type Histograms<L> = Family<Histogram, L>;
 
 impl<S: Series, L: Labels> Family<S, L> {
-    /// Returns the series at `labels`. After the first use this is an array access.
+    /// Returns the series with these label values. Its first use creates it; later uses are an array access.
     pub fn at(&self, labels: L) -> &S {
         self.handle(labels.place())
     }
 
-    /// Returns the series in use, each with its position.
+    /// Returns the series in use, each with its position ([`Labels::place`]).
     pub fn used(&self) -> impl Iterator<Item = (usize, &S)> {
         self.handles.iter().enumerate().filter_map(|(position, handle)| Some((position, handle.get()?)))
     }
@@ -164,7 +165,10 @@ impl<S: Series, L: Labels> Family<S, L> {
 
 /// A metric that can be created and registered under a name.
 pub(super) trait Register: Sized {
-    /// Creates and registers the metric.
+    /// Creates the metric and registers it. `buckets` are the bucket bounds of a histogram.
+    ///
+    /// # Errors
+    /// The name is invalid, or already registered.
     fn register(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Self>;
 }
 
@@ -213,7 +217,7 @@ mod tests {
         let large = Counters::<Three>::register(&registry, "large", "help", &[]).unwrap();
         let small = Counters::<Outcome>::register(&registry, "small", "help", &[]).unwrap();
         let gauge = Gauges::<()>::register(&registry, "gauge", "help", &[]).unwrap();
-        assert_eq!((large.used().count(), small.used().count(), gauge.used().count()), (0, 10, 0));
+        assert_eq!((large.used().count(), small.used().count(), gauge.used().count()), (0, 11, 0));
         large.at((None, None, Outcome::Hit)).inc();
         gauge.at(()).set(3);
         assert_eq!((large.used().count(), gauge.used().count()), (1, 1));

@@ -1,7 +1,7 @@
-//! Folding of repeated log lines: the first line is written, then its count in each interval, then its end.
+//! Folds repeated log lines. The first is written. The others are only counted, and the count is logged every 30 s.
 //!
-//! A warning or error with the same text as a recent one is only counted. An outage causes thousands of such lines,
-//! which say nothing new. Lines of level info and below are not folded.
+//! A line repeats if it is a warning or error with the text and fields of a recent one. An outage causes thousands of
+//! such lines, which say nothing new. Lines of level info and below are not folded.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,39 +16,41 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// The interval after which a repeated line is counted, and after which a line that did not repeat is over.
+/// The interval between two reports about a repeated line. A line that does not repeat for one interval is forgotten.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// The maximum number of different lines. Beyond it, lines from one place in the code count as one.
+/// The maximum number of lines that are told apart by their text. Further lines are told apart by their place in the
+/// code only.
 const MAX_LINES: usize = 64;
-/// The maximum length of a line in its count, in bytes.
+/// The maximum length of a line's text in a report, in bytes.
 const MAX_TEXT_BYTES: usize = 240;
 
-/// The log layer that folds lines.
+/// The log layer that drops repeated lines, and all lines of other crates.
 pub(super) struct Fold(pub(super) Arc<Folds>);
 
-/// The lines written within the last interval.
+/// The lines that were written or repeated within the last interval, by the hash of their text.
 #[derive(Default)]
 pub(super) struct Folds(Mutex<HashMap<u64, FoldedLine>>);
 
-/// A line, and the number of its repetitions.
+/// A line that was written, and the number of its repetitions since.
 struct FoldedLine {
     level: Level,
     words: String,
-    /// The start of the interval.
+    /// The start of the current interval.
     since: Instant,
-    /// The repetitions within the interval.
+    /// The number of repetitions in the current interval.
     repeats: u64,
-    /// The repetitions before the interval.
+    /// The number of repetitions in earlier intervals.
     before: u64,
 }
 
-/// A report about one line.
+/// A report about one repeated line.
 #[derive(Debug, PartialEq, Eq)]
 struct FoldReport {
     level: Level,
     words: String,
-    /// The repetitions within the last interval. If the line is over, the repetitions in total.
+    /// The number of repetitions in the last interval, or in total if the line has stopped repeating.
     repeats: u64,
+    /// True if the line has stopped repeating.
     over: bool,
 }
 
@@ -69,13 +71,13 @@ impl<S: Subscriber> Layer<S> for Fold {
     }
 }
 
-/// Other crates are excluded, because they log addresses of connections, and an upstream's address may be a secret.
+/// Returns true for events of slotfront. Other crates log addresses, and an upstream's address may be a secret.
 fn is_ours(metadata: &Metadata<'_>) -> bool {
     metadata.target() == "slotfront" || metadata.target().starts_with("slotfront::")
 }
 
 impl Folds {
-    /// Returns true if the line should be written. Otherwise counts it.
+    /// Returns true if the event should be written. Otherwise counts it as a repetition.
     fn admits(&self, event: &Event<'_>, now: Instant) -> bool {
         let place = event.metadata().callsite();
         let mut hashed = DefaultHasher::new();
@@ -90,7 +92,8 @@ impl Folds {
         })
     }
 
-    /// Returns true if the line with hash `own` should be written. `alike` is the hash of its place in the code.
+    /// Returns true if a line should be written. Otherwise counts it as a repetition. `own` is the hash of its place in
+    /// the code and its text; `alike` is the hash of the place alone. `words` makes the text.
     fn admits_line(
         &self,
         own: u64,
@@ -116,7 +119,10 @@ impl Folds {
             macro_rules! say {
                 ($say:ident) => {
                     if over {
-                        tracing::$say!(log.repeated = repeats, "no longer repeated: {words}");
+                        tracing::$say!(
+                            log.repeated_total = repeats,
+                            "this message has stopped repeating: {words}"
+                        );
                     } else {
                         tracing::$say!(log.repeated = repeats, log.interval_s = seconds, "repeated: {words}");
                     }
@@ -130,7 +136,8 @@ impl Folds {
         }
     }
 
-    /// Returns the reports about lines whose interval has passed.
+    /// Returns the reports about lines whose interval has passed. Starts the next interval of the lines that repeated,
+    /// and forgets the others.
     fn due(&self, now: Instant) -> Vec<FoldReport> {
         let mut news = Vec::new();
         self.lock().retain(|_, line| {
@@ -156,7 +163,7 @@ impl Folds {
     }
 }
 
-/// Writes the message and the fields of an event.
+/// A visitor that writes the message and the fields of an event to a writer.
 struct EventText<'a, W>(&'a mut W);
 
 impl<W: fmt::Write> Visit for EventText<'_, W> {
@@ -169,7 +176,7 @@ impl<W: fmt::Write> Visit for EventText<'_, W> {
     }
 }
 
-/// A writer into a hash.
+/// A writer that feeds a hasher.
 struct HashWriter<'a>(&'a mut DefaultHasher);
 
 impl fmt::Write for HashWriter<'_> {

@@ -1,12 +1,11 @@
-//! The closed sets of label values.
+//! The metric labels and their values. Logs and headers use the same words.
 //!
-//! Code, logs, metrics and headers share these words. A value outside a set cannot become a label, so the number of
-//! series is bounded. The labels `key` and `upstream` are not here; each key and each upstream has a registry of
-//! its own.
+//! Each label has a closed set of values, so the number of series is bounded. The labels `key` and `upstream` are
+//! exceptions, which the registries of keys and upstreams add.
 
-use crate::methods::{Commitment, Further, Method};
+use crate::methods::{Commitment, Method, PassthroughMethod};
 
-/// A label with a closed set of values, each at a position.
+/// A metric label with a closed set of values. The values are numbered by position, from 0.
 pub trait Label: Copy {
     /// The name of the label.
     const NAME: &'static str;
@@ -26,22 +25,23 @@ impl Label for Option<Method> {
         self.map_or(Method::ALL.len(), Method::index)
     }
 
-    /// Returns the method's name. `other` stands for further methods and for probes.
+    /// Returns the method's name. The last position is `other`, for passthrough methods, unsupported methods and
+    /// requests that name none.
     fn text(position: usize) -> &'static str {
         Method::ALL.get(position).map_or("other", |method| method.as_str())
     }
 }
 
-impl Label for Further {
+impl Label for PassthroughMethod {
     const NAME: &'static str = "method";
-    const COUNT: usize = Further::COUNT;
+    const COUNT: usize = PassthroughMethod::COUNT;
 
     fn position(self) -> usize {
         self.index()
     }
 
     fn text(position: usize) -> &'static str {
-        Further::all().nth(position).map_or("other", Further::as_str)
+        PassthroughMethod::all().nth(position).map_or("other", PassthroughMethod::as_str)
     }
 }
 
@@ -71,7 +71,7 @@ impl Label for Commitment {
     }
 }
 
-/// Declares an enum that is a label: its name, its values and their texts.
+/// Declares an enum whose variants are the values of a label. It takes the label's name and the text of each value.
 macro_rules! label {
     ($(#[$meta:meta])* $name:ident is $label:literal { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$meta])*
@@ -82,17 +82,17 @@ macro_rules! label {
             /// All values, in the order of their indexes.
             pub const ALL: [Self; [$($text),+].len()] = [$(Self::$variant),+];
 
-            /// Returns the text in metrics, logs and headers.
+            /// Returns the value's text, as in metrics, logs and headers.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
             }
 
-            /// Returns the index in [`Self::ALL`].
+            /// Returns the value's index in [`Self::ALL`].
             pub const fn index(self) -> usize {
                 self as usize
             }
 
-            /// Parses the text.
+            /// Returns the value with the text `name`. `None` if there is none.
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.into_iter().find(|value| value.as_str() == name)
             }
@@ -120,25 +120,27 @@ macro_rules! label {
 }
 
 label! {
-    /// The outcome of a call. The first six are answers, from the cache or a node.
+    /// The outcome of a call. The first seven are answers from the cache or a node; the others are refusals and failures.
     Outcome is "outcome" {
         /// Answered from a fresh entry.
         Hit = "hit",
-        /// Answered from an entry past its bounds, while a refresh runs or because no node answers.
+        /// Answered from an entry that no block has written since it was read.
+        Carried = "carried",
+        /// Answered from a stale entry, while a refresh runs or because no node answers.
         Stale = "stale",
-        /// Answered from an entry of another form.
+        /// Answered from an entry of another form, such as another encoding of the account.
         Derived = "derived",
         /// Answered by a fetch that another call had started.
         Collapsed = "collapsed",
-        /// Answered by a node that was asked for this call.
+        /// Answered by a node, which was asked because of this call.
         Miss = "miss",
         /// Answered by a node, because the caller asked to bypass the cache.
         Bypass = "bypass",
-        /// Refused: not a call, an unsupported method, or invalid params.
+        /// Refused: not a valid JSON-RPC request, an unsupported method, invalid params, or too long a batch.
         Invalid = "invalid",
-        /// Refused: no valid key, or not allowed for the key.
+        /// Refused: no valid key, or the key's plan does not allow the call.
         Denied = "denied",
-        /// Refused: over a rate or a quota.
+        /// Refused: over the rate or a quota of the key.
         Limited = "limited",
         /// Failed: overloaded, no upstream, or timed out (-32094 to -32096).
         Error = "error",
@@ -146,19 +148,19 @@ label! {
 }
 
 impl Outcome {
-    /// Returns true for an answer from the cache or a node.
+    /// Returns true if the call was answered, from the cache or by a node.
     pub const fn is_answer(self) -> bool {
-        matches!(self, Self::Hit | Self::Stale | Self::Derived | Self::Collapsed | Self::Miss | Self::Bypass)
+        self.is_hit() || matches!(self, Self::Collapsed | Self::Miss | Self::Bypass)
     }
 
-    /// Returns true for an answer from the cache.
+    /// Returns true if the call was answered from the cache without waiting for a node.
     pub const fn is_hit(self) -> bool {
-        matches!(self, Self::Hit | Self::Stale | Self::Derived)
+        matches!(self, Self::Hit | Self::Carried | Self::Stale | Self::Derived)
     }
 }
 
 label! {
-    /// The result of an attempt on an upstream. `data.attempts` of an error uses the same words.
+    /// The result of an attempt on an upstream. The member `data.attempts` of an error uses the same words.
     AttemptResult is "result" {
         /// The node returned a result.
         Ok = "ok",
@@ -172,29 +174,29 @@ label! {
         Timeout = "timeout",
         /// The node answered HTTP 429.
         Status429 = "status_429",
-        /// The node answered another HTTP 4xx.
+        /// The node answered HTTP 4xx other than 429.
         Status4xx = "status_4xx",
         /// The node answered HTTP 5xx.
         Status5xx = "status_5xx",
         /// The node answered HTTP 200 with a body that is not JSON-RPC.
         BadJson = "bad_json",
-        /// The answer has another id.
+        /// The answer has another JSON-RPC id than the request.
         WrongId = "wrong_id",
-        /// The node returned an error without a cause, or could not parse the call.
+        /// The node returned an error code that does not tell the cause, or could not parse the call.
         UnknownCode = "unknown_code",
         /// The answer exceeds `pool.max_response`.
         TooLarge = "too_large",
-        /// The limit of response bodies being read is reached: `pool.max_buffered`.
+        /// The answer does not fit into `pool.max_buffered` together with the answers that are being read.
         BuffersFull = "buffers_full",
         /// The node returned -32005 (unhealthy).
         Unhealthy = "unhealthy",
-        /// The answer is below the requested slot, or the node returned -32016 for it.
+        /// The answer's slot is below the requested minimum, or the node returned -32016 (minimum slot not reached).
         Behind = "behind",
         /// The node does not support the method: -32601, -32011 or HTTP 501.
         Incapable = "incapable",
-        /// The answer was discarded, because the node belongs to another or an unknown cluster.
+        /// The answer was discarded, because the node belongs to another cluster or its cluster is unknown.
         Foreign = "foreign",
-        /// The attempt was cancelled, because no caller waits for it.
+        /// The attempt was cancelled, because no caller waited for it any more.
         Cancelled = "cancelled",
     }
 }
@@ -202,9 +204,9 @@ label! {
 label! {
     /// The result of a hedge, a second attempt beside a slow first one.
     HedgeResult is "result" {
-        /// The second attempt brought the answer.
+        /// The second attempt gave the answer.
         Won = "won",
-        /// The first attempt brought the answer.
+        /// The first attempt gave the answer.
         Lost = "lost",
         /// Both attempts failed.
         Failed = "failed",
@@ -214,11 +216,11 @@ label! {
 }
 
 label! {
-    /// The reason why an entry left the cache.
+    /// The cause of an entry's removal from the cache.
     EvictionCause is "cause" {
         /// The cache was full.
         Size = "size",
-        /// The entry was not used for a long time.
+        /// The entry was not read for a long time.
         Idle = "idle",
         /// The entry was purged, by an operator or because the cluster changed.
         Purged = "purged",
@@ -226,31 +228,31 @@ label! {
 }
 
 label! {
-    /// The reason why a cached entry was not fresh.
+    /// The cause for which a cached entry was not served as fresh.
     StaleCause is "cause" {
         /// The entry was older than its time to live.
         Ttl = "ttl",
         /// The entry was too many slots behind the frontier.
         Lag = "lag",
-        /// The entry was below the slot that the caller may not fall behind.
+        /// The entry's slot was below the caller's minimum.
         Floor = "floor",
     }
 }
 
 label! {
-    /// The reason why an answer was not cached.
+    /// The reason why a node's answer was not cached.
     UncacheableReason is "reason" {
-        /// The answer is null and may become a value.
+        /// The answer is null, and may become a value later.
         Null = "null",
-        /// The answer is a temporary error.
+        /// The answer is an error that may pass.
         Transient = "transient",
         /// The answer exceeds `cache.max_entry`.
         TooLarge = "too_large",
         /// The cache holds a newer answer.
         Older = "older",
-        /// The answer's slot is further ahead than a single node is trusted.
+        /// The answer's slot is too far above the frontier to believe a single node.
         Unbelieved = "unbelieved",
-        /// The cache was purged while the node was asked.
+        /// The cache was purged between the request to the node and the answer.
         Purged = "purged",
     }
 }
@@ -266,21 +268,21 @@ label! {
 }
 
 label! {
-    /// The reason why a key was limited.
+    /// The limit of a plan that refused a call.
     LimitReason is "reason" {
-        /// The rate, in calls a second.
-        Rate = "rate",
-        /// The quota of units a day.
-        Day = "day",
-        /// The quota of units a month.
+    /// The rate (`rps` and `burst`).
+    Rate = "rate",
+    /// The quota of units a day (`daily_units`).
+    Day = "day",
+    /// The quota of units a month (`monthly_units`).
         Month = "month",
     }
 }
 
 label! {
-    /// The reason why a key was refused.
+    /// The reason why a request was refused for its API key.
     AuthFailure is "reason" {
-        /// The key does not exist, or none was sent.
+        /// The key does not exist, or the request has no key.
         Unknown = "unknown",
         /// The key has expired.
         Expired = "expired",
@@ -288,9 +290,9 @@ label! {
         Revoked = "revoked",
         /// The key may not be used from this web origin.
         Origin = "origin",
-        /// The key may not be used from this address.
+        /// The key may not be used from this client address.
         Address = "address",
-        /// The address has sent too many refused keys.
+        /// The key was refused for another reason, and its client address has sent too many refused keys.
         Limited = "limited",
     }
 }
@@ -300,7 +302,7 @@ label! {
     VerifyResult is "result" {
         /// The answers are equal.
         Equal = "equal",
-        /// The answers differ as later answers may, or the node could not answer. Proves nothing.
+        /// The answers differ in a way that a later slot explains, or the node could not answer. This proves nothing.
         Moved = "moved",
         /// The answers contradict each other.
         Mismatch = "mismatch",
@@ -308,17 +310,55 @@ label! {
 }
 
 label! {
+    /// The result of asking for a block while following the chain.
+    BlockResult is "result" {
+        /// The block was read.
+        Read = "read",
+        /// The node does not have the block yet, so it is asked for again.
+        NotYet = "not_yet",
+        /// The node gave no block, so another node is asked.
+        Failed = "failed",
+        /// The accounts that the block writes cannot be known.
+        Unreadable = "unreadable",
+    }
+}
+
+label! {
+    /// The reason why following began anew, so that every account is fetched once more.
+    RestartReason is "reason" {
+        /// A block is missing, does not join the one before, or its writes cannot be known.
+        Gap = "gap",
+        /// A node has another chain, or the finalized slot is not part of the chain.
+        Fork = "fork",
+        /// A second node has another block at the same slot.
+        Disagreement = "disagreement",
+        /// An epoch began.
+        Epoch = "epoch",
+        /// The nodes belong to another cluster.
+        Cluster = "cluster",
+        /// The nodes have fallen behind.
+        Behind = "behind",
+        /// More blocks were new than `follow.max_gap`.
+        TooFar = "too_far",
+        /// No new block came for a minute.
+        Stalled = "stalled",
+        /// The chain has as many slots as one can have.
+        Full = "full",
+    }
+}
+
+label! {
     /// An operation on the shared store.
     SharedOperation is "operation" {
-        /// Opening a connection, or its heartbeat.
+        /// Opening a connection, or checking that it is alive.
         Connect = "connect",
-        /// Reading a cached answer.
+        /// Reading an answer.
         Get = "get",
         /// Writing an answer.
         Put = "put",
-        /// Leasing calls of a rate.
+        /// Leasing a number of calls from a key's rate, which all gateways share.
         Limit = "limit",
-        /// Booking units, and reading the totals of all gateways.
+        /// Booking units used, and reading the totals of all gateways.
         Quota = "quota",
         /// Reading the list of purges, or adding to it.
         Purge = "purge",
@@ -332,11 +372,12 @@ label! {
         Ok = "ok",
         /// A usable answer was found.
         Hit = "hit",
-        /// No answer was found, or one that is no longer usable.
+        /// No answer was found, or the answer found is no longer usable.
         Miss = "miss",
-        /// The value is not ours: foreign, truncated, corrupted, or of another version. Counts as a miss.
+        /// The value was not written by this version of slotfront with the same secret, or it is corrupted. It is not
+        /// used.
         Foreign = "foreign",
-        /// The answer was not written, because the store holds a newer one, or its time is over.
+        /// The answer was not written, because the store holds a newer one or the answer has expired.
         Older = "older",
         /// The store did not answer within `shared.timeout`.
         Timeout = "timeout",
@@ -344,7 +385,7 @@ label! {
         Unreachable = "unreachable",
         /// The store refused the operation: full, a replica, or no permission.
         Refused = "refused",
-        /// The answer was not written, because the queue was full.
+        /// The answer was not written, because the queue of writes was full.
         Dropped = "dropped",
         /// The store was not asked, because its circuit breaker is open.
         Skipped = "skipped",
@@ -352,28 +393,28 @@ label! {
 }
 
 label! {
-    /// The result of exporting a span.
+    /// The result of exporting a span to the trace collector.
     SpanResult is "result" {
         /// The collector accepted the span.
         Exported = "exported",
         /// The collector refused the span or did not answer.
         Failed = "failed",
-        /// The queue was full.
+        /// The span was not sent, because the queue was full.
         Dropped = "dropped",
     }
 }
 
 label! {
-    /// The result of reading a changed configuration or key file.
+    /// The result of reloading the configuration or the key file.
     ReloadResult is "result" {
-        /// The change is in force.
+        /// The new content is in force.
         Applied = "applied",
-        /// The change was refused as a whole; the old content stays in force.
+        /// The new content was refused as a whole. The old content stays in force.
         Rejected = "rejected",
     }
 }
 
-/// The result of the attempt before a retry: an [`AttemptResult`] as the label `reason`.
+/// The label `reason` of a retry: the result of the failed attempt before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryReason(pub AttemptResult);
 
@@ -390,7 +431,7 @@ impl Label for RetryReason {
     }
 }
 
-/// A node's JSON-RPC error code as a label. Codes that no node defines are `other`.
+/// A node's JSON-RPC error code as a label. Codes that neither JSON-RPC nor Agave defines are `other`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeCode(usize);
 

@@ -1,6 +1,6 @@
-//! All metrics as documented fields. The doc comment of a field is its help text in `/metrics`.
+//! All metrics. Each metric is a struct field, and the doc comment of the field is its help text in `/metrics`.
 //!
-//! Each upstream and each key has a registry of its own with its label, so that its series end with it.
+//! Each upstream and each key has a registry of its own. Dropping the registry ends the series of a removed upstream.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
@@ -11,31 +11,32 @@ use prometheus::{IntGauge, IntGaugeVec, Registry, TextEncoder};
 
 use super::family::{Counters, FloatGauges, Gauges, Histograms, Register};
 use super::labels::{
-    AttemptResult, AuthFailure, Compression, EvictionCause, HedgeResult, LimitReason, NodeCode, Outcome,
-    ReloadResult, RetryReason,
+    AttemptResult, AuthFailure, BlockResult, Compression, EvictionCause, HedgeResult, LimitReason, NodeCode,
+    Outcome, ReloadResult, RestartReason, RetryReason,
 };
 use super::labels::{SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult};
 use super::sharded::{HotCounters, HotFloatCounters, HotHistograms};
-use crate::methods::{Commitment, Further, Method};
+use crate::methods::{Commitment, Method, PassthroughMethod};
 
-/// The prefix of all names.
+/// The prefix of all metric names.
 const PREFIX: &str = "slotfront";
 
 /// The maximum number of keys with series of their own. Further keys share the series of key `other`.
 pub const KEYS_WITH_SERIES: usize = 200;
 
-/// Buckets in seconds. They are dense from 50 to 300 µs, where hits lie, and three a decade above 1 ms, where nodes
-/// answer. 30 s is the default deadline of a call.
+/// The bucket bounds of durations, in seconds. They are dense from 50 to 300 µs, which is typical of hits. Above 1 ms,
+/// which is typical of nodes, there are three in each decade. 30 s is the default deadline of a call.
 pub(super) const LATENCY: [f64; 20] = [
     0.000_05, 0.000_1, 0.000_15, 0.000_2, 0.000_3, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2,
     0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
 ];
 
-/// Buckets in slots. 1, 2 and 12 are the default lag bounds; finalized trails processed by 32.
+/// The bucket bounds of lags, in slots. 1, 2 and 12 are the default lag bounds of the three commitments. Finalized
+/// trails processed by 32 slots.
 const LAG: [f64; 10] = [0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 18.0, 32.0, 64.0];
 
-/// Declares a struct of metrics. A field has its help text, type, name without prefix, and buckets if it needs
-/// them. Fields after `with` are not metrics and start at their default.
+/// Declares a struct of metrics. Each field has a help text, a type, a metric name without prefix, and bucket bounds
+/// if it is a histogram. Fields after `with` are not metrics; they start with their default value.
 macro_rules! metrics {
     (@buckets) => { &[] };
     (@buckets $buckets:expr) => { &$buckets };
@@ -76,25 +77,27 @@ metrics! {
         requests: HotCounters<(Option<Method>, Option<Commitment>, Outcome)> = "requests_total",
         /// Time from the first byte of a request's head to the last byte of the answer's head, per call.
         request_duration: HotHistograms<(Option<Method>, Outcome)> = "request_duration_seconds" [LATENCY],
-        /// Errors returned by nodes and passed on to callers, by JSON-RPC error code.
+        /// Errors returned by nodes and passed on to callers, by method and JSON-RPC error code.
         node_errors: Counters<(Option<Method>, NodeCode)> = "node_errors_total",
-        /// Calls of methods enabled by `passthrough.methods`. `slotfront_requests_total` counts them as method other.
-        passthrough_requests: Counters<(Further, Outcome)> = "passthrough_requests_total",
+        /// Calls of methods enabled by `passthrough.methods`. `slotfront_requests_total` counts them under method
+        /// `other`.
+        passthrough_requests: Counters<(PassthroughMethod, Outcome)> = "passthrough_requests_total",
         /// Time from the first byte of a request's head to the last byte of the answer's head, per passthrough
         /// call.
-        passthrough_duration: Histograms<Further> = "passthrough_request_duration_seconds" [LATENCY],
+        passthrough_duration: Histograms<PassthroughMethod> = "passthrough_request_duration_seconds" [LATENCY],
         /// HTTP requests in progress.
         requests_in_flight: IntGauge = "requests_in_flight",
-        /// Bytes of answers in memory until they are sent, limited by `server.max_outgoing`. An answer sent to
+        /// Bytes of answers held in memory until they are sent. `server.max_outgoing` limits them. An answer sent to
         /// several callers counts once.
         outgoing_bytes: IntGauge = "outgoing_bytes",
         /// Open connections on the public listener.
         connections: IntGauge = "connections",
-        /// Running tasks of the async runtime.
+        /// Tasks of the async runtime that have not finished.
         tasks: IntGauge = "tasks",
         /// Bytes of answers sent to callers, before compression.
         response_bytes: HotCounters<Option<Method>> = "response_bytes_total",
-        /// Answers that callers accept compressed: done, or skipped because too many were being compressed.
+        /// Answers to callers that accept compression, by result: compressed (done), or sent plain because too many
+        /// were being compressed (skipped).
         compressions: Counters<Compression> = "compressions_total",
 
         /// Bytes held by the cache, including keys and overhead.
@@ -103,39 +106,63 @@ metrics! {
         cache_entries: IntGauge = "cache_entries",
         /// Capacity of the cache in bytes.
         cache_capacity: IntGauge = "cache_capacity_bytes",
-        /// Entries removed from the cache, by cause: full, idle, or purged.
+        /// Entries removed from the cache, by cause: the cache was full, the entry was idle, or the entry was purged.
         cache_evictions: Counters<EvictionCause> = "cache_evictions_total",
-        /// Cached entries found too old to serve as fresh, by cause: age, slots behind the frontier, or below the
-        /// caller's slot.
+        /// Cached entries not served as fresh, by cause: older than their time to live, too far behind the frontier, or
+        /// below the caller's minimum slot.
         cache_stale: Counters<StaleCause> = "cache_stale_total",
         /// Answers of nodes that were not cached, by reason.
         uncacheable: Counters<(Option<Method>, UncacheableReason)> = "uncacheable_total",
         /// Slots by which a cached answer was behind the frontier when it was served. Recorded for accounts and
         /// fees.
         cache_served_lag: HotHistograms<Option<Commitment>> = "cache_served_lag_slots" [LAG],
-        /// Minimum slots of callers that were lowered, because no node reached them.
+        /// Times that a floor (the minimum slot of answers to callers) was lowered, because no node had reached it.
         cache_floor_resets: Counters<()> = "cache_floor_resets_total",
         /// Pauses of the machine or jumps of its clock by more than a second. Each empties the cache.
         clock_pauses: Counters<()> = "clock_pauses_total",
-        /// Hits compared with a later answer of a node, by result. A mismatch means that slotfront or the node was
-        /// wrong.
+        /// Hits compared with a later answer of a node, by method and result. A mismatch means that slotfront or the
+        /// node was wrong.
         verify: Counters<(Option<Method>, VerifyResult)> = "verify_total",
 
-        /// Operations on the shared store, by result.
+        /// Operations on the shared store, by operation and result.
         shared_requests: Counters<(SharedOperation, SharedResult)> = "shared_requests_total",
-        /// Time from a request to the shared store to its complete answer.
+        /// Time from sending a request to the shared store until its answer is complete.
         shared_request_duration: Histograms<(SharedOperation, SharedResult)> = "shared_request_duration_seconds" [LATENCY],
 
-        /// Newest slot reported by a usable node.
+        /// The frontier: the newest slot reported by a usable node, by commitment.
         frontier_slot: Gauges<Commitment> = "frontier_slot",
-        /// Time since the frontier last advanced.
+        /// Time since the frontier last advanced, by commitment.
         frontier_age: FloatGauges<Commitment> = "frontier_age_seconds",
-        /// Duration of a slot, measured over the last minute. 0.4 until a minute is measured.
+        /// Mean duration of a slot over the last minute. 0.4 until a minute has been measured.
         slot_time: FloatGauges<()> = "slot_time_seconds",
         /// Times that the frontier was lowered, because no usable node had reached it.
         frontier_resets: Counters<()> = "frontier_resets_total",
 
-        /// Repeated attempts on upstreams, by the failure of the attempt before.
+        /// Newest slot of the followed chain. At confirmed, accounts that no block has changed are served as of this
+        /// slot. Absent until a chain is followed; keeps its last value while following pauses.
+        follow_tip_slot: Gauges<()> = "follow_tip_slot",
+        /// Slots by which the followed chain is behind the newest confirmed slot.
+        follow_lag_slots: Gauges<()> = "follow_lag_slots",
+        /// State of following: 0 off, 1 starting, 2 following, 3 parked because no account was asked for, 4 paused
+        /// because nothing can be followed.
+        follow_state: IntGauge = "follow_state",
+        /// 1 if an account was found changed although no followed block wrote it, otherwise 0. While 1, cached answers
+        /// are not served at newer slots. A restart of slotfront resets it.
+        follow_contradicted: IntGauge = "follow_contradicted",
+        /// Blocks asked of nodes in order to follow the chain, by result.
+        follow_blocks: Counters<BlockResult> = "follow_blocks_total",
+        /// Bytes of the blocks that were read in order to follow the chain, after decompression.
+        follow_block_bytes: Counters<()> = "follow_block_bytes_total",
+        /// Accounts that the followed blocks may have changed. An account counts once in each block.
+        follow_writes: Counters<()> = "follow_writes_total",
+        /// Times that slotfront dropped the followed chain and began another, by reason. Each account is then fetched
+        /// once more.
+        follow_restarts: Counters<RestartReason> = "follow_restarts_total",
+        /// Answers served at a newer slot than they were fetched at, because no block has changed their accounts.
+        /// In shadow mode, answers that would have been.
+        follow_carried: HotCounters<(Option<Method>, Option<Commitment>)> = "follow_carried_total",
+
+        /// Attempts on upstreams that repeat a failed attempt, by the result of the failed one.
         upstream_retries: Counters<RetryReason> = "upstream_retries_total",
         /// Hedges, which are second attempts beside a slow first one, by result.
         upstream_hedges: Counters<HedgeResult> = "upstream_hedges_total",
@@ -143,15 +170,15 @@ metrics! {
         /// Spans of recorded traces: exported, failed, or dropped because the queue was full.
         trace_spans: Counters<SpanResult> = "trace_spans_total",
 
-        /// Requests through trusted proxies whose client address could not be read. Such clients match no address
-        /// list.
+        /// Requests through trusted proxies whose client address could not be read. Keys with an address list refuse
+        /// them.
         client_addresses_unknown: Counters<()> = "client_addresses_unknown_total",
-        /// Requests refused because the API key is unknown, expired, revoked, used from a wrong origin or address,
-        /// or limited after failures.
+        /// Requests refused, by reason: the key is unknown, expired or revoked; its origin or address is not allowed;
+        /// or the address sent too many refused keys.
         auth_failures: Counters<AuthFailure> = "auth_failures_total",
-        /// Changed key files read while running: applied, or rejected as a whole.
+        /// Reloads of the key file after a change, by result: applied, or rejected as a whole.
         key_file_reads: Counters<ReloadResult> = "key_file_reads_total",
-        /// Changed configurations read while running: applied, or rejected as a whole.
+        /// Reloads of the configuration, by result: applied, or rejected as a whole.
         config_reloads: Counters<ReloadResult> = "config_reloads_total",
         /// Unix time at which the configuration in force was loaded.
         config_last_reload_success: FloatGauges<()> = "config_last_reload_success_timestamp_seconds",
@@ -162,7 +189,7 @@ metrics! {
         /// The metrics of the upstreams, by configured name.
         upstreams: RwLock<BTreeMap<String, Arc<UpstreamMetrics>>>,
         with
-        /// The metrics of the keys, by id. At most [`KEYS_WITH_SERIES`] and `other`.
+        /// The metrics of the keys, by id: at most [`KEYS_WITH_SERIES`] keys, and `other`.
         keys: RwLock<BTreeMap<Arc<str>, Arc<KeyMetrics>>>,
         with
         /// The hooks that run before each scrape.
@@ -175,19 +202,19 @@ metrics! {
     pub struct UpstreamMetrics {
         /// Attempts on the upstream, by method and result, excluding probes.
         requests: Counters<(Option<Method>, AttemptResult)> = "upstream_requests_total",
-        /// Time from sending an attempt to the last byte of the answer.
+        /// Time from sending an attempt on the upstream to the last byte of the answer, by method.
         request_duration: Histograms<Option<Method>> = "upstream_request_duration_seconds" [LATENCY],
-        /// Newest slot reported by the upstream.
+        /// Newest slot reported by the upstream, by commitment.
         slot: Gauges<Commitment> = "upstream_slot",
-        /// Slots by which the upstream is behind the frontier at processed.
+        /// Slots by which the upstream is behind the frontier, at commitment processed.
         slot_lag: Gauges<()> = "upstream_slot_lag",
-        /// 1 if the upstream takes calls, else 0.
+        /// 1 if the upstream can take calls, otherwise 0.
         up: IntGauge = "upstream_up",
-        /// State of the circuit breaker: 0 closed, 1 half-open, 2 open.
+        /// State of the upstream's circuit breaker: 0 closed, 1 half-open, 2 open.
         breaker_state: IntGauge = "upstream_breaker_state",
-        /// Attempts in progress.
+        /// Attempts on the upstream in progress.
         requests_in_flight: IntGauge = "upstream_requests_in_flight",
-        /// Oldest block held by the upstream. 0 means complete history.
+        /// Slot of the oldest block that the upstream holds. 0 means complete history.
         first_available_block: Gauges<()> = "upstream_first_available_block",
     }
 }
@@ -197,11 +224,11 @@ metrics! {
     pub struct KeyMetrics {
         /// Calls made with the key, by outcome.
         requests: HotCounters<Outcome> = "key_requests_total",
-        /// Units charged to the key.
+        /// Units charged to the key: the sum of the prices of its calls.
         units: HotFloatCounters<()> = "key_units_total",
-        /// Calls refused by a limit of the key's plan, by reason: rate, day or month.
+        /// Calls refused by a limit of the key's plan, by reason: the rate, or the quota of the day or month.
         limited: Counters<LimitReason> = "key_limited_total",
-        /// Always 1. The label plan holds the key's current plan; join it with the key's other series.
+        /// Always 1. The label `plan` holds the key's current plan. Join it with the key's other series.
         plan: KeyPlan = "key_info",
     }
 }
@@ -229,7 +256,8 @@ impl Metrics {
         self.response_bytes.at(method).inc_by(bytes as u64);
     }
 
-    /// Returns the metrics of the upstream `name`. The caller keeps them, because this takes a lock.
+    /// Returns the metrics of the upstream `name`, and creates them on the first call. Takes a lock, so callers keep
+    /// the result.
     pub fn upstream(&self, name: &str) -> Arc<UpstreamMetrics> {
         let mut upstreams = self.upstreams.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = upstreams.get(name) {
@@ -245,8 +273,8 @@ impl Metrics {
         self.upstreams.write().unwrap_or_else(PoisonError::into_inner).retain(|name, _| keep(name));
     }
 
-    /// Returns the metrics of the key with this id, or those of `other` if [`KEYS_WITH_SERIES`] keys have theirs.
-    /// Called on a key's first call, not when it is loaded; the caller keeps them.
+    /// Returns the metrics of the key `id`, and creates them on the first call. Returns those of `other` once
+    /// [`KEYS_WITH_SERIES`] other keys have theirs. Takes a lock, so callers keep the result.
     pub fn key(&self, id: &str) -> Arc<KeyMetrics> {
         if let Some(known) = self.keys.read().unwrap_or_else(PoisonError::into_inner).get(id) {
             return Arc::clone(known);
@@ -265,7 +293,7 @@ impl Metrics {
         self.hooks.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(hook));
     }
 
-    /// Returns all series in the Prometheus text format 0.0.4.
+    /// Runs the hooks, and returns all series in the Prometheus text format 0.0.4.
     pub fn render(&self) -> String {
         for hook in self.hooks.read().unwrap_or_else(PoisonError::into_inner).iter() {
             hook(self);
@@ -283,7 +311,7 @@ impl Metrics {
         infallible(TextEncoder::new().encode_to_string(&families))
     }
 
-    /// Returns the names of all metrics with their prefix, with or without series.
+    /// Returns the names of all metrics with their prefix, including metrics that have no series.
     pub fn names() -> impl Iterator<Item = String> {
         [Self::NAMES, UpstreamMetrics::NAMES, KeyMetrics::NAMES]
             .into_iter()
@@ -291,8 +319,8 @@ impl Metrics {
             .map(|name| format!("{PREFIX}_{name}"))
     }
 
-    /// Sets the plan label of each key with series. `plan_of` returns the plan by key id, and `None` for `other`
-    /// and removed keys.
+    /// Sets the plan label of each key that has series. `plan_of` returns the name of a key's plan by id. If it returns
+    /// `None`, as for `other` and removed keys, the label is `none`.
     pub fn set_key_plans(&self, plan_of: impl Fn(&str) -> Option<String>) {
         self.each_key(|id, key| key.plan.set(plan_of(id).as_deref().unwrap_or("none")));
     }
@@ -323,19 +351,19 @@ static PROCESS: LazyLock<Registry> = LazyLock::new(|| {
     registry
 });
 
-/// Unwraps a result of the prometheus crate. Errors depend only on the names in this file, which every test run
-/// checks.
+/// Unwraps a result of the prometheus crate. An error can come only from the names in this file, and every test run
+/// registers all of them.
 fn infallible<T>(made: prometheus::Result<T>) -> T {
     made.expect("names are distinct and well-formed, a String takes every write, and no family is empty")
 }
 
-/// Creates a registry with our prefix and an optional label on all its series.
+/// Creates a registry that adds [`PREFIX`] to all names, and `label` (name and value) to all series.
 fn registry(label: Option<(&str, &str)>) -> Registry {
     let labels = label.map(|(name, value)| HashMap::from([(name.to_owned(), value.to_owned())]));
     infallible(Registry::new_custom(Some(PREFIX.to_owned()), labels))
 }
 
-/// Adds `more` families. Families of one name are joined.
+/// Adds the families of `more` to `families`. The series of families of one name are joined.
 fn merge(families: &mut BTreeMap<String, MetricFamily>, more: Vec<MetricFamily>) {
     for mut family in more {
         match families.get_mut(family.name()) {
@@ -347,7 +375,7 @@ fn merge(families: &mut BTreeMap<String, MetricFamily>, more: Vec<MetricFamily>)
     }
 }
 
-/// A gauge that is 1 and has the labels `version` and `revision`.
+/// A gauge that is always 1 and has the labels `version` and `revision`.
 pub struct BuildInfo;
 
 impl Register for BuildInfo {
@@ -362,7 +390,7 @@ impl Register for BuildInfo {
     }
 }
 
-/// A gauge that is 1 and has the label `plan`. Setting another plan replaces the series.
+/// A gauge that is always 1 and has the label `plan`. A new plan replaces the series of the old one.
 pub struct KeyPlan(IntGaugeVec);
 
 impl KeyPlan {

@@ -1,7 +1,7 @@
 //! The export of spans to a collector: OTLP over HTTP with JSON, in batches, from a bounded queue.
 //!
-//! No request waits for the export. Spans that do not fit the queue or that the collector refuses are counted and
-//! dropped. Otherwise an unreachable collector would fill the memory.
+//! No request waits for the export. Spans are counted and dropped if the queue is full or the collector refuses them,
+//! so that an unreachable collector cannot fill the memory.
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otlp/>, OTLP/HTTP and "JSON Protobuf Encoding".
 
@@ -21,17 +21,17 @@ use super::trace_context::{SpanId, TraceContext, TraceId};
 use super::{Metrics, SpanResult};
 use crate::config::{Secret, Telemetry};
 
-/// The capacity of the queue, in spans of about 400 bytes: a batch and the spans that arrive while it is sent.
+/// The capacity of the queue, in spans of about 400 bytes.
 const QUEUE: usize = 4096;
-/// The maximum size of a batch, in spans; about 300 KiB of JSON.
+/// The maximum size of a batch, in spans. A full batch is about 300 KiB of JSON.
 const BATCH: usize = 512;
-/// The time for which a batch collects spans.
+/// The longest time from the first span of a batch until the batch is sent.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
-/// The longest export. Meanwhile the queue holds 800 spans a second.
+/// The timeout of the export of one batch. Meanwhile the queue has room for 800 spans a second.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest export while the process ends.
+/// The time within which the rest of the queue is exported when the process ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(800);
-/// The number of random values of an id: 2^56.
+/// The number of values of [`TraceId::randomness`]: 2^56.
 const RANDOM_VALUES: f64 = 72_057_594_037_927_936.0;
 
 /// The side of a call that a span describes.
@@ -48,12 +48,12 @@ pub struct Exporter {
     queue: mpsc::Sender<Span>,
     ids: RandomState,
     draws: AtomicU64,
-    /// The sampling threshold: a root span is recorded if its id's randomness is below.
+    /// The sampling threshold. A new trace is recorded if [`TraceId::randomness`] is below it.
     threshold: u64,
     metrics: Arc<Metrics>,
 }
 
-/// The task that sends the spans.
+/// The receiving end of an [`Exporter`]: the task that sends spans to the collector.
 pub struct Sender {
     spans: mpsc::Receiver<Span>,
     http: reqwest::Client,
@@ -61,7 +61,7 @@ pub struct Sender {
     metrics: Arc<Metrics>,
 }
 
-/// The configuration of the exporter is invalid.
+/// The error of an invalid `telemetry.otlp`.
 #[derive(Debug, thiserror::Error)]
 #[error("telemetry.otlp: cannot build an HTTP client for this URL; check the URL and the TLS setup")]
 pub struct OtlpError;
@@ -86,7 +86,7 @@ enum AttributeValue {
     Number(i64),
 }
 
-/// A span that has not ended.
+/// A span that has not ended. It is exported only if it is closed.
 #[derive(Debug)]
 pub(super) struct OpenSpan {
     span: Span,
@@ -94,17 +94,18 @@ pub(super) struct OpenSpan {
     exporter: Arc<Exporter>,
 }
 
-/// Creates the exporter that `settings` configure. `None` without a collector.
+/// Creates the exporter that `settings` configure, and the task that sends its spans. `None` if no collector is
+/// configured.
 ///
 /// # Errors
-/// The HTTP client cannot be built for the address.
+/// The collector's URL is invalid, or the HTTP client cannot be built.
 pub fn exporter(
     settings: &Telemetry,
     metrics: &Arc<Metrics>,
 ) -> Result<Option<(Exporter, Sender)>, OtlpError> {
     let Some(base) = &settings.otlp else { return Ok(None) };
     let url = traces_url(base.expose()).ok_or(OtlpError)?;
-    // One crypto provider serves the whole process. A second installation fails without effect.
+    // The process has one crypto provider. If it is already installed, this has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let http = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
@@ -124,7 +125,7 @@ pub fn exporter(
     Ok(Some((exporter, Sender { spans, http, url, metrics: Arc::clone(metrics) })))
 }
 
-/// Returns the URL for traces below a collector's base URL.
+/// Returns the URL for traces below a collector's base URL. `None` if `base` is not a URL with a path.
 fn traces_url(base: &str) -> Option<Secret> {
     let mut url = reqwest::Url::parse(base).ok()?;
     url.path_segments_mut().ok()?.pop_if_empty().extend(["v1", "traces"]);
@@ -138,7 +139,7 @@ impl std::fmt::Debug for Exporter {
 }
 
 impl Exporter {
-    /// Starts a span below `parent`, in its trace, at `started`.
+    /// Starts a child span of `parent` in its trace. `state` is the caller's `tracestate`.
     pub(super) fn open(
         self: &Arc<Self>,
         parent: TraceContext,
@@ -149,7 +150,7 @@ impl Exporter {
         self.begin(parent.within(self.span_id()), Some(parent.span), state.map(Into::into), kind, started)
     }
 
-    /// Starts the root span of a new trace. `None` if the trace is not sampled.
+    /// Starts the root span of a new trace. `None` if the sampling share `telemetry.trace_sample` excludes the trace.
     pub(super) fn open_root(self: &Arc<Self>, started: Instant) -> Option<OpenSpan> {
         let trace = self.trace_id();
         let context = TraceContext::root(trace, self.span_id(), true);
@@ -209,22 +210,22 @@ impl OpenSpan {
         self.span.context
     }
 
-    /// Sets the name.
+    /// Sets the span's name, which is `request` at first.
     pub(super) fn name(&mut self, name: &'static str) {
         self.span.name = name;
     }
 
-    /// Adds a text attribute.
+    /// Adds an attribute with a text value.
     pub(super) fn text(&mut self, key: &'static str, value: impl Into<Cow<'static, str>>) {
         self.span.attributes.push((key, AttributeValue::Text(value.into())));
     }
 
-    /// Adds a number attribute.
+    /// Adds an attribute with an integer value.
     pub(super) fn number(&mut self, key: &'static str, value: i64) {
         self.span.attributes.push((key, AttributeValue::Number(value)));
     }
 
-    /// Ends the span now, and queues it.
+    /// Ends the span now and queues it for export. A full queue drops and counts it.
     pub(super) fn close(mut self, failed: bool) {
         self.span.end_ns = self.span.start_ns + nanos(self.started.elapsed());
         self.span.failed = failed;
@@ -235,7 +236,7 @@ impl OpenSpan {
 }
 
 impl Sender {
-    /// Sends spans until `stop`, and then the rest of the queue.
+    /// Sends spans until `stop`, and then the rest of the queue within 800 ms.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut batch = Vec::with_capacity(BATCH);
         while let Some(Some(first)) = stop.run_until_cancelled(self.spans.recv()).await {
@@ -270,7 +271,7 @@ impl Sender {
         }
     }
 
-    /// Sends a batch and empties it.
+    /// Sends `batch` and empties it. A failure is counted and logged, and the batch is lost.
     async fn send(&self, batch: &mut Vec<Span>, timeout: Duration) {
         let count = batch.len() as u64;
         let body = encode::request(batch);
@@ -282,7 +283,7 @@ impl Sender {
                 return;
             }
             Ok(response) => response.status().as_u16().to_string(),
-            // Never the error itself: it names the address.
+            // The error itself is not logged, because its text holds the collector's address.
             Err(error) if error.is_timeout() => "timeout".to_owned(),
             Err(_) => "connect".to_owned(),
         };

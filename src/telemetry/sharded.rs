@@ -1,7 +1,7 @@
 //! Counters and histograms that many threads update without contention.
 //!
-//! A number that all cores write moves between their caches, and a hit updates a dozen numbers. Here each thread
-//! writes to its own shard, and a scrape adds the shards up.
+//! A number that all cores write moves between the cores' caches, and each hit updates a dozen numbers. Here each
+//! thread writes to a shard, and a scrape adds up the shards.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,9 +12,9 @@ use prometheus::proto::{self, LabelPair, MetricFamily, MetricType};
 
 use super::family::{Family, Series};
 
-/// The number of shards. Further threads share them.
+/// The number of shards. With more threads than shards, threads share them.
 const SHARDS: usize = 8;
-/// The numbers of a line: two cache lines, which processors prefetch in pairs.
+/// The number of values in a [`ShardLine`]. It fills two cache lines, because processors prefetch them in pairs.
 const NUMBERS_PER_LINE: usize = 16;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -23,16 +23,16 @@ thread_local! {
     static MINE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS;
 }
 
-/// Numbers that share no cache line with others.
+/// A block of numbers that shares no cache line with other data.
 #[repr(align(128))]
 #[derive(Default)]
 struct ShardLine([AtomicU64; NUMBERS_PER_LINE]);
 
-/// A set of numbers, in shards.
+/// A list of numbers, of which each shard holds a part. The value of a number is the sum over the shards.
 #[derive(Clone)]
 struct ShardedNumbers {
     lines: Arc<[ShardLine]>,
-    /// The number of lines in each shard.
+    /// The number of [`ShardLine`]s in each shard.
     each: usize,
 }
 
@@ -42,12 +42,12 @@ impl ShardedNumbers {
         Self { lines: (0..each * SHARDS).map(|_| ShardLine::default()).collect(), each }
     }
 
-    /// Returns number `i` of this thread's shard.
+    /// Returns this thread's part of number `i`.
     fn mine(&self, i: usize) -> &AtomicU64 {
         &self.lines[MINE.with(|mine| *mine) * self.each + i / NUMBERS_PER_LINE].0[i % NUMBERS_PER_LINE]
     }
 
-    /// Returns number `i` of each shard.
+    /// Returns the parts of number `i` in all shards.
     fn all(&self, i: usize) -> impl Iterator<Item = u64> {
         (0..SHARDS).map(move |shard| {
             self.lines[shard * self.each + i / NUMBERS_PER_LINE].0[i % NUMBERS_PER_LINE]
@@ -55,14 +55,14 @@ impl ShardedNumbers {
         })
     }
 
-    /// Adds to number `i`, an f64.
+    /// Adds `more` to number `i`, which holds the bits of an f64.
     fn add_float(&self, i: usize, more: f64) {
         let add = |bits| Some((f64::from_bits(bits) + more).to_bits());
         // Infallible: the closure always returns a value.
         let _ = self.mine(i).fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Returns the sum of number `i`, an f64.
+    /// Returns the value of number `i`, which holds the bits of an f64.
     fn float(&self, i: usize) -> f64 {
         self.all(i).map(f64::from_bits).sum()
     }
@@ -83,7 +83,7 @@ impl ShardedCounter {
         self.0.mine(0).fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Returns the sum over all shards.
+    /// Returns the value, which is the sum over all shards.
     pub fn get(&self) -> u64 {
         self.0.all(0).sum()
     }
@@ -99,15 +99,16 @@ impl ShardedFloatCounter {
         self.0.add_float(0, more);
     }
 
-    /// Returns the sum over all shards.
+    /// Returns the value, which is the sum over all shards.
     pub fn get(&self) -> f64 {
         self.0.float(0)
     }
 }
 
-/// A histogram. Its numbers are the count of each bucket, the count above all bounds, and the sum.
+/// A histogram.
 #[derive(Clone)]
 pub struct ShardedHistogram {
+    /// The count of each bucket, the count above all bounds, and the sum.
     numbers: ShardedNumbers,
     bounds: Arc<[f64]>,
 }
@@ -120,7 +121,7 @@ impl ShardedHistogram {
         self.numbers.add_float(self.bounds.len() + 1, value);
     }
 
-    /// Returns the count of each bucket; the last is for values above all bounds.
+    /// Returns the number of values in each bucket (not cumulative). The last counts the values above all bounds.
     pub fn counts(&self) -> impl Iterator<Item = u64> {
         (0..=self.bounds.len()).map(|bucket| self.numbers.all(bucket).sum())
     }
@@ -131,24 +132,24 @@ impl ShardedHistogram {
     }
 }
 
-/// Counters that every call updates.
+/// Integer counters for metrics that every call updates.
 pub type HotCounters<L> = Family<ShardedCounter, L>;
-/// Floating-point counters that every call updates.
+/// Floating-point counters for metrics that every call updates.
 pub type HotFloatCounters<L> = Family<ShardedFloatCounter, L>;
-/// Histograms that every call updates.
+/// Histograms for metrics that every call updates.
 pub type HotHistograms<L> = Family<ShardedHistogram, L>;
 
 /// A series that a scrape can export.
 pub trait ExportSeries: Clone + Send + Sync + 'static {
     /// The type of the metric.
     const TYPE: MetricType;
-    /// Creates the series. Histograms use `buckets`.
+    /// Creates a series at zero. `buckets` are the bucket bounds of a histogram; other types ignore them.
     fn new(buckets: &Arc<[f64]>) -> Self;
-    /// Writes the current value.
+    /// Writes the current value to `shown`.
     fn export(&self, shown: &mut proto::Metric);
 }
 
-/// The collector of all series of one name.
+/// The collector of all series of one metric name.
 #[derive(Clone)]
 pub struct ShardedVec<S> {
     desc: Arc<Desc>,
@@ -254,7 +255,7 @@ macro_rules! series {
                     label.set_value((*text).to_owned());
                     label
                 }).collect();
-                // Sorted like the labels of the prometheus crate.
+                // The prometheus crate exports labels in this order.
                 labels.sort_by(|one, other| one.name().cmp(other.name()));
                 family.series.lock().unwrap_or_else(PoisonError::into_inner).push((labels, made.clone()));
                 made
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!(one.counts().collect::<Vec<_>>(), [2, 2, 2, 1]);
     }
 
-    /// A number greater than the number of shards.
+    /// The number of threads, more than [`SHARDS`].
     const THREADS_OF_TEST: u64 = 17;
 
     #[test]

@@ -1,6 +1,6 @@
-//! Metrics read back as numbers for the status page: totals, and changes between two readings.
+//! Reads metrics back as numbers for the status page: totals since the start, and changes between two readings.
 //!
-//! Reads the metric handles only, so requests pay nothing. Quantiles are estimated within a histogram bucket.
+//! Only the metrics are read, so that requests pay nothing for it. Quantiles are estimated from histogram buckets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,17 +12,20 @@ use crate::methods::{Commitment, Method};
 
 const OUTCOMES: usize = Outcome::ALL.len();
 const METHODS: usize = Method::ALL.len() + 1;
-const PROBES: usize = Method::ALL.len();
+/// The position of method `other`, under which attempts of passthrough calls are counted.
+const OTHER_METHOD: usize = Method::ALL.len();
 
-/// The counts since the start of the process, or between two readings.
+/// The counts of calls since the start of the process, or between two readings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Totals {
-    /// The calls, by position of `Option<Method>` (the last is `other`) and [`Outcome::index`].
+    /// The number of calls, by position of `Option<Method>` (the last is `other`) and [`Outcome::index`].
     pub calls: [[u64; OUTCOMES]; METHODS],
-    /// The durations of calls by [`Outcome::index`].
+    /// The durations of calls, by [`Outcome::index`].
     pub durations: [Durations; OUTCOMES],
-    /// The attempts on upstreams, excluding probes.
+    /// The number of attempts on upstreams, without passthrough calls and probes.
     pub upstream_calls: u64,
+    /// The carried answers.
+    pub carried: u64,
     /// The counts of each key, by id.
     pub keys: BTreeMap<Arc<str>, KeyTotals>,
 }
@@ -32,16 +35,16 @@ pub struct Totals {
 pub struct KeyTotals {
     /// The number of calls.
     pub calls: u64,
-    /// The number of calls over a limit.
+    /// The number of calls refused by a limit of the key's plan.
     pub limited: u64,
 }
 
-/// A histogram of durations, with the buckets of `request_duration_seconds` and one above them.
+/// A histogram of durations, with the buckets of `request_duration_seconds` and one for durations above their bounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Durations([u64; LATENCY.len() + 1]);
 
 impl Totals {
-    /// Reads the counts so far.
+    /// Returns the counts since the start of the process.
     pub fn read(metrics: &Metrics) -> Self {
         let mut totals = Self::default();
         let commitments = <Option<Commitment>>::COUNT;
@@ -52,9 +55,10 @@ impl Totals {
         for (position, histogram) in metrics.request_duration.used() {
             totals.durations[position % OUTCOMES].add(histogram);
         }
+        totals.carried = metrics.follow_carried.used().map(|(_, counter)| counter.get()).sum();
         metrics.each_upstream(|upstream| {
             let results = <super::AttemptResult as Label>::COUNT;
-            let calls = upstream.requests.used().filter(|(position, _)| position / results != PROBES);
+            let calls = upstream.requests.used().filter(|(position, _)| position / results != OTHER_METHOD);
             totals.upstream_calls += calls.map(|(_, counter)| counter.get()).sum::<u64>();
         });
         metrics.each_key(|id, key| {
@@ -65,7 +69,7 @@ impl Totals {
         totals
     }
 
-    /// Returns the counts since `earlier`, a reading of the same metrics.
+    /// Returns the change since `earlier`, a reading of the same metrics. A count that fell gives zero.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut change = self.clone();
@@ -79,6 +83,7 @@ impl Totals {
         }
         // The sum falls when an upstream is removed together with its series.
         change.upstream_calls = self.upstream_calls.saturating_sub(earlier.upstream_calls);
+        change.carried = self.carried.saturating_sub(earlier.carried);
         for (id, now) in &mut change.keys {
             let then = earlier.keys.get(id).copied().unwrap_or_default();
             now.calls = now.calls.saturating_sub(then.calls);
@@ -87,12 +92,12 @@ impl Totals {
         change
     }
 
-    /// Returns the calls with this outcome, over all methods.
+    /// Returns the number of calls with this outcome, over all methods.
     pub fn outcome(&self, outcome: Outcome) -> u64 {
         self.calls.iter().map(|by_outcome| by_outcome[outcome.index()]).sum()
     }
 
-    /// Returns the calls with an outcome for which `counts` returns true, over all methods.
+    /// Returns the number of calls with an outcome for which `counts` returns true, over all methods.
     pub fn outcomes(&self, counts: impl Fn(Outcome) -> bool) -> u64 {
         Outcome::ALL.into_iter().filter(|outcome| counts(*outcome)).map(|outcome| self.outcome(outcome)).sum()
     }
@@ -110,8 +115,8 @@ impl Durations {
         self.0.iter().sum()
     }
 
-    /// Estimates quantile `q`, from 0 to 1, in seconds. Values are assumed to be even within a bucket. Above all
-    /// buckets it is the highest bound. `None` without values.
+    /// Estimates the quantile `q` (from 0 to 1), in seconds, by interpolation within its bucket. Above all bounds it is
+    /// the highest bound. `None` if there are no durations.
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let rank = q * self.count() as f64;
@@ -150,8 +155,8 @@ mod tests {
 
         let change = Totals::read(&metrics).since(&before);
         assert_eq!((change.outcome(Outcome::Hit), change.outcomes(|_| true)), (1, 2));
-        assert_eq!(change.calls[PROBES][Outcome::Invalid.index()], 1);
-        assert_eq!(change.upstream_calls, 1, "probes are excluded");
+        assert_eq!(change.calls[OTHER_METHOD][Outcome::Invalid.index()], 1);
+        assert_eq!(change.upstream_calls, 1, "passthrough attempts are excluded");
         assert_eq!(change.keys["k1"], KeyTotals { calls: 1, limited: 0 });
         assert_eq!(change.durations[Outcome::Hit.index()].count(), 1);
         assert_eq!(change.durations[Outcome::Invalid.index()].quantile(0.5), Some(30.0));

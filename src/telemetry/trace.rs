@@ -1,9 +1,8 @@
-//! The trace context of a request: read from its headers, handed down by value, and sent with every attempt.
+//! The trace context of a request. It is read from the request's headers, and sent with every attempt on a node.
 //!
-//! A request without a trace allocates nothing. Without an exporter (`telemetry.otlp`) the caller's context passes
-//! through to the nodes. With an exporter, a sampled trace gets a span for the request and
-//! one for each attempt, and the attempt sends its own. A fetch shared by several callers carries the context of
-//! its leader.
+//! Without an exporter (`telemetry.otlp`) the caller's context passes through to the nodes. With an exporter, a sampled
+//! trace gets a span for the request and one for each attempt. An attempt then sends its own span as the parent. A
+//! fetch shared by several callers carries the context of its leader. A request without a trace allocates nothing.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -16,24 +15,26 @@ use super::trace_context::{PARENT_LEN, TraceContext, TraceId, trace_state};
 
 /// The header with the trace id and the parent span.
 pub const TRACEPARENT: &str = "traceparent";
-/// The header with the state of tracing systems.
+/// The header with the data of tracing vendors.
 pub const TRACESTATE: &str = "tracestate";
 
-/// The trace context of a request, if it is traced.
+/// The trace context of a request. Empty if the request is not traced.
 #[derive(Debug, Clone, Default)]
 pub struct Trace(Option<Arc<SpanContext>>);
 
 #[derive(Debug)]
 struct SpanContext {
-    /// The parent of an attempt: the caller's span, or the span recorded here.
+    /// The parent of the request's attempts: slotfront's own span if it is recorded, otherwise the caller's.
     context: TraceContext,
+    /// The caller's `tracestate`.
     state: Option<Box<str>>,
+    /// The exporter that gets the spans of attempts. `None` if the trace is not recorded here.
     recorded: Option<Arc<Exporter>>,
 }
 
 impl Trace {
-    /// Reads the headers of a caller by the rules of W3C Trace Context. `states` is read only with one valid
-    /// `traceparent`.
+    /// Reads a caller's `traceparent` and `tracestate` fields by the rules of W3C Trace Context. The trace is empty
+    /// unless there is exactly one `traceparent` and it is valid. Only then is `states` called.
     pub fn of_caller<'a, S: Iterator<Item = &'a [u8]>>(
         mut parents: impl Iterator<Item = &'a [u8]>,
         states: impl FnOnce() -> S,
@@ -47,12 +48,12 @@ impl Trace {
         )
     }
 
-    /// Returns the trace id, for log lines.
+    /// Returns the trace id, for log lines. `None` if the request is not traced.
     pub fn id(&self) -> Option<TraceId> {
         self.0.as_ref().map(|span_context| span_context.context.trace)
     }
 
-    /// Starts an attempt on the node `upstream`.
+    /// Starts an attempt to call `method` on the node `upstream`, with a span if the trace is recorded.
     pub fn attempt(&self, upstream: &str, method: &'static str) -> Attempt<'_> {
         let span_context = self.0.as_deref();
         let span = span_context.and_then(|span_context| {
@@ -73,7 +74,7 @@ impl Trace {
     }
 }
 
-/// The trace context of one attempt. Dropping it without [`Attempt::end`] means that the attempt was cancelled.
+/// The trace context of one attempt on a node. Dropping it without [`Attempt::end`] records the attempt as cancelled.
 #[derive(Debug)]
 pub struct Attempt<'a> {
     span_context: Option<&'a SpanContext>,
@@ -81,7 +82,8 @@ pub struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Returns the headers for the node: a `traceparent`, and a `tracestate` if there is one.
+    /// Returns the `traceparent` for the node, and the caller's `tracestate` if any. `None` if the request is not
+    /// traced.
     pub fn headers(&self) -> Option<(String, Option<&str>)> {
         let span_context = self.span_context?;
         let context = self.span.as_ref().map_or(span_context.context, OpenSpan::context);
@@ -91,7 +93,7 @@ impl Attempt<'_> {
         Some((parent, span_context.state.as_deref()))
     }
 
-    /// Ends the attempt with this result.
+    /// Records the end of the attempt and its result.
     pub fn end(mut self, result: AttemptResult) {
         if let Some(span) = self.span.take() {
             close_attempt(span, result);
@@ -124,12 +126,13 @@ impl Tracer {
         Self { exporter: Some(Arc::new(exporter)) }
     }
 
-    /// Returns the context of a request, in its caller's trace or a new one. `started` is the time of its arrival.
+    /// Starts the span of a request that arrived at `started`, in the trace of `caller` or a new one. Returns the
+    /// context for its attempts, which is `caller` unchanged if nothing is recorded.
     pub fn begin(&self, caller: Trace, started: Instant) -> (Trace, RequestSpan) {
         let Some(exporter) = &self.exporter else { return (caller, RequestSpan::default()) };
         let span_context = caller.0.as_deref();
         let span = match span_context {
-            // A caller that does not sample gets its own context passed on.
+            // The caller does not sample this trace: its context passes through.
             Some(span_context) if !span_context.context.is_sampled() => {
                 return (caller, RequestSpan::default());
             }
@@ -148,35 +151,37 @@ impl Tracer {
     }
 }
 
-/// The span of one request, if it is recorded. Dropping it without an end means that the caller has gone.
+/// The span of one request. Empty if it is not recorded. Dropping it without [`RequestSpan::end`] records that the
+/// caller has disconnected.
 #[derive(Debug, Default)]
 pub struct RequestSpan {
     span: Option<OpenSpan>,
 }
 
-/// The attributes of a request's span, with the words of the access log.
+/// The attributes of a request's span. The values are those of the access log.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestAttributes<'a> {
-    /// The method, `other`, or `mixed` in a batch.
+    /// The method, `other` if it is not one of [`Method`](crate::methods::Method), or `mixed` in a batch of several
+    /// methods.
     pub method: &'static str,
-    /// The commitment, `none` or `mixed`.
+    /// The commitment, `none` if the call has none, or `mixed` in a batch of several commitments.
     pub commitment: &'static str,
-    /// The outcome, or `mixed`.
+    /// The outcome, or `mixed` in a batch of several outcomes.
     pub outcome: &'static str,
     /// The number of calls in the request.
     pub calls: usize,
-    /// The HTTP status.
+    /// The HTTP status of the response.
     pub status: u16,
-    /// The key's id.
+    /// The id of the API key.
     pub key: &'a str,
-    /// The request id.
+    /// The value of `X-Request-Id`.
     pub request: &'a str,
-    /// True if the request failed in slotfront or behind it.
+    /// True if the request failed through a fault of slotfront or of the nodes.
     pub failed: bool,
 }
 
 impl RequestSpan {
-    /// Ends the span of an answered request.
+    /// Ends the span of an answered request, and queues it for export.
     pub fn end(mut self, attributes: &RequestAttributes<'_>) {
         let Some(mut span) = self.span.take() else { return };
         span.name(attributes.method);

@@ -1,7 +1,7 @@
 //! W3C Trace Context: parses `traceparent` and `tracestate`, and formats them for a node.
 //!
-//! Knows no HTTP library and no exporter. An invalid header is ignored, because half a trace is useless. A later
-//! version is valid: its first four fields are read, and version 00 is sent on.
+//! An invalid `traceparent` is ignored, and a `tracestate` counts only beside a valid `traceparent`. Of a later version
+//! the first four fields are read, and version 00 is sent on. The module knows no HTTP library and no exporter.
 //!
 //! Source: <https://www.w3.org/TR/trace-context-2/>, sections 3.2 and 3.3.
 
@@ -13,27 +13,27 @@ pub const PARENT_LEN: usize = 55;
 const SAMPLED: u8 = 0b01;
 /// The flag of a trace id whose last 7 bytes are random. The flag is passed on with the id.
 const RANDOM: u8 = 0b10;
-/// The maximum length of a `tracestate` that is passed on, in bytes (3.3.1.5).
+/// The maximum length of a `tracestate` that is passed on, in bytes (section 3.3.1.5).
 const MAX_STATE_BYTES: usize = 512;
-/// The maximum number of members of a `tracestate` (3.3.1.1).
+/// The maximum number of members of a `tracestate` (section 3.3.1.1).
 const MAX_STATE_MEMBERS: usize = 32;
-/// The maximum length of a member's key and of its value.
+/// The maximum length of a member's key and of its value, each in bytes.
 const MAX_STATE_WORD: usize = 256;
 
-/// The id of a trace; not zero.
+/// The id of a trace. Never zero.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TraceId([u8; 16]);
 
-/// The id of a span within its trace; not zero.
+/// The id of a span within its trace. Never zero.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SpanId([u8; 8]);
 
-/// A trace and a span in it.
+/// The content of a `traceparent`: a trace, a span in it, and flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceContext {
     /// The trace id.
     pub trace: TraceId,
-    /// The parent span of whoever receives this context.
+    /// The span that is the parent of the receiver's span.
     pub span: SpanId,
     flags: u8,
 }
@@ -44,8 +44,7 @@ impl TraceId {
         (bytes != [0; 16]).then_some(Self(bytes))
     }
 
-    /// Returns the last seven bytes as a number. They are random if the id is, so sampling compares them with a
-    /// threshold.
+    /// Returns the last seven bytes as a number, from 0 to 2^56 - 1. Sampling compares it with a threshold.
     pub fn randomness(self) -> u64 {
         let mut last = [0; 8];
         last[1..].copy_from_slice(&self.0[9..]);
@@ -61,7 +60,7 @@ impl SpanId {
 }
 
 impl TraceContext {
-    /// Creates the context of a new trace with a random id.
+    /// Creates the context of a new trace. The last seven bytes of `trace` must be random.
     pub fn root(trace: TraceId, span: SpanId, sampled: bool) -> Self {
         Self { trace, span, flags: RANDOM | if sampled { SAMPLED } else { 0 } }
     }
@@ -83,12 +82,12 @@ impl TraceContext {
         Some(Self {
             trace: TraceId::new(hex(&head[3..35])?)?,
             span: SpanId::new(hex(&head[36..52])?)?,
-            // Unknown flags are dropped, because their meaning is unknown.
+            // Other flags are dropped, because their meaning is unknown.
             flags: flags & (SAMPLED | RANDOM),
         })
     }
 
-    /// Returns true if the caller samples this trace.
+    /// Returns true if the trace is sampled, so that its spans should be recorded.
     pub fn is_sampled(self) -> bool {
         self.flags & SAMPLED != 0
     }
@@ -131,7 +130,7 @@ impl fmt::Debug for SpanId {
     }
 }
 
-/// Decodes lower-case hex. Upper case is invalid (3.2.2.3).
+/// Decodes `N` bytes in lower-case hex. `None` if `text` is anything else. Upper case is invalid (section 3.2.2.3).
 fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let digit = |b: u8| match b {
         b'0'..=b'9' => Some(b - b'0'),
@@ -149,8 +148,8 @@ fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Joins the `tracestate` lines of a request into one. `None` if there are none, or if they break a rule; the
-/// `traceparent` is then sent alone.
+/// Joins the `tracestate` header lines of a request into one. `None` if there are none, or if they break a rule of the
+/// specification. The `traceparent` is then sent alone.
 pub fn trace_state<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Box<str>> {
     let mut state = String::new();
     for line in lines {
@@ -178,7 +177,7 @@ pub fn trace_state<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Box<str>
     (!keys.is_empty() && keys.len() <= MAX_STATE_MEMBERS && !twice()).then(|| state.into_boxed_str())
 }
 
-/// Returns true if `member` is a valid `key=value` (3.3.1.3).
+/// Returns true if `member` is a valid `key=value` (section 3.3.1.3).
 fn is_member(member: &str) -> bool {
     let Some((key, value)) = member.split_once('=') else { return false };
     let starts = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();

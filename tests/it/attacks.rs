@@ -12,18 +12,18 @@ use tokio::net::{TcpSocket, TcpStream};
 mod upstream;
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":7,"method":"getClusterNodes"}"#;
-/// Text that only a node's answer contains.
+/// A text that only a node's answer contains.
 const ANSWERED: &str = r#""result""#;
 
-/// Returns all bytes of one connection until the gateway closes it. The client never closes it, because a
-/// gateway may drop unsent bytes when its client has gone.
+/// Sends `sent` on a new connection, and returns all that the gateway answers until it closes the connection.
+/// The client never closes it, because a gateway may drop unsent bytes when its client has gone.
 async fn all(gateway: &TestGateway, sent: &[u8]) -> String {
     let mut socket = gateway.connect().await;
     let _ = socket.write_all(sent).await;
     read_until(&mut socket, |_| false).await
 }
 
-/// Returns the number of answers in the text.
+/// Returns the number of HTTP responses in the text.
 fn answers(seen: &str) -> usize {
     seen.matches("HTTP/1.1 ").count()
 }
@@ -34,7 +34,7 @@ async fn from(gateway: &TestGateway, address: [u8; 4]) -> TcpStream {
     socket.connect(gateway.app.public).await.unwrap()
 }
 
-/// Returns true if the connection is served.
+/// Returns true if the gateway serves a call on the connection.
 async fn is_served(socket: &mut TcpStream) -> bool {
     let _ = socket.write_all(post("/v3/dev", "", CALL).as_bytes()).await;
     read_until(socket, is_whole).await.contains(ANSWERED)
@@ -44,7 +44,8 @@ async fn is_served(socket: &mut TcpStream) -> bool {
 async fn one_address_cannot_take_every_connection() {
     let gateway =
         TestGateway::builder().nodes(1).config(|config| config.server.max_connections = 18).start().await;
-    // One of the eighteen connections belongs to the kit, and counts for the attacker's address, too.
+    // One of the eighteen connections belongs to the test kit's client, and counts for the attacker's
+    // address, too.
     let mut hog = Vec::new();
     for _ in 0..30 {
         hog.push(from(&gateway, [127, 0, 0, 1]).await);
@@ -55,11 +56,11 @@ async fn one_address_cannot_take_every_connection() {
     }
     assert!((14..=16).contains(&served), "{served} of 18");
     let mut other = from(&gateway, [127, 0, 0, 2]).await;
-    assert!(is_served(&mut other).await, "somebody else finds a place");
+    assert!(is_served(&mut other).await, "another address still gets a connection");
     drop(hog);
     let open = || gateway.connections();
-    gateway.until("the places are given back", || open() <= 2).await;
-    assert!(is_served(&mut from(&gateway, [127, 0, 0, 1]).await).await, "no address is shut out for good");
+    gateway.until("the connections are closed", || open() <= 2).await;
+    assert!(is_served(&mut from(&gateway, [127, 0, 0, 1]).await).await, "the first address is served again");
 }
 
 #[tokio::test]
@@ -104,7 +105,7 @@ async fn connections_that_name_no_client_have_one_share() {
     let served = hog.iter().filter(|(_, served)| *served).count();
     assert!((14..=16).contains(&served), "{served} of 18");
     let named = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x01\x0a\0\0\x01\x01\x02\x03\x04";
-    assert!(begun(named).await.1, "a named client finds a place");
+    assert!(begun(named).await.1, "a named client gets a connection");
 }
 
 #[tokio::test]
@@ -118,7 +119,8 @@ async fn ten_megabytes_are_not_read() {
         let mut socket = gateway.connect().await;
         let (mut read, mut write) = socket.split();
         let mut seen = Vec::new();
-        // The request is written while the gateway answers: reading its end means that all of it was read.
+        // The request is written while the answer is read, so that the test sees an answer that comes before
+        // the request's end.
         let written = tokio::join!(write.write_all(request.as_bytes()), read.read_to_end(&mut seen)).0;
         let seen = String::from_utf8_lossy(&seen);
         let refused = seen.starts_with("HTTP/1.1 413 ") && seen.contains("connection: close");
@@ -175,9 +177,14 @@ async fn batched_blocks_cost_as_much_as_single_ones() {
     });
     let answers = reply.json();
     let ids: Vec<u64> = answers.as_array().unwrap().iter().map(|a| a["id"].as_u64().unwrap()).collect();
-    assert_eq!(ids, (0..100).collect::<Vec<_>>(), "each has its own, in order");
+    assert_eq!(ids, (0..100).collect::<Vec<_>>(), "each call has an answer, in order");
     let again = gateway.get_nodes().send().await;
-    assert_eq!((again.status, again.code()), (429, -32092), "a day's units are gone: {}", again.text);
+    assert_eq!(
+        (again.status, again.code()),
+        (429, -32092),
+        "the units of the day are used up: {}",
+        again.text
+    );
 }
 
 #[tokio::test]
@@ -188,11 +195,11 @@ async fn ambiguous_request_ends_cannot_smuggle_requests() {
     let smuggled = post("/v3/dev", "", CALL);
     let last = post("/v3/dev", "connection: close\r\n", CALL);
     let two = all(&gateway, (smuggled.clone() + &last).as_bytes()).await;
-    assert_eq!(two.matches(ANSWERED).count(), 2, "what follows a request whose end is clear is one: {two:?}");
+    assert_eq!(two.matches(ANSWERED).count(), 2, "two requests with clear ends are two requests: {two:?}");
     let head = |more: &str| {
         format!("POST /v3/dev HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{more}\r\n")
     };
-    // The request is answered as chunked and the connection ends. The bytes after it are never taken for a
+    // The request is answered as chunked, and the connection ends. The bytes after it are never taken for a
     // request.
     for lengths in [
         format!("content-length: {}\r\ntransfer-encoding: chunked\r\n", chunked.len() + smuggled.len()),
@@ -306,12 +313,8 @@ async fn nothing_that_a_caller_names_becomes_a_header() {
     let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"getClusterNodes"}}"#);
     let reply = gateway.post(body.clone()).send().await;
     assert!(reply.headers.get("x-evil").is_none() && !reply.text.trim_end().contains(['\r', '\n']));
-    assert_eq!(
-        reply.json()["id"],
-        serde_json::from_str::<Value>(id).unwrap(),
-        "it is still the caller's own"
-    );
-    // Sent literally, the text would not be JSON.
+    assert_eq!(reply.json()["id"], serde_json::from_str::<Value>(id).unwrap(), "the id is the caller's own");
+    // With literal line breaks the text is not JSON.
     let bare = gateway.post(body.replace(r"\r\n", "\r\n")).send().await;
     assert_eq!((bare.code(), bare.headers.get("x-evil")), (-32700, None));
     for line in [
@@ -353,14 +356,17 @@ async fn rebound_host_cannot_read_the_admin_listener() {
     let seen =
         ask(format!("GET /livez HTTP/1.1\r\nhost: {admin}\r\norigin: https://evil.example\r\n\r\n")).await;
     assert!(seen.starts_with("HTTP/1.1 200 "), "{seen:?}");
-    assert!(!seen.to_ascii_lowercase().contains("access-control-"), "no other origin may read it: {seen:?}");
+    assert!(
+        !seen.to_ascii_lowercase().contains("access-control-"),
+        "another origin may read the answer: {seen:?}"
+    );
 }
 
 #[tokio::test]
 async fn crafted_addresses_do_not_collide_in_the_cache() {
     let gateway = TestGateway::builder().nodes(1).start().await;
-    // The keys that an attacker would choose who knows how a fixed hash combines words: the low halves cancel
-    // out.
+    // An attacker who knows how a fixed hash combines words would choose such keys: their last two words
+    // cancel out.
     let crafted = (0..2000_u64).map(|i| {
         let (i, mut key) = (i.to_be_bytes(), [0; 32]);
         key[16..24].copy_from_slice(&i);
@@ -387,7 +393,7 @@ async fn scanning_key_does_not_evict_hot_entries() {
     let gateway = TestGateway::builder()
         .nodes(1)
         .config(|config| {
-            // Some nine hundred small entries.
+            // The capacity suffices for some nine hundred small entries.
             config.cache.capacity = 512 << 10;
             config.cache.max_entry = 64 << 10;
         })

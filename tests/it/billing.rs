@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use slotfront::config::{AuthMode, Config};
-use slotfront::methods::{Commitment, Further};
+use slotfront::methods::{Commitment, PassthroughMethod};
 use slotfront_sim::Fault;
 use slotfront_testkit::{TestGateway, TestRequest};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
-/// The ways in which a request is read.
+/// The way in which the gateway reads a request.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     /// A plain request of HTTP/1.1, read by the fast path.
@@ -35,12 +35,12 @@ fn begin(way: Way, request: TestRequest) -> JoinHandle<()> {
     })
 }
 
-/// Returns the units that the key was charged.
+/// Returns the units that the key `dev` was charged.
 fn charged(gateway: &TestGateway) -> u64 {
     gateway.metric(r#"slotfront_key_units_total{key="dev"}"#)
 }
 
-/// Waits until `before` connections are left, and `kept` requests in flight.
+/// Waits until at most `before` connections are open, and `kept` requests are in flight.
 async fn until_gone(gateway: &TestGateway, before: i64, kept: usize) {
     let has_gone = || gateway.connections() <= before && gateway.in_flight() == kept;
     gateway.until("the caller has gone", has_gone).await;
@@ -66,7 +66,7 @@ async fn hang_up(
     hold.arrived(calls).await;
     caller.abort();
     until_gone(gateway, open, kept(method)).await;
-    assert_eq!(charged(gateway), before, "nothing has landed yet");
+    assert_eq!(charged(gateway), before, "no fetch has landed yet");
     hold.release();
     let what = format!("{units} units are charged for {method} by {way:?}");
     let is_charged = || charged(gateway) == before + units;
@@ -74,8 +74,8 @@ async fn hang_up(
 }
 
 fn prices(config: &mut Config) {
-    config.passthrough = vec![Further::from_name("getBalance").unwrap()];
-    config.units.by_further[Further::from_name("getBalance").unwrap().index()] = 7;
+    config.passthrough = vec![PassthroughMethod::from_name("getBalance").unwrap()];
+    config.units.by_passthrough[PassthroughMethod::from_name("getBalance").unwrap().index()] = 7;
     config.units.hit_factor = 0.0;
     config.plans.get_mut("dev").unwrap().bypass_cache = true;
 }
@@ -155,7 +155,7 @@ async fn a_call_that_fails_costs_nothing() {
         };
         let before = failed();
         hold.release();
-        gateway.until("it has failed", || failed() != before).await;
+        gateway.until("the call has failed at the node", || failed() != before).await;
         node.clear_faults();
         assert_eq!(charged(&gateway), 0);
     }
@@ -184,7 +184,7 @@ async fn an_open_forwarded_call_ends_with_its_caller() {
         let of_node = || gateway.front().pool.members()[0].in_flight();
         assert_eq!(of_node(), 1);
         caller.abort();
-        gateway.until("the node's place is given back", || of_node() == 0).await;
+        gateway.until("the call at the node has ended", || of_node() == 0).await;
         hold.release();
     }
 }

@@ -89,7 +89,7 @@ async fn the_fetch_outlives_the_caller_that_led_it() {
         () = hold.arrived(1) => {} // the caller hangs up here
     }
     let (joins, ()) = tokio::join!(gateway.get_account(&account).send(), async {
-        gateway.until("it waits", || gateway.in_flight() >= 1).await;
+        gateway.until("the second call waits", || gateway.in_flight() >= 1).await;
         tokio::task::yield_now().await;
         hold.release();
     });
@@ -147,7 +147,7 @@ async fn a_stale_answer_is_served_and_refreshed_once() {
     }
     let served = call.send().await;
     assert_eq!((served.cache_status(), served.slot()), ("hit; ttl=0; detail=stale", first));
-    gateway.until("it was fetched", || gateway.upstream_calls() == 2).await;
+    gateway.until("a fresh answer was fetched", || gateway.upstream_calls() == 2).await;
     let newest = gateway.cluster.slot(Commitment::Finalized);
     loop {
         let reply = call.send().await;
@@ -155,7 +155,7 @@ async fn a_stale_answer_is_served_and_refreshed_once() {
             break assert!(reply.cache_status().starts_with("hit; ttl=3"), "{}", reply.cache_status());
         }
     }
-    assert_eq!(gateway.upstream_calls(), 2, "it was fetched once");
+    assert_eq!(gateway.upstream_calls(), 2, "the answer was fetched once");
 }
 
 #[tokio::test]
@@ -177,7 +177,11 @@ async fn stale_if_error_serves_held_answers() {
     let confirmed = ask(Commitment::Confirmed).await;
     assert_eq!((confirmed.status, confirmed.cache_status()), (200, "hit; ttl=0; detail=stale-if-error"));
     let processed = ask(Commitment::Processed).await;
-    assert_eq!((processed.status, processed.code()), (502, -32095), "processed has no such grace");
+    assert_eq!(
+        (processed.status, processed.code()),
+        (502, -32095),
+        "stale-if-error does not apply at processed"
+    );
 }
 
 #[tokio::test]
@@ -210,8 +214,8 @@ async fn floor_falls_once_its_entry_expires() {
     let before = call.send().await.slot();
     gateway.cluster.set_lag(50);
     let after = call.send().await;
-    assert!(after.slot() < before, "the highest answer that there is");
-    assert_eq!(after.cache_status(), "fwd=stale; stored", "and it is kept: the floor fell to it");
+    assert!(after.slot() < before, "the highest available answer is given");
+    assert_eq!(after.cache_status(), "fwd=stale; stored", "the answer is kept, because the floor fell to it");
     assert_eq!(gateway.metric("slotfront_cache_floor_resets_total"), 1);
 }
 
@@ -243,12 +247,12 @@ async fn final_block_is_one_entry_for_all_commitments() {
     let first = block(young).confirmed().send().await;
     assert!(block(young).confirmed().send().await.is_hit());
     let early = block(young).finalized().send().await;
-    assert_eq!(early.code(), -32004, "confirmed is no answer for finalized");
+    assert_eq!(early.code(), -32004, "a confirmed block does not serve callers at finalized");
     while gateway.cluster.slot(Commitment::Finalized) < young {
         gateway.step_by(1).await;
     }
     let last = block(young).confirmed().send().await;
-    assert_eq!(last.cache_status(), "fwd=miss; stored", "final now: fetched as such, not promoted");
+    assert_eq!(last.cache_status(), "fwd=miss; stored", "a block that became final is fetched again");
     assert_eq!(last.result(), first.result());
 }
 
@@ -272,7 +276,7 @@ async fn not_yet_ends_when_the_block_is_there() {
 }
 
 #[tokio::test]
-async fn skipped_slot_needs_confirmation() {
+async fn skipped_slot_needs_a_second_node() {
     let gateway = TestGateway::start().await;
     let slot = gateway.cluster.examples().skipped_slot.expect("some slot is skipped");
     let first = gateway.get_block(slot).send().await;
@@ -347,7 +351,7 @@ async fn min_context_slot_is_not_in_the_key() {
     assert_eq!((newer.cache_status(), newer.slot()), ("fwd=miss; stored", above));
     let calls = gateway.upstream_calls();
     let far = from(above + 1000).await;
-    assert_eq!((far.code(), gateway.upstream_calls()), (-32016, calls + 1), "one node's own word");
+    assert_eq!((far.code(), gateway.upstream_calls()), (-32016, calls + 1), "one node's own error");
     assert_eq!(far.error()["data"]["contextSlot"], above);
 }
 

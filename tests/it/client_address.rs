@@ -7,7 +7,7 @@ use slotfront::config::{AuthMode, ClientIpHeader, Config};
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront_testkit::TestGateway;
 
-/// The headers of one request, and whether it is in the key's address list.
+/// The headers of a request, and true if its client's address is in the key's list.
 type Row<'a> = (&'a [(&'static str, &'a str)], bool);
 
 fn trust_loopback(config: &mut Config) {
@@ -49,16 +49,16 @@ async fn nobody_behind_a_proxy_passes_for_the_proxy() {
             (&[(x, "127.0.0.5")], true),
             (&[(x, "203.0.113.9")], false),
             (&[(x, "127.0.0.5, 203.0.113.9")], false),
-            // This header has no quotes.
+            // This header has no quoted strings.
             (&[(x, "\", 203.0.113.9")], false),
             (&[(x, "\"127.0.0.5\"")], false),
-            // The other header is never read.
+            // The header `Forwarded` is not read.
             (&[(x, "203.0.113.9"), ("forwarded", "for=1.1.1.1")], false),
             (&[(x, "203.0.113.9"), ("forwarded", "for=127.0.0.5")], false),
             (&[(x, "203.0.113.9"), ("forwarded", "x")], false),
             (&[(x, "127.0.0.5"), ("forwarded", "for=203.0.113.9")], true),
             (&[("forwarded", "for=127.0.0.5")], false),
-            // Elements that are not addresses.
+            // Some elements are not addresses.
             (&[(x, "")], false),
             (&[(x, "127.0.0.5,")], false),
             (&[(x, "127.0.0.5,,127.0.0.1")], false),

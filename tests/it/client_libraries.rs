@@ -68,7 +68,7 @@ async fn a_limit_says_which_in_its_head() {
     assert_eq!(errors, ["-32090 unauthorized", "-32092 failed_keys", "-32092 failed_keys"]);
 }
 
-/// Sends `head` and an empty body on a new connection, then requests the health there.
+/// Sends `head` without a body on a new connection, and then a request for `/health`. Returns both responses.
 async fn then_health(gateway: &TestGateway, head: &str) -> String {
     let mut socket = gateway.connect().await;
     let health = "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 const GENESIS: &str = "getGenesisHash";
 
-/// Returns the genesis hash that a node of the tested cluster reports.
+/// Returns the genesis hash of a cluster.
 fn genesis_of(cluster: &Cluster) -> String {
     node_answer(cluster.node(0), GENESIS, &json!([]))["result"].as_str().unwrap().to_owned()
 }
@@ -28,7 +28,7 @@ fn another_cluster() -> Arc<Cluster> {
     Cluster::new(Settings { seed: 2, ..TestCluster::settings(1) })
 }
 
-/// A block that both clusters have.
+/// A slot in which both clusters have a block.
 static SLOT: LazyLock<Slot> = LazyLock::new(|| {
     let (one, other) = (Cluster::new(TestCluster::settings(3)), another_cluster());
     let first = Settings::default().first_slot;
@@ -68,7 +68,11 @@ async fn calls_wait_until_a_node_shows_its_cluster() {
     };
     let (reply, ()) = tokio::join!(block(&gateway), released);
     assert_eq!(reply.result()["blockhash"], blockhash(&gateway.cluster));
-    gateway.until("the other is known", || gateway.unusable(0) == Some(Unusable::Foreign)).await;
+    gateway
+        .until("the other cluster's node is known to be foreign", || {
+            gateway.unusable(0) == Some(Unusable::Foreign)
+        })
+        .await;
     assert_eq!(other.node(0).calls("getBlock"), 0);
 }
 
@@ -93,7 +97,11 @@ async fn answers_of_unknown_clusters_are_refused() {
     let (reply, ()) = tokio::join!(block(&gateway), told);
     assert_eq!(reply.result()["blockhash"], blockhash(&gateway.cluster));
     holds[0].release();
-    gateway.until("the other is known", || gateway.unusable(0) == Some(Unusable::Foreign)).await;
+    gateway
+        .until("the other cluster's node is known to be foreign", || {
+            gateway.unusable(0) == Some(Unusable::Foreign)
+        })
+        .await;
     assert_eq!(block(&gateway).await.result()["blockhash"], blockhash(&gateway.cluster));
 }
 
@@ -123,7 +131,7 @@ async fn a_silent_node_is_asked_alone_or_unchecked() {
     assert_eq!(block(&gateway).await.status, 200);
     assert!(block(&gateway).await.is_hit());
 
-    // Beside a node that reports its hash, one that does not gets no calls.
+    // A node that reports no hash gets no calls beside one that does.
     let gateway = TestGateway::builder()
         .nodes(2)
         .config(|config| config.upstreams[1].tier = 1)
@@ -131,7 +139,7 @@ async fn a_silent_node_is_asked_alone_or_unchecked() {
         .start_unprobed()
         .await;
     gateway
-        .until("its silence is known", || {
+        .until("the node is known to report no hash", || {
             let member = &gateway.front().pool.members()[0];
             *member.health() == slotfront::pool::health::Health::NoGenesisHash
         })
@@ -146,7 +154,7 @@ async fn a_silent_node_is_asked_alone_or_unchecked() {
     let reason = view["upstreams"][0]["reasons"][0].as_str().unwrap().to_owned();
     assert!(reason.contains("genesis = \"unchecked\""), "{reason}");
 
-    // The operator's setting is enough, and the node's answers are held.
+    // The operator's setting suffices: nodes without a hash are asked, and their answers are held.
     let unchecked = |config: &mut Config| {
         config.pool.genesis_hash = Some(ours());
         config.upstreams.iter_mut().for_each(|upstream| upstream.genesis = GenesisCheck::Unchecked);
@@ -167,7 +175,7 @@ async fn answers_of_foreign_nodes_are_purged() {
     let other = another_cluster();
     let hold = other.node(0).hold(GENESIS);
     let _served = gateway.cluster.replace(Arc::clone(&other)).await;
-    // The address belongs to another node now, whose cluster has not been asked yet.
+    // The address belongs to another node now, whose genesis hash was not requested yet.
     let wrong = blockhash(&other);
     assert_ne!(wrong, blockhash(&gateway.cluster));
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -178,10 +186,10 @@ async fn answers_of_foreign_nodes_are_purged() {
     }
     assert_eq!(reply.result()["blockhash"], wrong);
     assert!(block(&gateway).await.is_hit());
-    // The node is asked, although its next regular check is far away.
+    // The hash is requested at once, although the next regular check is far away.
     hold.arrived(1).await;
     hold.release();
-    gateway.until("it is known", || gateway.unusable(0) == Some(Unusable::Foreign)).await;
+    gateway.until("the node is known to be foreign", || gateway.unusable(0) == Some(Unusable::Foreign)).await;
     gateway.until("the cache is empty", || gateway.front().cache.usage().1 == 0).await;
     let reply = block(&gateway).await;
     assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
@@ -215,12 +223,12 @@ fn no_method() -> Fault {
     Fault::Error { code: -32601, message: "Method not found".to_owned() }
 }
 
-/// Waits until probes no longer ask for the genesis hash: no connection is new.
+/// Waits until four probes in a row request no genesis hash, because no connection is new.
 async fn asked_no_more(gateway: &TestGateway, node: usize) {
     let node = gateway.cluster.node(node);
     let mut seen = (node.calls(GENESIS), node.calls("getHealth"));
     gateway
-        .until("its cluster is asked for no more", || {
+        .until("the genesis hash is requested no more", || {
             let now = (node.calls(GENESIS), node.calls("getHealth"));
             if now.0 != seen.0 {
                 seen = now;
@@ -238,16 +246,16 @@ async fn a_known_node_that_falls_silent_stays_known() {
     asked_no_more(&gateway, 0).await;
     node.fault_on(GENESIS, no_method(), None);
     let before = node.calls(GENESIS);
-    gateway.until("its cluster is asked for", || node.calls(GENESIS) > before).await;
+    gateway.until("the genesis hash is requested", || node.calls(GENESIS) > before).await;
     let probes = node.calls("getHealth");
-    // Without this, its missing hash would be requested with every probe, and its health with none.
+    // Otherwise each probe would request the missing hash, and no probe the health.
     gateway
         .until("two more probes have come", || {
             node.calls("getHealth") >= probes + 2 || node.calls(GENESIS) >= before + 3
         })
         .await;
     assert_eq!(health(&gateway, 0), Health::Healthy);
-    assert!(block(&gateway).await.is_hit(), "nothing is forgotten");
+    assert!(block(&gateway).await.is_hit(), "no entry is removed");
 }
 
 #[tokio::test]
@@ -255,13 +263,13 @@ async fn node_without_hash_keeps_the_pools_cluster() {
     let gateway = TestGateway::builder().nodes(2).start().await;
     let [first, second] = [0, 1].map(|node| gateway.cluster.node(node));
     let ours = gateway.front().pool.genesis();
-    // A new connection, over which the hash is not reported.
+    // The probe opens a new connection, over which the node reports no hash.
     second.fault_on(GENESIS, no_method(), None);
     second.fault_on("getHealth", Fault::Reset, Some(1));
-    gateway.until("it is silent", || health(&gateway, 1) == Health::NoGenesisHash).await;
+    gateway.until("the second node reports no hash", || health(&gateway, 1) == Health::NoGenesisHash).await;
     first.fault_on(GENESIS, Fault::Result(json!(genesis_of(&another_cluster()))), None);
     let before = first.calls(GENESIS);
-    gateway.until("the other has told", || first.calls(GENESIS) >= before + 4).await;
+    gateway.until("the first node has reported another hash", || first.calls(GENESIS) >= before + 4).await;
     assert!(matches!(health(&gateway, 0), Health::Foreign { .. }), "{:?}", health(&gateway, 0));
     assert_eq!(gateway.front().pool.genesis(), ours);
 }
@@ -278,16 +286,18 @@ async fn invalid_genesis_hashes_name_no_cluster() {
             let before = node.calls(GENESIS);
             gateway.until(what, || node.calls(GENESIS) >= before + 3).await;
         };
-        told_again("the node has told its text").await;
+        told_again("the node has reported its text").await;
         assert_eq!(gateway.front().pool.genesis(), None, "{text:?}");
         assert_eq!(block(&gateway).await.status, 200, "{text:?}");
         node.clear_faults();
-        gateway.until("the node has told a hash", || gateway.front().pool.genesis().is_some()).await;
+        gateway.until("the node has reported a hash", || gateway.front().pool.genesis().is_some()).await;
         tells(&gateway.cluster);
         gateway
-            .until("the node is not asked", || matches!(health(&gateway, 0), Health::Foreign { .. }))
+            .until("the node is known to be foreign", || {
+                matches!(health(&gateway, 0), Health::Foreign { .. })
+            })
             .await;
-        told_again("the node has told its text again").await;
+        told_again("the node has reported its text again").await;
         assert_eq!(gateway.front().pool.genesis(), Some(ours()), "{text:?}: the pool does not follow");
     }
 }
@@ -295,7 +305,7 @@ async fn invalid_genesis_hashes_name_no_cluster() {
 #[tokio::test]
 async fn a_refused_further_look_leaves_a_node_usable() {
     for jumps in [true, false] {
-        // The next regular check is far away.
+        // The interval is long, so that the next regular check is far away.
         let gateway = TestGateway::builder()
             .nodes(1)
             .config(|config| config.pool.probe_interval = Duration::from_millis(200))
@@ -317,7 +327,7 @@ async fn a_refused_further_look_leaves_a_node_usable() {
             });
         }
         gateway
-            .until("its cluster is asked for again", || {
+            .until("the genesis hash is requested again", || {
                 assert_eq!(health(&gateway, 0), Health::Healthy, "jumps: {jumps}");
                 node.calls(GENESIS) >= before + 2
             })

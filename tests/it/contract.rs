@@ -1,4 +1,4 @@
-//! The recorded contract of a real node (Agave v4.0.0), case by case through the gateway.
+//! The recorded contract of a real node (Agave v4.0.0): each case is sent through the gateway.
 
 use base64::Engine;
 use serde_json::Value;
@@ -18,11 +18,11 @@ async fn every_case_is_answered_as_a_node_answers() {
     for case in cases.iter().filter(|case| !DIFFERENT.contains(&case["name"].as_str().unwrap())) {
         let (status, text) = send(&gateway, case).await;
         let differences =
-            judge(&case["expect"], status, &text, &serde_json::from_str(&text).unwrap_or_default());
+            compare(&case["expect"], status, &text, &serde_json::from_str(&text).unwrap_or_default());
         off.extend(differences.into_iter().map(|d| format!("{}: {d}", case["name"])));
     }
     assert!(off.is_empty(), "{} differences:\n{}", off.len(), off.join("\n"));
-    assert!(cases.len() > 150, "the cases are there");
+    assert!(cases.len() > 150, "{} cases are too few", cases.len());
 }
 
 async fn send(gateway: &TestGateway, case: &Value) -> (u16, String) {
@@ -47,7 +47,7 @@ async fn send(gateway: &TestGateway, case: &Value) -> (u16, String) {
 }
 
 /// Returns every difference between an answer and the expected one.
-fn judge(expect: &Value, status: u16, text: &str, answer: &Value) -> Vec<String> {
+fn compare(expect: &Value, status: u16, text: &str, answer: &Value) -> Vec<String> {
     if u64::from(status) != expect["http"].as_u64().unwrap_or(200) {
         return vec![format!("HTTP {status}: {text}")];
     }
@@ -61,7 +61,7 @@ fn judge(expect: &Value, status: u16, text: &str, answer: &Value) -> Vec<String>
         let Some(answers) = answer.as_array().filter(|answers| answers.len() == expected.len()) else {
             return vec![format!("no batch of {}: {text}", expected.len())];
         };
-        return expected.iter().zip(answers).flat_map(|(e, a)| judge(e, 200, "", a)).collect();
+        return expected.iter().zip(answers).flat_map(|(e, a)| compare(e, 200, "", a)).collect();
     }
     let mut off = Vec::new();
     if expect.get("id").is_some_and(|id| answer.get("id") != Some(id)) {
@@ -97,8 +97,8 @@ fn judge(expect: &Value, status: u16, text: &str, answer: &Value) -> Vec<String>
     off
 }
 
-/// Adds to `off` every difference of `got` from the shape `want`: type names, `{"eq": value}`, arrays,
-/// tuples, objects.
+/// Adds to `off` every difference of `got` from the shape `want`. A shape is built of type names, `{"eq":
+/// value}`, arrays, tuples and objects.
 fn shape(want: &Value, got: &Value, at: &str, off: &mut Vec<String>) {
     match want {
         Value::Object(members) if members.len() == 1 && members.contains_key("eq") => {

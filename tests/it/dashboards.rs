@@ -1,7 +1,7 @@
 //! Dashboards and rules: they use existing metrics only, every panel has a description, and every alert has a
 //! page and a test.
 
-#![expect(clippy::unwrap_used, reason = "a test says by its panic what is wrong")]
+#![expect(clippy::unwrap_used, reason = "a panic in a test shows what is wrong")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::Value;
 use slotfront::telemetry::Metrics;
 
-/// Returns the names and contents of a folder's files with this ending.
+/// Returns the names and contents of a folder's files whose names end in `end`.
 fn files(folder: &str, end: &str) -> Vec<(String, String)> {
     let files = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap();
     let named = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
@@ -30,19 +30,20 @@ fn rules() -> Vec<(String, String)> {
     files("deploy/prometheus", ".rules.yml")
 }
 
-/// Returns the text without its comments.
+/// Returns YAML without its comment lines.
 fn code(yaml: &str) -> String {
     yaml.lines().filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the text after `key:` in each line that has it.
+/// Returns the text after `key: ` in each line that begins with it.
 fn values<'a>(yaml: &'a str, key: &str) -> Vec<&'a str> {
     let value =
         |line: &'a str| line.trim_start().trim_start_matches("- ").strip_prefix(key)?.strip_prefix(": ");
     yaml.lines().filter_map(value).collect()
 }
 
-/// Returns the metric names in a text: all words with the prefix. Recorded series have it after their level.
+/// Returns the metric names in a text: all words with the prefix `slotfront_`. Recorded series have the
+/// prefix after their level.
 fn named_in(text: &str) -> BTreeSet<&str> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     text.split(|c| !word(c))
@@ -50,7 +51,7 @@ fn named_in(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Returns the metric of a series, which for histograms has a shorter name.
+/// Returns the name of a series without the ending that histograms add to the metric's name.
 fn metric_of(series: &str) -> &str {
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| series.strip_suffix(end));
     base.unwrap_or(series)
@@ -89,7 +90,7 @@ fn every_alert_has_a_runbook_section() {
             for part in ["**Means.**", "**Callers see.**", "**Look at.**", "**Do.**"] {
                 assert!(section.contains(part), "{name}: no {part} in deploy/runbook.md");
             }
-            assert!(alerts.insert(name.to_owned()), "{name} is there twice");
+            assert!(alerts.insert(name.to_owned()), "two rules are named {name}");
         }
     }
     let sections = runbook.lines().filter_map(|line| line.strip_prefix("## Slotfront"));

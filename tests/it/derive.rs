@@ -1,4 +1,4 @@
-//! Derivations: the calls that one held answer serves beside its own, and the truth of the derived answers.
+//! Tests of derived answers. One cached answer can also serve other calls, and each such answer equals a node's.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use slotfront_testkit::{Reply, TestCluster, TestGateway, node_answer};
 const ENCODINGS: [&str; 4] = ["base58", "base64", "base64+zstd", "binary"];
 const SLICES: [(u64, u64); 7] = [(0, 0), (0, 1), (1, 7), (3, 6), (32, 64), (9, u64::MAX), (u64::MAX, 1)];
 
-/// A second cluster of the same seed, without a gateway. Its answer at a slot is the truth.
+/// A second cluster of the same seed, without a gateway. Its answer at a slot is the expected one.
 struct Truth(std::sync::Arc<Cluster>);
 
 impl Truth {
@@ -18,7 +18,7 @@ impl Truth {
         Self(Cluster::new(TestCluster::settings(3)))
     }
 
-    /// Returns a node's answer while its slot at `commitment` is `slot`, or is the present one.
+    /// Returns a node's answer at `slot` of `commitment`. `None` is the present slot.
     fn answer(&self, method: &str, params: &Value, commitment: Commitment, slot: Option<u64>) -> Value {
         let node = self.0.node(0);
         let mut lag = 0;
@@ -34,7 +34,7 @@ impl Truth {
         unpacked(answer)
     }
 
-    /// Returns true if a node gave this answer at any of the last slots. Each slot has samples of its own.
+    /// Returns true if a node gives `answer` at one of the last slots. Each slot has its own samples.
     fn ever(&self, method: &str, params: &Value, commitment: Commitment, answer: &Value) -> bool {
         if method == "getRecentPerformanceSamples" {
             let same = |node: &Node| node_answer(node, method, params) == *answer;
@@ -85,7 +85,7 @@ fn answer(reply: &Reply) -> Value {
     unpacked(reply.json())
 }
 
-/// Returns every raw form: the encodings, each whole and in slices.
+/// Returns the configuration of every raw form: each encoding, whole and in slices.
 fn forms() -> impl Iterator<Item = Value> {
     ENCODINGS.iter().flat_map(|encoding| {
         let slices = SLICES.iter().map(move |(offset, length)| {
@@ -121,7 +121,7 @@ async fn one_fetch_serves_every_form_of_an_account() {
         assert_eq!(answer(&reply), expected, "{params}");
         assert!(reply.is_derived(), "{params}: {}", reply.cache_status());
     }
-    assert_eq!(gateway.upstream_calls(), calls, "nothing of this cost a call");
+    assert_eq!(gateway.upstream_calls(), calls, "every answer was derived without a node");
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn one_list_serves_its_accounts_in_every_form() {
             assert_eq!(answer(&reply), expected, "{params}");
         }
     }
-    assert_eq!(gateway.upstream_calls(), calls, "nothing of this cost a call");
+    assert_eq!(gateway.upstream_calls(), calls, "every answer was derived without a node");
 }
 
 #[tokio::test]
@@ -186,8 +186,8 @@ async fn accounts_of_unknown_size_are_fetched_in_part() {
     // A node refuses 165 bytes in base58, and 129 bytes are enough to know that.
     assert_eq!(ask(json!({})).await, (1, "fwd=miss; stored".to_owned()));
     assert_eq!(ask(json!({})).await.0, 0, "the refusal is kept");
-    assert_eq!(ask(slice(0, 129)).await.0, 0, "that part is there");
-    assert_eq!(ask(slice(0, 32)).await.0, 1, "now known to be small: fetched whole");
+    assert_eq!(ask(slice(0, 129)).await.0, 0, "the held part serves");
+    assert_eq!(ask(slice(0, 32)).await.0, 1, "the account is known to be small, so it is fetched whole");
     assert_eq!(ask(slice(32, 32)).await.0, 0);
     assert_eq!(ask(json!({"encoding": "base64+zstd"})).await.0, 0);
     // A short account is whole at the first fetch, in whatever form it was asked for.
@@ -227,7 +227,7 @@ async fn lists_are_assembled_by_the_setting() {
         assert_eq!(
             slot,
             if assemble == Assemble::WithinBound { low } else { high },
-            "the lowest of its slots"
+            "the context slot is the lowest of the accounts' slots"
         );
     }
 }
@@ -246,7 +246,7 @@ async fn within_bound_only_the_missing_accounts_are_fetched() {
     assert_eq!(reply.result()["context"]["slot"], held);
     assert_eq!(reply.value().as_array().unwrap().len(), 4);
     let fetched = gateway.get_account(&keys[2]).base64().send().await;
-    assert!(fetched.slot() > held, "the missing one is of now");
+    assert!(fetched.slot() > held, "the missing account is fetched at the present slot");
     assert_eq!(gateway.upstream_calls(), 2);
 }
 
@@ -280,9 +280,9 @@ async fn a_block_fetched_once_serves_every_lesser_shape() {
                 }
             }
         }
-        assert_eq!(gateway.upstream_calls(), calls, "nothing made of {encoding} cost a call");
+        assert_eq!(gateway.upstream_calls(), calls, "every shape made of {encoding} needed no node");
     }
-    // Facts that json does not contain, and that no shape without the version contains.
+    // The json form lacks facts that these shapes need, so a node is asked.
     gateway.front().cache.purger().clear();
     gateway.call("getBlock", shape("full", "json", true)).send().await;
     let calls = gateway.upstream_calls();
@@ -318,11 +318,11 @@ async fn vote_account_comes_from_the_held_list() {
     assert_eq!(
         gateway.call("getVoteAccounts", params).send().await.cache_status(),
         "fwd=miss; stored",
-        "another question"
+        "another distance is another question"
     );
 }
 
-/// A generator of random numbers with which a failed test can be repeated.
+/// A generator of random numbers with a fixed seed, so that a failed test can be repeated.
 struct Draw(u64);
 
 impl Draw {
@@ -426,7 +426,8 @@ async fn random_calls_get_the_truth_at_their_slot() {
     let (mut asked, mut derived) = (0_u64, 0_u64);
     for round in 0..30 {
         if round % 10 == 0 {
-            // Votes are bounded in time only, so none is older than the slots that are searched below.
+            // Vote accounts expire by time only. The purge removes those from slots before the ones searched
+            // below.
             gateway.front().cache.purger().clear();
         }
         for _ in 0..40 {
@@ -439,7 +440,7 @@ async fn random_calls_get_the_truth_at_their_slot() {
                 ("getBlock", _) | (_, Some(_)) => {
                     truth.answer(method, &params, commitment, slot) == answer(&reply)
                 }
-                // Votes, samples and errors show no slot. They belong to one of the last few.
+                // Votes, samples and errors show no slot. They must match one of the last slots.
                 _ => truth.ever(method, &params, commitment, &answer(&reply)),
             };
             assert!(holds, "seed {seed:#x}, round {round}: {method} {params}: {}", reply.text);

@@ -1,5 +1,5 @@
-//! The fast path: plain requests are read and answered on the socket, others by hyper, without a difference
-//! for clients.
+//! The fast path: the gateway reads and answers plain requests on the socket, and hyper all others. Clients
+//! see no difference.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ async fn both_ways_answer_alike() {
             let at = request.windows(2).position(|end| end == b"\r\n").unwrap();
             [&request[..at], id, more.as_bytes(), &request[at + 2..]].concat()
         };
-        // The first exchange fills the cache, so that the entry's age is equal for both.
+        // The first exchange fills the cache, so that the entry's age is equal for both requests.
         exchange(&mut gateway.connect().await, &inserted("")).await;
         let mut answers = Vec::new();
         for more in ["", NOT_PLAIN] {
@@ -150,7 +150,7 @@ async fn leaving_client_releases_its_permit() {
     hold.arrived(1).await;
     gateway.until("both are served", || in_flight() == 2).await;
     drop(goes);
-    gateway.until("one has gone", || in_flight() == 1).await;
+    gateway.until("the first client's call has ended", || in_flight() == 1).await;
     // Requests that are sent ahead do not end the connection.
     waits.write_all(request.as_bytes()).await.unwrap();
     drop(hold);
@@ -169,7 +169,7 @@ async fn long_answer_is_in_flight_until_taken() {
     let request = post("/v3/dev", "", &format!("[{}]", vec![block; 20].join(",")));
     let mut socket = gateway.connect().await;
     let one = exchange(&mut socket, request.as_bytes()).await.2.len();
-    assert!(one > 16 << 10, "its pieces are written as they are: {one}");
+    assert!(one > 16 << 10, "{one} bytes are too few for what is tested");
     let count = (64 << 20) / one;
     let (mut reading, mut writing) = socket.into_split();
     let writes = async {
@@ -178,7 +178,7 @@ async fn long_answer_is_in_flight_until_taken() {
         }
     };
     let reads = async {
-        gateway.until("the client's turn", || in_flight() == 1).await;
+        gateway.until("the gateway waits for the client", || in_flight() == 1).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert_eq!((in_flight(), gateway.front().outgoing.used() > 0), (1, true));
         let (mut read, mut buffer) = (0, vec![0; 1 << 20]);
@@ -187,7 +187,7 @@ async fn long_answer_is_in_flight_until_taken() {
         }
     };
     tokio::join!(writes, reads);
-    gateway.until("all is taken", || in_flight() == 0).await;
+    gateway.until("the client has read all answers", || in_flight() == 0).await;
     assert_eq!(gateway.front().outgoing.used(), 0);
 }
 
@@ -249,7 +249,7 @@ async fn stop_during_a_write_closes_after_it() {
     exchange(&mut socket, post("/v3/dev", "", &call("getClusterNodes", &json!([]))).as_bytes()).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     socket.write_all(request.as_bytes()).await.unwrap();
-    gateway.until("it waits for the client", || gateway.in_flight() == 1).await;
+    gateway.until("the gateway waits for the client", || gateway.in_flight() == 1).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let taken = async {
         gateway.until_closed().await;
@@ -263,8 +263,8 @@ async fn stop_during_a_write_closes_after_it() {
     assert!(ended.is_ok(), "the connection ends with the answer, not with the drain");
 }
 
-/// Only the fast path does this. hyper cancels the calls of a client that has closed its sending half, because
-/// it cannot distinguish that client from one that has gone.
+/// Checks that a client that closes its sending half gets all answers. Only the fast path sends them: hyper
+/// cannot distinguish such a client from one that has gone, and cancels its calls.
 #[cfg(feature = "h1-fast-path")]
 #[tokio::test]
 async fn half_closed_client_gets_all_answers() {

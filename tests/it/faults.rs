@@ -1,33 +1,36 @@
 //! Faults under load: sixteen callers without a pause, three nodes, the first of them faulty.
 //!
-//! The tests compare what callers see with the chain's own truth, and count what it costs at the nodes. They hold the table
-//! of docs/operations.md, "What a fault costs".
+//! The tests compare callers' answers with the simulated chain, and count the calls at the nodes. They check
+//! the table "What a fault costs" of docs/operations.md.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use slotfront::breaker::BreakerState;
 use slotfront::config::Config;
-use slotfront::methods::{Commitment, Slot};
+use slotfront::methods::{Commitment, Pubkey, Slot};
 use slotfront::pool::select::Unusable;
 use slotfront_sim::Fault;
-use slotfront_testkit::TestGateway;
+use slotfront_testkit::{Reply, TestGateway};
 use tokio::time::Instant;
 
 const CALLERS: u64 = 16;
-/// The failed calls until a breaker opens, and those that were at the node when it did.
+/// The most failed calls at a node until its breaker opens: five, and one of each caller that is there by
+/// then.
 const UNTIL_OPEN: u64 = 5 + CALLERS;
 
 fn settings(config: &mut Config) {
-    // Longer than a good answer takes on a busy machine.
+    // The timeout is longer than a good answer takes on a busy machine.
     config.pool.attempt_timeout = [Duration::from_secs(2); 8];
     // All callers may meet the faulty node at once, and the default budget starts with ten retries.
     config.pool.retry_budget = 1.0;
     config.pool.breaker.open = Duration::from_millis(300);
 }
 
-/// Reads an account past the cache, compares it with the truth at the answer's slot, and returns that slot.
+/// Reads account `n` past the cache, and compares it with the chain at the answer's slot. Returns that slot,
+/// or a text about what is wrong.
 async fn read(gateway: &TestGateway, n: u64, commitment: Commitment) -> Result<Slot, String> {
     let wallets = gateway.cluster.examples().wallets;
     let key = wallets[usize::try_from(n).unwrap() % wallets.len()];
@@ -45,7 +48,8 @@ async fn read(gateway: &TestGateway, n: u64, commitment: Commitment) -> Result<S
     }
 }
 
-/// Makes `calls` calls by sixteen callers at once, by `each` with its number. Returns the longest duration.
+/// Runs `each` for every number below `calls`, from sixteen callers at once. Returns the duration of the
+/// slowest run.
 async fn load<F: Future<Output = ()>>(calls: u64, each: impl Fn(u64) -> F) -> Duration {
     let next = AtomicU64::new(0);
     let caller = async || {
@@ -64,7 +68,7 @@ async fn load<F: Future<Output = ()>>(calls: u64, each: impl Fn(u64) -> F) -> Du
     futures_util::future::join_all(callers).await.into_iter().max().unwrap()
 }
 
-/// Returns the most trials of a breaker in this time.
+/// Returns the most trial calls that a breaker admits in the time `took`, with one trial per `every`.
 fn trials(took: Duration, every: Duration) -> u64 {
     u64::try_from(took.as_millis() / every.as_millis()).unwrap() + 1
 }
@@ -127,9 +131,32 @@ async fn answers_far_from_known_slots_are_doubted() {
             let is_back = || {
                 gateway.front().frontier.node_slot(0, commitment) == Some(gateway.cluster.slot(commitment))
             };
-            gateway.until("a probe has shown where the node is", is_back).await;
+            gateway.until("a probe has reported the node's slot", is_back).await;
         }
     }
+}
+
+#[tokio::test]
+async fn old_answers_are_replaced_beyond_the_retry_budget() {
+    // More than the tokens that a budget begins with, and that come while the callers wait.
+    const CALLERS: u8 = 60;
+    let scarce = |config: &mut Config| {
+        settings(config);
+        config.pool.retry_budget = 0.0;
+        config.upstreams[1].tier = 1;
+    };
+    let gateway = TestGateway::builder().nodes(2).config(scarce).start().await;
+    let node = gateway.cluster.node(0);
+    let hold = node.hold("getAccountInfo");
+    let callers = (0..CALLERS).map(|n| gateway.get_account(Pubkey([n; 32])).processed().base64().send());
+    let (replies, ()) = tokio::join!(join_all(callers), async {
+        hold.arrived(usize::from(CALLERS)).await;
+        node.set_lag(100);
+        hold.release();
+    });
+    let newest = gateway.cluster.slot(Commitment::Processed);
+    let old: Vec<_> = replies.iter().map(Reply::slot).filter(|slot| *slot < newest).collect();
+    assert!(old.is_empty(), "{} of {CALLERS} answers are old: {old:?}", old.len());
 }
 
 #[tokio::test]
@@ -181,7 +208,7 @@ async fn known_lag_and_history_gaps_cost_nothing() {
     gateway.cluster.node(0).prune_below(newest);
     let blocks: Vec<Slot> =
         (newest - 60..newest - 1).filter(|slot| gateway.cluster.has_block(*slot)).collect();
-    gateway.until("it is back", || standing().is_none()).await;
+    gateway.until("the node is usable again", || standing().is_none()).await;
     let before = gateway.upstream_calls();
     load(160, async |n| {
         let slot = blocks[usize::try_from(n).unwrap() % blocks.len()];
@@ -192,7 +219,7 @@ async fn known_lag_and_history_gaps_cost_nothing() {
     .await;
     let extra = gateway.upstream_calls() - before - 160;
     println!("history gap: {extra} further calls of 160");
-    assert!(extra <= CALLERS, "until it has said how far back it reaches: {extra}");
+    assert!(extra <= CALLERS, "{extra} further calls until the node's first block is known");
 }
 
 #[tokio::test]
@@ -219,7 +246,7 @@ async fn total_outage_fails_fast_and_recovers() {
     let gateway = TestGateway::builder()
         .config(|config| {
             settings(config);
-            // A call that waited for a timeout would end by its own deadline, with another error.
+            // A call that waits for a timeout would end by its own deadline, with another error.
             config.pool.attempt_timeout = [Duration::from_mins(1); 8];
         })
         .start()
@@ -243,7 +270,7 @@ async fn total_outage_fails_fast_and_recovers() {
         .await;
     let readiness = gateway.admin("/readyz").await;
     assert_eq!(readiness.json()["state"], "degraded");
-    // A node is asked although its probes and its breaker advise against it, because no better one is left.
+    // A node is asked although its probes fail and its breaker is open, because no better one is left.
     gateway.cluster.nodes().iter().for_each(|node| node.clear_faults());
     assert!(read(&gateway, 0, Commitment::Processed).await.is_ok(), "the first call after they are back");
     load(calls, async |n| {
@@ -253,8 +280,8 @@ async fn total_outage_fails_fast_and_recovers() {
     .await;
 }
 
-/// The operator's check: a node is cut off, restored, hangs, lags, returns a web page, half a body, and
-/// recovers.
+/// Checks that no caller notices while a node is cut off, restored, hangs, lags, returns a web page and half
+/// a body, and recovers.
 #[tokio::test]
 async fn seven_phases_of_faults_harm_no_caller() {
     let gateway = TestGateway::builder().config(settings).start().await;
@@ -300,8 +327,8 @@ async fn seven_phases_of_faults_harm_no_caller() {
                 gateway.until(&format!("calls were made while {phase}"), some).await;
             }
             if phase == "revived" {
-                gateway.until("it is asked again", || asked() > at_node).await;
-                println!("asked again {:?} after it was back", began.elapsed());
+                gateway.until("the node is asked again", || asked() > at_node).await;
+                println!("the node is asked again {:?} after its return", began.elapsed());
             }
             let (calls, upstream) =
                 (done.load(Ordering::Relaxed) - calls, gateway.upstream_calls() - upstream);

@@ -1,4 +1,4 @@
-//! The fuzz targets without a fuzzer: on every seed, on past crashes, and on random changes of both.
+//! The fuzz targets without a fuzzer: each runs on its seeds, on past crashes, and on random changes of both.
 
 use std::path::Path;
 
@@ -48,8 +48,8 @@ fn every_target_accepts_seeds_and_old_crashes() {
     }
 }
 
-/// A change that a fuzzer makes: bytes changed, removed, repeated, or inserted from a list of meaningful
-/// words.
+/// A change to an input, as a fuzzer makes it: bytes are changed, removed or repeated, or a meaningful word
+/// is inserted.
 #[derive(Debug, Clone)]
 enum Change {
     Byte(prop::sample::Index, u8),

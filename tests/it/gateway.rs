@@ -85,7 +85,7 @@ async fn calls_past_the_burst_are_limited_individually() {
         let reply = gateway.get_nodes().send().await;
         assert!(reply.header("ratelimit-policy").starts_with("\"rate\";q=5;w="), "{:?}", reply.headers);
         match reply.status {
-            200 => assert!(i < 10, "five at once, and one a second"),
+            200 => assert!(i < 10, "five calls pass at once, and one a second"),
             429 => {
                 limited += 1;
                 assert_eq!(reply.code(), -32092);
@@ -97,7 +97,7 @@ async fn calls_past_the_burst_are_limited_individually() {
     }
     assert!(limited >= 10, "{limited}");
     let reply = gateway.batch([gateway.get_nodes(), gateway.get_nodes()]).send().await;
-    assert_eq!(reply.status, 200, "a batch is 200, its elements have their own outcome");
+    assert_eq!(reply.status, 200, "a batch has status 200, and each element its own outcome");
 }
 
 #[tokio::test]
@@ -122,9 +122,9 @@ async fn key_guessing_at_usage_is_limited() {
     assert_eq!(limited.status, 429);
     assert!(limited.header("retry-after").parse::<u64>().is_ok_and(|seconds| seconds >= 1));
     let call = gateway.post("[]").key("guess").header("x-forwarded-for", "192.0.2.1");
-    assert_eq!(call.send().await.status, 429, "one count for both");
-    assert_eq!(usage("guess", "192.0.2.2").await.status, 401, "each address by itself");
-    assert_eq!(usage("dev", "192.0.2.1").await.json()["plan"], "dev", "a key that holds is never refused");
+    assert_eq!(call.send().await.status, 429, "calls and usage share one count");
+    assert_eq!(usage("guess", "192.0.2.2").await.status, 401, "each address has its own count");
+    assert_eq!(usage("dev", "192.0.2.1").await.json()["plan"], "dev", "a valid key is never refused");
     let metrics = gateway.admin("/metrics").await.text;
     for expected in
         [r#"auth_failures_total{reason="unknown"} 6"#, r#"auth_failures_total{reason="limited"} 2"#]
@@ -223,11 +223,11 @@ async fn unreachable_slot_is_no_monotonic_keys_error() {
     gateway.cluster.set_lag(5);
     let first = b.send().await;
     assert_eq!((first.status, first.cache_status()), (200, "fwd=miss; stored"));
-    assert!(first.slot() < shown, "the highest answer that there is");
+    assert!(first.slot() < shown, "the highest available answer is given");
     let calls = gateway.upstream_calls();
     let again = b.send().await;
     assert_eq!((again.status, again.slot()), (200, first.slot()));
-    assert!(gateway.upstream_calls() > calls, "fresh as it is, it is not simply a hit");
+    assert!(gateway.upstream_calls() > calls, "a fresh answer below the key's floor is no hit");
     gateway.cluster.set_lag(0);
     let newest = b.send().await;
     assert!(newest.slot() >= shown, "{}", newest.text);
@@ -285,13 +285,13 @@ async fn one_key_cannot_take_every_permit() {
     let hog = join_all((0..25).map(|_| gateway.get_votes().send()));
     let others = async {
         gate.arrived(1).await;
-        gateway.until("the hog has its share", || in_flight() == 18).await;
+        gateway.until("the first key has its share", || in_flight() == 18).await;
         for _ in 0..5 {
             let reply = gateway.get_nodes().key(other.expose()).send().await;
             assert_eq!(reply.status, 200, "{}", reply.text);
         }
         let refused = || gateway.front().metrics.render().contains(r#"method="other",outcome="error"} 7"#);
-        gateway.until("what is over the share is refused", refused).await;
+        gateway.until("calls above the share are refused", refused).await;
         gate.release();
     };
     let (hog, ()) = tokio::join!(hog, others);
@@ -299,7 +299,7 @@ async fn one_key_cannot_take_every_permit() {
     assert_eq!((hog.len(), overloaded.len()), (25, 7));
     assert!(overloaded.iter().all(|reply| (reply.status, reply.code()) == (503, -32094)));
     assert!(overloaded.iter().all(|reply| reply.header("retry-after") == "1"));
-    gateway.until("every place is given back", || in_flight() == 0).await;
+    gateway.until("no request is in flight", || in_flight() == 0).await;
     assert_eq!(gateway.get_votes().send().await.status, 200);
 }
 
@@ -339,5 +339,9 @@ async fn an_open_plan_limits_each_client_address() {
     let request = gateway.client.get(format!("{}/usage", gateway.url_of("any")));
     let request = request.header("x-forwarded-for", "192.0.2.1");
     let usage = gateway.send(request).await;
-    assert_eq!((usage.status, usage.json()["day"]["used"].clone()), (200, json!(0.0)), "of this address");
+    assert_eq!(
+        (usage.status, usage.json()["day"]["used"].clone()),
+        (200, json!(0.0)),
+        "the usage is that of this address"
+    );
 }

@@ -1,4 +1,5 @@
-//! Hedging: a second call beside a slow first one, its winner, its cost, and the calls that are not hedged.
+//! Hedging: a second call beside a slow first one. The tests check its winner, its cost, and the calls that
+//! are not hedged.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use slotfront_sim::Fault;
 use slotfront_testkit::{TestGateway, upstream_request};
 use tokio::time::Instant;
 
-/// Far slower than most answers, and far from a hang.
+/// The latency of a slow node: far above most answers, and far below a timeout.
 const SLOW: Duration = Duration::from_millis(150);
 
-/// Returns a gateway over two nodes that prefers the first one and has learned the usual duration of a call.
+/// Returns a gateway over two nodes that prefers the first one, and knows the usual duration of a call.
 async fn warmed_up(hedge: Option<Hedge>) -> TestGateway {
     let gateway = TestGateway::builder()
         .nodes(2)
@@ -40,7 +41,7 @@ async fn call(gateway: &TestGateway, alone: bool) -> Result<PoolReply, Error> {
     gateway.front().pool.call(&UpstreamRequest { alone, ..upstream_request(query) }).await
 }
 
-/// Returns the last node's calls, and the hedges by result: won, lost, failed, over budget.
+/// Returns the number of calls at the second node, and the hedges by result: won, lost, failed, over budget.
 fn cost(gateway: &TestGateway) -> (u64, [u64; 4]) {
     let hedges = &gateway.front().metrics.upstream_hedges;
     let count = |result| hedges.at(result).get();
@@ -48,7 +49,8 @@ fn cost(gateway: &TestGateway) -> (u64, [u64; 4]) {
     (asked, [HedgeResult::Won, HedgeResult::Lost, HedgeResult::Failed, HedgeResult::OverBudget].map(count))
 }
 
-/// Hedges after the median of the answers so far, which a busy machine moves little.
+/// Returns settings that send a hedge after the method's median latency. A busy machine changes the median
+/// little. `budget` is the highest share of calls that may be hedged.
 fn on(budget: f64) -> Hedge {
     Hedge { quantile: 0.5, budget }
 }
@@ -106,7 +108,7 @@ async fn hedges_are_a_share_of_all_calls() {
     }
     let (asked, [won, lost, failed, over_budget]) = cost(&gateway);
     assert!(asked <= (64 + calls) / 20, "{asked}");
-    assert!(asked <= won + lost + failed, "one may be given up before it has arrived");
+    assert!(asked <= won + lost + failed, "a hedge may be given up before it reaches the node");
     assert!(over_budget > 0);
 }
 

@@ -1,4 +1,4 @@
-//! HTTP around the calls: routes, media types, sizes, CORS, compression, and the documents.
+//! HTTP around the calls: routes, media types, sizes, CORS, compression, and timeouts.
 
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ async fn long_answers_are_compressed_on_request() {
         let response = request(encoding).build().send().await.unwrap();
         assert_eq!(response.headers()["content-encoding"], encoding);
         assert!(response.bytes().await.unwrap().len() < identity.text.len() / 2);
-        // The kit's own client decompresses.
+        // The test kit's own client decompresses.
         assert_eq!(call.send().await.text, identity.text);
     }
 }
@@ -249,7 +249,7 @@ async fn trickling_body_times_out() {
         let mut socket = gateway.connect().await;
         let call = wire::call("getClusterNodes").replace("/v3/dev", path);
         socket.write_all(&call.as_bytes()[..call.len() - 1]).await.unwrap();
-        // Nothing more is sent, so the end of the text is the end of the connection.
+        // The text is read until the gateway closes the connection.
         let answer = read_until(&mut socket, |_| false).await;
         let expected = if path == "/nowhere" { "404 Not Found" } else { "408 Request Timeout" };
         assert!(answer.starts_with(&format!("HTTP/1.1 {expected}\r\n")), "{path}: {answer:?}");
@@ -323,7 +323,7 @@ async fn no_answer_names_the_software_or_its_version() {
         let values: String = reply.headers.values().filter_map(|value| value.to_str().ok()).collect();
         assert!(!values.contains(env!("CARGO_PKG_VERSION")), "{values}");
     }
-    // The admin listener is for operators, who may know.
+    // The admin listener may name the version, because only operators read it.
     let metrics = gateway.admin("/metrics").await.text;
     let info = metrics.lines().find(|line| line.starts_with("slotfront_build_info{")).expect("a line");
     assert!(info.contains(env!("CARGO_PKG_VERSION")) && info.contains("revision="), "{info}");

@@ -1,4 +1,4 @@
-//! The beginning and end of connections: HTTP/2 without TLS (prior knowledge), the PROXY protocol, and a
+//! The beginning and the end of connections: HTTP/2 without TLS (prior knowledge), the PROXY protocol, and a
 //! stop.
 
 use std::net::SocketAddr;
@@ -74,7 +74,7 @@ async fn answer_holds_its_permit_until_taken() {
         whole.extend_from_slice(&data);
     }
     assert_eq!(String::from_utf8(whole).unwrap(), plain);
-    gateway.until("its place is free", || in_flight() == 0).await;
+    gateway.until("the request is no longer in flight", || in_flight() == 0).await;
     assert_eq!(gateway.front().outgoing.used(), 0);
 }
 
@@ -99,7 +99,7 @@ async fn calls_that_are_reset_leave_nothing_behind() {
     hold.release();
     let (reply, mut body) = calls.send_request(request(&gateway), false).unwrap();
     body.send_data(call("getVoteAccounts", &json!([])), true).unwrap();
-    assert_eq!(reply.await.unwrap().status(), 200, "the connection goes on");
+    assert_eq!(reply.await.unwrap().status(), 200, "the connection still serves calls");
 }
 
 /// Requests whose bodies never arrive.
@@ -119,7 +119,7 @@ impl Waiting {
         }
     }
 
-    /// Returns the number of requests that the gateway has refused.
+    /// Returns the number of requests that the gateway has refused so far.
     fn refused(&mut self) -> usize {
         let before = self.open.len();
         self.open.retain_mut(|(reply, _)| {
@@ -182,7 +182,7 @@ async fn stop_finishes_calls_and_sends_goaway() {
     let mut calls = connect(&gateway, 65_535).await;
     let (reply, mut body) = calls.send_request(request(&gateway), false).unwrap();
     body.send_data(call("getVoteAccounts", &json!([])), true).unwrap();
-    gateway.until("it is in flight", || gateway.in_flight() == 1).await;
+    gateway.until("the call is in flight", || gateway.in_flight() == 1).await;
     let app = &gateway.app;
     let seen = async {
         gateway.until_closed().await;
@@ -205,7 +205,7 @@ async fn new_connections_are_served_until_the_stop() {
         .await;
     let app = &gateway.app;
     let mut late = TcpStream::connect(app.public).await.unwrap();
-    gateway.until("it is open", || gateway.connections() == 1).await;
+    gateway.until("the connection is open", || gateway.connections() == 1).await;
     let seen = async {
         gateway.until_closed().await;
         assert_eq!(say(&mut late, b"").await, "HTTP/1.1 200 OK");
@@ -226,12 +226,14 @@ async fn forty_preflights_at_once_need_no_key() {
     }
 }
 
-/// Makes one call on a connection that begins with `begins`. Returns the status line, or nothing.
+/// Makes one call on a new connection that begins with the bytes `begins`. Returns the status line, or an
+/// empty string if no answer comes.
 async fn status(address: SocketAddr, begins: &[u8]) -> String {
     say(&mut TcpStream::connect(address).await.unwrap(), begins).await
 }
 
-/// Makes one call on an open connection. Returns the status line, or nothing.
+/// Makes one call on an open connection, after the bytes `begins`. Returns the status line, or an empty
+/// string if no answer comes.
 async fn say(socket: &mut TcpStream, begins: &[u8]) -> String {
     let body = String::from_utf8(call("getClusterNodes", &json!([])).to_vec()).unwrap();
     let head = format!(
@@ -255,7 +257,7 @@ async fn proxy_protocol_names_the_client() {
         .config(|config| {
             config.server.proxy_protocol = true;
             config.server.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
-            // One call for each client shows which client a call is attributed to.
+            // With one call for each client, the statuses show which client a call counts for.
             config.auth.mode = AuthMode::Open;
             config.auth.open_plan = Some("dev".to_owned());
             let plan = config.plans.get_mut("dev").unwrap();
@@ -284,5 +286,9 @@ async fn proxy_protocol_names_the_client() {
         .start()
         .await;
     let address = strangers.app.public;
-    assert_eq!(status(address, &header([192, 0, 2, 1])).await, "", "only who is trusted may say so");
+    assert_eq!(
+        status(address, &header([192, 0, 2, 1])).await,
+        "",
+        "an address that is not trusted names no client"
+    );
 }

@@ -1,4 +1,4 @@
-//! The graph of files, drawn from their imports: no circles, and the methods of a type in one file.
+//! The graph of files by their imports: it has no circles, and the methods of a type are in one file.
 //!
 //! A file stands for its module. Paths are followed through `use` and `pub use` to the file that defines the name, so a
 //! re-export hides no circle. An import between a file and its own parent is no edge, because a parent wires its parts.
@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tidy::{code_of, members};
 
-/// A path as it is written, or from the name of a crate.
+/// The segments of a path, as written or from the name of its crate.
 type Path = Vec<String>;
 
-/// The crate whose files are named without it.
+/// The crate whose name is left out before the names of its files.
 const PRODUCT: &str = "slotfront";
 
 /// The files of all crates by their modules, with the data that the graph needs.
@@ -26,7 +26,8 @@ struct Source {
 }
 
 impl Sources {
-    /// Parses files: each has a crate's name, a path inside `src`, and its code.
+    /// Parses files, each given as its crate's name, its path inside `src`, and its code. Modules for tests
+    /// are left out.
     fn read(files: impl IntoIterator<Item = (String, String, String)>) -> Self {
         let files: BTreeMap<Path, Source> = files
             .into_iter()
@@ -43,7 +44,8 @@ impl Sources {
         )
     }
 
-    /// Returns a path, as it is written in `module`, from the name of its crate; `None` if it leads out of the workspace.
+    /// Converts a path that is written in `module` to one from the name of its crate. `None` if it leads out
+    /// of the workspace.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Path> {
         let join = |module: &[String], rest: &[String]| Some([module, rest].concat());
         match path.first()?.as_str() {
@@ -59,8 +61,8 @@ impl Sources {
         }
     }
 
-    /// Returns the module that defines the item of an absolute path, and the item's path in it. Names that a file imports
-    /// are followed to where they come from, but for names behind a `*`.
+    /// Returns the module that defines the item of an absolute path, and the item's path in it. Imported
+    /// names are followed to their origin, except names behind a `*`.
     fn definition(&self, path: &[String]) -> Option<(Path, Path)> {
         self.follow(path, &mut BTreeSet::new())
     }
@@ -78,7 +80,7 @@ impl Sources {
         Some((module.to_vec(), rest.to_vec()))
     }
 
-    /// Returns the files that a file imports from, but for its parent and its children.
+    /// Returns the files that a file imports from, except its parent and its children.
     fn imports(&self, module: &Path) -> BTreeSet<&Path> {
         let source = &self.0[module];
         let paths = source.uses.iter().map(|(path, _)| path).chain(&source.paths);
@@ -119,8 +121,8 @@ impl Sources {
         circles
     }
 
-    /// Returns the types whose inherent methods are in several files: the file and name of each, and these
-    /// files.
+    /// Returns the types whose inherent methods are in several files: the file and name of each type, and the
+    /// files with its methods.
     fn spread(&self) -> BTreeMap<String, Vec<String>> {
         let mut types: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (module, source) in &self.0 {
@@ -174,7 +176,7 @@ impl Source {
         Self { tokens, ..source }
     }
 
-    /// Returns the child modules that only tests have.
+    /// Returns the child modules that are compiled for tests only.
     fn test_modules<'a>(&'a self, module: &'a Path) -> impl Iterator<Item = Path> + 'a {
         let declared = |at: usize| {
             let after = self.tokens.get(at + 7..at + 14)?;
@@ -217,7 +219,7 @@ impl Source {
     }
 }
 
-/// Reads one tree of an import, and returns the position after it.
+/// Adds the paths of one tree of a `use` item to `found`, and returns the position after the tree.
 fn read_tree(tokens: &[String], mut at: usize, base: &[String], found: &mut Vec<(Path, String)>) -> usize {
     let mut path = base.to_vec();
     while let Some(token) = tokens.get(at) {
@@ -358,7 +360,7 @@ fn files_import_each_other_in_no_circle() {
 #[test]
 fn methods_of_a_type_are_in_one_file() {
     let found = of_workspace().spread();
-    assert!(found.is_empty(), "types whose methods stand in several files: {found:#?}");
+    assert!(found.is_empty(), "types whose methods are in several files: {found:#?}");
 }
 
 fn sources(files: &[(&str, &str)]) -> Sources {
@@ -376,7 +378,7 @@ fn a_circle_is_found_however_it_is_imported() {
     for (a, b, c, expected) in [
         ("use crate::b::B;", "use crate::c;", "use super::a::{self, A};", true),
         ("use crate::{c, b::{B, C as D}};", "fn f() { crate::c::g(); }", "pub(crate) use super::a::A;", true),
-        // Once by a name that the parent exports, and once by one that it only imports.
+        // One import is of a name that the parent exports, and one of a name that it only imports.
         ("use crate::B;", "use super::{A, C};", "", true),
         ("use crate::b::B;", "use crate::c::C;", "fn f() {}", false),
         (

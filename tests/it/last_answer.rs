@@ -15,17 +15,19 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;
-/// More bytes than the kernel accepts from a client with a small buffer. The rest is sent after the answer.
+/// More bytes than the kernel accepts from a client with a small buffer, so that the client still sends when
+/// the answer comes.
 const MORE_BYTES: usize = 2 << 20;
 
-/// Opens a connection whose kernel buffer is small.
+/// Opens a connection with a small send buffer.
 async fn narrow(gateway: &TestGateway) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.set_send_buffer_size(64 << 10)?;
     socket.connect(gateway.app.public).await
 }
 
-/// Sends `request` and more on `socket` before it reads. Returns all answers.
+/// Sends `request` and [`MORE_BYTES`] further bytes on `socket` before it reads. Returns all that was
+/// answered.
 async fn answer_of<S: AsyncRead + AsyncWrite + Unpin>(mut socket: S, request: &str) -> io::Result<String> {
     let sent = request.to_owned() + &post("/v3/dev", "", CALL).repeat(MORE_BYTES / CALL.len())[..MORE_BYTES];
     socket.write_all(sent.as_bytes()).await?;
@@ -101,7 +103,7 @@ async fn tls_client_that_keeps_sending_gets_answer() {
         .grace_periods(|periods| periods.linger = PATIENCE)
         .start()
         .await;
-    // The last answer to a request with a late body is on the fast path, too.
+    // A late body times out, on the fast path and by hyper. The answer is the connection's last.
     let late = |more| post("/v3/dev", more, CALL).replace("content-length: ", "content-length: 1");
     for (name, begin) in [("fast path", late("")), ("hyper", late(NOT_PLAIN))] {
         let socket = narrow(&gateway).await.unwrap();
@@ -132,7 +134,7 @@ async fn a_lingering_connection_counts_until_the_drain_ends() {
         let request = post("/v3/dev", more, CALL);
         let mut socket = gateway.connect().await;
         socket.write_all(&request.as_bytes()[..request.len() - 1]).await.unwrap();
-        // The client sees the end of the answers, and does not close.
+        // The client reads to the end of the answer, and does not close.
         let answer = read_until(&mut socket, |_| false).await;
         assert!(answer.starts_with("HTTP/1.1 408"), "{answer:?}");
         lingering.push(socket);

@@ -1,11 +1,9 @@
-//! Behaviours through real sockets: a simulated cluster that is stepped by hand, and the whole gateway.
+//! Tests of the whole gateway over real sockets, in front of a simulated cluster that is stepped by hand.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue panics with its line")]
 
 mod admin;
-mod amiss;
 mod attacks;
-mod backwards;
 mod billing;
 mod cache;
 mod client_address;
@@ -16,8 +14,7 @@ mod dashboards;
 mod derive;
 mod fast_path;
 mod faults;
-mod floors;
-mod further;
+mod follow;
 mod fuzz;
 mod gateway;
 mod hedge;
@@ -25,10 +22,14 @@ mod http;
 mod http2;
 mod imports;
 mod last_answer;
+mod malformed_answers;
 mod merge;
 mod methods;
+mod min_context_slot;
+mod monotonicity;
 mod newer_nodes;
 mod pages;
+mod passthrough;
 mod pool;
 mod probes;
 mod promises;

@@ -6,7 +6,8 @@ use slotfront::methods::{PerCommitment, Pubkey};
 use slotfront_sim::{Fault, Hold};
 use slotfront_testkit::TestGateway;
 
-/// Returns a gateway that knows the sizes of all accounts and holds none of them fresh, and the accounts.
+/// Returns a gateway and twenty accounts. The gateway knows the sizes of the accounts, and holds no fresh
+/// answer about them.
 async fn knowing_sizes(merge: bool) -> (TestGateway, Vec<Pubkey>) {
     let gateway = TestGateway::builder()
         .config(|config| {
@@ -26,8 +27,8 @@ async fn knowing_sizes(merge: bool) -> (TestGateway, Vec<Pubkey>) {
     (gateway, accounts)
 }
 
-/// Fetches every account at once while the nodes hold their replies. Returns the number of calls of each
-/// kind.
+/// Fetches every account at once while the nodes hold their replies. Returns the results, and the numbers of
+/// upstream calls of getAccountInfo and getMultipleAccounts.
 async fn ask_all(gateway: &TestGateway, accounts: &[Pubkey], fault: Option<Fault>) -> (Vec<Value>, u64, u64) {
     let calls = |method: &str| gateway.cluster.nodes().iter().map(|node| node.calls(method)).sum::<u64>();
     let before = (calls("getAccountInfo"), calls("getMultipleAccounts"));
@@ -55,15 +56,15 @@ async fn ask_all(gateway: &TestGateway, accounts: &[Pubkey], fault: Option<Fault
 async fn busy_pool_merges_single_accounts() {
     let (off, accounts) = knowing_sizes(false).await;
     let (plain, singles, lists) = ask_all(&off, &accounts, None).await;
-    assert_eq!((singles, lists), (20, 0), "off by default");
+    assert_eq!((singles, lists), (20, 0), "nothing is merged by default");
     let (on, _) = knowing_sizes(true).await;
     let (merged, singles, lists) = ask_all(&on, &accounts, None).await;
     assert_eq!(merged, plain, "the answers are the same");
-    assert_eq!(singles, 4, "those that were under way");
+    assert_eq!(singles, 4, "the calls that were under way are not merged");
     assert!((1..=4).contains(&lists), "{lists} lists for the other 16");
     let hits =
         join_all(accounts.iter().map(|account| on.get_account(account).confirmed().base64().send())).await;
-    assert!(hits.iter().all(|hit| hit.is_hit()), "each is kept");
+    assert!(hits.iter().all(|hit| hit.is_hit()), "each account is held");
 }
 
 #[tokio::test]

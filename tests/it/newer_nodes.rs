@@ -1,4 +1,5 @@
-//! The differences of nodes from 4.1 to 4.5 from one of 4.0, and their treatment.
+//! Answers of nodes from version 4.1 to 4.5 that differ from those of 4.0, and what the gateway does with
+//! them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +15,7 @@ async fn answering(method: &str, result: Value) -> TestGateway {
     gateway
 }
 
-/// Returns the number of attempts that counted against a node.
+/// Returns the number of attempts that counted as failures of a node.
 async fn faults(gateway: &TestGateway) -> u64 {
     let view = gateway.admin("/api/upstreams").await.json();
     view["upstreams"].as_array().unwrap().iter().map(|node| node["failures"].as_u64().unwrap()).sum()

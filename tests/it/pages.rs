@@ -16,12 +16,12 @@ use markdown::{Page, SUBSTITUTION};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The folders whose files pages name from the root.
+/// The folders in which pages name files by their paths from the root.
 const FOLDERS: [&str; 10] =
     ["benches", "config", "crates", "dashboards", "deploy", "docs", "fuzz", "lab", "src", "tests"];
 
-/// Returns the files below a folder of the repository, without build output and corpora, by their paths from
-/// the root.
+/// Adds the files below a folder of the repository to `found`, by their paths from the root. Build output and
+/// corpora are left out.
 fn files_in(folder: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(Path::new(ROOT).join(folder)).unwrap() {
         let path = entry.unwrap().path();
@@ -72,8 +72,8 @@ fn join(folder: &Path, relative: &str) -> PathBuf {
     path
 }
 
-/// Returns true if a link of the page `from` leads to a file of the repository and, if it names one, to a
-/// heading there. Links to other hosts are not followed.
+/// Returns true if a link of the page `from` leads to a file of the repository and, if it names a heading, to
+/// that heading. Links to other hosts count as valid.
 fn leads_somewhere(pages: &BTreeMap<PathBuf, Page>, from: &Path, link: &str) -> bool {
     if ["http://", "https://", "mailto:"].iter().any(|scheme| link.starts_with(scheme)) {
         return true;
@@ -114,8 +114,8 @@ fn dead_links_are_found() {
     }
 }
 
-/// Returns true if inline code is not the path of a file, or such a file exists. A path may have a line of
-/// arguments behind it.
+/// Returns true unless inline code is a path in the repository at which nothing exists. A path may be
+/// followed by a line number or arguments.
 fn is_no_dead_path(code: &str) -> bool {
     let path = code.split([' ', ':']).next().unwrap_or_default();
     let in_folder =
@@ -135,7 +135,7 @@ fn paths_in_pages_exist() {
     assert!(dead.is_empty(), "{dead:#?}");
 }
 
-/// Checks the types that the map of the code names.
+/// Checks that the types named in ARCHITECTURE.md are declared.
 #[test]
 fn types_in_the_architecture_exist() {
     let sources = files().into_iter().filter(|file| file.starts_with("src") || file.starts_with("crates"));
@@ -179,7 +179,8 @@ fn pages_that_other_files_name_exist() {
     assert!(dead.is_empty(), "{dead:#?}");
 }
 
-/// Returns the problems of a configuration on a page. A page may leave out the upstream.
+/// Returns the problems of a configuration on a page, or `None` if it is valid. An upstream is added if the
+/// page shows none.
 fn problems(text: &str, base: &Path) -> Option<String> {
     let has_upstream = text.contains("[[upstream]]");
     let upstream = if has_upstream { "" } else { "[[upstream]]\nurl = \"http://node.example\"\n" };
@@ -187,7 +188,7 @@ fn problems(text: &str, base: &Path) -> Option<String> {
         ("SLOTFRONT_SHARED_URL", "redis://127.0.0.1:6379"),
         ("SLOTFRONT_SHARED_SECRET", "0123456789abcdef0123456789abcdef"),
     ];
-    // A variable that no setting refers to would be a problem of its own.
+    // A variable that no setting refers to would itself be a problem.
     let env = env.into_iter().filter(|(name, _)| text.contains(&format!("env:{name}")));
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let config = config::from_text(&format!("{text}\n{upstream}"), &env, base);
@@ -217,7 +218,7 @@ fn configurations_in_pages_are_valid() {
     assert!(wrong.is_empty() && checked >= 6, "{checked} checked: {wrong:#?}");
 }
 
-/// Returns the arguments of a `slotfront` command, however it is started.
+/// Returns the arguments of a `slotfront` command, which may be run by cargo. `None` for other commands.
 #[cfg(feature = "dev")]
 fn arguments(command: &[String]) -> Option<Vec<String>> {
     match command.split_first()? {
@@ -229,8 +230,8 @@ fn arguments(command: &[String]) -> Option<Vec<String>> {
     }
 }
 
-/// Returns the fault of inline code that names a command: an unknown command or option. Required arguments may
-/// be missing.
+/// Returns a message if inline code is a `slotfront` command with an unknown subcommand or option. Required
+/// arguments may be missing.
 #[cfg(feature = "dev")]
 fn unknown_in(code: &str) -> Option<String> {
     let mut words = code.split_whitespace().peekable();
@@ -279,7 +280,7 @@ struct ShownRequest {
 }
 
 impl ShownRequest {
-    /// Reads a `curl` command.
+    /// Reads a `curl` command. `None` for other commands.
     fn of_curl(command: &[String]) -> Option<Self> {
         let (program, arguments) = command.split_first()?;
         let mut request = (program == "curl").then(Self::default)?;
@@ -297,7 +298,7 @@ impl ShownRequest {
         Some(request)
     }
 
-    /// Reads inline code such as `GET /livez`.
+    /// Reads inline code such as `GET /livez`. `None` for other code.
     fn of_code(code: &str) -> Option<Self> {
         let (verb, path) = code.split_once(' ')?;
         let is_request = ["GET", "POST", "PUT"].contains(&verb) && path.starts_with('/');

@@ -13,10 +13,10 @@ use slotfront_sim::{Cluster, Fault, Settings};
 use slotfront_testkit::{TestCluster, TestGateway, upstream_request};
 use tokio::time::Instant;
 
-/// Longer than a good answer takes on a busy machine.
+/// The timeout of attempts, longer than a good answer takes on a busy machine.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Returns the faults of one node among good ones.
+/// Returns faults of a node, each with the reason that slotfront reports for a failed attempt.
 fn faults() -> Vec<(&'static str, Fault)> {
     vec![
         ("connect", Fault::Reset),
@@ -93,7 +93,7 @@ async fn oversized_answers_cost_one_call() {
     assert_eq!(reply.error()["data"]["attempts"][0]["reason"], "too_large");
     assert_eq!(gateway.upstream_calls(), 1, "another node's answer would be as large");
     let other = gateway.get_nodes().send().await;
-    assert_eq!(other.status, 200, "nothing else is disturbed");
+    assert_eq!(other.status, 200, "other calls are still answered");
 }
 
 #[tokio::test]
@@ -172,10 +172,10 @@ async fn one_caller_cannot_fill_a_node() {
     let hold = node.hold("getAccountInfo");
     let ask = async |n: usize| gateway.get_account(wallets[n]).send().await;
     {
-        // The callers leave, and their calls at the node remain.
+        // The callers hang up, and their calls stay at the node.
         let hog = futures_util::future::join_all((0..8).map(ask));
         tokio::select! {
-            _ = hog => panic!("they are held"),
+            _ = hog => panic!("the calls are held"),
             () = hold.arrived(8) => {}
         }
     }
@@ -185,7 +185,7 @@ async fn one_caller_cannot_fill_a_node() {
     let served = gateway.get_nodes().key(other.expose()).send().await;
     assert_eq!(served.status, 200, "{}", served.text);
     hold.release();
-    gateway.until("every place is given back", || gateway.front().pool.members()[0].in_flight() == 0).await;
+    gateway.until("no call is in flight", || gateway.front().pool.members()[0].in_flight() == 0).await;
     assert_eq!(ask(8).await.status, 200);
 }
 
@@ -196,7 +196,7 @@ async fn full_buffers_do_not_blame_nodes() {
     let reply = gateway.get_account(&account).send().await;
     assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
     let attempts = reply.error()["data"]["attempts"].as_array().unwrap().clone();
-    assert_eq!(attempts.len(), 1, "the buffers are those of all nodes: {}", reply.text);
+    assert_eq!(attempts.len(), 1, "the buffers are shared by all nodes: {}", reply.text);
     assert_eq!(attempts[0]["reason"], "buffers_full");
     for (member, unusable) in gateway.front().pool.standing(Instant::now()) {
         assert_eq!(unusable, None, "{}", member.name);
@@ -215,11 +215,13 @@ async fn lagging_node_is_avoided_until_it_recovers() {
     }
     assert_eq!(gateway.cluster.node(0).calls("getAccountInfo"), 0);
     gateway.cluster.node(0).set_lag(0);
-    gateway.until("it is back", || gateway.front().frontier.lag(0, Commitment::Processed) == Some(0)).await;
-    // The other node lags now, so that latency does not matter.
+    gateway
+        .until("the node has caught up", || gateway.front().frontier.lag(0, Commitment::Processed) == Some(0))
+        .await;
+    // The other node lags now, so latency does not decide.
     gateway.cluster.node(1).set_lag(100);
     gateway
-        .until("the other lags", || gateway.front().frontier.lag(1, Commitment::Processed) > Some(50))
+        .until("the other node lags", || gateway.front().frontier.lag(1, Commitment::Processed) > Some(50))
         .await;
     let account = gateway.cluster.examples().wallets[10].to_string();
     gateway.get_account(&account).send().await;
@@ -246,11 +248,11 @@ async fn missing_first_block_keeps_the_old_one() {
     let first = gateway.cluster.examples().block_with_v0;
     gateway.cluster.node(0).prune_below(first);
     let known = || gateway.front().pool.members()[0].first_available();
-    gateway.until("the number is known", || known() == first).await;
+    gateway.until("the first available block is known", || known() == first).await;
     let fault = Fault::Error { code: -32603, message: "Internal error".to_owned() };
     gateway.cluster.node(0).fault_on("getFirstAvailableBlock", fault, None);
     let before = asked();
-    gateway.until("it is asked twice more", || asked() >= before + 2).await;
+    gateway.until("the node is asked twice more", || asked() >= before + 2).await;
     assert_eq!(known(), first);
 }
 
@@ -266,7 +268,7 @@ async fn null_blocks_are_retried_and_never_held() {
     assert_eq!((reply.result(), reply.cache_status()), (Value::Null, "fwd=miss"));
     assert_eq!(gateway.upstream_calls(), 2);
     let reply = call.send().await;
-    assert!(reply.result()["blockhash"].is_string(), "the third voice has it: {}", reply.text);
+    assert!(reply.result()["blockhash"].is_string(), "the third node has the block: {}", reply.text);
 }
 
 #[tokio::test]
@@ -279,7 +281,7 @@ async fn incapable_node_is_not_asked_again() {
     }
     assert!(
         gateway.cluster.node(0).calls("getAccountInfo") <= 3,
-        "asked until it said so, and after each identity probe"
+        "the node is asked until it reports that it is incapable, and after each identity probe"
     );
 }
 
@@ -382,7 +384,7 @@ async fn closed_connection_is_retried_at_the_only_node() {
         for other in &gateway.cluster.nodes()[1..] {
             other.set_healthy(false);
             let standing = || gateway.front().pool.standing(Instant::now())[other.index()].1;
-            gateway.until("it is unhealthy", || standing() == Some(Unusable::Unhealthy)).await;
+            gateway.until("the other node is unhealthy", || standing() == Some(Unusable::Unhealthy)).await;
         }
         gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Reset, Some(1));
         let account = gateway.cluster.examples().wallets[0].to_string();
@@ -411,7 +413,11 @@ async fn health_passes_through_and_readiness_has_reasons() {
     assert_eq!((readiness.status, readiness.json()["state"].clone()), (200, json!("degraded")));
     assert!(readiness.text.contains("node-0"), "{}", readiness.text);
     let account = gateway.cluster.examples().wallets[0].to_string();
-    assert_eq!(gateway.get_account(&account).send().await.status, 200, "better a doubtful node than none");
+    assert_eq!(
+        gateway.get_account(&account).send().await.status,
+        200,
+        "an unhealthy node is asked if there is no other"
+    );
 }
 
 #[tokio::test]
@@ -447,12 +453,12 @@ async fn half_open_breaker_gets_a_trial() {
     let mut calls = wallets.iter().map(|wallet| gateway.get_account(wallet));
     node.fault_on("getAccountInfo", Fault::Hang, Some(1));
     while node.calls("getAccountInfo") == 0 {
-        calls.next().expect("it is asked sooner or later").send().await;
+        calls.next().expect("one of the calls asks the node").send().await;
     }
     let breaker = || gateway.front().pool.members()[0].breaker(Instant::now());
     gateway.until("its breaker is half-open", || breaker() == BreakerState::HalfOpen).await;
-    calls.next().expect("a further one").send().await;
+    calls.next().expect("a further call").send().await;
     assert_eq!((node.calls("getAccountInfo"), breaker()), (2, BreakerState::Closed));
     let latency = gateway.front().pool.members()[0].latency();
-    assert!(latency < Duration::from_millis(1500), "{latency:?} is from before it was down");
+    assert!(latency < Duration::from_millis(1500), "{latency:?} is from before the failure");
 }

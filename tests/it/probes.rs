@@ -1,4 +1,4 @@
-//! The requests of probes, and those that they omit.
+//! The requests that probes send, and those that they leave out.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use slotfront::methods::{Commitment, Pubkey};
 use slotfront_testkit::{TestGateway, upstream_request};
 use tokio::time::Instant;
 
-/// Counts the requests for slots with each probe, while an account is called at one commitment and not at
-/// others.
+/// Checks how many getSlot requests probes send while confirmed answers report slots, and while the gateway
+/// is idle.
 #[tokio::test]
 async fn probes_skip_slots_known_from_answers() {
     let gateway = TestGateway::builder()
@@ -25,7 +25,7 @@ async fn probes_skip_slots_known_from_answers() {
     let busy = counts();
     let (healths, slots) = (busy.0 - before.0, busy.1 - before.1);
     assert!(slots <= healths * 2 + 4, "{slots} slots, {healths} healths");
-    gateway.until("it is idle for a while", || counts().0 >= busy.0 + 8).await;
+    gateway.until("eight probes have come while no call is made", || counts().0 >= busy.0 + 8).await;
     let (healths, slots) = (counts().0 - busy.0, counts().1 - busy.1);
     assert!(slots + 4 >= healths * 3, "{slots} slots, {healths} healths");
     // A slot that no answer reports is still learned.
@@ -37,7 +37,8 @@ async fn probes_skip_slots_known_from_answers() {
     );
 }
 
-/// While probes are an hour apart, only calls and their extra requests can report the confirmed slot.
+/// Checks that calls at finalized also keep the confirmed slot known. Probes are an hour apart, so only calls
+/// and their extra requests can report it.
 #[tokio::test]
 async fn misses_at_finalized_keep_the_confirmed_frontier_young() {
     let gateway = TestGateway::builder().nodes(1).start().await;
@@ -71,13 +72,13 @@ fn missing(number: u64) -> Pubkey {
     Pubkey(key)
 }
 
-/// Probes come an hour apart from now on.
+/// Sets the probe interval to an hour, and waits until the last quick probe is over.
 async fn probe_hourly(gateway: &TestGateway) {
     let (pool, node) = (&gateway.front().pool, gateway.cluster.node(0));
     let mut config = (*gateway.front().config).clone();
     config.pool.probe_interval = Duration::from_hours(1);
     pool.put_in_force(pool.prepare(&config).unwrap());
-    // The probe under way may still have the old interval. The one after it does not.
+    // The probe under way may have the old interval. The next one has the new interval.
     let before = node.calls("getHealth");
     gateway.until("the last quick probe is over", || node.calls("getHealth") > before).await;
 }
@@ -89,11 +90,11 @@ async fn idle_nodes_are_rarely_identified() {
     let healths = || node.calls("getHealth");
     let looks = async |n: u64| {
         let until = healths() + n;
-        gateway.until("it was looked at", || healths() >= until).await;
+        gateway.until("the node was probed", || healths() >= until).await;
         node.calls("getGenesisHash")
     };
-    // Waits until the probes have all the connections that they use.
+    // After these probes, all connections that probes use are open.
     let before = looks(15).await;
     let after = looks(30).await;
-    assert!((1..=2).contains(&(after - before)), "{} times in 30 looks", after - before);
+    assert!((1..=2).contains(&(after - before)), "{} times in 30 probes", after - before);
 }

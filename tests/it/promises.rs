@@ -1,4 +1,4 @@
-//! The tests that the guarantees and SECURITY.md name exist.
+//! The tests that docs/guarantees.md and SECURITY.md name exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::path::Path;
 /// The files that name tests.
 const PAGES: [&str; 2] = ["docs/guarantees.md", "SECURITY.md"];
 
-/// Returns every function that Rust or Python declares, in the folders with tests.
-fn declared() -> BTreeSet<String> {
+/// Returns the name of every function in the Rust and Python files of the folders that contain tests.
+fn declared_functions() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for folder in ["src", "crates", "tests", "fuzz"] {
         collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut names);
@@ -33,7 +33,7 @@ fn collect(folder: &Path, names: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns the names of tests on a page: code of four words and more, joined by underscores.
+/// Returns the names of tests on a page: inline code of at least four words that are joined by underscores.
 fn named(page: &str) -> Vec<String> {
     let code = page.split('`').skip(1).step_by(2);
     let is_name = |code: &&str| {
@@ -46,7 +46,7 @@ fn named(page: &str) -> Vec<String> {
 
 #[test]
 fn every_test_that_a_page_names_is_there() {
-    let declared = declared();
+    let declared = declared_functions();
     for page in PAGES {
         let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
         let named = named(&text);

@@ -1,4 +1,5 @@
-//! Changes while callers are served: callers notice nothing, and an invalid change has no effect.
+//! Changes of settings, keys and upstreams while callers are served: callers notice nothing, and an invalid
+//! change has no effect.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,8 +23,8 @@ use tokio::net::TcpStream;
 const TOKEN: &str = "an-admin-token";
 const CALLERS: usize = 16;
 
-/// A directory in the layout of a config map: `keys.toml` leads through `..data`, a link that is replaced as
-/// a whole.
+/// A directory in the layout of a Kubernetes config map: `keys.toml` leads through `..data`, a link that is
+/// replaced as a whole.
 struct Mounted {
     dir: tempfile::TempDir,
     versions: AtomicU64,
@@ -41,7 +42,7 @@ impl Mounted {
         self.dir.path().join(name)
     }
 
-    /// Replaces the keys. The previous version goes with its directory.
+    /// Replaces the keys, and removes the directory of the previous version.
     fn swap(&self, keys: &str) {
         let number = self.versions.fetch_add(1, Ordering::Relaxed);
         let (version, link) = (self.path(&format!("..v{number}")), self.path("..data_tmp"));
@@ -55,7 +56,7 @@ impl Mounted {
     }
 }
 
-/// Returns two keys as a command creates them, and the file that holds them.
+/// Returns a key of the plan `wide`, a key of the plan `small`, and the text of the key file that holds both.
 fn made() -> (String, String, String) {
     let dir = tempfile::tempdir().unwrap();
     let file = KeyFile::new(dir.path().join("keys.toml"));
@@ -83,7 +84,7 @@ async fn call_on(socket: &mut TcpStream, key: &str) -> u16 {
     let call = wire::call("getVoteAccounts").replace("/v3/dev", &format!("/v3/{key}"));
     socket.write_all(call.as_bytes()).await.unwrap();
     let answer = read_until(socket, is_whole).await;
-    assert!(is_whole(&answer), "cut: {answer:?}");
+    assert!(is_whole(&answer), "the answer is cut: {answer:?}");
     answer["HTTP/1.1 ".len()..][..3].parse().unwrap()
 }
 
@@ -157,15 +158,15 @@ async fn open_connections_survive_reloads() {
             write(&addresses[1..], "1000000");
             reload(200, "plans").await;
 
-            // The file is valid before each bad version. Otherwise the second read of the same text would see
-            // no change.
+            // A valid version comes before each invalid one. Otherwise a second read of the same text would
+            // see no change.
             let fresh = format!("{keys}# {round}\n");
             for (text, result) in [(format!("{keys}{keys}# {round}\n"), "rejected"), (fresh, "applied")] {
                 let count = format!("slotfront_key_file_reads_total{{result=\"{result}\"}} {}", round + 1);
                 mounted.swap(&text);
                 until_counted(&admin, &count).await;
             }
-            assert_eq!(call_on(&mut limited, &small).await, 429, "what is used up stays so");
+            assert_eq!(call_on(&mut limited, &small).await, 429, "used units stay used");
             write(&addresses[..1], "1000000");
             reload(200, "upstream").await;
             while calls.load(Ordering::Relaxed) < before + 10 * CALLERS as u64 {
@@ -187,7 +188,7 @@ async fn open_connections_survive_reloads() {
     }
 }
 
-/// Waits until the metrics have this line.
+/// Waits until the metrics contain this line.
 async fn until_counted(admin: &str, line: &str) {
     let looking = async {
         while !ask(admin, "GET", "/metrics").await.1.contains(line) {

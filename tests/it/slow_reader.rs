@@ -1,4 +1,5 @@
-//! Slow clients: one that takes a long answer slowly gets all of it, and one that takes nothing is given up.
+//! Slow clients: a client that reads a long answer slowly gets all of it, and one that reads nothing is cut
+//! off.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,13 +14,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::task::TaskTracker;
 
-/// The longest time for which a client may take nothing: enough for a step of a client on a busy machine.
+/// The longest time for which a client may read nothing. It suffices for a step of a client on a busy
+/// machine.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The bytes that a slow client takes in each step. A third of the kernel's usual buffer takes longer than
-/// allowed.
+/// The bytes that a slow client reads in each step. At this pace a third of the kernel's usual buffer takes
+/// longer than [`WRITE_TIMEOUT`].
 const STEP_BYTES: usize = 24 * 1024;
 const STEP: Duration = Duration::from_millis(150);
-/// The steps of a slow client before it speeds up: longer than it may take nothing.
+/// The number of slow steps before the client speeds up. Together they take longer than [`WRITE_TIMEOUT`].
 const STEPS: usize = 80;
 
 fn settings(config: &mut Config) {
@@ -34,7 +36,8 @@ fn long_request(gateway: &TestGateway) -> String {
     Value::from(vec![block.json(); 600]).to_string()
 }
 
-/// Returns an address that reads from `gateway` slowly, and forwards requests at once.
+/// Starts a proxy for one connection, and returns its address. The proxy forwards requests at once, and reads
+/// from `gateway` slowly.
 async fn slowly(gateway: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -78,7 +81,7 @@ async fn slow_reader_gets_the_whole_answer() {
             .post(format!("{scheme}://localhost:{}/v3/dev", address.port()))
             .header("content-type", "application/json")
             .body(request.clone());
-        // With a page's origin, the request does not take the fast path.
+        // A request with an origin does not take the fast path.
         let request = if origin { request.header("origin", "https://a.example") } else { request };
         let body = match request.send().await {
             Ok(response) => response.bytes().await,

@@ -8,10 +8,10 @@ use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A time that is over before anything waits for it.
+/// The duration of a phase of a stop that is over almost at once.
 const SHORT: Duration = Duration::from_millis(10);
 
-/// Waits until the gateway reports that it drains.
+/// Waits until the admin listener reports that the gateway drains.
 async fn until_draining(gateway: &TestGateway) {
     loop {
         let ready = gateway.admin("/readyz").await;
@@ -35,7 +35,7 @@ async fn readiness_fails_while_calls_are_served() {
     assert_eq!(gateway.admin("/readyz").await.status, 200);
     let seen = async {
         until_draining(&gateway).await;
-        // A balancer that has not checked yet.
+        // A load balancer that has not checked readiness yet still sends calls.
         assert_eq!(gateway.get_nodes().send().await.status, 200);
     };
     gateway.during_the_notice(seen).await;
@@ -52,7 +52,7 @@ async fn calls_finish_before_the_admin_listener_ends() {
         let stopping = async { tokio::join!(app.stop(), app.stop()) };
         let seen = async {
             gateway.until_closed().await;
-            assert_eq!(gateway.admin("/readyz").await.status, 503, "admin goes last");
+            assert_eq!(gateway.admin("/readyz").await.status, 503, "the admin listener ends last");
             gate.release();
         };
         tokio::join!(stopping, seen);
@@ -148,7 +148,7 @@ async fn silent_connections_end_after_the_last_moment() {
     }
     gateway.until("all are open", || gateway.connections() == 3).await;
     let stopped = tokio::time::timeout(PATIENCE, gateway.app.stop()).await;
-    assert!(stopped.is_ok(), "somebody was waited for");
+    assert!(stopped.is_ok(), "the stop waited for a silent connection");
     for mut socket in silent {
         assert_eq!(socket.read(&mut [0; 8]).await.ok(), Some(0));
     }
@@ -164,7 +164,7 @@ async fn a_connection_in_the_queue_is_served() {
         .await;
     let app = &gateway.app;
     let nodes = wire::call("getClusterNodes");
-    // Two are open, so that the third waits in the kernel's queue until one of them ends.
+    // Two connections are open, so the third waits in the kernel's queue until one of them ends.
     let mut open = [gateway.connect().await, gateway.connect().await];
     for socket in &mut open {
         exchange(socket, nodes.as_bytes()).await;

@@ -1,4 +1,4 @@
-//! The layering that ARCHITECTURE.md describes, held by test.
+//! Tests of the layering that ARCHITECTURE.md describes.
 
 mod words;
 
@@ -62,6 +62,7 @@ fn code() -> Vec<(String, String)> {
     code_of(&members()[0])
 }
 
+/// Asserts that a text occurs only in files of the product whose paths begin with one of `places`.
 #[track_caller]
 fn only(what: &str, places: &[&str]) {
     let strangers: Vec<_> = code()
@@ -69,10 +70,10 @@ fn only(what: &str, places: &[&str]) {
         .filter(|(name, code)| code.contains(what) && !places.iter().any(|place| name.starts_with(place)))
         .map(|(name, _)| name)
         .collect();
-    assert!(strangers.is_empty(), "{what:?} stands in {strangers:?}, and may only in {places:?}");
+    assert!(strangers.is_empty(), "{what:?} is in {strangers:?}, and may be in {places:?} only");
 }
 
-/// Asserts the same as [`only`] for a crate's name, however the crate is imported.
+/// Asserts that only the modules `places` of the product use a crate, however they import it.
 #[track_caller]
 fn only_crate(what: &str, places: &[&str]) {
     let strangers: Vec<_> = code()
@@ -80,10 +81,10 @@ fn only_crate(what: &str, places: &[&str]) {
         .filter(|(name, code)| words(code).any(|word| word == what) && !within(name, places))
         .map(|(name, _)| name)
         .collect();
-    assert!(strangers.is_empty(), "{what} stands in {strangers:?}, and may only in {places:?}");
+    assert!(strangers.is_empty(), "{what} is in {strangers:?}, and may be in {places:?} only");
 }
 
-/// Returns true if the file is one of these modules, or a part of one.
+/// Returns true if the file is one of these modules, or inside of one.
 fn within(name: &str, layers: &[&str]) -> bool {
     layers.iter().any(|layer| name == format!("{layer}.rs") || name.starts_with(&format!("{layer}/")))
 }
@@ -92,8 +93,8 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
-/// Returns the layers that `code` in a file of this depth uses: through `crate::`, alone or in braces, or through a
-/// `super` path that leads out of the layer.
+/// Returns the layers that `code` in a file of this depth uses. A use is a path through `crate::`, alone or
+/// in braces, or a `super` path that leads out of the layer.
 fn layers_of(code: &str, depth: usize) -> BTreeSet<String> {
     let out = format!("{}::", vec!["super"; depth].join("::"));
     let mut layers = BTreeSet::new();
@@ -164,7 +165,7 @@ fn nothing_above_node_knows_reqwest() {
 
 #[test]
 fn nothing_but_the_redis_store_knows_redis() {
-    // The address in the settings begins with this word.
+    // The URL of the store in the settings has this scheme.
     only_crate("redis", &["redis_store", "config/sections/shared"]);
 }
 
@@ -176,10 +177,10 @@ fn codes_of_ours_are_born_in_one_place() {
 }
 
 /// The layers, in the order in which a request passes them.
-const LAYERS: [&str; 10] =
-    ["cli", "app", "admin", "http", "gateway", "cache", "pool", "frontier", "node", "redis_store"];
+const LAYERS: [&str; 11] =
+    ["cli", "app", "admin", "http", "gateway", "cache", "follow", "pool", "frontier", "node", "redis_store"];
 
-/// The modules that every layer may use. A module comes before those that it uses.
+/// The modules that every layer may use. Each comes before those that it uses.
 const FOUNDATIONS: [&str; 8] =
     ["telemetry", "error", "breaker", "config", "chunks", "coding", "fair", "low_priority"];
 
@@ -201,7 +202,7 @@ fn layers_call_downwards_only() {
 }
 
 #[test]
-fn every_room_has_a_place_in_the_order() {
+fn every_module_is_a_layer_or_foundation() {
     let named: BTreeSet<_> = [&LAYERS[..], &FOUNDATIONS].concat().into_iter().map(str::to_owned).collect();
     let files = code().into_iter().map(|(name, _)| name);
     let modules: BTreeSet<_> = files
@@ -211,7 +212,7 @@ fn every_room_has_a_place_in_the_order() {
     assert_eq!(named, modules);
 }
 
-/// Checks the order in which the program uses the members. Cargo restricts which member uses which.
+/// Checks that no member of the workspace depends on a crate that its row denies.
 #[test]
 fn members_know_as_little_as_they_can() {
     for (member, denied) in [

@@ -10,7 +10,7 @@ use slotfront_testkit::{PATIENCE, TestCertificate, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Returns a client that trusts this certificate and keeps no connection, so that each call performs a
+/// Returns a client that trusts this certificate and keeps no connection, so that each call makes a
 /// handshake.
 fn trusting(certificate: &TestCertificate) -> reqwest::ClientBuilder {
     certificate.trusting_client().pool_max_idle_per_host(0)
@@ -40,7 +40,7 @@ async fn tls_client_chooses_the_http_version() {
 async fn a_new_certificate_is_shown_without_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let first = TestCertificate::write(dir.path());
-    // A new client each time, because an earlier one would resume its session.
+    // Each call has a new client, because an earlier one would resume its session.
     let old = || trusting(&first).build().unwrap();
     let gateway = TestGateway::builder().nodes(1).tls(&first).start().await;
     assert!(version(&old(), &gateway).await.is_some());
@@ -50,7 +50,7 @@ async fn a_new_certificate_is_shown_without_a_restart() {
         assert!(tokio::time::Instant::now() < deadline, "the new certificate is never shown");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(version(&old(), &gateway).await.is_none(), "the old one is shown no more");
+    assert!(version(&old(), &gateway).await.is_none(), "the old certificate is no longer shown");
 }
 
 #[tokio::test]
@@ -65,11 +65,11 @@ async fn silent_and_plain_clients_are_dropped() {
         let mut socket = TcpStream::connect(address).await.unwrap();
         socket.write_all(said.as_bytes()).await.unwrap();
         let mut heard = Vec::new();
-        // The connection ends or is reset. There is no wait and no HTTP.
+        // The connection ends or is reset, without a wait and without an HTTP answer.
         let end = tokio::time::timeout(PATIENCE, socket.read_to_end(&mut heard)).await;
         assert!(end.is_ok() && !heard.starts_with(b"HTTP"), "{said:?}: {heard:?}");
     }
-    gateway.until("their places are free", || gateway.connections() == 0).await;
+    gateway.until("the connections are closed", || gateway.connections() == 0).await;
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn unusable_certificates_are_refused_by_file() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |tls| tls::Tls::of(&config(tls)).err().map(|error| error.to_string());
     let absent = TlsFiles { cert: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
-    assert!(refused(absent).unwrap().starts_with("server.tls.cert: "), "neither is there");
+    assert!(refused(absent).unwrap().starts_with("server.tls.cert: "), "neither file exists");
     let TlsFiles { cert, key } = TestCertificate::write(dir.path()).files();
     assert_eq!(refused(TlsFiles { cert: cert.clone(), key: key.clone() }), None);
     let swapped = TlsFiles { cert: key, key: cert.clone() };
@@ -92,5 +92,5 @@ fn unusable_certificates_are_refused_by_file() {
     assert!(refused(certificate_only).unwrap().contains("cert.pem: expected a private key in PEM"));
     let other = tempfile::tempdir().unwrap();
     let mixed = TlsFiles { cert, key: TestCertificate::write(other.path()).key };
-    assert!(refused(mixed).unwrap().contains("the key does not go with the certificate"));
+    assert!(refused(mixed).unwrap().contains("the key does not match the certificate"));
 }

@@ -24,7 +24,7 @@ fn calls(gateway: &TestGateway) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Asserts that no fault is counted against any node.
+/// Asserts that no failure is counted against any node.
 fn assert_no_fault(gateway: &TestGateway) {
     for (member, unusable) in gateway.front().pool.standing(Instant::now()) {
         let marks = (member.breaker(Instant::now()), member.counts().1, member.last_failure(), unusable);
@@ -65,7 +65,8 @@ async fn method_missing_everywhere_is_not_found() {
     let gateway = TestGateway::builder()
         .nodes(2)
         .config(|config| {
-            config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
+            config.passthrough =
+                vec![slotfront::methods::PassthroughMethod::from_name("getBalance").unwrap()];
         })
         .start()
         .await;
@@ -92,7 +93,7 @@ async fn status_405_is_a_fault_and_501_not() {
     let refused = ask(0).await;
     assert_eq!((refused.status, refused.code()), (200, -32601), "{}", refused.text);
     assert_no_fault(&gateway);
-    // A failed call is tried once more while a caller waits.
+    // A failed call is tried once more because a caller waits.
     let failed = ask(1).await;
     assert_eq!((failed.status, failed.code()), (502, -32095), "{}", failed.text);
     let answered = ask(2).await;
@@ -115,7 +116,8 @@ async fn unknown_codes_ask_one_more_node() {
                 for (tier, upstream) in (0..).zip(&mut config.upstreams) {
                     upstream.tier = tier;
                 }
-                config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
+                config.passthrough =
+                    vec![slotfront::methods::PassthroughMethod::from_name("getBalance").unwrap()];
             })
             .start()
             .await;
@@ -135,7 +137,11 @@ async fn unknown_codes_ask_one_more_node() {
                 }
                 if expected.is_some() {
                     let calls = [0, 1, 2].map(|node| gateway.cluster.node(node).calls(method));
-                    assert_eq!(calls, [asked, asked, 0], "{method}: not kept, and no third node");
+                    assert_eq!(
+                        calls,
+                        [asked, asked, 0],
+                        "{method}: the error is not held, and no third node is asked"
+                    );
                 }
             }
         }
@@ -147,7 +153,7 @@ async fn unknown_codes_ask_one_more_node() {
     }
 }
 
-/// However many calls there are, asking another node is not a retry and uses no budget.
+/// Checks that asking another node after an unknown code is no retry and uses no retry budget.
 #[tokio::test]
 async fn an_unknown_code_is_asked_elsewhere_without_retries() {
     let gateway = TestGateway::builder()
@@ -155,7 +161,8 @@ async fn an_unknown_code_is_asked_elsewhere_without_retries() {
         .config(|config| {
             config.upstreams[1].tier = 1;
             config.pool.retries = 0;
-            config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
+            config.passthrough =
+                vec![slotfront::methods::PassthroughMethod::from_name("getBalance").unwrap()];
         })
         .start()
         .await;
@@ -175,7 +182,8 @@ async fn a_forwarded_unknown_code_asks_no_doubtful_node() {
         .nodes(2)
         .config(|config| {
             config.upstreams[1].tier = 1;
-            config.passthrough = vec![slotfront::methods::Further::from_name("getBalance").unwrap()];
+            config.passthrough =
+                vec![slotfront::methods::PassthroughMethod::from_name("getBalance").unwrap()];
         })
         .start()
         .await;
@@ -183,7 +191,7 @@ async fn a_forwarded_unknown_code_asks_no_doubtful_node() {
     gateway.cluster.node(0).fault_on("getBalance", own_word, None);
     gateway.cluster.node(1).set_healthy(false);
     let doubtful = || gateway.front().pool.standing(Instant::now())[1].1 == Some(Unusable::Unhealthy);
-    gateway.until("it is doubtful", doubtful).await;
+    gateway.until("the second node is known to be unhealthy", doubtful).await;
     let reply =
         gateway.call("getBalance", json!([gateway.cluster.examples().wallets[0].to_string()])).send().await;
     assert_eq!((reply.code(), gateway.cluster.node(1).calls("getBalance")), (-32050, 0), "{}", reply.text);
@@ -193,7 +201,7 @@ async fn a_forwarded_unknown_code_asks_no_doubtful_node() {
 async fn no_number_of_a_caller_opens_a_breaker() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let (node, wallets) = (gateway.cluster.node(0), gateway.cluster.examples().wallets);
-    // A node that ignores minContextSlot.
+    // The node ignores minContextSlot.
     let slot = gateway.cluster.slot(Commitment::Finalized);
     let lower = json!({"context": {"apiVersion": "4.0.0", "slot": slot}, "value": null});
     node.fault_on("getAccountInfo", Fault::Result(lower), None);

@@ -1,5 +1,5 @@
-//! Traces: the span context of a request, from the caller's header to the node's and into the log, without a
-//! secret.
+//! Traces: the trace context of a request, from the caller's header to the node's header and the log, without
+//! a secret.
 
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -13,7 +13,7 @@ use tracing_subscriber::layer::SubscriberExt;
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// Returns a gateway over one node behind a tap.
+/// Returns a gateway over one node, and the tap in front of that node.
 async fn tapped(change: impl FnOnce(&mut Config)) -> (TestGateway, LoopbackTap) {
     let tap = LoopbackTap::start().await;
     let gateway = TestGateway::builder().nodes(1).tap(&tap).config(change).start().await;
@@ -65,11 +65,11 @@ async fn a_shared_flight_carries_its_leaders_place() {
     let (lead, joined, ()) = tokio::join!(
         call(&gateway, 0, &[("traceparent", PARENT)]),
         async {
-            gateway.until("the first is on its way", || hold.waiting() == 1).await;
+            gateway.until("the first call is at the node", || hold.waiting() == 1).await;
             call(&gateway, 0, &[("traceparent", &other)]).await
         },
         async {
-            gateway.until("both wait", || gateway.in_flight() == 2).await;
+            gateway.until("both calls wait", || gateway.in_flight() == 2).await;
             // The second call has been read, but has not joined yet.
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             hold.release();
@@ -81,7 +81,7 @@ async fn a_shared_flight_carries_its_leaders_place() {
     assert_eq!(seen[0].header("traceparent"), [PARENT]);
 }
 
-/// The text that a log writes.
+/// A log writer that keeps its text in memory. Clones share the text.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -97,10 +97,10 @@ impl std::io::Write for Written {
 }
 
 impl Written {
-    /// Writes the log of this thread as JSON, at `filter`.
+    /// Records the log of this thread as JSON, at the levels of `filter`, until the guard is dropped.
     ///
-    /// With a single subscriber in a process, tracing asks the thread that meets an event first, and the
-    /// threads of other tests have none. With two it asks both.
+    /// With a single subscriber in a process, tracing asks the thread that meets an event first, and threads
+    /// of other tests have no subscriber. With two subscribers it asks both.
     fn log(&self, filter: &str) -> tracing::subscriber::DefaultGuard {
         static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
         LazyLock::force(&SECOND);
@@ -146,7 +146,7 @@ async fn request_log_has_trace_and_no_secret() {
     }
     assert!(line["duration_us"].is_u64() && line.get("reason").is_none(), "{line}");
 
-    // A batch is one line. So is a refusal, which does not show the key.
+    // A batch is one line of the log. So is a refused request, which does not show the key.
     let votes = gateway.get_votes();
     let block = gateway.call("getBlock", json!([])).id(3);
     gateway.batch([votes.clone(), votes.id(2), block]).send().await;
@@ -161,7 +161,7 @@ async fn request_log_has_trace_and_no_secret() {
     assert_eq!([&lines[2]["key.id"], &lines[2]["cache.outcome"]], [&json!("none"), &json!("denied")]);
     assert!(lines[2]["reason"].is_string() && lines[2].get("trace.id").is_none());
 
-    // Failures are logged at info, a few lines a second.
+    // Failed requests are logged at info, at most a few lines a second.
     gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Status(503), None);
     for _ in 0..8 {
         assert_eq!(call(&gateway, 1, &[]).await.status, 502);
@@ -189,7 +189,7 @@ async fn a_good_request_is_no_line_at_info() {
 mod exported {
     use super::*;
 
-    /// Returns every span that was received, in the order of their ends.
+    /// Returns every span that the collector has received, in the order of their ends.
     fn spans(collector: &LoopbackTap) -> Vec<Value> {
         let bodies = collector.seen("resourceSpans").into_iter().map(|seen| {
             assert_eq!(seen.path(), "/v1/traces");
@@ -228,11 +228,13 @@ mod exported {
         let vendor = ("tracestate", "a=1");
         let reply = call(&gateway, 0, &[("traceparent", PARENT), vendor, ("x-request-id", "mine")]).await;
         assert_eq!(reply.status, 200);
-        // Neither of these is recorded.
+        // Neither of these requests is recorded.
         let unsampled = PARENT.replace("-01", "-00");
         call(&gateway, 1, &[("traceparent", &unsampled)]).await;
         call(&gateway, 2, &[]).await;
-        gateway.until("the spans are there", || spans(&collector).iter().any(|span| span["kind"] == 2)).await;
+        gateway
+            .until("the server's span is exported", || spans(&collector).iter().any(|span| span["kind"] == 2))
+            .await;
 
         let spans = spans(&collector);
         assert!(
@@ -266,13 +268,13 @@ mod exported {
             let failed = attribute(client, "upstream.result") != "ok";
             assert_eq!(client["status"]["code"] == 2, failed);
         }
-        // The attempts of the sampled request, the unsampled caller's own context, and none.
+        // The requests after the sampled attempts carry the unsampled caller's own context, and none.
         let others = &asked[clients.len()..];
         assert_eq!(others[0].header("traceparent"), [unsampled.as_str()]);
         assert_eq!(others[1].header("traceparent"), [""; 0]);
         let exported = slotfront::telemetry::SpanResult::Exported;
         let count = || gateway.front().metrics.trace_spans.at(exported).get();
-        gateway.until("they are counted", || count() == spans.len() as u64).await;
+        gateway.until("the spans are counted", || count() == spans.len() as u64).await;
     }
 
     #[tokio::test]

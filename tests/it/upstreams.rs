@@ -9,7 +9,7 @@ use slotfront_sim::Fault;
 use slotfront_testkit::TestGateway;
 use tokio::time::Instant;
 
-/// Returns the initial configuration with these nodes.
+/// Returns the initial configuration with these nodes as its upstreams.
 fn with_nodes(gateway: &TestGateway, nodes: &[usize]) -> Config {
     let upstreams = nodes.iter().map(|node| gateway.cluster.upstream(*node)).collect();
     Config { upstreams, ..(*gateway.front().config).clone() }
@@ -19,7 +19,7 @@ fn reload(gateway: &TestGateway, new: &Config) {
     gateway.app.reload(new).unwrap();
 }
 
-/// Configures the first two of the nodes only.
+/// Keeps only the first two nodes as upstreams.
 fn without_the_last(config: &mut Config) {
     config.upstreams.truncate(2);
 }
@@ -30,7 +30,11 @@ async fn read(gateway: &TestGateway, wallet: usize) -> u16 {
 
 #[tokio::test]
 async fn nodes_come_and_go_without_a_dropped_request() {
-    let gateway = TestGateway::builder().config(without_the_last).start().await;
+    let half_of_the_calls = |config: &mut Config| {
+        without_the_last(config);
+        config.upstreams.iter_mut().for_each(|upstream| upstream.max_in_flight = 5);
+    };
+    let gateway = TestGateway::builder().config(half_of_the_calls).start().await;
     let wallets = gateway.cluster.examples().wallets;
     assert!(wallets.len() >= 60);
     for wallet in 0..10 {
@@ -46,7 +50,7 @@ async fn nodes_come_and_go_without_a_dropped_request() {
     let in_flight = async {
         let all = || holds.iter().map(slotfront_sim::Hold::waiting).sum::<usize>() == 10;
         gateway.until("all calls wait at the nodes", all).await;
-        assert!(holds.iter().all(|hold| hold.waiting() > 0), "at both");
+        assert!(holds.iter().all(|hold| hold.waiting() > 0), "calls wait at both nodes");
         reload(&gateway, &with_nodes(&gateway, &[1, 2]));
         holds.iter().for_each(slotfront_sim::Hold::release);
     };
@@ -63,15 +67,15 @@ async fn nodes_come_and_go_without_a_dropped_request() {
         assert_eq!(read(&gateway, wallet).await, 200);
     }
     assert_eq!(gateway.cluster.node(0).calls("getAccountInfo"), old, "a removed node is asked no more");
-    assert!(gateway.cluster.node(2).calls("getAccountInfo") > 0, "a new one is");
+    assert!(gateway.cluster.node(2).calls("getAccountInfo") > 0, "a new node is asked");
     let after = gateway.front().pool.members();
     let still = after.named("node-1").unwrap();
     assert_eq!(still.id, kept.id);
-    assert!(still.counts().0 > counted.0, "what is known of a node stays");
+    assert!(still.counts().0 > counted.0, "a kept node keeps its counters");
     assert_eq!(still.slot(Commitment::Finalized), Some(gateway.cluster.slot(Commitment::Finalized)));
 
     let (gone, here) = (probes(0), probes(1));
-    gateway.until("the others are probed on", || probes(1) >= here + 4 && probes(2) > 4).await;
+    gateway.until("the other nodes are still probed", || probes(1) >= here + 4 && probes(2) > 4).await;
     assert!(probes(0) <= gone + 1, "a removed node is not probed any more");
     let metrics = gateway.admin("/metrics").await.text;
     let named = |name: &str| metrics.contains(&format!("upstream=\"{name}\""));
@@ -98,7 +102,11 @@ async fn node_with_other_settings_keeps_its_state() {
     for wallet in 12..24 {
         assert_eq!(read(&gateway, wallet).await, 200);
     }
-    assert_eq!(gateway.cluster.node(0).calls("getAccountInfo"), asked, "of a higher tier now");
+    assert_eq!(
+        gateway.cluster.node(0).calls("getAccountInfo"),
+        asked,
+        "a node of a higher tier is not asked"
+    );
     let after = gateway.front().pool.members();
     for (old, now) in before.iter().zip(&*after) {
         assert_eq!(old.id, now.id);
@@ -115,7 +123,7 @@ async fn node_with_other_settings_keeps_its_state() {
     assert_eq!(read(&gateway, 24).await, 200);
     assert_eq!(gateway.cluster.node(2).calls("getAccountInfo"), 0);
     held.release();
-    gateway.until("it has been probed", || standing(1).is_none()).await;
+    gateway.until("the moved node has been probed", || standing(1).is_none()).await;
 }
 
 #[tokio::test]
@@ -156,6 +164,6 @@ async fn cluster_change_by_reload_purges_the_cache() {
     // Without a configured hash the pool follows its nodes, because they agree.
     reload(&gateway, &with_nodes(&gateway, &[0, 1]));
     gateway.settled().await;
-    gateway.until("they are of the pool's cluster again", || !foreign()).await;
+    gateway.until("the nodes are of the pool's cluster again", || !foreign()).await;
     assert_eq!(read(&gateway, 0).await, 200);
 }

@@ -1,4 +1,4 @@
-//! The nodes and the last choices in `/api/upstreams`, and the nodes in `/api/status`.
+//! The nodes and the last choices of a node in `/api/upstreams`, and the nodes in `/api/status`.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ async fn last_choice_is_shown_with_its_reason() {
     let why = account["why"].as_str().unwrap();
     let either = ["node-0", "node-1"].map(|name| account["chosen"] == name);
     assert!(either[0] || either[1], "{account}");
-    assert!(why.starts_with("lowest tier of the usable, the lower load of node-"), "{why}");
+    assert!(why.starts_with("lowest tier of the usable nodes, the lower load of node-"), "{why}");
     let candidates = account["candidates"].as_array().unwrap();
     assert_eq!(candidates.len(), 3);
     assert_eq!((&candidates[2]["tier"], &candidates[2]["unusable"]), (&json!(1), &Value::Null));
@@ -69,7 +69,7 @@ async fn last_choice_is_shown_with_its_reason() {
     assert!(of("getClusterNodes")["why"].is_string());
 }
 
-/// Returns the members of a JSON object in the order of the text, each with the kind of its value.
+/// Returns the members of a JSON object in the order of the text, each as its name and the kind of its value.
 fn members(object: &str) -> Vec<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(object).unwrap();
     let start = object.as_ptr() as usize;

@@ -10,12 +10,12 @@ async fn verifying(nodes: usize) -> TestGateway {
     TestGateway::builder().nodes(nodes).config(|config| config.verify.sample = 1.0).start().await
 }
 
-/// Returns the number of comparisons of `method` with the results equal, moved and mismatch.
+/// Returns the number of comparisons of `method` with each result: equal, moved and mismatch.
 fn counted(gateway: &TestGateway, method: Method) -> [u64; 3] {
     VerifyResult::ALL.map(|result| gateway.front().metrics.verify.at((Some(method), result)).get())
 }
 
-/// Waits for `n` comparisons of `method`, and returns their results.
+/// Waits until `n` comparisons of `method` are counted, and returns their numbers by result.
 async fn compared(gateway: &TestGateway, method: Method, n: u64) -> [u64; 3] {
     gateway.until("the hits are compared", || counted(gateway, method).iter().sum::<u64>() >= n).await;
     counted(gateway, method)
@@ -28,7 +28,7 @@ async fn every_kind_of_hit_equals_the_node() {
     let (a, b) = (there.wallets[0].to_string(), there.token_accounts[0].to_string());
     let skipped = there.skipped_slot.expect("some slot is skipped");
     let young = gateway.cluster.slot(Commitment::Confirmed);
-    // Each with the number of hits, after the calls before it.
+    // Each call of a method is made twice.
     for (method, calls) in [
         (
             Method::GetAccountInfo,
@@ -57,7 +57,7 @@ async fn every_kind_of_hit_equals_the_node() {
         let mut hits = 0;
         for params in calls.iter().chain(&calls) {
             hits += u64::from(gateway.call(method.as_str(), params.clone()).send().await.is_hit());
-            // One after the other, because the number of simultaneous comparisons is bounded.
+            // Each hit waits for its comparison, because the number of simultaneous comparisons is bounded.
             assert_eq!(compared(&gateway, method, hits).await, [hits, 0, 0], "{params}");
         }
         assert!(hits >= calls.len() as u64, "{hits} hits of {}", method.as_str());

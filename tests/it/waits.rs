@@ -1,4 +1,4 @@
-//! Long answers: they are checked again after a wait, and compressed once, in batches, too.
+//! Long answers, alone and in batches: they are checked again after a wait, and compressed only once.
 
 use std::io::Read;
 
@@ -56,7 +56,8 @@ async fn batches_refetch_collapsed_answers_past_their_bound() {
     assert_eq!(gateway.upstream_calls(), 3);
 }
 
-/// Returns the answer to `body`, and its text before compression.
+/// Sends `body` with this Accept-Encoding. Returns the reply with its text decompressed, and the text as
+/// JSON.
 async fn in_coding(gateway: &TestGateway, accepts: &str, body: &Value) -> (Reply, Value) {
     let client = reqwest::Client::builder().no_proxy().no_gzip().no_zstd().build().unwrap();
     let request = gateway.post(body.to_string()).client(&client).header("accept-encoding", accepts);
@@ -89,7 +90,7 @@ async fn held_texts_are_compressed_once() {
         ("gzip", json!([long]), "gzip", json!([truth])),
         ("gzip, zstd", json!([long, short, long]), "gzip", json!([truth, other, truth])),
         ("gzip", json!([short, short]), "", json!([other, other])),
-        // A zstd frame has room for one text that was compressed before.
+        // A zstd answer can contain only one text that was compressed before.
         ("zstd", json!([long, long]), "", json!([truth, truth])),
     ] {
         let (reply, text) = in_coding(&gateway, accepts, &asked).await;
@@ -112,6 +113,6 @@ async fn batch_over_budget_is_answered_in_part() {
         answers.iter().partition(|answer| answer.get("result").is_some());
     assert!(!there.is_empty() && there.len() * single <= 20_000, "{} of {single}", there.len());
     assert!(!refused.is_empty() && refused.iter().all(|answer| answer["error"]["code"] == -32094));
-    gateway.until("all is given back", || gateway.front().outgoing.used() == 0).await;
+    gateway.until("the whole budget is released", || gateway.front().outgoing.used() == 0).await;
     assert_eq!(block.send().await.status, 200);
 }

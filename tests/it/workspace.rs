@@ -1,4 +1,4 @@
-//! The workspace as a whole: what each member must have, and what the image must copy to build the program.
+//! The workspace as a whole: each member has the lints, and the container image copies all that cargo needs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::tidy::members;
 
-/// The packages of the workspace as cargo reads them.
+/// Returns the packages of the workspace, as cargo reads them.
 fn packages() -> Vec<Value> {
     let root = env!("CARGO_MANIFEST_DIR");
     let arguments = ["metadata", "--format-version", "1", "--no-deps", "--offline", "--locked"];
@@ -17,7 +17,7 @@ fn packages() -> Vec<Value> {
     serde_json::from_value(metadata["packages"].take()).unwrap()
 }
 
-/// The folders and files that the image copies out of the repository.
+/// Returns the folders and files that the container image copies out of the repository.
 fn copied() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dockerfile = std::fs::read_to_string(root.join("deploy/Dockerfile")).unwrap();

@@ -1,6 +1,6 @@
-"""Debian's chromium, driven headless through chromedriver: the W3C WebDriver protocol over plain HTTP.
+"""A headless chromium (Debian package) behind chromedriver, controlled by the W3C WebDriver protocol over plain HTTP.
 
-Only what the status page's test asks for. Every wait is bounded, and a page's own errors are kept for the asking.
+It has the commands that the tests of the status page need. Every wait has a limit.
 """
 
 import base64
@@ -16,7 +16,7 @@ import urllib.request
 from gateway import Program
 
 ANSWER_S = 60
-# A browser that talks to the page and to nobody else, as a container without a sandbox of its own needs it.
+# Options for a container without a sandbox, and without traffic to other hosts.
 ARGUMENTS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
@@ -27,7 +27,7 @@ KEYS = {"Tab": "\ue004", "Escape": "\ue00c", "Enter": "\ue007", "ArrowLeft": "\u
 
 
 class Browser:
-    """One browser with one window. Ends with the `with` block that holds it."""
+    """A browser with one window. It ends with its `with` block."""
 
     def __init__(self):
         self.profile = tempfile.TemporaryDirectory(prefix="page-test-")
@@ -62,54 +62,54 @@ class Browser:
         return self._ask("POST", self.session + path, body)
 
     def devtools(self, command, **parameters):
-        """A command of the browser's own protocol, for what WebDriver has no word for."""
+        """Sends a DevTools command, for functions that WebDriver lacks."""
         return self._post("/goog/cdp/execute", cmd=command, params=parameters)
 
     def open(self, url):
         self._post("/url", url=url)
 
     def run(self, script, *arguments):
-        """The value that `script` returns; a promise is waited for."""
+        """Runs a script and returns its value. If the value is a promise, waits for it."""
         return self._post("/execute/sync", script=script, args=list(arguments))
 
     def until(self, script, *arguments, within, what):
-        """Waits until `script` returns something true, and returns it and the seconds that it took."""
+        """Waits until `script` returns a true value. Returns the value and the seconds that it took."""
         start = time.monotonic()
         while (passed := time.monotonic() - start) < within:
             if value := self.run(script, *arguments):
                 return value, passed
             time.sleep(0.05)
         shown = self.run("return document.body ? document.body.innerText : location.href")
-        raise AssertionError(f"{what}: not within {within} s; the page says:\n{shown}")
+        raise AssertionError(f"{what}: not within {within} s; the page shows:\n{shown}")
 
     def press(self, *names):
-        """Presses keys one after the other, by the names that a page's script knows them by."""
+        """Presses keys one after the other. Their names are those of keyboard events."""
         actions = [{"type": kind, "value": KEYS[name]} for name in names for kind in ("keyDown", "keyUp")]
         self._post("/actions", actions=[{"type": "key", "id": "keyboard", "actions": actions}])
 
     def width(self, pixels, height=900):
-        """A window that wide; narrower than a window of a desktop can be, too."""
+        """Sets the size of the viewport, which may be narrower than any desktop window."""
         self.devtools("Emulation.setDeviceMetricsOverride", width=pixels, height=height, deviceScaleFactor=1, mobile=False)
 
     def prefers(self, **features):
-        """What the reader prefers: `prefers(color_scheme="dark", reduced_motion="reduce")`."""
+        """Sets the reader's preferences, such as `prefers(color_scheme="dark", reduced_motion="reduce")`."""
         named = [{"name": "prefers-" + name.replace("_", "-"), "value": value} for name, value in features.items()]
         self.devtools("Emulation.setEmulatedMedia", features=named)
 
     def offline(self, whether):
-        """Cuts the browser off from everything, this machine included, or lets it through again."""
+        """Disconnects the browser from the network, including this machine, or connects it again."""
         self.devtools("Network.enable")
         self.devtools("Network.emulateNetworkConditions", offline=whether, latency=0,
                       downloadThroughput=-1, uploadThroughput=-1)
 
     def screenshot(self, path):
-        """The whole page, past the window's lower edge, as a PNG file."""
+        """Writes a PNG file of the whole page."""
         shot = self.devtools("Page.captureScreenshot", captureBeyondViewport=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 
-    def complaints(self):
-        """What the page has logged as a warning or an error since this was last asked."""
+    def logged_problems(self):
+        """Returns the warnings and errors in the browser's log since the last call."""
         lines = self._post("/se/log", type="browser")
         return [f"{line['level']}: {line['message']}" for line in lines if line["level"] in ("WARNING", "SEVERE")]
 
@@ -118,7 +118,7 @@ class Browser:
             try:
                 self._ask("DELETE", self.session)
             except (AssertionError, OSError):
-                pass  # It may be gone already; the driver is ended below.
+                pass  # The session may be closed already. The driver is ended below.
         with self.driver, contextlib.suppress(subprocess.TimeoutExpired):
             self.driver.stop()
         self.profile.cleanup()

@@ -1,4 +1,4 @@
-"""What answers take of memory and of the processor, measured at the built program from outside."""
+"""The memory and the processor time that answers take, measured at the built program from outside."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from gateway import PATIENCE_S, GatewayTest, eventually
 
 ACCOUNTS = 15
 SPACE = 64 * 1024
-# As one address writes it: all ones but the last digit.
+# Addresses in base58: 31 ones and another digit.
 KEYS = ["1" * 31 + digit for digit in "123456789ABCDEF"]
 SLOT = 1000
 MIB = 1 << 20
@@ -27,7 +27,7 @@ def answer(method, params):
     if method == "getMultipleAccounts":
         return {"context": {"apiVersion": "4.0.0", "slot": SLOT}, "value": [account()] * len(params[0])}
     if method == "getBlock":
-        # Texts that compress about as blocks do.
+        # The texts compress about as well as real blocks.
         transactions = [{"signature": f"{i * 7919:x}" * 12, "meta": {"fee": 5000 + i}} for i in range(50_000)]
         return {"blockhash": "1" * 32, "previousBlockhash": "1" * 32, "parentSlot": params[0] - 1,
                 "blockHeight": params[0], "blockTime": 1, "transactions": transactions}
@@ -41,9 +41,9 @@ class Node(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        said = answer(asked["method"], asked.get("params", []))
-        body = json.dumps({"jsonrpc": "2.0", "result": said, "id": asked["id"]}, separators=(",", ":")).encode()
+        call = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        result = answer(call["method"], call.get("params", []))
+        body = json.dumps({"jsonrpc": "2.0", "result": result, "id": call["id"]}, separators=(",", ":")).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
@@ -55,6 +55,8 @@ class Node(BaseHTTPRequestHandler):
 
 
 class Bytes(GatewayTest):
+    """A test with a gateway in front of a node with long answers."""
+
     def setUp(self):
         super().setUp()
         node = ThreadingHTTPServer(("127.0.0.1", 0), Node)
@@ -64,10 +66,10 @@ class Bytes(GatewayTest):
         self.node = node.server_address[1]
 
     def gateway(self, settings):
-        """A gateway before the long node, and a key."""
+        """Starts a gateway in front of the node with long answers, and returns a key."""
         self.configuration([self.node])
         text = self.config.read_text().replace("[server]\n", "[server]\n" + settings, 1)
-        # The node stands still: what it has said stays fresh.
+        # The slot of the node never changes, so only the TTL limits freshness.
         text += '[cache.ttl]\naccount = { finalized = "1h" }\n'
         self.config.write_text(text)
         key, self.other = self.keys("create", "--name", "reader"), self.keys("create", "--name", "other")
@@ -79,17 +81,17 @@ class Bytes(GatewayTest):
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
 
     def processor(self):
-        """Seconds of the processor that the gateway has taken, all threads together."""
+        """Returns the processor time of the gateway in seconds, over all threads."""
         with open(f"/proc/{self.process}/stat") as stat:
             fields = stat.read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def post(self, key, calls, headers=""):
-        """A connection on which `calls` are asked; nothing of the answer is read yet."""
+        """Sends `calls` on a new connection and returns it. The answer is not read yet."""
         body = json.dumps(calls, separators=(",", ":")).encode()
         host, port = self.public.split(":")
         connection = socket.socket()
-        # A client that takes little before it stops reading.
+        # The small buffer blocks the sender soon if the client does not read.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect((host, int(port)))
         connection.settimeout(PATIENCE_S)
@@ -100,24 +102,24 @@ class Bytes(GatewayTest):
         return connection
 
     def read(self, connection):
-        """The head and the body of the answer."""
-        seen = b""
-        while b"\r\n\r\n" not in seen:
-            seen += self.some(connection)
-        head, body = seen.split(b"\r\n\r\n", 1)
+        """Reads the answer, and returns its head and body."""
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += self.receive(connection)
+        head, body = received.split(b"\r\n\r\n", 1)
         length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
         while len(body) < length:
-            body += self.some(connection)
+            body += self.receive(connection)
         connection.close()
         return head.decode(), body
 
-    def some(self, connection):
-        some = connection.recv(1 << 16)
-        self.assertTrue(some, "the connection ended before the answer did")
-        return some
+    def receive(self, connection):
+        part = connection.recv(1 << 16)
+        self.assertTrue(part, "the connection ended before the end of the answer")
+        return part
 
     def until(self, what, holds):
-        eventually(holds, f"waited in vain until {what}")
+        eventually(holds, f"timed out waiting until {what}")
 
 
 def lists(count, **form):
@@ -129,19 +131,19 @@ SLICED = {"dataSlice": {"offset": 1, "length": SPACE - 1}}
 
 
 class Memory(Bytes):
-    def test_clients_that_do_not_read_take_no_more_memory_than_is_set(self):
+    def test_unread_answers_stay_within_max_outgoing(self):
         key = self.gateway('max_outgoing = "128MiB"\nmax_body = "64KiB"\n')
         self.read(self.post(key, lists(1)))
         before = self.resident()
-        # Each batch is 60 MB of texts that are written for it alone.
+        # Each batch is 60 MB of texts that are rendered only for it.
         waiting = [self.post(key, lists(46, **SLICED)) for _ in range(12)]
         self.until("all are answered", lambda: self.answered("hit", "derived", "miss", "error") == 1 + 12 * 46)
         self.assertGreater(self.answered("error"), 0)
         self.assertLess(self.metric("outgoing_bytes"), 128 * MIB)
         self.assertGreater(self.metric("outgoing_bytes"), 64 * MIB)
         grown = self.resident() - before
-        self.assertLess(grown, (128 + 64) * MIB, f"{grown >> 20} MiB for answers that nobody reads")
-        # Another key has its share, and the hog's own calls are refused until it has read.
+        self.assertLess(grown, (128 + 64) * MIB, f"{grown >> 20} MiB for answers that are not read")
+        # Another key still has its share. Calls of the first key are refused until its answers are read.
         head, _ = self.read(self.post(self.other, lists(1, **SLICED)[0]))
         self.assertTrue(head.startswith("HTTP/1.1 200"), head)
         head, body = self.read(self.post(key, lists(1, **SLICED)[0]))
@@ -149,7 +151,7 @@ class Memory(Bytes):
         self.assertEqual(json.loads(body)["error"]["code"], -32094)
         for connection in waiting:
             connection.close()
-        self.until("all is given back", lambda: self.metric("outgoing_bytes") == 0)
+        self.until("all memory is released", lambda: self.metric("outgoing_bytes") == 0)
         self.assertTrue(self.read(self.post(key, lists(1, **SLICED)[0]))[0].startswith("HTTP/1.1 200"))
 
     def answered(self, *outcomes):
@@ -157,14 +159,14 @@ class Memory(Bytes):
         return sum(self.metric(f'requests_total{{{labels},outcome="{outcome}"}}') for outcome in outcomes)
 
 
-class Processor(Bytes):
-    def test_what_is_kept_is_not_compressed_for_each_batch(self):
+class ProcessorTime(Bytes):
+    def test_cached_answer_is_compressed_once_for_all_batches(self):
         key = self.gateway("")
         call = {"jsonrpc": "2.0", "id": 1, "method": "getBlock",
                 "params": [SLOT, {"maxSupportedTransactionVersion": 0}]}
         gzip = "accept-encoding: gzip\r\n"
-        # Whoever waits a second for it gets it plain.
-        self.until("it is kept compressed",
+        # A caller that would wait over a second for the compression gets the plain text.
+        self.until("the compressed form is cached",
                    lambda: "content-encoding: gzip" in self.read(self.post(key, call, gzip))[0])
         for batch in [call], [call, call]:
             begun = self.processor()
@@ -172,10 +174,10 @@ class Processor(Bytes):
                 head, _ = self.read(self.post(key, batch, gzip))
                 self.assertIn("content-encoding: gzip", head)
             took = self.processor() - begun
-            # Compressing it takes a debug build some tenths of a second each time.
+            # A debug build compresses this block in some tenths of a second.
             self.assertLess(took / 40, 0.03, f"a batch of {len(batch)}")
 
-    def test_texts_to_compress_do_not_keep_other_calls_waiting(self):
+    def test_compression_does_not_block_other_calls(self):
         key = self.gateway("")
         gzip = "accept-encoding: gzip\r\n"
         self.read(self.post(key, lists(1)[0]))
@@ -183,7 +185,7 @@ class Processor(Bytes):
         codings = {coding: 0 for coding in (True, False)}
         for connection in waiting:
             codings["content-encoding: gzip" in self.read(connection)[0]] += 1
-        self.assertGreater(codings[False], 0, "no more at once than there are places")
+        self.assertGreater(codings[False], 0, "some are sent uncompressed, because concurrent compressions are limited")
         self.assertGreater(codings[True], 0)
 
 

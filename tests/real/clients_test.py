@@ -1,7 +1,7 @@
-"""The client libraries that Solana's developers use, unmodified, through slotfront in front of a simulated cluster.
+"""The usual Solana client libraries, unmodified, through slotfront in front of a simulated cluster.
 
-Each has a program of its own in `clients/`, in its own language, which holds what the library made of the answers
-against the truth (`clients/scene.py`). `tests/run clients` installs them as their lock files say.
+Each library has a program in `clients/`, in its own language. The program compares the library's values with the
+reference values of `clients/scene.py`. `tests/run clients` installs the libraries at the versions of their lock files.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from gateway import TARGET
 
 CLIENTS = Path(__file__).parent / "clients"
 BUILT = TARGET / "clients"
-# The slowest waits for its rate limit, seconds in all.
+# The slowest program waits for its rate limit.
 PATIENCE_S = 300
 
 
@@ -28,7 +28,7 @@ class Clients(unittest.TestCase):
         limited = self.scene.limited()
         ran = subprocess.run(command, cwd=cwd, env=environment(self.scene), capture_output=True, text=True, timeout=PATIENCE_S)
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
-        self.assertGreater(self.scene.limited(), limited, "its rate was never met")
+        self.assertGreater(self.scene.limited(), limited, "the rate limit was never reached")
         return ran.stdout + ran.stderr
 
     def test_web3_js(self):

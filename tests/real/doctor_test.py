@@ -1,4 +1,4 @@
-"""`check --probe` as a doctor, and `replay`: the built program against simulated nodes that are well, and that are not."""
+"""`check --probe` and `replay` of the built program, against healthy and faulty simulated nodes."""
 
 import json
 import re
@@ -14,8 +14,8 @@ from pathlib import Path
 from gateway import BINARY, PATIENCE_S, Dev, Nodes, call, free_port, keys, run
 
 
-class Ill(BaseHTTPRequestHandler):
-    """A node of a hosted kind: in front of a good one, slow, behind the time, and refusing what comes too fast."""
+class FaultyNode(BaseHTTPRequestHandler):
+    """A proxy in front of a healthy node that can be slow, have a wrong clock, limit calls and replace answers."""
 
     protocol_version = "HTTP/1.1"
 
@@ -52,15 +52,18 @@ class Ill(BaseHTTPRequestHandler):
         pass
 
 
-class Stand(unittest.TestCase):
+class NodeTest(unittest.TestCase):
+    """A test with a simulated node and a folder."""
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
         self.node = self.enterContext(Nodes()).url
 
-    def ill(self, delay=0, most=10**6, skew=0, instead=None):
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Ill)
+    def faulty_node(self, delay=0, most=10**6, skew=0, instead=None):
+        """Starts a faulty node, and returns its URL."""
+        server = ThreadingHTTPServer(("127.0.0.1", 0), FaultyNode)
         server.node, server.delay, server.most, server.skew, server.instead = self.node, delay, most, skew, instead or {}
         server.lock, server.under_way = threading.Lock(), 0
         server.request_queue_size = 128
@@ -70,7 +73,7 @@ class Stand(unittest.TestCase):
         return f"http://127.0.0.1:{server.server_port}"
 
 
-class Doctor(Stand):
+class Check(NodeTest):
     def check(self, upstreams, more=""):
         text = '[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\nmax_connections = 100\n' + more
         for name, url in upstreams.items():
@@ -81,19 +84,18 @@ class Doctor(Stand):
         ran = run("check", "--config", config, "--probe", timeout=PATIENCE_S * 2)
         return ran.returncode, ran.stdout + ran.stderr
 
-    def test_there_is_nothing_to_mend_where_all_is_well(self):
+    def test_healthy_setup_has_no_findings(self):
         code, said = self.check({"good": self.node})
-        # The simulated history is short, which is the one thing to be said.
         self.assertEqual(code, 0, said)
         self.assertNotIn("fault", said)
-        # (And that a busy machine is slow.)
+        # The simulated history is short, and a busy machine is slow.
         warnings = re.findall(r"^warning +(.*)$", said, re.M)
         self.assertTrue(all(re.search("holds only the blocks of the last|takes \\d+ ms", one) for one in warnings), said)
 
-    def test_each_ill_is_named_with_its_cure(self):
+    def test_each_fault_is_reported_with_its_fix(self):
         cases = [
             (dict(delay=0.15), 0, r"takes \d{3,} ms", "tier"),
-            (dict(skew=-3600), 0, "the clock of upstream ill is 3[56]", "NTP"),
+            (dict(skew=-3600), 0, "the clock of upstream faulty is 3[56]", "NTP"),
             (dict(most=5, delay=0.05), 0, "with 429, retry after 7 s", "set upstream.rps"),
             (dict(instead={"getGenesisHash": {"result": "1" * 44}}), 1, "belongs to another cluster", "pool.genesis_hash"),
             (dict(instead={"getHealth": {"error": {"code": -32005, "message": "Node is behind by 300 slots"}}}), 1,
@@ -103,21 +105,21 @@ class Doctor(Stand):
             (dict(instead={"getVersion": {"result": {"solana-core": "2.3.7"}}}), 0, "different versions: 2.3, ", "run one version everywhere"),
             (dict(instead={"getSlot": {"result": 5}}), 1, r"slots \([0-9.]+ s\) behind the others", "pool.max_slot_lag"),
         ]
-        for ill, expected, what, fix in cases:
-            with self.subTest(what):
-                code, said = self.check({"good": self.node, "ill": self.ill(**ill)})
+        for fault, expected, finding, fix in cases:
+            with self.subTest(finding):
+                code, said = self.check({"good": self.node, "faulty": self.faulty_node(**fault)})
                 self.assertEqual(code, expected, said)
-                self.assertRegex(said, what)
+                self.assertRegex(said, finding)
                 self.assertIn(fix, said)
 
-    def test_a_node_that_is_not_there_is_a_fault_and_the_others_are_examined(self):
+    def test_unreachable_node_is_reported_beside_healthy_ones(self):
         code, said = self.check({"gone": f"http://127.0.0.1:{free_port()}/secret", "good": self.node})
         self.assertEqual(code, 1, said)
         self.assertIn("upstream gone does not answer: connect", said)
         self.assertRegex(said, r"(?m)^good .* ok ")
         self.assertNotIn("secret", said)
 
-    def test_files_that_are_open_to_others_are_found(self):
+    def test_open_file_permissions_are_reported(self):
         file = self.folder / "keys.toml"
         keys(file, "create", "--name", "x")
         file.chmod(0o666)
@@ -129,7 +131,7 @@ class Doctor(Stand):
         self.assertEqual(code, 0, said)
         self.assertIn(f"chmod o-r {file}", said)
 
-    def test_the_limit_of_open_files_is_held_against_the_settings(self):
+    def test_low_open_file_limit_is_reported(self):
         self.check({"good": self.node})
         command = f"ulimit -n 150; exec {BINARY} check --probe --config {self.folder}/slotfront.toml"
         said = subprocess.run(["bash", "-c", command], capture_output=True, text=True).stdout
@@ -137,7 +139,7 @@ class Doctor(Stand):
         self.assertIn("LimitNOFILE", said)
 
 
-class Replay(Stand):
+class Replay(NodeTest):
     def replay(self, lines, *more, against=None):
         file = self.folder / "calls.jsonl"
         file.write_text("\n".join(json.dumps(line) if isinstance(line, dict) else line for line in lines))
@@ -160,28 +162,28 @@ class Replay(Stand):
             yield {"method": "getClusterNodes"}
             yield {"method": "getTokenAccountBalance", "params": [keys[0]]}
 
-    def test_what_slotfront_answers_is_what_the_node_answers(self):
+    def test_replayed_answers_equal_the_nodes(self):
         lines = list(self.calls())
         code, rows, said = self.replay(lines)
         self.assertEqual(code, 0, said)
-        # method, calls, equal, at equal slots, moved, mismatch, failed, hits
+        # Columns: method, calls, equal, equal at equal slots, moved, mismatch, failed, hits.
         whole = list(map(int, rows["all"][1:8]))
         self.assertEqual((whole[0], whole[4], whole[5]), (len(lines), 0, 0), said)
-        # What moves on each slot is not always caught at one slot, the less the busier the machine.
+        # Accounts that change at each slot are not always read at equal slots.
         self.assertGreater(whole[1], len(lines) * 0.5, said)
         self.assertGreater(whole[2], 0, said)
         self.assertGreater(whole[6], 0, said)
         self.assertEqual(int(rows["getBlock"][1]), int(rows["getBlock"][2]), said)
 
-    def test_through_a_running_one_with_a_key(self):
+    def test_replay_through_a_running_gateway(self):
         with Dev() as dev:
             url = dev.url
-            # Of another history: blocks of equal slots cannot both be true.
+            # The other node has a different history, so its blocks differ.
             slot = call(url, "getRecentPerformanceSamples", [1])[2]["result"][0]["slot"] - 5
             call_of_block = {"method": "getBlock", "params": [slot, {"transactionDetails": "none", "rewards": False}]}
             lines = [call_of_block | {"params": [slot - i, call_of_block["params"][1]]} for i in range(20)]
-            ill = self.ill(instead={"getBlock": {"result": {"blockhash": "another"}}})
-            code, rows, said = self.replay(lines, "--through", url, "--tries", "1", against=ill)
+            other = self.faulty_node(instead={"getBlock": {"result": {"blockhash": "another"}}})
+            code, rows, said = self.replay(lines, "--through", url, "--tries", "1", against=other)
             self.assertEqual(code, 1, said)
             self.assertGreaterEqual(int(rows["getBlock"][5]), 10, said)
             self.assertRegex(said, r"line \d+: getBlock \[\d+,.*: mismatch")
@@ -190,7 +192,7 @@ class Replay(Stand):
             self.assertEqual(code, 1, said)
             self.assertIn("slotfront: status_4xx", said)
 
-    def test_a_file_that_holds_no_calls_says_where(self):
+    def test_invalid_request_file_is_reported_with_its_line(self):
         for lines, words in [([], "the file has no calls"), ([{"method": "getSlot"}, "nonsense"], "line 2")]:
             code, _, said = self.replay(lines)
             self.assertEqual(code, 2, said)

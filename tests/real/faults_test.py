@@ -1,4 +1,4 @@
-"""The faults of `lab/faults` before the built program, each until a node has met it: no call fails, no answer is old."""
+"""The faults of `lab/faults` behind the built program: no call fails, and no answer is old."""
 
 import tempfile
 import unittest
@@ -7,18 +7,18 @@ from pathlib import Path
 from gateway import TARGET, Program, Serve, free_port, keys, upstreams
 
 PLAYER = TARGET / "debug" / "examples" / "faults"
-# Each fault ends with the calls that it takes; a machine may be so busy that they take minutes.
+# Each fault ends after a number of calls, which may take minutes on a busy machine.
 PATIENCE_S = 1200
 # No gateway can answer while no node does.
 HOPELESS = "HTTP 503 from all"
 
 
 class Faults(unittest.TestCase):
-    def test_no_fault_of_a_node_reaches_a_caller(self):
+    def test_single_node_faults_fail_no_call(self):
         folder = self.enterContext(tempfile.TemporaryDirectory())
         nodes = [free_port() for _ in range(3)]
         config = Path(folder, "slotfront.toml")
-        # A busy machine answers late, and faults are short: probes and breakers find sooner that a node is back.
+        # Faults are short, so short intervals detect sooner that a node has recovered. Timeouts suit a busy machine.
         config.write_text(
             '[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n'
             "[plans.standard]\nrps = 1000000\nburst = 1000000\n"
@@ -40,7 +40,7 @@ class Faults(unittest.TestCase):
             self.assertEqual(old, 0, f"{name}\n{printed}")
             if name != HOPELESS:
                 self.assertEqual(failed, 0, f"{name}\n{printed}")
-        # The callers see a failure where there is one.
+        # The callers detect failures.
         self.assertGreater(faults[HOPELESS][1], 0, printed)
         remarks = [line for line in lines if line.startswith("#") and not line.startswith(f"# {HOPELESS}")]
         self.assertEqual(remarks, [])

@@ -1,6 +1,6 @@
-"""The starter of every test of built programs: it starts one, waits for the lines that it prints, and ends it by its id.
+"""Starts the built programs for tests, waits for the lines that they print, and ends them by their process ids.
 
-A program keeps its log until it is ended. `GatewayTest` is the base of tests that change a gateway's files and keys.
+Each program keeps its log until its end. `GatewayTest` is the base of tests that change the files and keys of a gateway.
 """
 
 import json
@@ -30,7 +30,7 @@ def free_port():
 
 
 def eventually(holds, otherwise, patience=PATIENCE_S):
-    """Waits until `holds` returns something true, and returns it. A failure says `otherwise`, a text or a function of it."""
+    """Waits until `holds` returns a true value, and returns it. `otherwise` is the failure message, or a function of it."""
     deadline = time.monotonic() + patience
     while not (value := holds()):
         if time.monotonic() > deadline:
@@ -40,7 +40,7 @@ def eventually(holds, otherwise, patience=PATIENCE_S):
 
 
 class Program:
-    """A command, of slotfront unless told otherwise, that runs until it is ended. What it prints is kept."""
+    """A running command, by default of slotfront. Its output is kept."""
 
     def __init__(self, *arguments, program=BINARY, cwd=None, env=None):
         self.output = tempfile.TemporaryFile("w+")
@@ -55,7 +55,7 @@ class Program:
             raise
 
     def started(self):
-        """Waits for what a program of this kind prints once it serves."""
+        """Waits for the lines that this program prints once it serves."""
 
     def is_running(self):
         return self.process.poll() is None
@@ -84,12 +84,12 @@ class Program:
         return self.process.wait(PATIENCE_S)
 
     def stop(self, how=signal.SIGTERM):
-        """Ends the program in order, and returns its exit code. The log stays readable."""
+        """Stops the program with a signal, and returns its exit code. The log stays readable."""
         self.send(how)
         return self.ended()
 
     def end(self):
-        """Kills the program if it still runs, stopped or not, and drops its log."""
+        """Kills the program if it still runs, and closes its log."""
         if self.is_running():
             self.process.kill()
             self.process.wait()
@@ -103,7 +103,7 @@ class Program:
 
 
 class Nodes(Program):
-    """Simulated nodes at free ports, or one at a port of its own: `urls`, `ports`, `url` and `port` of the first."""
+    """Simulated nodes, by default at free ports. `urls` and `ports` are of all, `url` and `port` of the first."""
 
     def __init__(self, count=1, port=0, seed=1):
         self.count = count
@@ -117,7 +117,7 @@ class Nodes(Program):
 
 
 class Serve(Program):
-    """A gateway with a configuration: `public` and `admin` are its addresses."""
+    """A gateway with a configuration file. `public` and `admin` are its addresses."""
 
     def __init__(self, config):
         super().__init__("serve", "--config", config)
@@ -131,13 +131,16 @@ class Serve(Program):
         return f"http://{self.public}/v3/{key}"
 
     def ready(self):
-        """Waits until the first probe has come back: until then a gateway is up, and not ready."""
+        """Waits until the gateway is ready, which needs the first answered probe."""
         ready(f"http://{self.admin}/")
         return self
 
 
 class Dev(Program):
-    """`slotfront dev` at free ports: `url` is for calls, `page` is the status page, `address` and `admin` are host and port."""
+    """`slotfront dev` at free ports.
+
+    `url` is for calls and `page` is the status page. `address` and `admin` are their hosts with ports.
+    """
 
     def __init__(self):
         super().__init__("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
@@ -155,7 +158,7 @@ class Dev(Program):
 
 
 class Store(Program):
-    """A redis-server that keeps its files in a folder, at a free port unless told otherwise."""
+    """A redis-server with its files in a folder, by default at a free port."""
 
     def __init__(self, folder, port=None):
         self.port = port or free_port()
@@ -166,23 +169,23 @@ class Store(Program):
 
 
 def run(*arguments, **options):
-    """Runs a command of slotfront to its end, and returns what it was and said."""
+    """Runs a command of slotfront to its end. Returns its exit code and output."""
     return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, **options)
 
 
 def keys(file, *arguments):
-    """Runs a command of `slotfront keys` on a key file, and returns what it printed: the key, if one was made."""
+    """Runs a command of `slotfront keys` on a key file. Returns its output, which is the key for `create`."""
     return run("keys", *arguments, "--file", file, check=True).stdout.strip()
 
 
 def upstreams(ports):
-    """The configuration of nodes at these ports, named node-0 and so on."""
+    """Returns the configuration of upstreams at these ports, named node-0 and so on."""
     entry = '[[upstream]]\nname = "node-{}"\nurl = "http://127.0.0.1:{}"\n'
     return "".join(entry.format(i, port) for i, port in enumerate(ports))
 
 
 def replace(file, text):
-    """Writes a file beside and moves it into place, so that no reader sees a half."""
+    """Replaces a file atomically."""
     beside = file.with_suffix(".new")
     beside.write_text(text)
     beside.rename(file)
@@ -215,13 +218,13 @@ def call(url, method, params, headers=()):
 
 
 def metric(admin, series):
-    """The value of a series, written as /metrics writes it but for `slotfront_`; 0 for one that is not there."""
+    """Returns the value of a series, named as in /metrics without `slotfront_`. Returns 0 if it does not exist."""
     found = re.search(f"^slotfront_{re.escape(series)} (\\S+)$", get(f"http://{admin}/metrics")[1], re.M)
     return float(found.group(1)) if found else 0.0
 
 
 class GatewayTest(unittest.TestCase):
-    """A simulated node, and a folder with a configuration and keys."""
+    """A test with a simulated node, and a folder for a configuration and keys."""
 
     def setUp(self):
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
@@ -229,7 +232,7 @@ class GatewayTest(unittest.TestCase):
         self.nodes = self.start(Nodes()).ports
 
     def start(self, program):
-        """Ends a program with the test, and returns it."""
+        """Ends a program at the end of the test, and returns it."""
         self.addCleanup(program.end)
         return program
 
@@ -250,7 +253,9 @@ class GatewayTest(unittest.TestCase):
         return metric(self.admin, series)
 
     def counted(self, series, count):
+        """Waits until a series has this value."""
         eventually(lambda: self.metric(series) == count, f"{series} never became {count}")
 
     def used(self, key):
+        """Returns the used units of a key in this month."""
         return json.loads(get(f"http://{self.public}/v3/{key}/usage")[1])["month"]["used"]

@@ -1,5 +1,7 @@
-"""The three guides of `deploy/guides.md`, run as they are written: every block of shell, one after the other, in an empty
-folder beside `deploy/` and `dashboards/`. Addresses of nodes are those of simulated ones, and ports are free ones.
+"""The three guides of `deploy/guides.md`, run as written.
+
+The test runs every block of shell in an empty folder with copies of `deploy/` and `dashboards/`. It replaces the
+addresses of nodes by those of simulated ones, and the ports by free ones.
 """
 
 import os
@@ -15,12 +17,12 @@ from pathlib import Path
 from gateway import BINARY, PATIENCE_S, ROOT, Nodes, Program, eventually, free_port, get
 
 GUIDES = ROOT / "deploy" / "guides.md"
-# What a reader leaves running in another terminal, and how it is seen to be there.
+# The programs that a reader leaves running in another terminal, with a path that answers once they run.
 STAYS = {"slotfront": "/livez", "prometheus": "/-/ready"}
 
 
 def blocks(title):
-    """The shell of the guide with this title, in order."""
+    """Returns the blocks of shell of the guide with this title."""
     text = re.search(rf"^## {title}$(.*?)(?=^## |\Z)", GUIDES.read_text(), re.M | re.S).group(1)
     return re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)
 
@@ -48,7 +50,7 @@ class Guides(unittest.TestCase):
         return text
 
     def environment(self):
-        # The admin listener of `serve` is at its default; only the port is another.
+        # The guides use the default address of the admin listener. Only the port differs.
         return {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
                 "SLOTFRONT_SERVER__ADMIN_LISTEN": f"127.0.0.1:{self.ports['9899']}"}
 

@@ -1,4 +1,4 @@
-"""HTTP/2 without TLS, as far as tests need it that no library would do: frames, and header lists that are short on the wire."""
+"""HTTP/2 without TLS, for tests that libraries cannot express: single frames, and header lists that expand in memory."""
 
 import socket
 import struct
@@ -8,7 +8,7 @@ from gateway import PATIENCE_S
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-# Places in HPACK's static table (RFC 7541, appendix A), and the first of the dynamic one.
+# Indices in HPACK's static table (RFC 7541, appendix A), and the first index of the dynamic table.
 AUTHORITY, POST, PATH, HTTP, STATUS_200, CONTENT_TYPE, DYNAMIC = 1, 3, 4, 6, 8, 31, 62
 
 
@@ -17,7 +17,7 @@ def frame(kind, flags, stream, payload=b""):
 
 
 def number(value, bits, first=0):
-    """HPACK's number (RFC 7541, 5.1) in the low `bits` of a byte whose others are `first`, and more bytes where needed."""
+    """Encodes an integer for HPACK (RFC 7541, 5.1), with a prefix of `bits` bits. The other bits of the byte are `first`."""
     most = (1 << bits) - 1
     if value < most:
         return bytes([first | value])
@@ -31,29 +31,29 @@ def text(value):
     return number(len(value), 7) + value
 
 
-def indexed(place):
-    """A field that is in a table."""
-    return number(place, 7, 0x80)
+def indexed(index):
+    """Encodes a field of a table."""
+    return number(index, 7, 0x80)
 
 
 def literal(name, value):
-    """A field that goes into no table; `name` is a place in the static one."""
+    """Encodes a field that is not added to a table. `name` is an index of the static table."""
     return number(name, 4) + text(value)
 
 
 def added(name, value):
-    """A field that goes into the dynamic table, at its front."""
+    """Encodes a field that is added to the front of the dynamic table."""
     return bytes([0x40]) + text(name) + text(value)
 
 
 def head(path):
-    """The fields of a call."""
+    """Returns the encoded fields of a call."""
     return (indexed(POST) + indexed(HTTP) + literal(PATH, path.encode()) + literal(AUTHORITY, b"x")
             + literal(CONTENT_TYPE, b"application/json"))
 
 
 class Connection:
-    """One connection; what it sends is up to the test."""
+    """A connection on which a test sends frames."""
 
     def __init__(self, address):
         host, port = address.split(":")
@@ -73,7 +73,7 @@ class Connection:
         return len(self.read) >= 9 + int.from_bytes(self.read[:3], "big")
 
     def receive(self):
-        """The next frame: kind, flags, stream and payload; nothing once the connection has ended."""
+        """Returns the next frame as (kind, flags, stream, payload), or `None` at the end of the connection."""
         while not self.has_frame():
             more = self.socket.recv(1 << 16)
             if not more:
@@ -87,16 +87,16 @@ class Connection:
         return kind, flags, stream, payload
 
     def settled(self):
-        """Waits until all that was sent before has been read by the gateway; returns the frames that came meanwhile."""
+        """Waits until the gateway has read everything that was sent. Returns the frames that arrived meanwhile."""
         self.send(frame(PING, 0, 0, b"settled?"))
-        seen = []
+        frames = []
         while True:
             received = self.receive()
             if received is None:
                 raise ConnectionError("the connection has ended")
             if received[0] == PING and received[1] & ACK:
-                return seen
-            seen.append(received)
+                return frames
+            frames.append(received)
 
     def close(self):
         self.socket.close()

@@ -1,4 +1,4 @@
-"""The built `slotfront` and request heads that are short on the wire and long in memory."""
+"""Memory of the built `slotfront` for HTTP/2 request heads that are short on the wire and long in memory."""
 
 import re
 import signal
@@ -10,7 +10,7 @@ from gateway import GatewayTest, call
 
 MIB = 1 << 20
 CONNECTIONS, STREAMS = 16, 120
-# A name of one byte, an empty value and 32 for the entry: what HTTP/2 counts for a field (RFC 9113, 6.5.2).
+# The size of a field by RFC 9113, 6.5.2: a name of one byte, an empty value, and 32 bytes.
 FIELD_BYTES = 33
 
 
@@ -25,14 +25,14 @@ class Heads(GatewayTest):
         self.key = self.keys("create", "--name", "a")
         self.configuration(self.nodes)
 
-    def taken_by(self, list_bytes):
-        """How much memory calls without a good key and without a body take, each with a header list of so many bytes."""
+    def memory_of_heads(self, list_bytes):
+        """Returns the memory of calls with an unknown key and without a body, each with a header list of this size."""
         serve = self.serve()
         url = serve.url(self.key)
         self.assertEqual(call(url, "getClusterNodes", [])[0], 200)
         fields = (list_bytes - 300) // FIELD_BYTES
         head = h2c.head("/v3/x")
-        # The field goes into the connection's table once, and is named by one byte from then on.
+        # The field is added to the dynamic table once. One byte refers to it afterwards.
         blocks = [h2c.added(b"a", b"") + head + h2c.indexed(h2c.DYNAMIC) * (fields - 1)]
         blocks += [head + h2c.indexed(h2c.DYNAMIC) * fields] * (STREAMS - 1)
         before = resident(serve)
@@ -44,14 +44,14 @@ class Heads(GatewayTest):
             connection.settled()
         taken = resident(serve, "VmHWM") - before
         self.assertEqual(call(url, "getClusterNodes", [])[0], 200)
-        # Without a drain: what is left open would be waited for.
+        # A graceful stop would wait for the open calls.
         serve.stop(signal.SIGKILL)
         return taken
 
-    def test_heads_take_no_memory_while_bodies_are_awaited(self):
+    def test_awaiting_bodies_keeps_no_heads_in_memory(self):
         for list_bytes in (64 * 1024, 16 * 1024, 8 * 1024):
             with self.subTest(list_bytes=list_bytes):
-                taken = self.taken_by(list_bytes)
+                taken = self.memory_of_heads(list_bytes)
                 self.assertLess(taken, 16 * MIB, f"{taken / MIB:.1f} MiB")
 
 

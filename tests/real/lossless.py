@@ -1,7 +1,8 @@
-"""Clients that keep their connections as clients do, and count the calls that a restart took from them.
+"""Clients with keep-alive connections that count the calls that fail during restarts.
 
-A client looks whether its connection was closed, or it was told to go, before each call. It connects until it is connected,
-and sends no call a second time."""
+Before each call, a client checks if the server has closed the connection or has announced that it will. A client retries
+connecting, but never a call.
+"""
 
 import random
 import select
@@ -12,19 +13,19 @@ import time
 import h2c
 from gateway import PATIENCE_S
 
-# The longest pause of a client; most are far shorter.
+# The longest pause of a client. Most pauses are far shorter.
 PAUSE_S = 0.9
-# A call is on its way for so long after the look, as over a network.
-ON_ITS_WAY_S = 0.01
+# The delay between the check of a connection and the call, like that of a network.
+NETWORK_DELAY_S = 0.01
 BODY = b'{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}'
 
 
 class Lost(Exception):
-    """A call was sent, and no whole answer came."""
+    """A call got no complete answer."""
 
 
 class Http1:
-    """A client of HTTP/1.1; `fields` and `body` decide by which way of the gateway it goes."""
+    """A client of HTTP/1.1. `fields` and `body` determine if the gateway uses its fast path."""
 
     def __init__(self, address, key, fields, body):
         self.address, self.socket = address, socket.create_connection(address, PATIENCE_S)
@@ -59,17 +60,17 @@ class Http1:
 
 
 def fast(address, key):
-    """A plain call."""
+    """Returns a client whose calls use the fast path."""
     return Http1(address, key, f"Content-Length: {len(BODY)}", BODY)
 
 
 def chunked(address, key):
-    """A call whose body comes in chunks, which the fast path leaves alone."""
+    """Returns a client with chunked bodies, which the fast path does not serve."""
     return Http1(address, key, "Transfer-Encoding: chunked", b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY))
 
 
 class Http2:
-    """A client of HTTP/2 that has one call on its way at a time."""
+    """A client of HTTP/2 with one call at a time."""
 
     def __init__(self, address, key):
         self.connection, self.path = h2c.Connection(address), f"/v3/{key}"
@@ -111,7 +112,7 @@ class Http2:
 
 
 class Clients:
-    """So many clients of each kind, each of which calls at least once a second, until they are told to end."""
+    """Clients of each kind. Each sends a call at least once per second until `end`."""
 
     def __init__(self, address, key, of_each):
         host, port = address.split(":")
@@ -132,10 +133,10 @@ class Clients:
                 try:
                     client = kind(address, key)
                 except OSError:
-                    time.sleep(0.02)  # It restarts.
+                    time.sleep(0.02)  # The gateway restarts.
             if client is None:
                 break
-            time.sleep(ON_ITS_WAY_S)
+            time.sleep(NETWORK_DELAY_S)
             try:
                 if (status := client.call()) != 200:
                     self.lost.append((name, status))

@@ -1,4 +1,4 @@
-"""The OpenRPC document costs next to nothing to give away: anybody may ask for it, without a key."""
+"""The cost of the OpenRPC document, which anybody can request without a key."""
 
 import gzip
 import http.client
@@ -13,13 +13,13 @@ TIMES = 300
 
 
 def processor_s(pid):
-    """The processor time that a process has taken, in seconds."""
+    """Returns the processor time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Document(unittest.TestCase):
-    def test_the_document_is_made_and_compressed_once(self):
+    def test_openrpc_document_is_rendered_and_compressed_once(self):
         with Dev() as dev:
             connection = http.client.HTTPConnection(dev.ready().address, timeout=PATIENCE_S)
             self.addCleanup(connection.close)

@@ -1,7 +1,7 @@
-"""The status page in a real browser, under load: what a reader sees, hears and reaches by keyboard, as nodes come and go.
+"""The status page in a real browser under load: its contents, accessibility and keyboard control as nodes fail and recover.
 
-Every node is a process of its own, so that one can be ended as a machine is cut off. Screenshots of each state are kept
-in `target/page-screenshots`.
+Every node is a separate process, so that single nodes can be killed. Screenshots of each state are in
+`target/page-screenshots`.
 """
 
 import http.client
@@ -23,7 +23,7 @@ WIDTHS = (400, 1400)
 THEMES = ("light", "dark")
 LONG = "a-validator-whose-name-was-paid-by-the-letter-in-frankfurt-7"
 
-# The contrast of every visible text with what is behind it: [ratio, needed, text], those below what WCAG 2.2 AA asks.
+# Returns the visible texts whose contrast is below WCAG 2.2 AA, as [ratio, needed, text].
 CONTRAST = """
 const parse = (c) => { const m = c.match(/[\\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
 const luminance = ([r, g, b]) => {
@@ -51,7 +51,7 @@ for (const node of document.querySelectorAll("body *")) {
 }
 return poor;
 """
-# The same for what a chart draws in colour, of which WCAG asks 3 to 1.
+# Returns the colours of charts whose contrast is below 3 to 1, as WCAG requires for graphics.
 GRAPHICS = """
 const luminance = (c) => {
   const f = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
@@ -70,7 +70,7 @@ return ["processed", "confirmed", "finalized", "kept", "asked", "refused", "fail
 
 
 class Load(threading.Thread):
-    """A hundred calls a second or less, of several methods, until it is told to end."""
+    """Up to a hundred calls per second, of several methods, until it is stopped."""
 
     def __init__(self, case, address):
         super().__init__(daemon=True)
@@ -97,24 +97,24 @@ class Load(threading.Thread):
                 client.request("POST", "/v3/any", body, {"Content-Type": "application/json"})
                 client.getresponse().read()
             except (OSError, http.client.HTTPException):
-                client.close()  # It is being stopped, or has been; the next turn connects anew.
+                client.close()  # The gateway has stopped. The next turn connects again.
         client.close()
 
 
 class Page(unittest.TestCase):
     def nodes(self, *names):
-        """A simulated cluster of one process for each name: [[process, port, name]]."""
+        """Starts a simulated node for each name. Returns [[process, port, name]]."""
         started = [(self.enterContext(Nodes()), name) for name in names]
         return [[process, process.port, name] for process, name in started]
 
     def serve(self, upstreams, admin=0):
-        """A gateway in front of (port, name)s: its process, its public address, its page."""
+        """Starts a gateway in front of nodes, given as (port, name). Returns its process, public address and page."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         config = Path(folder.name, "slotfront.toml")
         config.write_text(
             f'[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:{admin}"\n[auth]\nmode = "open"\n'
-            # A simulated node that starts again begins its chain again, and is to count as usable nevertheless.
+            # A simulated node that restarts begins a new chain. The large limit keeps it usable.
             '[pool]\nmax_slot_lag = 432000\n' +
             "".join(f'[[upstream]]\nname = "{name}"\nurl = "http://127.0.0.1:{port}"\n' for port, name in upstreams))
         serve = self.enterContext(Serve(config))
@@ -131,8 +131,8 @@ class Page(unittest.TestCase):
     def text(self, browser, selector):
         return browser.run("return document.querySelector(arguments[0]).textContent", selector)
 
-    def looks_right(self, browser, name):
-        """At both widths and in both themes: nothing sticks out sideways, and all text can be read."""
+    def check_layout(self, browser, name):
+        """Checks the layout and the contrast at all widths and in both themes."""
         for theme in THEMES:
             browser.prefers(color_scheme=theme)
             for width in WIDTHS:
@@ -151,7 +151,7 @@ class Page(unittest.TestCase):
         browser.prefers(color_scheme="light")
         browser.width(1400)
 
-    def test_under_load_values_move_and_a_node_that_is_cut_shows_within_two_seconds(self):
+    def test_page_shows_live_values_and_lost_nodes_quickly(self):
         cluster = self.nodes("north", "south", "west")
         serve, public, url = self.serve([(port, name) for _, port, name in cluster])
         Load(self, public)
@@ -172,7 +172,7 @@ class Page(unittest.TestCase):
         for outcome in ("hit", "miss", "invalid"):
             self.assertRegex(browser.run("return $('times').getAttribute('aria-label')"), rf"{outcome}: half within .* 95 % within .* 99 % within")
         self.assertRegex(browser.run("return $('fill').getAttribute('aria-valuetext')"), r"of 512 MiB")
-        self.looks_right(browser, "load")
+        self.check_layout(browser, "load")
 
         out = ("return [...document.querySelectorAll('#nodes tbody tr')].some((r) => r.cells[0].textContent.includes(arguments[0])"
                " && r.querySelector('.pill').textContent !== 'usable')")
@@ -184,9 +184,9 @@ class Page(unittest.TestCase):
         self.assertEqual(self.text(browser, "#usable"), "2 of 3")
         self.assertIn(name, self.text(browser, "#usable-note"))
         self.assertIn("1 node out", browser.run("return document.title"))
-        self.looks_right(browser, "cut")
+        self.check_layout(browser, "cut")
 
-        # One that hangs is not heard of again, which takes a probe's patience to tell.
+        # A node that hangs is detected by the timeout of a probe.
         hung, _, third = cluster[2]
         hung.send(signal.SIGSTOP)
         browser.until(out, third, within=10, what="the hang shows")
@@ -194,41 +194,41 @@ class Page(unittest.TestCase):
         cluster[1][0] = self.enterContext(Nodes(port=port))
         back = "return $('usable').textContent === '3 of 3'"
         browser.until(back, within=PATIENCE_S, what="both are back")
-        self.assertEqual(browser.complaints(), [])
+        self.assertEqual(browser.logged_problems(), [])
 
-        # With none left it says so, in a way that a screen reader is told.
+        # Without a usable node, the page has an alert that screen readers announce.
         for process, _, _ in cluster:
             process.end()
         browser.until("return !$('reasons').hidden && $('state').textContent === 'Degraded'", within=10, what="none is usable")
         self.assertEqual(browser.run("return $('reasons').getAttribute('role')"), "alert")
         for _, _, name in cluster:
             self.assertIn(name, self.text(browser, "#reasons"))
-        self.looks_right(browser, "none-usable")
-        self.assertEqual(browser.complaints(), [])
+        self.check_layout(browser, "none-usable")
+        self.assertEqual(browser.logged_problems(), [])
 
-    def test_news_that_stop_are_said_and_come_back_by_themselves(self):
+    def test_page_reports_lost_connection_and_reconnects(self):
         [(_, port, name)] = self.nodes("only")
         admin = free_port()
         serve, _, url = self.serve([(port, name)], admin)
         browser = self.browser(url)
         browser.until("return $('usable').textContent === '1 of 1'", within=PATIENCE_S, what="the node")
-        # Before anybody has called, there are words where numbers will be.
+        # Before the first call, the page has placeholders for the numbers.
         self.assertIn("POST /v3/", self.text(browser, "#methods"))
         self.assertEqual((self.text(browser, "#calls"), self.text(browser, "#hits")), ("0", "–"))
-        self.looks_right(browser, "no-calls")
-        self.assertEqual(browser.complaints(), [])
+        self.check_layout(browser, "no-calls")
+        self.assertEqual(browser.logged_problems(), [])
 
         serve.end()
         browser.until("return !$('lost').hidden", within=15, what="the loss is said")
         self.assertEqual(browser.run("return [$('lost').getAttribute('role'), $('live').textContent.trim()]"), ["status", "not live"])
-        self.looks_right(browser, "lost")
+        self.check_layout(browser, "lost")
         self.serve([(port, name)], admin)
         browser.until("return $('lost').hidden && $('live').classList.contains('on')", within=15, what="live again")
-        browser.complaints()  # What the browser says of an address that did not answer is no fault of the page.
+        browser.logged_problems()  # Drops the browser's messages about the address that did not answer.
         time.sleep(2)
-        self.assertEqual(browser.complaints(), [])
+        self.assertEqual(browser.logged_problems(), [])
 
-    def test_twenty_nodes_and_long_names_have_room(self):
+    def test_page_fits_twenty_nodes_and_long_names(self):
         sim = self.enterContext(Nodes(19))
         names = [LONG] + [f"validator-{i}" for i in range(2, 20)]
         upstreams = list(zip(sim.ports, names)) + [(free_port(), LONG.replace("frankfurt-7", "oslo-gone"))]
@@ -239,17 +239,17 @@ class Page(unittest.TestCase):
         self.assertEqual(browser.run("return document.querySelectorAll('#nodes tbody tr').length"), 20)
         self.assertIn("other nodes", self.text(browser, "#flow"))
         browser.until("return parseFloat($('calls').textContent) > 5", within=PATIENCE_S, what="traffic")
-        self.looks_right(browser, "twenty")
-        self.assertEqual(browser.complaints(), [])
+        self.check_layout(browser, "twenty")
+        self.assertEqual(browser.logged_problems(), [])
 
-    def test_it_is_usable_without_a_pointer_without_motion_and_without_eyes(self):
+    def test_page_meets_accessibility_rules(self):
         [(_, port, name)] = self.nodes("only")
         _, public, url = self.serve([(port, name)])
         Load(self, public)
         browser = self.browser(url)
         browser.until("return document.querySelectorAll('#chain path.line').length === 3", within=PATIENCE_S, what="lines")
 
-        # Every picture has words, every table heads, every part a name; ids are given once.
+        # Every picture has a text, every table has headers, every region has a name, and ids are unique.
         nameless = ("return [...document.querySelectorAll('svg')].filter((s) => !s.closest('[role=img] svg') && s.getAttribute('aria-hidden') !== 'true'"
                     " && !(s.getAttribute('role') === 'img' && s.getAttribute('aria-label'))).map((s) => s.outerHTML.slice(0, 80))")
         self.assertEqual(browser.run(nameless), [])
@@ -259,7 +259,7 @@ class Page(unittest.TestCase):
         self.assertEqual(browser.run("return [document.documentElement.lang, document.querySelectorAll('h1').length, document.querySelectorAll('main').length]"), ["en", 1, 1])
         levels = browser.run("return [...document.querySelectorAll('h1, h2, h3')].map((h) => h.tagName)")
         self.assertEqual((levels[0], set(levels[1:])), ("H1", {"H2"}))
-        # What a browser itself would tell a screen reader.
+        # The accessibility tree of the browser, which screen readers use.
         browser.devtools("Accessibility.enable")
         tree = browser.devtools("Accessibility.getFullAXTree")["nodes"]
         said = {(n["role"]["value"], n.get("name", {}).get("value", "")) for n in tree if not n["ignored"]}
@@ -267,7 +267,7 @@ class Page(unittest.TestCase):
             self.assertIn((role, name), said)
         self.assertTrue(any(role in ("image", "img") and name.startswith("Newest slots: processed") for role, name in said))
 
-        # Tab reaches all that can be used, in the order of the page, and each shows that it is reached.
+        # Tab reaches all controls in the order of the page, and the focused one has an outline.
         reached = []
         for _ in range(12):
             browser.press("Tab")
@@ -295,12 +295,12 @@ class Page(unittest.TestCase):
         time.sleep(1.5)
         self.assertEqual(browser.run(motion), 0)
 
-        # It asks nobody but us.
+        # The page requests resources only from its own origin.
         asked = browser.run("return performance.getEntriesByType('resource').map((r) => new URL(r.name).origin)")
         self.assertLessEqual(set(asked), {url.rstrip("/")})
-        self.assertEqual(browser.complaints(), [])
+        self.assertEqual(browser.logged_problems(), [])
 
-    def test_health_is_told_on_both_listeners(self):
+    def test_health_is_reported_on_both_listeners(self):
         [(_, port, name)] = self.nodes("only")
         _, public, url = self.serve([(port, name)])
 
@@ -320,15 +320,15 @@ class Page(unittest.TestCase):
         self.assertEqual(get(url + "livez"), (200, "application/json", '{"state":"alive"}'))
         self.assertEqual(ready, (200, "application/json", '{"state":"ready"}'))
         self.assertEqual(get(f"http://{public}/health"), (200, "text/plain", "ok"))
-        self.assertEqual(get(f"http://127.0.0.1:{port}/health")[2], "ok", "as the node itself says it")
+        self.assertEqual(get(f"http://127.0.0.1:{port}/health")[2], "ok", "the node has the same text")
 
-        # With a node that nobody has ever heard of.
+        # The node does not exist.
         _, public, url = self.serve([(free_port(), "nobody")])
         status, _, body = get(url + "readyz")
         self.assertEqual((status, json.loads(body)["state"]), (503, "unready"))
         self.assertIn("nobody", json.loads(body)["reasons"][0])
         self.assertEqual(get(f"http://{public}/health"), (200, "text/plain", "unknown"))
-        self.assertEqual(get(url + "livez")[0], 200, "there is no cause to restart it")
+        self.assertEqual(get(url + "livez")[0], 200, "liveness does not depend on nodes")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The built `slotfront` while its files change under it, and when it is killed."""
+"""Reloads of the built `slotfront`, its audit log, and the loss of usage when it is killed."""
 
 import http.client
 import json
@@ -15,7 +15,7 @@ from gateway import BINARY, PATIENCE_S, TOKEN, GatewayTest, call, eventually
 
 
 class Reload(GatewayTest):
-    def test_callers_on_kept_connections_notice_no_reload_good_or_bad(self):
+    def test_reloads_disturb_no_keep_alive_connection(self):
         key = self.keys("create", "--name", "a")
         self.configuration(self.nodes)
         serve = self.serve()
@@ -24,7 +24,7 @@ class Reload(GatewayTest):
         def caller(i):
             connection = http.client.HTTPConnection(self.public, timeout=PATIENCE_S)
             connection.connect()
-            # A connection that is closed is not opened again in silence.
+            # A closed connection is an error instead of a silent reconnect.
             connection.auto_open = 0
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "getVoteAccounts", "params": []})
             try:
@@ -52,7 +52,7 @@ class Reload(GatewayTest):
             thread.start()
         applied, rejected = 'config_reloads_total{result="applied"}', 'config_reloads_total{result="rejected"}'
         try:
-            # The changed file is found by itself.
+            # slotfront detects the changed file.
             self.configuration(self.nodes, rps=90000)
             self.counted(applied, 1)
             self.config.write_text("no configuration")
@@ -66,7 +66,7 @@ class Reload(GatewayTest):
             self.counted(applied, 3)
             self.configuration(self.nodes)
             self.assertEqual(admin(), 200)
-            # Two commands at once, while it is served from.
+            # Six commands at once change the key file while slotfront uses it.
             making = [subprocess.Popen([BINARY, "keys", "create", "--name", f"k{i}", "--file", self.keys_file],
                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for i in range(6)]
             made = [process.communicate(timeout=PATIENCE_S)[0].strip() for process in making]
@@ -86,7 +86,7 @@ class Reload(GatewayTest):
 
 
 class Audit(GatewayTest):
-    def test_everything_that_an_admin_call_does_leaves_a_line(self):
+    def test_every_admin_call_is_in_the_audit_log(self):
         self.configuration(self.nodes)
         serve = self.serve()
 
@@ -116,7 +116,7 @@ class Audit(GatewayTest):
 
 
 class Killed(GatewayTest):
-    def test_a_kill_loses_at_most_a_second_of_use(self):
+    def test_kill_loses_at_most_one_second_of_usage(self):
         key = self.keys("create", "--name", "a")
         self.configuration(self.nodes)
         serve = self.serve()
@@ -128,7 +128,7 @@ class Killed(GatewayTest):
             time.sleep(0.02)
         killed = time.monotonic()
         serve.stop(signal.SIGKILL)
-        # A second from one look to the next, and as much again for a machine that is busy with other things.
+        # Usage is saved once a second. The second of these two seconds is for a busy machine.
         safe = sum(at < killed - 2 for at in booked)
         self.assertGreater(safe, 10)
         self.serve()
@@ -136,7 +136,7 @@ class Killed(GatewayTest):
         self.assertGreaterEqual(kept, safe)
         self.assertLessEqual(kept, len(booked))
 
-    def test_an_orderly_end_loses_nothing(self):
+    def test_graceful_stop_loses_no_usage(self):
         key = self.keys("create", "--name", "a")
         self.configuration(self.nodes)
         serve = self.serve()

@@ -1,4 +1,4 @@
-"""The built `slotfront` where it starts and ends: under load behind a balancer, in a hurry, without a node, and killed."""
+"""Starts and stops of the built `slotfront`: behind a load balancer, by a second signal, without a node, and by a kill."""
 
 import http.client
 import itertools
@@ -16,7 +16,7 @@ import urllib.request
 import lossless
 from gateway import PATIENCE_S, TOKEN, GatewayTest, Nodes, Serve, call, eventually, free_port, get, upstreams
 
-# More by hand: ten lose none either.
+# The number of restarts.
 RESTARTS = int(os.environ.get("STOP_RESTARTS", "2"))
 BODIES = [json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) for method, params in [
     ("getClusterNodes", []),
@@ -27,8 +27,11 @@ BODIES = [json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": par
 
 
 class Balancer:
-    """What stands in front of two instances: it asks each four times a second whether it is ready, sends requests in turn
-    to those that are, over connections that it keeps, and never sends one a second time."""
+    """A load balancer in front of two instances.
+
+    It checks the readiness of each four times per second and sends requests in turn to the ready ones. It keeps its
+    connections and never retries a request.
+    """
 
     def __init__(self, instances):
         self.instances, self.ready, self.over = instances, [], threading.Event()
@@ -47,10 +50,10 @@ class Balancer:
             return False
 
     def post(self, kept, path, body):
-        """The status and the text of the answer; `kept` holds the caller's open connections."""
+        """Sends a POST. Returns the status and the text of the answer. `kept` has the caller's open connections."""
         public = self.ready[next(self.turn) % len(self.ready)]
         connection = kept.pop(public, None)
-        # One that was closed meanwhile is seen to be so.
+        # A readable idle connection has been closed by the server.
         if connection and select.select([connection.sock], [], [], 0)[0]:
             connection.close()
             connection = None
@@ -69,8 +72,8 @@ class Balancer:
         self.watcher.join()
 
 
-class Starting(GatewayTest):
-    """Gateways whose addresses outlive a restart."""
+class RestartTest(GatewayTest):
+    """A test with gateways that keep their addresses over restarts."""
 
     def configure(self, name, ports, server=""):
         public, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
@@ -82,13 +85,13 @@ class Starting(GatewayTest):
         return config, public, admin
 
     def until(self, holds, what):
-        eventually(holds, f"waited in vain until {what}", 2 * PATIENCE_S)
+        eventually(holds, f"timed out waiting until {what}", 2 * PATIENCE_S)
 
 
-class Restarts(Starting):
-    def test_a_rolling_restart_behind_a_balancer_fails_no_call(self):
+class Restarts(RestartTest):
+    def test_rolling_restart_fails_no_call(self):
         key = self.keys("create", "--name", "a")
-        # A tenth of it is the balancer's to notice; it looks four times a second.
+        # The drain begins with a tenth of this time for the balancer, which checks readiness four times per second.
         made = [self.configure(name, self.nodes, 'drain_timeout = "40s"') for name in ("one", "two")]
         running = [self.start(Serve(config)).ready() for config, _, _ in made]
         balancer, over = Balancer([(public, admin) for _, public, admin in made]), threading.Event()
@@ -116,7 +119,7 @@ class Restarts(Starting):
             for i, (config, public, _) in enumerate(made):
                 self.assertEqual(running[i].stop(), 0, running[i].printed())
                 running[i] = self.start(Serve(config))
-                self.until(lambda: public in balancer.ready, "it is back")
+                self.until(lambda: public in balancer.ready, "the instance is ready again")
                 enough = sum(calls) + 100
                 self.until(lambda: sum(calls) > enough, "calls go on")
         finally:
@@ -126,7 +129,7 @@ class Restarts(Starting):
         self.assertEqual(failed, [])
         self.assertTrue(all(calls), calls)
 
-    def test_restarts_lose_no_call_of_clients_that_keep_calling(self):
+    def test_restarts_lose_no_call_of_keep_alive_clients(self):
         key = self.keys("create", "--name", "a")
         config, public, _ = self.configure("one", self.nodes)
         serve = self.start(Serve(config)).ready()
@@ -140,8 +143,8 @@ class Restarts(Starting):
         clients.end()
         self.assertEqual((len(clients.lost), clients.lost), (0, []), f"of {clients.calls} calls")
 
-    def test_a_second_signal_ends_at_once(self):
-        # A node that takes calls and says nothing.
+    def test_second_signal_stops_at_once(self):
+        # A node that accepts calls and never answers.
         with socket.create_server(("127.0.0.1", 0)) as mute:
             key = self.keys("create", "--name", "a")
             config, public, _ = self.configure("one", [mute.getsockname()[1]], 'drain_timeout = "10m"\nrequest_timeout = "10m"')
@@ -154,11 +157,11 @@ class Restarts(Starting):
                 serve.send(signal.SIGTERM)
                 serve.wait_for("requests in flight finish first")
                 time.sleep(1)
-                self.assertTrue(serve.is_running(), "one signal waits for the call")
+                self.assertTrue(serve.is_running(), "after one signal, slotfront waits for the call")
                 self.assertEqual(serve.stop(), 0)
                 self.assertIn("second signal", serve.printed())
 
-    def test_without_a_node_it_is_up_and_not_ready_and_says_why_until_one_comes(self):
+    def test_readiness_fails_with_a_reason_until_a_node_answers(self):
         port, key = free_port(), self.keys("create", "--name", "a")
         config, public, admin = self.configure("one", [port], 'drain_timeout = "1s"')
         serve = self.start(Serve(config))
@@ -177,8 +180,8 @@ class Restarts(Starting):
         self.assertEqual(serve.stop(), 0)
 
 
-class Killed(Starting):
-    def test_a_kill_loses_no_key_that_was_answered(self):
+class Killed(RestartTest):
+    def test_kill_loses_no_acknowledged_key(self):
         config, public, admin = self.configure("one", self.nodes, 'drain_timeout = "1s"')
         config.write_text(config.read_text().replace("[auth]", '[auth]\nkeys_file = "keys.toml"'))
         for round in range(3):
@@ -192,7 +195,7 @@ class Killed(Starting):
                         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                             made.append(json.load(answer)["key"])
                     except (OSError, http.client.HTTPException, ValueError):
-                        return  # It was killed.
+                        return  # slotfront was killed.
 
             creating = threading.Thread(target=create)
             creating.start()

@@ -14,14 +14,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::{connected, counted, put, what_one_fetched_the_other_answers, with};
+use crate::{connected, counted, until_stored, what_one_fetched_the_other_answers, with};
 
-/// Returns the usual settings of a gateway, for a store that does not answer.
-fn hasty(store: &Redis) -> SharedSettings {
+/// Returns the settings of `store` with a timeout of 20 ms. A test of a silent store then ends soon.
+fn with_short_timeout(store: &Redis) -> SharedSettings {
     SharedSettings { timeout: Duration::from_millis(20), ..store.settings() }
 }
 
-/// Makes misses one after the other, and returns the longest duration.
+/// Makes `calls` calls for slices of different accounts, one after the other. Asserts that each succeeds, and
+/// returns the duration of the slowest.
 async fn misses(gateway: &TestGateway, calls: usize) -> Duration {
     let there = gateway.cluster.examples();
     let mut longest = Duration::ZERO;
@@ -40,14 +41,14 @@ async fn misses(gateway: &TestGateway, calls: usize) -> Duration {
 #[tokio::test]
 async fn stopped_store_is_avoided_until_it_returns() {
     let store = Redis::start(&[]);
-    let a = connected(TestGateway::builder().config(with(hasty(&store))).start().await).await;
+    let a = connected(TestGateway::builder().config(with(with_short_timeout(&store))).start().await).await;
     // On a busy machine some answers are stored too late for the short timeout.
     while counted(&a, SharedOperation::Put, SharedResult::Ok) == 0 {
         misses(&a, 1).await;
         a.front().cache.purger().clear();
     }
     store.pause();
-    a.until("it is left alone", || {
+    a.until("the store is left alone", || {
         counted(&a, SharedOperation::Connect, SharedResult::Timeout) >= 1
             && !a.front().cache.purger().shares()
     })
@@ -58,20 +59,20 @@ async fn stopped_store_is_avoided_until_it_returns() {
     };
     let before = asked();
     misses(&a, 200).await;
-    assert_eq!(asked(), before, "nothing is asked of it");
+    assert_eq!(asked(), before, "the paused store is asked nothing");
     assert!(counted(&a, SharedOperation::Get, SharedResult::Skipped) >= 1);
     store.resume();
-    a.until("it is taken up again", || a.front().cache.purger().shares()).await;
-    // A purge from before the stop is not taken for a new one.
+    a.until("the store is used again", || a.front().cache.purger().shares()).await;
+    // The purge empties the cache, so that the next calls ask the store.
     a.front().cache.purger().purge(&slotfront::cache::purge::Filter::default());
     let hits = asked();
     misses(&a, 5).await;
     assert!(asked() > hits);
 }
 
-/// Returns a proxy to the store. While `on`, requests that contain the bytes `slow` take longer than any
-/// wait.
-async fn slow_way(store: &Redis, slow: &'static [u8], on: &Arc<AtomicBool>) -> String {
+/// Starts a proxy in front of the store, and returns its URL. While `on` is true, it delays requests that
+/// contain `slow` beyond the gateway's timeout.
+async fn delaying_proxy(store: &Redis, slow: &'static [u8], on: &Arc<AtomicBool>) -> String {
     let (listener, to, on) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), store.port(), Arc::clone(on));
     let address = listener.local_addr().unwrap();
     let tasks = TaskTracker::new();
@@ -101,10 +102,10 @@ async fn slow_way(store: &Redis, slow: &'static [u8], on: &Arc<AtomicBool>) -> S
 async fn late_store_costs_few_requests() {
     for slow in ["*", "EVALSHA"] {
         let (store, on) = (Redis::start(&[]), Arc::default());
-        let url = slow_way(&store, slow.as_bytes(), &on).await;
+        let url = delaying_proxy(&store, slow.as_bytes(), &on).await;
         let a = connected(
             TestGateway::builder()
-                .config(with(SharedSettings { urls: vec![Secret::new(&url)], ..hasty(&store) }))
+                .config(with(SharedSettings { urls: vec![Secret::new(&url)], ..with_short_timeout(&store) }))
                 .start()
                 .await,
         )
@@ -117,16 +118,17 @@ async fn late_store_costs_few_requests() {
             misses(&a, 20).await;
             a.front().cache.purger().clear();
         }
-        // The first three, and three for each successful check of the store, once a second.
+        // Three calls wait in vain at first, and three after each successful check of the store, once a
+        // second.
         let (most, late) = (3 * (started.elapsed().as_secs() + 2), late() - before);
-        assert!(late <= most, "{slow}: {late} waited in vain");
+        assert!(late <= most, "{slow}: {late} calls waited in vain");
     }
 }
 
 #[tokio::test]
 async fn store_faults_under_load_fail_no_caller() {
     let mut store = Redis::start(&["--maxmemory-policy", "noeviction"]);
-    let a = connected(TestGateway::builder().config(with(hasty(&store))).start().await).await;
+    let a = connected(TestGateway::builder().config(with(with_short_timeout(&store))).start().await).await;
     let b = connected(a.beside().start().await).await;
     let over = AtomicBool::new(false);
     let load = async {
@@ -139,22 +141,22 @@ async fn store_faults_under_load_fail_no_caller() {
     };
     let faults = async {
         let shares = || (a.front().cache.purger().shares(), b.front().cache.purger().shares());
-        a.until("it is used at first", || !store.keys("test:cache").is_empty()).await;
+        a.until("the store is used at first", || !store.keys("test:cache").is_empty()).await;
         store.pause();
-        a.until("both leave it alone while it is paused", || shares() == (false, false)).await;
+        a.until("both leave the paused store alone", || shares() == (false, false)).await;
         store.resume();
-        a.until("both take it up after the pause", || shares() == (true, true)).await;
+        a.until("both use the store after the pause", || shares() == (true, true)).await;
         store.kill();
-        a.until("both leave it alone while it is gone", || shares() == (false, false)).await;
+        a.until("both leave the killed store alone", || shares() == (false, false)).await;
         store.restart();
-        a.until("both take it up after the restart", || shares() == (true, true)).await;
-        a.until("it is used again", || !store.keys("test:cache").is_empty()).await;
+        a.until("both use the store after the restart", || shares() == (true, true)).await;
+        a.until("the restarted store is used", || !store.keys("test:cache").is_empty()).await;
         store.flush();
-        a.until("it is used after it was emptied", || !store.keys("test:cache").is_empty()).await;
+        a.until("the emptied store is used", || !store.keys("test:cache").is_empty()).await;
         () = redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).query(&mut store.connection()).unwrap();
         let refused = |gateway| counted(gateway, SharedOperation::Put, SharedResult::Refused) > 0;
-        a.until("it is full", || refused(&a) && refused(&b)).await;
-        assert!(a.front().cache.purger().shares(), "and can still be read");
+        a.until("the store is full", || refused(&a) && refused(&b)).await;
+        assert!(a.front().cache.purger().shares(), "a full store can still be read");
         over.store(true, Ordering::Relaxed);
     };
     tokio::join!(load, faults);
@@ -175,7 +177,10 @@ async fn wrong_store_credentials_fail_no_caller() {
     let url = |user: &str| format!("redis://{user}@127.0.0.1:{}", store.port());
     for wrong in ["", "slotfront:hunter2", "nobody:x"] {
         let a = TestGateway::builder().nodes(1).config(with(Redis::settings_at(&url(wrong)))).start().await;
-        a.until("it is refused", || counted(&a, SharedOperation::Connect, SharedResult::Refused) > 0).await;
+        a.until("the credentials are refused", || {
+            counted(&a, SharedOperation::Connect, SharedResult::Refused) > 0
+        })
+        .await;
         misses(&a, 3).await;
         assert!(!a.front().cache.purger().shares());
     }
@@ -211,7 +216,7 @@ async fn over_tls_the_stores_certificate_is_looked_at() {
     };
     let distrusts = TestGateway::builder().nodes(1).config(with(shared(&another))).start().await;
     let refused = || counted(&distrusts, SharedOperation::Connect, SharedResult::Unreachable) > 0;
-    distrusts.until("the certificate is not believed", refused).await;
+    distrusts.until("the certificate is not trusted", refused).await;
     what_one_fetched_the_other_answers(shared(&cert)).await;
 }
 
@@ -226,7 +231,7 @@ async fn writable_store_server_is_used() {
     };
     let a = connected(TestGateway::builder().config(with(both)).start().await).await;
     misses(&a, 3).await;
-    put(&a, 3).await;
+    until_stored(&a, 3).await;
     // The servers change roles: the first one refuses writes from now on.
     let tell = |server: &Redis, words: [&str; 2]| {
         redis::cmd("REPLICAOF").arg(&words).exec(&mut server.connection()).unwrap();
@@ -238,19 +243,19 @@ async fn writable_store_server_is_used() {
     let before = puts();
     let deadline = Instant::now() + Duration::from_secs(20);
     while puts() == before {
-        assert!(Instant::now() < deadline, "the new one is never found");
+        assert!(Instant::now() < deadline, "the new writable server is never found");
         misses(&a, 3).await;
         a.front().cache.purger().clear();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-/// Purges the cache and misses, until `holds` returns true. On a busy machine an answer of the store may come
-/// too late, and is not kept then.
+/// Clears the cache and makes calls until `holds` returns true. On a busy machine the store answers some of
+/// them too late, and such answers are not kept. Panics with `what` after [`PATIENCE`].
 async fn misses_until(gateway: &TestGateway, what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < deadline, "missed in vain until {what}");
+        assert!(Instant::now() < deadline, "timed out while waiting until {what}");
         gateway.front().cache.purger().clear();
         misses(gateway, 30).await;
     }
@@ -259,7 +264,7 @@ async fn misses_until(gateway: &TestGateway, what: &str, mut holds: impl FnMut()
 #[tokio::test]
 async fn redis_cluster_continues_without_a_node() {
     let mut cluster = RedisCluster::start();
-    // Long enough for a good node on a busy machine, because a late node is left alone for a while.
+    // The timeout suffices for a good node on a busy machine, because a late node is left alone for a while.
     let shared = SharedSettings { timeout: Duration::from_millis(500), ..cluster.settings() };
     let a = connected(TestGateway::builder().config(with(shared)).start().await).await;
     let puts = || counted(&a, SharedOperation::Put, SharedResult::Ok);
@@ -272,7 +277,7 @@ async fn redis_cluster_continues_without_a_node() {
     misses_until(&a, "the other nodes are used", || puts() > kept).await;
     cluster.0[1].resume();
     let mut before = None;
-    misses_until(&a, "the part of the node is taken up again", || {
+    misses_until(&a, "the part of the resumed node is used again", || {
         let now = skipped();
         before.replace(now) == Some(now)
     })

@@ -1,4 +1,4 @@
-//! Rates and quotas that all gateways of a store share.
+//! Rates and quotas that all gateways share through a store.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 use crate::{connected, counted};
 
-/// Returns the settings of a gateway that shares limits on this plan.
+/// Returns a change of settings: the gateway shares limits through this store, and the plan `dev` gets these
+/// limits.
 fn limited(
     shared: SharedSettings,
     rps: u32,
@@ -27,8 +28,8 @@ fn limited(
     }
 }
 
-/// Makes calls at each of `gateways` from several callers without a pause, until this many have passed in all.
-/// Returns the calls that passed, and the duration.
+/// Makes calls without a pause, from `callers` callers at each gateway, until `wanted` calls have passed in
+/// all. Returns the number of calls that passed, and the duration.
 async fn flood(gateways: &[TestGateway], callers: usize, wanted: u32) -> (u32, Duration) {
     let (started, passed) = (Instant::now(), AtomicU32::new(0));
     let all =
@@ -44,7 +45,7 @@ async fn flood(gateways: &[TestGateway], callers: usize, wanted: u32) -> (u32, D
     (passed.into_inner(), started.elapsed())
 }
 
-/// Returns `n` gateways with one store and one plan.
+/// Returns `n` gateways with one store and the same settings.
 async fn gateways(n: usize, change: impl FnOnce(&mut Config)) -> Vec<TestGateway> {
     let mut gateways = vec![connected(TestGateway::builder().nodes(1).config(change).start().await).await];
     while gateways.len() < n {
@@ -57,10 +58,10 @@ async fn gateways(n: usize, change: impl FnOnce(&mut Config)) -> Vec<TestGateway
 async fn shared_rate_holds_across_four_gateways() {
     let store = Redis::start(&[]);
     let gateways = gateways(4, limited(store.settings(), 100, 100, None)).await;
-    // Four seconds' worth of calls beyond the burst. All pass, so nobody goes short.
+    // These are four seconds' worth of calls beyond the burst. The flood ends only when all have passed.
     let (passed, took) = flood(&gateways, 2, 500).await;
     let allowed = 100.0 + 100.0 * took.as_secs_f64();
-    // The store's clock counts, however slow the machine is.
+    // The bound follows the store's clock, however slow the machine is.
     assert!(f64::from(passed) <= allowed * 1.05, "{passed} of {allowed}");
 }
 
@@ -79,21 +80,22 @@ async fn shared_burst_is_whole_and_unused_is_returned() {
     // Ninety calls pass at once, without waiting for the store.
     assert_eq!(passed(&batch(0, 90).await), 90);
     let told = || counted(&gateways[0], SharedOperation::Limit, SharedResult::Ok) > 0;
-    gateways[0].until("the store has heard of them", told).await;
-    // The calls that the first one leased in advance come back. The second one has the rest, and some that
-    // time adds.
+    gateways[0].until("the store knows the first gateway's calls", told).await;
+    // The first gateway returns the calls that it leased in advance. The second one gets the rest, and some
+    // that time adds.
     let key = store.keys("test:limit").remove(0);
     let owed = || {
         let rest: f64 = redis::cmd("GET").arg(&key).query(&mut store.connection()).unwrap();
         let time: (f64, f64) = redis::cmd("TIME").query(&mut store.connection()).unwrap();
         (rest - time.0 * 1e6 - time.1) / 1e6
     };
-    gateways[0].until("what was leased is given back", || owed() < 91.0).await;
+    gateways[0].until("the leased calls are returned", || owed() < 91.0).await;
     let second = passed(&batch(1, 100).await);
     let told = || counted(&gateways[1], SharedOperation::Limit, SharedResult::Ok) > 0;
-    gateways[1].until("the store has heard of them, too", told).await;
-    println!("{second} more at the second");
-    // The second gateway could not know, and let the calls pass once. Now both know that nothing is left.
+    gateways[1].until("the store knows the second gateway's calls", told).await;
+    println!("{second} more calls passed at the second gateway");
+    // The second gateway could not know of the first one's calls, and let these pass once. Now both know that
+    // nothing is left.
     let after = batch(1, 50).await;
     assert_eq!(passed(&after), 0, "{}", after.text);
 }
@@ -110,16 +112,16 @@ async fn shared_units_outlive_the_store() {
     for _ in 0..15 {
         gateways[0].get_nodes().send().await;
     }
-    gateways[1].until("the other knows", || used(&gateways[1]) > 14.9).await;
+    gateways[1].until("the other gateway knows the units", || used(&gateways[1]) > 14.9).await;
     store.flush();
     for _ in 0..5 {
         gateways[1].get_nodes().send().await;
     }
-    gateways[0].until("nothing is forgotten", || used(&gateways[0]) > 19.9).await;
+    gateways[0].until("no units are forgotten", || used(&gateways[0]) > 19.9).await;
     // Without a store each gateway counts for itself, and reports afterwards.
     store.kill();
-    gateways[0].until("it is lost", || !gateways[0].front().cache.purger().shares()).await;
-    gateways[1].until("it is lost", || !gateways[1].front().cache.purger().shares()).await;
+    gateways[0].until("the store is lost", || !gateways[0].front().cache.purger().shares()).await;
+    gateways[1].until("the store is lost", || !gateways[1].front().cache.purger().shares()).await;
     for gateway in &gateways {
         for _ in 0..5 {
             assert_eq!(gateway.get_nodes().send().await.status, 200);
@@ -127,8 +129,8 @@ async fn shared_units_outlive_the_store() {
     }
     store.restart();
     for gateway in &gateways {
-        gateway.until("all is told", || used(gateway) > 29.9).await;
-        assert!(used(gateway) < 30.1, "and told once: {}", used(gateway));
+        gateway.until("all units are reported", || used(gateway) > 29.9).await;
+        assert!(used(gateway) < 30.1, "units are reported once: {}", used(gateway));
     }
     while gateways[0].get_nodes().send().await.status == 200 {}
     gateways[1].until("the quota is used up here, too", || used(&gateways[1]) > 39.9).await;
@@ -141,19 +143,19 @@ async fn gateways_limit_alone_without_the_store() {
     let gateways = gateways(2, limited(store.settings(), 10, 10, None)).await;
     store.kill();
     for gateway in &gateways {
-        gateway.until("it is lost", || !gateway.front().cache.purger().shares()).await;
+        gateway.until("the store is lost", || !gateway.front().cache.purger().shares()).await;
     }
     let (passed, took) = flood(&gateways, 1, 50).await;
     let one = 10.0 + 10.0 * took.as_secs_f64();
-    assert!(f64::from(passed) <= one * 2.0 + 2.0, "{passed} where one has {one}");
+    assert!(f64::from(passed) <= one * 2.0 + 2.0, "{passed} calls passed, and one gateway allows {one}");
     store.restart();
     for gateway in &gateways {
-        gateway.until("it is there", || gateway.front().cache.purger().shares()).await;
+        gateway.until("the store is there", || gateway.front().cache.purger().shares()).await;
     }
     flood(&gateways, 1, 30).await;
     let (passed, took) = flood(&gateways, 1, 30).await;
     let one = 10.0 * took.as_secs_f64();
-    assert!(f64::from(passed) <= one * 1.05 + 10.0, "{passed} where {one} are allowed");
+    assert!(f64::from(passed) <= one * 1.05 + 10.0, "{passed} calls passed, and {one} are allowed");
 }
 
 #[test]
@@ -161,7 +163,7 @@ fn store_keys_do_not_grow_with_restarts() {
     let store = Redis::start(&[]);
     let mut connection = store.connection();
     let key = "test:units:{dev}";
-    // The data are those of an earlier version.
+    // These are the data of an earlier version.
     redis::cmd("HSET")
         .arg(key)
         .arg(&["day", "20000", "day_units", "7", "month", "650", "month_units", "9"])

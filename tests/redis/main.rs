@@ -1,10 +1,10 @@
-//! The shared store: answers that gateways share by a real server are as good as a node's own.
+//! The shared store: answers that gateways share through a real redis-server equal a node's own.
 //!
-//! A test target of its own, because the tests need redis-server, which `tests/run` installs:
+//! The tests are a target of their own, because they need redis-server, which `tests/run` installs:
 //!
 //! `cargo test --workspace --features redis-tests --test redis`
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::unwrap_used, reason = "a panic in a test shows its line")]
 
 mod faults;
 mod limits;
@@ -29,7 +29,7 @@ fn counted(gateway: &TestGateway, operation: SharedOperation, result: SharedResu
     gateway.front().metrics.shared_requests.at((operation, result)).get()
 }
 
-/// Waits until a gateway is connected to the store and knows the purges.
+/// Waits until a gateway is connected to the store and knows the purges. Returns the gateway.
 async fn connected(gateway: TestGateway) -> TestGateway {
     gateway.until("the store is there", || gateway.front().cache.purger().shares()).await;
     gateway
@@ -42,10 +42,12 @@ async fn two(shared: SharedSettings) -> (TestGateway, TestGateway) {
     (a, b)
 }
 
-/// Waits until this many answers were stored in, or refused by, the store.
-async fn put(gateway: &TestGateway, answers: u64) {
+/// Waits until the store has accepted this many answers of the gateway, or refused them as older.
+async fn until_stored(gateway: &TestGateway, answers: u64) {
     let of = |result| counted(gateway, SharedOperation::Put, result);
-    gateway.until("it is shared", || of(SharedResult::Ok) + of(SharedResult::Older) >= answers).await;
+    gateway
+        .until("the answers are stored", || of(SharedResult::Ok) + of(SharedResult::Older) >= answers)
+        .await;
 }
 
 fn calls(gateway: &TestGateway) -> Vec<(&'static str, Value)> {
@@ -72,7 +74,7 @@ async fn what_one_fetched_the_other_answers(shared: SharedSettings) {
         let kept = counted(&a, SharedOperation::Put, SharedResult::Ok);
         let first = a.call(method, params.clone()).send().await;
         assert_eq!(first.cache_status(), "fwd=miss; stored", "{method} {params}: {}", first.text);
-        put(&a, kept + 1).await;
+        until_stored(&a, kept + 1).await;
         let upstream = a.upstream_calls();
         let second = b.call(method, params.clone()).send().await;
         assert!(
@@ -81,7 +83,7 @@ async fn what_one_fetched_the_other_answers(shared: SharedSettings) {
             second.cache_status()
         );
         assert_eq!((second.text, a.upstream_calls()), (first.text, upstream), "{method}");
-        // From now on the entry is the second gateway's own.
+        // The second gateway now has an entry of its own, and does not ask the store.
         let gets = counted(&b, SharedOperation::Get, SharedResult::Hit);
         assert!(b.call(method, params.clone()).send().await.is_hit(), "{method}");
         assert_eq!(counted(&b, SharedOperation::Get, SharedResult::Hit), gets, "{method}");
@@ -99,14 +101,17 @@ async fn shared_answers_need_no_node() {
 async fn a_cluster_of_stores_is_one_store() {
     let cluster = RedisCluster::start();
     what_one_fetched_the_other_answers(cluster.settings()).await;
-    assert!(cluster.0.iter().filter(|node| !node.keys("test:").is_empty()).count() > 1, "spread");
+    assert!(
+        cluster.0.iter().filter(|node| !node.keys("test:").is_empty()).count() > 1,
+        "the keys are spread over the nodes"
+    );
 }
 
 #[tokio::test]
 async fn short_lived_answers_are_not_shared() {
     let store = Redis::start(&[]);
     let (a, b) = two(store.settings()).await;
-    // The kit lets entries live for an hour. These live as long as by default.
+    // Entries of the test kit stay fresh for an hour. These have the default lifetimes.
     let short = |config: &mut Config| {
         config.cache.ttl.account = slotfront::config::defaults::TTL_STATE;
         config.cache.ttl.no_block_not_yet = slotfront::config::defaults::TTL_NO_BLOCK_NOT_YET;
@@ -129,10 +134,10 @@ async fn short_lived_answers_are_not_shared() {
     }
     assert!(store.keys("test:cache").is_empty(), "{:?}", store.keys("test:"));
     a.get_account(account).send().await;
-    put(&a, 1).await;
+    until_stored(&a, 1).await;
     let (key, mut connection) = (store.keys("test:cache").remove(0), store.connection());
     let left: i64 = connection.pttl(key).unwrap();
-    assert!((1..=5000).contains(&left), "expires with its ttl: {left} ms");
+    assert!((1..=5000).contains(&left), "the value expires in {left} ms");
 }
 
 #[tokio::test]
@@ -148,12 +153,11 @@ async fn shared_answers_expire_by_time() {
         .start()
         .await;
     let a = connected(a).await;
-    // The entry is fresh for a shorter time here than at the other gateway.
     let b = a.beside().config(|config| config.cache.ttl.account.finalized = ttl).start().await;
     let b = connected(b).await;
     let wallet = a.cluster.examples().wallets[0];
     a.get_account(wallet).send().await;
-    put(&a, 1).await;
+    until_stored(&a, 1).await;
     tokio::time::sleep(ttl).await;
     assert_eq!(b.get_account(wallet).send().await.cache_status(), "fwd=miss; stored");
 }
@@ -167,7 +171,7 @@ async fn shared_answers_expire_by_slots() {
     for account in [&one, &other] {
         a.get_account(account).send().await;
     }
-    put(&a, 2).await;
+    until_stored(&a, 2).await;
     a.step_by(4).await;
     b.settled().await;
     let slot = a.cluster.slot(Commitment::Finalized);
@@ -175,7 +179,7 @@ async fn shared_answers_expire_by_slots() {
     assert_eq!((reply.cache_status(), reply.slot()), ("fwd=miss; stored", slot));
     a.step_by(9).await;
     b.settled().await;
-    // Thirteen slots behind: one past the bound.
+    // The entry is thirteen slots behind, one more than the bound.
     let reply = b.get_account(&other).send().await;
     assert_eq!((reply.cache_status(), reply.slot()), ("fwd=miss; stored", slot + 9));
 }
@@ -190,13 +194,14 @@ async fn an_older_answer_replaces_no_newer_one() {
     a.cluster.node(1).set_lag(4);
     let wallet = a.cluster.examples().wallets[0];
     let slot = newer.get_account(wallet).send().await.slot();
-    put(&newer, 1).await;
+    until_stored(&newer, 1).await;
     let older = b.get_account(wallet).no_cache().send().await;
     assert!(older.slot() < slot, "{} against {slot}", older.slot());
-    b.until("it is refused", || counted(&b, SharedOperation::Put, SharedResult::Older) == 1).await;
+    b.until("the older answer is refused", || counted(&b, SharedOperation::Put, SharedResult::Older) == 1)
+        .await;
     let calls = c.upstream_calls();
     assert_eq!((c.get_account(wallet).send().await.slot(), c.upstream_calls()), (slot, calls));
-    // After the older answer the newer one may follow, never the other way round.
+    // An older answer may be followed by a newer one, never the other way round.
     assert!(b.get_account(wallet).send().await.slot() >= older.slot());
 }
 
@@ -209,7 +214,7 @@ async fn foreign_values_are_counted_misses() {
     for wallet in five {
         a.get_account(wallet).send().await;
     }
-    put(&a, 5).await;
+    until_stored(&a, 5).await;
     let (keys, mut connection) = (store.keys("test:cache"), store.connection());
     assert_eq!(keys.len(), 5);
     let value =
@@ -232,9 +237,9 @@ async fn foreign_values_are_counted_misses() {
         assert_eq!(reply.text, a.get_account(wallet).send().await.text, "{wallet}");
     }
     assert_eq!(counted(&b, SharedOperation::Get, SharedResult::Foreign), 5);
-    // The key is free for a valid value.
+    // A valid value replaces a foreign one under the same key.
     let c = connected(a.beside().start().await).await;
-    b.until("all is well again", || {
+    b.until("all keys have valid values again", || {
         keys.iter()
             .all(|key| redis::cmd("TYPE").arg(key).query::<String>(&mut connection).unwrap() == "string")
     })
@@ -252,7 +257,7 @@ async fn clusters_and_secrets_separate_shared_answers() {
     let a = connected(TestGateway::builder().config(with(store.settings())).start().await).await;
     let slot = a.cluster.examples().block_with_v0;
     let first = a.get_block(slot).version_0().send().await;
-    put(&a, 1).await;
+    until_stored(&a, 1).await;
     let shared = SharedSettings { secret: Some(Secret::new("secret")), ..store.settings() };
     let signed = connected(a.beside().config(with(shared)).start().await).await;
     assert_eq!(signed.get_block(slot).version_0().send().await.cache_status(), "fwd=miss; stored");

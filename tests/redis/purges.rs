@@ -1,4 +1,4 @@
-//! Purges by one gateway reach the store, and every other gateway that reads it, including those that start
+//! Purges by one gateway reach the store and every other gateway that uses it, including gateways that start
 //! later.
 
 use serde_json::{Value, json};
@@ -11,11 +11,11 @@ use slotfront_testkit::redis_server::{Redis, RedisCluster};
 use slotfront_testkit::{PATIENCE, Reply, TestGateway};
 use tokio::time::Instant;
 
-use crate::{connected, counted, put, two, with};
+use crate::{connected, counted, two, until_stored, with};
 
 const TOKEN: &str = "admin";
 
-/// Returns settings with a store and an admin token.
+/// Returns a change of settings: this store and an admin token.
 fn with_token(shared: SharedSettings) -> impl FnOnce(&mut Config) {
     |config| {
         config.auth.admin_token = Some(Secret::new(TOKEN));
@@ -29,7 +29,7 @@ async fn purge(gateway: &TestGateway, query: &str) -> Value {
     reply.json()
 }
 
-/// Returns the slots of three blocks.
+/// Returns the slots of three blocks, the newest first.
 fn blocks(gateway: &TestGateway) -> [Slot; 3] {
     let newest = gateway.cluster.examples().block_with_v0;
     [newest, newest - 1, newest - 2]
@@ -50,22 +50,22 @@ async fn a_purge_holds_for_gateways_that_start_later(shared: SharedSettings) {
     let blocks = blocks(&a);
     for (shared, slot) in (1..).zip(blocks) {
         ask(&a, slot).await;
-        put(&a, shared).await;
+        until_stored(&a, shared).await;
     }
     let purged = blocks[0];
     assert_eq!(
         purge(&a, &format!("?slot={purged}")).await,
         json!({"done": true, "entries": 1, "shared": true})
     );
-    // A new gateway and a restarted one know no more than this.
+    // A restarted gateway would know as little as this new one.
     let b = connected(a.beside().start().await).await;
     for slot in &blocks[1..] {
-        assert!(is_hit(&b, *slot).await, "what was not named is shared on");
+        assert!(is_hit(&b, *slot).await, "blocks that were not purged are still shared");
     }
-    assert!(!is_hit(&b, purged).await, "it was purged before this one began");
-    put(&b, 1).await;
+    assert!(!is_hit(&b, purged).await, "the block was purged before this gateway started");
+    until_stored(&b, 1).await;
     // The time of a purge is rounded up, and a cluster's parts are read one by one. An answer of the same
-    // moment may therefore count as purged. In that case the next gateway finds a newer one.
+    // moment may therefore count as purged. The next gateway then finds a newer one.
     let deadline = Instant::now() + PATIENCE;
     let c = loop {
         let c = connected(a.beside().start().await).await;
@@ -73,8 +73,8 @@ async fn a_purge_holds_for_gateways_that_start_later(shared: SharedSettings) {
         if is_hit(&c, purged).await {
             break c;
         }
-        assert!(Instant::now() < deadline, "what was fetched since is never shared again");
-        put(&c, 1).await;
+        assert!(Instant::now() < deadline, "the block is never shared again");
+        until_stored(&c, 1).await;
     };
     assert_eq!(purge(&c, "").await["shared"], true);
     let d = connected(a.beside().start().await).await;
@@ -102,10 +102,10 @@ async fn a_purge_empties_the_caches_of_other_gateways() {
     for slot in [purged, other] {
         ask(&b, slot).await;
     }
-    put(&b, 2).await;
+    until_stored(&b, 2).await;
     a.front().cache.purger().purge(&Filter { slot: Some(purged), ..Filter::default() });
     let went = || b.front().metrics.cache_evictions.at(EvictionCause::Purged).get();
-    b.until("the purge is heard of", || went() > 0).await;
+    b.until("the purge is applied", || went() > 0).await;
     assert_eq!((is_hit(&b, purged).await, is_hit(&b, other).await), (false, true));
 }
 
@@ -117,7 +117,7 @@ async fn many_purges_take_nothing_but_what_they_name() {
     for account in [purged, other] {
         b.get_account(account).send().await;
     }
-    put(&b, 2).await;
+    until_stored(&b, 2).await;
     let others = (0..299_u16).map(|number| {
         let mut bytes = [7; 32];
         bytes[..2].copy_from_slice(&number.to_be_bytes());
@@ -127,14 +127,14 @@ async fn many_purges_take_nothing_but_what_they_name() {
         a.front().cache.purger().purge(&Filter { account: Some(account), ..Filter::default() });
     }
     let went = || b.front().metrics.cache_evictions.at(EvictionCause::Purged).get();
-    b.until("the purge is heard of", || went() > 0).await;
+    b.until("the purge is applied", || went() > 0).await;
     let c = connected(a.beside().start().await).await;
     for gateway in [&b, &c] {
         let reply = gateway.get_account(other).send().await;
         assert!(reply.is_hit(), "{}", reply.cache_status());
     }
     let reply = c.get_account(purged).send().await;
-    // The answer is not kept by the gateway that fetched it while it applied the purges.
+    // A gateway that fetches an answer while it applies purges does not keep it, so `stored` may be missing.
     assert!(reply.cache_status().starts_with("fwd=miss"), "{}", reply.cache_status());
 }
 
@@ -157,17 +157,17 @@ async fn a_purge_stays_within_its_cluster() {
     let [slot, ..] = blocks(&a);
     for gateway in [&a, &b] {
         ask(gateway, slot).await;
-        put(gateway, 1).await;
+        until_stored(gateway, 1).await;
     }
     assert_eq!(purge(&a, "").await["shared"], true);
     let looks = || counted(&b, SharedOperation::Purge, SharedResult::Ok);
     let before = looks();
-    b.until("it has looked since", || looks() >= before + 2).await;
-    assert!(is_hit(&b, slot).await, "what it keeps");
+    b.until("the purges were read since", || looks() >= before + 2).await;
+    assert!(is_hit(&b, slot).await, "its own entry stays");
     let c = connected(b.beside().start().await).await;
-    assert!(is_hit(&c, slot).await, "what its cluster shares");
+    assert!(is_hit(&c, slot).await, "the answer that its cluster shares stays");
     let d = connected(a.beside().start().await).await;
-    assert!(!is_hit(&d, slot).await, "what was purged");
+    assert!(!is_hit(&d, slot).await, "the purged block is gone");
 }
 
 #[tokio::test]
@@ -177,11 +177,15 @@ async fn purges_reach_a_returning_store() {
     let [purged, other, _] = blocks(&a);
     for (shared, slot) in [(1, purged), (2, other)] {
         ask(&a, slot).await;
-        put(&a, shared).await;
+        until_stored(&a, shared).await;
     }
     store.pause();
     a.until("the store is lost", || !a.front().cache.purger().shares()).await;
-    assert_eq!(purge(&a, &format!("?slot={purged}")).await["shared"], false, "it says so");
+    assert_eq!(
+        purge(&a, &format!("?slot={purged}")).await["shared"],
+        false,
+        "the reply says that the purge is not shared"
+    );
     store.resume();
     let listed = || {
         let keys = store.keys("test:purges1");
@@ -190,7 +194,7 @@ async fn purges_reach_a_returning_store() {
         };
         keys.iter().any(|key| text(key).contains(&format!(" {purged} ")))
     };
-    a.until("the store has heard of it", listed).await;
+    a.until("the store lists the purge", listed).await;
     let b = connected(a.beside().start().await).await;
     assert_eq!((is_hit(&b, purged).await, is_hit(&b, other).await), (false, true));
 }
@@ -200,10 +204,10 @@ async fn lost_purges_are_written_again() {
     let store = Redis::start(&[]);
     let (a, _b) = two(store.settings()).await;
     a.front().cache.purger().purge(&Filter { method: Some(Method::GetBlock), ..Filter::default() });
-    a.until("the store has it", || !store.keys("test:purges1").is_empty()).await;
-    // The store is emptied, as by a restore from an earlier copy.
+    a.until("the store has the purge", || !store.keys("test:purges1").is_empty()).await;
+    // The store loses its data, as after a restore from an earlier copy.
     store.flush();
-    a.until("the store has it again", || !store.keys("test:purges1").is_empty()).await;
+    a.until("the store has the purge again", || !store.keys("test:purges1").is_empty()).await;
 }
 
 #[tokio::test]
@@ -212,9 +216,9 @@ async fn what_was_purged_does_not_come_back() {
     let (a, b) = two(store.settings()).await;
     let wallet = a.cluster.examples().wallets[0];
     a.get_account(wallet).send().await;
-    put(&a, 1).await;
+    until_stored(&a, 1).await;
     assert!(b.get_account(wallet).send().await.is_hit());
     b.front().cache.purger().purge(&Filter::default());
-    // The purge holds before the store has heard of it.
+    // The purge is in force before the store knows it.
     assert_eq!(b.get_account(wallet).send().await.cache_status(), "fwd=miss; stored");
 }

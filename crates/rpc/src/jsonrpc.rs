@@ -1,6 +1,6 @@
-//! JSON-RPC 2.0 as Solana nodes speak it (paritytech/jsonrpc 18): envelope, id, batch, reply.
+//! JSON-RPC 2.0 in the dialect of Solana nodes (paritytech/jsonrpc 18): envelope, id, batch, reply.
 //!
-//! Knows no method. Parsing borrows from the body and builds no tree: `params` and `id` stay raw text.
+//! This module knows no methods. Parsing borrows from the body and builds no tree: `params` and `id` stay raw text.
 
 pub mod envelope;
 pub mod reply;
@@ -15,7 +15,7 @@ pub enum Id {
     Null,
     /// A number from 0 to 2^64 − 1.
     Number(u64),
-    /// A string, as JSON text including its quotes, escaped the way a node writes it.
+    /// A string, as JSON text with its quotes, escaped as a node escapes it.
     Text(Bytes),
 }
 
@@ -24,19 +24,19 @@ pub enum Id {
 pub enum Params {
     /// Absent or `null`.
     None,
-    /// An array, as text.
+    /// An array as JSON text.
     Array(Bytes),
-    /// An object, as text.
+    /// An object as JSON text.
     Object(Bytes),
 }
 
-/// One well-formed call that wants an answer.
+/// A well-formed call with an id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Whom to answer.
+    /// The id for the answer.
     pub id: Id,
-    /// The method's name, not yet looked up. A slice of the body, or the unescaped text.
+    /// The name of the method, which may be unknown: a slice of the body, or the unescaped text.
     pub method: Bytes,
-    /// Its params, not yet read.
+    /// The unparsed params.
     pub params: Params,
 }

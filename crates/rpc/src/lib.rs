@@ -1,7 +1,7 @@
-//! JSON-RPC as Solana nodes speak it: the envelope, and the methods of slotfront as typed queries.
+//! JSON-RPC in the dialect of Solana nodes: the envelope, and the methods of slotfront as typed queries.
 //!
-//! It knows no HTTP and no runtime. `jsonrpc` splits a body into calls and writes answers; `methods` turns the params of a
-//! call into one canonical query.
+//! The crate needs neither HTTP nor a runtime. `jsonrpc` parses a body into calls and writes answers. `methods` turns the
+//! params of a call into one canonical query.
 
 pub mod jsonrpc;
 pub mod methods;

@@ -1,7 +1,7 @@
-//! The method table: eight methods, and how each one's params become one canonical, typed [`Query`].
+//! The eight methods, and the parsing of their params into one canonical, typed [`Query`].
 //!
-//! This module refuses what every node version refuses, in a node's order and words. A judgement that depends
-//! on a node's state is left to the node. Two calls that mean the same become equal queries.
+//! This module refuses params that every node version refuses, with a node's order of checks and error texts. Errors that
+//! depend on the state of a node are left to the node. Calls with the same meaning become equal queries.
 
 pub mod message;
 pub mod openrpc;
@@ -10,7 +10,6 @@ mod commitment;
 mod compat;
 mod description;
 mod encoding;
-mod further;
 mod get_account_info;
 mod get_block;
 mod get_cluster_nodes;
@@ -20,6 +19,7 @@ mod get_recent_performance_samples;
 mod get_token_account_balance;
 mod get_vote_accounts;
 mod params;
+mod passthrough;
 mod pubkey;
 
 #[cfg(test)]
@@ -29,7 +29,6 @@ pub use commitment::{Commitment, PerCommitment, Slot};
 pub use compat::{absent_block, shape_result};
 pub use encoding::{AccountEncoding, AccountForm, BlockDetails, BlockEncoding, DataSlice};
 pub use encoding::{BASE58_MAX, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE};
-pub use further::{AnyMethod, Forwarded, Further, write_method};
 pub use get_account_info::AccountQuery;
 pub use get_block::BlockQuery;
 pub use get_fee_for_message::FeeQuery;
@@ -38,6 +37,7 @@ pub use get_recent_performance_samples::SamplesQuery;
 pub use get_token_account_balance::BalanceQuery;
 pub use get_vote_accounts::VotesQuery;
 pub use params::ParamError;
+pub use passthrough::{AnyMethod, PassthroughCall, PassthroughMethod, write_method};
 pub use pubkey::{Pubkey, PubkeyError};
 
 use crate::jsonrpc::Params;
@@ -64,7 +64,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// All eight; a method's position is [`Method::index`].
+    /// All eight methods, by their [`Method::index`].
     pub const ALL: [Self; 8] = [
         Self::GetBlock,
         Self::GetMultipleAccounts,
@@ -76,7 +76,7 @@ impl Method {
         Self::GetClusterNodes,
     ];
 
-    /// The name on the wire, in metrics and in settings.
+    /// Returns the name in calls, metrics and settings.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::GetBlock => "getBlock",
@@ -90,29 +90,29 @@ impl Method {
         }
     }
 
-    /// Position in a table of eight.
+    /// Returns the position in a table of the eight methods.
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Reads the exact wire name (case matters, as on a node).
+    /// Returns the method of this name. Names are case-sensitive, as on a node.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|m| m.as_str() == name)
     }
 }
 
-/// The behaviour to follow if the written interface and nodes differ (`compat.profile`).
+/// The behaviour where the documented interface and nodes differ (`compat.profile`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
-    /// As a node answers: what client libraries are built on.
+    /// The behaviour of nodes, which client libraries expect.
     #[default]
     Node,
-    /// As the written interface says: rewards default to false, a missing account and an absent block are `null`.
+    /// The documented interface: rewards default to false, and missing accounts and blocks are `null`.
     Spec,
 }
 
-/// A call's params, validated and in canonical form: two calls that mean the same are equal.
+/// The validated params of a call in canonical form. Calls with the same meaning have equal queries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Query {
     /// getBlock
@@ -134,10 +134,10 @@ pub enum Query {
 }
 
 impl Query {
-    /// Validates `params` for `method`; defaults are filled in as `profile` says.
+    /// Validates the `params` of `method`, and fills in the defaults of `profile`.
     ///
     /// # Errors
-    /// What every node version refuses, in a node's order and words.
+    /// The params are refused by every node version. The error is that of a node.
     pub fn parse(method: Method, params: &Params, profile: Profile) -> Result<Self, ParamError> {
         match method {
             Method::GetBlock => BlockQuery::parse(params, profile).map(Self::Block),
@@ -151,7 +151,7 @@ impl Query {
         }
     }
 
-    /// The method that this is a call of.
+    /// Returns the method of the call.
     pub fn method(&self) -> Method {
         match self {
             Self::Block(_) => Method::GetBlock,
@@ -165,7 +165,7 @@ impl Query {
         }
     }
 
-    /// The commitment asked for; samples and cluster nodes have none.
+    /// Returns the requested commitment. Samples and cluster nodes have none.
     pub fn commitment(&self) -> Option<Commitment> {
         match self {
             Self::Block(q) => Some(q.commitment),
@@ -178,12 +178,12 @@ impl Query {
         }
     }
 
-    /// Returns true if the method's results carry a context with the slot that they show.
+    /// Returns true if results of the method have a context with their slot.
     pub fn has_context(&self) -> bool {
         matches!(self, Self::Account(_) | Self::Accounts(_) | Self::Balance(_) | Self::Fee(_))
     }
 
-    /// The caller's condition on the answer's slot, where the method honours one.
+    /// Returns the caller's `minContextSlot`, if the method supports it.
     pub fn min_context_slot(&self) -> Option<Slot> {
         match self {
             Self::Accounts(q) => q.min_context_slot,
@@ -193,7 +193,7 @@ impl Query {
         }
     }
 
-    /// Returns the call with another condition on the answer's slot. Unchanged if the method honours none.
+    /// Returns the call with another `minContextSlot`. Returns it unchanged if the method does not support one.
     #[must_use]
     pub fn with_min_context_slot(mut self, slot: Option<Slot>) -> Self {
         match &mut self {
@@ -205,7 +205,7 @@ impl Query {
         self
     }
 
-    /// The params in canonical form as JSON text, as they are sent upstream: every default spelt out.
+    /// Returns the canonical params as JSON text for upstream calls, with every default written out.
     pub fn params_json(&self) -> String {
         match self {
             Self::Block(q) => q.params_json(),

@@ -2,7 +2,7 @@
 //!
 //! The package does not contain this test, because it reads `tests/fixtures` of the repository.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::unwrap_used, reason = "a panic in a test shows its line")]
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use slotfront_rpc::methods::{Method, Profile, Query};
 const CASES: &str = include_str!("../../../tests/fixtures/contract-cases.json");
 const RECORDED_ERRORS: &str = include_str!("../../../tests/fixtures/param-errors.jsonl");
 
-/// The outcome of one call before any node is asked.
+/// The outcome of a call before any upstream call.
 enum Outcome {
     Silence,
     Refusal(String),
@@ -49,10 +49,10 @@ fn one(body: &str) -> Outcome {
     }
 }
 
-/// Returns true for an error that tells the node's state, not a fault of the call.
+/// Returns true for an error that depends on the state of the node.
 fn needs_a_node(error: &Value) -> bool {
     const STATE: [&str; 3] = ["could not find account", "not a Token account", "invalid transaction message"];
-    // Not by us: node versions differ on it.
+    // Node versions differ in these errors.
     const VERSIONS: &str = "versions::VersionedMessage: ";
     let text = error["message"].as_str().or(error["message_prefix"].as_str()).unwrap();
     let codes = [-32004, -32016].map(Value::from);
@@ -62,7 +62,7 @@ fn needs_a_node(error: &Value) -> bool {
         || (error["message_prefix"].is_string() && text.ends_with(VERSIONS))
 }
 
-/// Checks one expectation of a case; `found` is what became of the call.
+/// Checks the outcome `found` of a call by the expectation of a case.
 #[track_caller]
 fn check(name: &str, expect: &Value, found: &Outcome) {
     match found {

@@ -1,7 +1,7 @@
-//! A node's answer to one call, from the state that the node sees.
+//! The answer of a node to one call, from the state that the node sees.
 //!
-//! It answers like an Agave 4.0 node with its full API and transaction history on. Params were validated before; only
-//! what depends on state is refused here. Objects are sorted by member, as nodes write them.
+//! It is the answer of an Agave 4.0 node with its full API and transaction history. The params are validated before, so
+//! only errors that depend on state occur here. The members of objects are sorted, as on a node.
 
 mod account;
 mod block;
@@ -22,10 +22,10 @@ use super::chain::Chain;
 use super::chain::block::Block;
 use super::traits::NodeTraits;
 
-pub(crate) use cluster::{FEATURE_SET, VERSION};
+pub(crate) use cluster::FEATURE_SET;
 pub(crate) use probe::{FURTHER, HEALTH, PROBES, health};
 
-/// An error object.
+/// A node's error object.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Refusal {
     pub(crate) code: i32,
@@ -34,33 +34,33 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Without data.
+    /// Creates an error without data.
     pub(crate) fn new(code: i32, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
     }
 
-    /// -32602 with these words.
+    /// Creates an error -32602 with a message.
     fn param(message: impl Into<String>) -> Self {
         Self::new(-32_602, message)
     }
 
-    /// The object as JSON text.
+    /// Returns the object as JSON text.
     pub(crate) fn to_json(&self) -> String {
         let data = self.data.as_ref().map(|data| format!(r#","data":{data}"#)).unwrap_or_default();
         format!(r#"{{"code":{},"message":{}{data}}}"#, self.code, Value::from(&*self.message))
     }
 }
 
-/// The chain as one node sees it: up to its own newest block.
+/// The chain as one node sees it, up to the newest block of the node.
 pub(crate) struct View<'a> {
     pub(crate) chain: &'a Chain,
     pub(crate) node: &'a NodeTraits,
-    /// The node's newest processed block.
+    /// The newest processed block of the node.
     pub(crate) tip: Arc<Block>,
 }
 
 impl View<'_> {
-    /// The slot that this node answers from at `commitment`.
+    /// Returns the slot that the node answers from at `commitment`.
     pub(crate) fn slot(&self, commitment: Commitment) -> Slot {
         match commitment {
             Commitment::Processed => self.tip.slot,
@@ -69,7 +69,10 @@ impl View<'_> {
         }
     }
 
-    /// The slot at `commitment`, if it reaches what the caller demands.
+    /// Returns the slot at `commitment`.
+    ///
+    /// # Errors
+    /// The slot is below `minimum`.
     fn slot_from(&self, commitment: Commitment, minimum: Option<Slot>) -> Result<Slot, Refusal> {
         let slot = self.slot(commitment);
         if minimum.is_some_and(|minimum| slot < minimum) {
@@ -82,18 +85,18 @@ impl View<'_> {
         Ok(slot)
     }
 
-    /// The oldest slot whose block this node still has.
+    /// Returns a result with a context of this slot.
+    fn contextual(&self, slot: Slot, value: &Value) -> Value {
+        json!({ "context": { "apiVersion": self.node.version(), "slot": slot }, "value": value })
+    }
+
+    /// Returns the oldest slot whose block the node still has.
     fn first_available(&self) -> Slot {
         self.chain.first_block().slot.max(self.node.first_available())
     }
 }
 
-/// A value with the slot that it was read at.
-fn contextual(slot: Slot, value: &Value) -> Value {
-    json!({ "context": { "apiVersion": VERSION, "slot": slot }, "value": value })
-}
-
-/// Returns a result in which each slot that a caller may go by is this many slots higher.
+/// Returns a result in which every slot that callers use is `slots` higher.
 pub(crate) fn ahead(mut result: Value, slots: u64) -> Value {
     let slot = match &mut result {
         slot @ Value::Number(_) => Some(slot),
@@ -105,10 +108,18 @@ pub(crate) fn ahead(mut result: Value, slots: u64) -> Value {
     result
 }
 
-/// Answers one call by name.
+/// Returns an object with the members of another in place of its own.
+pub(crate) fn with(mut result: Value, members: &Value) -> Value {
+    if let (Some(result), Some(members)) = (result.as_object_mut(), members.as_object()) {
+        result.extend(members.clone());
+    }
+    result
+}
+
+/// Answers a call by the name of its method.
 ///
 /// # Errors
-/// The error object of the node's answer.
+/// The answer of the node is an error object.
 pub(crate) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Value, Refusal> {
     let Some(known) = Method::from_name(method) else {
         return probe::call(view, method, params);

@@ -1,16 +1,18 @@
-//! The simulated chain: a slot at a time, a leader's block or none, and every account's state after each.
+//! The simulated chain: in each slot a block of the leader or none, and the state of every account after it.
 //!
-//! It knows no node and no JSON. Everything in it is a function of the settings, so two chains of the same seed are
-//! equal at equal slots. A block's transactions are executed against the state that its parent left: balances before
-//! and after, fees, rewards and accounts always agree.
+//! It knows no nodes and no JSON. It depends only on the settings, so chains with equal seeds are equal at equal slots.
+//! Transactions are executed on the state of the parent block. Balances, fees, rewards and accounts therefore always
+//! agree.
 
 pub(crate) mod accounts;
 pub(crate) mod address;
 pub(crate) mod bank;
 pub(crate) mod block;
 pub(crate) mod cast;
+pub(crate) mod epochs;
 pub(crate) mod fee;
 mod genesis;
+pub(crate) mod hidden;
 pub(crate) mod instruction;
 pub(crate) mod layout;
 pub(crate) mod message;
@@ -29,31 +31,33 @@ use std::sync::Arc;
 use accounts::{Account, Accounts};
 use block::Block;
 use cast::Cast;
+use epochs::Epochs;
 use samples::Samples;
 use slotfront_rpc::methods::{Pubkey, Slot};
 
 use crate::draw::Draw;
 
-/// Blocks from a block to the one that it makes final: a full tower of votes on top.
+/// The number of blocks from a block to the one that it finalizes: a full tower of votes.
 const FINAL_DEPTH: usize = 31;
-/// Blocks whose hash a node accepts in a message.
+/// The number of blocks whose hash a node accepts in a message.
 pub(crate) const BLOCKHASH_QUEUE: usize = 300;
-/// Slots for which every account's state is kept: the deepest lag of a node, its distance to finalized, and a margin.
+/// The number of slots for which every account's state is kept: the deepest lag of a node, its distance to finalized,
+/// and a margin.
 pub(crate) const STATE_SLOTS: u64 = 384;
-/// Slots without a block in a row, at most.
+/// The maximum number of consecutive slots without a block.
 const MAX_SKIPPED: u64 = 4;
 
-/// The settings from which a chain is made.
+/// The settings of a chain.
 #[derive(Debug, Clone)]
 pub(crate) struct Genesis {
     pub(crate) seed: u64,
     pub(crate) nodes: usize,
     pub(crate) first_slot: Slot,
-    pub(crate) slots_per_epoch: u64,
+    pub(crate) epochs: Epochs,
     pub(crate) slot_ms: u64,
     pub(crate) skipped_per_mille: u64,
     pub(crate) retained_slots: u64,
-    /// Unix time of the first slot, in seconds.
+    /// The Unix time of the first slot, in seconds.
     pub(crate) unix_time: i64,
 }
 
@@ -66,7 +70,7 @@ pub(crate) struct Chain {
     /// The newest slot that has passed.
     slot: Slot,
     epoch_start: i64,
-    /// Lamports staked to each vote account, by the slot from which it counts; the newest epochs.
+    /// The lamports staked to each vote account in the newest epochs, by the first slot of each epoch.
     stakes: VecDeque<(Slot, BTreeMap<Pubkey, u64>)>,
     /// True if the next block pays the epoch's staking rewards.
     staking_due: bool,
@@ -74,7 +78,7 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// A chain that holds its first block only.
+    /// Creates a chain with only its first block.
     pub(crate) fn new(genesis: Genesis) -> Self {
         let cast = Cast::new(genesis.seed, genesis.nodes);
         let slots_per_period = (samples::PERIOD_S * 1_000).div_ceil(genesis.slot_ms.max(1));
@@ -109,64 +113,69 @@ impl Chain {
             finalized: first,
             transaction_count: first * 12,
         };
-        slot::write_sysvars(&mut chain, &block);
+        hidden::write_sysvars(&mut chain, &block);
         chain.blocks.push_back(Arc::new(block));
         chain
     }
 
-    /// Lets one slot pass.
+    /// Advances the chain by one slot.
     pub(crate) fn step(&mut self) {
         slot::step(self);
     }
 
-    /// The newest slot that has passed, with or without a block.
+    /// Returns the newest slot, with or without a block.
     pub(crate) fn slot(&self) -> Slot {
         self.slot
     }
 
-    /// The newest block at or before `slot`; the oldest one for earlier slots.
+    /// Returns the newest block at or before `slot`, or the oldest block for earlier slots.
     pub(crate) fn tip_at(&self, slot: Slot) -> &Arc<Block> {
         &self.blocks[self.newer_than(slot).saturating_sub(1)]
     }
 
-    /// The block of `slot`.
+    /// Returns the block of `slot`.
     pub(crate) fn block(&self, slot: Slot) -> Option<&Arc<Block>> {
         let at = self.newer_than(slot).checked_sub(1)?;
         Some(&self.blocks[at]).filter(|block| block.slot == slot)
     }
 
-    /// The oldest block that is kept.
+    /// Returns the oldest block that is kept.
     pub(crate) fn first_block(&self) -> &Arc<Block> {
         &self.blocks[0]
     }
 
-    /// How many of the kept blocks are not newer than `slot`.
+    /// Returns the number of kept blocks that are not newer than `slot`.
     fn newer_than(&self, slot: Slot) -> usize {
         self.blocks.partition_point(|block| block.slot <= slot)
     }
 
-    /// The blocks up to `slot`, newest first.
+    /// Returns the blocks up to `slot`, newest first.
     pub(crate) fn blocks_back_from(&self, slot: Slot) -> impl Iterator<Item = &Arc<Block>> {
         self.blocks.range(..self.newer_than(slot)).rev()
     }
 
-    /// The account as `slot` left it. Right for the newest [`STATE_SLOTS`] slots.
+    /// Returns the account after `slot`. Valid for the newest [`STATE_SLOTS`] slots.
     pub(crate) fn account(&self, key: &Pubkey, slot: Slot) -> Option<&Arc<Account>> {
         self.accounts.at(key, slot)
     }
 
-    /// Lamports staked to each vote account in the epoch of `slot`.
+    /// Returns the lamports staked to each vote account in the epoch of `slot`.
     pub(crate) fn stakes(&self, slot: Slot) -> &BTreeMap<Pubkey, u64> {
         let known = self.stakes.partition_point(|(from, _)| *from <= slot);
         &self.stakes[known.saturating_sub(1)].1
     }
 
-    /// The epoch of `slot`.
+    /// Returns the epoch of `slot`.
     pub(crate) fn epoch(&self, slot: Slot) -> u64 {
-        slot / self.genesis.slots_per_epoch
+        self.genesis.epochs.of(slot).number
     }
 
-    /// Unix time of `slot`, in seconds.
+    /// A hash of the state that `slot` left, in looks only.
+    fn bank_hash(&self, slot: Slot) -> [u8; 32] {
+        Draw::new(self.genesis.seed, "bank", slot).bytes()
+    }
+
+    /// Returns the Unix time of `slot`, in seconds.
     fn time(&self, slot: Slot) -> i64 {
         let ms = (slot - self.genesis.first_slot) * self.genesis.slot_ms;
         self.genesis.unix_time + i64::try_from(ms / 1_000).unwrap_or(0)

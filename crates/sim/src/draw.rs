@@ -1,15 +1,15 @@
-//! Randomness as a function of the seed: the same seed, label and number draw the same values, in any order.
+//! Reproducible random values: equal seeds, labels and numbers give equal values, in any order.
 //!
-//! Splitmix64, which is no cryptography: keys, hashes and signatures of the simulation only have to look right and
-//! not to collide.
+//! The generator is splitmix64, which is not for cryptography. Keys, hashes and signatures of the simulation only have
+//! to look right and must not collide.
 
-/// A stream of values that its seed, a label and a number determine.
+/// A stream of random values, determined by a seed, a label and a number.
 pub(crate) struct Draw {
     state: u64,
 }
 
 impl Draw {
-    /// Opens the stream named `label`, `n`.
+    /// Returns stream number `n` with the name `label`.
     pub(crate) fn new(seed: u64, label: &str, n: u64) -> Self {
         let mut draw = Self { state: seed };
         for byte in label.bytes() {
@@ -19,7 +19,7 @@ impl Draw {
         draw
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub(crate) fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -28,28 +28,28 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// A value in `0..n`; 0 where `n` is 0. The bias of the remainder does not matter here.
+    /// Returns a value in `0..n`, or 0 if `n` is 0. The bias of the remainder does not matter here.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
-    /// A value in `low..=high`.
+    /// Returns a value in `low..=high`.
     pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True `per_mille` times in a thousand.
+    /// Returns true with a probability of `per_mille` in a thousand.
     pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 
-    /// One of `items`, which must not be empty.
+    /// Returns one of `items`, which must not be empty.
     pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         let at = self.below(items.len() as u64);
         &items[usize::try_from(at).unwrap_or(0)]
     }
 
-    /// `N` bytes.
+    /// Returns `N` random bytes.
     pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
         for chunk in bytes.chunks_mut(8) {

@@ -1,4 +1,4 @@
-//! Calls worth trying: what exists in the cluster, by what it is.
+//! Examples of accounts, slots and messages in the cluster, by kind.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -6,29 +6,29 @@ use slotfront_rpc::methods::{Pubkey, Slot};
 
 use super::chain::Chain;
 use super::chain::cast::Role;
-use super::chain::instruction::Instruction;
+use super::chain::instruction::TypedInstruction;
 use super::chain::message::Message;
 
-/// Addresses, slots and messages that make good calls. The addresses stay; slots and messages age.
+/// Addresses, slots and messages for calls. The addresses stay valid. Slots and messages become outdated.
 #[derive(Debug, Clone)]
 pub struct Examples {
-    /// System accounts that hold lamports and pay for transactions.
+    /// The wallets, which hold lamports and pay for transactions.
     pub wallets: Vec<Pubkey>,
-    /// Token accounts of 6 decimals that are often written.
+    /// The token accounts of 6 decimals that are often written.
     pub token_accounts: Vec<Pubkey>,
-    /// One mint for each kind: 6, 8, 0 and 20 decimals, Token-2022 with 2, wrapped SOL with 9.
+    /// The mints, one of each kind: 6, 8, 0 and 20 decimals, Token-2022 with 2, wrapped SOL with 9.
     pub mints: Vec<Pubkey>,
-    /// A token account of each of those mints.
+    /// The token accounts, one of each of those mints.
     pub token_account_of_mint: Vec<Pubkey>,
-    /// Vote accounts of validators that vote.
+    /// The vote accounts of voting validators.
     pub vote_accounts: Vec<Pubkey>,
-    /// The vote account of a staked validator that fell silent.
+    /// The vote account of a staked validator that stopped voting.
     pub delinquent_vote_account: Pubkey,
-    /// The vote account of a validator that nobody stakes to.
+    /// The vote account of a validator without stake.
     pub unstaked_vote_account: Pubkey,
-    /// Stake accounts.
+    /// The stake accounts.
     pub stake_accounts: Vec<Pubkey>,
-    /// Address lookup tables.
+    /// The address lookup tables.
     pub lookup_tables: Vec<Pubkey>,
     /// A nonce account.
     pub nonce_account: Pubkey,
@@ -36,23 +36,23 @@ pub struct Examples {
     pub frozen_token_account: Pubkey,
     /// An account of the token program that is all zeros.
     pub uninitialized_token_account: Pubkey,
-    /// Accounts that are opened and closed again and again.
+    /// The accounts that are opened and closed repeatedly.
     pub passing_accounts: Vec<Pubkey>,
-    /// The newest finalized slot whose block holds a version 0 transaction.
+    /// The newest finalized slot whose block has a version 0 transaction.
     pub block_with_v0: Slot,
-    /// The newest finalized slot whose block, of at least one transaction, is all legacy.
+    /// The newest finalized slot whose block has only legacy transactions, and at least one.
     pub legacy_block: Option<Slot>,
     /// The newest finalized slot without a block.
     pub skipped_slot: Option<Slot>,
     /// A transfer with a finalized blockhash, in base64.
     pub fee_message: String,
-    /// A version 0 message whose accounts come through a lookup table.
+    /// A version 0 message with accounts from a lookup table.
     pub fee_message_v0: String,
-    /// A message with the newest blockhash, which only processed knows yet.
+    /// A message with the newest blockhash, which is known only at processed.
     pub fee_message_processed: String,
 }
 
-/// The examples of now.
+/// Returns the current examples.
 pub(super) fn examples(chain: &Chain) -> Examples {
     let cast = &chain.cast;
     let tip = chain.tip_at(chain.slot());
@@ -65,7 +65,7 @@ pub(super) fn examples(chain: &Chain) -> Examples {
         let from = cast.wallets[0];
         let listed = cast.tables[0].1.iter().find(|key| **key != from && cast.wallets.contains(key));
         let to = listed.copied().unwrap_or(cast.wallets[1]);
-        let transfer = Instruction::Transfer { from, to, lamports: 1, claims: None };
+        let transfer = TypedInstruction::Transfer { from, to, lamports: 1, claims: None };
         let table = table.map(|n| (&cast.tables[n].0, &cast.tables[n].1[..]));
         BASE64.encode(Message::compile(from, &[transfer], table, hash).0.encode())
     };

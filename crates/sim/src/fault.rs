@@ -1,4 +1,4 @@
-//! The faults that a node can be given on command.
+//! The faults of nodes that tests inject.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,85 +6,88 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// A fault of a node, as its callers see it.
+/// A fault of a node, as callers see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Answers after this long.
+    /// Answers after this delay.
     Latency(Duration),
-    /// Takes the request and never answers.
+    /// Accepts the request and never answers.
     Hang,
-    /// HTTP 429 with `Retry-After`, as hosted nodes refuse.
+    /// Answers with HTTP 429 and `Retry-After`, like hosted nodes.
     Status429 {
-        /// Seconds in `Retry-After`.
+        /// The seconds in `Retry-After`.
         retry_after_s: u64,
     },
-    /// Another HTTP status, with a line of plain text.
+    /// Answers with another HTTP status and a line of plain text.
     Status(u16),
-    /// HTTP 502 with a web page, as load balancers answer.
+    /// Answers with HTTP 502 and a web page, like load balancers.
     Html,
-    /// Half of the answer under the whole answer's Content-Length, then the connection ends.
+    /// Sends half of the answer with the Content-Length of the whole answer, then closes the connection.
     Truncated,
-    /// The right answer in ten pieces, with this long between two.
+    /// Sends the right answer in ten pieces, with this pause between two.
     Trickle(Duration),
-    /// The right answer under another id.
+    /// Sends the right answer with a wrong id.
     WrongId,
-    /// Closes the connection without a byte, with a TCP reset.
+    /// Closes the connection with a TCP reset, without an answer.
     Reset,
-    /// -32005, as getHealth answers on a node that is behind; other methods give it only if it was set for them.
+    /// Answers with -32005, like getHealth on a node that is behind. A fault for all methods affects only getHealth.
     Unhealthy,
-    /// `result: null`, as getBlock answers for a block that is incomplete on a node.
+    /// Answers with `result: null`, like getBlock for a block that is incomplete on a node.
     NullResult,
-    /// An error object.
+    /// Answers with an error object.
     Error {
-        /// Its code.
+        /// The code.
         code: i32,
-        /// Its message.
+        /// The message.
         message: String,
     },
-    /// This result, whatever was asked: a node that is wrong.
+    /// Answers every call with this result.
     Result(serde_json::Value),
-    /// A result of this many bytes, one long text, streamed without Content-Length.
+    /// Answers with a result of this many bytes, one long string, streamed without Content-Length.
     Huge(usize),
-    /// A result of this many arrays, each inside the one before it.
+    /// Answers with a result of this many nested arrays.
     Nested(usize),
-    /// The first half of the right answer, sent as if it were whole.
+    /// Sends the first half of the right answer as a complete response.
     Half,
-    /// HTTP 200 with this body, whatever was asked.
+    /// Answers every call with HTTP 200 and this body.
     Body {
-        /// Its content type.
+        /// The content type.
         content_type: &'static str,
-        /// Its text.
+        /// The text.
         text: &'static str,
     },
-    /// The right answer with each slot of it this many slots higher, that of the context or the result itself.
+    /// Sends the right answer with every slot this much higher, in the context or as the result.
     Ahead(u64),
+    /// The right answer with these members of its result in place of its own: a block without its rewards, or one of
+    /// another fork.
+    With(serde_json::Value),
 }
 
-/// The faults that wait to happen.
+/// The planned faults.
 #[derive(Default)]
 pub(crate) struct Faults(Mutex<Vec<Planned>>);
 
 struct Planned {
-    /// For one method, or for all.
+    /// The affected method. `None` means all.
     method: Option<String>,
     fault: Fault,
-    /// How often still; for ever if `None`.
+    /// The remaining number of times. `None` means no limit.
     left: Option<usize>,
 }
 
 impl Faults {
-    /// Adds a fault behind those that wait already.
+    /// Adds a fault after those that are already planned.
     pub(crate) fn plan(&self, method: Option<&str>, fault: Fault, times: Option<usize>) {
         let planned = Planned { method: method.map(str::to_owned), fault, left: times };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(planned);
     }
 
-    /// Drops all.
+    /// Removes all faults.
     pub(crate) fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// The fault that a request with these methods meets: the first that was planned for any of them.
+    /// Returns the fault for a request with these methods: the first that is planned for any of them.
     pub(crate) fn take(&self, methods: &[String]) -> Option<Fault> {
         let mut planned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         planned.retain(|plan| plan.left != Some(0));
@@ -98,25 +101,25 @@ impl Faults {
     }
 }
 
-/// Replies to one method that wait for a test to let them go. Dropping it releases them.
+/// Held replies to one method, until a test releases them. Dropping the value releases them.
 #[derive(Debug)]
 pub struct Hold {
     gate: Arc<Gate>,
 }
 
 impl Hold {
-    /// How many calls wait now.
+    /// Returns the number of waiting calls.
     pub fn waiting(&self) -> usize {
         *self.gate.waiting.borrow()
     }
 
     /// Waits until `n` calls wait.
     pub async fn arrived(&self, n: usize) {
-        // The sender lives in the gate, which `self` holds.
+        // The sender lives in the gate, which `self` owns.
         let _ = self.gate.waiting.subscribe().wait_for(|waiting| *waiting >= n).await;
     }
 
-    /// Lets all of them go, and those to come.
+    /// Releases all waiting calls and all later ones.
     pub fn release(&self) {
         self.gate.open.send_replace(true);
     }
@@ -135,7 +138,7 @@ struct Gate {
     waiting: watch::Sender<usize>,
 }
 
-/// One fewer waits, however the wait ended.
+/// A guard that decrements the number of waiting calls, however the wait ends.
 struct Waiting<'a>(&'a Gate);
 
 impl Drop for Waiting<'_> {
@@ -157,7 +160,7 @@ impl Gate {
 pub(crate) struct Holds(Mutex<BTreeMap<String, Arc<Gate>>>);
 
 impl Holds {
-    /// Holds the replies to `method`, in place of an earlier hold of it.
+    /// Holds the replies to `method`. Replaces an earlier hold of this method.
     pub(crate) fn hold(&self, method: &str) -> Hold {
         let gate = Arc::new(Gate { open: watch::Sender::new(false), waiting: watch::Sender::new(0) });
         let mut gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,7 +168,7 @@ impl Holds {
         Hold { gate }
     }
 
-    /// Waits until none of `methods` is held.
+    /// Waits until no method of `methods` is held.
     pub(crate) async fn pass(&self, methods: &[String]) {
         for method in methods {
             let gate = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(method).cloned();

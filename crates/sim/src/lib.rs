@@ -1,9 +1,8 @@
-//! A simulated cluster: a seeded chain that advances by itself or by hand, and nodes that answer for it over HTTP.
+//! A simulated cluster: a seeded chain that advances by time or by hand, and nodes that answer for it over HTTP.
 //!
-//! `slotfront dev`, tests and benches stand on it. The chain is a real state machine, no canned answers: blocks move
-//! lamports and tokens, and accounts, balances, fees and rewards at a slot agree with the blocks up to it. There are
-//! no forks: a processed block always becomes final. Nodes differ in lag, history, health and in the faults that a
-//! test gives them.
+//! `slotfront dev`, tests and benchmarks use it. The chain is a real state machine without canned answers. Blocks move
+//! lamports and tokens. Accounts, balances, fees and rewards at a slot agree with the blocks up to it. There are no
+//! forks, so every processed block becomes final. Nodes differ in lag, history, health and injected faults.
 
 mod answer;
 mod chain;
@@ -22,56 +21,61 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use chain::epochs::Epochs;
 use chain::{Chain, Genesis};
-use slotfront_rpc::methods::{Commitment, Further, Pubkey, Slot};
+use slotfront_rpc::methods::{Commitment, PassthroughMethod, Pubkey, Slot};
 
 pub use chain::accounts::Account;
+pub use chain::hidden::{HiddenRule, HiddenWrite};
 pub use examples::Examples;
 pub use fault::{Fault, Hold};
 pub use node::{MAX_LAG, Node};
 
-/// The length of a slot, about that of mainnet, where the settings name none.
+/// The default length of a slot, about that of mainnet.
 pub const SLOT_TIME: Duration = Duration::from_millis(250);
-/// Slots in a mainnet epoch.
+/// The number of slots in a mainnet epoch.
 const SLOTS_PER_EPOCH: u64 = 432_000;
 
 /// Returns the read methods beside the eight that simulated nodes answer.
-pub fn further_methods() -> Vec<Further> {
-    answer::FURTHER.into_iter().filter_map(Further::from_name).collect()
+pub fn passthrough_methods() -> Vec<PassthroughMethod> {
+    answer::FURTHER.into_iter().filter_map(PassthroughMethod::from_name).collect()
 }
 
-/// Returns the methods that only probes ask.
+/// Returns the methods that only probes call.
 pub fn probe_methods() -> &'static [&'static str] {
     &answer::PROBES
 }
 
-/// The settings from which a cluster is made. Clusters of equal settings are equal, apart from their addresses.
+/// The settings of a cluster. Clusters with equal settings are equal, except for their addresses.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Decides everything that is random.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// How many nodes answer; each is also a validator, besides some that do not answer.
+    /// The number of nodes. Each is also a validator. There are some validators without a node.
     pub nodes: usize,
-    /// How many of the nodes do only what a Firedancer node does: the last ones.
+    /// The number of nodes that support only what a Firedancer node supports. They are the last ones.
     pub firedancer: usize,
-    /// How long a slot lasts; `None` is stepped by hand, with block times that are [`SLOT_TIME`] apart.
+    /// The length of a slot. `None` means that the cluster is stepped by hand, with block times [`SLOT_TIME`] apart.
     pub slot_time: Option<Duration>,
-    /// The first slot, whose block holds no transactions. History begins here.
+    /// The first slot. Its block has no transactions. History begins here.
     pub first_slot: Slot,
-    /// Slots that have passed when the cluster is new. From 32 on, all three commitments differ.
+    /// The number of slots before the start. Finalized is above `first_slot` once 32 of them have blocks.
     pub history_slots: u64,
-    /// Slots in an epoch, at least 32.
+    /// The number of slots in an epoch, at least 32.
     pub slots_per_epoch: u64,
-    /// The number of slots without a block, of a thousand.
+    /// True if slot 0 begins a warm-up: an epoch of 32 slots, and each later one twice as long as the one before.
+    pub warmup: bool,
+    /// The number of slots without a block in a thousand.
     pub skipped_per_mille: u64,
-    /// Slots whose blocks are kept; a few more may be, and 300 blocks always are.
+    /// The number of slots whose blocks are kept. At least 300 blocks are kept, and possibly some more.
     pub retained_slots: u64,
-    /// Unix time of the first slot, in seconds.
+    /// The Unix time of the first slot, in seconds.
     pub unix_time: i64,
 }
 
 impl Default for Settings {
-    /// Three nodes, slots of [`SLOT_TIME`]; epoch 800 begins within the history, so that a block with rewards is at hand.
+    /// Returns settings for three nodes with slots of [`SLOT_TIME`]. Epoch 800 begins within the history, so there is a
+    /// block with rewards.
     fn default() -> Self {
         Self {
             seed: 1,
@@ -81,6 +85,7 @@ impl Default for Settings {
             first_slot: 800 * SLOTS_PER_EPOCH - 60,
             history_slots: 180,
             slots_per_epoch: SLOTS_PER_EPOCH,
+            warmup: false,
             skipped_per_mille: 45,
             retained_slots: 2_000,
             unix_time: 1_790_000_000,
@@ -89,8 +94,9 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Moves the first slot so far back that the newest slot of a new cluster is of `unix_time`, in seconds.
-    /// Depends on the other settings, so it must be called last.
+    /// Moves the first slot back, so that the newest slot of a new cluster is at `unix_time`, in seconds.
+    ///
+    /// The result depends on the other settings, so this must be called last.
     #[must_use]
     pub fn with_newest_slot_at(mut self, unix_time: i64) -> Self {
         let history_ms = self.history_slots.saturating_mul(self.slot_ms());
@@ -98,14 +104,14 @@ impl Settings {
         self
     }
 
-    /// The length of a slot in the chain's time, in milliseconds.
+    /// Returns the length of a slot in the chain's time, in milliseconds.
     fn slot_ms(&self) -> u64 {
         let slot_time = self.slot_time.unwrap_or(SLOT_TIME);
         u64::try_from(slot_time.as_millis()).unwrap_or(u64::MAX)
     }
 }
 
-/// The cluster.
+/// A simulated cluster.
 pub struct Cluster {
     chain: Arc<RwLock<Chain>>,
     nodes: Vec<Arc<Node>>,
@@ -113,17 +119,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes a cluster with its history.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "settings are written in place, where a cluster is made"
-    )]
+    /// Creates a cluster with its history.
+    #[expect(clippy::needless_pass_by_value, reason = "callers write the settings in place")]
     pub fn new(settings: Settings) -> Arc<Self> {
         let mut chain = Chain::new(Genesis {
             seed: settings.seed,
             nodes: settings.nodes,
             first_slot: settings.first_slot,
-            slots_per_epoch: settings.slots_per_epoch.max(32),
+            epochs: Epochs::new(settings.slots_per_epoch, settings.warmup),
             slot_ms: settings.slot_ms(),
             skipped_per_mille: settings.skipped_per_mille,
             retained_slots: settings.retained_slots,
@@ -142,19 +145,19 @@ impl Cluster {
         Arc::new(Self { chain, nodes, slot_time: settings.slot_time })
     }
 
-    /// Lets one slot pass, with a block or without.
+    /// Advances the chain by one slot, with or without a block.
     pub fn step(&self) {
         self.chain.write().unwrap_or_else(PoisonError::into_inner).step();
     }
 
-    /// Lets `n` slots pass.
+    /// Advances the chain by `n` slots.
     pub fn step_by(&self, n: u64) {
         for _ in 0..n {
             self.step();
         }
     }
 
-    /// Lets slots pass until there is a new block, and tells its slot.
+    /// Advances the chain until there is a new block, and returns its slot.
     pub fn step_to_block(&self) -> Slot {
         let before = self.slot(Commitment::Processed);
         while self.slot(Commitment::Processed) == before {
@@ -163,7 +166,7 @@ impl Cluster {
         self.slot(Commitment::Processed)
     }
 
-    /// The newest slot at `commitment` that has a block, for a node without lag.
+    /// Returns the newest slot with a block at `commitment`, for a node without lag.
     pub fn slot(&self, commitment: Commitment) -> Slot {
         self.read(|chain| {
             let tip = chain.tip_at(chain.slot());
@@ -175,23 +178,28 @@ impl Cluster {
         })
     }
 
-    /// A node.
+    /// Returns a node.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// The cluster has no node at `index`.
     pub fn node(&self, index: usize) -> &Arc<Node> {
         &self.nodes[index]
     }
 
-    /// Every node.
+    /// Returns all nodes.
     pub fn nodes(&self) -> &[Arc<Node>] {
         &self.nodes
     }
 
-    /// The truth about an account as `slot` left it, for slots at most [`MAX_LAG`] behind the newest; `None` where it
-    /// does not exist.
+    /// Returns an account after `slot`, or `None` if it does not exist. `slot` must be at most [`MAX_LAG`] behind the
+    /// newest.
     pub fn account_at(&self, key: &Pubkey, slot: Slot) -> Option<Arc<Account>> {
         self.read(|chain| chain.account(key, slot).cloned())
+    }
+
+    /// Returns the accounts that blocks write without naming them in a transaction or a reward.
+    pub fn hidden_writes(&self) -> Vec<HiddenWrite> {
+        self.read(|chain| chain::hidden::all(&chain.cast))
     }
 
     /// Returns true if `slot` has a block that is still kept.
@@ -199,14 +207,15 @@ impl Cluster {
         self.read(|chain| chain.block(slot).is_some())
     }
 
-    /// Addresses, slots and messages that make good calls now.
+    /// Returns addresses, slots and messages for calls.
     pub fn examples(&self) -> Examples {
         self.read(examples::examples)
     }
 
-    /// Serves node i on listener i, and lets slots pass if the cluster has a slot time. Returns when all is spawned;
-    /// everything ends with `stop`.
-    #[expect(clippy::unused_async, reason = "callers are asynchronous, and a runtime must be there")]
+    /// Serves each node on the listener of the same position, and advances the chain if there is a slot time.
+    ///
+    /// Returns once everything is spawned. Everything ends with `stop`.
+    #[expect(clippy::unused_async, reason = "it needs a runtime, so it is asynchronous")]
     pub async fn serve(
         self: Arc<Self>,
         listeners: Vec<TcpListener>,
@@ -226,7 +235,7 @@ impl Cluster {
 
     async fn tick(&self, slot_time: Duration) {
         let mut ticks = tokio::time::interval(slot_time);
-        // A busy machine gets slower slots, as a busy cluster does, not a burst of them.
+        // On a busy machine slots take longer, as on a busy cluster. There is no burst of slots afterwards.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
         loop {

@@ -1,8 +1,8 @@
-//! One simulated node: its own view of the chain, its faults, and a count of what it was asked.
+//! A simulated node: its view of the chain, its faults, and the counts of its calls.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -16,9 +16,9 @@ use super::chain::{Chain, STATE_SLOTS};
 use super::fault::{Fault, Faults, Hold, Holds};
 use super::traits::NodeTraits;
 
-/// The deepest lag, in slots: state is kept for this, and for the distance to finalized below it.
+/// The maximum lag in slots. State is kept for this lag and the distance to finalized below it.
 pub const MAX_LAG: u64 = STATE_SLOTS - 128;
-/// The methods that a Firedancer node does.
+/// The methods that a Firedancer node supports.
 const FIREDANCER: [&str; 10] = [
     "getAccountInfo",
     "getMultipleAccounts",
@@ -31,15 +31,14 @@ const FIREDANCER: [&str; 10] = [
     "getBlockHeight",
     "getLatestBlockhash",
 ];
-/// Different method names that are counted apart: callers can make up names without end.
+/// The maximum number of method names with separate counts, because callers can invent names.
 const COUNTED_NAMES: usize = 64;
 
-/// One simulated node.
+/// A simulated node.
 pub struct Node {
     chain: Arc<RwLock<Chain>>,
     traits: NodeTraits,
     lag: AtomicU64,
-    firedancer: AtomicBool,
     pub(crate) faults: Faults,
     pub(crate) holds: Holds,
     is_down: watch::Sender<bool>,
@@ -56,7 +55,6 @@ impl Node {
             chain,
             traits: NodeTraits::new(index, addresses),
             lag: AtomicU64::new(0),
-            firedancer: AtomicBool::new(false),
             faults: Faults::default(),
             holds: Holds::default(),
             is_down: watch::Sender::new(false),
@@ -64,63 +62,68 @@ impl Node {
         }
     }
 
-    /// Position in the cluster, from 0.
+    /// Returns the position in the cluster, from 0.
     pub fn index(&self) -> usize {
         self.traits.index()
     }
 
-    /// Returns the address at which the node listens; `None` before the cluster is served.
+    /// Returns the address at which the node listens, or `None` before the cluster is served.
     pub fn address(&self) -> Option<SocketAddr> {
         self.traits.peers().get(self.index()).and_then(|address| address.get().copied())
     }
 
-    /// Notes where it listens; the first time counts.
+    /// Stores the address at which the node listens. Only the first call has an effect.
     pub(crate) fn listens_at(&self, address: SocketAddr) {
         if let Some(slot) = self.traits.peers().get(self.index()) {
             slot.get_or_init(|| address);
         }
     }
 
-    /// Keeps the node this many slots behind the cluster, at most [`MAX_LAG`]; from 128 on it calls itself unhealthy.
+    /// Keeps the node this many slots behind the cluster, at most [`MAX_LAG`]. From 128 on it is unhealthy.
     pub fn set_lag(&self, slots: u64) {
         self.lag.store(slots.min(MAX_LAG), Ordering::Relaxed);
     }
 
-    /// Forgets the node's blocks before `slot`, as a smaller ledger would.
+    /// Drops the node's blocks before `slot`, as if its ledger were smaller.
     pub fn prune_below(&self, slot: Slot) {
         self.traits.first_available.store(slot, Ordering::Relaxed);
     }
 
-    /// Sets the answer to getHealth while the node is not far behind.
+    /// Sets the health of the node. A large lag makes it unhealthy, too.
     pub fn set_healthy(&self, healthy: bool) {
         self.traits.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// Without the full API, getVoteAccounts is the only one of the eight methods that exists.
+    /// Turns the full API on or off. Without it, getVoteAccounts is the only one of the eight methods.
     pub fn set_full_api(&self, on: bool) {
         self.traits.full_api.store(on, Ordering::Relaxed);
     }
 
-    /// Without transaction history, getBlock answers -32011.
+    /// Turns transaction history on or off. Without it, getBlock answers -32011.
     pub fn set_history(&self, on: bool) {
         self.traits.history.store(on, Ordering::Relaxed);
     }
 
-    /// At finalized, reads every other account of a list, and single ones, at the slot after the one that the answer
-    /// names, as Agave 4.0 may for a moment (agave#4807).
+    /// At finalized, reads every other account of a list, and single accounts, at the slot after that of the context.
+    ///
+    /// Agave 4.0 sometimes does this for a moment (agave#4807).
     pub fn set_reads_ahead(&self, on: bool) {
         self.traits.reads_ahead.store(on, Ordering::Relaxed);
     }
 
-    /// Makes the node do what a Firedancer node does: some methods, and HTTP 501 with an empty body for all others.
+    /// Restricts the node to the methods of a Firedancer node. All others get HTTP 501 with an empty body.
     pub fn set_firedancer(&self, on: bool) {
-        self.firedancer.store(on, Ordering::Relaxed);
+        self.traits.firedancer.store(on, Ordering::Relaxed);
     }
 
-    /// Returns true if the node does all of `methods`.
+    /// Sets the version that the node reports, "4.0.0" by default.
+    pub fn set_version(&self, version: &'static str) {
+        *self.traits.version.write().unwrap_or_else(PoisonError::into_inner) = version;
+    }
+
+    /// Returns true if the node supports all of `methods`.
     pub(crate) fn implements(&self, methods: &[String]) -> bool {
-        !self.firedancer.load(Ordering::Relaxed)
-            || methods.iter().all(|method| FIREDANCER.contains(&method.as_str()))
+        !self.traits.is_firedancer() || methods.iter().all(|method| FIREDANCER.contains(&method.as_str()))
     }
 
     /// Adds a fault for every request, until it is cleared.
@@ -128,8 +131,9 @@ impl Node {
         self.faults.plan(None, fault, None);
     }
 
-    /// Adds a fault for requests with this method, so many times; for ever if `times` is `None`. Faults happen in the
-    /// order in which they were added.
+    /// Adds a fault for requests with this method, `times` times or without limit.
+    ///
+    /// Faults happen in the order in which they were added.
     pub fn fault_on(&self, method: &str, fault: Fault, times: Option<usize>) {
         self.faults.plan(Some(method), fault, times);
     }
@@ -139,8 +143,7 @@ impl Node {
         self.faults.clear();
     }
 
-    /// Ends what would be the node's process, or starts it again: while the node is down, its connections end and new
-    /// ones are refused.
+    /// Stops or restarts the node. While it is down, its connections end and new ones are refused.
     pub fn set_down(&self, down: bool) {
         self.is_down.send_replace(down);
     }
@@ -150,28 +153,28 @@ impl Node {
         *self.is_down.borrow()
     }
 
-    /// Waits until the node is down, or until it is not.
+    /// Waits until the node is down, or until it is up.
     pub(crate) async fn becomes(&self, down: bool) {
         // The sender lives in `self`.
         let _ = self.is_down.subscribe().wait_for(|is_down| *is_down == down).await;
     }
 
-    /// Holds replies to this method until the hold is released or dropped. Faults come after it.
+    /// Holds replies to this method until the hold is released or dropped. Faults apply after the hold.
     pub fn hold(&self, method: &str) -> Hold {
         self.holds.hold(method)
     }
 
-    /// How often this method was called over HTTP, batches counted by call.
+    /// Returns the number of calls of this method over HTTP. Calls in batches count separately.
     pub fn calls(&self, method: &str) -> u64 {
         self.counts().get(method).copied().unwrap_or(0)
     }
 
-    /// How many calls came over HTTP.
+    /// Returns the number of calls over HTTP.
     pub fn calls_total(&self) -> u64 {
         self.counts().values().sum()
     }
 
-    /// How many calls came over HTTP, without those methods that only health probes ask.
+    /// Returns the number of calls over HTTP, without methods that only probes call.
     pub fn calls_without_probes(&self) -> u64 {
         self.counts().iter().filter(|(method, _)| !PROBES.contains(&method.as_str())).map(|(_, n)| n).sum()
     }
@@ -188,7 +191,7 @@ impl Node {
         }
     }
 
-    /// The slot that this node is at.
+    /// Returns the slot of this node.
     pub fn slot(&self, commitment: Commitment) -> Slot {
         self.view(|view| view.slot(commitment))
     }
@@ -200,12 +203,12 @@ impl Node {
         read(&View { chain: &chain, node: &self.traits, tip })
     }
 
-    /// Answers a body in place: no HTTP, no holds, no faults, no counting. Empty where nothing is to be answered.
+    /// Answers a body without HTTP, holds, faults and counts. The result is empty if there is nothing to answer.
     pub fn answer(&self, body: &[u8]) -> Vec<u8> {
         self.reply(&envelope::parse(&Bytes::copy_from_slice(body)), None)
     }
 
-    /// Answers a parsed body; a fault of the kind that spoils answers spoils each of them.
+    /// Answers a parsed body. A fault that changes answers applies to each of them.
     pub(crate) fn reply(&self, request: &Request, fault: Option<&Fault>) -> Vec<u8> {
         let mut out = Vec::new();
         match request {
@@ -248,7 +251,7 @@ impl Node {
             }
             Some(Fault::NullResult) => Ok(serde_json::Value::Null),
             Some(Fault::Result(result)) => Ok(result.clone()),
-            // Written as text: a tree so deep cannot be dropped.
+            // Written as text, because dropping such a deep tree would overflow the stack.
             Some(Fault::Nested(depth)) => {
                 let result = [vec![b'['; *depth], vec![b']'; *depth]].concat();
                 return reply::result(out, &call.id, &result);
@@ -258,6 +261,7 @@ impl Node {
                 let answer = self.view(|view| answer::call(view, &method, &call.params));
                 match fault {
                     Some(Fault::Ahead(slots)) => answer.map(|result| answer::ahead(result, *slots)),
+                    Some(Fault::With(members)) => answer.map(|result| answer::with(result, members)),
                     _ => answer,
                 }
             }
@@ -274,7 +278,7 @@ impl Node {
     }
 }
 
-/// The methods that a request calls, in order.
+/// Returns the methods of a request, in order.
 pub(crate) fn methods(request: &Request) -> Vec<String> {
     let elements = match request {
         Request::ParseError => &[][..],

@@ -1,4 +1,4 @@
-//! The HTTP server of a simulated node: a node's rules for requests, and the faults that live below JSON-RPC.
+//! The HTTP server of a simulated node: a node's rules for requests, and faults below JSON-RPC.
 
 use std::error::Error as _;
 use std::future::poll_fn;
@@ -28,23 +28,23 @@ use super::answer;
 use super::fault::Fault;
 use super::node::{self, Node};
 
-/// Longest request body, in bytes: a node's default.
+/// The maximum size of a request body in bytes, by the default of a node.
 const MAX_BODY: usize = 50 * 1024;
 const JSON: &str = "application/json; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
-/// Time for the bytes of a truncated answer to leave before the connection ends.
+/// The time for the bytes of a truncated answer to be sent before the connection is closed.
 const FLUSH: Duration = Duration::from_millis(10);
-/// Pieces of an answer that trickles.
+/// The number of pieces of an answer that trickles.
 const TRICKLE_PIECES: usize = 10;
-/// Bytes in one piece of a huge answer.
+/// The number of bytes in a piece of a huge answer.
 const PIECE: usize = 64 * 1024;
-/// Connections that may wait to be accepted.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 /// The pause after an error of a listener.
 const RETRY: Duration = Duration::from_millis(50);
 const PAGE: &str = "<html><head><title>502 Bad Gateway</title></head><body>502 Bad Gateway</body></html>\n";
 
-/// Serves `node` on `listener` until `stop`, except while the node is down. Connections in flight end with either.
+/// Serves `node` on `listener` until `stop`, except while the node is down. Both end connections in flight.
 pub(crate) async fn run(node: Arc<Node>, listener: TcpListener, tasks: TaskTracker, stop: CancellationToken) {
     let Ok(address) = listener.local_addr() else { return };
     let lives = async {
@@ -65,7 +65,7 @@ pub(crate) async fn run(node: Arc<Node>, listener: TcpListener, tasks: TaskTrack
     stop.run_until_cancelled(lives).await;
 }
 
-/// Accepts connections for ever, and serves each until `life` ends.
+/// Accepts connections forever, and serves each until `life` ends.
 async fn accept(node: &Arc<Node>, listener: &TcpListener, tasks: &TaskTracker, life: &CancellationToken) {
     loop {
         match listener.accept().await {
@@ -73,14 +73,14 @@ async fn accept(node: &Arc<Node>, listener: &TcpListener, tasks: &TaskTracker, l
                 let (node, life) = (Arc::clone(node), life.clone());
                 tasks.spawn(async move { life.run_until_cancelled(connection(node, stream)).await });
             }
-            // Out of descriptors, mostly: give others time to close some.
+            // Usually there are no free file descriptors. The pause gives connections time to close.
             Err(_) => tokio::time::sleep(RETRY).await,
         }
     }
 }
 
-/// Holds the port of a node that is down, without listening. Otherwise the kernel could give it to a connection, even
-/// to one that is to this port, which would then talk to itself.
+/// Keeps the port of a node that is down, without listening. Otherwise the kernel could give it to an outgoing
+/// connection, which could even connect to itself.
 async fn hold_port(address: SocketAddr) -> TcpSocket {
     let hold = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
@@ -96,18 +96,18 @@ async fn hold_port(address: SocketAddr) -> TcpSocket {
     }
 }
 
-/// The request met [`Fault::Reset`].
+/// The error of a request with [`Fault::Reset`].
 #[derive(Debug, thiserror::Error)]
 #[error("connection reset on command")]
 struct Reset;
 
-/// The answer met [`Fault::Truncated`].
+/// The error of an answer with [`Fault::Truncated`].
 #[derive(Debug, thiserror::Error)]
 #[error("answer cut on command")]
 struct Cut;
 
 async fn connection(node: Arc<Node>, stream: TcpStream) {
-    // A reply is written at once, and waits for nothing to follow.
+    // Replies are sent at once, without waiting for more data.
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request| Box::pin(respond(Arc::clone(&node), request)));
     let mut connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
@@ -115,15 +115,15 @@ async fn connection(node: Arc<Node>, stream: TcpStream) {
     let reset =
         |error: hyper::Error| error.source().and_then(|cause| cause.downcast_ref::<Reset>()).is_some();
     if ended.is_err_and(reset) {
-        // Closing with unsent data dropped is what makes a TCP reset of it.
+        // Closing with unsent data dropped causes a TCP reset.
         let _ = connection.into_parts().io.into_inner().set_zero_linger();
     }
 }
 
-async fn respond(node: Arc<Node>, request: Request<Incoming>) -> Result<Response<Payload>, Reset> {
+async fn respond(node: Arc<Node>, request: Request<Incoming>) -> Result<Response<ResponseBody>, Reset> {
     if request.uri().path() == "/health" {
         let health = node.view(|view| answer::health(view).is_ok());
-        return Ok(Response::new(Payload::from(if health { "ok" } else { "behind" })));
+        return Ok(Response::new(ResponseBody::from(if health { "ok" } else { "behind" })));
     }
     let body = match read(request).await {
         Ok(body) => body,
@@ -150,14 +150,14 @@ async fn respond(node: Arc<Node>, request: Request<Incoming>) -> Result<Response
             return Ok(page);
         }
         Some(Fault::Reset) => return Err(Reset),
-        Some(Fault::Huge(bytes)) => return Ok(json(Payload::huge(*bytes, &request))),
+        Some(Fault::Huge(bytes)) => return Ok(json(ResponseBody::huge(*bytes, &request))),
         Some(Fault::Body { content_type, text }) => {
-            let mut body = Response::new(Payload::from(*text));
+            let mut body = Response::new(ResponseBody::from(*text));
             body.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
             return Ok(body);
         }
         _ if !node.implements(&methods) => {
-            let mut refused = Response::new(Payload::from(Vec::new()));
+            let mut refused = Response::new(ResponseBody::from(Vec::new()));
             *refused.status_mut() = StatusCode::NOT_IMPLEMENTED;
             return Ok(refused);
         }
@@ -165,20 +165,20 @@ async fn respond(node: Arc<Node>, request: Request<Incoming>) -> Result<Response
     }
     let answer = node.reply(&request, fault.as_ref());
     Ok(json(match fault {
-        Some(Fault::Truncated) => Payload::truncated(answer),
+        Some(Fault::Truncated) => ResponseBody::truncated(answer),
         Some(Fault::Half) => answer[..answer.len() / 2].to_vec().into(),
-        Some(Fault::Trickle(pause)) => Payload::trickle(answer, pause),
+        Some(Fault::Trickle(pause)) => ResponseBody::trickle(answer, pause),
         _ => answer.into(),
     }))
 }
 
-/// Reads a call's body, or refuses the request as a node does: boxed, because a response is large.
-async fn read(request: Request<Incoming>) -> Result<Bytes, Box<Response<Payload>>> {
+/// Reads the body of a call, or refuses the request as a node does. The error is boxed because a response is large.
+async fn read(request: Request<Incoming>) -> Result<Bytes, Box<Response<ResponseBody>>> {
     let refuse = |status, words: &str| Err(Box::new(plain(status, words.to_owned())));
     match *request.method() {
         Method::POST => {}
         Method::OPTIONS => {
-            let mut options = json(Payload::from(Vec::new()));
+            let mut options = json(ResponseBody::from(Vec::new()));
             options.headers_mut().insert(ALLOW, HeaderValue::from_static("OPTIONS, POST"));
             options.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
             return Err(Box::new(options));
@@ -210,36 +210,36 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Box<Response<Payload>
     }
 }
 
-fn plain(status: StatusCode, text: String) -> Response<Payload> {
-    let mut response = Response::new(Payload::from(text.into_bytes()));
+fn plain(status: StatusCode, text: String) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::from(text.into_bytes()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));
     response
 }
 
-fn json(payload: Payload) -> Response<Payload> {
+fn json(payload: ResponseBody) -> Response<ResponseBody> {
     let mut response = Response::new(payload);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
     response
 }
 
-/// The body of a response: whole, or spoiled.
-enum Payload {
+/// The body of a response, complete or with a fault.
+enum ResponseBody {
     Whole(Bytes),
-    /// The first bytes of a reply, then after a moment its end, although `promised` bytes were announced.
+    /// The first bytes of a reply, then the end of the connection, although `promised` bytes were announced.
     Truncated {
         sent: Bytes,
         promised: u64,
         flush: Pin<Box<Sleep>>,
     },
-    /// The rest of a reply, piece by piece.
+    /// The rest of a reply, sent in pieces.
     Trickle {
         left: Bytes,
         piece: usize,
         between: Duration,
         pause: Pin<Box<Sleep>>,
     },
-    /// A head, so many bytes of a text, and a tail.
+    /// A head, a text of this many bytes, and a tail.
     Huge {
         head: Bytes,
         left: usize,
@@ -247,19 +247,19 @@ enum Payload {
     },
 }
 
-impl From<Vec<u8>> for Payload {
+impl From<Vec<u8>> for ResponseBody {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Whole(bytes.into())
     }
 }
 
-impl From<&'static str> for Payload {
+impl From<&'static str> for ResponseBody {
     fn from(text: &'static str) -> Self {
         Self::Whole(Bytes::from_static(text.as_bytes()))
     }
 }
 
-impl Payload {
+impl ResponseBody {
     fn truncated(answer: Vec<u8>) -> Self {
         let promised = answer.len() as u64;
         let sent = Bytes::from(answer);
@@ -276,7 +276,7 @@ impl Payload {
         Self::Trickle { left: answer.into(), piece, between, pause }
     }
 
-    /// An answer to the first call of `request`, with a text of so many bytes.
+    /// Returns an answer to the first call of `request`, with a text of `bytes` bytes.
     fn huge(bytes: usize, request: &envelope::Request) -> Self {
         let id = match request {
             envelope::Request::One(Element::Call(call)) => &call.id,
@@ -288,7 +288,7 @@ impl Payload {
     }
 }
 
-impl Body for Payload {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Cut;
 

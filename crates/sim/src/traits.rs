@@ -1,25 +1,32 @@
-//! The traits of one simulated node on which its answers depend, beside the chain.
+//! The properties of a simulated node that affect its answers, beside the chain.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use slotfront_rpc::methods::{Commitment, Slot};
 
-/// The traits of one node. Those that a test may change are set by [`Node`](super::Node).
+/// The version that simulated nodes report.
+pub(crate) const VERSION: &str = "4.0.0";
+/// The version that simulated Firedancer nodes report.
+const FIREDANCER_VERSION: &str = "0.806.40000";
+
+/// The properties of a node. [`Node`](super::Node) has setters for tests.
 pub(crate) struct NodeTraits {
     index: usize,
-    /// The address of each node of the cluster, once it listens.
+    /// The addresses of the cluster's nodes, once they listen.
     addresses: Arc<[OnceLock<SocketAddr>]>,
     pub(crate) first_available: AtomicU64,
     pub(crate) healthy: AtomicBool,
     pub(crate) full_api: AtomicBool,
     pub(crate) history: AtomicBool,
     pub(crate) reads_ahead: AtomicBool,
+    pub(crate) firedancer: AtomicBool,
+    pub(crate) version: RwLock<&'static str>,
 }
 
 impl NodeTraits {
-    /// Returns the traits of a good node.
+    /// Returns the properties of a healthy node.
     pub(crate) fn new(index: usize, addresses: Arc<[OnceLock<SocketAddr>]>) -> Self {
         Self {
             index,
@@ -29,15 +36,17 @@ impl NodeTraits {
             full_api: AtomicBool::new(true),
             history: AtomicBool::new(true),
             reads_ahead: AtomicBool::new(false),
+            firedancer: AtomicBool::new(false),
+            version: RwLock::new(VERSION),
         }
     }
 
-    /// The position in the cluster, from 0.
+    /// Returns the position in the cluster, from 0.
     pub(crate) fn index(&self) -> usize {
         self.index
     }
 
-    /// The addresses of the cluster's nodes, by their positions.
+    /// Returns the addresses of the cluster's nodes, by position.
     pub(crate) fn peers(&self) -> &[OnceLock<SocketAddr>] {
         &self.addresses
     }
@@ -58,7 +67,20 @@ impl NodeTraits {
         self.history.load(Ordering::Relaxed)
     }
 
-    /// The slot at which the account at `position` of an answer is read.
+    /// Returns true if the node does what a Firedancer node does.
+    pub(crate) fn is_firedancer(&self) -> bool {
+        self.firedancer.load(Ordering::Relaxed)
+    }
+
+    /// The version that the node reports.
+    pub(crate) fn version(&self) -> &'static str {
+        if self.is_firedancer() {
+            return FIREDANCER_VERSION;
+        }
+        *self.version.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the slot at which the account at `position` of an answer is read.
     pub(crate) fn reads_at(&self, slot: Slot, commitment: Commitment, position: usize) -> Slot {
         let ahead = commitment == Commitment::Finalized
             && position.is_multiple_of(2)

@@ -1,4 +1,4 @@
-//! One JSON-RPC call, written as it reads.
+//! One JSON-RPC call, built step by step.
 
 use serde_json::{Map, Value, json};
 use slotfront::jsonrpc::Params;
@@ -9,7 +9,8 @@ use crate::cluster::node_answer;
 use crate::reply::Reply;
 use crate::request::TestRequest;
 
-/// A call that is not sent yet: its params grow by methods named like the fields of its configuration.
+/// A JSON-RPC call that is not sent yet. Most methods set a field of its configuration object, which is the
+/// last of the params.
 #[derive(Clone)]
 #[must_use = "a call does nothing until it is sent"]
 pub struct TestCall {
@@ -25,120 +26,121 @@ impl TestCall {
         Self { request, id: json!(1), method: method.to_owned(), params, config: Map::new() }
     }
 
-    /// Sets a field of the configuration, which is the last of the params.
+    /// Sets a field of the configuration object.
     pub fn with(mut self, field: &str, value: impl Into<Value>) -> Self {
         self.config.insert(field.to_owned(), value.into());
         self
     }
 
-    /// Asks at this commitment.
+    /// Sets the commitment.
     pub fn commitment(self, commitment: Commitment) -> Self {
         self.with("commitment", commitment.as_str())
     }
 
-    /// Asks at processed.
+    /// Sets the commitment processed.
     pub fn processed(self) -> Self {
         self.commitment(Commitment::Processed)
     }
 
-    /// Asks at confirmed.
+    /// Sets the commitment confirmed.
     pub fn confirmed(self) -> Self {
         self.commitment(Commitment::Confirmed)
     }
 
-    /// Asks at finalized, by name. A call without a commitment is at finalized, too.
+    /// Sets the commitment finalized, which nodes also use for a call without one.
     pub fn finalized(self) -> Self {
         self.commitment(Commitment::Finalized)
     }
 
-    /// Asks for accounts or a block in this encoding.
+    /// Sets the encoding of accounts or of a block.
     pub fn encoding(self, encoding: &str) -> Self {
         self.with("encoding", encoding)
     }
 
-    /// Asks for accounts in base64.
+    /// Sets the encoding base64.
     pub fn base64(self) -> Self {
         self.encoding("base64")
     }
 
-    /// Asks for parsed accounts or transactions.
+    /// Sets the encoding jsonParsed.
     pub fn json_parsed(self) -> Self {
         self.encoding("jsonParsed")
     }
 
-    /// Asks for a part of each account's data.
+    /// Sets `dataSlice`: `length` bytes of each account's data, from the byte `offset` on.
     pub fn slice(self, offset: u64, length: u64) -> Self {
         self.with("dataSlice", json!({"offset": offset, "length": length}))
     }
 
-    /// Asks for an answer of this slot or a later one.
+    /// Sets `minContextSlot`: the answer must be of this slot or a later one.
     pub fn min_context_slot(self, slot: u64) -> Self {
         self.with("minContextSlot", slot)
     }
 
-    /// Accepts transactions of version 0 in a block.
+    /// Sets `maxSupportedTransactionVersion` to 0. Without it, nodes refuse a block that has transactions of
+    /// version 0.
     pub fn version_0(self) -> Self {
         self.with("maxSupportedTransactionVersion", 0)
     }
 
-    /// Asks for this much of a block's transactions: `full`, `accounts`, `signatures` or `none`.
+    /// Sets `transactionDetails`: `full`, `accounts`, `signatures` or `none`.
     pub fn details(self, details: &str) -> Self {
         self.with("transactionDetails", details)
     }
 
-    /// Asks for a block with or without its rewards.
+    /// Sets `rewards`: true for a block with its rewards.
     pub fn rewards(self, rewards: bool) -> Self {
         self.with("rewards", rewards)
     }
 
-    /// Asks for this many samples at most.
+    /// Adds the limit of getRecentPerformanceSamples to the params.
     pub fn limit(mut self, samples: usize) -> Self {
         self.params.push(json!(samples));
         self
     }
 
-    /// Asks for one validator's vote account.
+    /// Sets `votePubkey`: only the vote account with this key.
     pub fn vote_account(self, key: impl ToString) -> Self {
         self.with("votePubkey", key.to_string())
     }
 
-    /// Replaces the id 1.
+    /// Sets the id of the call, which is 1 by default.
     pub fn id(mut self, id: impl Into<Value>) -> Self {
         self.id = id.into();
         self
     }
 
-    /// Replaces the key `dev`.
+    /// Sends the call with this API key instead of `dev`.
     pub fn key(mut self, key: &str) -> Self {
         self.request = self.request.key(key);
         self
     }
 
-    /// Sends to another path than that of a key.
+    /// Sends the call to this path instead of `/v3/dev`.
     pub fn path(mut self, path: &str) -> Self {
         self.request = self.request.path(path);
         self
     }
 
-    /// Sends by another client than the gateway's own.
+    /// Sends the call by this client instead of the gateway's own.
     pub fn client(mut self, client: &reqwest::Client) -> Self {
         self.request = self.request.client(client);
         self
     }
 
-    /// Adds a header field.
+    /// Adds a header field to the request.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.request = self.request.header(name, value);
         self
     }
 
-    /// Adds header fields.
+    /// Adds header fields to the request.
     pub fn headers(mut self, headers: &[(&str, &str)]) -> Self {
         self.request = self.request.headers(headers);
         self
     }
 
-    /// Asks for an answer past the cache.
+    /// Adds `Cache-Control: no-cache`, so that the call bypasses the cache if the plan allows it.
     pub fn no_cache(mut self) -> Self {
         self.request = self.request.no_cache();
         self
@@ -149,7 +151,7 @@ impl TestCall {
         &self.method
     }
 
-    /// Returns the params.
+    /// Returns the params, with the configuration object as the last one unless it is empty.
     pub fn params(&self) -> Value {
         let mut params = self.params.clone();
         if !self.config.is_empty() {
@@ -158,40 +160,41 @@ impl TestCall {
         Value::Array(params)
     }
 
-    /// Returns the call as an element of a batch.
+    /// Returns the call as a JSON-RPC object.
     pub fn json(&self) -> Value {
         json!({"jsonrpc": "2.0", "id": self.id, "method": self.method, "params": self.params()})
     }
 
-    /// Returns the call as it is posted.
+    /// Returns the text of the JSON-RPC object.
     pub fn body(&self) -> String {
         self.json().to_string()
     }
 
-    /// Returns the HTTP request that makes the call.
+    /// Returns the HTTP request of the call.
     pub fn request(&self) -> TestRequest {
         self.request.clone().body(self.body())
     }
 
-    /// Makes the call, and reads the whole reply. A call may be made again.
+    /// Sends the call, and reads the whole reply. A call can be sent several times.
     pub fn send(&self) -> impl Future<Output = Reply> + use<> {
         self.request().send()
     }
 
-    /// Returns the call as the gateway parses it.
+    /// Returns the call as the gateway parses it. Panics if the method is none of the eight.
     pub fn query(&self) -> Query {
         let method = Method::from_name(&self.method).expect("one of the eight methods");
         let params = Params::Array(self.params().to_string().into());
         Query::parse(method, &params, Profile::Node).expect("params of a call")
     }
 
-    /// Returns a node's own answer to the call. The node counts no call, and has no faults and holds meanwhile.
+    /// Returns a node's whole JSON-RPC answer to the call, without HTTP. Faults and holds do not apply, and
+    /// the node does not count the call.
     pub fn answer_of(&self, node: &Node) -> Value {
         let answer = node.answer(self.body().as_bytes());
         serde_json::from_slice(&answer).expect("a node answers in JSON")
     }
 
-    /// Returns the result that a node itself has for the call.
+    /// Returns the result of a node's own answer. Panics if the answer is an error.
     #[track_caller]
     pub fn result_of(&self, node: &Node) -> Value {
         node_answer(node, &self.method, &self.params())

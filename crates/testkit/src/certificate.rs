@@ -4,19 +4,19 @@ use std::path::{Path, PathBuf};
 
 use slotfront::config::TlsFiles;
 
-/// A certificate for `localhost`, signed by itself, in the files `cert.pem` and `key.pem` of a folder.
+/// A self-signed certificate for `localhost`, in the files `cert.pem` and `key.pem` of a folder.
 #[derive(Debug, Clone)]
 pub struct TestCertificate {
     /// The certificate in PEM.
     pub pem: String,
     /// The file with the certificate.
     pub cert: PathBuf,
-    /// The file with its key.
+    /// The file with the private key.
     pub key: PathBuf,
 }
 
 impl TestCertificate {
-    /// Makes a new certificate, and writes it into `folder` in place of an earlier one.
+    /// Creates a certificate, and writes `cert.pem` and `key.pem` into `folder`. Earlier files are replaced.
     pub fn write(folder: &Path) -> Self {
         let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
         let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
@@ -30,7 +30,7 @@ impl TestCertificate {
         TlsFiles { cert: self.cert.clone(), key: self.key.clone() }
     }
 
-    /// Returns a client that trusts this certificate only.
+    /// Returns the builder of a client that trusts this certificate only.
     pub fn trusting_client(&self) -> reqwest::ClientBuilder {
         let trusted = reqwest::Certificate::from_pem(self.pem.as_bytes()).expect("a certificate");
         reqwest::Client::builder().no_proxy().tls_certs_only([trusted])

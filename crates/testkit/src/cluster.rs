@@ -1,4 +1,4 @@
-//! A simulated cluster with its listeners.
+//! A simulated cluster whose nodes listen on loopback ports.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -16,7 +16,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::PATIENCE;
 
-/// A served cluster that is stepped by hand. It ends with its last clone.
+/// A simulated cluster whose nodes accept connections. Slots pass only when the test steps it. The listeners
+/// close when the last clone is dropped.
 #[derive(Clone)]
 pub struct TestCluster {
     cluster: Arc<Cluster>,
@@ -34,17 +35,17 @@ impl Deref for TestCluster {
 }
 
 impl TestCluster {
-    /// Makes the settings of a cluster that is stepped by hand.
+    /// Returns the settings of a cluster of `nodes` nodes whose slots pass only when it is stepped.
     pub fn settings(nodes: usize) -> Settings {
         Settings { nodes, slot_time: None, ..Settings::default() }
     }
 
-    /// Serves a cluster of `nodes` nodes.
+    /// Creates a cluster of `nodes` nodes, and serves it at free ports.
     pub async fn start(nodes: usize) -> Self {
         Self::serve(Cluster::new(Self::settings(nodes))).await
     }
 
-    /// Serves a cluster at free addresses.
+    /// Serves each node of `cluster` at a free port of 127.0.0.1.
     pub async fn serve(cluster: Arc<Cluster>) -> Self {
         let mut listeners = Vec::new();
         for _ in cluster.nodes() {
@@ -60,12 +61,12 @@ impl TestCluster {
         Self { cluster, addresses, _ends: Arc::new(stop.clone().drop_guard()), stop }
     }
 
-    /// Ends the cluster, and serves `other` at the same addresses.
+    /// Closes the listeners of this cluster, and serves `other` at the same addresses.
     pub async fn replace(&self, other: Arc<Cluster>) -> Self {
         self.stop.cancel();
         let mut listeners = Vec::new();
         for address in &self.addresses {
-            // The old listener ends with its task, a moment after the request.
+            // The old listener closes a moment after its task is cancelled.
             let deadline = Instant::now() + PATIENCE;
             listeners.push(loop {
                 match TcpListener::bind(address).await {
@@ -83,12 +84,12 @@ impl TestCluster {
         Secret::new(format!("http://{}", self.addresses[node]))
     }
 
-    /// Returns a node as an upstream, which is named after its number.
+    /// Returns the setting of an upstream for a node. Its name is `node-0`, `node-1` and so on.
     pub fn upstream(&self, node: usize) -> Upstream {
         Upstream::plain(format!("node-{node}"), self.url(node))
     }
 
-    /// Gives every node this fault for a method, until the faults are cleared.
+    /// Applies `fault` to each call of `method` at every node, until the faults are cleared.
     pub fn fault_everywhere(&self, method: &str, fault: &Fault) {
         self.nodes().iter().for_each(|node| node.fault_on(method, fault.clone(), None));
     }
@@ -98,28 +99,30 @@ impl TestCluster {
         self.nodes().iter().for_each(|node| node.clear_faults());
     }
 
-    /// Keeps every node this many slots behind.
+    /// Keeps every node this many slots behind the cluster.
     pub fn set_lag(&self, slots: u64) {
         self.nodes().iter().for_each(|node| node.set_lag(slots));
     }
 
-    /// Returns the calls that all nodes have answered, without probes.
+    /// Returns the number of calls to all nodes together. Calls of probe methods are not counted.
     pub fn calls_without_probes(&self) -> u64 {
         self.nodes().iter().map(|node| node.calls_without_probes()).sum()
     }
 
-    /// Returns the settings of a gateway in front of the cluster, as tests need them.
+    /// Returns settings for a gateway in front of the cluster: frequent probes, long timeouts, and entries
+    /// that stay fresh for an hour.
     pub fn config(&self) -> Config {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let upstreams = (0..self.addresses.len()).map(|node| self.upstream(node)).collect();
         let mut config = Config::dev(any, any, upstreams);
-        // Frequent enough that a step is soon known. Tests wait for the frontier, never for a time.
+        // Probes are frequent, so that the gateway soon learns of a step. Tests wait for the frontier, never
+        // for a time.
         config.pool.probe_interval = Duration::from_millis(20);
-        // Longer than a busy machine takes. A test of a timeout sets its own.
+        // The timeouts are longer than any answer takes on a busy machine. A test of a timeout sets its own.
         config.pool.attempt_timeout = [Duration::from_secs(20); 8];
         config.server.request_timeout = Duration::from_secs(40);
         config.server.drain_timeout = PATIENCE;
-        // Entries age only if a test sets shorter lives, so that a test may pause anywhere.
+        // The TTLs are long, so that a test may stall anywhere. A test of expiry sets its own.
         let hour = Duration::from_hours(1);
         let ttl = &mut config.cache.ttl;
         for ttl in [&mut ttl.account, &mut ttl.fee, &mut ttl.vote_accounts] {
@@ -130,7 +133,8 @@ impl TestCluster {
     }
 }
 
-/// Returns a node's own answer to a call. The node counts no call, and has no faults and holds meanwhile.
+/// Returns a node's whole JSON-RPC answer to a call, without HTTP. Faults and holds do not apply, and the
+/// node does not count the call.
 pub fn node_answer(node: &Node, method: &str, params: &Value) -> Value {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
     serde_json::from_slice(&node.answer(body.as_bytes())).expect("a node answers in JSON")

@@ -1,4 +1,4 @@
-//! A gateway over a simulated cluster, with a client.
+//! A gateway in front of a simulated cluster, with an HTTP client.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -26,9 +26,9 @@ use crate::loopback_tap::LoopbackTap;
 use crate::reply::Reply;
 use crate::request::TestRequest;
 
-/// A whole gateway in front of a cluster that is stepped by hand, with the API key `dev`.
+/// A gateway in front of a cluster that is stepped by hand, with the API key `dev`.
 pub struct TestGateway {
-    /// The cluster. A replaced one stays here.
+    /// The cluster with which the gateway was started. [`TestCluster::replace`] does not change this field.
     pub cluster: TestCluster,
     /// The gateway.
     pub app: App,
@@ -36,16 +36,16 @@ pub struct TestGateway {
     pub url: String,
     /// The URL of the admin listener.
     pub admin: String,
-    /// A client that keeps its connections.
+    /// The HTTP client of all requests, which keeps its connections open.
     pub client: reqwest::Client,
 }
 
-/// A change of settings.
+/// A function that changes settings.
 type Change<'a, T> = Box<dyn FnOnce(&mut T) + 'a>;
-/// A preparation of nodes.
+/// A function that sets up the nodes of a new cluster.
 type Preparation<'a> = Box<dyn FnOnce(&Cluster) + 'a>;
 
-/// A gateway that is not started yet.
+/// A gateway that has not started yet, with its settings.
 #[must_use = "a gateway that is not started does nothing"]
 pub struct TestGatewayBuilder<'a> {
     nodes: usize,
@@ -59,43 +59,43 @@ pub struct TestGatewayBuilder<'a> {
 }
 
 impl<'a> TestGatewayBuilder<'a> {
-    /// Sets the number of nodes, three by default.
+    /// Sets the number of nodes of the new cluster, which is three by default.
     pub fn nodes(mut self, nodes: usize) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// Starts in front of a served cluster.
+    /// Uses this cluster instead of a new one. `nodes` and `prepare` then have no effect.
     pub fn cluster(mut self, cluster: &TestCluster) -> Self {
         self.cluster = Some(cluster.clone());
         self
     }
 
-    /// Changes the settings. Later changes come on top of earlier ones.
+    /// Changes the settings. Several changes apply in the order of their calls.
     pub fn config(mut self, change: impl FnOnce(&mut Config) + 'a) -> Self {
         self.configure.push(Box::new(change));
         self
     }
 
-    /// Prepares the nodes of a new cluster before anything is asked of them.
+    /// Sets up the nodes of the new cluster before the gateway sends them a request.
     pub fn prepare(mut self, prepare: impl FnOnce(&Cluster) + 'a) -> Self {
         self.prepare.push(Box::new(prepare));
         self
     }
 
-    /// Changes the times that clients are given during a shutdown.
+    /// Changes the durations of a shutdown's phases, such as the notice before the listener closes.
     pub fn grace_periods(mut self, change: impl FnOnce(&mut GracePeriods) + 'a) -> Self {
         self.periods = Some(Box::new(change));
         self
     }
 
-    /// Puts a tap in front of the first node.
+    /// Puts `tap` between the gateway and the first node, so that it records the requests to that node.
     pub fn tap(mut self, tap: &'a LoopbackTap) -> Self {
         self.tap = Some(tap);
         self
     }
 
-    /// Serves over TLS with a certificate.
+    /// Serves the public listener over TLS with this certificate.
     pub fn tls(self, certificate: &TestCertificate) -> Self {
         let files = certificate.files();
         let mut builder = self.config(move |config| config.server.tls = Some(files));
@@ -103,7 +103,7 @@ impl<'a> TestGatewayBuilder<'a> {
         builder
     }
 
-    /// Starts the gateway, and waits until it knows the slots of the cluster.
+    /// Starts the gateway, and waits until every node is probed and the gateway knows the cluster's slots.
     pub async fn start(self) -> TestGateway {
         let gateway = self.start_unprobed().await;
         gateway.settled().await;
@@ -134,7 +134,7 @@ impl<'a> TestGatewayBuilder<'a> {
         let app = App::start_with(config, gateway, listeners, periods).expect("an app");
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
         let url = if self.secured {
-            // The certificate is for this name.
+            // The certificate is valid for this name only.
             format!("https://localhost:{}/v3/dev", app.public.port())
         } else {
             format!("http://{}/v3/dev", app.public)
@@ -144,7 +144,8 @@ impl<'a> TestGatewayBuilder<'a> {
 }
 
 impl TestGateway {
-    /// Prepares a gateway with settings for tests: entries live for an hour, and nodes are probed every 20 ms.
+    /// Returns a builder with settings for tests: entries stay fresh for an hour, and nodes are probed every
+    /// 20 ms.
     pub fn builder<'a>() -> TestGatewayBuilder<'a> {
         TestGatewayBuilder {
             nodes: 3,
@@ -158,12 +159,12 @@ impl TestGateway {
         }
     }
 
-    /// Starts a gateway over three nodes.
+    /// Starts a gateway in front of three nodes, with the settings of [`Self::builder`].
     pub async fn start() -> Self {
         Self::builder().start().await
     }
 
-    /// Prepares another gateway over the same cluster, with the settings of this one.
+    /// Returns a builder of another gateway in front of the same cluster, with the settings of this one.
     pub fn beside<'a>(&self) -> TestGatewayBuilder<'a> {
         let start_from = Some((*self.front().config).clone());
         TestGatewayBuilder { start_from, ..Self::builder().cluster(&self.cluster) }
@@ -175,12 +176,12 @@ impl TestGateway {
     }
 }
 
-/// The calls.
+/// Methods that prepare calls and send requests.
 impl TestGateway {
     /// Prepares a call of any method.
     #[track_caller]
     pub fn call(&self, method: &str, params: Value) -> TestCall {
-        let Value::Array(params) = params else { panic!("no list of params: {params}") };
+        let Value::Array(params) = params else { panic!("the params are no array: {params}") };
         self.prepared(method, params)
     }
 
@@ -229,18 +230,18 @@ impl TestGateway {
         self.prepared("getBlock", vec![json!(slot)])
     }
 
-    /// Prepares a batch. The ids are those of the calls.
+    /// Prepares a batch of `calls`, each with its own id.
     pub fn batch(&self, calls: impl IntoIterator<Item = TestCall>) -> TestRequest {
         let calls: Vec<_> = calls.into_iter().map(|call| call.json()).collect();
         self.post(Value::Array(calls).to_string())
     }
 
-    /// Prepares a POST of a body as it is.
+    /// Prepares a POST of `body`, which is sent unchanged.
     pub fn post(&self, body: impl Into<Vec<u8>>) -> TestRequest {
         TestRequest::new(&self.client, self.base_url(), body)
     }
 
-    /// Sends any request, and reads the whole reply.
+    /// Sends a request, and reads the whole reply.
     pub async fn send(&self, request: reqwest::RequestBuilder) -> Reply {
         Reply::read(request.timeout(PATIENCE).send().await.expect("an answer")).await
     }
@@ -270,21 +271,21 @@ impl TestGateway {
         self.url.trim_end_matches("/v3/dev")
     }
 
-    /// Returns the URL for calls with another key than `dev`.
+    /// Returns the URL for calls with this API key.
     pub fn url_of(&self, key: &str) -> String {
         format!("{}/v3/{key}", self.base_url())
     }
 
-    /// Opens a bare connection, without an HTTP client.
+    /// Opens a TCP connection to the public listener, without an HTTP client.
     pub async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.app.public).await.expect("the gateway listens")
     }
 }
 
-/// The counters, and the waits for them.
+/// Methods that read counters or wait for a state.
 impl TestGateway {
-    /// Returns the whole value of a series, which is named as on `/metrics`: `name{label="value"}`. A series that was
-    /// never counted is 0. A name that no metric has is a fault of the test.
+    /// Returns the value of a series, which is named as on `/metrics`: `name{label="value"}`. A series that
+    /// was never counted is 0. Panics if no metric has the name, or if the value is no whole number.
     #[track_caller]
     pub fn metric(&self, series: &str) -> u64 {
         let metrics = self.front().metrics.render();
@@ -300,26 +301,26 @@ impl TestGateway {
         self.front().in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of open connections.
+    /// Returns the number of open connections to the public listener.
     pub fn connections(&self) -> i64 {
         self.front().metrics.connections.get()
     }
 
-    /// Returns the number of calls that all nodes have answered, without probes.
+    /// Returns the number of calls to all nodes together. Calls of probe methods are not counted.
     pub fn upstream_calls(&self) -> u64 {
         self.cluster.calls_without_probes()
     }
 
-    /// Returns what keeps calls away from a node.
+    /// Returns the reason why a node gets no calls. `None` if the node is usable.
     pub fn unusable(&self, node: usize) -> Option<Unusable> {
         self.front().pool.standing(Instant::now())[node].1
     }
 
-    /// Waits until `holds` returns true. A failure names `what` was awaited.
+    /// Waits until `holds` returns true. Panics with `what` after [`PATIENCE`].
     pub async fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !holds() {
-            assert!(Instant::now() < deadline, "waited in vain until {what}");
+            assert!(Instant::now() < deadline, "timed out while waiting until {what}");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -330,20 +331,20 @@ impl TestGateway {
         self.until(&what, || self.in_flight() == requests).await;
     }
 
-    /// Waits until a metric has a value of at least `least`.
+    /// Waits until a series has at least the value `least`.
     pub async fn until_metric(&self, series: &str, least: u64) {
-        self.until(&format!("{series} is {least}"), || self.metric(series) >= least).await;
+        self.until(&format!("{series} is at least {least}"), || self.metric(series) >= least).await;
     }
 
-    /// Waits until a node is known to be `slots` slots behind.
+    /// Waits until the gateway knows that a node is `slots` slots behind the frontier.
     pub async fn until_lag(&self, node: usize, commitment: Commitment, slots: u64) {
         let lag = || self.front().frontier.lag(node, commitment);
-        self.until(&format!("the lag of node {node} is known"), || lag() == Some(slots)).await;
+        self.until(&format!("node {node} is {slots} slots behind"), || lag() == Some(slots)).await;
     }
 
     /// Waits until every node has been probed and the frontier has reached the cluster's slots.
     pub async fn settled(&self) {
-        self.until("the frontier is where the cluster is", || {
+        self.until("every node is probed and the cluster's slots are known", || {
             let front = self.front();
             let probed =
                 front.pool.standing(Instant::now()).iter().all(|(_, unusable)| {
@@ -354,20 +355,21 @@ impl TestGateway {
         .await;
     }
 
-    /// Steps the cluster, and waits until the gateway has the new slots.
+    /// Lets `slots` slots pass, and waits until the gateway knows the new slots.
     pub async fn step_by(&self, slots: u64) {
         self.cluster.step_by(slots);
         self.settled().await;
     }
 
-    /// Waits until the public listener is closed.
+    /// Waits until the public listener refuses connections.
     pub async fn until_closed(&self) {
         while TcpStream::connect(self.app.public).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Runs `seen` beside a stop whose notice outlasts it.
+    /// Stops the gateway, and runs `seen` before the notice of the stop ends. Panics if the notice ends
+    /// first.
     pub async fn during_the_notice(&self, seen: impl Future<Output = ()>) {
         tokio::select! {
             () = self.app.stop() => panic!("the notice ended first"),
@@ -376,7 +378,8 @@ impl TestGateway {
     }
 }
 
-/// Returns a request to the pool, past the cache, with more time than a test waits.
+/// Returns a request for [`Pool::call`](slotfront::pool::Pool::call), which bypasses the cache. Its deadline
+/// is [`PATIENCE`] from now.
 pub fn upstream_request(query: Query) -> UpstreamRequest {
     let context = CallContext::own(Instant::now() + PATIENCE);
     UpstreamRequest { query, floor: None, prefer: None, alone: false, context }

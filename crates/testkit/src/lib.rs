@@ -1,6 +1,7 @@
-//! The kit of slotfront's tests, benches and measurements: a simulated cluster, a gateway in front of it, and a client.
+//! Support for slotfront's tests, benches and measurements: a simulated cluster, a gateway in front of it,
+//! and a client.
 //!
-//! A test starts a [`TestGateway`], makes calls that read like themselves, and looks at each [`Reply`]:
+//! A test starts a [`TestGateway`], sends calls, and checks each [`Reply`]:
 //!
 //! ```
 //! use slotfront_testkit::TestGateway;
@@ -22,7 +23,10 @@
 //! Tests wait for events, never for time: a reply that a node holds, a counter, a slot. `docs/testing.md` has more.
 
 #![expect(clippy::missing_panics_doc, reason = "a helper that cannot go on panics, and its test fails")]
-#![expect(clippy::needless_pass_by_value, reason = "a call reads as it is made, with an address of any kind")]
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "helpers take addresses of any kind by value, so that calls are short"
+)]
 
 mod call;
 mod certificate;
@@ -47,10 +51,10 @@ pub use reply::Reply;
 pub use request::TestRequest;
 pub use scene::CacheScene;
 
-/// The longest wait of a test: longer than any step, shorter than a CI job.
+/// The longest time for which a test waits for one event. It is longer than any step takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Compiles the example of the page for newcomers.
+/// Compiles the examples of docs/testing.md as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/testing.md")]
 struct TestingPage;

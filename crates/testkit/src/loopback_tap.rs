@@ -1,4 +1,4 @@
-//! A loopback HTTP server that records requests: in front of a node, or as a trace collector.
+//! A loopback HTTP server that records requests. It stands in front of a node, or acts as a trace collector.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -16,7 +16,7 @@ pub struct TappedRequest {
 }
 
 impl TappedRequest {
-    /// Returns the values of a header field.
+    /// Returns the values of a header field, one for each line with its name.
     pub fn header(&self, name: &str) -> Vec<&str> {
         let fields = self.head.lines().filter_map(|line| line.split_once(": "));
         fields.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
@@ -28,20 +28,21 @@ impl TappedRequest {
     }
 }
 
-/// The recorded requests, and the address to which they are forwarded.
+/// A loopback HTTP server that records requests, and forwards them to a node or answers them itself. Clones
+/// share the records.
 #[derive(Clone)]
 pub struct LoopbackTap {
     url: String,
     node: Arc<OnceLock<String>>,
     instead: Arc<OnceLock<(&'static str, Vec<u8>)>>,
     seen: Arc<Mutex<Vec<TappedRequest>>>,
-    /// Created once. On a busy machine its creation takes longer than a probe waits, and a probe that times
-    /// out opens another connection.
+    /// The client is created once. On a busy machine its creation takes longer than a probe waits, and a
+    /// probe that times out opens another connection.
     client: Arc<OnceLock<reqwest::Client>>,
 }
 
 impl LoopbackTap {
-    /// Listens at a free port. Requests are answered with `{}` until there is a node.
+    /// Listens at a free port. Requests are answered with `{}` until [`Self::forward_to`] names a node.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
@@ -57,27 +58,28 @@ impl LoopbackTap {
         tap
     }
 
-    /// Returns the address of the tap.
+    /// Returns the URL of the tap.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Returns the address of the tap as a setting.
+    /// Returns the URL of the tap as a setting.
     pub fn secret_url(&self) -> Secret {
         Secret::new(self.url.clone())
     }
 
-    /// Returns the address of the node behind the tap.
+    /// Returns the URL of the node behind the tap. Panics if there is none.
     pub fn node_url(&self) -> &str {
         self.node.get().expect("a tap in front of a node")
     }
 
-    /// Forwards requests to a node, once and for all.
+    /// Forwards all later requests to the node at this URL. Panics on a second call.
     pub fn forward_to(&self, node: &str) {
         self.node.set(node.to_owned()).expect("a tap has one node");
     }
 
-    /// Answers calls of a method with these bytes, once and for all.
+    /// Answers calls of `method` with `answer`, the bytes of a whole HTTP response, and does not forward
+    /// them. Panics on a second call.
     pub fn answer_instead(&self, method: &'static str, answer: Vec<u8>) {
         self.instead.set((method, answer)).expect("a tap has one answer of its own");
     }

@@ -1,4 +1,4 @@
-//! A real redis-server, or a cluster of several, that a test stops, kills and fills.
+//! A real redis-server, or a cluster of them, that a test can pause, kill and fill.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::PATIENCE;
 
-/// A server, killed when dropped.
+/// A redis-server process, which is killed when the value is dropped.
 pub struct Redis {
     port: u16,
     arguments: Vec<String>,
@@ -18,18 +18,18 @@ pub struct Redis {
     dir: tempfile::TempDir,
 }
 
-/// Returns a port that is free now.
+/// Returns a port of 127.0.0.1 that is free now. Another process may take it later.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }
 
 impl Redis {
-    /// Starts a server that keeps nothing on disk, with additional `arguments`.
+    /// Starts a server at a free port, with additional command-line `arguments`. It keeps nothing on disk.
     pub fn start(arguments: &[&str]) -> Self {
         Self::on(free_port(), arguments)
     }
 
-    /// Starts a server at this port, with additional `arguments`.
+    /// Starts a server at this port, with additional command-line `arguments`.
     pub fn on(port: u16, arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
@@ -39,12 +39,13 @@ impl Redis {
         redis
     }
 
-    /// Returns the settings of a gateway for this server, with long timeouts for a busy machine.
+    /// Returns the setting `shared` of a gateway for this server. Its timeout of 2 s suffices on a busy
+    /// machine.
     pub fn settings(&self) -> SharedSettings {
         Self::settings_at(&self.url())
     }
 
-    /// Returns the settings of a gateway for a server at this URL.
+    /// Returns the setting `shared` of a gateway for a server at this URL.
     pub fn settings_at(url: &str) -> SharedSettings {
         SharedSettings {
             urls: vec![Secret::new(url)],
@@ -71,7 +72,7 @@ impl Redis {
         redis::Client::open(self.url()).and_then(|client| client.get_connection()).expect("a connection")
     }
 
-    /// Returns the keys that begin with `beginning`.
+    /// Returns the keys in the server that begin with `beginning`.
     pub fn keys(&self, beginning: &str) -> Vec<String> {
         redis::cmd("KEYS").arg(format!("{beginning}*")).query(&mut self.connection()).expect("the keys")
     }
@@ -81,22 +82,22 @@ impl Redis {
         redis::cmd("FLUSHALL").exec(&mut self.connection()).expect("an empty store");
     }
 
-    /// Pauses the server: it answers nobody and keeps its data.
+    /// Pauses the process. It keeps its data, and answers nothing until it is resumed.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
 
-    /// Lets a paused server go on.
+    /// Resumes a paused process.
     pub fn resume(&self) {
         self.signal("-CONT");
     }
 
-    /// Ends the server at once.
+    /// Kills the process, which loses its data.
     pub fn kill(&mut self) {
         self.child.kill().and_then(|()| self.child.wait()).expect("the server ends");
     }
 
-    /// Starts the server again, without data.
+    /// Starts a killed server again at the same port, without data.
     pub fn restart(&mut self) {
         self.child = spawn(self.port, &self.arguments, self.dir.path());
         self.wait();
@@ -138,11 +139,11 @@ impl Drop for Redis {
     }
 }
 
-/// Three servers as one cluster.
+/// Three redis-servers that form one Redis Cluster.
 pub struct RedisCluster(pub Vec<Redis>);
 
 impl RedisCluster {
-    /// Starts three servers, and waits until they are one cluster.
+    /// Starts three servers, and waits until they form a cluster.
     pub fn start() -> Self {
         let nodes: Vec<_> = (0..3).map(|_| Self::node()).collect();
         let addresses: Vec<_> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
@@ -158,8 +159,8 @@ impl RedisCluster {
         cluster
     }
 
-    /// Starts a node. Its bus port is 10,000 higher, and must be a valid port. Nodes that are cut off
-    /// continue with their part.
+    /// Starts a node of the cluster. Its cluster bus uses the port 10,000 above its own, which must be valid.
+    /// It serves its part of the keys while other nodes are missing.
     fn node() -> Redis {
         let port = std::iter::repeat_with(free_port).find(|port| *port < 55_000).expect("ports without end");
         let arguments = [
@@ -173,7 +174,7 @@ impl RedisCluster {
         Redis::on(port, &arguments)
     }
 
-    /// Returns the settings of a gateway for the cluster.
+    /// Returns the setting `shared` of a gateway for the cluster.
     pub fn settings(&self) -> SharedSettings {
         let urls = self.0.iter().map(|node| Secret::new(node.url())).collect();
         SharedSettings { urls, cluster: true, ..self.0[0].settings() }
@@ -187,7 +188,7 @@ impl RedisCluster {
             info.contains("cluster_state:ok")
         };
         while !self.0.iter().all(is_whole) {
-            assert!(Instant::now() < deadline, "no cluster");
+            assert!(Instant::now() < deadline, "the servers form no cluster");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

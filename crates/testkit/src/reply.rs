@@ -1,4 +1,4 @@
-//! One HTTP response of the gateway.
+//! An HTTP response of the gateway.
 
 use reqwest::header::HeaderMap;
 use serde_json::Value;
@@ -15,7 +15,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Reads a response to its end.
+    /// Reads a response with its whole body.
     pub(crate) async fn read(response: reqwest::Response) -> Self {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         Self { status, headers, text: response.text().await.expect("a whole body") }
@@ -27,58 +27,58 @@ impl Reply {
         serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("no JSON: {:?}", self.text))
     }
 
-    /// Returns the result of a call that has one.
+    /// Returns the `result` of the answer. Panics if there is none.
     #[track_caller]
     pub fn result(&self) -> Value {
         let json = self.json();
         json.get("result").unwrap_or_else(|| panic!("no result: {json}")).clone()
     }
 
-    /// Returns the `value` of a result with a context.
+    /// Returns the `value` of a result that has a context.
     #[track_caller]
     pub fn value(&self) -> Value {
         self.result()["value"].clone()
     }
 
-    /// Returns the slot in the context of a result.
+    /// Returns the context slot of the result. Panics if there is none.
     #[track_caller]
     pub fn slot(&self) -> u64 {
         let slot = self.result()["context"]["slot"].as_u64();
         slot.unwrap_or_else(|| panic!("no context: {}", self.text))
     }
 
-    /// Returns the error object of a call that has one.
+    /// Returns the `error` object of the answer. Panics if there is none.
     #[track_caller]
     pub fn error(&self) -> Value {
         let json = self.json();
         json.get("error").unwrap_or_else(|| panic!("no error: {json}")).clone()
     }
 
-    /// Returns the code of an error.
+    /// Returns the code of the answer's error. Panics if there is none.
     #[track_caller]
     pub fn code(&self) -> i64 {
         self.error()["code"].as_i64().unwrap_or_else(|| panic!("no code: {}", self.text))
     }
 
-    /// Returns a header field; nothing is empty text.
+    /// Returns the value of a header field, or an empty string if the field is absent.
     #[track_caller]
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().expect("headers are text"))
     }
 
-    /// Returns the part of `Cache-Status` that states the answer's source.
+    /// Returns the header `Cache-Status` without `slotfront; `, for example `fwd=miss; stored`.
     #[track_caller]
     pub fn cache_status(&self) -> &str {
         self.header("cache-status").trim_start_matches("slotfront; ")
     }
 
-    /// Returns true if the answer was held. It may be fresh, stale or derived.
+    /// Returns true if the answer comes from the cache. It may be fresh, stale or derived.
     #[track_caller]
     pub fn is_hit(&self) -> bool {
         self.cache_status().starts_with("hit")
     }
 
-    /// Returns true if the answer was made from a held one of another form.
+    /// Returns true if the answer is derived from an entry in another form.
     #[track_caller]
     pub fn is_derived(&self) -> bool {
         self.cache_status().ends_with("detail=derived")

@@ -1,11 +1,11 @@
-//! One HTTP request to the gateway, before it is sent.
+//! An HTTP request to the gateway that is not sent yet.
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::PATIENCE;
 use crate::reply::Reply;
 
-/// A POST of a body, with the media type of JSON. Nothing is sent before [`send`](Self::send).
+/// A POST request with the media type of JSON. Nothing is sent before [`send`](Self::send).
 #[derive(Clone)]
 #[must_use = "a request does nothing until it is sent"]
 pub struct TestRequest {
@@ -24,18 +24,18 @@ impl TestRequest {
         Self { client, base_url, path, headers, body: body.into() }
     }
 
-    /// Replaces the key `dev`.
+    /// Sends the request with this API key instead of `dev`.
     pub fn key(self, key: &str) -> Self {
         self.path(&format!("/v3/{key}"))
     }
 
-    /// Sends to another path than that of a key.
+    /// Sends the request to this path instead of `/v3/dev`.
     pub fn path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.path);
         self
     }
 
-    /// Sends by another client than the gateway's own.
+    /// Sends the request by this client instead of the gateway's own.
     pub fn client(mut self, client: &reqwest::Client) -> Self {
         self.client = client.clone();
         self
@@ -53,7 +53,7 @@ impl TestRequest {
         headers.iter().fold(self, |request, (name, value)| request.header(name, value))
     }
 
-    /// Asks for an answer past the cache.
+    /// Adds `Cache-Control: no-cache`, so that the call bypasses the cache if the plan allows it.
     pub fn no_cache(self) -> Self {
         self.header("cache-control", "no-cache")
     }
@@ -63,19 +63,20 @@ impl TestRequest {
         self
     }
 
-    /// Returns the request as the client sends it.
+    /// Returns the request for the client.
     pub fn build(&self) -> reqwest::RequestBuilder {
         let url = format!("{}{}", self.base_url, self.path);
         self.client.post(url).headers(self.headers.clone()).body(self.body.clone())
     }
 
-    /// Sends the request, and reads the whole reply. A request may be sent again.
+    /// Sends the request, and reads the whole reply. A request can be sent several times.
     pub fn send(&self) -> impl Future<Output = Reply> + use<> {
         let request = self.build().timeout(PATIENCE);
         async move { Reply::read(request.send().await.expect("an answer")).await }
     }
 
-    /// Sends the request as plain HTTP/1.1, as HTTP/1.1 that hyper reads, and as HTTP/2.
+    /// Sends the request three times: over the fast path of HTTP/1.1, over HTTP/1.1 by hyper, and over
+    /// HTTP/2.
     pub async fn send_every_way(&self) -> [Reply; 3] {
         let multiplexed = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build();
         let multiplexed = multiplexed.expect("a client");

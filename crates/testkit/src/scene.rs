@@ -1,4 +1,4 @@
-//! A cache without a gateway around it, for benches and measurements.
+//! A cache without a gateway, for benchmarks and measurements.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::cluster::TestCluster;
 
-/// A cache before one simulated node that stands still, so that a held answer stays fresh.
+/// A cache in front of one simulated node. The node's slot never changes, so that entries stay fresh.
 pub struct CacheScene {
     /// The cluster of the node.
     pub cluster: TestCluster,
@@ -27,17 +27,25 @@ pub struct CacheScene {
 }
 
 impl CacheScene {
-    /// Serves the node, and makes a cache without a socket that answers calls.
+    /// Starts the node, and creates a cache that calls it. Callers use the cache directly, without a socket.
     pub async fn start() -> Self {
         let cluster = TestCluster::start(1).await;
         let config = cluster.config();
         let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).expect("a pool"));
-        let cache = Cache::new(&config, frontier, pool, Arc::clone(&metrics), TaskTracker::new(), None);
+        let cache = Cache::new(
+            &config,
+            frontier,
+            pool,
+            Arc::default(),
+            Arc::clone(&metrics),
+            TaskTracker::new(),
+            None,
+        );
         Self { cluster, config, cache, metrics }
     }
 
-    /// Returns a call for an account, as a client writes it.
+    /// Returns the body of a getAccountInfo request for an account, in base64 at confirmed.
     pub fn body(account: &Pubkey) -> Bytes {
         let params = json!([account.to_string(), {"encoding": "base64", "commitment": "confirmed"}]);
         json!({"jsonrpc": "2.0", "id": 1, "method": "getAccountInfo", "params": params}).to_string().into()

@@ -1,4 +1,4 @@
-//! HTTP/1.1 by hand, for requests that no client sends.
+//! HTTP/1.1 as text, for requests that no HTTP client sends.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,13 @@ use tokio::net::TcpStream;
 
 use crate::PATIENCE;
 
-/// Header fields that make hyper read a plain request, without another effect.
+/// Header fields that keep a request off the fast path, so that hyper reads it. They have no other effect.
 pub const NOT_PLAIN: &str = "connection: keep-alive, x-nothing\r\n";
 
-/// An answer apart from its times: the status line, the header fields and the body.
+/// A response without the parts that depend on the clock: the status line, the header fields and the body.
 pub type TimelessAnswer = (String, BTreeSet<String>, Vec<u8>);
 
-/// Returns the text of a POST request.
+/// Returns the text of a POST request. Each line of `headers` ends in CRLF.
 pub fn post(path: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     format!(
@@ -22,12 +22,13 @@ pub fn post(path: &str, headers: &str, body: &str) -> String {
     )
 }
 
-/// Returns the text of a call without params.
+/// Returns the text of a POST request with a call that has no params, for the key `dev`.
 pub fn call(method: &str) -> String {
     post("/v3/dev", "", &json!({"jsonrpc": "2.0", "id": 1, "method": method}).to_string())
 }
 
-/// Reads until `enough` returns true, the connection ends, or the test has waited too long.
+/// Reads until `enough` returns true for the text so far, the connection ends, or [`PATIENCE`] is over.
+/// Returns the text.
 pub async fn read_until(socket: &mut TcpStream, enough: impl Fn(&str) -> bool) -> String {
     let mut seen = Vec::new();
     let reading = async {
@@ -41,14 +42,14 @@ pub async fn read_until(socket: &mut TcpStream, enough: impl Fn(&str) -> bool) -
     String::from_utf8_lossy(&seen).into_owned()
 }
 
-/// Returns true if an answer is complete, by its content-length.
+/// Returns true if the text has a whole head and, by its content-length, a whole body.
 pub fn is_whole(seen: &str) -> bool {
     let length =
         |head: &str| head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
     seen.split_once("\r\n\r\n").is_some_and(|(head, body)| body.len() >= length(head).unwrap_or(0))
 }
 
-/// Replaces numbers that depend on the clock: the rest of a limit, and of an entry's life.
+/// Removes the digits of the fields that depend on the clock: `ratelimit` and `cache-status`.
 fn without_time(field: String) -> String {
     if field.starts_with("ratelimit: ") || field.starts_with("cache-status: ") {
         field.replace(|c: char| c.is_ascii_digit(), "")
@@ -57,7 +58,8 @@ fn without_time(field: String) -> String {
     }
 }
 
-/// Sends a request on an open connection, and returns the answer without date and times.
+/// Sends a request on an open connection, and returns the response without the parts that depend on the
+/// clock. Panics if no whole response comes.
 pub async fn exchange(socket: &mut TcpStream, request: &[u8]) -> TimelessAnswer {
     socket.write_all(request).await.expect("an open connection");
     let mut read = Vec::new();

@@ -1,7 +1,9 @@
-//! The single-flight, the generations of the cache and the floors of keys under thousands of schedules, drawn by shuttle.
+//! The single-flight, the generations of the cache, the floors of keys and the followed chain under thousands of random
+//! schedules of shuttle.
 //!
-//! The scenes run the text of `src/cache/flight.rs`, `src/cache/generation.rs` and `src/gateway/slot_floor.rs`. The
-//! build script replaces the primitives by shuttle's, so that another task may run at every lock, atomic and wait.
+//! The scenes run the text of `src/cache/flight.rs`, `src/cache/generation.rs`, `src/gateway/slot_floor.rs` and
+//! `src/follow/chain.rs`. The build script replaces the primitives by shuttle's, so that tasks can switch at every lock,
+//! atomic operation and wait.
 
 mod watch;
 
@@ -23,11 +25,19 @@ mod generation {
 mod slot_floor {
     include!(concat!(env!("OUT_DIR"), "/slot_floor.rs"));
 }
+#[allow(dead_code)]
+mod chain {
+    include!(concat!(env!("OUT_DIR"), "/chain.rs"));
+}
+#[allow(dead_code)]
+mod last_writes {
+    include!(concat!(env!("OUT_DIR"), "/last_writes.rs"));
+}
 
-/// Schedules for each scene.
+/// The number of schedules of each kind for each scene.
 const SCHEDULES: usize = 2_000;
 
-/// A stand-in for `tokio_util`'s tracker, on shuttle's tasks.
+/// A replacement of `tokio_util`'s tracker, on shuttle's tasks.
 #[derive(Debug, Clone, Default)]
 pub struct TaskTracker(Arc<std::sync::Mutex<Vec<JoinHandle<()>>>>);
 
@@ -37,8 +47,8 @@ impl TaskTracker {
         self.0.lock().unwrap().push(task);
     }
 
-    /// Runs every task to its end. A scene must end with this. The scheduler drops tasks that are left over, and a lock
-    /// that is taken during a drop aborts the process.
+    /// Runs every task to its end. Each scene must end with this call, because the scheduler drops unfinished tasks, and
+    /// taking a lock during a drop aborts the process.
     fn finish(&self) {
         loop {
             let task = self.0.lock().unwrap().pop();
@@ -48,7 +58,7 @@ impl TaskTracker {
     }
 }
 
-/// A stand-in for `arc_swap`'s type, on a lock.
+/// A replacement of `arc_swap`'s type, on a lock.
 #[derive(Debug, Default)]
 pub struct ArcSwap<T>(Mutex<Arc<T>>);
 
@@ -64,6 +74,8 @@ impl<T> ArcSwap<T> {
 
 pub mod methods {
     pub type Slot = u64;
+    #[derive(Debug, Clone, Copy)]
+    pub struct Pubkey(pub [u8; 32]);
     #[derive(Debug, Clone, Copy)]
     pub struct Commitment;
     #[derive(Debug, Default)]
@@ -99,7 +111,7 @@ fn one_flight_at_a_time() {
                         }
                     };
                     let got = flights.join(&1, fetch, |_| false).landed().await;
-                    // The result that was landing when the caller asked is the oldest that it may get.
+                    // The oldest valid result is the newest one that had landed before the call.
                     assert!(got.is_some_and(|number| number >= before), "{got:?} after {before}");
                 }
             })
@@ -109,12 +121,12 @@ fn one_flight_at_a_time() {
         block_on(caller).unwrap();
     }
     tasks.finish();
-    assert!(flights.join(&1, || async { 0 }, |_| false).leads, "a landed flight is off the table");
+    assert!(flights.join(&1, || async { 0 }, |_| false).leads, "a landed flight is removed");
     tasks.finish();
 }
 
-/// Checks that a failed fetch is tried once more for the callers who wait, and that each of them gets the result.
-fn a_failure_is_tried_once_more() {
+/// Checks that a failed fetch is retried once for the waiting callers, and that each of them gets the result.
+fn failed_fetch_is_retried_once() {
     let tasks = TaskTracker::default();
     let flights = flight::Flights::<u8, usize>::new(tasks.clone());
     let tries = Arc::<AtomicUsize>::default();
@@ -134,7 +146,7 @@ fn a_failure_is_tried_once_more() {
                     return;
                 }
                 let got = handle.landed().await.expect("a flight lands");
-                assert!(got % 2 == 0, "a caller who waits gets the second try, and this one got {got}");
+                assert!(got % 2 == 0, "a waiting caller gets the second try, not {got}");
             })
         })
         .collect();
@@ -144,14 +156,13 @@ fn a_failure_is_tried_once_more() {
     tasks.finish();
 }
 
-/// Checks that a purge during fetches leaves nothing from before it: neither in the cache, nor for callers who ask after
-/// it.
-fn nothing_outlives_a_clearing() {
+/// Checks that after a purge no answer from before it is in the cache or reaches a caller.
+fn purge_leaves_no_earlier_answer() {
     let tasks = TaskTracker::default();
     let flights = flight::Flights::<(u8, u64), usize>::new(tasks.clone());
     let generation = Arc::<generation::Generation>::default();
-    // The numbers of purges that have begun, and that are done. Each answer is the number of purges that had begun when
-    // it was asked for.
+    // The numbers of purges that have begun and have ended. Each answer is the number of purges that had begun when its
+    // fetch began.
     let (begun, done) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
     let kept = Arc::<Mutex<Option<usize>>>::default();
     let callers = (0..3).map(|_| {
@@ -159,9 +170,9 @@ fn nothing_outlives_a_clearing() {
         let (begun, done) = (begun.clone(), done.clone());
         spawn(async move {
             for _ in 0..2 {
-                let cleared = done.load(Ordering::SeqCst);
+                let purged = done.load(Ordering::SeqCst);
                 let found = *kept.lock().unwrap();
-                assert!(found.is_none_or(|asked| asked >= cleared), "{found:?} is kept after clearing {cleared}");
+                assert!(found.is_none_or(|asked| asked >= purged), "{found:?} is kept after purge {purged}");
                 let (of, begun, kept) = (generation.clone(), begun.clone(), kept.clone());
                 let fetch = move || {
                     let (of, begun, kept) = (of.clone(), begun.clone(), kept.clone());
@@ -177,12 +188,12 @@ fn nothing_outlives_a_clearing() {
                     }
                 };
                 let got = flights.join(&(1, generation.number()), fetch, |_| false).landed().await;
-                assert!(got.is_some_and(|asked| asked >= cleared), "{got:?} after clearing {cleared}");
+                assert!(got.is_some_and(|asked| asked >= purged), "{got:?} after purge {purged}");
             }
         })
     });
     let callers: Vec<_> = callers.collect();
-    let clears = spawn(async move {
+    let purges = spawn(async move {
         for _ in 0..2 {
             begun.fetch_add(1, Ordering::SeqCst);
             generation.advance();
@@ -191,14 +202,14 @@ fn nothing_outlives_a_clearing() {
             yield_now().await;
         }
     });
-    for task in callers.into_iter().chain([clears]) {
+    for task in callers.into_iter().chain([purges]) {
         block_on(task).unwrap();
     }
     tasks.finish();
 }
 
-/// Checks that a key's floor is the highest slot that was shown, with several callers at once.
-fn a_floor_only_rises() {
+/// Checks that a key's floor is the highest slot that any of several concurrent callers was shown.
+fn floor_only_rises() {
     let shown = slot_floor::ShownSlots::default();
     let callers: Vec<_> = [[3, 9], [7, 4], [5, 8]]
         .into_iter()
@@ -221,39 +232,76 @@ fn a_floor_only_rises() {
     assert_eq!(shown.at(methods::Commitment).slot(), Some(9));
 }
 
-/// Checks that each of two callers who leave at any time gets the result once.
-fn who_leaves_is_told_once() {
+/// Checks that the callback of each caller who leaves a flight runs exactly once.
+fn leaving_callers_are_called_back_once() {
     let tasks = TaskTracker::default();
     let flights = flight::Flights::<u8, usize>::new(tasks.clone());
-    let told = [Arc::<AtomicUsize>::default(), Arc::default()];
+    let callbacks = [Arc::<AtomicUsize>::default(), Arc::default()];
     let fetch = || async {
         yield_now().await;
         7
     };
     let waiter = flights.clone();
     tasks.spawn(async move { assert_eq!(waiter.join(&1, fetch, |_| false).landed().await, Some(7)) });
-    for told in told.clone() {
+    for count in callbacks.clone() {
         let flights = flights.clone();
         tasks.spawn(async move {
             let handle = flights.join(&1, fetch, |_| false);
             yield_now().await;
             handle.leave(move |landed| {
                 assert_eq!(*landed, 7);
-                told.fetch_add(1, Ordering::SeqCst);
+                count.fetch_add(1, Ordering::SeqCst);
             });
         });
     }
     tasks.finish();
-    assert!(told.iter().all(|told| told.load(Ordering::SeqCst) == 1));
+    assert!(callbacks.iter().all(|count| count.load(Ordering::SeqCst) == 1));
+}
+
+/// Checks that an account is never called unchanged over a block that writes it, while blocks are added and become final.
+fn carried_accounts_are_unchanged() {
+    const FIRST: u64 = 100;
+    const SKIPPED: u64 = FIRST + 3;
+    // The number of writes up to a slot.
+    let version = |slot: u64| [FIRST + 2, FIRST + 4].iter().filter(|written| **written <= slot).count();
+    let account = last_writes::Buckets::default().of(&methods::Pubkey([1; 32]));
+    let mut writer = chain::ChainWriter::new(1, FIRST, std::time::Instant::now());
+    let readers = (0..2).map(|_| {
+        let chain = Arc::clone(writer.chain());
+        spawn(async move {
+            for read in [FIRST + 4, FIRST + 1, FIRST + 2, SKIPPED, FIRST + 5] {
+                let to_target = |may_be_newer| chain::Carry::ToTarget { may_be_newer };
+                for carry in [chain::Carry::ToTip, to_target(false), to_target(true)] {
+                    let Some(tip) = chain.unchanged_until(account, read, carry) else { continue };
+                    assert!(read != SKIPPED && tip.slot != SKIPPED, "{read} to {} by {carry:?}", tip.slot);
+                    assert_eq!(version(read), version(tip.slot), "{read} to {} by {carry:?}", tip.slot);
+                }
+            }
+        })
+    });
+    let readers: Vec<_> = readers.collect();
+    let blocks = spawn(async move {
+        for (slot, is_written, last_final) in
+            [(1, false, 0), (2, true, 1), (4, true, 2), (5, false, 4), (6, false, 5)]
+        {
+            let buckets = if is_written { vec![account] } else { vec![] };
+            assert_eq!(writer.add(FIRST + slot, buckets), Ok(()));
+            assert_eq!(writer.finalize(FIRST + last_final), Ok(()));
+        }
+    });
+    for task in readers.into_iter().chain([blocks]) {
+        block_on(task).unwrap();
+    }
 }
 
 fn main() {
     for (name, scene) in [
         ("one_flight_at_a_time", one_flight_at_a_time as fn()),
-        ("a_failure_is_tried_once_more", a_failure_is_tried_once_more),
-        ("nothing_outlives_a_clearing", nothing_outlives_a_clearing),
-        ("a_floor_only_rises", a_floor_only_rises),
-        ("who_leaves_is_told_once", who_leaves_is_told_once),
+        ("failed_fetch_is_retried_once", failed_fetch_is_retried_once),
+        ("purge_leaves_no_earlier_answer", purge_leaves_no_earlier_answer),
+        ("floor_only_rises", floor_only_rises),
+        ("leaving_callers_are_called_back_once", leaving_callers_are_called_back_once),
+        ("carried_accounts_are_unchanged", carried_accounts_are_unchanged),
     ] {
         shuttle::check_random(scene, SCHEDULES);
         shuttle::check_pct(scene, SCHEDULES, 3);

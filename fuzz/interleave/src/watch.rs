@@ -1,4 +1,4 @@
-//! tokio's watch channel as far as flights use it, on the scheduler's primitives.
+//! The part of tokio's watch channel that flights use, on the scheduler's primitives.
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};

@@ -1,14 +1,14 @@
-//! The judgement of an answer: the result of a getAccountInfo in base64, or the reason why it is none.
+//! Validation of an answer to getAccountInfo in base64.
 
 use serde::Deserialize;
-use slotfront_lab::wire::Answer;
+use slotfront_lab::wire::HttpResponse;
 use slotfront_rpc::methods::Slot;
 
-/// The most bytes of a bad answer that a remark shows.
+/// The maximum number of bytes of a bad answer in a remark.
 const SHOWN: usize = 120;
 
-/// The part of an answer that the chain can confirm.
-pub(crate) struct Found {
+/// The part of an answer that is compared with the chain.
+pub(crate) struct AccountAnswer {
     pub(crate) slot: Slot,
     pub(crate) lamports: u64,
 }
@@ -25,7 +25,7 @@ struct Envelope<'a> {
 struct Contextual<'a> {
     context: Context,
     #[serde(borrow)]
-    value: Account<'a>,
+    value: AccountJson<'a>,
 }
 
 #[derive(Deserialize)]
@@ -33,10 +33,10 @@ struct Context {
     slot: Slot,
 }
 
-/// Every member of an account, so that another type in any of them is seen.
+/// An account with all its members, so that a wrong type in any of them is detected.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Account<'a> {
+struct AccountJson<'a> {
     data: (String, String),
     #[serde(rename = "executable")]
     _executable: bool,
@@ -51,8 +51,8 @@ struct Account<'a> {
 /// Reads the answer to the call with this id.
 ///
 /// # Errors
-/// The reason why it is not an account of the right shape.
-pub(crate) fn read(answer: &Answer, id: u64) -> Result<Found, String> {
+/// The answer is not an account of the right shape. The text says why.
+pub(crate) fn read(answer: &HttpResponse, id: u64) -> Result<AccountAnswer, String> {
     let shown = || String::from_utf8_lossy(&answer.body[..answer.body.len().min(SHOWN)]).into_owned();
     if answer.status != 200 {
         return Err(format!("status {}: {}", answer.status, shown()));
@@ -60,9 +60,9 @@ pub(crate) fn read(answer: &Answer, id: u64) -> Result<Found, String> {
     let envelope: Envelope<'_> =
         serde_json::from_slice(&answer.body).map_err(|error| format!("{error}: {}", shown()))?;
     let Contextual { context, value } = envelope.result;
-    let well = envelope.jsonrpc == "2.0" && value.data.1 == "base64" && !value.owner.is_empty();
-    match well {
-        true if envelope.id == id => Ok(Found { slot: context.slot, lamports: value.lamports }),
+    let is_account = envelope.jsonrpc == "2.0" && value.data.1 == "base64" && !value.owner.is_empty();
+    match is_account {
+        true if envelope.id == id => Ok(AccountAnswer { slot: context.slot, lamports: value.lamports }),
         true => Err(format!("id {} instead of {id}", envelope.id)),
         false => Err(format!("no account in base64: {}", shown())),
     }

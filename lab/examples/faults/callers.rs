@@ -1,4 +1,4 @@
-//! The callers: each asks for one account after another, judges the answer, and adds it to the fault that was played.
+//! The callers. Each requests one account after another, checks the answer, and counts it for the current fault.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,14 +11,14 @@ use tokio::time::{Instant, timeout};
 
 use crate::answer;
 use crate::phases::ACCOUNT;
-use crate::tally::{Outcome, Tally};
+use crate::tally::{CallOutcome, Tally};
 
-/// The good answers in a row after which the callers count as begun.
+/// The number of consecutive good answers after which the callers have begun.
 const BEGUN: u64 = 100;
-/// The position of calls before the first phase, which are not counted.
+/// The phase of the calls before the first phase. They are not counted.
 const UNCOUNTED: usize = usize::MAX;
 
-/// The number of callers, and how they ask.
+/// The number of callers, the pause of each between two calls, and the longest wait for an answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) callers: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Callers {
     /// Accounts that always exist.
     addresses: Vec<Pubkey>,
     next: AtomicU64,
-    /// The position of the phase that is played.
+    /// The position of the current phase.
     phase: AtomicUsize,
     tallies: Mutex<Vec<Tally>>,
     remarks: Mutex<Vec<String>>,
@@ -44,7 +44,7 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// Returns callers that count for phases with these names.
+    /// Returns callers that count calls for phases with these names.
     pub(crate) fn new(target: Target, cluster: Arc<Cluster>, phases: Vec<&'static str>) -> Self {
         let addresses = addresses(&cluster);
         Self {
@@ -60,7 +60,7 @@ impl Callers {
         }
     }
 
-    /// Asks until [`end`](Self::end).
+    /// Sends calls until [`end`](Self::end).
     pub(crate) async fn ask(&self, pace: Pace) {
         futures_util::future::join_all((0..pace.callers).map(|_| self.ask_alone(pace))).await;
     }
@@ -72,16 +72,16 @@ impl Callers {
             let began = Instant::now();
             let asked = timeout(pace.give_up, self.ask_once(&mut idle)).await;
             let outcome = match asked {
-                Ok(Ok(slot)) => Outcome::Answer { age: newest.saturating_sub(slot) },
-                Ok(Err(why)) => Outcome::Failed(why),
-                Err(_) => Outcome::Failed(format!("no answer in {:?}", pace.give_up)),
+                Ok(Ok(slot)) => CallOutcome::Answer { age: newest.saturating_sub(slot) },
+                Ok(Err(why)) => CallOutcome::Failed(why),
+                Err(_) => CallOutcome::Failed(format!("no answer in {:?}", pace.give_up)),
             };
-            self.note(phase, outcome, began.elapsed());
+            self.add(phase, outcome, began.elapsed());
             tokio::time::sleep(pace.pause).await;
         }
     }
 
-    /// Asks for the next account, on the idle connection if it is still open. Returns the slot of the answer.
+    /// Requests the next account, on the idle connection if it is still open. Returns the slot of the answer.
     async fn ask_once(&self, idle: &mut Option<Connection>) -> Result<Slot, String> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let address = &self.addresses[usize::try_from(id).unwrap_or(0) % self.addresses.len()];
@@ -97,7 +97,7 @@ impl Callers {
         let found = answer::read(&answer, id)?;
         let truth = self.cluster.account_at(address, found.slot).map(|account| account.lamports);
         if found.slot > self.newest() {
-            Err(format!("a slot that is still to come: {}", found.slot))
+            Err(format!("a slot in the future: {}", found.slot))
         } else if truth != Some(found.lamports) {
             Err(format!("{} lamports at slot {} instead of {truth:?}", found.lamports, found.slot))
         } else {
@@ -109,7 +109,7 @@ impl Callers {
         self.cluster.slot(Commitment::Processed)
     }
 
-    /// Begins a call, and returns the position of its phase.
+    /// Begins a call. Returns the position of its phase.
     fn begin(&self) -> usize {
         let phase = self.phase.load(Ordering::Relaxed);
         if let Some(tally) = self.tallies().get_mut(phase) {
@@ -118,11 +118,11 @@ impl Callers {
         phase
     }
 
-    /// Counts a call. A call that began while the nodes were well counts for the fault that it met.
-    fn note(&self, began: usize, outcome: Outcome, time: Duration) {
+    /// Counts a call. A call that began between two faults counts for the fault during which it ended.
+    fn add(&self, began: usize, outcome: CallOutcome, time: Duration) {
         match &outcome {
-            Outcome::Answer { .. } => self.good_in_a_row.fetch_add(1, Ordering::Relaxed),
-            Outcome::Failed(_) => self.good_in_a_row.swap(0, Ordering::Relaxed),
+            CallOutcome::Answer { .. } => self.good_in_a_row.fetch_add(1, Ordering::Relaxed),
+            CallOutcome::Failed(_) => self.good_in_a_row.swap(0, Ordering::Relaxed),
         };
         let phase = if began == 0 { self.phase.load(Ordering::Relaxed) } else { began };
         let mut tallies = self.tallies();
@@ -134,22 +134,22 @@ impl Callers {
         }
     }
 
-    /// Returns true once the gateway has answered some calls in a row.
+    /// Returns true once the gateway has given [`BEGUN`] good answers in a row.
     pub(crate) fn have_begun(&self) -> bool {
         self.good_in_a_row.load(Ordering::Relaxed) >= BEGUN
     }
 
-    /// Lets the calls from now on count for the phase at this position.
+    /// Counts the calls that begin from now on for the phase at this position.
     pub(crate) fn enter(&self, phase: usize) {
         self.phase.store(phase, Ordering::Relaxed);
     }
 
-    /// Returns the number of calls that have ended for the phase at this position.
+    /// Returns the number of completed calls of the phase at this position.
     pub(crate) fn ended(&self, phase: usize) -> u64 {
         self.tallies().get(phase).map_or(0, Tally::calls)
     }
 
-    /// Returns true if no call is under way that began in the phase at this position.
+    /// Returns true if all calls that began in the phase at this position have ended.
     pub(crate) fn are_done_with(&self, phase: usize) -> bool {
         self.tallies().get(phase).is_none_or(|tally| tally.under_way == 0)
     }
@@ -163,7 +163,7 @@ impl Callers {
         self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
 
-    /// Lets each caller end after its call.
+    /// Stops each caller after its current call.
     pub(crate) fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -178,7 +178,7 @@ impl Callers {
     }
 }
 
-/// Returns some hundred accounts that always exist.
+/// Returns about a hundred accounts that always exist.
 fn addresses(cluster: &Cluster) -> Vec<Pubkey> {
     let examples = cluster.examples();
     let mut addresses = [

@@ -1,11 +1,15 @@
-//! Three simulated nodes whose faults are played one after another, and the callers of the gateway in front of them.
+//! Three simulated nodes with injected faults, and the callers of the gateway in front of them.
 //!
-//! The program serves the nodes, waits until the gateway answers from all of them, and plays the faults. Each line of
-//! the output is one fault, separated by tabs: its name, calls, failed calls, answers more than 60 slots old, and the
-//! p50 and p99 of all its calls in microseconds. Lines that begin with `#` are remarks, such as the first failure of
-//! each fault.
+//! The program serves the nodes, waits until the gateway answers from all of them, and injects the faults one after the
+//! other. Each line of the output is one fault, in fields separated by tabs:
+//!
+//! - its name
+//! - the numbers of calls, of failed calls and of answers more than 60 slots old
+//! - the p50 and the p99 of the calls in microseconds
+//!
+//! Lines that begin with `#` are remarks, such as the first failure of each fault.
 
-#![expect(clippy::print_stdout, reason = "its output is what it is for")]
+#![expect(clippy::print_stdout, reason = "the caller reads the output")]
 
 mod answer;
 mod callers;
@@ -17,48 +21,48 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use slotfront_lab::wire::{Fault, Target};
+use slotfront_lab::wire::{BoxError, Target};
 use slotfront_sim::{Cluster, Settings};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::callers::{Callers, Pace};
-use crate::phases::Length;
+use crate::phases::PhaseEnd;
 
-/// The length of a slot, about that of mainnet.
+/// The duration of a slot, about that of mainnet.
 const SLOT_TIME: Duration = Duration::from_millis(400);
-/// Slots that have passed at the start: more than a node can be behind.
+/// The number of slots before the start, more than the largest lag of a node.
 const HISTORY_SLOTS: u64 = 600;
 
 #[derive(Parser)]
 struct Options {
-    /// The URL of the gateway to ask: `http://host:port/path`
+    /// The URL of the gateway: `http://host:port/path`
     target: Target,
     /// The ports of the nodes, the faulty one first
     #[arg(long, value_delimiter = ',', required = true)]
     nodes: Vec<u16>,
-    /// The seconds that each fault lasts
+    /// The duration of each fault in seconds
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Ends each fault once so many calls have ended and the node has met it, instead of after some seconds
+    /// Ends each fault after this number of calls, and after requests at the faulty node, instead of after a time
     #[arg(long)]
     calls: Option<u64>,
     #[arg(long, default_value_t = 16)]
     callers: usize,
-    /// The milliseconds for which a caller pauses between two calls
+    /// The pause of a caller between two calls, in milliseconds
     #[arg(long, default_value_t = 5)]
     pause_ms: u64,
-    /// The seconds after which a caller gives up
+    /// The timeout of a caller in seconds
     #[arg(long, default_value_t = 10)]
     give_up_s: u64,
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Fault> {
+async fn main() -> Result<(), BoxError> {
     let options = Options::parse();
     if options.nodes.len() != phases::NODES {
-        return Err(format!("{} nodes are needed", phases::NODES).into());
+        return Err(format!("--nodes takes {} ports", phases::NODES).into());
     }
     let mut listeners = Vec::new();
     for port in &options.nodes {
@@ -72,9 +76,9 @@ async fn main() -> Result<(), Fault> {
     });
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     Arc::clone(&cluster).serve(listeners, &tasks, stop.clone()).await;
-    let length = match options.calls {
-        Some(calls) => Length::Calls(calls),
-        None => Length::Time(Duration::from_secs_f64(options.seconds)),
+    let end = match options.calls {
+        Some(calls) => PhaseEnd::Calls(calls),
+        None => PhaseEnd::Time(Duration::from_secs_f64(options.seconds)),
     };
     let pace = Pace {
         callers: options.callers,
@@ -82,7 +86,7 @@ async fn main() -> Result<(), Fault> {
         give_up: Duration::from_secs(options.give_up_s),
     };
     let callers = Callers::new(options.target, Arc::clone(&cluster), phases::names());
-    let (played, ()) = tokio::join!(phases::play(&cluster, &callers, length), callers.ask(pace));
+    let (played, ()) = tokio::join!(phases::play(&cluster, &callers, end), callers.ask(pace));
     stop.cancel();
     for line in callers.lines() {
         println!("{line}");

@@ -1,4 +1,4 @@
-//! The faults, in the order in which they are played, and when one ends and the next begins.
+//! The faults in their order, and the conditions for the end of each.
 
 use std::time::Duration;
 
@@ -10,36 +10,37 @@ use crate::callers::Callers;
 
 pub(crate) const NODES: usize = 3;
 pub(crate) const ACCOUNT: &str = "getAccountInfo";
-/// The faulty node, and the one that is slow in one of the phases.
+/// The faulty node.
 const FAULTY: usize = 0;
+/// The node that is slow in one of the phases.
 const SLOW: usize = 1;
-/// The calls of the faulty node after which it counts as in use.
+/// The number of calls after which the faulty node counts as in use.
 const IN_USE: u64 = 10;
-/// The requests of a fault, probes included, after which the node has met it.
-const MET: u64 = 10;
-/// The longest wait for a gateway: until it answers at all, and until it asks a node that is well again.
+/// The number of requests, including probes, after which the fault has been seen by the gateway.
+const SEEN: u64 = 10;
+/// The longest wait for the gateway to answer at all, or to use a recovered node.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// The pause between two looks at whether something has happened.
+/// The interval between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(2);
-/// The name of the time between the faults.
+/// The name of the phase between the faults.
 const REST: &str = "none, before and between the faults";
 
-/// The end of a phase.
+/// The condition for the end of a phase.
 #[derive(Clone, Copy)]
-pub(crate) enum Length {
-    /// After this time.
+pub(crate) enum PhaseEnd {
+    /// A duration has passed.
     Time(Duration),
-    /// After so many calls, and once the node has met the fault.
+    /// This number of calls has ended, and the gateway has seen the fault.
     Calls(u64),
 }
 
-/// A fault that is played for a while.
+/// A fault and its duration.
 struct Phase {
     name: &'static str,
     play: fn(&Cluster),
-    /// True if the nodes are well and in use before it.
+    /// True if the phase begins when all nodes are healthy and the faulty node is in use.
     rests_before: bool,
-    /// The part of the length of a phase.
+    /// The factor by which [`PhaseEnd::Time`] is multiplied.
     part: f64,
 }
 
@@ -48,7 +49,7 @@ impl Phase {
         Self { name, play, rests_before: true, part: 1.0 }
     }
 
-    /// Returns a phase that follows the one before it at once.
+    /// Returns a phase that follows the previous one immediately.
     fn at_once(name: &'static str, play: fn(&Cluster)) -> Self {
         Self { rests_before: false, ..Self::new(name, play) }
     }
@@ -58,7 +59,7 @@ fn faulty(cluster: &Cluster) -> &Node {
     cluster.node(FAULTY)
 }
 
-fn all_are_well(cluster: &Cluster) {
+fn clear_all_faults(cluster: &Cluster) {
     for node in cluster.nodes() {
         node.clear_faults();
         node.set_lag(0);
@@ -66,7 +67,7 @@ fn all_are_well(cluster: &Cluster) {
     }
 }
 
-/// Returns every fault. The nodes are well when one begins.
+/// Returns the phases. All nodes are healthy when a phase begins.
 fn phases() -> Vec<Phase> {
     vec![
         Phase::new("killed", |cluster| faulty(cluster).set_down(true)),
@@ -120,28 +121,28 @@ fn phases() -> Vec<Phase> {
     ]
 }
 
-/// Returns the names of the phases, in the order of the positions that [`play`] gives to the callers.
+/// Returns the names of the phases, by the positions that [`play`] passes to the callers.
 pub(crate) fn names() -> Vec<&'static str> {
     std::iter::once(REST).chain(phases().iter().map(|phase| phase.name)).collect()
 }
 
-/// Plays every fault to the callers, and lets them end.
+/// Injects every fault in turn, then stops the callers.
 ///
 /// # Errors
 /// The gateway never answered from all nodes.
-pub(crate) async fn play(cluster: &Cluster, callers: &Callers, length: Length) -> Result<(), String> {
+pub(crate) async fn play(cluster: &Cluster, callers: &Callers, end: PhaseEnd) -> Result<(), String> {
     let serves = || callers.have_begun() && cluster.nodes().iter().all(|node| node.calls(ACCOUNT) >= IN_USE);
     if !until(serves).await {
         callers.end();
         return Err("the gateway did not answer from all nodes".to_owned());
     }
     for (position, phase) in (1..).zip(phases()) {
-        all_are_well(cluster);
+        clear_all_faults(cluster);
         if phase.rests_before {
             callers.enter(0);
             let asked = faulty(cluster).calls(ACCOUNT);
             let since = Instant::now();
-            // A call of the fault before must not meet this one, too.
+            // A call of the previous fault must not be affected by this one.
             let is_over = || position == 1 || callers.are_done_with(position - 1);
             if !until(|| is_over() && faulty(cluster).calls(ACCOUNT) >= asked + IN_USE).await {
                 let passed = since.elapsed().as_secs();
@@ -150,12 +151,12 @@ pub(crate) async fn play(cluster: &Cluster, callers: &Callers, length: Length) -
         }
         callers.enter(position);
         (phase.play)(cluster);
-        match length {
-            Length::Time(time) => tokio::time::sleep(time.mul_f64(phase.part)).await,
-            Length::Calls(calls) => {
-                let met = met(cluster);
-                if !until(|| callers.ended(position) >= calls && met(cluster)).await {
-                    callers.remark(format!("{}: too few calls, or the node did not meet it", phase.name));
+        match end {
+            PhaseEnd::Time(time) => tokio::time::sleep(time.mul_f64(phase.part)).await,
+            PhaseEnd::Calls(calls) => {
+                let is_seen = is_seen(cluster);
+                if !until(|| callers.ended(position) >= calls && is_seen(cluster)).await {
+                    callers.remark(format!("{}: too few calls, or the faulty node was not used", phase.name));
                 }
             }
         }
@@ -164,13 +165,13 @@ pub(crate) async fn play(cluster: &Cluster, callers: &Callers, length: Length) -
     Ok(())
 }
 
-/// Returns the question of whether the faulty node has met a fault that begins now.
-fn met(cluster: &Cluster) -> impl Fn(&Cluster) -> bool + use<> {
+/// Returns a check for whether the gateway has seen a fault that begins now.
+fn is_seen(cluster: &Cluster) -> impl Fn(&Cluster) -> bool + use<> {
     let before = faulty(cluster).calls_total();
-    move |cluster| faulty(cluster).is_down() || faulty(cluster).calls_total() >= before + MET
+    move |cluster| faulty(cluster).is_down() || faulty(cluster).calls_total() >= before + SEEN
 }
 
-/// Waits until `holds` returns true. Returns false if it never did.
+/// Waits until `holds` returns true. Returns false after [`PATIENCE`].
 async fn until(holds: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {

@@ -5,23 +5,23 @@ use std::time::Duration;
 /// The age in slots above which an answer is old.
 const OLD_SLOTS: u64 = 60;
 
-/// The end of one call.
-pub(crate) enum Outcome {
-    /// An account, this many slots older than the newest slot when the call began.
+/// The result of a call.
+pub(crate) enum CallOutcome {
+    /// An account, `age` slots older than the newest slot at the beginning of the call.
     Answer { age: u64 },
-    /// Anything else, with the reason.
+    /// Any other result, with the reason.
     Failed(String),
 }
 
 /// The counts.
 pub(crate) struct Tally {
     name: &'static str,
-    /// The time that each call took.
+    /// The duration of each call.
     micros: Vec<u128>,
     failed: u64,
     old: u64,
     first_failure: Option<String>,
-    /// The calls that began in the phase and have not ended.
+    /// The number of open calls that began in the phase.
     pub(crate) under_way: u64,
 }
 
@@ -30,11 +30,11 @@ impl Tally {
         Self { name, micros: Vec::new(), failed: 0, old: 0, first_failure: None, under_way: 0 }
     }
 
-    pub(crate) fn add(&mut self, outcome: Outcome, time: Duration) {
+    pub(crate) fn add(&mut self, outcome: CallOutcome, time: Duration) {
         self.micros.push(time.as_micros());
         match outcome {
-            Outcome::Answer { age } => self.old += u64::from(age > OLD_SLOTS),
-            Outcome::Failed(why) => {
+            CallOutcome::Answer { age } => self.old += u64::from(age > OLD_SLOTS),
+            CallOutcome::Failed(why) => {
                 self.failed += 1;
                 self.first_failure.get_or_insert(why);
             }

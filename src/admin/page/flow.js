@@ -1,5 +1,4 @@
-// The path of the calls of the last seconds: from the callers to the cache or a node. The width of a band is its
-// rate.
+// The chart "Where calls go": bands from the callers to the cache and to the nodes. The width of a band shows its rate.
 
 const FLOW_SECONDS = 10; // averaged, so that the bands change smoothly
 const FLOW_NODES = 6; // further nodes are drawn as one

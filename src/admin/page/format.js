@@ -4,13 +4,13 @@
 const COMMITMENTS = ["processed", "confirmed", "finalized"];
 // The four ways in which a call ends, in drawing order, with the outcomes of each.
 const SERIES = {
-  kept: { name: "from the cache", means: "answered from the cache, or by a call in flight", outcomes: ["hit", "stale", "derived", "collapsed"] },
+  kept: { name: "from the cache", means: "answered from the cache, or by a call in flight", outcomes: ["hit", "carried", "stale", "derived", "collapsed"] },
   asked: { name: "from a node", means: "answered by a node", outcomes: ["miss", "bypass"] },
   refused: { name: "refused", means: "refused: invalid, not allowed, or over a limit", outcomes: ["invalid", "denied", "limited"] },
   failed: { name: "failed", means: "failed: no node could answer", outcomes: ["error"] },
 };
 const MEANINGS = {
-  hit: "answered from the cache", stale: "answered from the cache while a refresh runs", derived: "derived from another cached answer",
+  hit: "answered from the cache", carried: "answered from the cache: no block has written it", stale: "answered from the cache while a refresh runs", derived: "derived from another cached answer",
   collapsed: "shared a call in flight", miss: "answered by a node", bypass: "answered by a node, because the caller asked to bypass the cache",
   invalid: "not a valid call", denied: "not allowed for the key", limited: "over a rate limit or quota", error: "no node could answer",
 };

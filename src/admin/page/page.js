@@ -4,7 +4,7 @@ const STALE_MS = 4000; // the page reports lost contact after this time without 
 const RATE_MS = 10000; // the window of a node's calls a second
 
 let latest = null; // the newest snapshot
-let heard = 0; // the time at which it came
+let heard = 0; // the time at which `latest` came
 let fresh = false; // true while a new point is drawn
 let counted = []; // readings [time, calls of each node since start], oldest first
 
@@ -40,6 +40,7 @@ function show() {
   figures(status, traffic);
   drawFlow(status.upstreams);
   drawChain();
+  followLine(status.follow, traffic.carried_ratio);
   drawTraffic();
   drawTimes(traffic.outcomes);
   $("nodes").classList.toggle("dense", status.upstreams.length > 8);

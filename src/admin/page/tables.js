@@ -1,4 +1,4 @@
-// The tables, and the figures at the top. Cells are updated in place, so that a reader's selection stays.
+// The tables, and the figures at the top. Cells are updated in place, so that selected text stays selected.
 
 /** Replaces the rows of a table where they differ. Without rows, shows the text `none`. */
 function fill(id, rows, none) {
@@ -63,6 +63,23 @@ function figures(status, traffic) {
   $("fill").setAttribute("aria-valuetext", `${bytes(cache.bytes)} of ${bytes(cache.capacity_bytes)}`);
   setText("cache", bytes(cache.bytes));
   setText("cache-note", `${plural(cache.entries, "entry", "entries")}, ${full.toFixed(full < 10 ? 1 : 0)} % of ${bytes(cache.capacity_bytes)}`);
+}
+
+/** Shows the state of following, and the share of answers that it carried. */
+function followLine(follow, carried) {
+  $("follow").hidden = !follow;
+  if (!follow) return;
+  const share = carried == null ? "" : `${percent(carried)} of the answers of the last minute ${follow.serves ? "were" : "would have been"} carried: ` +
+    "served at a newer slot than they were fetched at, because no block changed their accounts.";
+  const state = {
+    following: `slotfront follows the chain to slot ${slot(follow.tip)}, ${plural(follow.lag_slots ?? 0, "slot", "slots")} behind confirmed. ${share}`,
+    starting: "slotfront begins to follow the chain.",
+    parked: "slotfront does not follow the chain until the next call for an account.",
+    paused: `slotfront does not follow the chain: ${follow.reason}.`,
+  }[follow.state] ?? "";
+  const wrong = "A carried answer was found wrong, so none is served until a restart. ";
+  setText("follow", (follow.contradicted ? wrong : follow.serves ? "" : "Shadow mode. ") + state);
+  $("follow").className = "quiet" + (follow.contradicted ? " bad" : follow.state === "paused" ? " warn" : "");
 }
 
 /** Shows the reasons of a state other than ready: the first few, and the number of others. */

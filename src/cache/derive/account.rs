@@ -11,12 +11,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 
-use crate::methods::{AccountEncoding, AccountForm, BASE58_MAX, DataSlice};
+use crate::methods::{AccountEncoding, AccountForm, BASE58_MAX, DataSlice, Pubkey};
 use crate::node::answer::AccountMembers;
 
+/// The classic token program.
+const TOKEN_PROGRAM: &str = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA";
+/// The Token-2022 program. Nodes show the amounts of some of its accounts by the clock.
+const TOKEN_2022: &str = "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb";
+
 /// The owners whose accounts are never sliced in `jsonParsed`.
-const TOKEN_PROGRAMS: [&str; 2] =
-    ["TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA", "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb"];
+const TOKEN_PROGRAMS: [&str; 2] = [TOKEN_PROGRAM, TOKEN_2022];
 
 /// A span of a text: the offset of its first byte, and the offset after its last one.
 pub type ByteSpan = (u32, u32);
@@ -55,6 +59,38 @@ pub struct AccountValue {
     kind: AccountKind,
 }
 
+/// A program that owns token accounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenProgram {
+    /// The classic token program. Amounts of its accounts depend on their data alone.
+    Classic,
+    /// The Token-2022 program. Nodes show the amounts of some of its accounts by the clock.
+    Token2022,
+}
+
+/// The facts of an account that its value states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccountFacts {
+    /// The account does not exist.
+    Absent,
+    /// The account exists.
+    Present {
+        /// The owning program, unless the value names none.
+        owner: Option<Pubkey>,
+        /// The token program that owns the account, if one does.
+        token: Option<TokenProgram>,
+        /// The size in bytes, if the value has it.
+        space: Option<u64>,
+    },
+}
+
+impl AccountFacts {
+    /// Returns the account's size in bytes, if it is known.
+    pub fn space(&self) -> Option<u64> {
+        if let Self::Present { space, .. } = self { *space } else { None }
+    }
+}
+
 /// The reason why a form cannot be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeriveError {
@@ -72,18 +108,27 @@ const HEAD: &str = "[\"";
 const TAIL: &str = "\",\"base64\"]";
 
 impl AccountValue {
-    /// Parses a value that was fetched in `form`. The second value is the account's size in bytes, if the
-    /// answer has it. `None` if the text is not in the format that nodes write.
+    /// Parses a value that was fetched in `form`, and the facts that it states. `None` if the text is not in the
+    /// format that nodes write.
     ///
     /// A slice that proves to be the whole account gets the kind [`AccountKind::Whole`].
-    pub fn read(text: &Bytes, form: AccountForm) -> Option<(Self, Option<u64>)> {
+    pub fn read(text: &Bytes, form: AccountForm) -> Option<(Self, AccountFacts)> {
         let kind = AccountKind::from(form);
         if text.as_ref() == b"null" {
             // An absent account is `null` in every form. In jsonParsed it is kept apart all the same.
             let kind = if form.encoding == AccountEncoding::JsonParsed { kind } else { AccountKind::Whole };
-            return Some((Self { text: text.clone(), data: None, kind }, None));
+            return Some((Self { text: text.clone(), data: None, kind }, AccountFacts::Absent));
         }
         let members = AccountMembers::read(text)?;
+        let facts = AccountFacts::Present {
+            owner: Pubkey::parse(&members.owner).ok(),
+            token: match &*members.owner {
+                TOKEN_PROGRAM => Some(TokenProgram::Classic),
+                TOKEN_2022 => Some(TokenProgram::Token2022),
+                _ => None,
+            },
+            space: members.space,
+        };
         let text_of_data = members.data.get();
         let from = text_of_data.as_ptr() as usize - text.as_ptr() as usize;
         let at = from..from + text_of_data.len();
@@ -95,7 +140,7 @@ impl AccountValue {
             AccountKind::Whole | AccountKind::Part => false,
         };
         if fixed {
-            return Some((Self { text: text.clone(), data: None, kind }, members.space));
+            return Some((Self { text: text.clone(), data: None, kind }, facts));
         }
         let data = members.base64()?;
         let compact = text_of_data.len() == HEAD.len() + data.len() + TAIL.len();
@@ -103,7 +148,7 @@ impl AccountValue {
         let whole = kind == AccountKind::Part && members.space == Some(decoded_len(data.as_bytes()) as u64);
         let data = Some((u32::try_from(at.start).ok()?, u32::try_from(at.end).ok()?));
         let kind = if whole { AccountKind::Whole } else { kind };
-        Some((Self { text, data, kind }, members.space))
+        Some((Self { text, data, kind }, facts))
     }
 
     /// Returns the kind of the value.
@@ -360,8 +405,8 @@ mod tests {
     #[test]
     fn reads_loose_json_and_reports_bad_base64() {
         let loose = Bytes::from_static(br#"{ "space": 3, "owner": "x", "data": [ "AQID" , "base64" ] }"#);
-        let (kept, space) = AccountValue::read(&loose, WHOLE).unwrap();
-        assert_eq!(space, Some(3));
+        let (kept, facts) = AccountValue::read(&loose, WHOLE).unwrap();
+        assert_eq!(facts.space(), Some(3));
         let sliced = form(AccountEncoding::Base64, Some((1, 1)));
         assert_eq!(
             written(&kept, sliced).unwrap(),

@@ -8,10 +8,13 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, TextParts};
-use super::account::{AccountValue, ByteSpan, DeriveError};
-use crate::methods::{AccountEncoding, AccountForm};
+use super::super::follow_stamp;
+use super::account::{AccountFacts, AccountValue, ByteSpan, DeriveError};
+use crate::methods::{AccountEncoding, AccountForm, Slot};
 use crate::node::Contextual;
 use crate::node::answer::elements;
 
@@ -26,8 +29,8 @@ pub struct SingleAccount {
     pub context: ByteSpan,
     /// The account's value, a slice of `result`.
     pub value: AccountValue,
-    /// The account's size in bytes, if the answer has it.
-    pub space: Option<u64>,
+    /// The facts of the account that the answer states.
+    pub facts: AccountFacts,
 }
 
 impl SingleAccount {
@@ -41,14 +44,15 @@ impl SingleAccount {
 /// Parses a single account's answer. `None` if it is not in the format that nodes write.
 pub fn read_single(result: &Bytes, form: AccountForm) -> Option<SingleAccount> {
     let Contextual { context, value, .. } = Contextual::split(result)?;
-    let (read, space) = AccountValue::read(&value, form)?;
+    let (read, facts) = AccountValue::read(&value, form)?;
     if read.text().as_ptr() == value.as_ptr() {
         let from = context.as_ptr() as usize - result.as_ptr() as usize;
         let context = (u32::try_from(from).ok()?, u32::try_from(from + context.len()).ok()?);
-        return Some(SingleAccount { result: result.clone(), context, value: read, space });
+        return Some(SingleAccount { result: result.clone(), context, value: read, facts });
     }
     // The value was rewritten, so it needs a result of its own.
-    Some(SingleAccount { space, ..alone(&context, &read)? })
+    let (result, context, value) = alone(&context, &read)?;
+    Some(SingleAccount { result, context, value, facts })
 }
 
 /// Parses a list's answer into its context and its single answers, in order. `None` if it is not a list of
@@ -62,8 +66,9 @@ pub fn read_list(list: &Bytes, form: AccountForm, count: usize) -> Option<(Bytes
         return None;
     }
     let singles = elements.iter().map(|text| {
-        let (value, space) = AccountValue::read(text, form)?;
-        Some(SingleAccount { space, ..alone(&context, &value)? })
+        let (value, facts) = AccountValue::read(text, form)?;
+        let (result, context, value) = alone(&context, &value)?;
+        Some(SingleAccount { result, context, value, facts })
     });
     let singles = singles.collect::<Option<Vec<_>>>()?;
     Some((Bytes::copy_from_slice(&context), singles))
@@ -77,8 +82,8 @@ pub fn parts(list: &Bytes) -> Option<Vec<Bytes>> {
     Some(elements(&value)?.iter().map(single).collect())
 }
 
-/// Returns `value` as an answer of its own, copied.
-fn alone(context: &[u8], value: &AccountValue) -> Option<SingleAccount> {
+/// Returns `value` as an answer of its own, copied, with the span of its context and the value as a slice of it.
+pub fn alone(context: &[u8], value: &AccountValue) -> Option<(Bytes, ByteSpan, AccountValue)> {
     let mut result =
         BytesMut::with_capacity(CONTEXT.len() + context.len() + VALUE.len() + value.text().len() + 1);
     for piece in [CONTEXT, context, VALUE] {
@@ -90,11 +95,31 @@ fn alone(context: &[u8], value: &AccountValue) -> Option<SingleAccount> {
     result.extend_from_slice(b"}");
     let result = result.freeze();
     let at = (u32::try_from(CONTEXT.len()).ok()?, u32::try_from(CONTEXT.len() + context.len()).ok()?);
-    Some(SingleAccount { value: value.moved_into(&result, from..to), context: at, result, space: None })
+    let value = value.moved_into(&result, from..to);
+    Some((result, at, value))
+}
+
+/// Returns the context object with another slot. `None` if it has none.
+pub fn context_at(context: &[u8], slot: Slot) -> Option<Bytes> {
+    #[derive(Deserialize)]
+    struct Context<'a> {
+        #[serde(borrow)]
+        slot: &'a RawValue,
+    }
+    let Context { slot: digits } = serde_json::from_slice(context).ok()?;
+    let from = digits.get().as_ptr() as usize - context.as_ptr() as usize;
+    let to = from + digits.get().len();
+    Some([&context[..from], itoa::Buffer::new().format(slot).as_bytes(), &context[to..]].concat().into())
+}
+
+/// Returns a contextual result with another slot. `None` if it is not one.
+pub fn result_at(result: &Bytes, slot: Slot) -> Option<Bytes> {
+    let Contextual { context, value, .. } = Contextual::split(result)?;
+    Some([CONTEXT, &context_at(&context, slot)?, VALUE, &value, b"}"].concat().into())
 }
 
 /// Assembles a list of single accounts. The lowest slot becomes the list's slot, and the earliest `sent_at`
-/// its age.
+/// its age. A list of one slot may be carried if each of its accounts may be.
 pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     let lowest = singles.iter().min_by_key(|single| single.meta.slot)?;
     let EntryBody::Account { result, context: (from, to), .. } = &lowest.kept else { return None };
@@ -106,9 +131,15 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     });
     let values = values.collect::<Option<Arc<[_]>>>()?;
     let kept = EntryBody::Accounts { context, values, asked: None };
+    let slot = lowest.meta.slot;
+    let is_of_one_slot = singles.iter().all(|single| single.meta.slot == slot);
+    let stamps = singles.iter().map(|single| single.follow.as_ref());
+    let follow = if is_of_one_slot { follow_stamp::of_list(slot, stamps) } else { None };
+    let carried = singles.iter().all(|single| single.meta.carried);
     Some(Entry {
         kept,
-        meta: EntryMeta { slot: lowest.meta.slot, sent_at, class: lowest.meta.class, derived: true },
+        meta: EntryMeta { slot, sent_at, class: lowest.meta.class, derived: true, carried },
+        follow,
         coded: CompressedForms::default(),
     })
 }

@@ -228,7 +228,7 @@ impl<'de> Visitor<'de> for ParseDepth {
 mod tests {
     use super::*;
 
-    /// The text `{"a":[{…}]}`.
+    /// The depth at which `{"a":[{…}]}` is parsed: down to the members of the objects in `a`.
     const OPEN: ParseDepth = ParseDepth::Members(&[("a", ParseDepth::Each(&ParseDepth::Members(&[])))]);
 
     #[test]

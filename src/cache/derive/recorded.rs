@@ -147,7 +147,7 @@ mod tests {
         );
     }
 
-    /// Returns vote accounts as nodes from 4.1 on write them.
+    /// Returns vote accounts as nodes of 4.1 and later write them.
     fn with_commission_bps(votes: &Bytes) -> Bytes {
         let votes = std::str::from_utf8(votes).unwrap();
         votes.replace(r#","lastVote":"#, r#","inflationRewardsCommissionBps":500,"lastVote":"#).into()

@@ -1,8 +1,9 @@
 //! Accounts in every form, alone and in lists, with many callers and calls at once.
 //!
-//! The model does not predict which answer a caller gets. It checks what every answer promises. It is made of
-//! nodes' answers about these accounts at this commitment. It is no older than its status says, not from
-//! before a purge, and not behind a shown one. A fresh entry that holds the form is served without a node.
+//! The model does not predict which answer a caller gets. It checks what every answer promises. An answer is
+//! made of nodes' answers about these accounts at this commitment, and is no older than its status says. It
+//! is not from before a purge, and not behind an answer that was shown before. A fresh entry in a form that
+//! serves the call needs no node.
 
 mod account_floors;
 mod answers;
@@ -39,7 +40,8 @@ struct AccountModel {
     accounts_shown: Vec<AccountShown>,
     falls: Vec<FloorFall>,
     purges: Purges,
-    /// True if a caller had conditions, so that several calls for one question may be under way.
+    /// True once a caller has set a minContextSlot or a floor, or has bypassed the cache. Equal calls may
+    /// then run side by side.
     has_conditions: bool,
     has_failed: bool,
 }
@@ -55,7 +57,7 @@ impl AccountModel {
         Self { cache, settings, shown, accounts_shown, falls, purges, has_conditions, has_failed }
     }
 
-    /// Runs a case. At its end nodes answer until no caller waits.
+    /// Runs the steps of a case, and then answers calls until no caller waits.
     async fn run(mut self, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
         for step in steps {
             let node_is_down = matches!(step, ModelStep::NodeFailure { .. });
@@ -76,7 +78,7 @@ impl AccountModel {
         Ok(())
     }
 
-    /// Applies a step. Returns a caller's call that a held entry must answer.
+    /// Applies a step. Returns the caller's call if a held entry must answer it.
     async fn apply(&mut self, step: ModelStep) -> Option<TestCall> {
         match step {
             ModelStep::Wait { ms } => advance(Duration::from_millis(ms)).await,
@@ -107,7 +109,7 @@ impl AccountModel {
         None
     }
 
-    /// Starts a caller's call. Returns it if a held entry must answer it.
+    /// Starts a caller's call. Returns the call if a held entry must answer it.
     fn ask(&mut self, call: TestCall, conditions: &Conditions) -> Option<TestCall> {
         let slot = |behind: Option<i64>| behind.map(|behind| self.cache.slot_behind(call.commitment, behind));
         let (min_context_slot, floor) = (slot(conditions.min_behind), slot(conditions.floor_behind));
@@ -118,7 +120,8 @@ impl AccountModel {
         must_hit.then_some(call)
     }
 
-    /// Answers an upstream call, at a slot this far behind the frontier.
+    /// Answers the upstream call of this number from a slot that is `behind` slots behind the frontier. Below
+    /// the call's minContextSlot the answer is an error.
     fn answer_call(&mut self, number: usize, behind: i64) {
         let request = &self.cache.calls[number].request;
         let (query, call) = (&request.query, described(&request.query));
@@ -138,7 +141,8 @@ impl AccountModel {
         self.cache.answer_call(number, body, slot);
     }
 
-    /// Runs all tasks and checks the answers. A node that is down fails second tries, too.
+    /// Runs all tasks, and checks the answers that callers got. If the node is down, calls that are repeated
+    /// at once fail, too.
     async fn settle_and_check(
         &mut self,
         must_hit: Option<TestCall>,
@@ -170,7 +174,7 @@ impl AccountModel {
         self.check_single_flight()
     }
 
-    /// Checks what every answer promises.
+    /// Checks an answer's text, sources, age and slot, and that no purge has removed it.
     fn check_answer(
         &mut self,
         caller: &TestCaller<TestCall>,
@@ -184,7 +188,7 @@ impl AccountModel {
             Payload::Error { code: -32016, body } => {
                 let reached = crate::node::answer::error_context_slot(body).unwrap();
                 let is_own = caller.min_context_slot.is_some_and(|min| min > reached);
-                prop_assert!(is_own, "another's condition: {}", case());
+                prop_assert!(is_own, "an error for another caller's minContextSlot: {}", case());
                 return Ok(());
             }
             Payload::Error { .. } => {
@@ -202,7 +206,7 @@ impl AccountModel {
             if *n != ABSENT {
                 let sent = &self.cache.calls[*mark];
                 let is_about = described(&sent.request.query).accounts.contains(n);
-                prop_assert!(is_about, "of another account: {}", case());
+                prop_assert!(is_about, "an answer about another account: {}", case());
                 let is_purged = self.purges.has_removed(*n, sent.generation, caller.generation);
                 prop_assert!(!is_purged, "from before a purge of account {}: {}", n, case());
             }
@@ -216,7 +220,7 @@ impl AccountModel {
         };
         prop_assert!(!all_purged, "the context is from before a purge: {}", case());
         self.check_source(caller, answer, marks.context)?;
-        prop_assert!(self.meets_conditions(caller, answer), "below what was wanted: {}", case());
+        prop_assert!(self.meets_conditions(caller, answer), "below the wanted slot: {}", case());
         self.check_question_floor(caller, answer)?;
         self.check_account_floors(caller, answer, &marks, node_is_down)?;
         let is_kept = |mark: &usize| self.cache.calls[*mark].kept_answer().is_some();
@@ -227,7 +231,7 @@ impl AccountModel {
         Ok(())
     }
 
-    /// Checks the upstream call of this number as a source of an answer: its commitment, slot and age.
+    /// Checks the upstream call `mark` as a source of an answer: its commitment, slot and age.
     fn check_source(
         &self,
         caller: &TestCaller<TestCall>,
@@ -240,18 +244,18 @@ impl AccountModel {
             (described(&sent.request.query).commitment, sent.answer.as_ref().unwrap().slot);
         prop_assert!(
             commitment == caller.call.commitment,
-            "of another commitment, {}: {}",
+            "a source of another commitment, {}: {}",
             commitment,
             case()
         );
         let may_mix = caller.call.list && self.settings.assemble == Assemble::WithinBound;
         let has_slot = slot == answer.meta.slot || (may_mix && slot > answer.meta.slot);
-        prop_assert!(has_slot, "of another slot: {}", case());
+        prop_assert!(has_slot, "a source of another slot: {}", case());
         self.check_age(caller, answer.status, mark)
     }
 
-    /// Returns true if the answer of a call is fresh by the table of docs/caching.md. A `stale` answer may be
-    /// past its bounds by their stretch.
+    /// Returns true if the answer to the call `mark` is fresh by the table of docs/caching.md. If `stale`,
+    /// the bounds are those of an answer that is served while a fresh one is fetched.
     fn is_fresh(&self, mark: usize, commitment: Commitment, stale: bool) -> bool {
         let call = &self.cache.calls[mark];
         let (age, slot) = (call.sent_at.elapsed(), call.answer.as_ref().unwrap().slot);
@@ -260,8 +264,8 @@ impl AccountModel {
         if stale { bounds.may_serve_stale(age, lag) } else { bounds.is_fresh(age, lag) }
     }
 
-    /// Returns true if an answer may still stand in for one that no node gives. Until then its floor is in
-    /// force.
+    /// Returns true if the answer to the call `mark` may still be served when no node answers. Its floor
+    /// holds equally long.
     fn may_stand_in(&self, mark: usize, commitment: Commitment) -> bool {
         AnswerBounds::of_accounts(commitment).may_stand_in(self.cache.calls[mark].sent_at.elapsed())
     }
@@ -281,7 +285,7 @@ impl AccountModel {
             CacheStatus::StaleIfError { .. } => self.may_stand_in(mark, commitment),
             CacheStatus::Collapsed => is_own || is_fresh(false),
             CacheStatus::Forwarded { .. } => is_own || (is_completed && is_fresh(false)),
-            CacheStatus::Bypassed | CacheStatus::Batch { .. } => false,
+            CacheStatus::Bypassed | CacheStatus::Batch { .. } | CacheStatus::Carried => false,
         };
         prop_assert!(
             is_in_time,
@@ -293,8 +297,8 @@ impl AccountModel {
         Ok(())
     }
 
-    /// Returns true if the answer reaches the caller's slots. A node itself refuses a minContextSlot that it
-    /// has not reached. A floor refuses nothing, but no hit is below it.
+    /// Returns true if the answer reaches the slots that the caller wants. Every answer must reach the
+    /// minContextSlot. Only a hit must reach the floor of the caller's key.
     fn meets_conditions(&self, caller: &TestCaller<TestCall>, answer: &CacheAnswer) -> bool {
         let is_hit =
             matches!(answer.status, CacheStatus::Hit { .. }) && caller.asked_in + 1 == self.cache.step;
@@ -302,15 +306,15 @@ impl AccountModel {
         caller.min_context_slot.max(floor).is_none_or(|wanted| answer.meta.slot >= wanted)
     }
 
-    /// Returns the highest slot that callers with this question were shown before, while that answer may be
-    /// held.
+    /// Returns the highest slot that was shown for this call before, while the cache may hold that answer.
     fn question_floor(&self, caller: &TestCaller<TestCall>) -> Option<Slot> {
         let call = &caller.call;
         let before = self.shown.iter().filter(|shown| {
             let is_purged = call.accounts.iter().any(|n| self.is_purged(*n, shown.generation));
             shown.call == *call && shown.step <= caller.asked_in && !is_purged
         });
-        // An entry is replaced by one of at least its slot, which may have been asked for earlier.
+        // Only an answer of at least its slot replaces an entry. The call of that answer may be older, so the
+        // new entry may expire earlier.
         let held = before.filter(|shown| {
             self.kept_answers(call)
                 .all(|(mark, slot)| slot < shown.slot || self.may_stand_in(mark, call.commitment))
@@ -329,8 +333,8 @@ impl AccountModel {
         Ok(())
     }
 
-    /// Returns the number and slot of each answer about any of these accounts, at this commitment, that the
-    /// cache may hold.
+    /// Returns the call number and slot of each result that the cache may hold about one of the call's
+    /// accounts, at its commitment.
     fn kept_answers(&self, call: &TestCall) -> impl Iterator<Item = (usize, Slot)> {
         self.cache.calls.iter().enumerate().filter_map(|(mark, sent)| {
             let (asked, answer) = (described(&sent.request.query), sent.kept_answer()?);
@@ -340,7 +344,7 @@ impl AccountModel {
         })
     }
 
-    /// Checks that only data of more than 128 bytes in base58 is refused, as by a node.
+    /// Checks that an error is one that nodes give: the call asks for more than 128 bytes in base58.
     fn check_refusal(
         &self,
         caller: &TestCaller<TestCall>,
@@ -348,8 +352,8 @@ impl AccountModel {
     ) -> Result<(), TestCaseError> {
         let call = &caller.call;
         let is_refused = call.accounts.iter().any(|n| account_text(*n, call.form, 0).is_none());
-        prop_assert!(is_refused, "a refusal of what nodes give: {:?}: {:?}", call, answer);
-        // A refusal carries no number, so some call must have brought a source for it.
+        prop_assert!(is_refused, "a refusal of data that nodes give: {:?}: {:?}", call, answer);
+        // A refusal does not show its source, so one call that may be the source suffices.
         let mut sources = self.cache.calls.iter().enumerate();
         let has_source = sources.any(|(mark, sent)| {
             let asked = described(&sent.request.query);
@@ -368,17 +372,25 @@ impl AccountModel {
         self.check_question_floor(caller, answer)
     }
 
-    /// Checks that a caller gets an error only if no shown answer may stand in.
+    /// Checks that a caller gets an error only after a failure or a timeout, and only if no shown answer may
+    /// stand in.
     fn check_error(&self, caller: &TestCaller<TestCall>, error: &Error) -> Result<(), TestCaseError> {
         let is_explained = self.has_failed || matches!(error, Error::TimedOut(_));
         prop_assert!(is_explained, "an error although no node failed: {:?}: {:?}", caller.call, error);
         let min = caller.min_context_slot;
         let stands_in = self.question_floor(caller).filter(|slot| min.is_none_or(|min| *slot >= min));
-        prop_assert!(stands_in.is_none(), "{:?}: {:?} where {:?} is held", caller.call, error, stands_in);
+        prop_assert!(
+            stands_in.is_none(),
+            "{:?}: {:?} although an answer of slot {:?} is held",
+            caller.call,
+            error,
+            stands_in
+        );
         Ok(())
     }
 
-    /// Returns true if the newest answer about each account is kept, fresh, and serves the form.
+    /// Returns true if the cache must answer the call without a node. The newest answer about each account
+    /// must be kept and fresh, reach the wanted slot, and serve the form.
     fn is_served_by_cache(&self, call: &TestCall, wanted: Option<Slot>) -> bool {
         let newest = |n: u8| {
             let single = TestCall { accounts: vec![n], ..call.clone() };
@@ -389,7 +401,7 @@ impl AccountModel {
                 .kept_answers(&single)
                 .filter(|(mark, _)| is_parsed(form(*mark)) == is_parsed(call.form))
                 .collect();
-            // An answer of the other kind may have shown a higher slot.
+            // An answer of the other kind (parsed or raw) may have shown a higher slot.
             let newest = of_kind.iter().map(|(_, slot)| *slot).max().filter(|newest| *newest == highest)?;
             let mut last = of_kind.iter().filter(|(_, slot)| *slot == newest);
             let serves = |mark: usize| {
@@ -406,7 +418,7 @@ impl AccountModel {
 
     /// Checks that simultaneous calls for one question share one upstream call.
     fn check_single_flight(&self) -> Result<(), TestCaseError> {
-        // A call from before a purge that is tried again after it may run beside another caller's.
+        // A call that is repeated after a purge may run beside another caller's.
         let is_tried_again = self.has_failed && self.cache.generation > 0;
         if self.has_conditions || self.settings.merge || is_tried_again {
             return Ok(());

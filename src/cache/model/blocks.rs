@@ -1,8 +1,8 @@
 //! Blocks and their absence in every level of detail, with many callers and calls at once.
 //!
-//! Nodes contradict themselves here from call to call, as real chains do not. The model does not predict which
-//! answer counts. It checks where an answer may come from, how old it may be, and that a settled entry is
-//! served without a node.
+//! The nodes of this model contradict themselves from call to call, unlike real ones. The model does not
+//! predict which answer counts. It checks where an answer comes from and how old it is, and that a held
+//! answer about a final slot needs no node.
 
 mod answers;
 mod named;
@@ -20,7 +20,7 @@ use steps::{ModelStep, TestAnswer, steps};
 const FINAL: Slot = FIRST - 32;
 /// The confirmed frontier at the beginning.
 const CONFIRMED: Slot = FIRST - 2;
-/// The greatest distance, in slots, of a requested slot from one of the two frontiers.
+/// The greatest distance, in slots, of a requested slot from the finalized or confirmed frontier.
 const AROUND: i64 = 4;
 
 const SKIPPED: i32 = -32007;
@@ -34,27 +34,28 @@ fn asked(call: &SentCall) -> BlockQuery {
     query
 }
 
-/// The description of a call, and true if the slot was final when it was made.
+/// A caller's call.
 #[derive(Debug)]
 struct TestCall {
     query: BlockQuery,
+    /// True if the slot was final when the caller asked.
     was_final: bool,
 }
 
-/// A call that has ended.
+/// An upstream call that has ended.
 struct EndedCall {
     number: usize,
     answer: TestAnswer,
-    /// True if a second node confirmed the answer.
-    confirmed: bool,
-    /// True if the slot was above the frontier of the commitment.
+    /// True if a second node gave the same answer.
+    is_settled: bool,
+    /// True if the requested slot was above the frontier of the call's commitment.
     was_future: bool,
     step: usize,
 }
 
 struct BlockModel {
     cache: SteppedCache<TestCall>,
-    /// In the order in which the calls ended.
+    /// The ended calls, in the order of their ends.
     ended: Vec<EndedCall>,
 }
 
@@ -63,7 +64,7 @@ impl BlockModel {
         Self { cache: SteppedCache::new(|_| ()), ended: Vec::new() }
     }
 
-    /// Runs a case. At its end nodes answer until no caller waits.
+    /// Runs the steps of a case, and then answers calls until no caller waits.
     async fn run(mut self, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
         for step in steps {
             let node_is_down = matches!(step, ModelStep::NodeReply { answer: TestAnswer::Fault, .. });
@@ -80,7 +81,7 @@ impl BlockModel {
         Ok(())
     }
 
-    /// Applies a step. Returns a query that a held entry must answer.
+    /// Applies a step. Returns the caller's query if a held entry must answer it.
     async fn apply(&mut self, step: ModelStep) -> Option<BlockQuery> {
         match step {
             ModelStep::Wait { ms } => advance(Duration::from_millis(ms)).await,
@@ -88,9 +89,9 @@ impl BlockModel {
                 self.cache.advance_frontier(commitment, slots);
             }
             ModelStep::Ask { query, bypass } => return self.ask(query, bypass),
-            ModelStep::NodeReply { choice, answer, confirmed } => {
+            ModelStep::NodeReply { choice, answer, is_settled } => {
                 if let Some(number) = self.cache.call_under_way(choice) {
-                    self.end_call(number, answer, confirmed);
+                    self.end_call(number, answer, is_settled);
                 }
             }
             ModelStep::PurgeAll => self.cache.purge_all(),
@@ -100,7 +101,8 @@ impl BlockModel {
 
     /// Starts a caller's call. Returns its query if a held entry must answer it.
     fn ask(&mut self, query: BlockQuery, bypass: bool) -> Option<BlockQuery> {
-        // A flight under way is joined, even if an answer for it has come meanwhile.
+        // The caller joins a flight for the slot, even if an answer that serves the call has arrived
+        // meanwhile.
         let under_way = self.cache.calls_under_way();
         let joins = under_way.iter().any(|number| asked(&self.cache.calls[*number]).slot == query.slot);
         let must_hit = !bypass && !joins && self.is_served_by_cache(&query);
@@ -109,10 +111,10 @@ impl BlockModel {
         must_hit.then_some(query)
     }
 
-    fn end_call(&mut self, number: usize, answer: TestAnswer, confirmed: bool) {
+    fn end_call(&mut self, number: usize, answer: TestAnswer, is_settled: bool) {
         let query = asked(&self.cache.calls[number]);
         let was_future = query.slot > self.cache.frontier.slot(query.commitment);
-        self.ended.push(EndedCall { number, answer, confirmed, was_future, step: self.cache.step });
+        self.ended.push(EndedCall { number, answer, is_settled, was_future, step: self.cache.step });
         let body = match answer {
             TestAnswer::Block => NodeReply::Result(block_text(&query, number).into()),
             TestAnswer::Null => NodeReply::Result(Bytes::from_static(b"null")),
@@ -122,14 +124,15 @@ impl BlockModel {
             }
             TestAnswer::Fault => return self.cache.fail_call(number),
         };
-        if confirmed {
+        if is_settled {
             self.cache.answer_call(number, body, FIRST);
         } else {
-            self.cache.answer_unconfirmed(number, body, FIRST);
+            self.cache.answer_unsettled(number, body, FIRST);
         }
     }
 
-    /// Runs all tasks and checks the answers. A node that is down fails second tries, too.
+    /// Runs all tasks, and checks the answers that callers got. If the node is down, calls that are repeated
+    /// at once fail, too.
     async fn settle_and_check(
         &mut self,
         must_hit: Option<BlockQuery>,
@@ -158,7 +161,8 @@ impl BlockModel {
         Ok(())
     }
 
-    /// Returns the life of a call's answer. `None` if it is never kept.
+    /// Returns the time for which the cache may serve the answer of an ended call. `None` if the answer is
+    /// never kept.
     fn life(&self, ended: &EndedCall) -> Option<EntryLife> {
         let query = asked(&self.cache.calls[ended.number]);
         match ended.answer {
@@ -167,7 +171,7 @@ impl BlockModel {
             }
             TestAnswer::Block | TestAnswer::Error(VERSION) => Some(EntryLife::of_confirmed_block()),
             // All slots here are near the frontier, where long-term storage may not be filled yet.
-            TestAnswer::Error(SKIPPED) if ended.confirmed && !ended.was_future => {
+            TestAnswer::Error(SKIPPED) if ended.is_settled && !ended.was_future => {
                 Some(EntryLife::of_skipped_slot())
             }
             TestAnswer::Error(SKIPPED | NOT_IN_STORAGE) if !ended.was_future => {
@@ -181,11 +185,11 @@ impl BlockModel {
         }
     }
 
-    /// Checks what every answer promises.
+    /// Checks an answer's text, source, commitment and age, and that it hides no held block.
     fn check_answer(&self, caller: &TestCaller<TestCall>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
         let case = || format!("{:?} {answer:?}", caller.call);
         let Some(ended) = self.source(answer) else {
-            // Null proves nothing, so only callers who waited for it get it.
+            // Null proves nothing and is never kept, so only callers who waited for the call get it.
             let has_waited = matches!(
                 answer.status,
                 CacheStatus::Forwarded { stored: false, .. } | CacheStatus::Collapsed
@@ -196,7 +200,7 @@ impl BlockModel {
         let TestCall { query, was_final } = &caller.call;
         let call = &self.cache.calls[ended.number];
         let source = asked(call);
-        prop_assert!(source.slot == query.slot, "of another slot: {}", case());
+        prop_assert!(source.slot == query.slot, "an answer about another slot: {}", case());
         prop_assert!(call.generation >= caller.generation, "from before a purge: {}", case());
         match &answer.payload {
             Payload::Result(body) => {
@@ -205,26 +209,26 @@ impl BlockModel {
             }
             Payload::Error { code: VERSION, .. } => {
                 let is_same = BlockQuery { commitment: query.commitment, ..source } == *query;
-                prop_assert!(is_same, "of another shape: {}", case());
+                prop_assert!(is_same, "an answer in another shape: {}", case());
             }
             Payload::Error { .. } => {}
         }
-        // Final answers were asked for at finalized. Others serve callers at confirmed only, while the slot
-        // was not final.
-        let is_settled = source.commitment == Commitment::Finalized;
-        let takes_unsettled = query.commitment == Commitment::Confirmed && !was_final;
+        // The answer to a call at finalized serves all callers. The answer to one at confirmed serves callers
+        // at confirmed, while the slot is not final.
+        let is_final = source.commitment == Commitment::Finalized;
+        let takes_confirmed = query.commitment == Commitment::Confirmed && !was_final;
         let is_right = if ended.answer == TestAnswer::Error(NOT_YET) {
-            is_settled != takes_unsettled
+            is_final != takes_confirmed
         } else {
-            is_settled || takes_unsettled
+            is_final || takes_confirmed
         };
-        prop_assert!(is_right, "of another commitment: {}", case());
+        prop_assert!(is_right, "an answer of another commitment: {}", case());
         self.check_age(caller, answer, ended)?;
         let is_exact = |block: &BlockQuery| BlockQuery { commitment: query.commitment, ..*block } == *query;
         let hides_block = answer.status.is_hit()
             && ended.answer != TestAnswer::Block
             && self.holds_fresh_block(query.slot, caller.asked_in, is_exact);
-        prop_assert!(!hides_block, "a block comes before its absence: {}", case());
+        prop_assert!(!hides_block, "an absence hides a held block: {}", case());
         Ok(())
     }
 
@@ -239,19 +243,20 @@ impl BlockModel {
         let is_in_time = match answer.status {
             CacheStatus::Hit { stale, .. } => !stale && life.is_some_and(|life| age <= life.fresh),
             CacheStatus::StaleIfError { .. } => life.is_some_and(|life| age <= life.in_fault),
-            // An absence from before the slot was final lives for a moment only, and so is never kept.
+            // An absence from before the slot was final lives only for a moment, so its age is not checked
+            // here.
             CacheStatus::Collapsed => {
                 let is_early = ended.answer != TestAnswer::Block && caller.call.query.slot > FINAL;
                 is_own || is_early || life.is_none_or(|life| age <= life.fresh)
             }
             CacheStatus::Forwarded { stored, .. } => is_own && (!stored || life.is_some()),
-            CacheStatus::Bypassed | CacheStatus::Batch { .. } => false,
+            CacheStatus::Bypassed | CacheStatus::Batch { .. } | CacheStatus::Carried => false,
         };
         prop_assert!(is_in_time, "too old, after {:?} of {:?}: {:?} {:?}", age, life, caller.call, answer);
         Ok(())
     }
 
-    /// Returns the call that brought `answer`. `None` for null, which carries no number.
+    /// Returns the ended call that brought `answer`. `None` for null, which shows no number.
     fn source(&self, answer: &CacheAnswer) -> Option<&EndedCall> {
         let text = match &answer.payload {
             Payload::Result(body) => body.whole(),
@@ -262,7 +267,8 @@ impl BlockModel {
         self.ended.iter().find(|ended| ended.number as u64 == number)
     }
 
-    /// Checks that a caller gets no error if a block is held. A final block stands in for ever.
+    /// Checks that a caller gets an error only after a failure or a timeout, and never while a block that
+    /// serves the call is held. A final block stands in at any age.
     fn check_error(&self, caller: &TestCaller<TestCall>, error: &Error) -> Result<(), TestCaseError> {
         let has_failed = self.ended.iter().any(|ended| ended.answer == TestAnswer::Fault);
         let is_explained = has_failed || matches!(error, Error::TimedOut(_));
@@ -270,11 +276,12 @@ impl BlockModel {
         let query = &caller.call.query;
         let life = EntryLife::of_final_block().in_fault;
         let is_held = self.holds_block(query.slot, life, caller.asked_in, |block| serves_shape(block, query));
-        prop_assert!(!is_held, "{:?}: {:?} where it is held", caller.call, error);
+        prop_assert!(!is_held, "{:?}: {:?} although a block that serves it is held", caller.call, error);
         Ok(())
     }
 
-    /// Returns the answers that the cache may hold about a slot that was final from the start.
+    /// Returns the answers that the cache may hold about a slot, each with the query of its call. Slots that
+    /// were not final at the start have none.
     fn kept_answers(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&EndedCall, BlockQuery)> {
         self.ended.iter().filter_map(move |ended| {
             let call = &self.cache.calls[ended.number];
@@ -287,13 +294,14 @@ impl BlockModel {
         self.cache.calls[ended.number].sent_at.elapsed()
     }
 
-    /// Returns true if a final block of such a shape has been held since before this step, and is fresh.
+    /// Returns true if the cache holds a fresh final block that was fetched before `step`, and whose query
+    /// meets `shape`.
     fn holds_fresh_block(&self, slot: Slot, step: usize, shape: impl Fn(&BlockQuery) -> bool) -> bool {
         self.holds_block(slot, EntryLife::of_final_block().fresh, step, shape)
     }
 
-    /// Returns true if a final block of such a shape has been held since before this step, and is at most this
-    /// old.
+    /// Returns true if the cache holds a final block of at most this age that was fetched before `step`, and
+    /// whose query meets `shape`.
     fn holds_block(
         &self,
         slot: Slot,
@@ -301,7 +309,7 @@ impl BlockModel {
         step: usize,
         shape: impl Fn(&BlockQuery) -> bool,
     ) -> bool {
-        // An error about versions replaces a block.
+        // An error about transaction versions replaces a held block.
         let has_version_error =
             self.kept_answers(slot).any(|(ended, _)| ended.answer == TestAnswer::Error(VERSION));
         let mut blocks = self

@@ -1,4 +1,4 @@
-//! The bounds that the models hold answers to. They are read from the configuration's defaults and from the
+//! The bounds to which the models hold answers. They are read from the configuration's defaults and the
 //! product's constants, so that no model writes a bound of its own.
 //!
 //! A test of the configuration, `caching_page_states_the_defaults`, compares the defaults with docs/caching.md.
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use crate::cache::fetcher::RENDER_PERMIT_WAIT;
 use crate::config::{Config, Ttl};
-use crate::frontier::{ASSUMED_SLOT_TIME, UNCONFIRMED_LEAD};
+use crate::frontier::{ASSUMED_SLOT_TIME, SINGLE_NODE_LEAD};
 use crate::methods::{Commitment, Slot};
 
-/// The smallest step of the clock.
+/// The time by which a case goes past a bound.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// The defaults, read once. Each case has a cache of its own, and changes at most a few settings.
+/// The default settings with a smaller cache. Each case copies them and changes at most a few.
 pub(super) static CONFIG: LazyLock<Config> = LazyLock::new(|| {
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let mut config = Config::dev(any, any, Vec::new());
-    // The capacity suffices to evict nothing, and a small cache is created faster.
+    // The capacity suffices for every case without eviction, and a small cache is created faster.
     (config.cache.capacity, config.cache.max_entry) = (8 << 20, 8 << 20);
     config
 });
@@ -33,7 +33,7 @@ pub(super) struct AnswerBounds {
     max_lag: Option<u32>,
     /// The factor by which both bounds grow while a fresh answer is fetched.
     stretch: f64,
-    /// The age up to which an answer stands in if no node answers. `None` if it never does.
+    /// The age up to which an answer is served when no node answers. `None` if it never is.
     stale_if_error: Option<Duration>,
 }
 
@@ -66,17 +66,18 @@ impl AnswerBounds {
         Self { ttl, max_lag, stretch, stale_if_error }
     }
 
-    /// Returns true if an answer of this age, so many slots behind the frontier, is fresh.
+    /// Returns true if an answer of this age, `lag` slots behind the frontier, is fresh.
     pub(super) fn is_fresh(&self, age: Duration, lag: u64) -> bool {
         age <= self.ttl && self.is_near(lag, 1.0)
     }
 
-    /// Returns true if an answer may be served while a fresh one is fetched.
+    /// Returns true if an answer of this age, `lag` slots behind the frontier, may be served while a fresh
+    /// one is fetched.
     pub(super) fn may_serve_stale(&self, age: Duration, lag: u64) -> bool {
         age <= self.ttl.mul_f64(self.stretch) && self.is_near(lag, self.stretch)
     }
 
-    /// Returns true if an answer may stand in for one that no node gives.
+    /// Returns true if an answer of this age may be served when no node answers.
     pub(super) fn may_stand_in(&self, age: Duration) -> bool {
         self.stale_if_error.is_some_and(|bound| age <= bound)
     }
@@ -86,12 +87,13 @@ impl AnswerBounds {
         self.max_lag.is_none_or(|bound| lag <= f64::from(bound) * stretch)
     }
 
-    /// Returns the longest time for which an answer may be served, faults included. Floors hold as long.
+    /// Returns the longest time for which an answer may be served, with or without faults of nodes. Floors
+    /// hold equally long.
     pub(super) fn longest_life(&self) -> Duration {
         self.ttl.mul_f64(self.stretch).max(self.stale_if_error.unwrap_or_default())
     }
 
-    /// Returns a part of the time for which an answer is fresh.
+    /// Returns the age up to which an answer is fresh, times `part`.
     pub(super) fn part_of_ttl(&self, part: f64) -> Duration {
         self.ttl.mul_f64(part)
     }
@@ -106,7 +108,7 @@ impl AnswerBounds {
         self.ttl.mul_f64(self.stretch) + MOMENT
     }
 
-    /// Returns the fewest slots behind the frontier at which an answer is not fresh any more.
+    /// Returns the smallest lag, in slots, at which an answer is not fresh any more.
     pub(super) fn past_max_lag(&self) -> Slot {
         Slot::from(self.max_lag.expect("an answer with a bound in slots")) + 1
     }
@@ -117,7 +119,7 @@ impl AnswerBounds {
 pub(super) struct EntryLife {
     /// The age up to which the answer is fresh.
     pub(super) fresh: Duration,
-    /// The age up to which the answer stands in if no node answers.
+    /// The age up to which the answer is served when no node answers.
     pub(super) in_fault: Duration,
 }
 
@@ -132,23 +134,24 @@ impl EntryLife {
         Self { fresh: ttl().block_confirmed, in_fault: CONFIG.cache.stale_if_error.confirmed }
     }
 
-    /// Returns the life of a skipped slot that two nodes report.
+    /// Returns the life of an answer that says a slot was skipped, if two nodes say so.
     pub(super) fn of_skipped_slot() -> Self {
         Self { fresh: ttl().no_block_skipped, in_fault: settled_in_fault() }
     }
 
-    /// Returns the life of a skipped slot that one node reports.
+    /// Returns the life of an answer that says a slot was skipped, if one node says so.
     pub(super) fn of_unconfirmed_skip() -> Self {
         Self { fresh: ttl().no_block_unconfirmed, in_fault: Duration::ZERO }
     }
 
-    /// Returns the life of a block that does not exist yet.
+    /// Returns the life of an answer that says a block does not exist yet.
     pub(super) fn of_future_block() -> Self {
         Self { fresh: ttl().no_block_not_yet, in_fault: Duration::ZERO }
     }
 }
 
-/// Returns the age up to which an answer that cannot change stands in. By default it has no bound.
+/// Returns the age up to which an answer that cannot change is served when no node answers. By default it has
+/// no bound.
 fn settled_in_fault() -> Duration {
     CONFIG.cache.stale_if_error.block.unwrap_or(Duration::MAX)
 }
@@ -157,20 +160,20 @@ fn ttl() -> &'static Ttl {
     &CONFIG.cache.ttl
 }
 
-/// Returns the time after which a caller gives up.
+/// Returns the time that a caller's request may take.
 pub(super) fn request_timeout() -> Duration {
     CONFIG.server.request_timeout
 }
 
-/// Returns a time after which a flight has given up its wait for a render permit.
+/// Returns a time after which a flight no longer waits for a render permit.
 pub(super) fn past_render_permit_wait() -> Duration {
     RENDER_PERMIT_WAIT + MOMENT
 }
 
-/// Returns the highest slot that is believed while the frontier is at `frontier`. No case lasts long enough at
-/// an even pace to measure another slot time.
+/// Returns the highest slot that is believed on one node's word, with the frontier at `frontier`. No case
+/// lasts long enough to measure a slot time, so the assumed one counts.
 pub(super) fn highest_believed(frontier: Slot) -> Slot {
-    let lead = UNCONFIRMED_LEAD.as_millis() / ASSUMED_SLOT_TIME.as_millis();
+    let lead = SINGLE_NODE_LEAD.as_millis() / ASSUMED_SLOT_TIME.as_millis();
     frontier + Slot::try_from(lead).expect("a few slots")
 }
 

@@ -1,4 +1,5 @@
-//! Answers that are overtaken by a newer one, on their way from a node or by an entry in another form.
+//! Answers that are overtaken: while a node's answer is on its way, the same account is shown at a higher
+//! slot.
 
 use super::questions::parse_query;
 use super::*;
@@ -7,17 +8,17 @@ use Question::{Account, Balance, List};
 
 const C: Commitment = Commitment::Confirmed;
 
-/// A call that is overtaken.
+/// A call whose answer is overtaken.
 struct SlowCall {
     name: &'static str,
     query: Query,
-    /// The text of its answer at a slot.
+    /// Returns the text of the answer at a slot.
     result_at: fn(Slot) -> String,
-    /// A question whose answer shows the same account and cannot serve the call.
+    /// The question that overtakes the call. Its answer shows the same account, and cannot serve the call.
     overtaken_by: Question,
 }
 
-/// Returns a call for each form in which the first account is shown.
+/// Returns a call for each form in which account 0 is shown.
 fn slow_calls(c: Commitment) -> [SlowCall; 4] {
     let key = Pubkey([0; 32]);
     let alone = |config: &str| {
@@ -55,7 +56,7 @@ fn slow_calls(c: Commitment) -> [SlowCall; 4] {
 /// The slot and status of an answer.
 type SlotAndStatus = (Slot, CacheStatus);
 
-/// Answers the call of this number at `slot`, and returns the answers that callers get.
+/// Answers the call of this number at `slot`, and returns the answers that callers get then.
 async fn answer_call(
     cache: &mut SteppedCache<()>,
     number: usize,
@@ -71,8 +72,8 @@ fn slots(answers: &[SlotAndStatus]) -> Vec<Slot> {
     answers.iter().map(|(slot, _)| *slot).collect()
 }
 
-/// Returns a cache in which `late` is under way as call 0 for `callers`. Call 1 has shown the first account at
-/// the slot that is returned.
+/// Returns a cache and a slot. In the cache, `late` is under way as call 0 for `callers` callers, and call 1
+/// has shown account 0 at the slot.
 async fn overtaken(late: &SlowCall, c: Commitment, callers: usize, bypass: bool) -> (SteppedCache<()>, Slot) {
     let mut cache = SteppedCache::new(|_| ());
     for _ in 0..callers {
@@ -85,7 +86,8 @@ async fn overtaken(late: &SlowCall, c: Commitment, callers: usize, bypass: bool)
     (cache, slot)
 }
 
-/// Shows the first account at `slot`, by a call of this number past the cache.
+/// Shows the accounts of `query` at `slot` to a caller who bypasses the cache. `number` is the number of the
+/// upstream call.
 async fn show(cache: &mut SteppedCache<()>, query: TestQuery, number: usize, slot: Slot) {
     cache.ask((), query.query(), options(true, None));
     assert!(cache.settle().await.is_empty());
@@ -139,7 +141,7 @@ fn answer_overtaken_twice_is_no_error() {
             let answers = answer_call(&mut cache, 2, shown, result_at(shown)).await;
             assert_eq!(slots(&answers), [shown], "{name}");
             let floor = cache.floor(&slow.query);
-            assert_eq!((cache.calls.len(), floor), (4, shown + 1), "{name}: others are not shown it");
+            assert_eq!((cache.calls.len(), floor), (4, shown + 1), "{name}: the floor stays");
         });
     }
 }
@@ -182,7 +184,7 @@ fn vote_account_is_not_derived_from_older_list() {
         let newest = cache.slot_behind(c, 0);
         for (number, query, slot) in [(0, &one, newest), (1, &votes(""), newest - 5)] {
             if number > 0 {
-                // The entry of the first call is past its life when the second call is answered.
+                // The first call's entry is past its life when the second call is answered.
                 advance(AnswerBounds::of_vote_accounts(c).past_stretched_ttl()).await;
             }
             cache.ask((), query.clone(), options(false, None));
@@ -190,7 +192,10 @@ fn vote_account_is_not_derived_from_older_list() {
             assert_eq!(answer_call(&mut cache, number, slot, text.clone()).await.len(), 1);
         }
         cache.ask((), one, options(false, None));
-        assert!(cache.settle().await.is_empty(), "the list is fresh, and older than what is held");
+        assert!(
+            cache.settle().await.is_empty(),
+            "a node is asked, because the fresh list is older than the held account"
+        );
         let answers = answer_call(&mut cache, 2, newest - 5, text).await;
         let is_held = matches!(answers[..], [(slot, CacheStatus::StaleIfError { .. })] if slot == newest);
         assert!(is_held, "{answers:?}");

@@ -1,6 +1,6 @@
-//! The questions of the tests that need no form, and their true answers.
+//! Calls in one fixed form, for tests that need no other, and the true answer to each at every slot.
 //!
-//! The text of each answer is made of its question, commitment and slot, so that a mix-up shows.
+//! The text of each answer depends on question, commitment and slot, so that a wrong answer is noticed.
 
 use super::*;
 use crate::pool::PoolReply;
@@ -33,7 +33,7 @@ impl Question {
 }
 
 impl TestQuery {
-    /// Returns the one true result at a slot.
+    /// Returns the true result at a slot.
     pub(super) fn result_at(self, slot: Slot) -> String {
         let mark = slot * 10 + self.commitment.index() as u64;
         let account = |n: u8| {
@@ -54,15 +54,15 @@ impl TestQuery {
         format!(r#"{{"context":{{"slot":{slot}}},"value":{value}}}"#)
     }
 
-    /// Returns true if the answer at a slot is null, which is never kept.
+    /// Returns true if the true answer at a slot is null, which the cache never keeps.
     pub(super) fn is_null_at(self, slot: Slot) -> bool {
         self.question == Fee && slot.is_multiple_of(3)
     }
 
-    /// Returns a node's reply at a slot, to a call that was sent at this time.
+    /// Returns a node's reply from `slot` to a call that was sent at this time.
     pub(super) fn reply_at(self, slot: Slot, sent_at: Instant) -> PoolReply {
         let body = NodeReply::Result(self.result_at(slot).into());
-        PoolReply { node: 0, body, sent_at, slot, confirmed: true }
+        PoolReply { node: 0, body, sent_at, slot, is_settled: true }
     }
 
     /// Returns the query in the product's own type.

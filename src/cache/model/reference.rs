@@ -11,17 +11,17 @@ pub(super) struct HeldAnswer {
     pub(super) sent_at: Instant,
 }
 
-/// The use of a held answer at one moment.
+/// The ways in which a held answer may be used at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usability {
     pub(super) slot: Slot,
-    /// True if the answer may be served, at worst while a fresh one is fetched.
+    /// True if the answer is fresh, or may be served while a fresh one is fetched.
     pub(super) serves: bool,
-    /// True if the answer may be served if no node gives a newer one.
+    /// True if the answer may be served when no node gives a newer one.
     pub(super) serves_in_fault: bool,
 }
 
-/// A slot below which an account is not shown, until a time.
+/// The slot below which an account is not shown, until a time.
 #[derive(Debug, Clone, Copy)]
 struct AccountFloor {
     slot: Slot,
@@ -31,18 +31,18 @@ struct AccountFloor {
 /// An account at a commitment.
 type AccountAt = (u8, Commitment);
 
-/// The arrival of an answer, with the conditions of its call.
+/// An arriving answer, and the state of the cache at its arrival.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) slot: Slot,
     pub(super) sent_at: Instant,
     pub(super) frontier: Slot,
-    /// The slot at which the answer's accounts had been shown when the call was sent.
+    /// The floor of the answer's accounts when the call was sent.
     pub(super) floor: Slot,
     pub(super) now: Instant,
 }
 
-/// The reference model.
+/// The answers and floors that the real cache is expected to hold.
 #[derive(Default)]
 pub(super) struct ReferenceCache {
     held: BTreeMap<TestQuery, HeldAnswer>,
@@ -50,12 +50,12 @@ pub(super) struct ReferenceCache {
 }
 
 impl ReferenceCache {
-    /// Returns the answer held for a query.
+    /// Returns the answer that is held for a query.
     pub(super) fn held(&self, query: TestQuery) -> Option<HeldAnswer> {
         self.held.get(&query).copied()
     }
 
-    /// Returns the slot of the held answer, and the ways in which it may be used.
+    /// Returns the slot of the held answer and the ways in which it may be used. `None` if no answer is held.
     pub(super) fn usability(&self, query: TestQuery, frontier: Slot, now: Instant) -> Option<Usability> {
         let HeldAnswer { slot, sent_at } = self.held(query)?;
         let (age, lag, bounds) = (now - sent_at, frontier.saturating_sub(slot), query.bounds());
@@ -63,8 +63,8 @@ impl ReferenceCache {
         Some(Usability { slot, serves, serves_in_fault: serves || bounds.may_stand_in(age) })
     }
 
-    /// Returns true if another gateway's answer may be used: it is fresh, believed, and not below a held or
-    /// shown slot.
+    /// Returns true if another gateway's answer may be used. It must be fresh, believed, not null, and not
+    /// below a held or shown slot.
     pub(super) fn accepts_shared(&self, query: TestQuery, arrival: Arrival) -> bool {
         let Arrival { slot, sent_at, frontier, now, .. } = arrival;
         let is_fresh = query.bounds().is_fresh(now - sent_at, frontier.saturating_sub(slot));
@@ -72,7 +72,7 @@ impl ReferenceCache {
         is_fresh && !is_below && !query.is_null_at(slot) && slot <= bounds::highest_believed(frontier)
     }
 
-    /// Returns the highest slot at which an account of the answer was shown, while a lower one may be held.
+    /// Returns the highest floor of the answer's accounts, or 0.
     pub(super) fn floor(&self, query: TestQuery, now: Instant) -> Slot {
         let floor = |n: &u8| self.floor_of_account((*n, query.commitment), now);
         query.accounts().iter().map(floor).max().unwrap_or(0)
@@ -82,12 +82,12 @@ impl ReferenceCache {
         self.floors.get(&account).filter(|floor| floor.until >= now).map_or(0, |floor| floor.slot)
     }
 
-    /// Returns the floor of an upstream call. At processed there is none.
+    /// Returns the floor that a call is sent with now. At processed it is 0.
     pub(super) fn floor_to_ask_for(&self, query: TestQuery, now: Instant) -> Slot {
         if query.commitment == Commitment::Processed { 0 } else { self.floor(query, now) }
     }
 
-    /// Sets the floors for which `changes` returns true to `slot`.
+    /// Sets the floors of the query's accounts to `slot` if `changes` returns true for them.
     fn change_floors(&mut self, query: TestQuery, slot: Slot, now: Instant, changes: impl Fn(Slot) -> bool) {
         let until = now + AnswerBounds::of_accounts(query.commitment).longest_life();
         for n in query.accounts() {
@@ -98,17 +98,17 @@ impl ReferenceCache {
         }
     }
 
-    /// Raises the floors of the answer's accounts, because a node's answer arrived.
+    /// Raises the floors of the answer's accounts to the slot of a node's answer.
     fn raise_floors(&mut self, query: TestQuery, slot: Slot, now: Instant) {
         self.change_floors(query, slot, now, |floor| floor <= slot);
     }
 
-    /// Lowers the floors above `slot`, because no node reaches them.
+    /// Lowers the floors above `slot` to it, because no node reaches them.
     fn lower_floors(&mut self, query: TestQuery, slot: Slot, now: Instant) {
         self.change_floors(query, slot, now, |floor| floor > slot);
     }
 
-    /// Notes that a held answer is shown. It raises floors that have fallen or ended.
+    /// Notes that a held answer is shown, which raises floors that have fallen or expired.
     pub(super) fn show_held(&mut self, query: TestQuery, slot: Slot, now: Instant) {
         let is_below = |n: &u8| self.floor_of_account((*n, query.commitment), now) < slot;
         if query.accounts().iter().any(is_below) {
@@ -116,13 +116,15 @@ impl ReferenceCache {
         }
     }
 
-    /// Returns the held slot above that of the arriving answer that may still be served.
+    /// Returns the slot of the held answer if it is above that of the arriving one, and the held answer may
+    /// still be served.
     fn newer_held(&self, query: TestQuery, arrival: &Arrival) -> Option<Slot> {
         let held = self.usability(query, arrival.frontier, arrival.now)?;
         (held.slot > arrival.slot && held.serves_in_fault).then_some(held.slot)
     }
 
-    /// Assembles the list of both accounts, if both are held at the floor.
+    /// Assembles the list from the single entries of both accounts, and returns its slot. `None` unless both
+    /// are usable, at one slot that reaches the floor, and no newer list is held.
     fn assemble_list(&mut self, commitment: Commitment, arrival: &Arrival) -> Option<Slot> {
         let single = |n| {
             let query = Account(n).at(commitment);
@@ -178,7 +180,8 @@ impl ReferenceCache {
         slot
     }
 
-    /// Returns true if answers to the question never go back while they are held. A fee may be null in between.
+    /// Returns true if answers to the query never go back while they are held. Fees may, because a null
+    /// between them is not held.
     pub(super) fn never_goes_back(query: TestQuery) -> bool {
         query.commitment != Commitment::Processed && query.question != Fee
     }

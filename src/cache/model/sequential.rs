@@ -18,20 +18,20 @@ use Question::{Account, Balance, Fee, List, Votes};
 enum ModelStep {
     /// Time passes.
     Wait { ms: u64 },
-    /// The node's slot at a commitment grows.
+    /// The frontier of a commitment advances.
     AdvanceFrontier { commitment: Commitment, slots: Slot },
-    /// A caller asks. It may want a slot, as a distance behind the frontier. If nothing that is held serves,
-    /// the node answers at once, from this many slots behind.
+    /// A caller asks, perhaps for at least the slot `wanted_behind` slots behind the frontier. If no held
+    /// answer serves, the node answers at once, from `node_behind` slots behind the frontier.
     Ask { query: TestQuery, wanted_behind: Option<i64>, node_behind: i64 },
     /// A node's answer arrives.
     NodeReply(DelayedReply),
-    /// A node's answer arrives after the cache was purged.
+    /// The cache is purged before a node's answer arrives.
     NodeReplyAfterPurge(DelayedReply),
     /// Another gateway has shared an answer.
     SharedReply(DelayedReply),
 }
 
-/// An answer that has been under way.
+/// An answer to a call that was sent some time ago.
 #[derive(Debug, Clone, Copy)]
 struct DelayedReply {
     query: TestQuery,
@@ -46,7 +46,7 @@ fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
         prop_oneof![Just(Account(0)), Just(Account(1)), Just(List), Just(Balance), Just(Fee), Just(Votes)];
     let commitment = || proptest::sample::select(Commitment::ALL.to_vec());
     let query = (question, commitment()).prop_map(|(question, commitment)| question.at(commitment)).boxed();
-    // Most slots are near the frontier. A few are further ahead than any believed answer.
+    // Most slots are near the frontier. A few are too far ahead to be believed.
     let behind = || prop_oneof![8 => -2..16_i64, 1 => -80..-60_i64];
     let reply = |age_ms: BoxedStrategy<u64>| {
         let parts = (query.clone(), behind(), age_ms);
@@ -99,7 +99,15 @@ impl CacheUnderTest {
         let config = bounds::CONFIG.clone();
         let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap());
-        let cache = Cache::new(&config, Arc::clone(&frontier), pool, metrics, TaskTracker::new(), None);
+        let cache = Cache::new(
+            &config,
+            Arc::clone(&frontier),
+            pool,
+            Arc::default(),
+            metrics,
+            TaskTracker::new(),
+            None,
+        );
         for (c, slot) in Commitment::ALL.into_iter().zip([FIRST, FIRST - 2, FIRST - 32]) {
             frontier.probed(0, c, slot, Instant::now());
         }
@@ -120,7 +128,8 @@ impl CacheUnderTest {
         SentUnder { floor, generation: held.generation() }
     }
 
-    /// Processes the answer to a call.
+    /// Gives the cache a reply to a call that was sent under these conditions. Returns the answer that its
+    /// caller gets.
     async fn accept(
         &self,
         query: TestQuery,
@@ -136,13 +145,14 @@ impl CacheUnderTest {
         ShownAnswer::new(&answer.ok().unwrap())
     }
 
-    /// Processes a node's answer to a call that was sent just now, as far as floors and purges go.
+    /// Gives the cache a node's answer. Its call counts as sent now for floors and purges, and as sent at
+    /// `sent_at` for the age.
     async fn accept_from_node(&self, query: TestQuery, slot: Slot, sent_at: Instant) -> ShownAnswer {
         let reply = query.reply_at(slot, sent_at);
-        self.accept(query, &reply, self.sent_now(query), AnswerSource::Node).await
+        self.accept(query, &reply, self.sent_now(query), AnswerSource::Node { chain: 0 }).await
     }
 
-    /// Processes an answer from the shared store, if it may be used.
+    /// Gives the cache an answer from the shared store. `None` if the cache refuses it.
     async fn accept_shared(&self, query: TestQuery, slot: Slot, sent_at: Instant) -> Option<ShownAnswer> {
         let reply = query.reply_at(slot, sent_at);
         let plan = self.cache.lookup.plan(&query.query());
@@ -153,7 +163,7 @@ impl CacheUnderTest {
         Some(self.accept(query, &reply, sent_under, AnswerSource::Shared).await)
     }
 
-    /// Returns the held answer, if it may be served.
+    /// Returns the held answer if it may be served.
     async fn look_up(&self, query: TestQuery, wanted: Option<Slot>) -> Option<ShownAnswer> {
         let (query, charge) = (query.query(), Charge::free());
         let call = planned(&self.cache, &query, &charge);
@@ -183,13 +193,14 @@ struct Outcome {
     is_hit: bool,
 }
 
-/// The real cache and the reference, beside what callers were shown.
+/// The real cache, the reference model, and the answers that callers were shown.
 struct SequentialModel {
     real: CacheUnderTest,
     reference: ReferenceCache,
-    /// The last answer to each query, with the sending of the oldest call from which it may be served.
+    /// The last answer to each query. `sent_at` is the time at which the oldest call was sent from which the
+    /// answer may be served.
     last_shown: BTreeMap<TestQuery, HeldAnswer>,
-    /// The last slot at which each account was shown, and the time of that.
+    /// The slot at which each account was shown last, and the time.
     accounts_shown: BTreeMap<(u8, Commitment), (Slot, Instant)>,
 }
 
@@ -209,7 +220,8 @@ impl SequentialModel {
         Ok(())
     }
 
-    /// Applies a step to the cache and to the reference. Returns the answer that is shown to a caller.
+    /// Applies a step to the cache and to the reference. Returns the answer that a caller is shown, if there
+    /// is one.
     async fn apply(&mut self, step: ModelStep, now: Instant) -> Result<Option<Outcome>, TestCaseError> {
         match step {
             ModelStep::Wait { ms } => {
@@ -285,7 +297,7 @@ impl SequentialModel {
         self.last_shown.clear();
         self.accounts_shown.clear();
         let node_reply = query.reply_at(arrival.slot, arrival.sent_at);
-        let shown = self.real.accept(query, &node_reply, sent_under, AnswerSource::Node).await;
+        let shown = self.real.accept(query, &node_reply, sent_under, AnswerSource::Node { chain: 0 }).await;
         // The callers who waited for the answer get it, and no later ones do.
         let text = query.result_at(arrival.slot);
         prop_assert_eq!(shown, ShownAnswer { slot: arrival.slot, text });
@@ -309,12 +321,11 @@ impl SequentialModel {
         if slot <= bounds::highest_believed(self.real.frontier.slot(query.commitment)) {
             self.check_accounts(query, slot, *is_hit)?;
         }
-        // An answer that is not held is over at once.
+        // An answer that is not held cannot be served again, so it counts as expired.
         let over = HeldAnswer { slot, sent_at: now - Duration::from_mins(2) };
         let held = self.reference.held(query).filter(|held| held.slot == slot);
         self.last_shown.insert(query, held.unwrap_or(over));
-        // A higher slot from an earlier call may replace the shown answer, and then may be served for a
-        // shorter time.
+        // An answer of a higher slot may replace the shown one. If its call is older, it expires earlier.
         for entry in query.held_under() {
             if let (Some(shown), Some(held)) = (self.last_shown.get_mut(&entry), self.reference.held(entry)) {
                 shown.sent_at = held.sent_at.min(shown.sent_at);
@@ -336,7 +347,7 @@ impl SequentialModel {
     }
 }
 
-/// Twice the usual number of cases, which `PROPTEST_CASES` sets.
+/// Returns proptest's settings with twice the number of cases that `PROPTEST_CASES` sets.
 fn twice_as_many_as_usual() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: usual.cases * 2, ..usual }
@@ -362,14 +373,17 @@ fn assembled_list_never_replaces_a_newer_one() {
         let query = List.at(c).query();
         let Query::Accounts(query) = &query else { panic!("{query:?}") };
         let list = || {
-            let singles = real.cache.lookup.find_singles(query, Tolerance::Fresh, None);
+            let singles = {
+                let guard = real.cache.lookup.held.hold();
+                real.cache.lookup.lists().find_singles(query, Tolerance::Fresh, None, &guard)
+            };
             joined(&singles.into_iter().collect::<Option<Vec<_>>>().unwrap()).unwrap()
         };
         let made = list();
-        assert!(!real.cache.lookup.holds_newer(query, &made));
+        assert!(!real.cache.lookup.lists().holds_newer(query, &made));
         // Another call brings a newer list between the check and the insert.
         real.accept_from_node(List.at(c), FIRST + 1, now).await;
-        assert!(real.cache.lookup.insert_list(query, made).is_none());
-        assert_eq!(real.cache.lookup.insert_list(query, list()).unwrap().meta.slot, FIRST + 1);
+        assert!(real.cache.lookup.lists().insert_list(query, made).is_none());
+        assert_eq!(real.cache.lookup.lists().insert_list(query, list()).unwrap().meta.slot, FIRST + 1);
     });
 }

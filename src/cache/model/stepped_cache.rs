@@ -12,6 +12,7 @@ use super::*;
 use crate::cache::purge::Filter;
 use crate::config::Config;
 use crate::error::Error;
+use crate::follow::FollowedChain;
 use crate::pool::{PoolReply, ReplySender};
 use crate::telemetry::Trace;
 
@@ -23,7 +24,7 @@ pub(super) struct SentCall {
     pub(super) generation: u32,
     /// The sender of the answer. `None` once the call has an answer.
     reply_sender: Option<ReplySender>,
-    /// The node's answer. `None` before it, if the node failed, and if nobody waited for it.
+    /// The node's answer. `None` before it, after a failure, or if nobody waited for it.
     pub(super) answer: Option<NodeAnswer>,
     pub(super) answered_at: Option<Instant>,
     /// The number of the step in which the call was answered.
@@ -51,7 +52,7 @@ pub(super) struct TestCaller<W> {
     pub(super) call: W,
     /// The caller's minContextSlot.
     pub(super) min_context_slot: Option<Slot>,
-    /// The minContextSlot or the floor of the caller's plan, whichever is higher.
+    /// The minContextSlot or the floor of the caller's key, whichever is higher.
     pub(super) wanted: Option<Slot>,
     pub(super) asked_at: Instant,
     /// The number of purges before the call.
@@ -81,6 +82,7 @@ pub(super) struct SteppedCache<W> {
     pub(super) generation: u32,
     /// The number of the present step.
     pub(super) step: usize,
+    pub(super) followed: Arc<FollowedChain>,
     cache: Arc<Cache>,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
@@ -97,13 +99,22 @@ impl<W> SteppedCache<W> {
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap());
         let (fake_node, requests) = unbounded_channel();
         pool.fake_node.set(fake_node).unwrap();
-        let cache =
-            Cache::new(&config, Arc::clone(&frontier), pool, Arc::clone(&metrics), tasks.clone(), None);
+        let followed = Arc::new(FollowedChain::default());
+        let (shared_frontier, shared_metrics) = (Arc::clone(&frontier), Arc::clone(&metrics));
+        let cache = Cache::new(
+            &config,
+            shared_frontier,
+            pool,
+            Arc::clone(&followed),
+            shared_metrics,
+            tasks.clone(),
+            None,
+        );
         for (c, slot) in Commitment::ALL.into_iter().zip([FIRST, FIRST - 2, FIRST - 32]) {
             frontier.probed(0, c, slot, Instant::now());
         }
         let (calls, waiting) = (Vec::new(), Vec::new());
-        Self { frontier, calls, generation: 0, step: 0, cache, metrics, tasks, requests, waiting }
+        Self { frontier, calls, generation: 0, step: 0, followed, cache, metrics, tasks, requests, waiting }
     }
 
     /// Returns the slot that is `behind` slots behind the frontier of a commitment.
@@ -129,7 +140,7 @@ impl<W> SteppedCache<W> {
         self.waiting.push(WaitingCaller { caller, task });
     }
 
-    /// Takes every render permit, so that each long answer waits until they are dropped.
+    /// Takes every render permit. Each long answer waits until the returned permits are dropped.
     pub(super) async fn take_render_permits(&self) -> OwnedSemaphorePermit {
         self.cache.renderer.take_all_permits().await
     }
@@ -157,36 +168,37 @@ impl<W> SteppedCache<W> {
         self.cache.purger().purge(&Filter { account: Some(account), ..Filter::default() });
     }
 
-    /// Returns the numbers of the calls without an answer.
+    /// Returns the numbers of the calls that have not ended.
     pub(super) fn calls_under_way(&self) -> Vec<usize> {
         (0..self.calls.len()).filter(|number| self.calls[*number].reply_sender.is_some()).collect()
     }
 
-    /// Returns the number of a call under way. `choice` may be any number. `None` if no call is under way.
+    /// Returns the number of a call under way, picked by `choice`, which may be any number. `None` if no call
+    /// is under way.
     pub(super) fn call_under_way(&self, choice: usize) -> Option<usize> {
         let under_way = self.calls_under_way();
         under_way.get(choice % under_way.len().max(1)).copied()
     }
 
-    /// Returns the numbers of the calls that were sent at this moment.
+    /// Returns the numbers of the calls under way that were sent at the present time of the clock.
     pub(super) fn calls_sent_now(&self) -> Vec<usize> {
         let now = Instant::now();
         self.calls_under_way().into_iter().filter(|number| self.calls[*number].sent_at == now).collect()
     }
 
-    /// Answers the call of this number. A second node confirms the answer, where that matters.
+    /// Answers the call of this number. The answer is settled.
     pub(super) fn answer_call(&mut self, number: usize, body: NodeReply, slot: Slot) {
-        let reply = PoolReply { node: 0, body, sent_at: self.calls[number].sent_at, slot, confirmed: true };
+        let reply = PoolReply { node: 0, body, sent_at: self.calls[number].sent_at, slot, is_settled: true };
         self.end_call(number, Some(reply));
     }
 
-    /// Answers the call of this number, without a second node's confirmation.
-    pub(super) fn answer_unconfirmed(&mut self, number: usize, body: NodeReply, slot: Slot) {
-        let reply = PoolReply { node: 0, body, sent_at: self.calls[number].sent_at, slot, confirmed: false };
+    /// Answers the call of this number. No second node agrees.
+    pub(super) fn answer_unsettled(&mut self, number: usize, body: NodeReply, slot: Slot) {
+        let reply = PoolReply { node: 0, body, sent_at: self.calls[number].sent_at, slot, is_settled: false };
         self.end_call(number, Some(reply));
     }
 
-    /// Lets the node fail at the call of this number.
+    /// Ends the call of this number with a failure of the node.
     pub(super) fn fail_call(&mut self, number: usize) {
         self.end_call(number, None);
     }
@@ -203,17 +215,17 @@ impl<W> SteppedCache<W> {
             let may_be_kept = is_believed && call.generation == self.generation;
             NodeAnswer { body: body.clone(), slot: *slot, may_be_kept }
         });
-        // A call past the cache belongs to its caller, who may have given up.
+        // Nobody receives the answer of a call past the cache if its caller has given up.
         if reply_sender.send(reply.ok_or_else(|| Error::NoUpstream(Vec::new()))).is_err() {
             call.answer = None;
         }
     }
 
-    /// Runs all tasks until they wait for time or a node, and returns the callers who got an answer. A step
-    /// ends with this.
+    /// Runs all tasks until they wait for time or a node, and ends the step. Returns the callers who got an
+    /// answer.
     pub(super) async fn settle(&mut self) -> Vec<AnsweredCaller<W>> {
-        // More rounds than any chain of tasks that wake each other: caller, flight, caller, a second flight,
-        // a third.
+        // Tasks wake each other in chains: caller, flight, caller, a second flight, a third. No chain is as
+        // long as these rounds.
         for _ in 0..24 {
             tokio::task::yield_now().await;
         }
@@ -249,14 +261,14 @@ impl<W> SteppedCache<W> {
 pub(super) fn on_a_stepped_clock<T>(case: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    // The clock starts late enough for answers from before the test.
+    // The clock starts at ten minutes, so that answers can be older than the case.
     runtime.block_on(async {
         advance(Duration::from_mins(10)).await;
         case.await
     })
 }
 
-/// Returns the options of a call.
+/// Returns the options of a call with the default deadline.
 pub(super) fn options(bypass: bool, floor: Option<Slot>) -> CallOptions {
     let deadline = Instant::now() + bounds::request_timeout();
     let (caller, trace) = (crate::pool::CallerId::default(), Trace::default());

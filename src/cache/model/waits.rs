@@ -1,20 +1,22 @@
-//! Answers that take long to write wait for a permit, while time and slots pass.
+//! Long answers wait for a render permit while time and slots pass.
 
 use super::questions::parse_query;
 use super::*;
 use crate::cache::CacheStatus;
 use crate::error::Error;
 
-/// The bytes of each account. Each is fetched whole, and together they are too long for an async worker.
+/// The bytes of each account. Such an account is fetched whole, and the list of all is too long to render on
+/// an async worker.
 const SPACE: usize = 64 * 1024;
 const ACCOUNTS: u8 = 8;
 
-/// Returns a call of `method` with these params, at a commitment.
+/// Returns a query of `method` at a commitment. `params` precede its configuration object, and `config` is
+/// added inside.
 fn call(method: Method, params: &str, config: &str, commitment: Commitment) -> Query {
     parse_query(method, &format!(r#"[{params}{{"commitment":"{commitment}"{config}}}]"#))
 }
 
-/// Returns the call for a long list.
+/// Returns the query for the list of all accounts.
 fn list(encoding: &str, commitment: Commitment) -> Query {
     let keys: Vec<_> = (0..ACCOUNTS).map(|n| format!("\"{}\"", Pubkey([n; 32]))).collect();
     let params = format!("[{}],", keys.join(","));
@@ -31,13 +33,14 @@ fn list_at(slot: Slot) -> NodeReply {
     NodeReply::Result(format!(r#"{{"context":{{"slot":{slot}}},"value":[{values}]}}"#).into())
 }
 
-/// The end of a caller's call.
+/// The outcome of a caller's call.
 type CallResult = Result<CacheAnswer, Error>;
 
-/// Returns the end of the one call that ends soon.
+/// Waits about a second of real time for a caller's call to end. Returns its outcome, or `None` if none
+/// ended.
 async fn result(cache: &mut SteppedCache<()>) -> Option<CallResult> {
     let mut answered = cache.settle().await;
-    // Work beside the async workers takes real time, while the test's clock stands still.
+    // Blocking tasks take real time, while the test's clock stands still.
     for _ in 0..1000 {
         if !answered.is_empty() {
             break;
@@ -57,7 +60,7 @@ async fn with_a_long_list(commitment: Commitment) -> SteppedCache<()> {
     cache
 }
 
-/// Answers the call of this number at the newest slot.
+/// Answers the call of this number at the newest slot, and returns that slot.
 async fn answer_call(cache: &mut SteppedCache<()>, commitment: Commitment, number: usize) -> Slot {
     assert!(cache.settle().await.is_empty());
     let slot = cache.slot_behind(commitment, 0);
@@ -82,7 +85,7 @@ fn hit_is_checked_again_after_its_wait() {
             advance(wait).await;
             cache.advance_frontier(Commitment::Processed, slots);
             drop(permits);
-            // The entry is too old by then, so a node is asked, and the caller gets its answer.
+            // The entry is too old by then, so a node is asked and the caller gets its answer.
             assert!(result_or_call(&mut cache, 1).await.is_none(), "{name}");
             assert_eq!(cache.calls_under_way(), [1], "{name}");
             let slot = answer_call(&mut cache, Commitment::Processed, 1).await;
@@ -91,7 +94,8 @@ fn hit_is_checked_again_after_its_wait() {
     }
 }
 
-/// Returns the end of the caller's call, unless more than `calls` calls are sent first.
+/// Returns the outcome of a caller's call. `None` if more than `calls` upstream calls are sent before it
+/// ends.
 async fn result_or_call(cache: &mut SteppedCache<()>, calls: usize) -> Option<CallResult> {
     for _ in 0..1000 {
         let answered = cache.settle().await.pop();
@@ -149,7 +153,7 @@ fn waiting_hit_is_not_behind_a_newer_answer() {
     });
 }
 
-/// Returns a cache that holds all vote accounts as one long text, and the call for one of them.
+/// Returns a cache that holds the list of all vote accounts as one long text, and the query for one of them.
 async fn with_vote_accounts() -> (SteppedCache<()>, Query) {
     let mut cache = SteppedCache::new(|_| ());
     let more = "x".repeat(usize::from(ACCOUNTS) * SPACE);
@@ -173,7 +177,7 @@ fn derivation_is_checked_again_after_its_wait() {
         let permits = cache.take_render_permits().await;
         cache.ask((), only, options(false, None));
         assert!(cache.settle().await.is_empty());
-        assert!(cache.calls_under_way().is_empty(), "it waits for a permit");
+        assert!(cache.calls_under_way().is_empty(), "the call waits for a permit");
         advance(rest).await;
         drop(permits);
         assert!(result_or_call(&mut cache, 1).await.is_none());
@@ -188,7 +192,7 @@ fn flight_without_a_permit_asks_a_node() {
         let permits = cache.take_render_permits().await;
         cache.ask((), only, options(false, None));
         assert!(cache.settle().await.is_empty());
-        assert!(cache.calls_under_way().is_empty(), "it waits for a permit");
+        assert!(cache.calls_under_way().is_empty(), "the call waits for a permit");
         advance(bounds::past_render_permit_wait()).await;
         assert!(cache.settle().await.is_empty());
         assert_eq!(cache.calls_under_way(), [1]);
@@ -196,7 +200,8 @@ fn flight_without_a_permit_asks_a_node() {
     });
 }
 
-/// Checks that an answer that came too late is fetched a second time, and never a third time.
+/// Checks that an answer that is too old when it can be rendered is fetched a second time, and never a third
+/// time.
 #[test]
 fn late_answer_is_fetched_once_more() {
     for commitment in [Commitment::Processed, Commitment::Finalized] {
@@ -216,7 +221,7 @@ fn late_answer_is_fetched_once_more() {
                     cache.settle().await;
                     tokio::task::spawn_blocking(|| ()).await.unwrap();
                 }
-                assert!(cache.settle().await.is_empty(), "{commitment}: it waits for a permit");
+                assert!(cache.settle().await.is_empty(), "{commitment}: the call waits for a permit");
                 advance(AnswerBounds::of_accounts(commitment).past_stretched_ttl()).await;
                 drop(permits);
             }

@@ -32,7 +32,8 @@ use list::Purge;
 /// The time for which a list counts as known after it was read. Without a known list its part of the store is
 /// not read.
 const LIST_VALID_FOR: Duration = Duration::from_secs(10);
-/// The number of own purges that may wait for the store. More become one purge of everything.
+/// The highest number of this gateway's purges that wait for the store, in each list. One more replaces them all
+/// by a purge of everything.
 const MAX_PENDING: usize = 512;
 /// The least time for which purges are kept: the longest life of answers that gateways with other settings
 /// may share.

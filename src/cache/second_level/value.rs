@@ -36,7 +36,7 @@ const LEVEL: i32 = 1;
 
 const PACKED: u8 = 1;
 const ERROR: u8 = 2;
-const CONFIRMED: u8 = 4;
+const SETTLED: u8 = 4;
 
 /// An answer with its slot and times.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,8 +46,8 @@ pub(super) struct SharedValue {
     pub(super) sent_at: StoreTime,
     /// The writer's wall clock at that moment, in microseconds since 1970.
     pub(super) wall_us: u64,
-    /// True if a second node confirmed the answer. See [`PoolReply::confirmed`](crate::pool::PoolReply).
-    pub(super) confirmed: bool,
+    /// True if no other node could improve the answer. See [`PoolReply::is_settled`](crate::pool::PoolReply).
+    pub(super) is_settled: bool,
     pub(super) body: NodeReply,
 }
 
@@ -98,8 +98,8 @@ impl ValueMac {
             NodeReply::Result(text) => (0, text, 0),
             NodeReply::Error { code, body } => (*code, body, ERROR),
         };
-        if value.confirmed {
-            flags |= CONFIRMED;
+        if value.is_settled {
+            flags |= SETTLED;
         }
         let packed = (text.len() >= WORTH_PACKING).then(|| zstd::bulk::compress(text, LEVEL).ok()).flatten();
         let packed = packed.filter(|packed| packed.len() < text.len());
@@ -162,8 +162,8 @@ impl ValueMac {
         } else {
             NodeReply::Error { code: i32::from_be_bytes(*code), body: text }
         };
-        let confirmed = flags & CONFIRMED != 0;
-        Some(SharedValue { slot, sent_at, wall_us: u64::from_be_bytes(*wall_us), confirmed, body })
+        let is_settled = flags & SETTLED != 0;
+        Some(SharedValue { slot, sent_at, wall_us: u64::from_be_bytes(*wall_us), is_settled, body })
     }
 
     /// Returns a line of text with its signature for the cluster of this genesis hash.

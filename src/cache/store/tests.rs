@@ -11,7 +11,14 @@ fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
     let kept = EntryBody::Verbatim(Payload::Result(TextParts::One(Bytes::from(vec![b'1'; bytes]))));
     Arc::new(Entry {
         kept,
-        meta: EntryMeta { slot, sent_at: Instant::now(), class: Class::Samples, derived: false },
+        meta: EntryMeta {
+            slot,
+            sent_at: Instant::now(),
+            class: Class::Samples,
+            derived: false,
+            carried: false,
+        },
+        follow: None,
         coded: CompressedForms::default(),
     })
 }
@@ -35,6 +42,21 @@ async fn keeps_the_higher_slot() {
     assert_eq!(held(), Some((11, 4)));
     assert!(matches!(store.keep(Key::Samples, &entry(7, 5), |held| held.slot != 11), Insert::ReplacedNewer));
     assert_eq!(held(), Some((7, 5)));
+}
+
+#[tokio::test]
+async fn a_purged_entry_is_not_replaced() {
+    let store = store(1 << 20, 1 << 20);
+    let (held, later, other) = (entry(10, 1), entry(11, 2), entry(12, 3));
+    store.keep(Key::Samples, &held, |_| true);
+    store.replace(Key::Samples, &held, &later);
+    assert_eq!(store.get(&Key::Samples).map(|entry| entry.meta.slot), Some(11));
+    // Another answer came meanwhile.
+    store.replace(Key::Samples, &held, &other);
+    assert_eq!(store.get(&Key::Samples).map(|entry| entry.meta.slot), Some(11));
+    store.purge(|_| true);
+    store.replace(Key::Samples, &later, &other);
+    assert!(store.get(&Key::Samples).is_none());
 }
 
 #[tokio::test]
@@ -157,32 +179,32 @@ fn apply(store: &EntryStore, step: &StoreStep) {
     }
 }
 
-/// Returns the bytes and the number of the entries that can be read.
+/// Returns the bytes and the number of the entries that can be read from the store.
 fn readable(store: &EntryStore) -> (u64, u64) {
     let held = (0..40).map(Key::NoBlock).filter_map(|key| Some(u64::from(weight(&key, &*store.get(&key)?))));
     held.fold((0, 0), |(bytes, entries), weight| (bytes + weight, entries + 1))
 }
 
-/// Asserts that moka's usage matches the readable entries, after several rounds of eviction.
+/// Asserts that moka's byte and entry counts match the readable entries, after several rounds of eviction.
 ///
-/// moka's sum of bytes may be off by the difference of two weights if an entry leaves before moka has
+/// moka's byte count may be off by the difference of two weights, if an entry leaves before moka has
 /// processed its last replacement.
 fn assert_usage_is_what_can_be_read(store: &EntryStore) {
     for _ in 0..10 {
         store.usage();
     }
     let (readable, usage) = (readable(store), store.usage());
-    assert_eq!(readable.1, usage.1, "entries that can be read, and that are said to be held");
+    assert_eq!(readable.1, usage.1, "the entries that can be read, and those that moka counts");
     let off = readable.0.abs_diff(usage.0);
     assert!(
         off <= CAPACITY / 4 && usage.0 <= CAPACITY,
-        "{} bytes can be read, {} are held",
+        "{} bytes can be read, and moka counts {}",
         readable.0,
         usage.0
     );
 }
 
-/// The capacity: some ten of the entries that the steps make.
+/// The capacity in bytes: about ten entries of the steps' average size.
 const CAPACITY: u64 = 40_000;
 
 proptest! {

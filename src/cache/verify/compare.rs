@@ -14,15 +14,13 @@ use serde_json::Value;
 use super::super::class::Class;
 use super::super::entry::Payload;
 use crate::methods::{AccountEncoding, Commitment, Query, Slot};
-use crate::node::{Contextual, NodeReply};
+use crate::node::{Contextual, NodeReply, code};
 use crate::telemetry::VerifyResult;
 
 /// The largest size of an account in bytes. Data that unpacks to more belongs to no account.
 const MAX_ACCOUNT_BYTES: u64 = 10 << 20;
 /// The error codes for a skipped slot, of nodes without and with long-term storage.
-const SKIPPED: [i32; 2] = [-32007, -32009];
-/// The error code for a block with a transaction of a version above the caller's.
-const UNSUPPORTED_VERSION: i32 = -32015;
+const SKIPPED: [i32; 2] = [code::SLOT_SKIPPED, code::LONG_TERM_STORAGE_SLOT_SKIPPED];
 
 /// Compares `hit`, which answered `query` at `hit_slot`, with a node's later answer at `again_slot`.
 pub fn compare(
@@ -68,11 +66,13 @@ fn contradicts(class: Class, hit: &Payload, again: &NodeReply, same_slot: bool) 
             something && same_slot && commitment != Commitment::Finalized
         }
         (Class::BlockFinal | Class::BlockConfirmed, Payload::Result(_)) => {
-            something || matches!(again, NodeReply::Error { code: UNSUPPORTED_VERSION, .. })
+            something || matches!(again, NodeReply::Error { code: code::UNSUPPORTED_TRANSACTION_VERSION, .. })
         }
         (Class::BlockFinal | Class::BlockConfirmed | Class::Skipped, Payload::Error { .. }) => something,
         // Long-term storage is filled with a delay, so a missing block may still come.
-        (Class::SkippedUnconfirmed, Payload::Error { code, .. }) => something && *code != -32009,
+        (Class::SkippedUnconfirmed, Payload::Error { code, .. }) => {
+            something && *code != code::LONG_TERM_STORAGE_SLOT_SKIPPED
+        }
         _ => false,
     }
 }
@@ -150,7 +150,7 @@ mod tests {
     use VerifyResult::{Equal, Mismatch, Moved};
 
     const KEY: &str = "11111111111111111111111111111111";
-    /// The slot of the hit.
+    /// The context slot of the hit.
     const SLOT: Slot = 100;
     const CONFIRMED: Class = Class::Account(Commitment::Confirmed);
     const FINALIZED: Class = Class::Account(Commitment::Finalized);
@@ -169,7 +169,7 @@ mod tests {
         Query::parse(method, &Params::Array(params.into()), Profile::Node).unwrap()
     }
 
-    /// An answer of one side.
+    /// An answer of the cache or of a node.
     #[derive(Debug, Clone)]
     enum TestAnswer {
         Result(Value),
@@ -185,7 +185,7 @@ mod tests {
         TestAnswer::Result(json!({ "context": { "slot": SLOT, "apiVersion": "4.0.0" }, "value": value }))
     }
 
-    /// Asserts that `hit` and `again`, which a node gives at slot `at`, compare as expected.
+    /// Asserts that the hit `hit` and a node's answer `again`, at slot `at`, compare as expected.
     #[track_caller]
     fn check(
         method: Method,
@@ -200,7 +200,7 @@ mod tests {
             Error(code, message) => Payload::Error { code: *code, body: error(*code, message) },
         };
         let reply = match again {
-            // A node of another version may write it like this.
+            // A node of another version may write the same answer like this.
             TestAnswer::Result(value) => {
                 NodeReply::Result(format!("{value:#}").replace("\"4.0.0\"", "\"4.1.0\"").into())
             }
@@ -337,7 +337,7 @@ mod tests {
             (not_yet_at, &not_yet, &not_yet, Equal),
             (not_yet_at, &not_yet, &block, Moved),
         ] {
-            // The slots of the two nodes do not matter.
+            // The slot of the node does not matter.
             for at in [SLOT, SLOT + 5] {
                 check(Method::GetBlock, class, hit, again, at, expected);
             }

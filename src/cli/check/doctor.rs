@@ -1,4 +1,4 @@
-//! The findings of `check`, each with a fix: pure functions of the configuration and the probe results.
+//! The findings of `check`, each with a fix. They are pure functions of the configuration and the probe results.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,22 @@ use super::examine::Examined;
 use crate::config::{Config, GenesisCheck, Problem};
 use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::methods::Commitment;
-use crate::node::Fault;
+use crate::node::{Fault, code};
 
-/// A getSlot is slow if it takes more than this part of a slot.
+/// A getSlot call is slow if it takes longer than the duration of a slot divided by this.
 const SLOW_PART: u32 = 4;
-/// The tolerated clock difference. The `Date` header has whole seconds; NTP keeps machines much closer.
+/// The tolerated difference between clocks. The `Date` header has whole seconds, and NTP keeps clocks much closer.
 const SKEW: SignedDuration = SignedDuration::from_secs(3);
-/// A block history shorter than this is reported.
+/// The shortest history of blocks that is not reported.
 const SHORT_HISTORY: Duration = Duration::from_hours(1);
-/// The number of open files besides sockets: logs, listeners, the key file, the runtime's own.
+/// The number of open files other than connections: logs, listeners, the key file, and those of the runtime.
 const OTHER_FILES: u64 = 64;
 
-/// A problem and its fix.
+/// A problem with its fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// True if an upstream cannot be used, or strangers may change who is served. False for a warning.
+    /// True for a fault: an upstream or the shared store cannot be used, or other users can change a file. False for a
+    /// warning.
     pub(super) fault: bool,
     what: String,
     fix: String,
@@ -50,7 +51,7 @@ impl fmt::Display for Finding {
 /// The result of probing an upstream.
 pub(super) type ProbeResult = Result<Examined, Fault>;
 
-/// Returns the settings that are valid but probably unintended.
+/// Returns a warning for each setting that is valid but probably not intended.
 pub(super) fn of_settings(config: &Config) -> Vec<Finding> {
     let finding = |warning: &Problem| {
         Finding::warning(format!("{} {}", warning.path, warning.rule), warning.fix.clone())
@@ -58,7 +59,7 @@ pub(super) fn of_settings(config: &Config) -> Vec<Finding> {
     config.warnings.iter().map(finding).collect()
 }
 
-/// Returns the finding for an unusable shared store.
+/// Returns the finding for a shared store that is not usable for the reason `why`.
 pub(super) fn of_shared_store(why: &str) -> Finding {
     Finding::fault(
         format!("the shared store is not usable: {why}"),
@@ -66,7 +67,8 @@ pub(super) fn of_shared_store(why: &str) -> Finding {
     )
 }
 
-/// Returns the findings for each upstream, and for all together.
+/// Returns the findings about each upstream, and about all of them together. `probed` has the results in the order of
+/// the upstreams.
 pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Finding> {
     let said = || probed.iter().flatten();
     let genesis = |one: &Examined| one.identity.genesis.hash().cloned();
@@ -156,7 +158,7 @@ fn lag(
         let fix = format!("let it catch up; beyond pool.max_slot_lag ({most}) it is only a last resort");
         return Some(Finding::fault(what, fix));
     }
-    // The nodes were not asked at the same instant, so a few slots mean nothing.
+    // The nodes were not asked at the same moment, so a few slots mean nothing.
     (lag > most / 2 && lag > 4).then(|| {
         Finding::warning(what, format!("watch it: beyond pool.max_slot_lag ({most}) it gets no calls"))
     })
@@ -165,11 +167,11 @@ fn lag(
 fn history(name: &str, slot_time: Duration, one: &Examined) -> Vec<Finding> {
     let mut findings = Vec::new();
     match one.no_block {
-        Some(-32601) => findings.push(Finding::warning(
+        Some(code::METHOD_NOT_FOUND) => findings.push(Finding::warning(
             format!("{name} does not serve getBlock"),
             "start an Agave node with --full-rpc-api; until then getBlock goes to other nodes",
         )),
-        Some(-32011) => findings.push(Finding::warning(
+        Some(code::TRANSACTION_HISTORY_NOT_AVAILABLE) => findings.push(Finding::warning(
             format!("{name} keeps no transaction history, so getBlock goes to other nodes"),
             "start the node with --enable-rpc-transaction-history",
         )),
@@ -229,7 +231,7 @@ fn responsiveness(name: &str, rps: Option<u32>, slot_time: Duration, one: &Exami
     if one.identity.version.is_none() {
         findings.push(Finding::warning(
             format!("{name} does not report its version"),
-            "none if a provider hides it; otherwise check that its url is a node's RPC address",
+            "nothing if a provider hides the version; otherwise check that its url is a node's RPC address",
         ));
     }
     findings
@@ -248,7 +250,9 @@ fn of_versions_and_blocks(probed: &[ProbeResult]) -> Vec<Finding> {
             "run one version everywhere; otherwise error texts differ from call to call",
         ));
     }
-    let has_blocks = |one: &Examined| !matches!(one.no_block, Some(-32601 | -32011));
+    let lacks_blocks =
+        |code| matches!(code, Some(code::METHOD_NOT_FOUND | code::TRANSACTION_HISTORY_NOT_AVAILABLE));
+    let has_blocks = |one: &Examined| !lacks_blocks(one.no_block);
     if probed.iter().flatten().next().is_some() && !probed.iter().flatten().any(has_blocks) {
         findings.push(Finding::fault(
             "no upstream answers getBlock",
@@ -258,15 +262,17 @@ fn of_versions_and_blocks(probed: &[ProbeResult]) -> Vec<Finding> {
     findings
 }
 
-/// A file and its permission bits.
+/// A file that the configuration names, and its permission bits.
 pub(super) struct CheckedFile {
+    /// The setting that names the file.
     pub(super) what: &'static str,
     pub(super) path: PathBuf,
     pub(super) mode: u32,
+    /// True if other users must not read the file.
     pub(super) secret: bool,
 }
 
-/// Returns the sensitive files of the configuration that exist.
+/// Returns the configuration file `file` and the sensitive files that it names, if they exist.
 pub(super) fn files(config: &Config, file: Option<&Path>) -> Vec<CheckedFile> {
     let tls = config.server.tls.as_ref();
     [
@@ -294,7 +300,7 @@ fn mode(_: &Path) -> Option<u32> {
     None
 }
 
-/// Returns the findings about file permissions.
+/// Returns the findings about the permissions of files.
 pub(super) fn of_files(files: &[CheckedFile]) -> Vec<Finding> {
     let finding = |file: &CheckedFile| {
         let CheckedFile { what, path, mode, secret } = file;
@@ -314,7 +320,8 @@ pub(super) fn of_files(files: &[CheckedFile]) -> Vec<Finding> {
     files.iter().filter_map(finding).collect()
 }
 
-/// Checks that `open_files`, the soft limit of this process, allows the connections that the settings allow.
+/// Returns a warning if the limit `open_files` is too low for the connections that the settings allow. `None` if it is
+/// high enough or unknown.
 pub(super) fn of_open_files(config: &Config, open_files: Option<u64>) -> Option<Finding> {
     let upstream: usize = config.upstreams.iter().map(|upstream| upstream.max_in_flight).sum();
     let most = config.server.max_connections + upstream.min(config.server.max_in_flight);
@@ -327,7 +334,7 @@ pub(super) fn of_open_files(config: &Config, open_files: Option<u64>) -> Option<
     ))
 }
 
-/// Returns the soft limit of open files, if the system reports it.
+/// Returns this process's soft limit of open files. `None` if the system has no `/proc`.
 pub(super) fn open_files() -> Option<u64> {
     soft_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
 }
@@ -343,6 +350,7 @@ fn soft_limit(limits: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::check::advice;
     use crate::config::{Secret, Upstream};
     use crate::methods::PerCommitment;
     use crate::pool::probe::{Genesis, Identity, Pulse};
@@ -359,6 +367,7 @@ mod tests {
                 version: Some("4.0.0".to_owned()),
                 genesis: Genesis::Hash("G".to_owned()),
                 first_available: Some(0),
+                lists_writes: true,
             },
             pulse: Pulse { health: Ok(()), slots: PerCommitment::uniform(Some(1_000_000)) },
             latency: Duration::from_millis(3),
@@ -368,10 +377,11 @@ mod tests {
             skew: Some(SignedDuration::from_millis(400)),
             slot_time: Some(Duration::from_millis(250)),
             no_block: None,
+            block_bytes: None,
         }
     }
 
-    /// Returns the findings for a faulty node beside a healthy one. `change` makes the fault.
+    /// Returns the findings about a faulty node beside a healthy one. `change` makes the fault.
     fn found(change: impl FnOnce(&mut Examined)) -> String {
         let mut one = healthy();
         change(&mut one);
@@ -431,7 +441,7 @@ mod tests {
         warning  the upstreams run different versions: 3.1, 4.0
                  fix: run one version everywhere; otherwise error texts differ from call to call
         warning  upstream n1 does not report its version
-                 fix: none if a provider hides it; otherwise check that its url is a node's RPC address
+                 fix: nothing if a provider hides the version; otherwise check that its url is a node's RPC address
         "#);
     }
 
@@ -449,6 +459,28 @@ mod tests {
             assert!(findings[0].fault && findings[0].fix.contains(cure), "{findings:?}");
             assert_eq!(findings.len(), 1, "an unreachable node has one finding");
         }
+    }
+
+    #[test]
+    fn advice_depends_on_addresses_and_blocks() {
+        let config = config(2);
+        let probed =
+            |bytes: [Option<f64>; 2]| bytes.map(|block_bytes| Ok(Examined { block_bytes, ..healthy() }));
+        let size = Some(1_400_000.0);
+        let advice = [
+            advice::following(&config, &probed([None, size]), &[true, true]),
+            advice::following(&config, &probed([size, None]), &[false, true]),
+            advice::following(&config, &probed([None, None]), &[true, true]),
+            advice::following(&config, &[Err(Fault::Connect), Err(Fault::Connect)], &[true, true]),
+        ];
+        insta::assert_snapshot!(advice.join("\n"), @r#"
+        advice   set follow.mode = "on": n1 has a private address and holds blocks
+                 cost: 12 calls a second and 5.6 MB a second (1.40 MB a block), whatever the traffic; "shadow" counts what it would save
+        advice   leave follow.mode = "off": no upstream at a private address can be followed
+                 cost with n0: 12 calls a second and 5.6 MB a second (1.40 MB a block); following pays if it saves more than 1.0 million calls a day
+        advice   leave follow.mode = "off": no upstream is an Agave node of a known version that holds blocks
+        advice   leave follow.mode = "off": no upstream is an Agave node of a known version that holds blocks
+        "#);
     }
 
     #[test]

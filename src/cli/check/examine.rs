@@ -1,4 +1,4 @@
-//! The questions that `check --probe` asks an upstream: identity, state, latency and rate limit.
+//! The calls that `check --probe` sends to an upstream, to find its identity, state, latency and rate limit.
 
 use std::time::Duration;
 
@@ -7,51 +7,63 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::follow::block_params;
 use crate::methods::{Commitment, Slot};
+use crate::node::client::MAX_BLOCK_BYTES;
 use crate::node::{Client, Fault, NodeReply};
 use crate::pool::probe::{self, Identity, Pulse};
 
-/// The number of timed calls. Their median counts, because the first may have opened the connection.
+/// The number of timed calls. The latency is their median, because the first call may open the connection.
 const TIMED: usize = 5;
-/// The number of simultaneous calls that look for a rate limit.
+/// The maximum number of simultaneous calls that test for a rate limit.
 const AT_ONCE: u32 = 30;
 
-/// The answers of an upstream.
+/// The number of blocks whose length is measured, and the slots among which they are looked for.
+const MEASURED_BLOCKS: usize = 10;
+const BLOCK_RANGE: u64 = 100;
+/// The longest time for one of these blocks.
+const BLOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The results of probing an upstream.
 #[derive(Debug, Clone)]
 pub(super) struct Examined {
     pub(super) identity: Identity,
     pub(super) pulse: Pulse,
-    /// The median duration of a getSlot.
+    /// The median duration of a getSlot call.
     pub(super) latency: Duration,
-    /// The number of simultaneous calls, and how many of them were refused with 429.
+    /// The number of simultaneous calls that were sent.
     pub(super) sent: u32,
+    /// The number of simultaneous calls that were refused with HTTP 429.
     pub(super) refused: u32,
-    /// The longest `Retry-After` of the refusals.
+    /// The longest `Retry-After` of these refusals. `None` if they had none.
     pub(super) retry_after: Option<Duration>,
-    /// The node's clock minus ours, within a second.
+    /// The time by which the node's clock is ahead of this machine's, accurate to a second. `None` without a `Date`.
     pub(super) skew: Option<SignedDuration>,
-    /// The duration of a slot, from the performance samples.
+    /// The duration of a slot, from the node's performance samples. `None` without samples.
     pub(super) slot_time: Option<Duration>,
-    /// The JSON-RPC error code if the node refuses its newest finalized block.
+    /// The JSON-RPC error code with which the node refuses its newest finalized block. `None` if it returns the block.
     pub(super) no_block: Option<i32>,
+    /// The mean length of the newest blocks in bytes, in the form in which they are followed. `None` for a node that
+    /// cannot be followed.
+    pub(super) block_bytes: Option<f64>,
 }
 
 impl Examined {
-    /// Returns the newest slot at `commitment`.
+    /// Returns the newest slot that the node reports at `commitment`. `None` if it reports none.
     pub(super) fn slot(&self, commitment: Commitment) -> Option<Slot> {
         *self.pulse.slots.get(commitment)
     }
 }
 
-/// Asks an upstream all questions. `rps` bounds the number of simultaneous calls.
+/// Probes an upstream. `rps` is its configured rate, which bounds the number of simultaneous calls.
 ///
 /// # Errors
-/// The fault of the first question without an answer.
+/// The fault of the first call that gets no valid answer.
 pub(super) async fn examine(client: &Client, rps: Option<u32>) -> Result<Examined, Fault> {
     let identity = probe::identity(client).await?;
     let pulse = probe::pulse(client).await?;
     let skew = skew(client).await?;
-    // Ignored on failure, because a provider may disable this one method.
+    // A failure is ignored, because a provider may disable this method.
     let slot_time = probe::slot_time(client).await.ok().flatten();
     let slot = pulse.slots.get(Commitment::Finalized).unwrap_or(0);
     let shape =
@@ -60,6 +72,8 @@ pub(super) async fn examine(client: &Client, rps: Option<u32>) -> Result<Examine
         NodeReply::Error { code, .. } => Some(code),
         NodeReply::Result(_) => None,
     };
+    let can_be_followed = identity.lists_writes && no_block.is_none();
+    let block_bytes = if can_be_followed { block_bytes(client, slot).await } else { None };
     let none = json!([]);
     let mut times = Vec::with_capacity(TIMED);
     for _ in 0..TIMED {
@@ -87,15 +101,36 @@ pub(super) async fn examine(client: &Client, rps: Option<u32>) -> Result<Examine
         skew,
         slot_time,
         no_block,
+        block_bytes,
     })
 }
 
-/// Returns how far the node's clock is ahead of ours, measured at the middle of the exchange.
+/// Returns the mean length of the newest blocks up to `last`. `None` if the node does not give them.
+async fn block_bytes(client: &Client, last: Slot) -> Option<f64> {
+    let range = json!([last.saturating_sub(BLOCK_RANGE), last]);
+    let slots = match probe::question(client, "getBlocks", &range).await {
+        Ok(NodeReply::Result(slots)) => serde_json::from_slice::<Vec<Slot>>(&slots).ok()?,
+        Ok(NodeReply::Error { .. }) | Err(_) => return None,
+    };
+    let (mut blocks, mut bytes) = (0_u32, 0.0);
+    for slot in slots.into_iter().rev().take(MEASURED_BLOCKS) {
+        let call = json!({"jsonrpc": "2.0", "id": 0, "method": "getBlock", "params": block_params(slot)});
+        let answer = client.ask(call.to_string().into(), BLOCK_TIMEOUT, MAX_BLOCK_BYTES).await.ok()?;
+        if let NodeReply::Result(block) = answer.reply(0).ok()? {
+            blocks += 1;
+            bytes += f64::from(u32::try_from(block.len()).unwrap_or(u32::MAX));
+        }
+    }
+    (blocks > 0).then(|| bytes / f64::from(blocks))
+}
+
+/// Returns the time by which the node's clock is ahead of this machine's, measured at the middle of a request. `None`
+/// if the response has no valid `Date`.
 async fn skew(client: &Client) -> Result<Option<SignedDuration>, Fault> {
     let (before, began) = (Timestamp::now(), Instant::now());
     let Some(date) = probe::date(client).await? else { return Ok(None) };
     let half = SignedDuration::try_from(began.elapsed() / 2).unwrap_or_default();
-    // The header cuts off fractions of a second, which are half a second on average.
+    // The header has whole seconds, rounded down, so half a second is added.
     let told =
         jiff::fmt::rfc2822::parse(&date).ok().map(|date| date.timestamp() + SignedDuration::from_millis(500));
     Ok(told.map(|told| told.duration_since(before + half)))

@@ -1,17 +1,17 @@
-//! The comparison of two answers to one call, by the rules that `verify` uses for a hit and a node. Pure.
+//! The comparison of two answers to one call, by the rules by which `verify` compares a hit with a node's answer.
 
 use crate::cache::class::Class;
 use crate::cache::entry::Payload;
 use crate::cache::verify::compare;
 use crate::methods::{Query, Slot};
-use crate::node::{Contextual, NodeReply};
+use crate::node::{Contextual, NodeReply, code};
 use crate::telemetry::VerifyResult;
 
-/// The answer of one side.
+/// The answer of one side, slotfront or the node.
 #[derive(Debug, Clone)]
 pub(super) struct SideAnswer {
     reply: NodeReply,
-    /// The context slot of the answer, if it has one.
+    /// The context slot of the answer. `None` if it has none.
     pub(super) slot: Option<Slot>,
 }
 
@@ -25,8 +25,8 @@ impl SideAnswer {
     }
 }
 
-/// Compares slotfront's answer with the node's. Answers to a method other than the eight prove nothing if they
-/// differ, because it is unknown how they may change.
+/// Compares slotfront's answer with the node's. `query` is `None` for a method other than the eight. If answers to such
+/// a method differ, the result is `Moved`, because it is unknown how they may change.
 pub(super) fn compare_answers(query: Option<&Query>, ours: &SideAnswer, theirs: &SideAnswer) -> VerifyResult {
     if ours.reply == theirs.reply {
         return VerifyResult::Equal;
@@ -36,12 +36,12 @@ pub(super) fn compare_answers(query: Option<&Query>, ours: &SideAnswer, theirs: 
         NodeReply::Result(result) => Payload::Result(result.clone().into()),
         NodeReply::Error { code, body } => Payload::Error { code: *code, body: body.clone() },
     };
-    // An answer without a slot is compared like one of any slot.
-    let slot = |told: &SideAnswer, absent| told.slot.unwrap_or(absent);
+    // Without context slots, the node's answer counts as the later one.
+    let slot = |answer: &SideAnswer, absent| answer.slot.unwrap_or(absent);
     compare(query, class(query, &ours.reply), &payload, slot(ours, 0), &theirs.reply, slot(theirs, 1))
 }
 
-/// Returns the class that a cache entry with slotfront's answer would have.
+/// Returns the class that a cache entry with slotfront's answer `ours` would have.
 fn class(query: &Query, ours: &NodeReply) -> Class {
     match (query, ours) {
         (Query::Account(_) | Query::Accounts(_) | Query::Balance(_), _) => {
@@ -51,8 +51,11 @@ fn class(query: &Query, ours: &NodeReply) -> Class {
         (Query::Votes(_), _) => Class::Votes(query.commitment().unwrap_or_default()),
         (Query::Samples(_), _) => Class::Samples,
         (Query::ClusterNodes, _) => Class::ClusterNodes,
-        (Query::Block(_), NodeReply::Error { code: -32007 | -32009, .. }) => Class::SkippedUnconfirmed,
-        (Query::Block(block), NodeReply::Error { code: -32004, .. }) => {
+        (
+            Query::Block(_),
+            NodeReply::Error { code: code::SLOT_SKIPPED | code::LONG_TERM_STORAGE_SLOT_SKIPPED, .. },
+        ) => Class::SkippedUnconfirmed,
+        (Query::Block(block), NodeReply::Error { code: code::BLOCK_NOT_AVAILABLE, .. }) => {
             Class::NotYet(block.slot, block.commitment)
         }
         (Query::Block(_), _) => Class::BlockFinal,

@@ -1,4 +1,4 @@
-//! Recorded calls, one JSON object a line.
+//! Parses recorded calls, one JSON object on each line.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use crate::jsonrpc::Params;
 use crate::methods::{Method, Profile, Query};
 
-/// The id of every call. All calls have the same, so that answers can be compared.
+/// The JSON-RPC id of every call that is sent.
 pub(super) const ID: u64 = 1;
 /// The maximum length of printed params, in bytes.
 const SHOWN_BYTES: usize = 120;
@@ -19,7 +19,7 @@ pub(super) struct Recorded {
     pub(super) line: usize,
     pub(super) method: String,
     params: Option<String>,
-    /// The parsed query of a valid call of the eight methods.
+    /// The parsed call. `None` if it is invalid, or its method is not one of the eight.
     pub(super) query: Option<Query>,
 }
 
@@ -30,10 +30,10 @@ struct RecordedLine<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// Parses all calls. Empty lines are skipped.
+/// Parses the calls of a file. Empty lines are skipped.
 ///
 /// # Errors
-/// The first line that is not a call, or a file without calls.
+/// A line is not a call, or the file has no calls. The text names the first such line.
 pub(super) fn read(text: &str) -> Result<Vec<Recorded>, String> {
     let calls = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let calls: Vec<Recorded> = calls.map(|(i, line)| parse_line(i + 1, line)).collect::<Result<_, _>>()?;
@@ -60,7 +60,7 @@ fn parse_line(line: usize, text: &str) -> Result<Recorded, String> {
 }
 
 impl Recorded {
-    /// Returns the JSON text of the call.
+    /// Returns the JSON-RPC request of the call.
     pub(super) fn body(&self) -> Bytes {
         let params =
             self.params.as_deref().map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
@@ -68,7 +68,7 @@ impl Recorded {
         Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{ID},"method":{method}{params}}}"#))
     }
 
-    /// Returns the params, cut to the length of a line.
+    /// Returns the JSON text of the params, cut to [`SHOWN_BYTES`] bytes for printing.
     pub(super) fn shown(&self) -> &str {
         let params = self.params.as_deref().unwrap_or_default();
         &params[..params.floor_char_boundary(SHOWN_BYTES)]

@@ -3,7 +3,7 @@
 use crate::config::reader::TableReader;
 use crate::config::{Auth, defaults};
 
-/// Reads the section.
+/// Reads the section `[auth]`.
 pub(super) fn read(r: &TableReader<'_>) -> Auth {
     Auth {
         mode: r.get("mode", defaults::AUTH_MODE),

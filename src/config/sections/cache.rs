@@ -11,7 +11,7 @@ use crate::methods::PerCommitment;
 /// The bounds of lifetimes. More than ten years is not plausible.
 const TTL: RangeInclusive<OrOff> = OrOff(Duration::ZERO)..=OrOff(Duration::from_hours(87600));
 
-/// Reads the section.
+/// Reads the section `[cache]`.
 pub(super) fn read(r: &TableReader<'_>) -> CacheSettings {
     let lag = r.table("max_lag_slots");
     let lags = defaults::MAX_LAG_SLOTS;
@@ -71,7 +71,7 @@ fn ttl(r: &TableReader<'_>) -> Ttl {
     }
 }
 
-/// Reads a lifetime; `"off"` is zero.
+/// Reads the lifetime `key`. `"off"` is zero.
 fn lifetime(r: &TableReader<'_>, key: &str, default: Duration) -> Duration {
     r.within(key, OrOff(default), TTL).0
 }

@@ -13,7 +13,8 @@ pub(super) fn read(r: &TableReader<'_>) -> BTreeMap<String, Plan> {
     let mut plans = BTreeMap::new();
     for name in names {
         if !is_name(&name) {
-            let rule = format!("expected a name of letters, digits, '-', '_' and '.', at most {MAX_NAME}");
+            let rule =
+                format!("expected a name of letters, digits, '-', '_' and '.', at most {MAX_NAME} of them");
             r.problem(&name, None, rule, "rename the plan");
         }
         let plan = plan(&r.table(&name));

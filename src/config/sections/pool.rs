@@ -8,7 +8,7 @@ use crate::config::reader::TableReader;
 use crate::config::{BreakerSettings, Hedge, PoolSettings, defaults};
 use crate::methods::Method;
 
-/// Reads the section.
+/// Reads the section `[pool]`.
 pub(super) fn read(r: &TableReader<'_>) -> PoolSettings {
     let timeouts = r.table("attempt_timeout");
     let default = timeouts.within("default", defaults::ATTEMPT_TIMEOUT, TIMEOUT);
@@ -47,7 +47,7 @@ pub(super) fn read(r: &TableReader<'_>) -> PoolSettings {
     }
 }
 
-/// Reads `"off"`, or the table of hedging.
+/// Reads the setting `hedge`: `"off"` or a table. `None` disables hedging.
 fn hedge(r: &TableReader<'_>) -> Option<Hedge> {
     const KEY: &str = "hedge";
     let written = r.written(KEY).map(|written| written.raw);
@@ -77,7 +77,7 @@ fn genesis_hash(r: &TableReader<'_>) -> Option<String> {
     if bs58::decode(&hash).into_vec().is_ok_and(|bytes| bytes.len() == 32) {
         return Some(hash);
     }
-    let fix = "set the answer of getGenesisHash in your cluster";
+    let fix = "set it to the answer of getGenesisHash in your cluster";
     r.problem(KEY, Some(format!("{hash:?}")), "expected 32 bytes in base58", fix);
     None
 }

@@ -9,7 +9,7 @@ use crate::config::{Server, TlsFiles, defaults};
 /// The bounds of counts. Zero would serve nobody, and a million is beyond one machine.
 const COUNT: RangeInclusive<usize> = 1..=1_000_000;
 
-/// Reads the section.
+/// Reads the section `[server]`.
 pub(super) fn read(r: &TableReader<'_>) -> Server {
     let trusted_proxies = r.list("trusted_proxies").unwrap_or_default();
     let proxy_protocol = r.get("proxy_protocol", defaults::PROXY_PROTOCOL);
@@ -43,7 +43,7 @@ pub(super) fn read(r: &TableReader<'_>) -> Server {
     }
 }
 
-/// Reads the paths of certificate and key: both or neither. The listener checks their contents.
+/// Reads the paths of certificate and key: both, or neither for `None`. The listener checks their contents.
 fn tls(r: &TableReader<'_>) -> Option<TlsFiles> {
     let (cert, key) = (r.file("cert"), r.file("key"));
     let missing = match (&cert, &key) {

@@ -5,9 +5,9 @@ use crate::config::reader::TableReader;
 use crate::config::{Secret, SharedSettings, defaults};
 
 const FIX: &str =
-    "write it like \"redis://user:password@10.0.0.5:6379\", rediss:// with TLS, or env:NAME, file:PATH";
+    "write \"redis://user:password@10.0.0.5:6379\" (rediss:// with TLS), \"env:NAME\" or \"file:PATH\"";
 
-/// Reads the section. All settings are checked even without a `url`.
+/// Reads the section `[shared]`. `None` without a `url`; the other settings are checked nevertheless.
 pub(super) fn read(r: &TableReader<'_>) -> Option<SharedSettings> {
     let url = r.secret("url");
     let urls = url.as_ref().map(|url| addresses(r, url)).unwrap_or_default();
@@ -43,7 +43,7 @@ fn scheme(url: &Secret) -> Option<String> {
     url::Url::parse(url.expose()).ok().map(|url| url.scheme().to_owned())
 }
 
-/// Returns the fault of a URL, without showing the URL.
+/// Returns the fault of a store's URL, without showing the URL. `None` if it is valid.
 fn fault(url: &Secret) -> Option<&'static str> {
     match url::Url::parse(url.expose()) {
         Ok(url) if matches!(url.scheme(), "redis" | "rediss") && url.has_host() => {

@@ -4,7 +4,7 @@ use crate::config::bounds::{SHARE, url_fault};
 use crate::config::reader::TableReader;
 use crate::config::{Secret, Telemetry, defaults};
 
-/// Reads the section.
+/// Reads the section `[telemetry]`.
 pub(super) fn read(r: &TableReader<'_>) -> Telemetry {
     let log = r.get("log", defaults::LOG.to_owned());
     if let Err(e) = tracing_subscriber::EnvFilter::try_new(&log) {

@@ -5,12 +5,12 @@ use std::ops::RangeInclusive;
 use crate::config::bounds::SHARE;
 use crate::config::reader::TableReader;
 use crate::config::{Units, defaults};
-use crate::methods::{Further, Method};
+use crate::methods::{Method, PassthroughMethod};
 
 /// The bounds of a price, in units.
 const COST: RangeInclusive<u64> = 0..=1_000_000;
 
-/// Reads the section.
+/// Reads the section `[units]`.
 pub(super) fn read(r: &TableReader<'_>) -> Units {
     let default = r.within("default", defaults::UNITS, COST);
     Units {
@@ -19,14 +19,14 @@ pub(super) fn read(r: &TableReader<'_>) -> Units {
             let own = defaults::units(method);
             r.within(method.as_str(), if own == defaults::UNITS { default } else { own }, COST)
         }),
-        by_further: further_units(r, default),
+        by_passthrough: passthrough_units(r, default),
         hit_factor: r.within("hit_factor", defaults::HIT_FACTOR, SHARE),
     }
 }
 
-fn further_units(r: &TableReader<'_>, default: u64) -> [u64; Further::COUNT] {
-    let mut prices = [default; Further::COUNT];
-    for method in Further::all() {
+fn passthrough_units(r: &TableReader<'_>, default: u64) -> [u64; PassthroughMethod::COUNT] {
+    let mut prices = [default; PassthroughMethod::COUNT];
+    for method in PassthroughMethod::all() {
         prices[method.index()] = r.within(method.as_str(), default, COST);
     }
     prices

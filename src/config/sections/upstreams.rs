@@ -1,4 +1,5 @@
-//! `[[upstream]]` in the file, or `SLOTFRONT_UPSTREAMS=name=url,…` in the environment, which replaces the file's.
+//! `[[upstream]]` in the file, or `SLOTFRONT_UPSTREAMS=name=url,…` in the environment. The variable replaces all
+//! upstreams of the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +48,7 @@ fn read_one(r: &TableReader<'_>, i: usize) -> Upstream {
     }
     let name = r.get("name", default_name(i));
     if !is_name(&name) {
-        // Not shown, because it may be a URL.
+        // The name is not shown, because it may be a misplaced URL.
         let rule = "expected letters, digits, '-', '_' and '.', at most 64 of them";
         r.problem("name", None, rule, "write it like \"validator-1\"");
     }
@@ -110,7 +111,7 @@ fn from_variable(root: &TableReader<'_>, list: &str) -> Vec<Upstream> {
     upstreams
 }
 
-/// Returns the name of an upstream without a name: `upstream-1` and so on.
+/// Returns the name of the upstream at position `i` if it has none of its own: `upstream-1` for 0.
 fn default_name(i: usize) -> String {
     format!("upstream-{}", i + 1)
 }

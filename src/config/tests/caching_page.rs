@@ -1,4 +1,4 @@
-//! The tables of docs/caching.md and the defaults are equal.
+//! Checks that the tables of docs/caching.md state the defaults.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::config::defaults::{
     TTL_BLOCK_CONFIRMED, TTL_BLOCK_FINALIZED, TTL_CLUSTER_NODES, TTL_NO_BLOCK_NOT_YET, TTL_NO_BLOCK_SKIPPED,
     TTL_NO_BLOCK_UNCONFIRMED, TTL_PERFORMANCE_SAMPLES, TTL_STATE, TTL_VOTE_ACCOUNTS,
 };
-use crate::frontier::{ASSUMED_SLOT_TIME, UNCONFIRMED_LEAD};
+use crate::frontier::{ASSUMED_SLOT_TIME, SINGLE_NODE_LEAD};
 use crate::methods::Commitment;
 
 /// Returns a time as docs/caching.md writes it.
@@ -60,7 +60,7 @@ fn caching_page_states_the_defaults() {
         ("cluster nodes", TTL_CLUSTER_NODES),
         ("a final block, fetched at finalized from a node that has reached it", TTL_BLOCK_FINALIZED),
         ("a block that is only confirmed, for callers at confirmed", TTL_BLOCK_CONFIRMED),
-        ("a skipped slot that a second node has confirmed", TTL_NO_BLOCK_SKIPPED),
+        ("a skipped slot that two nodes report", TTL_NO_BLOCK_SKIPPED),
         ("a skipped slot according to one node", TTL_NO_BLOCK_UNCONFIRMED),
         ("a block that does not exist yet", TTL_NO_BLOCK_NOT_YET),
     ] {
@@ -70,7 +70,7 @@ fn caching_page_states_the_defaults() {
         Commitment::ALL.map(|c| format!("| {c}: {} or {} | ", slots(c), in_words(*TTL_STATE.get(c)))),
     );
     rows.push(format!("| `pool.max_slot_lag`: {MAX_SLOT_LAG} slots; "));
-    let lead = UNCONFIRMED_LEAD.as_millis() / ASSUMED_SLOT_TIME.as_millis();
+    let lead = SINGLE_NODE_LEAD.as_millis() / ASSUMED_SLOT_TIME.as_millis();
     rows.push(format!(" | {lead} slots |\n"));
     let missing: Vec<_> = rows.iter().filter(|row| !page.contains(*row)).collect();
     assert!(missing.is_empty(), "docs/caching.md lacks {missing:#?}");

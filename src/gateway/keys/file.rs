@@ -1,6 +1,7 @@
-//! Changes to a key file: create, revoke, rotate. Comments and the order of other keys are kept.
+//! Changes a key file: creates, revokes and rotates keys. The comments and the order of keys are kept.
 //!
-//! Concurrent commands wait for each other. A gateway reads the file as it was before a change or after it.
+//! Concurrent changes wait for each other. A gateway reads the file either as it was before a change or as it is after
+//! it.
 
 use std::path::{Path, PathBuf};
 
@@ -25,33 +26,33 @@ pub struct KeyFile {
 /// The properties of a key to create.
 #[derive(Debug, Clone)]
 pub struct NewKey {
-    /// The owner, as free text.
+    /// The name of the owner, as free text.
     pub name: String,
     /// The name of the plan.
     pub plan: String,
-    /// The time at which the key ends.
+    /// The time at which the key expires. `None` if it does not.
     pub expires: Option<Timestamp>,
-    /// The restrictions beyond the plan.
+    /// The restrictions beyond those of the plan.
     pub scope: Scope,
 }
 
 impl NewKey {
-    /// Describes a key that never ends and has no restrictions beyond its plan.
+    /// Describes a key of the owner `name` with the plan `plan`, which never expires and has no further restrictions.
     pub fn of(name: impl Into<String>, plan: impl Into<String>) -> Self {
         Self { name: name.into(), plan: plan.into(), expires: None, scope: Scope::default() }
     }
 }
 
-/// A new secret, which is shown once and not stored.
+/// A new secret. It is shown once and not stored.
 #[derive(Debug)]
 pub struct IssuedKey {
     /// The key's id.
     pub id: String,
-    /// The secret.
+    /// The secret, to be sent in the path of requests.
     pub key: Secret,
 }
 
-/// The reasons why a key file was not changed.
+/// The reason why a key file was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// The file cannot be read or written.
@@ -59,7 +60,7 @@ pub enum ChangeError {
     Io {
         /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         cause: std::io::Error,
     },
     /// The content of the file is not a valid key file.
@@ -91,13 +92,13 @@ pub enum ChangeError {
         /// The key's id.
         id: String,
     },
-    /// The system's random source fails.
+    /// The operating system's random source fails.
     #[error("the system's random source fails: {0}")]
     Random(#[from] getrandom::Error),
 }
 
 impl KeyFile {
-    /// Names the key file at `path`.
+    /// Returns a handle of the key file at `path`. Does not read it.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
@@ -107,7 +108,7 @@ impl KeyFile {
         &self.path
     }
 
-    /// Returns all keys in file order. A missing file has none.
+    /// Returns all keys, in the order of the file. A missing file has none.
     ///
     /// # Errors
     /// The file cannot be read, or is invalid.
@@ -115,10 +116,10 @@ impl KeyFile {
         self.read().and_then(|text| self.parse(&text))
     }
 
-    /// Creates a key and appends it to the file.
+    /// Creates a key and appends it to the file. Creates the file if it is missing.
     ///
     /// # Errors
-    /// The file cannot be read or written, or is invalid.
+    /// The file cannot be read or written, is invalid, or the random source fails.
     pub fn create(&self, new: &NewKey, now: Timestamp) -> Result<IssuedKey, ChangeError> {
         self.change(|document, keys| {
             let key = generate_key()?;
@@ -138,7 +139,7 @@ impl KeyFile {
                 table["expires"] = value(written(expires));
             }
             write_scope(&mut table, &new.scope);
-            // Comments at the end of the file stay in front of the new key.
+            // The comments at the end of the file stay before the new key.
             let comments = document.trailing().as_str().unwrap_or_default().to_owned();
             document.set_trailing("");
             table.decor_mut().set_prefix(comments + "\n");
@@ -147,8 +148,8 @@ impl KeyFile {
         })
     }
 
-    /// Revokes the key with this id or name, together with its replaced secrets, and returns its id. Cannot be
-    /// undone.
+    /// Revokes the key with the id or name `wanted`, and returns its id. Its replaced secrets end as well. A revocation
+    /// cannot be undone.
     ///
     /// # Errors
     /// No key or several keys match, or the file cannot be changed.
@@ -164,7 +165,7 @@ impl KeyFile {
         })
     }
 
-    /// Gives the key with this id or name a new secret. The old secret stays valid until `old_until`.
+    /// Gives the key with the id or name `wanted` a new secret. The old secret stays valid until `old_until`.
     ///
     /// # Errors
     /// No key or several keys match, the key is revoked, or the file cannot be changed.
@@ -199,7 +200,7 @@ impl KeyFile {
         })
     }
 
-    /// Returns the position of the key with this id or, failing that, this name.
+    /// Returns the index of the key with the id `wanted`. If there is none, of the only key with this name.
     fn find(&self, keys: &[ApiKey], wanted: &str) -> Result<usize, ChangeError> {
         if let Some(i) = keys.iter().position(|key| key.id == wanted) {
             return Ok(i);
@@ -214,7 +215,7 @@ impl KeyFile {
         }
     }
 
-    /// Reads, changes and writes the file under its lock. An invalid result is not written.
+    /// Reads the file, applies `change`, and writes the file, all under its lock. An invalid result is not written.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut DocumentMut, &[ApiKey]) -> Result<T, ChangeError>,
@@ -239,7 +240,7 @@ impl KeyFile {
         }
     }
 
-    /// Accepts every plan name, because gateways with different plans may share a file.
+    /// Parses the file. Any name of a plan is valid, because gateways with different plans may share a file.
     fn parse(&self, text: &str) -> Result<Vec<ApiKey>, ChangeError> {
         let wrong = |problems| KeyFileError { path: self.path.clone(), problems }.into();
         super::parse(text, |_| true).map_err(wrong)
@@ -250,20 +251,19 @@ impl KeyFile {
     }
 }
 
-/// Returns the key tables, and turns `key = [{…}]` into `[[key]]` first. The file has been parsed as one of the
-/// two.
+/// Returns the tables of the keys. Converts `key = [{…}]` to `[[key]]` first. The file must be valid.
 fn tables(document: &mut DocumentMut) -> &mut ArrayOfTables {
     let tables = document.remove("key").and_then(|item| item.into_array_of_tables().ok()).unwrap_or_default();
     document.insert("key", Item::ArrayOfTables(tables));
     document["key"].as_array_of_tables_mut().expect("inserted just above")
 }
 
-/// Returns the table of the key at position `i`.
+/// Returns the table of the key with the index `i`.
 fn table(document: &mut DocumentMut, i: usize) -> &mut Table {
     tables(document).get_mut(i).expect("the same text was read as that many keys")
 }
 
-/// Writes the restrictions that are set.
+/// Writes the restrictions of `scope` into `table`.
 fn write_scope(table: &mut Table, scope: &Scope) {
     let mut write = |name: &str, list: Option<Array>| {
         if let Some(list) = list {
@@ -275,7 +275,7 @@ fn write_scope(table: &mut Table, scope: &Scope) {
     write("methods", scope.methods.as_ref().map(|list| list.iter().map(|method| method.as_str()).collect()));
 }
 
-/// Formats a time for the file, in UTC and whole seconds.
+/// Formats a time for the file, in UTC and in whole seconds.
 fn written(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }

@@ -1,4 +1,4 @@
-//! The restrictions of a key beyond its plan: where it may be used from, and for which methods.
+//! The restrictions of a key beyond those of its plan: its web origins, client addresses and methods.
 
 use std::net::IpAddr;
 
@@ -10,11 +10,11 @@ use crate::methods::AnyMethod;
 /// The restrictions of a key. `None` means no restriction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// The web origins that the key may be used from.
+    /// The web origins from which the key may be used.
     pub origins: Option<Vec<String>>,
-    /// The client networks that the key may be used from.
+    /// The networks of client addresses from which the key may be used.
     pub addresses: Option<Vec<IpNet>>,
-    /// The methods that the key may call, out of those of its plan.
+    /// The methods that the key may call, if its plan allows them as well.
     pub methods: Option<Vec<AnyMethod>>,
 }
 
@@ -25,11 +25,11 @@ impl Scope {
     }
 }
 
-/// Parses a web origin. Browsers send one exact form, and requests are compared letter by letter, so others are
-/// refused.
+/// Parses a web origin. Only the form that browsers send is accepted, because the origins of requests are compared byte
+/// by byte.
 ///
 /// # Errors
-/// The expected form.
+/// A description of the expected form.
 pub fn origin(text: &str) -> Result<String, &'static str> {
     let sent = || {
         let url = Url::parse(text).ok()?;
@@ -42,22 +42,22 @@ pub fn origin(text: &str) -> Result<String, &'static str> {
     )
 }
 
-/// Parses a network of client addresses, or one address.
+/// Parses a network of client addresses, or a single address.
 ///
 /// # Errors
-/// The expected form.
+/// A description of the expected form.
 pub fn address(text: &str) -> Result<IpNet, &'static str> {
     let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
     network.ok_or("expected an address or a network, like 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32")
 }
 
-/// Parses a method name.
+/// Parses the name of a cached or passthrough method.
 ///
 /// # Errors
-/// The expected form.
+/// A description of the accepted names.
 pub fn method(text: &str) -> Result<AnyMethod, &'static str> {
     AnyMethod::from_name(text).ok_or(
-        "expected one of the eight methods, or one that passthrough.methods may name, spelt as in a call",
+        "expected an exact method name: one of the eight methods, or any that passthrough.methods accepts",
     )
 }
 

@@ -1,5 +1,5 @@
-//! The usage of all keys, and the file that keeps it over restarts. The file is written while calls are served,
-//! with at most a hundredth of a core.
+//! The usage of all keys, and the file that keeps it over restarts. Writing the file takes at most 1 % of a core,
+//! because calls are served meanwhile.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -21,14 +21,14 @@ use super::{Period, Used, Window, thousandths};
 /// The usage by key id.
 type UsageById = BTreeMap<Arc<str>, Arc<Used>>;
 
-/// The pause after writing the file, as a multiple of the time that writing took.
+/// The time between two writes of the file, as a multiple of the CPU time of the first.
 const PAUSE_FACTOR: u32 = 100;
-/// The longest pause. A crash loses the units used since the last write.
+/// The longest time between two writes of the file. A crash loses the units used since the last write.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
-/// The most keys written under one lock of the table.
+/// The maximum number of keys that are written before the lock on the keys is released.
 const KEYS_PER_LOCK: usize = 1000;
 
-/// Returns the CPU time of this thread. Waiting for a disk costs no core, so it does not count.
+/// Returns the CPU time of this thread, which does not include waiting for a disk.
 fn thread_cpu_time() -> Duration {
     let clock = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(clock).unwrap_or_default()
@@ -47,18 +47,19 @@ impl SaveSchedule {
         self.next.is_none_or(|next| now >= next)
     }
 
-    /// Notes a write that began at `began` and took `took` of CPU time.
+    /// Records a write that began at `began` and took `took` of CPU time.
     fn note_write(&mut self, began: Instant, took: Duration) {
         self.next = Some(began + (took * PAUSE_FACTOR).min(MAX_PAUSE));
     }
 }
 
-/// The usage by key id, and the file that keeps it.
+/// The usage of each key, and the file that keeps it.
 #[derive(Debug)]
 pub(crate) struct Ledger {
+    /// The usage file. `None` if none is configured.
     file: Option<PathBuf>,
-    /// Ordered by id, as in the file.
     used: Mutex<UsageById>,
+    /// True if units were booked since the file was last written.
     dirty: Arc<AtomicBool>,
     schedule: Mutex<SaveSchedule>,
     /// True if units are booked in a shared store as well.
@@ -80,7 +81,7 @@ struct KeyUsage {
     month_units: f64,
 }
 
-/// The reasons why a usage file is refused.
+/// The reason why a usage file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
     /// The file cannot be read or written.
@@ -88,7 +89,7 @@ pub enum UsageError {
     Io {
         /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         cause: std::io::Error,
     },
     /// The content is not a valid usage file.
@@ -96,13 +97,16 @@ pub enum UsageError {
     Content {
         /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The fault in the content.
         cause: serde_json::Error,
     },
 }
 
 impl Ledger {
-    /// Opens the ledger in `file`. A missing file is an empty ledger.
+    /// Reads the usage in `file`. There is none if `file` is `None` or does not exist.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is invalid.
     pub(crate) fn open(file: Option<&Path>) -> Result<Self, UsageError> {
         let dirty = Arc::default();
         let used = file.map_or_else(|| Ok(UsageById::new()), |path| read(path, &dirty))?;
@@ -115,7 +119,7 @@ impl Ledger {
         })
     }
 
-    /// Returns the usage of the key `id`.
+    /// Returns the usage of the key `id`, which is zero for a new key.
     pub(crate) fn of(&self, id: &Arc<str>) -> Arc<Used> {
         let mut keys = self.uses();
         let fresh = || Arc::new(Used { dirty: Arc::clone(&self.dirty), ..Used::default() });
@@ -126,14 +130,14 @@ impl Ledger {
         Arc::clone(used)
     }
 
-    /// Forgets keys that are not in force, after their windows have ended. Until then a key that comes back
-    /// continues its usage. A key that a request still holds is kept.
+    /// Forgets the keys for which `is_in_force` returns false, unless they have used units in `period` or a request
+    /// still holds them. A key that comes back before that continues its usage.
     pub(crate) fn forget(&self, period: Period, is_in_force: impl Fn(&str) -> bool) {
         self.uses()
             .retain(|id, used| is_in_force(id) || Arc::strong_count(used) > 1 || !used.is_over(period));
     }
 
-    /// Starts to book units in a shared store as well.
+    /// Makes all keys record units for the shared store. Called when a shared store is connected.
     pub(crate) fn share(&self) {
         self.shared.store(true, Ordering::Relaxed);
         for used in self.uses().values() {
@@ -141,11 +145,11 @@ impl Ledger {
         }
     }
 
-    /// Returns the keys to book in the shared store.
+    /// Returns the keys with units to book in the shared store, or with totals to read from it.
     pub(crate) fn pending(&self) -> Vec<(Arc<str>, Arc<Used>)> {
         let keys = self.uses();
-        let untold = keys.iter().filter(|(_, used)| used.is_untold());
-        untold.map(|(id, used)| (Arc::clone(id), Arc::clone(used))).collect()
+        let pending = keys.iter().filter(|(_, used)| used.needs_booking());
+        pending.map(|(id, used)| (Arc::clone(id), Arc::clone(used))).collect()
     }
 
     /// Returns the number of keys.
@@ -154,7 +158,7 @@ impl Ledger {
         self.uses().len()
     }
 
-    /// Writes the file like [`Self::save`], unless the last write was too recent. `None` if no write was tried.
+    /// Writes the file like [`Self::save`]. `None` if the last write was too recent.
     pub(crate) fn save_if_due(&self, wall: Timestamp) -> Option<Result<(), UsageError>> {
         let began = Instant::now();
         let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +171,10 @@ impl Ledger {
         Some(saved)
     }
 
-    /// Writes the file if units were booked since the last write.
+    /// Writes the file if one is configured and units were booked since the last write.
+    ///
+    /// # Errors
+    /// The file cannot be written. The next call tries again.
     pub(crate) fn save(&self, wall: Timestamp) -> Result<(), UsageError> {
         let Some(path) = &self.file else { return Ok(()) };
         if !self.dirty.swap(false, Ordering::Relaxed) {
@@ -179,7 +186,7 @@ impl Ledger {
         })
     }
 
-    /// Writes the content that [`UsageFile`] reads.
+    /// Writes the usage in `period` to `out`, in the form that [`UsageFile`] parses.
     fn write(&self, out: &mut impl Write, period: Period) -> io::Result<()> {
         write!(out, r#"{{"date":"{}","keys":{{"#, period.date)?;
         let (mut text, mut last, mut any) = (Vec::new(), None::<Arc<str>>, false);

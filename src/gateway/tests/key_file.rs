@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Ticks until a changed file has settled and is read.
+/// Runs as many ticks as a changed key file needs until it is read.
 fn settle(gateway: &Gateway) {
     gateway.tick(true);
     gateway.tick(true);
@@ -15,7 +15,7 @@ async fn key_file_is_followed_and_faulty_ones_refused() {
     assert_eq!(authenticate(&gateway, "any").unwrap_err(), Error::Unauthorized, "no file yet");
     let key = keys.key("standard");
     settle(&gateway);
-    assert!(authenticate(&gateway, &key).is_ok(), "the file has come");
+    assert!(authenticate(&gateway, &key).is_ok(), "the new file is read");
 
     let good = std::fs::read_to_string(keys.keys_file()).unwrap();
     for bad in
@@ -23,7 +23,7 @@ async fn key_file_is_followed_and_faulty_ones_refused() {
     {
         std::fs::write(keys.keys_file(), bad).unwrap();
         settle(&gateway);
-        assert!(authenticate(&gateway, &key).is_ok(), "refused whole");
+        assert!(authenticate(&gateway, &key).is_ok(), "an invalid file changes nothing");
         assert!(gateway.replace(&keys.config).is_err());
         let error = Gateway::new(&keys.config).err().unwrap().to_string();
         assert!(error.starts_with("auth.keys_file: ") && error.contains("key "), "{error}");
@@ -32,7 +32,7 @@ async fn key_file_is_followed_and_faulty_ones_refused() {
     settle(&gateway);
     assert!(
         gateway.replace(&keys.config).is_err() && authenticate(&gateway, &key).is_ok(),
-        "gone is not empty"
+        "a missing file is not an empty one"
     );
     std::fs::write(keys.keys_file(), &good).unwrap();
 

@@ -43,11 +43,11 @@ async fn secrets_and_reloads_share_rate_permits_usage() {
     for caller in callers.iter().chain([&callers[0]]) {
         assert!(caller.take(Instant::now()).is_ok());
     }
-    assert!(callers.iter().all(|caller| caller.take(Instant::now()).is_err()), "one rate");
+    assert!(callers.iter().all(|caller| caller.take(Instant::now()).is_err()), "the secrets share one rate");
 
     // A key may hold eight permits while one is free.
     let mut held: Vec<_> = (0..8).map(|i| callers[i % 3].hold(1).unwrap()).collect();
-    assert!(callers.iter().all(|caller| caller.hold(1).is_none()), "one share");
+    assert!(callers.iter().all(|caller| caller.hold(1).is_none()), "the secrets share one set of permits");
     held.pop();
     assert!(reloaded.hold(1).is_some(), "a permit that an earlier caller gives back is free");
 
@@ -55,8 +55,11 @@ async fn secrets_and_reloads_share_rate_permits_usage() {
         caller.book(1.0);
     }
     let used = |caller: &Principal| Usage::of(caller, Instant::now()).unwrap().day.used;
-    assert!(callers.iter().all(|caller| (used(caller) - 3.0).abs() < 1e-9), "one use");
-    assert!(callers.iter().all(|caller| caller.caller() == reloaded.caller()), "one caller at a node");
+    assert!(callers.iter().all(|caller| (used(caller) - 3.0).abs() < 1e-9), "the secrets share one usage");
+    assert!(
+        callers.iter().all(|caller| caller.caller() == reloaded.caller()),
+        "the secrets are one caller at a node"
+    );
 
     assert!(stranger.take(Instant::now()).is_ok() && stranger.hold(1).is_some());
     assert!(used(&stranger).abs() < 1e-9 && stranger.caller() != reloaded.caller());
@@ -81,7 +84,7 @@ async fn reload_waits_for_half_written_key_files() {
     };
     gateway.replace_settled(&keys.config, pause).unwrap();
     assert!(both());
-    assert_eq!(looks, 2, "two looks have found the whole file");
+    assert_eq!(looks, 2, "the whole file is read twice");
     gateway.replace_settled(&keys.config, || unreachable!("the file is as it was")).unwrap();
 }
 
@@ -94,10 +97,10 @@ async fn superseded_snapshots_are_freed_by_ticks() {
     let reading = gateway.snapshot.load();
     gateway.replace(&keys.config).unwrap();
     gateway.tick(true);
-    assert_eq!(superseded(), 1, "a request reads them");
+    assert_eq!(superseded(), 1, "a request reads the old snapshot");
     drop(reading);
     let principal = authenticate(&gateway, &key).unwrap();
-    assert_eq!(superseded(), 1, "it did not free them");
+    assert_eq!(superseded(), 1, "authentication frees no snapshot");
     gateway.replace(&keys.config).unwrap();
     gateway.tick(true);
     assert_eq!(superseded(), 0);

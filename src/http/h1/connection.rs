@@ -1,4 +1,4 @@
-//! One connection on the fast path.
+//! A connection on the fast path: reads requests, answers them, and leaves to hyper those that are not plain.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
@@ -18,35 +18,38 @@ use super::super::{Front, body, request};
 use super::head::{Head, MAX_BODY, Plain};
 use super::writer::ResponseWriter;
 
-/// The bytes that one read has room for. Most requests fit.
+/// The capacity for one read, in bytes. Most requests fit.
 const READ_BYTES: usize = 4096;
 
 /// The reason why a connection leaves the fast path.
 pub(super) enum End {
-    /// The client is gone or sent nothing in time, or idle connections close.
-    Idle,
-    /// A response said that it is the last.
+    /// The client has closed, or was idle for too long, or a shutdown closes idle connections.
+    NothingToAnswer,
+    /// A response with `Connection: close` was written.
     LastAnswer,
-    /// A request is not plain.
+    /// A request is not plain, so hyper has to serve it.
     NotPlain {
-        /// The bytes that were read and not served.
+        /// The bytes that were read from the socket and not served.
         read: Bytes,
         /// True if no request was served yet.
         is_first: bool,
     },
 }
 
-/// A connection. It is small, and its buffers belong to the thread, because an idle connection's memory is cold.
+/// A connection on the fast path.
+///
+/// It is small. Buffers belong to the thread, because the memory of an idle connection is not in the processor's
+/// caches.
 pub(super) struct H1Connection<'a, S> {
     front: &'a Arc<Front>,
     socket: &'a mut S,
     /// The client's address, if known.
     peer: Option<IpAddr>,
-    /// The bytes that were read and not served. While it is empty, the connection has no buffer of its own.
+    /// The bytes that were read from the socket and not served. While there are none, the connection has no buffer.
     read: BytesMut,
-    /// True if the client has closed its sending half while its calls were waiting.
+    /// True if the client has closed its sending half and waits for answers.
     is_read_closed: bool,
-    /// True until a request is served.
+    /// True until a request was served.
     is_first: bool,
     phases: &'a Phases,
     timer: ReadTimer,
@@ -54,9 +57,9 @@ pub(super) struct H1Connection<'a, S> {
 
 /// The result of a read.
 enum Read {
-    /// There are more bytes.
+    /// Bytes were read.
     More,
-    /// The client is gone, or sent nothing in time.
+    /// The client has closed, or was idle for too long, or a shutdown closes idle connections.
     End,
 }
 
@@ -67,12 +70,13 @@ enum Next {
 }
 
 thread_local! {
-    /// The read buffer of any connection of this thread that has something to read.
-    static READ: Cell<BytesMut> = Cell::default();
+    /// The read buffer that the connections of this thread share. A connection takes it while it has unserved bytes.
+    static READ_BUFFER: Cell<BytesMut> = Cell::default();
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
-    /// Creates the connection. Its first head counts as begun: a client does not connect to be silent.
+    /// Creates the connection. The first head counts as begun, so the head timeout applies to a client that sends
+    /// nothing.
     pub(super) fn new(
         front: &'a Arc<Front>,
         socket: &'a mut S,
@@ -84,7 +88,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         Self { front, socket, peer, read, is_read_closed, is_first, phases, timer }
     }
 
-    /// Serves plain requests until the connection leaves the fast path.
+    /// Serves plain requests until the connection leaves the fast path, and returns the reason.
+    ///
+    /// # Errors
+    /// Errors of the socket, or [`ErrorKind::TimedOut`] if a head takes too long or the client stops reading an answer.
     pub(super) async fn run(mut self) -> io::Result<End> {
         loop {
             let plain = match std::future::poll_fn(|cx| self.poll_head(cx)).await? {
@@ -98,7 +105,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         }
     }
 
-    /// Waits for the head of the next request.
+    /// Waits for the head of the next request, or for the connection's end.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
         loop {
             match Head::parse(&self.read, self.front, self.peer) {
@@ -106,47 +113,49 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
                 Head::Other => return Poll::Ready(Ok(Next::End(self.hand_over()))),
                 Head::Partial => {}
             }
-            // A head that has begun must end.
+            // The head has begun, so the head timeout replaces the idle timeout.
             if self.timer.is_idle && !self.read.is_empty() {
                 self.timer.start(self.front.config.server.header_timeout);
             }
             match ready!(self.poll_more(cx))? {
                 Read::More => {}
-                Read::End => return Poll::Ready(Ok(Next::End(End::Idle))),
+                Read::End => return Poll::Ready(Ok(Next::End(End::NothingToAnswer))),
             }
         }
     }
 
-    /// Answers a request whose head was read. Returns why the connection leaves the fast path, if it does.
+    /// Answers a request whose head was read. Returns the reason if the connection then leaves the fast path.
     async fn answer(&mut self, plain: Plain) -> io::Result<Option<End>> {
-        let started = self.timer.since;
+        let started = self.timer.arrived_at();
         let mut reply = match self.read_body(&plain).await {
             Ok(true) => {
                 let read = self.read.split_to(plain.body.end).freeze();
                 let key = str::from_utf8(&read[plain.key.clone()]).unwrap_or_default();
                 let body = read.slice(plain.body.clone());
-                // Pinned where it is made: the future is large, and each move would copy it.
-                let reply = pin!(request::serve(self.front, &plain.caller, key, &body, started));
-                let Some(reply) = self.unless_gone(reply).await else { return Ok(Some(End::Idle)) };
+                // Pinned in place, because the future is large and a move would copy it.
+                let reply = pin!(request::serve(self.front, &plain.client, key, &body, started));
+                let Some(reply) = self.unless_gone(reply).await else {
+                    return Ok(Some(End::NothingToAnswer));
+                };
                 reply
             }
-            // hyper meets the same end, and answers it.
+            // hyper reads the same early end, and answers it.
             Ok(false) => return Ok(Some(self.hand_over())),
             Err(error) if error.kind() == ErrorKind::TimedOut => body::late(),
             Err(error) => return Err(error),
         };
         reply.last |= self.phases.answer_is_last();
         let is_last = reply.last;
-        let mut writer = ResponseWriter::new(reply, &plain.caller.id);
+        let mut writer = ResponseWriter::new(reply, &plain.client.id);
         writer.write_all(self.socket, self.front.config.server.write_timeout).await?;
-        // The permit is held until the kernel has the response.
+        // The request's permit was held until the kernel had the whole response.
         drop(writer);
         self.is_first = false;
         self.timer.start_idle();
         Ok(is_last.then_some(End::LastAnswer))
     }
 
-    /// Waits until the body was read. Returns false if the client ends before that.
+    /// Reads until the whole body has arrived. Returns false if the client closes before that.
     ///
     /// # Errors
     /// Errors of the socket; [`ErrorKind::TimedOut`] if the body takes too long.
@@ -163,15 +172,15 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         Ok(true)
     }
 
-    /// Returns the end that hands the connection to hyper.
+    /// Returns the [`End`] that hands the connection to hyper, with the bytes that were read.
     fn hand_over(&mut self) -> End {
         End::NotPlain { read: mem::take(&mut self.read).freeze(), is_first: self.is_first }
     }
 
-    /// Waits for more bytes until the timer fires, or until idle connections close.
+    /// Waits for more bytes, until the timer fires or a shutdown closes idle connections.
     ///
     /// # Errors
-    /// Errors of the socket; [`ErrorKind::TimedOut`] if a request has begun.
+    /// Errors of the socket; [`ErrorKind::TimedOut`] if the timer fires after a request has begun.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Read>> {
         if let Poll::Ready(bytes) = self.poll_read(cx)? {
             self.timer.note_read();
@@ -185,13 +194,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the request took too long")))
     }
 
-    /// Reads into the thread's buffer. The connection keeps the buffer only while there is something in it.
+    /// Reads into the thread's buffer, and returns the number of bytes. The connection keeps the buffer while it holds
+    /// bytes.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.read.is_empty() {
             if self.read.capacity() == 0 {
-                self.read = READ.take();
+                self.read = READ_BUFFER.take();
             }
-            // Reuses the room of earlier requests that nothing refers to any more.
+            // Reuses the memory of earlier requests once nothing refers to it.
             self.read.reserve(READ_BYTES);
         } else if self.read.capacity() - self.read.len() < READ_BYTES / 4 {
             self.read.reserve(READ_BYTES);
@@ -199,21 +209,21 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         let read = pin!(self.socket.read_buf(&mut self.read)).poll(cx);
         if self.read.is_empty() {
             let room = mem::take(&mut self.read);
-            // The room of a long request is not kept.
+            // The buffer of a long request is not kept.
             if room.capacity() <= 4 * READ_BYTES {
-                READ.set(room);
+                READ_BUFFER.set(room);
             }
         }
         read
     }
 
-    /// Returns the output of `serving`, or `None` once the client is gone.
+    /// Returns the output of `serving`, or `None` if the client disconnects first.
     async fn unless_gone<T>(&mut self, mut serving: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         std::future::poll_fn(|cx| {
             if let Poll::Ready(served) = serving.as_mut().poll(cx) {
                 return Poll::Ready(Some(served));
             }
-            // Bytes that come ahead of time are kept, up to a bound.
+            // Bytes of later requests are kept, up to a bound.
             while !self.is_read_closed && self.read.len() < MAX_BODY {
                 match ready!(self.poll_read(cx)) {
                     // A client that sent more requests before it closed still waits for the answers.
@@ -228,21 +238,21 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
     }
 }
 
-/// The timer of a connection's reads, and its wait for the shutdown of idle connections.
+/// The timer of a connection's reads. It also waits for the shutdown of idle connections.
 ///
-/// A new deadline only stores a time. The runtime's timer is reset when it fires before the deadline, so that a request
-/// resets no timer.
+/// A new deadline only stores a time. The runtime's timer is reset only if it fires before the deadline, so that
+/// requests do not reset it.
 struct ReadTimer {
-    /// The time of the last read, or of the start of the wait for the next one if that was later.
+    /// The time of the last read, or the start of the current wait if that was later.
     since: Instant,
     deadline: Instant,
-    /// True while no head has begun.
+    /// True while the connection waits for a request of which no byte has arrived.
     is_idle: bool,
     sleep: Pin<Box<Sleep>>,
-    /// The deadline of `sleep`, readable without touching its memory.
+    /// A copy of the deadline of `sleep`, so that its memory need not be read.
     sleeps_until: Instant,
     idle_close: Wait,
-    /// True if `sleep` and `idle_close` have the task's waker.
+    /// True if `sleep` and `idle_close` will wake the task.
     is_registered: bool,
     /// True while the task is parked on a read.
     is_parked: bool,
@@ -265,6 +275,12 @@ impl ReadTimer {
         }
     }
 
+    /// Returns the arrival time of the request at the front of the buffer: the time of the last read, or of the previous
+    /// response if that was later.
+    fn arrived_at(&self) -> Instant {
+        self.since
+    }
+
     /// Starts a wait of `time` for the rest of a request.
     fn start(&mut self, time: Duration) {
         self.since = Instant::now();
@@ -277,15 +293,15 @@ impl ReadTimer {
         self.is_idle = true;
     }
 
-    /// Notes that bytes were read.
+    /// Records that the socket was read.
     fn note_read(&mut self) {
         (self.since, self.is_parked) = (Instant::now(), false);
     }
 
-    /// Waits until the deadline. If `is_idle`, the shutdown of idle connections ends the wait, too.
+    /// Waits until the deadline. If `is_idle` is true, the shutdown of idle connections also ends the wait.
     fn poll(&mut self, cx: &mut Context<'_>, is_idle: bool) -> Poll<()> {
-        // Unless the task was parked and woken, neither can have changed. A sleep that fires too early is reset then. The
-        // wake-up of a shutdown may have been spent on writing a response.
+        // If the task was not parked, neither the sleep nor the shutdown has woken it, and both stay registered. The
+        // flag is read because a response may have been written when the shutdown woke the task.
         let sleep_covers = self.sleeps_until <= self.deadline && self.since < self.sleeps_until;
         if self.is_registered && !self.is_parked && sleep_covers && !self.idle_close.is_triggered() {
             self.is_parked = true;
@@ -300,7 +316,7 @@ impl ReadTimer {
                 self.sleep.as_mut().reset(self.deadline);
                 self.sleeps_until = self.deadline;
             }
-            // When the task's budget is spent, the sleep would return pending without taking the waker.
+            // Without this, a sleep polled by a task that has used up its budget would not register the waker.
             let sleep = tokio::task::coop::unconstrained(self.sleep.as_mut());
             ready!(pin!(sleep).poll(cx));
             if Instant::now() >= self.deadline {

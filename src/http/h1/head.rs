@@ -1,43 +1,44 @@
-//! The head of a plain request. No other place decides which requests are plain.
+//! Parses the head of a request, and decides if the request is plain.
 
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use super::super::caller::{self, ClientInfo};
+use super::super::client_info::{self, ClientInfo};
 use super::super::fields::Fields;
 use super::super::{Front, route};
 
-/// The first bytes of a plain request. They include the space and the slash, which end the method.
+/// The first bytes of a plain request. They include the space after the method and the slash at the start of the path.
 const BEGINNING: &[u8] = b"POST /";
-/// The longest body of a plain request, and the most bytes that are read ahead while a call waits.
+/// The maximum length of a plain request's body, in bytes. Also the maximum that is read ahead while a request is
+/// served.
 pub(super) const MAX_BODY: usize = 64 * 1024;
-/// The longest plain head, in bytes.
+/// The maximum length of a plain request's head, in bytes.
 const MAX_HEAD: usize = 4096;
-/// The most header fields of a plain request. Clients and two proxies send fewer.
+/// The maximum number of header fields of a plain request. A client and two proxies send fewer.
 const MAX_FIELDS: usize = 32;
 
-/// The request at the front of the bytes that were read.
+/// The result of parsing the first request in the bytes that were read.
 pub(super) enum Head {
-    /// More bytes must come to tell.
+    /// The head is not complete yet.
     Partial,
-    /// A plain request. Its body may still be on its way.
+    /// A plain request. Its body may not have arrived yet.
     Plain(Plain),
-    /// A request for hyper.
+    /// A request that is not plain, for hyper.
     Other,
 }
 
-/// A plain request's head.
+/// The head of a plain request.
 pub(super) struct Plain {
-    /// The position of the API key.
+    /// The position of the API key in the bytes that were read.
     pub(super) key: Range<usize>,
-    /// The position of the body.
+    /// The position of the body, behind the head. It may extend past the bytes that were read.
     pub(super) body: Range<usize>,
-    pub(super) caller: ClientInfo,
+    pub(super) client: ClientInfo,
 }
 
 impl Head {
-    /// Parses the request from `peer` at the front of `read`.
+    /// Parses the request at the start of `read`. `peer` is the address of the client or its proxy.
     pub(super) fn parse(read: &[u8], front: &Front, peer: Option<IpAddr>) -> Self {
         let known = read.len().min(BEGINNING.len());
         if read[..known] != BEGINNING[..known] {
@@ -47,18 +48,18 @@ impl Head {
         let mut request = httparse::Request::new(&mut []);
         let length = match request.parse_with_uninit_headers(read, &mut fields) {
             Ok(httparse::Status::Complete(length)) => length,
-            // A head that comes byte by byte is parsed from its start each time, so hyper gets a long one.
+            // Each read parses the head from its start again, so the length is bounded. hyper gets longer heads.
             Ok(httparse::Status::Partial) if read.len() < MAX_HEAD => return Self::Partial,
             Ok(httparse::Status::Partial) | Err(_) => return Self::Other,
         };
         let (Some(1), Some(path)) = (request.version, request.path) else { return Self::Other };
-        // Two parsers might read an escaped path as different paths.
+        // Two parsers might understand an escaped path differently.
         let is_plain = path.bytes().all(|byte| IN_PATHS[usize::from(byte)]);
         let Some(key) = route(path, front).filter(|_| is_plain) else { return Self::Other };
         let (mut hosts, mut media, mut size) = (0, 0, None);
         for httparse::Header { name, value } in &*request.headers {
             let is = |known: &str| name.eq_ignore_ascii_case(known);
-            // By length first, so that most fields are compared with no name.
+            // The length is compared first, so that most fields need no comparison of names.
             let plain = match name.len() {
                 4 if is("host") => {
                     hosts += 1;
@@ -66,7 +67,7 @@ impl Head {
                 }
                 12 if is("content-type") => {
                     media += 1;
-                    caller::is_json(value)
+                    client_info::is_json(value)
                 }
                 14 if is("content-length") => {
                     let length = digits(value);
@@ -88,12 +89,12 @@ impl Head {
         if size > front.config.server.max_body {
             return Self::Other;
         }
-        // The key ends the path, which begins with the last byte of the beginning.
+        // The key is the end of the path, and the path starts with the last byte of `BEGINNING`.
         let end = BEGINNING.len() - 1 + path.len();
         Self::Plain(Plain {
             key: end - key.len()..end,
             body: length..length + size,
-            caller: ClientInfo::of(front, peer, &*request.headers),
+            client: ClientInfo::of(front, peer, &*request.headers),
         })
     }
 }
@@ -104,7 +105,7 @@ impl Fields for [httparse::Header<'_>] {
     }
 }
 
-/// The bytes of a plain path.
+/// The bytes that the path of a plain request may have, as a table of all bytes.
 const IN_PATHS: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0_u8;
@@ -115,7 +116,7 @@ const IN_PATHS: [bool; 256] = {
     plain
 };
 
-/// Parses a length in plain digits.
+/// Parses a length of one to nine digits. `None` if `value` is anything else.
 fn digits(value: &[u8]) -> Option<usize> {
     let plain = (1..=9).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
     plain.then(|| value.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))

@@ -1,4 +1,4 @@
-//! The writer of a response on the fast path: its head, and a body of any length.
+//! Writes a response on the fast path: its head, and a body of any length.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, IoSlice};
@@ -15,9 +15,9 @@ use super::super::pieces::JOINED_BYTES;
 use super::super::reply::{HttpReply, Value};
 use super::super::request_id::{self, RequestId};
 
-/// The most pieces of a long body in one write.
+/// The maximum number of pieces of a long body that one write takes.
 const VECTORS: usize = 16;
-/// The bytes of a head's buffer that are kept for the next response.
+/// The maximum capacity of a head's buffer that is kept for the next response, in bytes.
 const HEAD_BYTES: usize = 4096;
 
 /// A response that is being written.
@@ -25,20 +25,20 @@ pub(super) struct ResponseWriter {
     reply: HttpReply,
     /// The head, and the body if it is short.
     head: Vec<u8>,
-    /// The number of bytes written.
+    /// The number of bytes of `head` that were written.
     written: usize,
 }
 
 thread_local! {
-    /// The buffer for the head of a response, for any connection of this thread. A buffer of an idle connection would be
-    /// cold.
-    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// The buffer for heads of responses, which the connections of this thread share. The memory of a buffer for each
+    /// connection would not be in the processor's caches.
+    static HEAD_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 impl ResponseWriter {
-    /// Creates the writer of the response to the request `id`.
+    /// Creates the writer of `reply`, which answers the request with the id `id`.
     pub(super) fn new(mut reply: HttpReply, id: &RequestId) -> Self {
-        let mut head = ROOM.take();
+        let mut head = HEAD_BUFFER.take();
         write_head(&mut head, &reply, id);
         if reply.body.len() <= JOINED_BYTES {
             mem::take(&mut reply.body).iter().for_each(|piece| head.extend_from_slice(piece));
@@ -46,10 +46,10 @@ impl ResponseWriter {
         Self { reply, head, written: 0 }
     }
 
-    /// Writes the rest of the response.
+    /// Writes the rest of the response and flushes the socket.
     ///
     /// # Errors
-    /// Errors of the socket; [`ErrorKind::TimedOut`] if the client takes nothing for `timeout`.
+    /// Errors of the socket; [`ErrorKind::TimedOut`] if the client reads nothing for `timeout`.
     pub(super) async fn write_all<S: AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
@@ -59,7 +59,7 @@ impl ResponseWriter {
         Ok(())
     }
 
-    /// Writes a part. Returns true once everything is written.
+    /// Writes a part of the response. Returns true once everything is written and flushed.
     fn poll_write<S: AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
@@ -96,12 +96,15 @@ impl Drop for ResponseWriter {
         let mut head = mem::take(&mut self.head);
         head.clear();
         head.shrink_to(HEAD_BYTES);
-        // A thread that ends has no buffer any more.
-        let _ = ROOM.try_with(|room| room.set(head));
+        // Fails if the thread is ending, and then the buffer is not needed.
+        let _ = HEAD_BUFFER.try_with(|buffer| buffer.set(head));
     }
 }
 
-/// Returns the result of `write`, or [`ErrorKind::TimedOut`] if the client takes nothing for `timeout`.
+/// Returns the result of `write`.
+///
+/// # Errors
+/// Errors of `write`; [`ErrorKind::TimedOut`] if it is pending for `timeout`.
 async fn unstalled<T>(
     timeout: Duration,
     mut write: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
@@ -113,12 +116,12 @@ async fn unstalled<T>(
         }
         let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
         ready!(timer.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client takes no more of the answer")))
+        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client has stopped reading the answer")))
     })
     .await
 }
 
-/// Appends the head of `reply` to `out`.
+/// Appends the head of `reply` to `out`. `id` is the request's id.
 fn write_head(out: &mut Vec<u8>, reply: &HttpReply, id: &RequestId) {
     if reply.status == StatusCode::OK {
         out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
@@ -147,7 +150,7 @@ thread_local! {
     static DATE: RefCell<Date> = const { RefCell::new(Date { text: String::new(), until: None }) };
 }
 
-/// The date as HTTP writes it (RFC 9110, 5.6.7), made once a second.
+/// The value of the `Date` field (RFC 9110, 5.6.7), formatted once a second.
 struct Date {
     text: String,
     until: Option<Instant>,

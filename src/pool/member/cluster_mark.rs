@@ -12,15 +12,15 @@ pub(in crate::pool) struct ClusterMark {
     identified: AtomicBool,
     /// True if the genesis hash that the node last reported is the pool's, however long ago.
     reported_ours: AtomicBool,
-    /// The calls and connections of the node up to the time at which it last showed its genesis hash.
+    /// The calls and connections of the node at the time when it was last asked for its genesis hash.
     at: Mutex<NodeUsage>,
 }
 
-/// The calls and connections of a node up to some time.
+/// The numbers of a node's calls and connections up to some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::pool) struct NodeUsage {
     pub(super) calls: u64,
-    /// `None` if the node must be asked again, whatever its connections are.
+    /// The number of connections. `None` if the node must be asked again in any case.
     pub(super) connections: Option<u64>,
 }
 
@@ -53,13 +53,13 @@ impl ClusterMark {
         self.set_unidentified();
     }
 
-    /// Notes the connections over which the node did not report its genesis hash. Asking again over them is
-    /// of no use.
+    /// Notes that the node did not report its genesis hash over these connections. It is asked again once there are new
+    /// ones.
     pub(in crate::pool) fn set_asked_over(&self, used: NodeUsage) {
         lock(&self.at).connections = used.connections;
     }
 
-    /// Returns true if the node was last asked when it had this number of connections.
+    /// Returns true if the node had this number of connections when it was last asked for its genesis hash.
     pub(super) fn was_asked_over(&self, connections: u64) -> bool {
         lock(&self.at).connections == Some(connections)
     }

@@ -49,8 +49,8 @@ impl<'a> InFlight<'a> {
         self.trial
     }
 
-    /// Notes that the call has outlasted `pool.breaker.slow`. A hang counts as a failure from now on, unless
-    /// the call itself may be the slow part. Returns true if this opened the breaker.
+    /// Notes that the call hangs: it has outlasted `pool.breaker.slow`. A hang counts as a failure if the
+    /// slow call before it had another caller or method. Returns true if this opened the breaker.
     pub(in crate::pool) fn note_hang(&mut self, now: Instant) -> bool {
         if self.settled || !self.member.state.slow_calls.counts(self.caller, self.method) {
             return false;
@@ -64,7 +64,8 @@ impl<'a> InFlight<'a> {
         self.ended = true;
     }
 
-    /// Ends the call, with the node's fault if there was one. Returns true if this opened the breaker.
+    /// Ends the call and records its result. `fault` is `None` for a success. Returns true if this opened the
+    /// breaker.
     pub(in crate::pool) fn ended(mut self, fault: Option<Fault>, latency: Duration, now: Instant) -> bool {
         let state = &self.member.state;
         self.ended = true;

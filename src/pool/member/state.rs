@@ -18,7 +18,8 @@ use crate::telemetry::AttemptResult;
 
 /// The state of one node. A reload that only changes the node's settings keeps it.
 pub(super) struct NodeState {
-    /// The bits below. Each is set while its slower check is needed. A healthy node has no bit set.
+    /// The bits [`NOT_HEALTHY`], [`BREAKER`] and [`QUIET`]. Each is set while a slower check is needed. A
+    /// healthy node has none.
     troubles: AtomicU8,
     pub(super) in_flight: AtomicUsize,
     pub(super) by_caller: CallerCounts,
@@ -26,10 +27,15 @@ pub(super) struct NodeState {
     pub(super) latency: Mutex<PeakEwma>,
     breaker: Mutex<Breaker>,
     health: ArcSwap<Health>,
-    /// A bit per [`Method::index`](crate::methods::Method::index) that the node does not serve.
+    /// The methods that the node does not serve, as bits by [`Method::index`](crate::methods::Method::index).
     pub(super) incapable: AtomicU8,
-    /// A bit per [`Further::index`](crate::methods::Further::index) that the node does not serve.
+    /// The passthrough methods that the node does not serve, as bits by
+    /// [`PassthroughMethod::index`](crate::methods::PassthroughMethod::index).
     pub(super) incapable_further: AtomicU64,
+    /// True if the node has refused a method that following the chain needs.
+    pub(super) refuses_blocks: AtomicBool,
+    /// True if the node is of a kind and version whose blocks list every write of an account.
+    pub(super) lists_writes: AtomicBool,
     pub(super) first_available: AtomicU64,
     pub(super) quiet_until: Mutex<Option<Instant>>,
     pub(super) drained: AtomicBool,
@@ -44,15 +50,15 @@ pub(super) struct NodeState {
     pub(super) slot_wanted: Notify,
 }
 
-/// Set while the node is not healthy.
+/// The trouble bit that is set while the node is not healthy.
 pub(super) const NOT_HEALTHY: u8 = 1;
-/// Set while the node's breaker is not closed.
+/// The trouble bit that is set while the node's breaker is not closed.
 pub(super) const BREAKER: u8 = 2;
-/// Set once the node has asked for no calls, until that time is found to be over.
+/// The trouble bit that is set when the node asks for no calls, until that time is found to be over.
 pub(super) const QUIET: u8 = 4;
 
 impl NodeState {
-    /// Creates the state of a node before its first report.
+    /// Creates the state of a node that has not been probed yet.
     pub(super) fn new(breaker: config::BreakerSettings) -> Self {
         Self {
             troubles: AtomicU8::new(NOT_HEALTHY),
@@ -64,6 +70,8 @@ impl NodeState {
             health: ArcSwap::from_pointee(Health::Unprobed),
             incapable: AtomicU8::new(0),
             incapable_further: AtomicU64::new(0),
+            refuses_blocks: AtomicBool::new(false),
+            lists_writes: AtomicBool::new(false),
             first_available: AtomicU64::new(0),
             quiet_until: Mutex::new(None),
             drained: AtomicBool::new(false),
@@ -77,7 +85,7 @@ impl NodeState {
         }
     }
 
-    /// Returns the trouble bits.
+    /// Returns the bits of `troubles`.
     pub(super) fn troubles(&self) -> u8 {
         self.troubles.load(Ordering::Acquire)
     }
@@ -107,12 +115,12 @@ impl NodeState {
         read(&lock(&self.breaker))
     }
 
-    /// Returns the finding of the last probe.
+    /// Returns the node's health, as its last probe found it.
     pub(super) fn health(&self) -> Guard<Arc<Health>> {
         self.health.load()
     }
 
-    /// Sets the finding of a probe, and returns the previous one if it differs.
+    /// Sets the finding of a probe. Returns the previous one, or `None` if it is the same.
     pub(super) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
         if **self.health.load() == health {
             return None;

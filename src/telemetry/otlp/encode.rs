@@ -1,7 +1,6 @@
-//! The JSON encoding of a batch of spans, as an `ExportTraceServiceRequest`.
+//! Encodes a batch of spans in JSON, as an `ExportTraceServiceRequest`.
 //!
-//! OTLP's JSON writes ids in hex and 64-bit numbers as strings. That differs from the standard JSON encoding of
-//! protobuf.
+//! OTLP writes trace and span ids in hex. The standard JSON encoding of protobuf would write them in base64.
 
 use std::sync::LazyLock;
 
@@ -9,11 +8,11 @@ use serde_json::{Value as Json, json};
 
 use super::{AttributeValue, Span, SpanKind};
 
-/// The id of this process among those of the service.
+/// The attribute `service.instance.id`, random for each process.
 static INSTANCE: LazyLock<String> =
     LazyLock::new(|| format!("{:016x}", getrandom::u64().unwrap_or_else(|_| std::process::id().into())));
 
-/// Returns the body of one export.
+/// Returns the request body that exports `spans`.
 pub(super) fn request(spans: &[Span]) -> String {
     let resource = [
         text("service.name", "slotfront"),

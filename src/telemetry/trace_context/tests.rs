@@ -1,4 +1,4 @@
-//! The rules of the specification as tables, and properties of any bytes.
+//! Tests of the specification's rules: examples in tables, and properties of random headers.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn traceparent_rules() {
     for (header, expected) in [
         (good.clone(), Some(good.clone())),
         (format!("00-{TRACE}-{SPAN}-00"), Some(format!("00-{TRACE}-{SPAN}-00"))),
-        // The random flag is passed on; unknown flags are not.
+        // The flag `random` is passed on. Unknown flags are dropped.
         (format!("00-{TRACE}-{SPAN}-03"), Some(format!("00-{TRACE}-{SPAN}-03"))),
         (format!("00-{TRACE}-{SPAN}-ff"), Some(format!("00-{TRACE}-{SPAN}-03"))),
         (format!("00-{TRACE}-{SPAN}-fc"), Some(format!("00-{TRACE}-{SPAN}-00"))),
@@ -28,7 +28,7 @@ fn traceparent_rules() {
         // All zeros are not an id.
         (format!("00-{zeros}-{SPAN}-01"), None),
         (format!("00-{TRACE}-{}-01", &zeros[..16]), None),
-        // Upper case, other digits, other lengths, other dashes.
+        // Upper case, invalid digits, wrong lengths and wrong separators are refused.
         (format!("00-{upper}-{SPAN}-01"), None),
         (format!("00-{TRACE}-{}-01", SPAN.to_uppercase()), None),
         (format!("0A-{TRACE}-{SPAN}-01"), None),

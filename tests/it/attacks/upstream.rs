@@ -9,8 +9,8 @@ use slotfront_sim::Fault;
 use slotfront_testkit::{LoopbackTap, TestGateway};
 use tokio::net::TcpListener;
 
-/// Returns a gateway over some nodes, and the tap in front of the first one. That one is asked first, and its
-/// calls of getVoteAccounts get `answer` instead.
+/// Returns a gateway over `nodes` nodes, and the tap in front of the first one. That node is asked first, but
+/// the tap answers getVoteAccounts with `answer`.
 async fn answered_by(
     nodes: usize,
     answer: Vec<u8>,
@@ -34,8 +34,8 @@ fn answer(head: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// Returns more than 16 GiB of zeros in at most 16 MiB. Unpacking all of them takes longer than an attempt
-/// may take.
+/// Returns at least 16 GiB of the character 0, compressed to at most 32 MiB. Unpacking it takes longer than
+/// an attempt may take.
 fn bomb(encoding: &str) -> Vec<u8> {
     if encoding == "zstd" {
         // RFC 8878: the magic number, a window of 128 KiB, and then blocks of one byte repeated 128 Ki times.
@@ -64,7 +64,7 @@ async fn compression_bomb_stops_at_the_answer_limit() {
         let reply = gateway.get_votes().send().await;
         assert_eq!((reply.status, reply.code()), (502, -32095), "{encoding}");
         assert!(reply.text.contains("too_large"), "{encoding}: {}", reply.text);
-        assert_eq!(gateway.get_nodes().send().await.status, 200, "it is no mark against the node");
+        assert_eq!(gateway.get_nodes().send().await.status, 200, "the node is still used");
     }
 }
 
@@ -87,7 +87,7 @@ async fn a_redirect_is_not_followed_anywhere() {
         assert!(!reply.text.contains("meta-data") && !format!("{:?}", reply.headers).contains("meta-data"));
     }
     let visited = tokio::time::timeout(Duration::from_millis(100), inside.accept()).await;
-    assert!(visited.is_err(), "somebody went there");
+    assert!(visited.is_err(), "the gateway followed the redirect");
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn answers_with_two_lengths_are_refused() {
     }
 }
 
-/// Returns a body in chunks, without a length.
+/// Returns a response with this body in chunks, without a content-length.
 fn chunked(body: &[u8]) -> Vec<u8> {
     let chunk = |piece: &[u8]| [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat();
     [
@@ -129,7 +129,7 @@ async fn a_body_is_charged_its_own_length() {
                 config.pool.max_buffered = budget;
             };
             let (gateway, _tap) = answered_by(1, raw.clone(), configure).await;
-            // The first body has given all of the budget back.
+            // The second call shows that the first body has released the whole budget.
             for _ in 0..2 {
                 let reply = gateway.get_votes().send().await;
                 let attempts = &reply.error()["data"]["attempts"];
@@ -139,7 +139,7 @@ async fn a_body_is_charged_its_own_length() {
     }
 }
 
-/// Allows for long answers on a busy machine.
+/// Sets timeouts of five minutes, because long answers are slow on a busy machine.
 fn patiently(config: &mut Config) {
     let patience = Duration::from_mins(5);
     config.pool.attempt_timeout = [patience; 8];
@@ -158,7 +158,7 @@ async fn long_answers_must_be_json_throughout() {
         [&whole.as_bytes()[..at], to, &whole.as_bytes()[at + from.len()..]].concat()
     };
     let nested = |levels: usize| with("[]", ("[".repeat(levels) + &"]".repeat(levels)).as_bytes());
-    // An answer that is read to its end is refused for its id only, which belongs to another call.
+    // An answer that is parsed to its end is refused only because its id belongs to another call.
     for (i, (name, body, reason)) in [
         ("as nodes write it", whole.clone().into_bytes(), "wrong_id"),
         ("a member more", with("\"id\"", b"\"x\":1,\"id\""), "wrong_id"),

@@ -3,10 +3,10 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// The text that stands for a substitution such as `$(cat readers.key)`.
+/// The text that replaces a shell substitution such as `$(cat readers.key)`.
 pub(super) const SUBSTITUTION: &str = "substituted";
 
-/// The end of a shell document in a page.
+/// The word that ends a here-document on a page.
 const DOCUMENT_END: &str = "END";
 
 /// A Markdown page in its parts.
@@ -66,7 +66,7 @@ impl Page {
         self.anchors.push(if before == 0 { anchor } else { format!("{anchor}-{before}") });
     }
 
-    /// Returns the text of the shell blocks. In a console block only the lines with a prompt are commands.
+    /// Returns the text of the shell blocks. In a console block only the lines with a prompt count.
     fn shell(&self) -> impl Iterator<Item = String> {
         self.blocks.iter().filter_map(|(language, code)| match language.as_str() {
             "sh" => Some(code.clone()),
@@ -78,18 +78,18 @@ impl Page {
         })
     }
 
-    /// Returns the words of all commands in shell blocks, each from the name of its program on.
+    /// Returns the words of all commands in shell blocks. Each command begins with its program.
     pub(super) fn commands(&self) -> Vec<Vec<String>> {
         self.shell().flat_map(|shell| commands(&without_documents(&shell).0)).collect()
     }
 
-    /// Returns the files that shell blocks write as documents (`cat > FILE <<'END'`), with their text.
+    /// Returns the files that shell blocks write as here-documents (`cat > FILE <<'END'`), with their text.
     pub(super) fn documents(&self) -> Vec<(String, String)> {
         self.shell().flat_map(|shell| without_documents(&shell).1).collect()
     }
 }
 
-/// Splits shell text into the commands, and the files that it writes as documents.
+/// Splits shell text into the commands, and the files that it writes as here-documents.
 fn without_documents(shell: &str) -> (String, Vec<(String, String)>) {
     let (mut commands, mut documents) = (String::new(), Vec::new());
     let mut lines = shell.split_inclusive('\n');
@@ -125,10 +125,10 @@ fn is_name_char(c: char) -> bool {
     c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'
 }
 
-/// The commands of a shell text as far as they have been read.
+/// A reader of shell text, with the commands that it has read so far.
 struct ShellReader {
     commands: Vec<Vec<String>>,
-    /// The word that is being read.
+    /// The word at which the reader is. `None` between words.
     word: Option<String>,
     /// True if the next word is the file of a redirection.
     drop_next: bool,
@@ -162,7 +162,7 @@ impl ShellReader {
         }
     }
 
-    /// Reads a character of a word, or a whole `$(…)`.
+    /// Reads a character of a word, or replaces a whole `$(…)`.
     fn read_substituted(&mut self, next: char, rest: &mut Peekable<Chars<'_>>) {
         if next == '$' && rest.next_if_eq(&'(').is_some() {
             rest.by_ref().take_while(|c| *c != ')').for_each(drop);

@@ -10,13 +10,13 @@ use super::{members, sources};
 const FIRST_WORDS: [&str; 10] =
     ["What", "Whether", "Where", "Who", "Which", "Of", "So", "Else", "But", "The same"];
 
-/// The most words of a sentence in a doc comment.
+/// The most words of a sentence in a doc comment. Writers aim at 25.
 const MAX_WORDS: usize = 40;
 
 /// The most words of a test's name.
 const MAX_TEST_NAME_WORDS: usize = 8;
 
-/// The names that may be repeated: the parameters of a command, and an error.
+/// The type names that may be repeated: the parameters of a command, and an error.
 const MAY_REPEAT: [&str; 2] = ["Args", "Error"];
 
 /// Returns every Rust file of the repository with its text, by its path from the root.
@@ -190,7 +190,7 @@ fn breaches_of_the_rules_are_found() {
             1,
         ),
     ] {
-        // Written with another sign, so that this file has no such tests.
+        // The texts have another sign for `#`, so that this file has no such tests.
         assert_eq!(findings("file.rs", &text.replace('@', "#")).len(), expected, "{text}");
     }
     let text = "pub struct A;\npub(crate) enum B {}\ntype C = u8;\nimpl T for A {\n    type D = u8;\n}\nfn f() {\n    struct E;\n}\n#[cfg(test)]\nmod tests {\nstruct F;\n}";

@@ -1,4 +1,4 @@
-// Whether a ServiceMonitor, on standard input, is one to the operator's own schema.
+// Validates a ServiceMonitor on standard input by the schema of the operator.
 import { readFileSync } from 'node:fs';
 import { ServiceMonitor } from '@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/ServiceMonitor';
 

@@ -1,7 +1,7 @@
-"""Reads what is to be deployed with the tools that read it there, and prints it as JSON. Runs in an environment of its own.
+"""Reads the files of `deploy/` with their own tools, and prints the result as JSON. Runs in a separate Python environment.
 
-usage: read.py chart FOLDER < VALUES    what Helm makes of the chart and Kubernetes' schemas of that
-       read.py compose FILE SCHEMA      the compose file, checked against the schema
+usage: read.py chart FOLDER < VALUES    the rendered Helm chart, validated by Kubernetes' schemas
+       read.py compose FILE SCHEMA      the compose file, validated by the schema
        read.py yaml FILE...             YAML as JSON
 """
 
@@ -10,7 +10,7 @@ import sys
 
 import yaml
 
-# The oldest that the chart asks for, and the newest that there is.
+# The oldest version that the chart supports, and the newest released version.
 KUBERNETES = ("1.30", "1.37")
 
 
@@ -34,7 +34,7 @@ def chart(folder):
                 kubernetes_validate.validate(document, version, strict=True)
                 checked += 1
             except kubernetes_validate.SchemaNotFoundError:
-                # A resource of an operator's: the test has another reader for it.
+                # The resource belongs to an operator. The test validates it separately.
                 continue
             except kubernetes_validate.ValidationError as error:
                 errors.append(f"{document['kind']} in {version}: {error}")
@@ -46,16 +46,16 @@ def compose(file, schema):
     import jsonschema
 
     document = yaml.safe_load(open(file))
-    # The schema is of before projects had names in the file.
+    # The schema is older than `name`.
     unnamed = {key: value for key, value in document.items() if key != "name"}
     errors = jsonschema.Draft7Validator(json.load(open(schema))).iter_errors(unnamed)
     return {"errors": [f"{list(error.path)}: {error.message}" for error in errors], "document": document}
 
 
 if __name__ == "__main__":
-    what, *rest = sys.argv[1:]
+    command, *rest = sys.argv[1:]
     try:
-        result = {"chart": chart, "compose": compose, "yaml": lambda *files: [yaml.safe_load(open(f)) for f in files]}[what](*rest)
-    except Exception as error:  # What Helm refuses is an answer, too.
+        result = {"chart": chart, "compose": compose, "yaml": lambda *files: [yaml.safe_load(open(f)) for f in files]}[command](*rest)
+    except Exception as error:  # Tests expect some files to be refused.
         result = {"errors": [f"{type(error).__name__}: {error}"]}
     json.dump(result, sys.stdout, default=str)

@@ -1,6 +1,6 @@
-"""Reading an answer: its slot, its error, and digests of its parts, so that many answers can be kept and compared.
+"""Parsing of an answer: its slot, its error, and digests of its parts, so that many answers can be kept and compared.
 
-The same for both sides. An answer that came through slotfront also has its Cache-Status, which says how it was found.
+Both sides are parsed alike. An answer of slotfront also has its Cache-Status, which states the source of the answer.
 """
 
 import base64
@@ -10,8 +10,8 @@ import re
 import struct
 
 from bounds import CLOCK, FINALIZED_LEAD_SLOTS, stretched_lag
-from packing import unbase58, unpack_zstd, unpacked
-from shared import run
+from decoding import unbase58, unpack_zstd, unpacked
+from state import run
 
 
 def digest(value):
@@ -24,14 +24,14 @@ def cut(body, most=500):
     return text if len(text) <= most else f"{text[: most * 2 // 3]} ...({len(text)} chars)... {text[-most // 3 :]}"
 
 
-class Seen:
-    """An answer, read."""
+class Answer:
+    """A parsed answer."""
 
-    __slots__ = ("request", "body", "error", "slot", "mark", "parts", "text", "sent", "got", "status", "wanted", "where")
+    __slots__ = ("request", "body", "error", "slot", "mark", "parts", "text", "sent", "got", "status", "wanted", "source")
 
     def __init__(self, request, body, sent, got, status=None, wanted=None):
         self.request, self.body, self.sent, self.got, self.wanted = request, cut(body), sent, got, wanted
-        self.status, self.where = status, where_from(status)
+        self.status, self.source = status, source(status)
         self.error = self.slot = self.mark = None
         self.parts, self.text = (), digest(body)
         answer = json.loads(body, parse_float=lambda text: f"float {text}")
@@ -63,7 +63,7 @@ class Seen:
             self.mark, self.parts = 0, (digest(result),)
 
     def check_clock(self, clocks):
-        """The slot inside the Clock sysvar is the answer's."""
+        """Checks that the slot in the Clock sysvar is the slot of the answer."""
         slice_ = self.request.slice
         for _, value in clocks:
             inside = clock_slot(value, slice_)
@@ -78,11 +78,11 @@ class Seen:
             side = "front" if self.status is not None else "direct"
             run.count("clock", f"{side} {self.request.commitment} {ahead:+d}")
             if not 0 <= ahead <= most:
-                run.found(f"clock ({side})", self.request, f"the Clock's own slot is {inside}, context.slot {self.slot}", self)
+                run.found(f"clock ({side})", self.request, f"the slot in the Clock is {inside}, context.slot {self.slot}", self)
 
 
 def clock_slot(value, slice_):
-    """The Clock's slot, where the answer holds it."""
+    """Returns the slot in the Clock's data, or `None` if the answer does not contain it."""
     data = value["data"]
     if isinstance(data, dict):
         return data["parsed"]["info"]["slot"]
@@ -101,14 +101,14 @@ def clock_slot(value, slice_):
 
 
 def plain(value):
-    """An account with packed data unpacked: zstd's bytes depend on the packer."""
+    """Returns an account with zstd data unpacked, because the packed bytes depend on the compressor."""
     if isinstance(value, dict) and isinstance(value.get("data"), list) and value["data"][1] == "base64+zstd":
         return {**value, "data": [unpacked(value["data"][0]) if unpack_zstd else None, "base64+zstd"]}
     return value
 
 
-def where_from(status):
-    """The outcome that Cache-Status names."""
+def source(status):
+    """Returns the source of an answer, by its Cache-Status."""
     if status is None:
         return None
     if "stale-if-error" in status:

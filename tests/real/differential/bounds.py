@@ -1,6 +1,6 @@
-"""The bounds that answers are judged by, and other fixed values.
+"""The bounds of answers, and other constants.
 
-The numbers repeat the defaults of slotfront's `[cache]`: where they change there, change them here.
+The numbers repeat the defaults of slotfront's `[cache]`, and must change with them.
 """
 
 COMMITMENTS = ("processed", "confirmed", "finalized")
@@ -8,18 +8,18 @@ ENCODINGS = (None, "binary", "base58", "base64", "base64+zstd", "jsonParsed")
 CLOCK = "SysvarC1ock11111111111111111111111111111111"
 U64_MAX = 2**64 - 1
 
-# The defaults of [cache], and the factor of stale_while_revalidate.
+# The factors of stale_while_revalidate, then the defaults of [cache].
 STRETCH = {"processed": 1.0, "confirmed": 1.5, "finalized": 1.5}
 TTL_S = {"processed": 0.4, "confirmed": 0.8, "finalized": 5.0}
 MAX_LAG_SLOTS = {"processed": 1, "confirmed": 2, "finalized": 12}
 VOTES_TTL_S = {"processed": 1.0, "confirmed": 2.0, "finalized": 10.0}
 SAMPLES_TTL_S, NODES_TTL_S, NOT_YET_TTL_S = 15.0, 60.0, 0.2
-# The frontier is at most one probe old: an interval of one second, its jitter, and the time that a probe takes.
+# The greatest age of the frontier: the probe interval of one second, its jitter, and the duration of a probe.
 PROBE_S = 1.5
-# Beyond their label, a node's finalized answers may hold data of so many slots.
+# The number of slots by which a node's finalized answers may be ahead of their label.
 FINALIZED_LEAD_SLOTS = 2
 
-# Of each kind of mismatch at most so many are printed, and of these at most two for the same request.
+# The number of printed mismatches of each kind. At most two are printed for the same request.
 MOST_PRINTED = 60
 
 

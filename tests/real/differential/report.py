@@ -1,11 +1,11 @@
-"""The report at the end: the tables of counts, and from slotfront's /metrics the calls that it saved the node."""
+"""The report: tables of counts, and the saved upstream calls from slotfront's /metrics."""
 
 import re
 import urllib.request
 
-from ask import Request
 from bounds import COMMITMENTS
-from shared import run
+from request import Request
+from state import run
 
 
 def report(seconds):
@@ -25,7 +25,7 @@ def report(seconds):
     print("\ncompared:")
     for row, n in counts["compared"].most_common():
         print(f"  {n:8} {row}")
-    print("\nslots behind what the node had shown when asked (by commitment and outcome: slots x answers):")
+    print("\nlag behind the node at the time of the call (by commitment and outcome: slots x answers):")
     for commitment in COMMITMENTS:
         for outcome in ("hit", "derived", "stale", "stale derived", "collapsed", "fetched"):
             lags = {lag: n for (c, o, lag), n in counts["lag"].items() if (c, o) == (commitment, outcome)}
@@ -35,12 +35,12 @@ def report(seconds):
         lags = {lag: n for (c, lag), n in counts["votes lag"].items() if c == commitment}
         if lags:
             print(f"  votes, {commitment:17}" + "  ".join(f"{lag}x{lags[lag]}" for lag in sorted(lags)))
-    for table in ("clock", "went back", "node", "other", "themes"):
+    for table in ("clock", "went back", "node", "other", "scenarios"):
         print(f"\n{table}: " + (", ".join(f"{row}: {n}" for row, n in sorted(counts[table].items())) or "none"))
 
 
 def read_metrics(url):
-    """Samples of a Prometheus text: (name, labels) -> value."""
+    """Returns the samples of a Prometheus text: (name, labels) -> value."""
     out = {}
     with urllib.request.urlopen(url, timeout=10) as answer:
         for line in answer.read().decode().splitlines():
@@ -74,4 +74,4 @@ def report_savings(before, after):
         print(f"{name}: {before.get((f'slotfront_{name}', ()), 0):.0f} -> {after.get((f'slotfront_{name}', ()), 0):.0f}")
     wrong = grown("verify_total", result="mismatch")
     if wrong:
-        run.found("verify_total", Request("-", []), f"slotfront itself counts {wrong:.0f} mismatches")
+        run.found("verify_total", Request("-", []), f"slotfront counts {wrong:.0f} mismatches")

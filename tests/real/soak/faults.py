@@ -1,4 +1,4 @@
-"""What goes wrong: a proxy before each node, a store that can be stopped, and a director who draws what happens next."""
+"""The faults: a proxy in front of each node, a store that can be stopped, and an injector of random faults."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from wire import Connection, read_message
+from connection import Connection, read_message
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import gateway as starter  # noqa: E402
@@ -21,12 +21,12 @@ def plain(status, text, more=""):
 
 
 class Proxy:
-    """A node's address that is well or not, as `mode` says."""
+    """A proxy in front of a node. `mode` is its current fault, or `None`."""
 
     MODES = ["reset", "refuse", "hang", "slow", "half", "trickle", "502", "429", "503", "wrong-id", "unhealthy", "no-json", "internal"]
 
     def __init__(self, node):
-        self.node, self.mode, self.well, self.server, self.port = node, None, True, None, None
+        self.node, self.mode, self.healthy, self.server, self.port = node, None, True, None, None
         self.serving = set()
 
     async def start(self):
@@ -34,10 +34,10 @@ class Proxy:
         self.port = self.server.sockets[0].getsockname()[1]
 
     async def serve(self, reader, writer):
-        # asyncio holds it no longer than the gateway's end is open.
+        # asyncio drops a task without a reference once the gateway closes the connection.
         self.serving.add(asyncio.current_task())
         node = Connection("127.0.0.1", self.node)
-        # Cancelled once all is over.
+        # The task is cancelled at the end of the test.
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while message := await read_message(reader):
                 if not await self.answer(node, message[1].decode(), writer):
@@ -48,7 +48,7 @@ class Proxy:
         self.serving.discard(asyncio.current_task())
 
     async def answer(self, node, body, writer):
-        """Whether the connection goes on."""
+        """Answers one call by the current mode. Returns true if the connection stays open."""
         mode = self.mode
         if mode in ("reset", "refuse"):
             writer.transport.abort()
@@ -96,10 +96,10 @@ class Proxy:
 
 
 class Store:
-    """The redis-server that the gateways have in common; one thing at a time goes wrong with it."""
+    """The redis-server that the gateways share. It has one fault at a time."""
 
-    # Values change places, are cut short, or have a byte altered at ARGV[1]; they live on as long as they would have.
-    RUBBISH = """local keys = redis.call('KEYS', '*:cache1:*')
+    # Swaps values, cuts them or changes the byte at ARGV[1]. Expiry times stay the same.
+    CORRUPT = """local keys = redis.call('KEYS', '*:cache1:*')
         for i, key in ipairs(keys) do
           local value = redis.call('GET', keys[i % #keys + 1])
           if i % 4 == 0 then redis.call('SET', key, value, 'KEEPTTL')
@@ -108,10 +108,10 @@ class Store:
         end"""
 
     def __init__(self, folder):
-        self.folder, self.port, self.running, self.trouble = folder, starter.free_port(), None, asyncio.Lock()
+        self.folder, self.port, self.running, self.fault_lock = folder, starter.free_port(), None, asyncio.Lock()
 
     def start(self):
-        """As it is with nothing in it, or with what it last saved."""
+        """Starts the server with its saved data, if there is any."""
         self.running = starter.Store(self.folder, self.port)
 
     def end(self):
@@ -124,24 +124,24 @@ class Store:
     def __exit__(self, *_):
         self.end()
 
-    async def tell(self, *words):
-        told = await asyncio.create_subprocess_exec("redis-cli", "-e", "-p", str(self.port), *words,
-                                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        said, _ = await told.communicate()
-        assert told.returncode == 0, f"{words}: {said.decode()}"
+    async def command(self, *words):
+        client = await asyncio.create_subprocess_exec("redis-cli", "-e", "-p", str(self.port), *words,
+                                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        output, _ = await client.communicate()
+        assert client.returncode == 0, f"{words}: {output.decode()}"
 
 
-class Director:
-    """Draws what happens, one thing after the other, and puts everything right at the end."""
+class FaultInjector:
+    """Injects random faults, and ends all of them at the end."""
 
     def __init__(self, rng, proxies, laggard, store, gateways, keys):
         self.rng, self.proxies, self.laggard, self.store, self.keys = rng, proxies, laggard, store, keys
         self.gateways, self.counted, self.running = gateways, {}, set()
 
-    def a_gateway(self):
+    def random_gateway(self):
         return self.rng.choice(self.gateways)
 
-    async def direct(self, over):
+    async def run(self, over):
         weights = [weight for _, weight in self.EVENTS]
         async with asyncio.TaskGroup() as group:
             while not over():
@@ -155,46 +155,46 @@ class Director:
             gateway.configure()
             gateway.signal(signal.SIGHUP)
 
-    def trouble(self):
-        """What goes wrong just now."""
+    def active_faults(self):
+        """Returns the names of the current faults."""
         nodes = [f"node-{i} {proxy.mode}" for i, proxy in enumerate(self.proxies) if proxy.mode]
         return nodes + [task.get_name() for task in self.running if task.get_name() != "node_fault"]
 
     async def node_fault(self):
-        # One is well whatever happens: two at once at most.
-        well = [proxy for proxy in self.proxies if proxy.well]
-        if len(well) < 2:
+        # At least one of the three nodes stays healthy.
+        healthy = [proxy for proxy in self.proxies if proxy.healthy]
+        if len(healthy) < 2:
             return
-        proxy = self.rng.choice(well)
-        proxy.mode, proxy.well = self.rng.choice(Proxy.MODES), False
+        proxy = self.rng.choice(healthy)
+        proxy.mode, proxy.healthy = self.rng.choice(Proxy.MODES), False
         if proxy.mode == "refuse":
             proxy.server.close()
         await asyncio.sleep(self.rng.uniform(0.2, 4))
         if proxy.mode == "refuse":
             await proxy.start()
         proxy.mode = None
-        # To the gateways it is well once a probe of theirs says so; one that hung may still have to break.
+        # The gateways use the node again after a successful probe. Calls to a hanging node may still have to fail first.
         await asyncio.sleep(0.5)
         for gateway in self.gateways:
             up = f'upstream_up{{upstream="node-{self.proxies.index(proxy)}"'
             await eventually(f"{up} never became 1", lambda: gateway.metric(up))
-        proxy.well = True
+        proxy.healthy = True
 
-    async def laggard_stands_still(self):
-        """A node of its own process: it hangs, and is further behind for ever after."""
+    async def laggard_hangs(self):
+        """Stops the process of the lagging node for a while. Its lag stays larger afterwards."""
         self.laggard.send(signal.SIGSTOP)
         await asyncio.sleep(self.rng.uniform(0.1, 2))
         self.laggard.send(signal.SIGCONT)
 
     async def good_reload(self):
-        gateway = self.a_gateway()
+        gateway = self.random_gateway()
         gateway.configure(rps=self.rng.randrange(50_000, 100_000), retries=self.rng.choice([3, 4]))
         if self.rng.random() < 0.5:
             gateway.signal(signal.SIGHUP)
 
-    async def a_node_leaves_and_comes_back(self):
-        # Never one of the three that are counted on to be well.
-        gateway = self.a_gateway()
+    async def node_is_removed_and_added(self):
+        # The lagging node, because one of the other three must stay healthy.
+        gateway = self.random_gateway()
         if gateway.leaving:
             return
         gateway.leaving = True
@@ -205,83 +205,83 @@ class Director:
         gateway.leaving = False
 
     async def bad_reload(self):
-        gateway = self.a_gateway()
+        gateway = self.random_gateway()
         gateway.config.write_text(self.rng.choice(["no configuration", "[server]\nlisten = 7\n", ""]))
         gateway.signal(signal.SIGHUP)
         await asyncio.sleep(self.rng.uniform(0.1, 1.5))
         gateway.configure()
 
     async def key_change(self):
-        """A key is made, used once it is known, and the oldest is taken back."""
+        """Creates a key, waits until it is accepted, and revokes the oldest one."""
         name = f"key-{self.counted['key_change']}"
-        made = await self.keys.change("create", "--name", name)
-        await self.keys.until(made, 200)
-        self.keys.live.append((name, made))
+        key = await self.keys.change("create", "--name", name)
+        await self.keys.until(key, 200)
+        self.keys.live.append((name, key))
         old, secret = self.keys.live.pop(0)
-        # Calls with it are on their way.
+        # Waits for open calls with the oldest key.
         await asyncio.sleep(2)
         await self.keys.change("revoke", "--name", old)
         await self.keys.until(secret, 401)
 
     async def drain_and_restore(self):
-        """The laggard, for one of the three must stay that is well."""
-        gateway = self.a_gateway()
+        """Drains and restores the lagging node, because one of the other three must stay healthy."""
+        gateway = self.random_gateway()
         if gateway.leaving:
             return
         gateway.leaving = True
-        # It may be on its way back still.
+        # The node may not have been added again yet.
         await eventually("node-3 was never drained", lambda: gateway.admin("/api/upstreams/node-3/drain"))
         await asyncio.sleep(self.rng.uniform(0.2, 1))
         await eventually("node-3 was never restored", lambda: gateway.admin("/api/upstreams/node-3/restore"))
         gateway.leaving = False
 
-    async def store_stands_still(self):
-        async with self.store.trouble:
+    async def store_hangs(self):
+        async with self.store.fault_lock:
             self.store.running.send(signal.SIGSTOP)
             await asyncio.sleep(self.rng.uniform(0.05, 3))
             self.store.running.send(signal.SIGCONT)
 
     async def store_dies(self):
-        """It comes back empty, or with what it held a while ago."""
-        async with self.store.trouble:
+        """Restarts the store, empty or with the data of a while ago."""
+        async with self.store.fault_lock:
             if self.rng.random() < 0.5:
-                await self.store.tell("SAVE")
+                await self.store.command("SAVE")
                 await asyncio.sleep(self.rng.uniform(0, 2))
             self.store.end()
             await asyncio.sleep(self.rng.uniform(0, 2))
             await asyncio.to_thread(self.store.start)
 
     async def store_is_slow(self):
-        async with self.store.trouble:
+        async with self.store.fault_lock:
             for _ in range(self.rng.randrange(2, 12)):
-                # Below the gateways' patience, and above.
+                # Pauses are shorter and longer than the timeout of the gateways.
                 pause = self.rng.randrange(5, 500)
-                await self.store.tell("CLIENT", "PAUSE", str(pause))
+                await self.store.command("CLIENT", "PAUSE", str(pause))
                 await asyncio.sleep(pause / 1000)
 
     async def store_is_full(self):
-        """It refuses what is new, or throws out what it has."""
-        async with self.store.trouble:
-            await self.store.tell("CONFIG", "SET", "maxmemory-policy", self.rng.choice(["noeviction", "allkeys-lru"]))
-            await self.store.tell("CONFIG", "SET", "maxmemory", "1")
+        """Makes the store refuse new values or evict old ones."""
+        async with self.store.fault_lock:
+            await self.store.command("CONFIG", "SET", "maxmemory-policy", self.rng.choice(["noeviction", "allkeys-lru"]))
+            await self.store.command("CONFIG", "SET", "maxmemory", "1")
             await asyncio.sleep(self.rng.uniform(0.2, 3))
-            await self.store.tell("CONFIG", "SET", "maxmemory", "0")
+            await self.store.command("CONFIG", "SET", "maxmemory", "0")
 
-    async def store_forgets(self):
-        async with self.store.trouble:
-            await self.store.tell(*self.rng.choice(["FLUSHALL", "SCRIPT FLUSH", "CLIENT KILL TYPE normal"]).split())
+    async def store_loses_data(self):
+        async with self.store.fault_lock:
+            await self.store.command(*self.rng.choice(["FLUSHALL", "SCRIPT FLUSH", "CLIENT KILL TYPE normal"]).split())
 
-    async def store_holds_rubbish(self):
-        async with self.store.trouble:
-            await self.store.tell("EVAL", Store.RUBBISH, "0", str(self.rng.randrange(200)))
+    async def store_has_corrupt_values(self):
+        async with self.store.fault_lock:
+            await self.store.command("EVAL", Store.CORRUPT, "0", str(self.rng.randrange(200)))
 
-    EVENTS = [(node_fault, 20), (laggard_stands_still, 4), (good_reload, 4), (a_node_leaves_and_comes_back, 2),
-              (bad_reload, 2), (key_change, 4), (drain_and_restore, 2), (store_stands_still, 3), (store_dies, 2),
-              (store_is_slow, 2), (store_is_full, 2), (store_forgets, 2), (store_holds_rubbish, 2)]
+    EVENTS = [(node_fault, 20), (laggard_hangs, 4), (good_reload, 4), (node_is_removed_and_added, 2),
+              (bad_reload, 2), (key_change, 4), (drain_and_restore, 2), (store_hangs, 3), (store_dies, 2),
+              (store_is_slow, 2), (store_is_full, 2), (store_loses_data, 2), (store_has_corrupt_values, 2)]
 
 
 class Keys:
-    """The key file, changed by the command, and which keys hold just now."""
+    """The key file, which `slotfront keys` changes, and the keys that are valid now."""
 
     def __init__(self, file, ports):
         self.file, self.ports, self.live = file, ports, []
@@ -289,26 +289,26 @@ class Keys:
 
     async def change(self, *arguments):
         async with self.changing:
-            made = await asyncio.create_subprocess_exec(BINARY, "keys", *arguments, "--file", self.file,
-                                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            out, error = await made.communicate()
-        assert made.returncode == 0, error.decode()
+            command = await asyncio.create_subprocess_exec(BINARY, "keys", *arguments, "--file", self.file,
+                                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            out, error = await command.communicate()
+        assert command.returncode == 0, error.decode()
         return out.decode().strip()
 
     async def until(self, key, expected):
-        """Waits until all gateways know, which takes a second."""
+        """Waits until all gateways answer calls with this key with the HTTP status `expected`."""
         body = '{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}'
         for port in self.ports:
             async def is_known():
                 status, _, _ = await connection.post(f"/v3/{key}", body)
                 return status == expected
             connection = Connection("127.0.0.1", port)
-            await eventually(f"a key's change to {expected} never came into force", is_known)
+            await eventually(f"a gateway never answered {expected} to a changed key", is_known)
             await connection.close()
 
 
 async def eventually(otherwise, holds):
-    """Waits until something holds; by turns instead of time, for the machine may stand still."""
+    """Waits until `holds` returns true. The limit is a number of tries, because the machine may stall."""
     for _ in range(PATIENCE_S * 10):
         if await holds():
             return

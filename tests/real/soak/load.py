@@ -1,4 +1,4 @@
-"""Callers, and the judgement of what they are told."""
+"""The callers, and the checks of their answers."""
 
 import asyncio
 import base64
@@ -7,77 +7,80 @@ import json
 import time
 from datetime import datetime, timezone
 
-import truth
-from wire import Connection
+import reference
+from connection import Connection
 
-# Seconds and slots that an answer may be old by at most: the stretched bounds, how far a node may be behind, and what
-# is learnt late from a probe; more only where the answer says that no node gives anything newer.
+# The largest lag of an answer in slots: the extended bound, the lag of a usable node, and the delay of a probe. Answers
+# with `stale-if-error` may be older.
 LAG_SLOTS = {"processed": 1 + 20 + 8, "confirmed": 3 + 20 + 8, "finalized": 18 + 20 + 8}
 COMMITMENTS = ["processed", "confirmed", "finalized"]
 SHAPES = [{"transactionDetails": "none"}, {"transactionDetails": "signatures"}, {"transactionDetails": "none", "rewards": False},
           {"maxSupportedTransactionVersion": 0, "encoding": "base64"}]
 
-
-# A machine on which a sleep of a tenth of a second takes so much longer serves nobody in time.
-STOOD_STILL_S = 0.7
-# A probe's patience, the pause to the next one, and that one's patience.
+# The duration of a sleep of 0.1 s beyond which the machine has stalled, so that calls may time out.
+STALL_S = 0.7
+# The timeout of a probe, the pause to the next one, and the timeout of that one.
 PROBES_S = 2 + 1 + 2
 
 
 class Tally:
-    def __init__(self, trouble):
-        # What goes wrong just now, by name.
-        self.trouble = trouble
+    """The counts of calls, and the answers that failed or were wrong."""
+
+    def __init__(self, active_faults):
+        # A function that returns the names of the current faults.
+        self.active_faults = active_faults
         self.calls = self.hits = self.gone = self.checked = self.late = 0
         self.failed, self.wrong = [], []
         self.not_yet = []
-        self.stood_still, self.beats = 0.0, 0
+        self.stalled_at, self.beats = 0.0, 0
 
     async def beat(self):
-        """Counts tenths of a second in which the machine did not stand still, and notes when it last did. Never ends."""
+        """Counts tenths of a second, without stalls of the machine, and keeps the time of the last stall. Never ends."""
         while True:
             slept = time.monotonic()
             await asyncio.sleep(0.1)
             self.beats += 1
-            if time.monotonic() - slept > STOOD_STILL_S:
-                self.stood_still = time.monotonic()
+            if time.monotonic() - slept > STALL_S:
+                self.stalled_at = time.monotonic()
 
-    def refused(self, status, text, sent, what):
-        """A deadline that passed while nobody was served is nobody's fault."""
+    def add_refusal(self, status, text, sent, what):
+        """Counts a call without a result. A timeout during a stall of the machine is not a failure."""
         timed_out = status == 504 or (status == 502 and b'"timeout"' in text)
-        if timed_out and self.stood_still > sent:
+        if timed_out and self.stalled_at > sent:
             self.late += 1
         else:
-            self.fail(what)
+            self.add_failure(what)
 
-    def behind(self, sent, what):
-        """A probe that timed out while nobody was served leaves a node out that is well, until the next has come back."""
-        if self.stood_still > sent - PROBES_S:
+    def add_lag(self, sent, what):
+        """Counts an answer with too much lag. After a stall, healthy nodes are left out until their next probe."""
+        if self.stalled_at > sent - PROBES_S:
             self.late += 1
         else:
-            self.err(what)
+            self.add_wrong(what)
 
-    def fail(self, what):
-        self.failed.append(self.amid(what))
+    def add_failure(self, what):
+        self.failed.append(self.with_context(what))
 
-    def err(self, what):
-        self.wrong.append(self.amid(what))
+    def add_wrong(self, what):
+        self.wrong.append(self.with_context(what))
 
-    def amid(self, what):
-        """With the time, as the gateways' logs have it, and what goes wrong meanwhile."""
-        return f"{datetime.now(timezone.utc):%H:%M:%S.%f} amid {', '.join(self.trouble()) or 'nothing'}: {what}"
+    def with_context(self, what):
+        """Adds the time, in the format of the logs, and the current faults."""
+        return f"{datetime.now(timezone.utc):%H:%M:%S.%f} during {', '.join(self.active_faults()) or 'no fault'}: {what}"
 
 
 class Caller:
+    """A caller that sends random calls to all gateways."""
+
     def __init__(self, rng, chain, keys, tally):
         self.rng, self.chain, self.keys, self.tally = rng, chain, keys, tally
-        # The newest slot that each gateway has answered each question with.
+        # The newest slot of each gateway's answers, by call.
         self.shown = {}
 
     def draw(self):
-        """A method, its params, and the commitment where there is one."""
+        """Returns a random method, its params, and its commitment or `None`."""
         rng, chain, commitment = self.rng, self.chain, self.rng.choice(COMMITMENTS)
-        # Few are asked for often.
+        # A few accounts get most of the calls.
         account = lambda: chain.accounts[min(int(rng.expovariate(0.15)), len(chain.accounts) - 1)]
         config = {"commitment": commitment, "encoding": "base64"}
         if rng.random() < 0.3:
@@ -95,7 +98,7 @@ class Caller:
             return "getRecentPerformanceSamples", [rng.randrange(1, 30)], None
         if kind == "nodes":
             return "getClusterNodes", [], None
-        # A block that was there a while ago, final or only confirmed.
+        # A block that is at least four seconds old, finalized or confirmed.
         commitment = rng.choice(["confirmed", "finalized"])
         tip = chain.tip(commitment, time.monotonic() - 4)
         return "getBlock", [tip - min(int(rng.expovariate(0.05)), 100), dict(rng.choice(SHAPES), commitment=commitment)], commitment
@@ -117,24 +120,24 @@ class Caller:
                 answers = json.loads(text)
             except (OSError, ValueError, asyncio.TimeoutError, asyncio.IncompleteReadError) as error:
                 late = 504 if isinstance(error, asyncio.TimeoutError) else 0
-                self.tally.refused(late, b"", sent, f"{type(error).__name__} {error}: {body[:200]}")
+                self.tally.add_refusal(late, b"", sent, f"{type(error).__name__} {error}: {body[:200]}")
                 await connection.close()
                 continue
             if status != 200:
-                self.tally.refused(status, text, sent, f"{status} {text[:300]!r}: {body[:200]}")
+                self.tally.add_refusal(status, text, sent, f"{status} {text[:300]!r}: {body[:200]}")
                 continue
             answers = answers if isinstance(answers, list) else [answers]
             if [answer.get("id") for answer in answers] != list(range(len(calls))):
-                self.tally.err(f"ids {text[:200]!r}: {body[:200]}")
+                self.tally.add_wrong(f"ids {text[:200]!r}: {body[:200]}")
                 continue
             for asked, answer in zip(calls, answers):
-                await self.judge(asked, answer, headers.get("cache-status", ""), sent, connection.port)
+                await self.check(asked, answer, headers.get("cache-status", ""), sent, connection.port)
             await asyncio.sleep(self.rng.uniform(0, 0.03))
         for connection in connections:
             await connection.close()
 
     async def go_away(self, connection, path, body):
-        """A client that disconnects within its request, or before the answer."""
+        """Disconnects during a request, or before its answer."""
         self.tally.gone += 1
         with contextlib.suppress(OSError):
             await connection.send(path, body if self.rng.random() < 0.7 else body + " " * 100)
@@ -144,7 +147,8 @@ class Caller:
                 connection.writer.transport.abort()
         await connection.close()
 
-    async def judge(self, asked, answer, cache, sent, port):
+    async def check(self, asked, answer, cache, sent, port):
+        """Checks an answer, and counts it."""
         (method, params, commitment), tally = asked, self.tally
         tally.calls += 1
         tally.hits += cache.startswith("slotfront; hit")
@@ -155,60 +159,60 @@ class Caller:
             code = answer.get("error", {}).get("code")
             if answer.get("result", code) == right:
                 return
-            # Of a slot without a block a node says "not yet" until it is final, and then "skipped": one is a moment before
-            # the other.
-            if code == truth.SKIPPED and right == truth.NOT_YET:
+            # The error for a slot without a block changes when the slot is finalized, possibly between the two calls.
+            if code == reference.SKIPPED and right == reference.NOT_YET:
                 return
-            told_at = "finalized" if right == truth.SKIPPED else commitment
-            tip = self.chain.tip(told_at, sent)
-            if code == truth.NOT_YET and params[0] > tip - LAG_SLOTS[told_at]:
-                # What was left to ask within the retries and their budget was the laggard: its word, which callers ask again.
-                if right != truth.SKIPPED or params[0] <= tip:
-                    tally.not_yet.append(tally.amid(what))
+            known_at = "finalized" if right == reference.SKIPPED else commitment
+            tip = self.chain.tip(known_at, sent)
+            if code == reference.NOT_YET and params[0] > tip - LAG_SLOTS[known_at]:
+                # The retries and their budget left only the lagging node to answer.
+                if right != reference.SKIPPED or params[0] <= tip:
+                    tally.not_yet.append(tally.with_context(what))
                 return
             what += f" at tip {tip}, not {json.dumps(right)[:200]}"
             if "error" in answer:
-                tally.refused({-32095: 502, -32096: 504}.get(code, 0), json.dumps(answer).encode(), sent, what)
+                tally.add_refusal({-32095: 502, -32096: 504}.get(code, 0), json.dumps(answer).encode(), sent, what)
             else:
-                tally.err(what)
+                tally.add_wrong(what)
             return
         if "result" not in answer:
             ours = {-32095: 502, -32096: 504}.get(answer["error"]["code"], 0)
-            return tally.refused(ours, json.dumps(answer).encode(), sent, what)
+            return tally.add_refusal(ours, json.dumps(answer).encode(), sent, what)
         result = answer["result"]
         if method == "getClusterNodes":
             tally.checked += 1
             if not all("pubkey" in node for node in result) or not result:
-                tally.err(what)
+                tally.add_wrong(what)
         elif method == "getRecentPerformanceSamples":
             tally.checked += 1
-            # A minute that has just ended is not known here yet.
+            # The newest sample may not be in the reference yet.
             known = [json.dumps(sample) in self.chain.samples for sample in result]
             if not 0 < len(result) <= params[0] or not all(known[1:]):
-                tally.err(what)
+                tally.add_wrong(what)
         elif method == "getVoteAccounts":
-            self.compare(self.chain.votes.get(truth.last_vote(result)), truth.by_key(result), what)
+            self.compare(self.chain.votes.get(reference.last_vote(result)), reference.by_key(result), what)
         else:
-            self.judge_at_its_slot(asked, result, what, "stale-if-error" in cache, sent, port)
+            self.check_at_slot(asked, result, what, "stale-if-error" in cache, sent, port)
 
-    def compare(self, right, said, what):
-        """`right` is `None` where that slot was missed."""
+    def compare(self, right, found, what):
+        """Compares an answer with the reference. `right` is `None` if the reference lacks the slot."""
         self.tally.checked += right is not None
-        if right is not None and right != said:
-            self.tally.err(f"{what}, not {json.dumps(right)[:300]}")
+        if right is not None and right != found:
+            self.tally.add_wrong(f"{what}, not {json.dumps(right)[:300]}")
 
-    def judge_at_its_slot(self, asked, result, what, in_fault, sent, port):
+    def check_at_slot(self, asked, result, what, in_fault, sent, port):
+        """Checks that slots do not go back, that the lag is within its bound, and that the value is right at its slot."""
         method, params, commitment = asked
         slot, value = result["context"]["slot"], result["value"]
-        # A fee of null is kept by nobody.
+        # slotfront caches no fee of null, so its slot may go back.
         if commitment != "processed" and (value is not None or method != "getFeeForMessage"):
             question = json.dumps([port, method, params])
             if slot < self.shown.get(question, 0):
-                self.tally.err(f"back from {self.shown[question]}: {what}")
+                self.tally.add_wrong(f"back from {self.shown[question]}: {what}")
             self.shown[question] = slot
         tip = self.chain.tip(commitment, sent)
         if not in_fault and slot < tip - LAG_SLOTS[commitment]:
-            self.tally.behind(sent, f"{tip - slot} slots behind: {what}")
+            self.tally.add_lag(sent, f"{tip - slot} slots behind: {what}")
         if method == "getFeeForMessage":
             self.compare(self.chain.fees.get(slot, {}).get(params[0]), [value], what)
             return

@@ -1,7 +1,7 @@
-//! The split of a request body into calls, as paritytech/jsonrpc 18 does it, fault by fault.
+//! Parsing of a request body into calls, with the same result as paritytech/jsonrpc 18 for every fault.
 //!
-//! This module looks up no method and reads no params. Two rules surprise readers. A node parses a body as one value,
-//! so one bad id, or one batch element that is no call, makes the *whole* body a parse error. A node's call is a
+//! This module looks up no method and reads no params. Two rules are surprising. A node parses the body as one value,
+//! so one invalid id, or one batch element that is not a call, makes the *whole* body a parse error. A node's call is a
 //! derived struct, so an array can be a call with its members by position: `["2.0", method, params, id]`.
 
 use bytes::Bytes;
@@ -15,39 +15,38 @@ use super::{Call, Id, Params};
 /// The content of a request body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// A call that stands alone.
+    /// A single call.
     One(Element),
-    /// An array of calls, possibly empty. Answers keep its order; where nothing is to be answered the body is empty.
+    /// An array of calls, possibly empty. The answers have the same order. Without any answer, the response is empty.
     Batch(Vec<Element>),
-    /// No JSON, or not shaped like calls: one parse error with id null, whatever else the body holds.
+    /// Not JSON, or not calls. The whole body gets one parse error with the id null.
     ParseError,
 }
 
 /// One element of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Element {
-    /// To be carried out and answered.
+    /// A valid call.
     Call(Call),
-    /// Well-formed but without an id: neither carried out nor answered.
+    /// A well-formed call without an id. It is neither executed nor answered.
     Notification,
-    /// Not a call that can be carried out: answered with `error`, which is
-    /// [`EnvelopeError::InvalidRequest`] or [`EnvelopeError::UnsupportedVersion`].
+    /// An invalid call. It is answered with `error`.
     Refused {
-        /// The caller's id, null where it has none.
+        /// The id of the call, or null if it has none.
         id: Id,
-        /// The fault of the call.
+        /// [`EnvelopeError::InvalidRequest`] or [`EnvelopeError::UnsupportedVersion`].
         error: EnvelopeError,
     },
 }
 
-/// A fault for which a body, or one of its calls, is refused.
+/// A fault of a body or of one of its calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnvelopeError {
-    /// Not JSON, or not shaped like a call at all.
+    /// The body is not JSON, or is not a call.
     Parse,
-    /// JSON, but not a call.
+    /// A member of the call is missing, unknown or of the wrong type.
     InvalidRequest,
-    /// `jsonrpc` is missing or null. Answered without a `jsonrpc` member, as a node does.
+    /// `jsonrpc` is missing or null. As on a node, the answer has no `jsonrpc` member.
     UnsupportedVersion,
 }
 
@@ -60,7 +59,7 @@ impl EnvelopeError {
         }
     }
 
-    /// Returns the JSON-RPC message, in a node's words.
+    /// Returns the JSON-RPC message of a node.
     pub const fn message(self) -> &'static str {
         match self {
             Self::Parse => "Parse error",
@@ -70,27 +69,27 @@ impl EnvelopeError {
     }
 }
 
-/// Splits `body`, whose slices the calls keep. Never fails: every fault has its own answer.
+/// Parses `body` into calls. The calls keep slices of it.
 ///
-/// A call with several faults gets the answer of the first in this order: [`Request::ParseError`],
-/// [`EnvelopeError::InvalidRequest`], silence for a missing id, [`EnvelopeError::UnsupportedVersion`].
+/// A call with several faults gets the answer of the first one in this order: [`Request::ParseError`],
+/// [`EnvelopeError::InvalidRequest`], no answer for a missing id, [`EnvelopeError::UnsupportedVersion`].
 pub fn parse(body: &Bytes) -> Request {
     parse_within(body, usize::MAX).unwrap_or(Request::ParseError)
 }
 
-/// A batch of more elements than are wanted; of these it has so many.
+/// The error for a batch with too many elements. Contains the number of its elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooMany(pub usize);
 
-/// Splits `body` as [`parse`] does.
+/// Parses `body` as [`parse`] does, with a limit for batches.
 ///
 /// # Errors
-/// [`TooMany`] for a batch of more than `most` elements, which are counted and not read.
+/// [`TooMany`] for a batch of more than `most` elements. They are only counted.
 pub fn parse_within(body: &Bytes, most: usize) -> Result<Request, TooMany> {
-    if let Some(call) = plain(body) {
+    if let Some(call) = scan_call(body) {
         return Ok(Request::One(Element::Call(call)));
     }
-    // No element is shorter than `{}`, and one byte parts it from the next.
+    // An element has at least two bytes (`{}`) and a separator.
     let may_be_more = body.len() / 3 >= most;
     match may_be_more.then(|| elements(body)).flatten() {
         Some(count) if count > most => Err(TooMany(count)),
@@ -98,7 +97,7 @@ pub fn parse_within(body: &Bytes, most: usize) -> Result<Request, TooMany> {
     }
 }
 
-/// Returns how many elements `body` has; `None` unless it is an array that begins like a batch.
+/// Returns the number of elements of `body`, or `None` if it does not begin like a batch.
 fn elements(body: &[u8]) -> Option<usize> {
     let batch = body.trim_ascii_start().strip_prefix(b"[")?.trim_ascii_start();
     if !batch.starts_with(b"{") && !batch.starts_with(b"[") {
@@ -107,8 +106,9 @@ fn elements(body: &[u8]) -> Option<usize> {
     serde_json::from_slice::<Vec<IgnoredAny>>(body).ok().map(|elements| elements.len())
 }
 
-/// The call of a body that is nothing but a plain one, each member there once: most are. `None` says nothing.
-fn plain(body: &Bytes) -> Option<Call> {
+/// Scans the call of a body that holds one call as most clients write it, with each member at most once. `None` for any
+/// other body, valid or not; then serde decides.
+fn scan_call(body: &Bytes) -> Option<Call> {
     let mut scan = Scan::new(body);
     let (mut jsonrpc, mut id, mut method, mut params) = (None, None, None, None);
     scan.members(|scan, name| {
@@ -135,7 +135,7 @@ fn plain(body: &Bytes) -> Option<Call> {
     Some(Call { id, method: body.slice_ref(method), params })
 }
 
-/// The whole body is lost.
+/// The error for a fault that makes the whole body invalid.
 struct Malformed;
 
 impl From<serde_json::Error> for Malformed {
@@ -152,7 +152,7 @@ fn split(body: &Bytes) -> Result<Request, Malformed> {
         return element(body, text).map(Request::One);
     }
     let parts: Vec<&RawValue> = serde_json::from_str(text)?;
-    // A batch holds objects and arrays, a call by position starts with a string or null: they cannot be mistaken.
+    // A batch begins with an object or an array, and a call by position begins with a string or null.
     if parts.first().is_some_and(|part| part.get().starts_with(['"', 'n'])) {
         return by_position(body, &parts).map(Request::One);
     }
@@ -161,13 +161,13 @@ fn split(body: &Bytes) -> Result<Request, Malformed> {
 
 fn element(body: &Bytes, text: &str) -> Result<Element, Malformed> {
     if text.starts_with('{') {
-        serde_json::from_str::<Members>(text)?.judge(body)
+        serde_json::from_str::<CallMembers>(text)?.to_element(body)
     } else {
         by_position(body, &serde_json::from_str::<Vec<&RawValue>>(text)?)
     }
 }
 
-/// Reads `[jsonrpc, method, params, id]`, or a notification without the last one or two. Every fault is fatal here.
+/// Reads `[jsonrpc, method, params, id]`, or a notification without the last one or two. Any fault invalidates the body.
 fn by_position(body: &Bytes, parts: &[&RawValue]) -> Result<Element, Malformed> {
     let (jsonrpc, method, params, id) = match *parts {
         [jsonrpc, method] => (jsonrpc, method, None, None),
@@ -175,26 +175,26 @@ fn by_position(body: &Bytes, parts: &[&RawValue]) -> Result<Element, Malformed> 
         [jsonrpc, method, params, id] => (jsonrpc, method, Some(params), Some(id)),
         _ => return Err(Malformed),
     };
-    let members = Members { jsonrpc: Some(jsonrpc), method: Some(method), params, id, fault: false };
-    match members.judge(body)? {
+    let members = CallMembers { jsonrpc: Some(jsonrpc), method: Some(method), params, id, fault: false };
+    match members.to_element(body)? {
         Element::Refused { error: EnvelopeError::InvalidRequest, .. } => Err(Malformed),
         element => Ok(element),
     }
 }
 
-/// The members of one call as found, not yet judged.
+/// The unchecked members of a call.
 #[derive(Default)]
-struct Members<'a> {
+struct CallMembers<'a> {
     jsonrpc: Option<&'a RawValue>,
     method: Option<&'a RawValue>,
     params: Option<&'a RawValue>,
     id: Option<&'a RawValue>,
-    /// A member that no call has, or one that is there twice.
+    /// True if a member is unknown or occurs twice.
     fault: bool,
 }
 
-impl Members<'_> {
-    fn judge(&self, body: &Bytes) -> Result<Element, Malformed> {
+impl CallMembers<'_> {
+    fn to_element(&self, body: &Bytes) -> Result<Element, Malformed> {
         let id = self.id.map(|raw| read_id(body, raw)).transpose()?;
         let Some((version, method, params)) = self.read_call(body) else {
             return Ok(Element::Refused { id: id.unwrap_or(Id::Null), error: EnvelopeError::InvalidRequest });
@@ -208,7 +208,7 @@ impl Members<'_> {
         })
     }
 
-    /// Everything but the id; `None` where a member is missing, odd or of the wrong type.
+    /// Returns version, method and params, or `None` if a member is missing, unknown or of the wrong type.
     fn read_call(&self, body: &Bytes) -> Option<(JsonRpcVersion, Bytes, Params)> {
         if self.fault {
             return None;
@@ -228,7 +228,7 @@ impl Members<'_> {
     }
 }
 
-/// The `jsonrpc` member, where it is not an outright fault.
+/// A valid or missing `jsonrpc` member.
 enum JsonRpcVersion {
     /// Missing or null.
     Absent,
@@ -236,13 +236,13 @@ enum JsonRpcVersion {
     Two,
 }
 
-/// An id is null, a u64 written as an integer, or a string; anything else loses the body.
+/// Reads an id: null, a u64 written as an integer, or a string. Any other value invalidates the body.
 fn read_id(body: &Bytes, raw: &RawValue) -> Result<Id, Malformed> {
     let text = raw.get();
     Ok(match text.as_bytes()[0] {
         b'n' => Id::Null,
         b'"' if !text.contains('\\') => Id::Text(body.slice_ref(text.as_bytes())),
-        // A node answers with the string re-escaped, which need not be how it came.
+        // A node escapes the string anew in its answer.
         b'"' => Id::Text(serde_json::to_vec(&serde_json::from_str::<String>(text)?)?.into()),
         _ => Id::Number(serde_json::from_str(text)?),
     })
@@ -257,10 +257,10 @@ fn unquote(body: &Bytes, text: &str) -> Option<Bytes> {
     Some(body.slice_ref(inner.as_bytes()))
 }
 
-/// A member's name, however escaped.
+/// The name of a member, unescaped.
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]
-enum Member {
+enum MemberName {
     Jsonrpc,
     Method,
     Params,
@@ -269,7 +269,7 @@ enum Member {
     Unknown,
 }
 
-impl<'de> Deserialize<'de> for Members<'de> {
+impl<'de> Deserialize<'de> for CallMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(MembersVisitor)
     }
@@ -278,22 +278,22 @@ impl<'de> Deserialize<'de> for Members<'de> {
 struct MembersVisitor;
 
 impl<'de> Visitor<'de> for MembersVisitor {
-    type Value = Members<'de>;
+    type Value = CallMembers<'de>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("a call")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
-        let mut members = Members::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<CallMembers<'de>, A::Error> {
+        let mut members = CallMembers::default();
         while let Some(name) = map.next_key()? {
             let place = match name {
-                Member::Jsonrpc => &mut members.jsonrpc,
-                Member::Method => &mut members.method,
-                Member::Params => &mut members.params,
-                Member::Id if members.id.is_some() => return Err(A::Error::duplicate_field("id")),
-                Member::Id => &mut members.id,
-                Member::Unknown => {
+                MemberName::Jsonrpc => &mut members.jsonrpc,
+                MemberName::Method => &mut members.method,
+                MemberName::Params => &mut members.params,
+                MemberName::Id if members.id.is_some() => return Err(A::Error::duplicate_field("id")),
+                MemberName::Id => &mut members.id,
+                MemberName::Unknown => {
                     map.next_value::<IgnoredAny>()?;
                     members.fault = true;
                     continue;
@@ -305,10 +305,10 @@ impl<'de> Visitor<'de> for MembersVisitor {
     }
 }
 
-/// Any JSON value that a node can hold, thrown away.
+/// A JSON value that a node can parse. The value is dropped.
 ///
-/// Stricter than [`IgnoredAny`] and [`RawValue`], which skip over text: it refuses what a node cannot take in, which
-/// is a number beyond f64, half a surrogate pair, and a nesting of 128 levels.
+/// It is stricter than [`IgnoredAny`] and [`RawValue`]. Like a node, it refuses numbers beyond f64, single surrogates, and
+/// nesting of 128 levels.
 struct WellFormed;
 
 impl<'de> Deserialize<'de> for WellFormed {

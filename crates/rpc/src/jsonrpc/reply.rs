@@ -1,7 +1,7 @@
-//! Writes responses: kept bytes spliced between the envelope and the caller's own id.
+//! Writes responses: a JSON text inside of the envelope with the caller's id.
 //!
-//! Nothing is re-serialised. Member order is a node's (`jsonrpc`, `result` or `error`, `id`); the newline that ends a
-//! body is the HTTP layer's.
+//! The text is copied unchanged. The order of members is that of a node: `jsonrpc`, `result` or `error`, `id`. The HTTP
+//! layer adds the newline at the end of the body.
 
 use bytes::Bytes;
 
@@ -12,22 +12,22 @@ const RESULT_HEAD: &[u8] = br#"{"jsonrpc":"2.0","result":"#;
 const ERROR_HEAD: &[u8] = br#"{"jsonrpc":"2.0","error":"#;
 const ERROR_HEAD_UNVERSIONED: &[u8] = br#"{"error":"#;
 
-/// Writes an answer whose `result` is the JSON text given.
+/// Writes an answer with the JSON text `result`.
 pub fn result(out: &mut Vec<u8>, id: &Id, result: &[u8]) {
     splice(out, RESULT_HEAD, result, id);
 }
 
-/// Writes an answer whose `error` is the JSON text given: a node's own error object.
+/// Writes an answer with a node's error object, given as JSON text.
 pub fn node_error(out: &mut Vec<u8>, id: &Id, error_object: &[u8]) {
     splice(out, ERROR_HEAD, error_object, id);
 }
 
-/// Writes an answer whose `error` has this code and message, and `data` if any: JSON text.
+/// Writes an answer with an error of this code and message. `data` is JSON text.
 pub fn refusal(out: &mut Vec<u8>, id: &Id, code: i32, message: &str, data: Option<&str>) {
     splice(out, ERROR_HEAD, error_object(code, message, data).as_bytes(), id);
 }
 
-/// Writes the answer to a fault of the envelope. A call without a version is answered without one.
+/// Writes the answer to a fault of the envelope. For a call without a version, the answer has none either.
 pub fn envelope_refusal(out: &mut Vec<u8>, id: &Id, error: EnvelopeError) {
     let head = match error {
         EnvelopeError::UnsupportedVersion => ERROR_HEAD_UNVERSIONED,
@@ -42,7 +42,7 @@ fn error_object(code: i32, message: &str, data: Option<&str>) -> String {
     format!(r#"{{"code":{code},"message":{message}{data}}}"#)
 }
 
-/// Returns the text before and after a `result` that is sent in chunks of its own.
+/// Returns the text before and after a `result`, for results that are sent in separate chunks.
 pub fn head_and_tail(id: &Id) -> (Bytes, Bytes) {
     let mut tail = Vec::with_capacity(32);
     write_tail(&mut tail, id);

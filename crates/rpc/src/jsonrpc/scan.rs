@@ -1,32 +1,31 @@
-//! Reads JSON as nearly all clients write it, in one pass and without a tree.
+//! A fast scanner for the JSON that nearly all clients write, in one pass and without a tree.
 //!
-//! It knows strings of plain ASCII, whole numbers, and nesting that no call needs more of. On everything else it gives up,
-//! and a full parser decides; so it never has to know what is wrong with a text, or what an odd one means. What it does
-//! read means the same to every parser.
+//! It accepts plain ASCII strings, whole numbers and limited nesting. On any other text it gives up, and a full parser
+//! decides. Every accepted text means the same to all parsers.
 
-/// Deeper than any call's params.
+/// The maximum nesting, which is beyond any call's params.
 const MAX_DEPTH: u32 = 8;
-/// Digits that fit any integer type of 64 bits, and an f64's exponent a hundred times.
+/// The maximum number of digits. Such numbers fit into all 64-bit integers and far into the range of f64.
 const MAX_DIGITS: usize = 18;
 
-/// A text, and how far it is read. Every method that gives nothing leaves it useless.
+/// A text and the position up to which it is read. After a method has returned `None`, the position is undefined.
 pub(crate) struct Scan<'a> {
     text: &'a [u8],
     at: usize,
 }
 
 impl<'a> Scan<'a> {
-    /// `text` from its start.
+    /// Returns a scanner at the start of `text`.
     pub(crate) fn new(text: &'a [u8]) -> Self {
         Self { text, at: 0 }
     }
 
-    /// How many bytes were read.
+    /// Returns the number of bytes read so far.
     pub(crate) fn position(&self) -> usize {
         self.at
     }
 
-    /// The next byte that is no blank, without reading it.
+    /// Skips whitespace and returns the next byte, without reading it.
     pub(crate) fn peek(&mut self) -> Option<u8> {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.text.get(self.at) {
             self.at += 1;
@@ -34,14 +33,14 @@ impl<'a> Scan<'a> {
         self.text.get(self.at).copied()
     }
 
-    /// Reads `byte`, blanks before it aside, if it is the next.
+    /// Skips whitespace, and reads `byte` if it is next. Returns true if it was.
     pub(crate) fn takes(&mut self, byte: u8) -> bool {
         let is_next = self.peek() == Some(byte);
         self.at += usize::from(is_next);
         is_next
     }
 
-    /// Reads `byte`.
+    /// Reads `byte`, or returns `None` if another byte is next.
     pub(crate) fn expect(&mut self, byte: u8) -> Option<()> {
         self.takes(byte).then_some(())
     }
@@ -51,13 +50,13 @@ impl<'a> Scan<'a> {
         self.peek().is_none()
     }
 
-    /// A string as text, without its quotes.
+    /// Reads a string and returns its text without quotes.
     pub(crate) fn text(&mut self) -> Option<&'a str> {
-        // ASCII, by the way it is found.
+        // A plain string is ASCII.
         str::from_utf8(self.string()?).ok()
     }
 
-    /// A string, without its quotes.
+    /// Reads a string and returns its bytes without quotes.
     pub(crate) fn string(&mut self) -> Option<&'a [u8]> {
         self.expect(b'"')?;
         let rest = &self.text[self.at..];
@@ -69,7 +68,7 @@ impl<'a> Scan<'a> {
         Some(&rest[..length])
     }
 
-    /// A whole number of at most 18 digits.
+    /// Reads a whole number of at most 18 digits.
     pub(crate) fn number(&mut self) -> Option<u64> {
         let first = self.peek()?;
         let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -79,11 +78,11 @@ impl<'a> Scan<'a> {
         let number = self.text[self.at..][..digits].iter();
         let number = number.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
         self.at += digits;
-        // A fraction or an exponent goes on.
+        // A fraction or an exponent follows.
         (!matches!(self.text.get(self.at), Some(b'.' | b'e' | b'E'))).then_some(number)
     }
 
-    /// The members of an object, which starts here; `member` reads the value of the one whose name it is given.
+    /// Reads an object. `member` gets the name of each member and reads its value.
     pub(crate) fn members(
         &mut self,
         mut member: impl FnMut(&mut Self, &'a [u8]) -> Option<()>,
@@ -102,7 +101,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The elements of an array, which starts here; `element` reads each.
+    /// Reads an array. `element` reads each element.
     pub(crate) fn elements(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         self.expect(b'[')?;
         if self.takes(b']') {
@@ -116,7 +115,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads over a value.
+    /// Skips a value.
     pub(crate) fn skip(&mut self) -> Option<()> {
         self.skip_within(MAX_DEPTH)
     }
@@ -132,7 +131,7 @@ impl<'a> Scan<'a> {
             b'n' => self.word(b"null"),
             b'-' => {
                 self.at += 1;
-                // No blank may stand between.
+                // A digit must follow the minus immediately.
                 self.text.get(self.at).filter(|byte| byte.is_ascii_digit())?;
                 self.number().map(drop)
             }
@@ -147,8 +146,9 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// How many bytes stand before the first that a plain string does not hold: a quote, a backslash, a control character, or
-/// one beyond ASCII. Eight at a time, by Mycroft's test for a zero byte in a word.
+/// Returns the number of bytes before the first quote, backslash, control character or non-ASCII byte.
+///
+/// It checks eight bytes at a time, by Mycroft's test for a zero byte in a word.
 fn plain(text: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 255;
     const HIGHS: u64 = ONES << 7;
@@ -159,7 +159,7 @@ fn plain(text: &[u8]) -> usize {
         let quote = zeros(word ^ (ONES * u64::from(b'"')));
         let backslash = zeros(word ^ (ONES * u64::from(b'\\')));
         let control = word.wrapping_sub(ONES * 0x20) & !word;
-        // Borrows spoil bytes above the first that is found, never the first.
+        // Borrows affect only bytes above the first match.
         let found = (quote | backslash | control | word) & HIGHS;
         if found != 0 {
             return i * 8 + found.trailing_zeros() as usize / 8;
@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads the whole of `text` as a value.
+    /// Returns true if the scanner accepts the whole `text` as a value.
     fn reads(text: &str) -> bool {
         let mut scan = Scan::new(text.as_bytes());
         scan.skip().is_some() && scan.is_done()
@@ -192,14 +192,14 @@ mod tests {
             ("-0", true),
             ("999999999999999999", true),
             ("[[[[[[[1]]]]]]]", true),
-            // Legal, and not plain.
+            // Valid JSON that the scanner leaves to the full parser.
             ("1000000000000000000", false),
             ("1.5", false),
             ("1e3", false),
             (r#""\n""#, false),
             ("\"\u{e9}\"", false),
             ("[[[[[[[[1]]]]]]]]", false),
-            // Not legal.
+            // Invalid JSON.
             ("", false),
             ("01", false),
             ("- 1", false),

@@ -1,4 +1,4 @@
-//! How settled a state must be to be answered from: processed, confirmed or finalized.
+//! The commitment levels of a call: processed, confirmed and finalized.
 
 use std::borrow::Cow;
 
@@ -6,10 +6,10 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A position in the chain's time: a slot takes 200 to 400 ms on mainnet, and may hold no block.
+/// A slot number. A slot takes 200 to 400 ms on mainnet, and may have no block.
 pub type Slot = u64;
 
-/// How settled the state is that a call reads. Ordered: processed < confirmed < finalized.
+/// The commitment of the state that a call reads. The order is processed < confirmed < finalized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Commitment {
@@ -17,16 +17,16 @@ pub enum Commitment {
     Processed,
     /// The newest block that a supermajority has voted on.
     Confirmed,
-    /// The newest block that a supermajority holds at maximum lockout; a node's default.
+    /// The newest block at maximum lockout of a supermajority. The default of nodes.
     #[default]
     Finalized,
 }
 
 impl Commitment {
-    /// Every commitment, weakest first; its position is [`Commitment::index`].
+    /// Every commitment, weakest first, by its [`Commitment::index`].
     pub const ALL: [Self; 3] = [Self::Processed, Self::Confirmed, Self::Finalized];
 
-    /// The name on the wire, in metrics and in settings.
+    /// Returns the name in calls, metrics and settings.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Processed => "processed",
@@ -35,12 +35,12 @@ impl Commitment {
         }
     }
 
-    /// Position in a table of three, weakest first.
+    /// Returns the position in a table of the three commitments, weakest first.
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Reads the exact wire name; anything else is `None` (a node ignores it, or refuses it, depending on the method).
+    /// Returns the commitment of this exact name, or `None`. A node ignores or refuses other names, by method.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|c| c.as_str() == name)
     }
@@ -52,8 +52,7 @@ impl std::fmt::Display for Commitment {
     }
 }
 
-/// Reads the `commitment` member of a flattened config. To a node whatever is there but unreadable is absent, and so
-/// finalized: no error, unlike the config's other members.
+/// Reads the `commitment` member of a flattened config. As on a node, an invalid value is no error and means finalized.
 pub(super) fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Commitment, D::Error> {
     struct Members;
 
@@ -68,7 +67,7 @@ pub(super) fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Comm
             let mut commitment = Commitment::default();
             while let Some(name) = map.next_key::<Cow<'_, str>>()? {
                 if name == "commitment" {
-                    // By way of a tree, in which the last of two equal names wins, at every depth.
+                    // In a tree, the last of several members of the same name wins at every depth, as on a node.
                     commitment = Commitment::deserialize(map.next_value::<Value>()?).unwrap_or_default();
                 } else {
                     map.next_value::<IgnoredAny>()?;
@@ -81,7 +80,7 @@ pub(super) fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Comm
     deserializer.deserialize_map(Members)
 }
 
-/// One value for each commitment, as settings and frontiers have it.
+/// A value for each commitment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PerCommitment<T> {
     /// The value at processed.
@@ -93,14 +92,14 @@ pub struct PerCommitment<T> {
 }
 
 impl<T: Copy> PerCommitment<T> {
-    /// Creates the map that has `value` at every commitment.
+    /// Creates a map with `value` at every commitment.
     pub const fn uniform(value: T) -> Self {
         Self { processed: value, confirmed: value, finalized: value }
     }
 }
 
 impl<T> PerCommitment<T> {
-    /// Returns the values that `value` gives for each commitment.
+    /// Creates a map with the results of `value` for each commitment.
     pub fn from_fn(mut value: impl FnMut(Commitment) -> T) -> Self {
         Self {
             processed: value(Commitment::Processed),
@@ -109,7 +108,7 @@ impl<T> PerCommitment<T> {
         }
     }
 
-    /// The value at `commitment`.
+    /// Returns the value at `commitment`.
     pub const fn get(&self, commitment: Commitment) -> &T {
         match commitment {
             Commitment::Processed => &self.processed,

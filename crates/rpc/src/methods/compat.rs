@@ -1,7 +1,7 @@
-//! The rows in which the written interface and a node differ, where they concern an answer: under
-//! [`Profile::Spec`] what does not exist is `null`.
+//! The answers that differ between the documented interface and nodes. Under [`Profile::Spec`] a missing account or block
+//! is `null`.
 //!
-//! The third row, getBlock's default for `rewards`, is a default and settled when params are read.
+//! The default of `rewards` in getBlock also differs. [`Query::parse`] applies it.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -9,12 +9,12 @@ use serde::de::IgnoredAny;
 
 use super::{Profile, Query};
 
-/// The `result` as `profile` wants it: under [`Profile::Spec`] an account that does not exist is `null` without context.
+/// Returns the result in the form of `profile`. Under [`Profile::Spec`] a missing account is `null` without a context.
 pub fn shape_result(profile: Profile, query: &Query, result: Bytes) -> Bytes {
-    /// A contextual result, of which only the presence of a value is read.
+    /// A result with a `context` and a `value`. The only question is whether `value` is null.
     #[derive(Deserialize)]
     struct Contextual {
-        /// Read by a function so that serde does not take a missing member for null.
+        /// Read by a function, because serde's default treats a missing member as null.
         #[serde(deserialize_with = "Option::deserialize")]
         value: Option<IgnoredAny>,
     }
@@ -26,8 +26,9 @@ pub fn shape_result(profile: Profile, query: &Query, result: Bytes) -> Bytes {
     result
 }
 
-/// Returns true if a node's error code to getBlock says that there is no such block, or none yet, or not any more. Under
-/// [`Profile::Spec`] the answer is `null` then.
+/// Returns true if a node's error code of getBlock means that the block does not exist, not yet or not any more.
+///
+/// Under [`Profile::Spec`] the answer is `null` then.
 pub const fn absent_block(code: i32) -> bool {
     matches!(code, -32001 | -32004 | -32007 | -32009 | -32014)
 }

@@ -1,31 +1,31 @@
-//! A method's own part of the `OpenRPC` document: params, result, errors and an example, and how their schemas are written.
+//! The part of the `OpenRPC` document that describes one method: params, result, errors and an example.
 
 use serde_json::{Map, Value, json};
 
 use super::Commitment;
 
-/// The part that a method's file writes.
+/// The description of a method.
 pub(super) struct Description {
-    /// One line.
+    /// A summary of one line.
     pub(super) summary: &'static str,
-    /// In order.
+    /// The params in order.
     pub(super) params: Vec<Param>,
-    /// JSON Schema of the result.
+    /// The JSON Schema of the result.
     pub(super) result: Value,
-    /// Names, under `components.errors`, of what a node may answer besides invalid params.
+    /// The names of a node's errors under `components.errors`, beside invalid params.
     pub(super) errors: &'static [&'static str],
-    /// Params of a call.
+    /// The params of an example call.
     pub(super) example: Value,
     /// A possible result of the example call.
     pub(super) example_result: Value,
 }
 
-/// One positional param.
+/// A positional param.
 pub(super) struct Param {
     pub(super) name: &'static str,
     pub(super) summary: &'static str,
     pub(super) required: bool,
-    /// JSON Schema, defaults included.
+    /// The JSON Schema with defaults.
     pub(super) schema: Value,
 }
 
@@ -39,17 +39,17 @@ impl Param {
     }
 }
 
-/// A reference to a schema of `components`.
+/// Returns a reference to a schema of `components`.
 pub(super) fn schema(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-/// The commitment member of a config.
+/// Returns the schema of a config's commitment.
 pub(super) fn commitment() -> Value {
     json!({ "allOf": [schema("Commitment")], "default": Commitment::default() })
 }
 
-/// `schema` or null. In params null is the same as absent; a default stays outermost.
+/// Returns a schema that also allows null, which means absent in params. A default stays outermost.
 pub(super) fn nullable(mut schema: Value) -> Value {
     let default = schema.as_object_mut().and_then(|members| members.remove("default"));
     let mut either = json!({ "anyOf": [schema, { "type": "null" }] });
@@ -59,7 +59,7 @@ pub(super) fn nullable(mut schema: Value) -> Value {
     either
 }
 
-/// A config object of these members, each of which may be left out.
+/// Returns the schema of a config object with these optional members.
 pub(super) fn config(mut members: Value) -> Value {
     for schema in members.as_object_mut().into_iter().flat_map(Map::values_mut) {
         *schema = nullable(schema.take());
@@ -67,7 +67,7 @@ pub(super) fn config(mut members: Value) -> Value {
     nullable(json!({ "type": "object", "properties": members }))
 }
 
-/// A result that says at which slot it was true.
+/// Returns the schema of a result with a context.
 pub(super) fn contextual(value: &Value) -> Value {
     json!({
         "type": "object",

@@ -1,18 +1,18 @@
-//! The encodings in which a node writes account data and transactions, and the slice of account data.
+//! The encodings of account data and transactions, and the slice of account data.
 //!
-//! The order of [`AccountEncoding`]'s variants is the order in which a node's error text lists them.
+//! The variants of [`AccountEncoding`] have the order of a node's error text.
 
 use serde::Deserialize;
 
-/// Most bytes that a node writes in base58: more is refused with [`BASE58_TOO_LONG`].
+/// The maximum number of bytes that a node writes in base58. A node refuses longer data with [`BASE58_TOO_LONG`].
 pub const BASE58_MAX: usize = 128;
-/// The code of that refusal, which nodes use for nothing else that depends on an account.
+/// The error code for data that is too long for base58. Nodes use it for no other error of an account.
 pub const BASE58_TOO_LONG_CODE: i32 = -32_600;
-/// Its words.
+/// The error message for data that is too long for base58.
 pub const BASE58_TOO_LONG: &str =
     "Encoded binary (base 58) data should be less than 128 bytes, please use Base64 encoding.";
 
-/// How account data is written in an answer.
+/// The encoding of account data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AccountEncoding {
@@ -22,7 +22,7 @@ pub enum AccountEncoding {
     Base58,
     /// `[string, "base64"]`. getMultipleAccounts' default.
     Base64,
-    /// A parsed object where the node knows the owner program, else the base64 pair.
+    /// A parsed object if the node knows the owner program, otherwise the base64 pair.
     JsonParsed,
     /// `[string, "base64+zstd"]`.
     #[serde(rename = "base64+zstd")]
@@ -33,7 +33,7 @@ impl AccountEncoding {
     /// Every encoding, in the order of its variants.
     pub const ALL: [Self; 5] = [Self::Binary, Self::Base58, Self::Base64, Self::JsonParsed, Self::Base64Zstd];
 
-    /// The name on the wire.
+    /// Returns the name in calls.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Binary => "binary",
@@ -44,37 +44,37 @@ impl AccountEncoding {
         }
     }
 
-    /// Reads the exact wire name.
+    /// Returns the encoding of this exact name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|encoding| encoding.as_str() == name)
     }
 }
 
-/// A part of an account's data, in bytes. Both members may be up to 2^64 − 1: a node clips, it never refuses.
+/// A part of an account's data, in bytes. All values are valid, because a node clips the slice to the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DataSlice {
-    /// First byte of the slice.
+    /// The first byte of the slice.
     pub offset: u64,
-    /// Number of bytes at most.
+    /// The maximum number of bytes.
     pub length: u64,
 }
 
-/// The form in which account data is asked for: an encoding, and a slice where the encoding honours one.
+/// The requested form of account data: an encoding, and a slice if the encoding supports one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AccountForm {
-    /// How the data is written.
+    /// The encoding of the data.
     pub encoding: AccountEncoding,
-    /// The part of the data; `None` is all of it.
+    /// The part of the data. `None` means all of it.
     pub slice: Option<DataSlice>,
 }
 
-/// How transactions are written in a block.
+/// The encoding of transactions in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BlockEncoding {
     /// JSON with compiled instructions. The default.
     Json,
-    /// JSON with instructions parsed where the node knows the program.
+    /// JSON with parsed instructions of the programs that the node knows.
     JsonParsed,
     /// `[string, "base58"]`.
     Base58,
@@ -88,7 +88,7 @@ impl BlockEncoding {
     /// Every encoding, in the order of its variants.
     pub const ALL: [Self; 5] = [Self::Json, Self::JsonParsed, Self::Base58, Self::Base64, Self::Binary];
 
-    /// The name on the wire.
+    /// Returns the name in calls.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Json => "json",
@@ -100,7 +100,7 @@ impl BlockEncoding {
     }
 }
 
-/// How much of its transactions a block answer carries.
+/// The level of detail of the transactions in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BlockDetails {
@@ -118,7 +118,7 @@ impl BlockDetails {
     /// Every level of detail, in the order of its variants.
     pub const ALL: [Self; 4] = [Self::Full, Self::Accounts, Self::Signatures, Self::None];
 
-    /// The name on the wire.
+    /// Returns the name in calls.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",

@@ -13,39 +13,39 @@ use crate::jsonrpc::scan::Scan;
 /// getAccountInfo: one account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AccountQuery {
-    /// Whose account.
+    /// The address of the account.
     pub pubkey: Pubkey,
-    /// The form of its data. Canonical: as sent, a slice kept for every encoding.
+    /// The form of its data, as the caller asked for it. A slice stays, whatever the encoding.
     pub form: AccountForm,
-    /// At which commitment.
+    /// The commitment.
     pub commitment: Commitment,
-    /// The caller's condition on the answer's slot; never part of a cache key.
+    /// The caller's `minContextSlot`. It is never part of a cache key.
     pub min_context_slot: Option<Slot>,
 }
 
 impl AccountQuery {
     pub(super) fn parse(params: &Params) -> Result<Self, ParamError> {
         if let Params::Array(text) = params
-            && let Some(query) = Self::plain(text)
+            && let Some(query) = Self::scan_params(text)
         {
             return Ok(query);
         }
         let (address, config) = params::one_or_two::<Address, RpcAccountInfoConfig>(params)?;
         let config = config.unwrap_or_default();
         Ok(Self {
-            pubkey: address.judge()?,
+            pubkey: address.into_pubkey()?,
             form: config.form(AccountEncoding::Binary),
             commitment: config.commitment,
             min_context_slot: config.min_context_slot,
         })
     }
 
-    /// Params as nearly all callers write them; `None` says nothing.
-    fn plain(text: &[u8]) -> Option<Self> {
+    /// Scans params as most clients write them. `None` for any other params, valid or not; then serde decides.
+    fn scan_params(text: &[u8]) -> Option<Self> {
         let mut scan = Scan::new(text);
         scan.expect(b'[')?;
         let pubkey = Pubkey::parse(scan.text()?).ok()?;
-        let config = RpcAccountInfoConfig::plain_last(&mut scan)?;
+        let config = RpcAccountInfoConfig::scan_last(&mut scan)?;
         Some(Self {
             pubkey,
             form: config.form(AccountEncoding::Binary),
@@ -59,7 +59,7 @@ impl AccountQuery {
     }
 }
 
-/// The config of both account methods, by the name that a node's errors give it.
+/// The config of both account methods. Its name occurs in a node's errors.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RpcAccountInfoConfig {
@@ -77,8 +77,9 @@ struct UiDataSliceConfig {
 }
 
 impl RpcAccountInfoConfig {
-    /// The config as the last of an array's elements, or the default where there is none; `None` where it is not plain.
-    pub(super) fn plain_last(scan: &mut Scan<'_>) -> Option<Self> {
+    /// Scans the config as the last element of an array, and the end of the array. Returns the default if the array has
+    /// no config. `None` for a config that most clients do not write, valid or not; then serde decides.
+    pub(super) fn scan_last(scan: &mut Scan<'_>) -> Option<Self> {
         let mut config = Self::default();
         if scan.takes(b',') {
             let (mut commitment, mut encoding, mut slot) = (None, None, None);
@@ -98,7 +99,7 @@ impl RpcAccountInfoConfig {
         scan.is_done().then_some(config)
     }
 
-    /// The form asked for; the default encoding differs from method to method.
+    /// Returns the requested form. The default encoding depends on the method.
     pub(super) fn form(&self, default: AccountEncoding) -> AccountForm {
         AccountForm {
             encoding: self.encoding.unwrap_or(default),
@@ -110,7 +111,7 @@ impl RpcAccountInfoConfig {
     }
 }
 
-/// The config in canonical form.
+/// Returns the config in canonical form.
 pub(super) fn config_json(
     form: AccountForm,
     commitment: Commitment,
@@ -126,7 +127,7 @@ pub(super) fn config_json(
     config
 }
 
-/// The config's schema; the default encoding differs from method to method.
+/// Returns the schema of the config. The default encoding depends on the method.
 pub(super) fn config_schema(default: AccountEncoding) -> Value {
     description::config(json!({
         "encoding": { "allOf": [schema("AccountEncoding")], "default": default.as_str() },

@@ -1,7 +1,6 @@
 //! `getBlock [slot, config?]`: one block by its slot. The second param may also be a bare encoding (`"json"`).
 //!
-//! Any fault in the second param gives one and the same text, since a node tries two types there and keeps neither's
-//! error.
+//! Every fault in the second param has the same error text, because a node tries two types and drops their errors.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,22 +15,22 @@ use crate::jsonrpc::Params;
 pub struct BlockQuery {
     /// The slot of the block.
     pub slot: Slot,
-    /// How much of its transactions.
+    /// The level of detail of the transactions.
     pub details: BlockDetails,
-    /// How transactions are written; canonical: `Json` unless details are `Full`, since others ignore it.
+    /// The encoding of transactions. The canonical value is `Json` unless details are `Full`.
     pub encoding: BlockEncoding,
     /// True if rewards are included.
     pub rewards: bool,
-    /// The highest transaction version that the caller reads; `None` is legacy only. Canonical: `None` for details
-    /// `Signatures` and `None`, which carry no version.
+    /// The highest transaction version that the caller reads. `None` means legacy only, and is the canonical value for
+    /// the details `Signatures` and `None`.
     pub max_version: Option<u8>,
-    /// Confirmed or finalized; processed is refused.
+    /// The commitment: confirmed or finalized.
     pub commitment: Commitment,
 }
 
 impl BlockQuery {
     pub(super) fn parse(params: &Params, profile: Profile) -> Result<Self, ParamError> {
-        // By way of a tree: in text, an object with two equal names would be neither a bare encoding nor refused.
+        // A tree, because of two members with the same name, the last one must win.
         let (slot, config) = params::one_or_two::<Slot, Value>(params)?;
         let config: Option<RpcEncodingConfigWrapper> = params::typed(config.unwrap_or_default())?;
         let config = config.map(RpcBlockConfig::from).unwrap_or_default();
@@ -69,7 +68,7 @@ impl BlockQuery {
     }
 }
 
-/// The second param, by the name that a node's errors give it.
+/// The second param. Its name occurs in a node's errors.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RpcEncodingConfigWrapper {

@@ -1,8 +1,8 @@
 //! `getFeeForMessage [message, config?]`: the fee that the cluster would charge for a transaction message.
 //!
-//! Refuses what every node version refuses, in the words of 4.0. What versions judge differently (message versions 1
-//! to 126, and long texts that newer nodes take for them), and what a node looks at after minContextSlot (the
-//! message's inner sense, its lookup tables), goes to the node.
+//! Messages that every node version refuses get the error text of 4.0. All others go to the node: message versions 1 to
+//! 126 and long texts, which newer nodes accept, and faults that a node checks after `minContextSlot` (bad indexes,
+//! lookup tables).
 
 use base64::engine::general_purpose::STANDARD;
 use base64::{DecodeError as Base64Error, Engine};
@@ -16,26 +16,26 @@ use super::params::{self, ParamError};
 use super::{Commitment, Slot, commitment};
 use crate::jsonrpc::Params;
 
-/// Longest base64 text of [`MAX_MESSAGE`] bytes, in characters.
+/// The maximum length of the base64 text of [`MAX_MESSAGE`] bytes.
 const MAX_TEXT: usize = 1644;
 
-/// From this text on, in the order of ASCII, newer nodes (4.5) take a message for one of version 1 or later.
+/// The first base64 text, in ASCII order, that newer nodes (4.5) read as a message of version 1 or later.
 const LATER_VERSIONS: &str = "gQ";
 
-/// Most bytes of such a message.
+/// The maximum number of bytes of a message of version 1 or later.
 const LATER_MAX_MESSAGE: usize = 4096;
 
-/// Longest text of such a message, in characters.
+/// The maximum length of the base64 text of a message of version 1 or later.
 const LATER_MAX_TEXT: usize = 5464;
 
 /// getFeeForMessage: the fee that the cluster would charge for a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeeQuery {
-    /// The message's bytes, decoded from base64.
+    /// The bytes of the message, decoded from base64.
     pub message: Bytes,
-    /// At which commitment.
+    /// The commitment.
     pub commitment: Commitment,
-    /// The caller's condition on the answer's slot; never part of a cache key.
+    /// The caller's `minContextSlot`. It is never part of a cache key.
     pub min_context_slot: Option<Slot>,
 }
 
@@ -59,7 +59,7 @@ impl FeeQuery {
     }
 }
 
-/// By the name that a node's errors give it.
+/// The config. Its name occurs in a node's errors.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct RpcContextConfig {
@@ -88,7 +88,7 @@ fn decode(text: &str) -> Result<Vec<u8>, ParamError> {
     }
 }
 
-/// A node shows the error as base64 0.22 debugs it; later releases of the crate debug it in other words.
+/// Returns the error with the text of base64 0.22, which nodes use. Later releases of the crate have other texts.
 fn base64_error(error: &Base64Error) -> ParamError {
     let shown = match error {
         Base64Error::InvalidByte(offset, byte) => format!("InvalidByte({offset}, {byte})"),
@@ -105,7 +105,7 @@ fn is_later_version(text: &str) -> bool {
     text >= LATER_VERSIONS
 }
 
-/// A text that 4.0 finds too long, where a newer node may read it.
+/// Decodes a text that is too long for 4.0 but valid for newer nodes.
 fn decode_later_version(text: &str) -> Option<Vec<u8>> {
     if !is_later_version(text) || text.len() > LATER_MAX_TEXT {
         return None;
@@ -148,7 +148,7 @@ pub(super) fn describe() -> Description {
 mod tests {
     use super::*;
 
-    /// A legacy message without keys and instructions, and bytes after it: `length` in all.
+    /// Returns a legacy message without keys and instructions, followed by bytes, with `length` bytes in total.
     fn message(length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         bytes[0] = 1;

@@ -1,5 +1,5 @@
-//! `getMultipleAccounts [[pubkey…], config?]`: up to 100 accounts at once. Its default encoding is base64, where
-//! getAccountInfo's is the legacy `binary`.
+//! `getMultipleAccounts [[pubkey…], config?]`: up to 100 accounts. The default encoding is base64, unlike that of
+//! getAccountInfo.
 
 use std::sync::Arc;
 
@@ -13,26 +13,26 @@ use super::{AccountEncoding, AccountForm, Commitment, Pubkey, Slot};
 use crate::jsonrpc::Params;
 use crate::jsonrpc::scan::Scan;
 
-/// Most keys in one call: a node's default (`--rpc-max-multiple-accounts`).
+/// The maximum number of keys in a call, by the default of a node (`--rpc-max-multiple-accounts`).
 pub const MAX_KEYS: usize = 100;
 
-/// getMultipleAccounts: up to 100 accounts, in the caller's order, duplicates kept.
+/// getMultipleAccounts: up to 100 accounts, in the caller's order with duplicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountsQuery {
-    /// Whose accounts.
+    /// The addresses of the accounts.
     pub pubkeys: Arc<[Pubkey]>,
-    /// The form of their data.
+    /// The form of the data.
     pub form: AccountForm,
-    /// At which commitment.
+    /// The commitment.
     pub commitment: Commitment,
-    /// The caller's condition on the answer's slot; never part of a cache key.
+    /// The caller's `minContextSlot`. It is never part of a cache key.
     pub min_context_slot: Option<Slot>,
 }
 
 impl AccountsQuery {
     pub(super) fn parse(params: &Params) -> Result<Self, ParamError> {
         if let Params::Array(text) = params
-            && let Some(query) = Self::plain(text)
+            && let Some(query) = Self::scan_params(text)
         {
             return Ok(query);
         }
@@ -42,15 +42,15 @@ impl AccountsQuery {
             return Err(ParamError::new(format!("Too many inputs provided; max {MAX_KEYS}")));
         }
         Ok(Self {
-            pubkeys: addresses.into_iter().map(Address::judge).collect::<Result<_, _>>()?,
+            pubkeys: addresses.into_iter().map(Address::into_pubkey).collect::<Result<_, _>>()?,
             form: config.form(AccountEncoding::Base64),
             commitment: config.commitment,
             min_context_slot: config.min_context_slot,
         })
     }
 
-    /// Params as nearly all callers write them; `None` says nothing.
-    fn plain(text: &[u8]) -> Option<Self> {
+    /// Scans params as most clients write them. `None` for any other params, valid or not; then serde decides.
+    fn scan_params(text: &[u8]) -> Option<Self> {
         let mut scan = Scan::new(text);
         scan.expect(b'[')?;
         let mut pubkeys = Vec::new();
@@ -58,7 +58,7 @@ impl AccountsQuery {
             pubkeys.push(Pubkey::parse(scan.text()?).ok()?);
             (pubkeys.len() <= MAX_KEYS).then_some(())
         })?;
-        let config = RpcAccountInfoConfig::plain_last(&mut scan)?;
+        let config = RpcAccountInfoConfig::scan_last(&mut scan)?;
         Some(Self {
             pubkeys: pubkeys.into(),
             form: config.form(AccountEncoding::Base64),

@@ -1,4 +1,4 @@
-//! `getRecentPerformanceSamples [limit?]`: a node's own samples of throughput, newest first. No commitment, no slot.
+//! `getRecentPerformanceSamples [limit?]`: a node's samples of throughput, newest first. There is no commitment or slot.
 
 use serde_json::{Value, json};
 
@@ -6,13 +6,13 @@ use super::description::{Description, Param, nullable, schema};
 use super::params::{self, ParamError};
 use crate::jsonrpc::Params;
 
-/// Most samples that a node gives, and how many it gives unasked: twelve hours of one a minute.
+/// The maximum and default number of samples: twelve hours with one sample per minute.
 const MAX_SAMPLES: u16 = 720;
 
 /// getRecentPerformanceSamples: the newest samples of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SamplesQuery {
-    /// How many, 0 to 720; canonical default 720.
+    /// The maximum number of samples, 0 to 720. The default is 720.
     pub limit: u16,
 }
 

@@ -1,5 +1,7 @@
-//! `getTokenAccountBalance [pubkey, commitment?]`: one token account's balance. The only method whose second param *is*
-//! the commitment struct, so that a bad commitment is an error here and `["confirmed"]` is none.
+//! `getTokenAccountBalance [pubkey, commitment?]`: the balance of a token account.
+//!
+//! The second param *is* the commitment struct. Unlike in other methods, an invalid commitment is an error, and the form
+//! `["confirmed"]` is valid.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,19 +12,22 @@ use super::pubkey::Address;
 use super::{Commitment, Pubkey};
 use crate::jsonrpc::Params;
 
-/// getTokenAccountBalance: one token account's balance.
+/// getTokenAccountBalance: the balance of a token account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BalanceQuery {
     /// The address of the token account.
     pub pubkey: Pubkey,
-    /// At which commitment.
+    /// The commitment.
     pub commitment: Commitment,
 }
 
 impl BalanceQuery {
     pub(super) fn parse(params: &Params) -> Result<Self, ParamError> {
         let (address, config) = params::one_or_two::<Address, CommitmentConfig>(params)?;
-        Ok(Self { pubkey: address.judge()?, commitment: config.map(|c| c.commitment).unwrap_or_default() })
+        Ok(Self {
+            pubkey: address.into_pubkey()?,
+            commitment: config.map(|c| c.commitment).unwrap_or_default(),
+        })
     }
 
     pub(super) fn params_json(&self) -> Value {
@@ -30,7 +35,7 @@ impl BalanceQuery {
     }
 }
 
-/// By the name that a node's errors give it.
+/// The config. Its name occurs in a node's errors.
 #[derive(Deserialize)]
 struct CommitmentConfig {
     commitment: Commitment,

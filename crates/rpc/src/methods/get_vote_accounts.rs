@@ -1,5 +1,5 @@
-//! `getVoteAccounts [config?]`: the validators' vote accounts, current and delinquent. Honours no minContextSlot, and
-//! its answer carries no slot.
+//! `getVoteAccounts [config?]`: the validators' vote accounts, current and delinquent. There is no `minContextSlot`, and
+//! answers have no slot.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,19 +10,19 @@ use super::pubkey::Address;
 use super::{Commitment, Pubkey, commitment};
 use crate::jsonrpc::Params;
 
-/// A node's default: a validator that voted on none of the last 128 slots is delinquent.
+/// A node's default distance. A validator that voted on none of the last 128 slots is delinquent.
 const DELINQUENT_SLOT_DISTANCE: u64 = 128;
 
 /// getVoteAccounts: the validators' vote accounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct VotesQuery {
-    /// At which commitment.
+    /// The commitment.
     pub commitment: Commitment,
-    /// Only this vote account.
+    /// The only vote account to list. `None` means all.
     pub vote_pubkey: Option<Pubkey>,
     /// True if unstaked delinquents are listed.
     pub keep_unstaked_delinquents: bool,
-    /// Slots behind which a validator counts as delinquent; canonical default 128.
+    /// The number of slots without a vote after which a validator is delinquent. The default is 128.
     pub delinquent_slot_distance: u64,
 }
 
@@ -31,7 +31,7 @@ impl VotesQuery {
         let config = params::at_most_one::<RpcGetVoteAccountsConfig>(params)?.unwrap_or_default();
         Ok(Self {
             commitment: config.commitment,
-            vote_pubkey: config.vote_pubkey.map(Address::judge).transpose()?,
+            vote_pubkey: config.vote_pubkey.map(Address::into_pubkey).transpose()?,
             keep_unstaked_delinquents: config.keep_unstaked_delinquents.unwrap_or(false),
             delinquent_slot_distance: config.delinquent_slot_distance.unwrap_or(DELINQUENT_SLOT_DISTANCE),
         })
@@ -50,7 +50,7 @@ impl VotesQuery {
     }
 }
 
-/// By the name that a node's errors give it.
+/// The config. Its name occurs in a node's errors.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct RpcGetVoteAccountsConfig {

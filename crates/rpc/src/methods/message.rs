@@ -1,111 +1,111 @@
-//! The wire form of a transaction message, legacy or version 0, as getFeeForMessage gets it.
+//! The wire form of a transaction message, legacy or version 0, for getFeeForMessage.
 //!
-//! Decoding borrows, and says in a node's words why bytes are no message; [`Message::sanitize`] is a separate step,
-//! because a node looks at minContextSlot in between. Bytes after the message are accepted, as on a node.
+//! Decoding borrows from the bytes, and its errors have the texts of a node. [`Message::sanitize`] is a separate step,
+//! because a node checks `minContextSlot` in between. As on a node, bytes after the message are ignored.
 
 use thiserror::Error;
 
 use super::Pubkey;
 
-/// The path of a node's type for it, which is compiled into the node's words.
+/// The path of a node's message type, which occurs in the node's errors.
 pub const TYPE: &str = "solana_message::non_bpf_modules::versions::VersionedMessage";
 
-/// Most bytes of a legacy or version 0 message: what fits a packet on the way to the leader.
+/// The maximum number of bytes of a legacy or version 0 message, which is that of a network packet.
 pub const MAX_MESSAGE: usize = 1232;
 
-/// Most account keys that a message can address, static and looked up: instructions hold them as one byte each.
+/// The maximum number of accounts of a message, static and looked up. Instructions refer to an account by one byte.
 const MAX_ACCOUNTS: usize = 256;
 
-/// The bit that tells a version byte from a legacy message's first header byte.
+/// The bit that distinguishes a version byte from the first header byte of a legacy message.
 const VERSION_BIT: u8 = 0x80;
 
-/// A message's kind.
+/// The version of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageVersion {
-    /// From before versions.
+    /// A message without a version.
     Legacy,
-    /// With address table lookups.
+    /// A message with address table lookups.
     V0,
 }
 
-/// A transaction message, its parts borrowed from the bytes it was decoded from.
+/// A transaction message. Its parts borrow from the decoded bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Legacy or version 0.
+    /// The version.
     pub version: MessageVersion,
-    /// How many signatures the transaction needs; so many of the first account keys sign.
+    /// The number of signatures, which are of the first account keys.
     pub required_signatures: u8,
-    /// How many of the signing accounts, the last ones, are read-only.
+    /// The number of read-only accounts at the end of the signing accounts.
     pub readonly_signed: u8,
-    /// How many of the other static accounts, the last ones, are read-only.
+    /// The number of read-only accounts at the end of the other static accounts.
     pub readonly_unsigned: u8,
-    /// The static account keys; the first pays.
+    /// The static account keys. The first account pays the fee.
     pub account_keys: &'a [[u8; 32]],
     /// A blockhash of the last 150 blocks, or a durable nonce.
     pub recent_blockhash: &'a [u8; 32],
     /// The instructions of the transaction, in order.
     pub instructions: Vec<Instruction<'a>>,
-    /// Further accounts, by lookup; none in a legacy message.
+    /// The lookups of other accounts. A legacy message has none.
     pub lookups: Vec<AddressTableLookup<'a>>,
 }
 
-/// One call of a program. Indexes count the static keys, then all writable lookups, then all read-only ones.
+/// A call of a program. Indexes count the static keys, then all writable lookups, then all read-only ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instruction<'a> {
     /// The index of the program's account.
     pub program: u8,
-    /// The indices of the accounts that the program gets.
+    /// The indexes of the program's input accounts.
     pub accounts: &'a [u8],
-    /// The data that the program gets.
+    /// The input data of the program.
     pub data: &'a [u8],
 }
 
 /// Accounts taken from an address lookup table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressTableLookup<'a> {
-    /// The table's address.
+    /// The address of the table.
     pub table: Pubkey,
-    /// Places in the table, of accounts that are written.
+    /// The positions of writable accounts in the table.
     pub writable: &'a [u8],
-    /// Places in the table, of accounts that are only read.
+    /// The positions of read-only accounts in the table.
     pub readonly: &'a [u8],
 }
 
-/// Why bytes are no message, in the words that follow a node's "failed to deserialize".
+/// The reason why bytes are not a message, with the text after a node's "failed to deserialize".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// The bytes end before the message does.
+    /// The bytes end before the message.
     #[error("io error: failed to fill whole buffer")]
     Truncated,
-    /// The message is cut off, and has as many bytes as a message may have.
+    /// The bytes end before the message, and have the maximum length of a message.
     #[error("the size limit has been reached")]
     SizeLimit,
-    /// A length of more bytes than it needs.
+    /// A length is encoded with more bytes than necessary.
     #[error("invalid value: alias encoding, expected strict form encoding")]
     LengthAlias,
-    /// A length of more than three bytes.
+    /// A length has more than three bytes.
     #[error(
         "invalid value: continue signal on byte-three, expected a terminal signal on or before byte-three"
     )]
     LengthTooLong,
-    /// A length beyond 16 bits.
+    /// A length exceeds 16 bits.
     #[error("invalid value: integer `{0}`, expected a value in the range [0, 65535]")]
     LengthOverflow(u32),
-    /// A version, 1 to 126, that 4.0 does not know; later nodes may.
+    /// The version is 1 to 126, which 4.0 does not know. Later nodes may know it.
     #[error("invalid value: integer `{0}`, expected a valid transaction message version")]
     Version(u8),
-    /// 0xff marks off-chain messages, so that nobody can be made to sign a transaction as one.
+    /// The first byte is 0xff, the mark of off-chain messages.
     #[error("off-chain messages are not accepted")]
     OffChain,
 }
 
-/// Why a message makes no sense, in the words that follow a node's "invalid transaction message".
+/// The reason why a message is invalid, with the text after a node's "invalid transaction message".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SanitizeError {
-    /// A count or an index that points past what there is.
+    /// A count or an index is out of range.
     #[error("index out of bounds")]
     IndexOutOfBounds,
-    /// No account that can pay, or a lookup of nothing.
+    /// No account can pay, or a lookup is empty.
     #[error("invalid value")]
     InvalidValue,
 }
@@ -141,7 +141,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Checks counts and indexes, which a node does after minContextSlot.
+    /// Checks counts and indexes. A node does so after the check of `minContextSlot`.
     pub fn sanitize(&self) -> Result<(), SanitizeError> {
         use SanitizeError::{IndexOutOfBounds, InvalidValue};
 
@@ -149,7 +149,7 @@ impl<'a> Message<'a> {
         if usize::from(self.required_signatures) + usize::from(self.readonly_unsigned) > keys {
             return Err(IndexOutOfBounds);
         }
-        // The payer signs and is written to.
+        // The payer signs and is writable.
         if self.readonly_signed >= self.required_signatures {
             return Err(match self.version {
                 MessageVersion::Legacy => IndexOutOfBounds,
@@ -163,7 +163,7 @@ impl<'a> Message<'a> {
         if self.version == MessageVersion::V0 && accounts > MAX_ACCOUNTS {
             return Err(IndexOutOfBounds);
         }
-        // A program is a static key, so that it is known without the bank, and never the payer.
+        // A program must be a static key, and must not be the payer.
         let in_bounds = |instruction: &Instruction| {
             (1..keys).contains(&instruction.program.into())
                 && instruction.accounts.iter().all(|&account| usize::from(account) < accounts)
@@ -173,7 +173,7 @@ impl<'a> Message<'a> {
 }
 
 impl AddressTableLookup<'_> {
-    /// How many accounts it adds.
+    /// Returns the number of accounts that the lookup adds.
     fn loads(&self) -> usize {
         self.writable.len() + self.readonly.len()
     }
@@ -181,7 +181,7 @@ impl AddressTableLookup<'_> {
 
 struct Reader<'a> {
     rest: &'a [u8],
-    /// True if there are as many bytes as a message may have. A message that is cut off has another error then.
+    /// True if the bytes have the maximum length of a message. A truncated message has a different error then.
     full: bool,
 }
 
@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
         self.array().map(|[byte]| *byte)
     }
 
-    /// A compact-u16: seven bits a byte, the lowest first, the top bit saying that more follow.
+    /// Reads a compact-u16: seven bits per byte, the lowest first. The top bit means that another byte follows.
     fn length(&mut self) -> Result<usize, DecodeError> {
         let mut length = 0;
         for place in 0..3 {
@@ -232,7 +232,7 @@ impl<'a> Reader<'a> {
     }
 
     fn list<T>(&mut self, item: impl Fn(&mut Self) -> Result<T, DecodeError>) -> Result<Vec<T>, DecodeError> {
-        // Grows as items arrive: a claimed length is not believed.
+        // The vector grows with the items, because the encoded length may be false.
         (0..self.length()?).map(|_| item(self)).collect()
     }
 }

@@ -1,6 +1,7 @@
-//! The `OpenRPC` 1.3 document of the eight methods, put together from what each method's file says of itself.
+//! The `OpenRPC` 1.3 document of the eight methods, made of the descriptions in each method's module.
 //!
-//! It describes the `node` profile. Schemas name what a caller may rely on and allow more, since nodes add members.
+//! The document describes the `node` profile. Schemas list the stable members and allow others, because newer nodes add
+//! some.
 
 use serde_json::{Map, Value, json};
 
@@ -11,22 +12,22 @@ use super::{
     get_token_account_balance, get_vote_accounts,
 };
 
-/// The service that the document is of.
+/// The service that the document describes.
 #[derive(Debug)]
 pub struct Service {
     /// The name.
     pub title: &'static str,
     /// The release.
     pub version: &'static str,
-    /// One sentence.
+    /// A description of one sentence.
     pub description: &'static str,
-    /// An SPDX expression.
+    /// The licence as an SPDX expression.
     pub licence: &'static str,
-    /// The service's own errors, which any method can give.
+    /// The errors of the service, which any method can return.
     pub errors: Vec<ServiceError>,
 }
 
-/// An error that the service gives by itself, without a node.
+/// An error of the service, without a call to a node.
 #[derive(Debug)]
 pub struct ServiceError {
     /// The name under `components.errors`.
@@ -104,7 +105,7 @@ fn method_object(method: Method, description: Description, service: &[ServiceErr
     })
 }
 
-/// A node's errors that one of the methods can give: name, code, message.
+/// The errors of nodes for these methods: name, code, message.
 const NODES: [(&str, i32, &str); 10] = [
     ("InvalidParams", -32602, "Invalid params"),
     ("BlockCleanedUp", -32001, "Block cleaned up, does not exist on node"),
@@ -230,7 +231,7 @@ mod tests {
         Query::parse(method, &Params::Array(text), Profile::Node).unwrap()
     }
 
-    /// Calls `visit` for `value` and everything inside.
+    /// Calls `visit` for `value` and all nested values.
     fn walk(value: &Value, visit: &mut impl FnMut(&Value)) {
         visit(value);
         match value {
@@ -299,7 +300,7 @@ mod tests {
             }
             let written: Value = serde_json::from_str(&parse(method, &bare).params_json()).unwrap();
             assert_eq!(parse(method, &bare), parse(method, &spelt), "{method:?}");
-            // What a canonical call spells out is documented, default and all.
+            // Each member of a canonical call is documented with its default.
             let documented = spelt.last().and_then(Value::as_object);
             for (name, value) in
                 written.as_array().unwrap().last().and_then(Value::as_object).into_iter().flatten()

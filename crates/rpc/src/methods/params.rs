@@ -1,9 +1,10 @@
-//! Positional params, read the way a node reads them (jsonrpc-derive 18), and the reasons for refusals.
+//! Positional params, read as a node reads them (jsonrpc-derive 18), and the errors for invalid ones.
 //!
-//! A node turns params into a JSON tree and deserialises its structs from that. The words of serde's errors are part of
-//! the contract (`docs/node-contract.md`), so this module has structs of the same names. The text is first read without
-//! a tree. That may fail where a node does not: of a member that is there twice, a tree keeps the last. After a failure
-//! the tree decides.
+//! A node parses params to a JSON tree, and deserialises its structs from the tree. The texts of serde's errors are part
+//! of the contract (`docs/node-contract.md`), so the structs here have the names of the node's structs.
+//!
+//! The text is first read without a tree. This may fail for valid params, because only a tree accepts a member twice.
+//! After a failure, the result of the tree counts.
 
 use std::fmt::Debug;
 
@@ -13,25 +14,25 @@ use serde_json::{Map, Value};
 
 use crate::jsonrpc::Params;
 
-/// Why params are refused: a node's code, words and data.
+/// The error for invalid params, with the code, message and data of a node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ParamError {
-    /// -32602 for all of today's methods.
+    /// The code, -32602 for all current methods.
     pub code: i32,
-    /// The node's words.
+    /// The message of a node.
     pub message: String,
-    /// The node's `data`, a string where there is one.
+    /// The `data` of a node, a string.
     pub data: Option<String>,
 }
 
 impl ParamError {
-    /// JSON-RPC's "invalid params", with words and no data.
+    /// Creates an error "invalid params" with a message and without data.
     pub(super) fn new(message: impl Into<String>) -> Self {
         Self { code: -32602, message: message.into(), data: None }
     }
 
-    /// A wrong number of params; `details` is shown as Rust shows it.
+    /// Creates the error for a wrong number of params. `details` is in Rust's debug format.
     fn arity(message: &str, details: &impl Debug) -> Self {
         let data = Some(format!("{details:?}"));
         Self { data, ..Self::new(format!("Invalid parameters: {message}")) }
@@ -68,7 +69,7 @@ pub(super) fn at_most_one<A: DeserializeOwned>(params: &Params) -> Result<Option
 
 /// Reads `[]`.
 pub(super) fn none(params: &Params) -> Result<(), ParamError> {
-    /// An unexpected value as a node shows it. The names are part of its words.
+    /// An unexpected value. Its names are part of a node's message.
     #[derive(Debug)]
     #[expect(dead_code, reason = "shown by Debug")]
     enum Unexpected {
@@ -87,7 +88,7 @@ pub(super) fn none(params: &Params) -> Result<(), ParamError> {
     Err(ParamError::arity("No parameters were expected", &unexpected))
 }
 
-/// The params one by one, `required` to `total` of them.
+/// Returns the params as trees. There must be `required` to `total`.
 fn tree(params: &Params, required: usize, total: usize) -> Result<Vec<Value>, ParamError> {
     let values: Vec<Value> = match params {
         Params::None => Vec::new(),
@@ -105,7 +106,7 @@ fn tree(params: &Params, required: usize, total: usize) -> Result<Vec<Value>, Pa
     Ok(values)
 }
 
-/// Reads one param from its tree.
+/// Reads a param from its tree.
 pub(super) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ParamError> {
     serde_json::from_value(value).map_err(|error| type_error(&error))
 }

@@ -1,4 +1,4 @@
-//! Properties of canonical form: one meaning, one query, however it is written; and no input panics.
+//! Properties of parsing: calls with the same meaning give the same query, and no input panics.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn forms() -> impl Strategy<Value = AccountForm> {
         .prop_map(|(encoding, slice)| AccountForm { encoding, slice })
 }
 
-/// A canonical query as caller's params: what `parse` gives, made the short way.
+/// Returns canonical queries, as `parse` returns them.
 fn queries() -> impl Strategy<Value = Query> {
     use BlockDetails::{Accounts, Full, None, Signatures};
     use BlockEncoding::Json;
@@ -47,7 +47,7 @@ fn queries() -> impl Strategy<Value = Query> {
     let accounts = (prop::collection::vec(pubkeys(), 0..=100), forms(), commitments(), any::<Option<u64>>());
     let account = (pubkeys(), forms(), commitments(), any::<Option<u64>>());
     let votes = (commitments(), prop::option::of(pubkeys()), any::<bool>(), any::<u64>());
-    // A legacy message of no keys and no instructions, with bytes after it.
+    // A legacy message without keys and instructions, followed by bytes.
     let fee = (prop::collection::vec(any::<u8>(), 0..100), commitments(), any::<Option<u64>>());
     prop_oneof![
         block.prop_map(|(slot, (details, encoding, max_version), rewards, commitment)| {
@@ -78,7 +78,7 @@ fn queries() -> impl Strategy<Value = Query> {
     ]
 }
 
-/// How a caller writes a config.
+/// The form in which a caller writes default values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Defaults {
     Written,
@@ -86,8 +86,8 @@ enum Defaults {
     LeftOut,
 }
 
-/// `query`'s params as some caller may write them: defaults written, null or left out, unknown members, white space,
-/// members in the order that `order` sorts them into.
+/// Returns the params of `query` in one of their spellings. Defaults are written, null or left out. There may be unknown
+/// members and whitespace. `order` determines the order of members.
 fn written(query: &Query, defaults: Defaults, noise: bool, order: &[u8]) -> String {
     let Value::Array(mut params) = serde_json::from_str(&query.params_json()).unwrap() else {
         panic!("params are an array")
@@ -106,7 +106,7 @@ fn written(query: &Query, defaults: Defaults, noise: bool, order: &[u8]) -> Stri
         "delinquentSlotDistance" => value == 128,
         _ => false,
     };
-    // Where the second param *is* the commitment, it cannot lack one.
+    // The second param *is* the commitment, so it cannot be left out.
     let defaults = if matches!(query, Query::Balance(_)) { Defaults::Written } else { defaults };
     let config = params.pop_if(|last| last.is_object()).map(|config| {
         let mut members: Vec<_> = config.as_object().unwrap().clone().into_iter().collect();
@@ -128,7 +128,7 @@ fn written(query: &Query, defaults: Defaults, noise: bool, order: &[u8]) -> Stri
     format!(" [ {} ] ", params.join(" , "))
 }
 
-/// Params of odd and even members, some twice.
+/// Returns params with valid and invalid members, some of them twice.
 fn odd_params() -> impl Strategy<Value = String> {
     let first = prop::sample::select(vec![
         r#""SysvarC1ock11111111111111111111111111111111""#,

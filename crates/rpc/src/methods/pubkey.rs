@@ -1,4 +1,4 @@
-//! A 32-byte account address, read from base58 the way a node reads it.
+//! A 32-byte account address, parsed from base58 as a node does it.
 
 use serde::de::{Deserialize, Deserializer, Visitor};
 
@@ -8,30 +8,30 @@ use super::ParamError;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pubkey(pub [u8; 32]);
 
-/// Why a string is no address, in a node's words.
+/// The reason why a string is not an address, with the text of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PubkeyError {
-    /// Longer than 44 characters, or not exactly 32 bytes.
+    /// The text has more than 44 characters, or does not encode exactly 32 bytes.
     #[error("WrongSize")]
     WrongSize,
-    /// A character outside the base58 alphabet.
+    /// A character is not in the base58 alphabet.
     #[error("Invalid")]
     Invalid,
 }
 
 impl Pubkey {
-    /// Longest base58 text of 32 bytes, in characters.
+    /// The maximum number of characters of 32 bytes in base58.
     pub const MAX_TEXT: usize = 44;
 
-    /// Reads base58. Checks in a node's order: length of the text, alphabet, length in bytes.
+    /// Parses base58. The checks have the order of a node: length of the text, alphabet, number of bytes.
     ///
-    /// Written for 32 bytes, since a call may hold a hundred of them: the number grows by five characters at a time
-    /// (58^5 fits 30 bits), where a decoder for any length goes character by character.
+    /// It is faster than a general decoder, because it adds five characters at a time (58^5 fits 30 bits). A call may
+    /// have a hundred addresses.
     pub fn parse(text: &str) -> Result<Self, PubkeyError> {
         if text.len() > Self::MAX_TEXT {
             return Err(PubkeyError::WrongSize);
         }
-        // 32 bits each, the least significant first; u64 for room to multiply.
+        // Each limb has 32 bits, the least significant limb first. u64 leaves room for the multiplication.
         let mut limbs = [0_u64; 8];
         let mut overflow = 0;
         for group in text.as_bytes().chunks(5) {
@@ -52,14 +52,14 @@ impl Pubkey {
         for (four, limb) in bytes.rchunks_exact_mut(4).zip(limbs) {
             four.copy_from_slice(&limb.to_be_bytes()[4..]);
         }
-        // Each leading `1` is a zero byte of its own, and other bytes are not padded.
+        // Each leading `1` is a zero byte. There are no other leading zeros.
         let ones = text.bytes().take_while(|&character| character == b'1').count();
         let zeros = bytes.iter().take_while(|&&byte| byte == 0).count();
         if overflow == 0 && ones == zeros { Ok(Self(bytes)) } else { Err(PubkeyError::WrongSize) }
     }
 }
 
-/// The value of each base58 character; `None` for those that are outside the alphabet.
+/// The value of each base58 character. `None` is for other bytes.
 const DIGITS: [Option<u8>; 256] = {
     let alphabet = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
     let mut digits = [None; 256];
@@ -85,13 +85,15 @@ impl std::fmt::Debug for Pubkey {
     }
 }
 
-/// A string param that should be an address. Its type is judged while params are read, its content only afterwards,
-/// since a node finds type errors anywhere before it looks into a string.
+/// A string param that should be an address.
+///
+/// Deserialization checks only its type. The content is checked later, because a node reports type errors of all params
+/// first.
 pub(super) struct Address(Result<Pubkey, PubkeyError>);
 
 impl Address {
-    /// The address, or why it is none in a node's words.
-    pub(super) fn judge(self) -> Result<Pubkey, ParamError> {
+    /// Returns the address, or the error of a node.
+    pub(super) fn into_pubkey(self) -> Result<Pubkey, ParamError> {
         self.0.map_err(|error| ParamError::new(format!("Invalid param: {error}")))
     }
 }
@@ -150,7 +152,7 @@ mod tests {
 
         #[test]
         fn addresses_are_written_like_bs58(zeros in 0..=32_usize, mut bytes: [u8; 32]) {
-            // Leading zeros are a case of their own, and rare.
+            // Random bytes rarely have leading zeros.
             bytes[..zeros].fill(0);
             for bytes in [bytes, [255; 32]] {
                 prop_assert_eq!(Pubkey(bytes).to_string(), bs58::encode(bytes).into_string());

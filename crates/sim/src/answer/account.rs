@@ -8,7 +8,7 @@ use slotfront_rpc::methods::{
     BASE58_TOO_LONG_CODE, BalanceQuery, DataSlice, Pubkey, Slot,
 };
 
-use super::{Refusal, View, contextual, parsed};
+use super::{Refusal, View, parsed};
 use crate::chain::accounts::Account;
 use crate::chain::address;
 use crate::chain::token::{Mint, TokenAccount};
@@ -17,7 +17,7 @@ use crate::chain::token::{Mint, TokenAccount};
 pub(super) fn one(view: &View<'_>, query: &AccountQuery) -> Result<Value, Refusal> {
     let slot = view.slot_from(query.commitment, query.min_context_slot)?;
     let read_at = view.node.reads_at(slot, query.commitment, 0);
-    Ok(contextual(slot, &value(view, read_at, &query.pubkey, query.form)?))
+    Ok(view.contextual(slot, &value(view, read_at, &query.pubkey, query.form)?))
 }
 
 /// getMultipleAccounts
@@ -30,7 +30,7 @@ pub(super) fn several(view: &View<'_>, query: &AccountsQuery) -> Result<Value, R
         .enumerate()
         .map(|(position, key)| value(view, read_at(position), key, query.form))
         .collect();
-    Ok(contextual(slot, &values?))
+    Ok(view.contextual(slot, &values?))
 }
 
 /// getTokenAccountBalance
@@ -48,7 +48,7 @@ pub(super) fn balance(view: &View<'_>, query: &BalanceQuery) -> Result<Value, Re
         let mint = Mint::decode(&mint.data).ok_or_else(|| refuse("Token mint could not be unpacked"))?;
         mint.decimals
     };
-    Ok(contextual(slot, &parsed::token_amount(token.amount, decimals)))
+    Ok(view.contextual(slot, &parsed::token_amount(token.amount, decimals)))
 }
 
 fn value(view: &View<'_>, slot: Slot, key: &Pubkey, form: AccountForm) -> Result<Value, Refusal> {
@@ -85,7 +85,7 @@ fn data(
         }
         AccountEncoding::JsonParsed => match parsed::parse(view.chain, slot, key, account) {
             Some(parsed) => parsed,
-            // What a token program owns but cannot be parsed is never sliced.
+            // A node does not slice accounts of a token program that it cannot parse.
             None if parsed::is_token_program(&account.owner) => {
                 pair(BASE64.encode(&account.data), AccountEncoding::Base64)
             }

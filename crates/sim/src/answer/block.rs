@@ -1,4 +1,4 @@
-//! getBlock: which slots have an answer, and the block around its transactions.
+//! getBlock: the slots that have an answer, and the block around its transactions.
 
 use serde_json::{Value, json};
 use slotfront_rpc::methods::{BlockDetails, BlockQuery, Commitment, Pubkey};
@@ -6,7 +6,7 @@ use slotfront_rpc::methods::{BlockDetails, BlockQuery, Commitment, Pubkey};
 use super::{Refusal, View, transaction};
 use crate::chain::block::{Block, Reward};
 
-/// getBlock. The order of decisions is a node's.
+/// Answers getBlock. The checks have the order of a node.
 pub(super) fn answer(view: &View<'_>, query: &BlockQuery) -> Result<Value, Refusal> {
     if !view.node.keeps_history() {
         return Err(Refusal::new(-32_011, "Transaction history is not available from this node"));

@@ -1,4 +1,4 @@
-//! getClusterNodes and getRecentPerformanceSamples: what a node knows of its peers and of its own pace.
+//! getClusterNodes and getRecentPerformanceSamples: the peers of a node and its throughput.
 
 use std::net::SocketAddr;
 
@@ -6,12 +6,11 @@ use serde_json::{Value, json};
 
 use super::View;
 use crate::chain::samples::PERIOD_S;
+use crate::traits::VERSION;
 
-/// The version that simulated nodes report.
-pub(crate) const VERSION: &str = "4.0.0";
 /// The feature set of that version.
 pub(crate) const FEATURE_SET: u32 = 3_718_597_879;
-/// The address of a node that was never served, from a range for documentation.
+/// The address of a node that is not served, from a range for documentation.
 const NOWHERE: ([u8; 4], u16) = ([192, 0, 2, 1], 8_899);
 
 /// getRecentPerformanceSamples

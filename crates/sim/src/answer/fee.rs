@@ -1,21 +1,21 @@
-//! getFeeForMessage: what a message would cost now, or `null` for a blockhash that the bank does not know.
+//! getFeeForMessage: the current fee of a message, or `null` for a blockhash that the bank does not know.
 
 use serde_json::Value;
 use slotfront_rpc::methods::message::{Instruction, MAX_MESSAGE, Message};
 use slotfront_rpc::methods::{FeeQuery, Pubkey, Slot};
 
-use super::{Refusal, View, contextual};
+use super::{Refusal, View};
 use crate::chain::layout::{LookupTable, Nonce};
 use crate::chain::{BLOCKHASH_QUEUE, address, fee};
 
-/// The type's name in a 4.0 node's words.
+/// The path of the message type in the errors of a 4.0 node.
 const TYPE: &str = "solana_message::non_bpf_modules::versions::VersionedMessage";
-/// Longest base64 text of a message, in characters.
+/// The maximum length of the base64 text of a message.
 const MAX_TEXT: usize = 1_644;
-/// The system instruction that opens a durable-nonce transaction: `AdvanceNonceAccount`.
+/// The system instruction at the beginning of a durable-nonce transaction: `AdvanceNonceAccount`.
 const ADVANCE_NONCE: [u8; 4] = [4, 0, 0, 0];
 
-/// getFeeForMessage. The order of checks is a node's.
+/// Answers getFeeForMessage. The checks have the order of a node.
 pub(super) fn answer(view: &View<'_>, query: &FeeQuery) -> Result<Value, Refusal> {
     too_large(&query.message)?;
     let message = Message::decode(&query.message)
@@ -33,10 +33,10 @@ pub(super) fn answer(view: &View<'_>, query: &FeeQuery) -> Result<Value, Refusal
         let instructions = message.instructions.iter().map(|i| (program(i), i.data));
         fee::fee(u64::from(message.required_signatures), instructions).total()
     });
-    Ok(contextual(slot, &fee.into()))
+    Ok(view.contextual(slot, &fee.into()))
 }
 
-/// Later node versions know longer messages, so the params of a call may be longer than 4.0 takes.
+/// Refuses a message that is too long for 4.0. The parser of params accepts longer ones, which later versions know.
 fn too_large(message: &[u8]) -> Result<(), Refusal> {
     let (raw, text) = (message.len(), message.len().div_ceil(3) * 4);
     if text > MAX_TEXT {
@@ -68,7 +68,7 @@ fn check_lookups(view: &View<'_>, slot: Slot, message: &Message<'_>) -> Result<(
     Ok(())
 }
 
-/// Returns true if the message's blockhash is the one that a nonce account stores, and the message advances that account.
+/// Returns true if the message has the blockhash of a nonce account and advances that account.
 fn uses_nonce(view: &View<'_>, slot: Slot, message: &Message<'_>) -> bool {
     let stored = || {
         let first = message.instructions.first()?;

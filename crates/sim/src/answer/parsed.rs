@@ -1,4 +1,4 @@
-//! Account data in the jsonParsed form, of the owners that a node can read: token programs, vote, stake, lookup
+//! Account data in the jsonParsed form, for the owners that a node can parse: token programs, vote, stake, lookup
 //! tables, nonces, sysvars and upgradeable programs.
 
 use base64::Engine as _;
@@ -9,21 +9,21 @@ use slotfront_rpc::methods::{Pubkey, Slot};
 use crate::chain::Chain;
 use crate::chain::accounts::Account;
 use crate::chain::address;
-use crate::chain::layout::{Clock, Fields, LookupTable, Nonce, Stake};
+use crate::chain::layout::{Clock, FieldReader, LookupTable, Nonce, Stake};
 use crate::chain::token::{FROZEN, Mint, TokenAccount};
 use crate::chain::vote::VoteState;
 
-/// Returns true if accounts of this owner hold tokens or mints.
+/// Returns true if accounts of this owner are token accounts or mints.
 pub(super) fn is_token_program(owner: &Pubkey) -> bool {
     [address::TOKEN, address::TOKEN_2022].contains(owner)
 }
 
-/// The name that parsed answers give a token program.
+/// Returns the name of a token program in parsed answers.
 pub(super) fn token_program_name(program: &Pubkey) -> &'static str {
     if *program == address::TOKEN { "spl-token" } else { "spl-token-2022" }
 }
 
-/// The account's `data` member in parsed form; `None` where a node falls back to base64.
+/// Returns the account's `data` in parsed form, or `None` if a node falls back to base64.
 pub(super) fn parse(chain: &Chain, slot: Slot, key: &Pubkey, account: &Account) -> Option<Value> {
     let (program, parsed) = match account.owner {
         address::TOKEN | address::TOKEN_2022 => {
@@ -48,7 +48,7 @@ fn text(key: Pubkey) -> String {
     key.to_string()
 }
 
-/// A token amount: exact as a string, and as people write it.
+/// Returns a token amount: exact as a string, and as a decimal number.
 pub(super) fn token_amount(amount: u64, decimals: u8) -> Value {
     json!({
         "amount": amount.to_string(),
@@ -58,13 +58,13 @@ pub(super) fn token_amount(amount: u64, decimals: u8) -> Value {
     })
 }
 
-/// As a float; `None` where 10^decimals is no 64-bit number.
+/// Returns the amount as a float, or `None` if 10^decimals exceeds 64 bits.
 #[expect(clippy::cast_precision_loss, reason = "a node divides the same two floats")]
 fn ui_amount(amount: u64, decimals: u8) -> Option<f64> {
     10u64.checked_pow(u32::from(decimals)).map(|unit| amount as f64 / unit as f64)
 }
 
-/// With its point in place and without trailing zeros.
+/// Returns the amount as a decimal number without trailing zeros.
 fn ui_amount_string(amount: u64, decimals: u8) -> String {
     let width = usize::from(decimals) + 1;
     let digits = format!("{amount:0>width$}");
@@ -187,7 +187,7 @@ fn nonce(data: &[u8]) -> Option<Value> {
 }
 
 fn sysvar(key: &Pubkey, data: &[u8]) -> Option<Value> {
-    let mut fields = Fields(data);
+    let mut fields = FieldReader(data);
     let (kind, info) = match *key {
         address::CLOCK => {
             let clock = Clock::decode(data)?;
@@ -210,12 +210,13 @@ fn sysvar(key: &Pubkey, data: &[u8]) -> Option<Value> {
             ("rent", info)
         }
         address::EPOCH_SCHEDULE => {
+            let (slots, offset, warmup) = (fields.u64()?, fields.u64()?, fields.u8()? == 1);
             let info = json!({
-                "firstNormalEpoch": 0,
-                "firstNormalSlot": 0,
-                "leaderScheduleSlotOffset": fields.u64()?,
-                "slotsPerEpoch": fields.u64()?,
-                "warmup": false,
+                "firstNormalEpoch": fields.u64()?,
+                "firstNormalSlot": fields.u64()?,
+                "leaderScheduleSlotOffset": offset,
+                "slotsPerEpoch": slots,
+                "warmup": warmup,
             });
             ("epochSchedule", info)
         }
@@ -239,9 +240,9 @@ fn sysvar(key: &Pubkey, data: &[u8]) -> Option<Value> {
     Some(named(kind, &info))
 }
 
-/// An upgradeable program, or its code.
+/// Returns the parsed form of an upgradeable program or of its code.
 fn program_account(data: &[u8]) -> Option<Value> {
-    let mut fields = Fields(data);
+    let mut fields = FieldReader(data);
     match fields.u32()? {
         2 => Some(named("program", &json!({ "programData": text(fields.key()?) }))),
         3 => {

@@ -1,16 +1,16 @@
-//! The small methods that probes and clients ask besides the eight.
+//! The small methods beside the eight, for probes and clients.
 
 use serde_json::{Value, json};
 use slotfront_rpc::jsonrpc::Params;
 use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 
-use super::{FEATURE_SET, Refusal, VERSION, View, contextual};
+use super::{FEATURE_SET, Refusal, View};
 use crate::chain::BLOCKHASH_QUEUE;
 use crate::draw::Draw;
 
-/// The method that tells a node's health.
+/// The method that returns a node's health.
 pub(crate) const HEALTH: &str = "getHealth";
-/// The methods that only probes ask.
+/// The methods that only probes call.
 pub(crate) const PROBES: [&str; 8] = [
     HEALTH,
     "getSlot",
@@ -22,8 +22,10 @@ pub(crate) const PROBES: [&str; 8] = [
     "getEpochInfo",
 ];
 /// The methods beside the eight that a simulated node answers.
-pub(crate) const FURTHER: [&str; 11] = [
+pub(crate) const FURTHER: [&str; 13] = [
     HEALTH,
+    "getBlocks",
+    "getEpochSchedule",
     "getSlot",
     "getBlockHeight",
     "getVersion",
@@ -35,21 +37,25 @@ pub(crate) const FURTHER: [&str; 11] = [
     "getLatestBlockhash",
     "isBlockhashValid",
 ];
-/// Slots behind the cluster from which on a node calls itself unhealthy.
+/// The lag in slots from which on a node is unhealthy.
 const HEALTH_SLOTS: u64 = 128;
-/// Blocks for which a transaction may still use a blockhash.
+/// The most slots of a range that getBlocks takes.
+const MAX_BLOCKS: u64 = 500_000;
+/// The number of blocks for which a transaction can use a blockhash.
 const BLOCKHASH_AGE: u64 = 150;
 
-/// Answers a method other than the eight.
+/// Answers a method beside the eight.
 pub(super) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Value, Refusal> {
     let params = array(params)?;
     match method {
         HEALTH => health(view).map(Value::from),
         "getSlot" => Ok(config(view, params.first())?.into()),
         "getBlockHeight" => Ok(view.chain.tip_at(config(view, params.first())?).height.into()),
-        "getVersion" => Ok(json!({ "feature-set": FEATURE_SET, "solana-core": VERSION })),
+        "getVersion" => Ok(json!({ "feature-set": FEATURE_SET, "solana-core": view.node.version() })),
         "getGenesisHash" => Ok(genesis_hash(view.chain.genesis.seed).into()),
         "getFirstAvailableBlock" | "minimumLedgerSlot" => Ok(view.first_available().into()),
+        "getBlocks" => blocks(view, &params),
+        "getEpochSchedule" => Ok(epoch_schedule(view)),
         "getBalance" => balance(view, &params),
         "getEpochInfo" => Ok(epoch_info(view, config(view, params.first())?)),
         "getLatestBlockhash" => Ok(latest_blockhash(view, config(view, params.first())?)),
@@ -58,7 +64,7 @@ pub(super) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Val
     }
 }
 
-/// The params as a list; none at all is an empty list.
+/// Returns the params as a list. Without params the list is empty.
 fn array(params: &Params) -> Result<Vec<Value>, Refusal> {
     match params {
         Params::None => Ok(vec![]),
@@ -69,7 +75,7 @@ fn array(params: &Params) -> Result<Vec<Value>, Refusal> {
     }
 }
 
-/// The slot that a `{commitment, minContextSlot}` object asks for; finalized by default.
+/// Returns the slot for a `{commitment, minContextSlot}` object. The default is finalized.
 fn config(view: &View<'_>, config: Option<&Value>) -> Result<Slot, Refusal> {
     let member = |name| config.and_then(|config| config.get(name));
     let commitment = member("commitment").and_then(Value::as_str).and_then(Commitment::from_name);
@@ -77,7 +83,7 @@ fn config(view: &View<'_>, config: Option<&Value>) -> Result<Slot, Refusal> {
     view.slot_from(commitment.unwrap_or(Commitment::Finalized), minimum)
 }
 
-/// `ok`, or -32005 and how far behind.
+/// Returns `ok`, or the error -32005 with the lag.
 pub(crate) fn health(view: &View<'_>) -> Result<&'static str, Refusal> {
     let behind = view.chain.slot().saturating_sub(view.tip.slot);
     let refuse = |message: String, behind: Option<u64>| {
@@ -97,15 +103,42 @@ fn genesis_hash(seed: u64) -> String {
 
 fn epoch_info(view: &View<'_>, slot: Slot) -> Value {
     let block = view.chain.tip_at(slot);
-    let slots = view.chain.genesis.slots_per_epoch;
+    let epoch = view.chain.genesis.epochs.of(slot);
     json!({
         "absoluteSlot": slot,
         "blockHeight": block.height,
-        "epoch": view.chain.epoch(slot),
-        "slotIndex": slot % slots,
-        "slotsInEpoch": slots,
+        "epoch": epoch.number,
+        "slotIndex": epoch.index,
+        "slotsInEpoch": epoch.slots,
         "transactionCount": block.transaction_count,
     })
+}
+
+fn epoch_schedule(view: &View<'_>) -> Value {
+    let epochs = view.chain.genesis.epochs;
+    json!({
+        "firstNormalEpoch": epochs.first_normal,
+        "firstNormalSlot": epochs.first_normal_slot,
+        "leaderScheduleSlotOffset": epochs.slots,
+        "slotsPerEpoch": epochs.slots,
+        "warmup": epochs.warmup,
+    })
+}
+
+/// Returns the slots of a range that have a block. The range ends at a slot or where the node's chain ends.
+fn blocks(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
+    let start = params.first().and_then(Value::as_u64);
+    let start = start.ok_or_else(|| Refusal::param("`params` should have at least 1 argument(s)"))?;
+    let end = params.get(1).and_then(Value::as_u64).unwrap_or(start.saturating_add(MAX_BLOCKS));
+    if end.saturating_sub(start) > MAX_BLOCKS {
+        return Err(Refusal::param(format!("Slot range too large; max {MAX_BLOCKS}")));
+    }
+    let newest = config(view, params.iter().skip(1).find(|param| param.is_object()))?;
+    let range = start.max(view.first_available())..=end.min(newest);
+    let slots = view.chain.blocks_back_from(*range.end()).map(|block| block.slot);
+    let mut slots: Vec<_> = slots.take_while(|slot| range.contains(slot)).collect();
+    slots.reverse();
+    Ok(slots.into())
 }
 
 fn latest_blockhash(view: &View<'_>, slot: Slot) -> Value {
@@ -114,7 +147,7 @@ fn latest_blockhash(view: &View<'_>, slot: Slot) -> Value {
         "blockhash": Pubkey(block.hash).to_string(),
         "lastValidBlockHeight": block.height + BLOCKHASH_AGE,
     });
-    contextual(slot, &value)
+    view.contextual(slot, &value)
 }
 
 fn balance(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
@@ -122,7 +155,7 @@ fn balance(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
     let key = key.ok_or_else(|| Refusal::param("Invalid param: WrongSize"))?;
     let slot = config(view, params.get(1))?;
     let lamports = view.chain.account(&key, slot).map_or(0, |account| account.lamports);
-    Ok(contextual(slot, &lamports.into()))
+    Ok(view.contextual(slot, &lamports.into()))
 }
 
 fn is_blockhash_valid(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
@@ -131,5 +164,5 @@ fn is_blockhash_valid(view: &View<'_>, params: &[Value]) -> Result<Value, Refusa
     let slot = config(view, params.get(1))?;
     let recent = usize::try_from(BLOCKHASH_AGE).unwrap_or(BLOCKHASH_QUEUE);
     let valid = view.chain.blocks_back_from(slot).take(recent + 1).any(|block| block.hash == hash);
-    Ok(contextual(slot, &valid.into()))
+    Ok(view.contextual(slot, &valid.into()))
 }

@@ -1,4 +1,4 @@
-//! Transactions in every shape that getBlock offers, with their meta.
+//! Transactions in all shapes of getBlock, with their meta.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -7,17 +7,17 @@ use slotfront_rpc::methods::{BlockEncoding, BlockQuery, Pubkey};
 
 use super::parsed;
 use crate::chain::address;
-use crate::chain::instruction::{Failure, Instruction};
+use crate::chain::instruction::{InstructionError, TypedInstruction};
 use crate::chain::message::{Compiled, encode_transaction};
 use crate::chain::transaction::{TokenBalance, Transaction};
 use crate::chain::vote::TowerSync;
 
-/// A signature in base58.
+/// Returns a signature in base58.
 pub(super) fn signature(signature: &[u8; 64]) -> Value {
     bs58::encode(signature).into_string().into()
 }
 
-/// Details `full`: the whole transaction in the encoding asked for.
+/// Renders a transaction with the details `full`, in the requested encoding.
 pub(super) fn full(transaction: &Transaction, query: &BlockQuery) -> Value {
     let wire = || encode_transaction(&transaction.signatures, &transaction.message);
     let written = match query.encoding {
@@ -46,7 +46,7 @@ pub(super) fn full(transaction: &Transaction, query: &BlockQuery) -> Value {
     versioned(transaction, query, &meta, &written)
 }
 
-/// Details `accounts`: who is named in the transaction, and a short meta.
+/// Renders a transaction with the details `accounts`: its accounts and a short meta.
 pub(super) fn accounts(transaction: &Transaction, query: &BlockQuery) -> Value {
     let written =
         json!({ "accountKeys": annotated_keys(transaction), "signatures": signatures(transaction) });
@@ -69,7 +69,7 @@ fn signatures(transaction: &Transaction) -> Value {
     transaction.signatures.iter().map(signature).collect()
 }
 
-/// The members of meta that every shape has.
+/// Returns the members of meta that every shape has.
 fn meta(transaction: &Transaction) -> Value {
     let err = transaction.failure.map(|(at, _)| json!({ "InstructionError": [at, { "Custom": 1 }] }));
     let status = err.as_ref().map_or_else(|| json!({ "Ok": null }), |err| json!({ "Err": err }));
@@ -97,7 +97,7 @@ fn token_balance(balance: &TokenBalance) -> Value {
     })
 }
 
-/// Block cost: signatures, write locks and data bytes at the cost model's prices, and the execution itself.
+/// Returns the block cost: signatures, write locks and data bytes at the prices of the cost model, and the execution.
 fn cost_units(transaction: &Transaction) -> u64 {
     let message = &transaction.message;
     let writable = (0..message.keys.len()).filter(|at| message.is_writable(*at)).count();
@@ -106,7 +106,7 @@ fn cost_units(transaction: &Transaction) -> u64 {
     720 * u64::from(message.signatures()) + 300 * locks + data as u64 / 4 + transaction.units() + 8
 }
 
-/// The log that the runtime writes while it executes.
+/// Returns the log of the runtime.
 fn logs(transaction: &Transaction) -> Vec<String> {
     let mut logs = Vec::new();
     let mut left = transaction.unit_limit();
@@ -115,22 +115,24 @@ fn logs(transaction: &Transaction) -> Vec<String> {
         let failure = transaction.failure.filter(|(failed, _)| *failed == at).map(|(_, failure)| failure);
         logs.push(format!("Program {program} invoke [1]"));
         match (instruction, failure) {
-            (Instruction::Memo { signer, text }, _) => {
+            (TypedInstruction::Memo { signer, text }, _) => {
                 logs.push(format!("Program log: Signed by {signer}"));
                 logs.push(format!("Program log: Memo (len {}): {text:?}", text.len()));
             }
-            (Instruction::TokenTransfer { checked, .. }, None) if program == address::TOKEN_2022 => {
+            (TypedInstruction::TokenTransfer { checked, .. }, None) if program == address::TOKEN_2022 => {
                 let name = if checked.is_some() { "TransferChecked" } else { "Transfer" };
-                logs.push(format!("Program log: Instruction: {name}"));
+                logs.push(format!("Program log: TypedInstruction: {name}"));
             }
-            (_, Some(Failure::Lamports { have, need })) => {
+            (_, Some(InstructionError::Lamports { have, need })) => {
                 logs.push(format!("Transfer: insufficient lamports {have}, need {need}"));
             }
-            (_, Some(Failure::Tokens)) => logs.push("Program log: Error: insufficient funds".to_owned()),
+            (_, Some(InstructionError::Tokens)) => {
+                logs.push("Program log: Error: insufficient funds".to_owned());
+            }
             _ => {}
         }
         let units = instruction.units();
-        if matches!(instruction, Instruction::Memo { .. } | Instruction::TokenTransfer { .. }) {
+        if matches!(instruction, TypedInstruction::Memo { .. } | TypedInstruction::TokenTransfer { .. }) {
             logs.push(format!("Program {program} consumed {units} of {left} compute units"));
         }
         left = left.saturating_sub(units);
@@ -194,8 +196,8 @@ fn compiled(instruction: &Compiled) -> Value {
     })
 }
 
-/// Each account with what the transaction may do with it. What the header or a table claims to be writable is not,
-/// if it is reserved, or called as a program while the upgradeable loader is not among the accounts.
+/// Returns each account with its flags. A writable flag of the header or a table has no effect for reserved accounts,
+/// nor for accounts that are called as programs without the upgradeable loader among the accounts.
 fn annotated_keys(transaction: &Transaction) -> Value {
     let message = &transaction.message;
     let upgradeable = transaction.accounts().any(|key| *key == address::LOADER_UPGRADEABLE);
@@ -217,17 +219,17 @@ fn annotated_keys(transaction: &Transaction) -> Value {
     keys.collect()
 }
 
-/// An instruction as jsonParsed writes it: by name where the node knows the program, else its accounts and data.
-fn instruction(typed: &Instruction, raw: &Compiled) -> Value {
+/// Renders an instruction for jsonParsed: by name if the node knows the program, otherwise by accounts and data.
+fn instruction(typed: &TypedInstruction, raw: &Compiled) -> Value {
     let program_id = typed.program().to_string();
     let known = |program: &str, parsed: &Value| json!({ "parsed": parsed, "program": program, "programId": program_id, "stackHeight": 1 });
     match typed {
-        Instruction::Transfer { from, to, lamports, .. } => {
+        TypedInstruction::Transfer { from, to, lamports, .. } => {
             let info =
                 json!({ "destination": to.to_string(), "lamports": lamports, "source": from.to_string() });
             known("system", &json!({ "info": info, "type": "transfer" }))
         }
-        Instruction::TokenTransfer { source, destination, authority, amount, checked, .. } => {
+        TypedInstruction::TokenTransfer { source, destination, authority, amount, checked, .. } => {
             let mut info = json!({
                 "authority": authority.to_string(),
                 "destination": destination.to_string(),
@@ -241,12 +243,14 @@ fn instruction(typed: &Instruction, raw: &Compiled) -> Value {
                 info["amount"] = amount.to_string().into();
                 "transfer"
             };
-            // A node calls both token programs by this name here, unlike in accounts.
+            // Unlike in accounts, a node uses this name for both token programs here.
             known("spl-token", &json!({ "info": info, "type": kind }))
         }
-        Instruction::Memo { text, .. } => known("spl-memo", &text.as_str().into()),
-        Instruction::Vote { account, authority, sync, .. } => known("vote", &vote(account, authority, sync)),
-        Instruction::UnitLimit(_) | Instruction::UnitPrice(_) => json!({
+        TypedInstruction::Memo { text, .. } => known("spl-memo", &text.as_str().into()),
+        TypedInstruction::Vote { account, authority, sync, .. } => {
+            known("vote", &vote(account, authority, sync))
+        }
+        TypedInstruction::UnitLimit(_) | TypedInstruction::UnitPrice(_) => json!({
             "accounts": [],
             "data": bs58::encode(&raw.data).into_string(),
             "programId": program_id,

@@ -1,4 +1,4 @@
-//! getVoteAccounts: who votes, who fell silent.
+//! getVoteAccounts: current and delinquent validators.
 
 use serde_json::{Value, json};
 use slotfront_rpc::methods::{Pubkey, VotesQuery};
@@ -7,7 +7,7 @@ use super::View;
 use crate::chain::vote::VoteState;
 use crate::draw::Draw;
 
-/// Epochs of credits that an answer lists.
+/// The number of epochs of credits in an answer.
 const CREDITS: usize = 5;
 
 /// getVoteAccounts
@@ -36,7 +36,7 @@ pub(super) fn answer(view: &View<'_>, query: &VotesQuery) -> Value {
     json!({ "current": current, "delinquent": delinquent })
 }
 
-/// Every vote account, in an order that is each node's own, as that of a hash map is.
+/// Returns every vote account. The order differs between nodes, like that of a hash map.
 fn in_order(view: &View<'_>) -> Vec<Pubkey> {
     let mut keys: Vec<Pubkey> = view.chain.cast.validators.iter().map(|validator| validator.vote).collect();
     let salt = view.chain.genesis.seed ^ view.node.index() as u64;

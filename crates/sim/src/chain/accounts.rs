@@ -1,4 +1,4 @@
-//! Accounts, each with one version per slot that wrote it, so that any recent slot's state can be read.
+//! Accounts with their recent versions, so that the state of any recent slot can be read.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -6,40 +6,41 @@ use std::sync::Arc;
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};
 
-/// An account as a slot left it.
+/// An account after a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// Its balance; an account of 0 lamports does not exist.
+    /// The balance. An account with 0 lamports does not exist.
     pub lamports: u64,
-    /// The data that the owner program keeps in the account.
+    /// The data of the owner program.
     pub data: Bytes,
-    /// The program that alone may change it.
+    /// The program that owns the account. No other program can change it.
     pub owner: Pubkey,
     /// True if the account is a program.
     pub executable: bool,
-    /// 2^64 − 1 for what pays no rent; sysvars and builtin programs hold 0.
+    /// The rent epoch: 2^64 − 1 for rent-exempt accounts, 0 for sysvars and builtin programs.
     pub rent_epoch: u64,
 }
 
-/// Lamports for which `space` bytes live for ever: (128 + space) × 3,480 lamports a byte-year × 2 years.
+/// Returns the lamports that make `space` bytes rent-exempt: (128 + space) × 3,480 lamports per byte and year × 2
+/// years.
 pub(crate) const fn rent_exempt(space: usize) -> u64 {
     (128 + space as u64) * 6_960
 }
 
 impl Account {
-    /// An account of `owner` with just the lamports that its data needs.
+    /// Creates an account of `owner` with the minimum balance for its data.
     pub(crate) fn exempt(owner: Pubkey, data: impl Into<Bytes>) -> Self {
         let data = data.into();
         Self { lamports: rent_exempt(data.len()), data, owner, executable: false, rent_epoch: u64::MAX }
     }
 
-    /// A wallet.
+    /// Creates a wallet.
     pub(crate) fn wallet(lamports: u64) -> Self {
         Self { lamports, ..Self::exempt(super::address::SYSTEM, Bytes::new()) }
     }
 }
 
-/// An account as a slot wrote it; `None` if it does not exist from then on.
+/// A version of an account with the slot that wrote it. `None` if the account does not exist from then on.
 type AccountVersion = (Slot, Option<Arc<Account>>);
 
 /// Every account with its recent versions, oldest first.
@@ -49,7 +50,7 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    /// The account as `slot` left it.
+    /// Returns the account after `slot`.
     pub(crate) fn at(&self, key: &Pubkey, slot: Slot) -> Option<&Arc<Account>> {
         let versions = self.versions.get(key)?;
         let newer = versions.partition_point(|(written, _)| *written <= slot);
@@ -66,7 +67,7 @@ impl Accounts {
         }
     }
 
-    /// Forgets what only slots before `oldest` can see.
+    /// Drops versions that only slots before `oldest` can see.
     pub(crate) fn forget_before(&mut self, oldest: Slot) {
         self.versions.retain(|_, versions| {
             while versions.get(1).is_some_and(|(written, _)| *written <= oldest) {
@@ -76,7 +77,7 @@ impl Accounts {
         });
     }
 
-    /// Every account that exists at `slot`, by address.
+    /// Returns every account that exists at `slot`, by address.
     #[cfg(test)]
     pub(crate) fn all_at(&self, slot: Slot) -> impl Iterator<Item = (&Pubkey, &Arc<Account>)> {
         self.versions.keys().filter_map(move |key| Some((key, self.at(key, slot)?)))

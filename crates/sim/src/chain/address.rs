@@ -13,10 +13,12 @@ pub(crate) const COMPUTE_BUDGET: Pubkey = key("ComputeBudget11111111111111111111
 pub(crate) const LOOKUP_TABLE: Pubkey = key("AddressLookupTab1e1111111111111111111111111");
 pub(crate) const TOKEN: Pubkey = key("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA");
 pub(crate) const TOKEN_2022: Pubkey = key("TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb");
+pub(crate) const FEATURE: Pubkey = key("Feature111111111111111111111111111111111111");
 pub(crate) const MEMO: Pubkey = key("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr");
 pub(crate) const NATIVE_LOADER: Pubkey = key("NativeLoader1111111111111111111111111111111");
 pub(crate) const LOADER_2: Pubkey = key("BPFLoader2111111111111111111111111111111111");
 pub(crate) const LOADER_UPGRADEABLE: Pubkey = key("BPFLoaderUpgradeab1e11111111111111111111111");
+pub(crate) const LOADER_4: Pubkey = key("LoaderV411111111111111111111111111111111111");
 pub(crate) const ED25519: Pubkey = key("Ed25519SigVerify111111111111111111111111111");
 pub(crate) const SECP256K1: Pubkey = key("KeccakSecp256k11111111111111111111111111111");
 pub(crate) const SECP256R1: Pubkey = key("Secp256r1SigVerify1111111111111111111111111");
@@ -30,10 +32,17 @@ pub(crate) const RECENT_BLOCKHASHES: Pubkey = key("SysvarRecentB1ockHashes111111
 pub(crate) const STAKE_HISTORY: Pubkey = key("SysvarStakeHistory1111111111111111111111111");
 pub(crate) const INSTRUCTIONS: Pubkey = key("Sysvar1nstructions1111111111111111111111111");
 
-/// The mint of wrapped SOL, whose decimals (9) every node knows by heart.
+/// The account whose lamports are burned.
+pub(crate) const INCINERATOR: Pubkey = key("1nc1nerator11111111111111111111111111111111");
+/// Alpenglow's clock, derived from the first id of its feature.
+pub(crate) const NANOSECOND_CLOCK: Pubkey = key("HQcg2uM8uUqfRprvypQGcU7qucUZJY3odWjJVYce2a6C");
+/// Alpenglow's account of vote rewards.
+pub(crate) const VOTE_REWARD: Pubkey = key("7G85SCUYfFkdPEM5ScoRQmKA5yARzJ9Kr6XrJjZcKgxm");
+
+/// The mint of wrapped SOL. Nodes have its decimals (9) built in.
 pub(crate) const NATIVE_MINT: Pubkey = key("So11111111111111111111111111111111111111112");
 
-/// Programs that the runtime itself implements, by the name that their account data holds.
+/// The programs that the runtime implements, with the names in their account data.
 pub(crate) const BUILTINS: [(Pubkey, &str); 7] = [
     (SYSTEM, "system_program"),
     (VOTE, "vote_program"),
@@ -44,7 +53,7 @@ pub(crate) const BUILTINS: [(Pubkey, &str); 7] = [
     (LOADER_UPGRADEABLE, "solana_bpf_loader_upgradeable_program"),
 ];
 
-/// Returns true if no transaction may write this account, even if its header claims so.
+/// Returns true if no transaction may write this account.
 pub(crate) fn is_reserved(key: &Pubkey) -> bool {
     const SYSVARS: [Pubkey; 7] =
         [CLOCK, RENT, EPOCH_SCHEDULE, SLOT_HASHES, RECENT_BLOCKHASHES, STAKE_HISTORY, INSTRUCTIONS];

@@ -1,4 +1,4 @@
-//! One slot's state while its block is made: the state of its parent, and what transactions have changed since.
+//! The state of a slot while its block is made: the state of its parent and the changes of its transactions.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use slotfront_rpc::methods::{Pubkey, Slot};
 
 use super::accounts::{Account, Accounts};
 
-/// The state of a slot in the making, on top of its parent's.
+/// The state of an incomplete slot, on top of the state of its parent.
 pub(crate) struct Bank<'a> {
     accounts: &'a Accounts,
     parent: Slot,
@@ -15,12 +15,12 @@ pub(crate) struct Bank<'a> {
 }
 
 impl<'a> Bank<'a> {
-    /// The state that `parent` left.
+    /// Creates a state on top of the state after `parent`.
     pub(crate) fn on(accounts: &'a Accounts, parent: Slot) -> Self {
         Self { accounts, parent, changed: BTreeMap::new() }
     }
 
-    /// The account as it is now.
+    /// Returns the current account.
     pub(crate) fn account(&self, key: &Pubkey) -> Option<&Account> {
         match self.changed.get(key) {
             Some(account) => Some(account).filter(|account| account.lamports > 0),
@@ -28,17 +28,17 @@ impl<'a> Bank<'a> {
         }
     }
 
-    /// The balance as it is now.
+    /// Returns the current balance.
     pub(crate) fn lamports(&self, key: &Pubkey) -> u64 {
         self.account(key).map_or(0, |account| account.lamports)
     }
 
-    /// Writes an account outside any transaction.
+    /// Writes an account outside of transactions.
     pub(crate) fn write(&mut self, key: Pubkey, account: Account) {
         self.changed.insert(key, account);
     }
 
-    /// Adds a reward to an account, and tells its new balance.
+    /// Adds a reward to an account, and returns its new balance.
     pub(crate) fn credit(&mut self, key: Pubkey, lamports: u64) -> u64 {
         let mut account = self.account(&key).cloned().unwrap_or_else(|| Account::wallet(0));
         account.lamports += lamports;
@@ -52,7 +52,7 @@ impl<'a> Bank<'a> {
         Scratch { bank: self, changed: BTreeMap::new() }
     }
 
-    /// Keeps what a transaction changed.
+    /// Adds the changes of a transaction.
     pub(crate) fn keep(&mut self, changed: BTreeMap<Pubkey, Account>) {
         self.changed.extend(changed);
     }
@@ -63,14 +63,14 @@ impl<'a> Bank<'a> {
     }
 }
 
-/// The changes of one transaction so far, on top of its bank.
+/// The changes of a transaction so far, on top of its bank.
 pub(crate) struct Scratch<'a> {
     bank: &'a Bank<'a>,
     changed: BTreeMap<Pubkey, Account>,
 }
 
 impl Scratch<'_> {
-    /// The account, to be changed; an empty system account where there is none.
+    /// Returns the account for changes, or an empty system account if it does not exist.
     pub(crate) fn account(&mut self, key: &Pubkey) -> &mut Account {
         self.changed.entry(*key).or_insert_with(|| {
             let empty = || Account { data: Bytes::new(), ..Account::wallet(0) };
@@ -78,7 +78,7 @@ impl Scratch<'_> {
         })
     }
 
-    /// Everything that the transaction changed.
+    /// Returns all changed accounts.
     pub(crate) fn into_changed(self) -> BTreeMap<Pubkey, Account> {
         self.changed
     }

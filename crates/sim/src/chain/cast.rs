@@ -1,19 +1,19 @@
-//! All addresses of the simulated cluster. Each is a function of the seed.
+//! All addresses of the simulated cluster. Each depends only on the seed.
 
 use slotfront_rpc::methods::Pubkey;
 
 use super::address;
 use crate::draw::Draw;
 
-/// System accounts that pay, send and receive.
+/// The number of wallets.
 const WALLETS: u64 = 60;
-/// Address lookup tables.
+/// The number of address lookup tables.
 const TABLES: u64 = 2;
-/// Addresses in each lookup table: two sysvars, a mint, some token accounts, then wallets.
+/// The number of addresses in each lookup table: two sysvars, a mint, some token accounts, then wallets.
 const TABLE_LEN: usize = 24;
-/// Accounts that come and go.
+/// The number of accounts that are opened and closed.
 const POCKETS: u64 = 12;
-/// Wallets that hold each mint's token.
+/// The number of wallets that hold each token.
 const HOLDERS: u64 = 12;
 
 /// A mint of the simulation, and the token accounts that hold its token.
@@ -22,18 +22,18 @@ pub(crate) struct Coin {
     pub(crate) mint: Pubkey,
     pub(crate) program: Pubkey,
     pub(crate) decimals: u8,
-    /// Token accounts with their owners. Never empty.
+    /// The token accounts with their owners. Never empty.
     pub(crate) holders: Vec<(Pubkey, Pubkey)>,
 }
 
 /// The behaviour of a validator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Staked, leads and votes.
+    /// The validator is staked, leads and votes.
     Voting,
-    /// Staked, but stopped voting before the simulation began.
+    /// The validator is staked, but stopped voting before the simulation began.
     Delinquent,
-    /// Has a vote account and no stake, and never voted.
+    /// The validator has a vote account without stake, and never voted.
     Unstaked,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Validator {
     pub(crate) stake: Pubkey,
     pub(crate) role: Role,
     pub(crate) commission_bps: u16,
-    /// Lamports staked when the simulation began.
+    /// The lamports staked when the simulation began.
     pub(crate) delegated: u64,
 }
 
@@ -55,19 +55,23 @@ pub(crate) struct Cast {
     pub(crate) wallets: Vec<Pubkey>,
     pub(crate) coins: Vec<Coin>,
     pub(crate) validators: Vec<Validator>,
-    /// Lookup tables with what they list.
+    /// The lookup tables with their addresses.
     pub(crate) tables: Vec<(Pubkey, Vec<Pubkey>)>,
     pub(crate) pockets: Vec<Pubkey>,
     pub(crate) nonce: Pubkey,
     pub(crate) nonce_blockhash: [u8; 32],
     pub(crate) frozen_token: (Pubkey, Pubkey),
     pub(crate) uninitialized_token: Pubkey,
-    /// Holds the authority over mints and lookup tables, and is a delegate of token accounts. It pays for nothing.
+    /// A feature that becomes active when an epoch begins.
+    pub(crate) feature: Pubkey,
+    /// The code of the token program, and of Token-2022.
+    pub(crate) program_data: [Pubkey; 2],
+    /// The authority over mints and lookup tables, which is also a delegate of token accounts. It pays for nothing.
     pub(crate) authority: Pubkey,
 }
 
 impl Cast {
-    /// The cast of `seed`, with a validator for each of `nodes` and some more.
+    /// Returns the addresses of `seed`, with a validator for each of `nodes` and some others.
     pub(crate) fn new(seed: u64, nodes: usize) -> Self {
         let key = |label: &str, n: u64| Pubkey(Draw::new(seed, label, n).bytes());
         let wallets: Vec<Pubkey> = (0..WALLETS).map(|n| key("wallet", n)).collect();
@@ -110,12 +114,14 @@ impl Cast {
             nonce: key("nonce", 0),
             nonce_blockhash: Draw::new(seed, "nonce blockhash", 0).bytes(),
             uninitialized_token: key("uninitialized", 0),
+            feature: key("feature", 0),
+            program_data: [1, 2].map(|n| key("program data", n)),
             authority: key("authority", 0),
             wallets,
         }
     }
 
-    /// Those that lead and vote.
+    /// Returns the validators that lead and vote.
     pub(crate) fn voting(&self) -> impl Iterator<Item = &Validator> {
         self.validators.iter().filter(|validator| validator.role == Role::Voting)
     }

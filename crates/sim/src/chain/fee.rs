@@ -1,16 +1,16 @@
-//! The fee of a transaction: 5,000 lamports a signature, and the bid of its compute-budget instructions.
+//! The fee of a transaction: 5,000 lamports per signature, and the priority fee of its compute-budget instructions.
 
 use slotfront_rpc::methods::Pubkey;
 
 use super::address;
-use super::layout::Fields;
+use super::layout::FieldReader;
 
-/// Lamports for each signature.
+/// The lamports for each signature.
 pub(crate) const LAMPORTS_PER_SIGNATURE: u64 = 5_000;
-/// Compute units that one transaction may ask for.
+/// The maximum compute units of a transaction.
 const MAX_UNITS: u64 = 1_400_000;
 
-/// A transaction's fee in lamports. Half of the base is burned; the rest goes to the block's leader.
+/// The fee of a transaction in lamports. Half of the base fee is burned. The leader gets the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fee {
     pub(crate) base: u64,
@@ -18,14 +18,14 @@ pub(crate) struct Fee {
 }
 
 impl Fee {
-    /// Both parts.
+    /// Returns the sum of both parts.
     pub(crate) fn total(self) -> u64 {
         self.base + self.priority
     }
 }
 
-/// The fee of `signatures` and `instructions` (each its program and data). Invalid compute-budget instructions count
-/// as none. Signatures that precompiled programs check are charged like the transaction's own.
+/// Returns the fee for `signatures` and `instructions` (program and data of each). Invalid compute-budget instructions
+/// have no effect. Signatures that precompiled programs check cost as much as those of the transaction.
 pub(crate) fn fee<'a>(
     signatures: u64,
     instructions: impl Iterator<Item = (Pubkey, &'a [u8])> + Clone,
@@ -44,8 +44,8 @@ pub(crate) fn fee<'a>(
     }
 }
 
-/// The compute units that a transaction may use: what it asks for, else 200,000 for each call of a program, 3,000
-/// for each of a builtin.
+/// Returns the compute unit limit of a transaction: its request, or 200,000 per call of a program and 3,000 per call of
+/// a builtin.
 pub(crate) fn unit_limit<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])> + Clone) -> u64 {
     let asked = budget(instructions.clone()).and_then(|budget| budget.limit);
     asked
@@ -66,16 +66,16 @@ fn price<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])>) -> u64 {
 }
 
 #[derive(Default)]
-struct Budget {
+struct ComputeBudget {
     limit: Option<u32>,
     price: Option<u64>,
 }
 
-/// Reads the compute-budget instructions; `None` where one is malformed or there twice.
-fn budget<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])>) -> Option<Budget> {
-    let mut budget = Budget::default();
+/// Reads the compute-budget instructions. `None` if one is malformed or occurs twice.
+fn budget<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])>) -> Option<ComputeBudget> {
+    let mut budget = ComputeBudget::default();
     for (_, data) in instructions.filter(|(program, _)| *program == address::COMPUTE_BUDGET) {
-        let mut fields = Fields(data);
+        let mut fields = FieldReader(data);
         let repeated = match fields.u8()? {
             1 | 4 => fields.u32().map(|_| false)?,
             2 => budget.limit.replace(fields.u32()?).is_some(),

@@ -1,4 +1,4 @@
-//! The accounts with which a simulation begins, as if a node had started from a snapshot at its first slot.
+//! The accounts at the beginning of a simulation, as if a node had started from a snapshot at the first slot.
 
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};
@@ -7,25 +7,26 @@ use super::Genesis;
 use super::accounts::{Account, Accounts, rent_exempt};
 use super::address;
 use super::cast::{Cast, Coin, Role, Validator};
+use super::epochs::Epochs;
 use super::fee::LAMPORTS_PER_SIGNATURE;
 use super::layout::{self, LookupTable, Nonce, Stake};
 use super::token::{ACCOUNT_LEN, FROZEN, Mint, TokenAccount};
 use super::vote::{TOWER, Tower, VoteState};
 use crate::draw::Draw;
 
-/// Entries of the slot hashes sysvar.
+/// The number of entries of the slot hashes sysvar.
 pub(crate) const SLOT_HASHES: usize = 512;
-/// Length of the stake history sysvar, which stays empty here.
+/// The length of the stake history sysvar, which stays empty.
 const STAKE_HISTORY_LEN: usize = 16_392;
-/// How long ago the delinquent validator stopped voting, in slots; more than the 128 that make it delinquent.
+/// The number of slots since the last vote of the delinquent validator. More than 128 make it delinquent.
 const SILENT_SLOTS: u64 = 3_000;
 
 /// Writes every account of `cast` at the first slot.
 pub(crate) fn write(accounts: &mut Accounts, cast: &Cast, genesis: &Genesis) {
-    let Genesis { seed, first_slot: slot, slots_per_epoch, .. } = *genesis;
+    let Genesis { seed, first_slot: slot, epochs, .. } = *genesis;
     let mut put = |key: Pubkey, account: Account| accounts.write(key, slot, account);
-    programs(&mut put, seed);
-    sysvars(&mut put, seed, slot, slots_per_epoch);
+    programs(&mut put, seed, cast);
+    sysvars(&mut put, seed, slot, epochs);
     for (n, wallet) in (0..).zip(&cast.wallets) {
         put(*wallet, Account::wallet(Draw::new(seed, "balance", n).range(50, 2_000) * 1_000_000_000));
     }
@@ -57,7 +58,7 @@ pub(crate) fn write(accounts: &mut Accounts, cast: &Cast, genesis: &Genesis) {
     put(cast.nonce, Account::exempt(address::SYSTEM, nonce.encode()));
 }
 
-fn programs(put: &mut impl FnMut(Pubkey, Account), seed: u64) {
+fn programs(put: &mut impl FnMut(Pubkey, Account), seed: u64, cast: &Cast) {
     for (key, name) in address::BUILTINS {
         let data = Bytes::from_static(name.as_bytes());
         put(
@@ -65,20 +66,22 @@ fn programs(put: &mut impl FnMut(Pubkey, Account), seed: u64) {
             Account { lamports: 1, data, owner: address::NATIVE_LOADER, executable: true, rent_epoch: 0 },
         );
     }
+    // A feature that becomes active at the next first block of an epoch.
+    put(cast.feature, Account::exempt(address::FEATURE, vec![0; 9]));
     let code = |n: u64| [&b"\x7fELF"[..], &Draw::new(seed, "code", n).bytes::<1_020>()].concat();
     put(address::MEMO, Account { executable: true, ..Account::exempt(address::LOADER_2, code(0)) });
-    for (n, program) in [(1, address::TOKEN), (2, address::TOKEN_2022)] {
-        let data_key = Pubkey(Draw::new(seed, "program data", n).bytes());
+    let upgradeable = (1..).zip([address::TOKEN, address::TOKEN_2022]).zip(cast.program_data);
+    for ((n, program), data_key) in upgradeable {
         let pointer = [&2u32.to_le_bytes()[..], &data_key.0].concat();
         let loader = address::LOADER_UPGRADEABLE;
         put(program, Account { executable: true, ..Account::exempt(loader, pointer) });
-        // Kind 3, deployed in slot 0, no upgrade authority (whose 32 bytes stay reserved), then the code.
+        // The head is kind 3, deployed in slot 0, no upgrade authority (with 32 reserved bytes). The code follows.
         let head = [&3u32.to_le_bytes()[..], &[0; 8 + 1 + 32]].concat();
         put(data_key, Account::exempt(loader, [head, code(n)].concat()));
     }
 }
 
-fn sysvars(put: &mut impl FnMut(Pubkey, Account), seed: u64, slot: Slot, slots_per_epoch: u64) {
+fn sysvars(put: &mut impl FnMut(Pubkey, Account), seed: u64, slot: Slot, epochs: Epochs) {
     let mut hashes = Bytes::new();
     for old in slot.saturating_sub(SLOT_HASHES as u64)..slot {
         let hash: [u8; 32] = Draw::new(seed, "old bank", old).bytes();
@@ -86,12 +89,12 @@ fn sysvars(put: &mut impl FnMut(Pubkey, Account), seed: u64, slot: Slot, slots_p
     }
     let mut put = |key, data| put(key, sysvar(data));
     put(address::RENT, layout::rent());
-    put(address::EPOCH_SCHEDULE, layout::epoch_schedule(slots_per_epoch));
+    put(address::EPOCH_SCHEDULE, layout::epoch_schedule(epochs));
     put(address::STAKE_HISTORY, vec![0; STAKE_HISTORY_LEN].into());
     put(address::SLOT_HASHES, hashes);
 }
 
-/// A sysvar account.
+/// Creates a sysvar account.
 pub(crate) fn sysvar(data: Bytes) -> Account {
     Account { rent_epoch: 0, ..Account::exempt(address::SYSVAR_OWNER, data) }
 }
@@ -121,21 +124,21 @@ fn tokens(put: &mut impl FnMut(Pubkey, Account), seed: u64, coin: &Coin, authori
 }
 
 fn validators(put: &mut impl FnMut(Pubkey, Account), validator: &Validator, genesis: &Genesis) {
-    let Genesis { first_slot: slot, slots_per_epoch, slot_ms, unix_time: now, .. } = *genesis;
-    let epoch = slot / slots_per_epoch;
+    let Genesis { first_slot: slot, epochs, slot_ms, unix_time: now, .. } = *genesis;
+    let epoch = epochs.of(slot).number;
     let last_vote = match validator.role {
         Role::Voting => slot.checked_sub(1),
         Role::Delinquent => slot.checked_sub(SILENT_SLOTS),
         Role::Unstaked => None,
     };
-    // A full tower, where the chain is old enough to have one.
+    // The tower is full if the chain is old enough.
     let tower = last_vote.filter(|last| *last > TOWER as u64).map_or_else(Tower::default, |last| Tower {
         votes: (last - TOWER as u64 + 1..=last).collect(),
         root: Some(last - TOWER as u64),
     });
     let (mut credits, mut before) = (vec![], 0);
     for past in (epoch.saturating_sub(5)..epoch).filter(|_| validator.role != Role::Unstaked) {
-        let earned = slots_per_epoch * 15 + past % 7;
+        let earned = epochs.slots * 15 + past % 7;
         credits.push((past, before + earned, before));
         before += earned;
     }

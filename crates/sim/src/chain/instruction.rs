@@ -1,7 +1,7 @@
-//! The instructions that simulated transactions are made of: how each is written into a message, and what it does.
+//! The instructions of simulated transactions: their encoding in a message, and their effects.
 //!
-//! They stay typed inside a block, so that parsed answers and logs need no decoder. Answers in raw encodings come
-//! from the compiled bytes.
+//! They stay typed in a block, so that parsed answers and logs need no decoder. Answers in raw encodings use the
+//! compiled bytes.
 
 use slotfront_rpc::methods::Pubkey;
 
@@ -10,13 +10,13 @@ use super::bank::Scratch;
 use super::token::TokenAccount;
 use super::vote::{TowerSync, VoteState};
 
-/// One instruction.
+/// An instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Instruction {
-    /// Moves lamports between system accounts. Accounts beyond the first two are ignored by the program, whatever
-    /// the message claims about them; `claims` is such a one, listed writable.
+pub(crate) enum TypedInstruction {
+    /// Moves lamports between system accounts. `claims` is a third account that the message lists as writable. The
+    /// program ignores it.
     Transfer { from: Pubkey, to: Pubkey, lamports: u64, claims: Option<Pubkey> },
-    /// Moves tokens; `checked` names the mint and its decimals.
+    /// Moves tokens. `checked` is the mint with its decimals.
     TokenTransfer {
         program: Pubkey,
         source: Pubkey,
@@ -25,7 +25,7 @@ pub(crate) enum Instruction {
         amount: u64,
         checked: Option<(Pubkey, u8)>,
     },
-    /// Leaves a text in the ledger.
+    /// Writes a text into the ledger.
     Memo { signer: Pubkey, text: String },
     /// A validator's vote.
     Vote { account: Pubkey, authority: Pubkey, sync: TowerSync, epoch: u64 },
@@ -35,7 +35,7 @@ pub(crate) enum Instruction {
     UnitPrice(u64),
 }
 
-/// An account as an instruction names it.
+/// An account of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AccountRef {
     pub(crate) key: Pubkey,
@@ -43,17 +43,17 @@ pub(crate) struct AccountRef {
     pub(crate) writable: bool,
 }
 
-/// Why an instruction failed. Both are `Custom(1)` of their program.
+/// The reason why an instruction failed. Both reasons are `Custom(1)` of their program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// A transfer of more lamports than there are.
+pub(crate) enum InstructionError {
+    /// The transfer exceeds the balance in lamports.
     Lamports { have: u64, need: u64 },
-    /// A transfer of more tokens than there are.
+    /// The transfer exceeds the token balance.
     Tokens,
 }
 
-impl Instruction {
-    /// The program that it calls.
+impl TypedInstruction {
+    /// Returns the called program.
     pub(crate) fn program(&self) -> Pubkey {
         match self {
             Self::Transfer { .. } => address::SYSTEM,
@@ -64,7 +64,7 @@ impl Instruction {
         }
     }
 
-    /// Its accounts, in the program's order.
+    /// Returns the accounts in the order of the program.
     pub(crate) fn accounts(&self) -> Vec<AccountRef> {
         let account = |key: &Pubkey, signer, writable| AccountRef { key: *key, signer, writable };
         match self {
@@ -87,7 +87,7 @@ impl Instruction {
         }
     }
 
-    /// Its data, in the program's layout.
+    /// Returns the data in the layout of the program.
     pub(crate) fn data(&self) -> Vec<u8> {
         match self {
             Self::Transfer { lamports, .. } => [&2u32.to_le_bytes()[..], &lamports.to_le_bytes()].concat(),
@@ -102,7 +102,8 @@ impl Instruction {
         }
     }
 
-    /// The compute units that it takes. Those of builtins are a node's; those of other programs are typical.
+    /// Returns the compute units that the instruction uses. Those of builtins are exact, and those of other programs
+    /// typical.
     pub(crate) fn units(&self) -> u64 {
         match self {
             Self::Transfer { .. } | Self::UnitLimit(_) | Self::UnitPrice(_) => 150,
@@ -119,28 +120,30 @@ impl Instruction {
         }
     }
 
-    /// Does it.
+    /// Executes the instruction.
     ///
     /// # Errors
-    /// What a program's `Custom` error says. `scratch` may then be half changed; its owner drops it.
-    pub(crate) fn apply(&self, scratch: &mut Scratch<'_>) -> Result<(), Failure> {
+    /// The program failed with a `Custom` error. `scratch` may be changed in part, and must be dropped.
+    pub(crate) fn apply(&self, scratch: &mut Scratch<'_>) -> Result<(), InstructionError> {
         match self {
             Self::Transfer { from, to, lamports, .. } => {
                 let have = scratch.account(from).lamports;
-                let left = have.checked_sub(*lamports).ok_or(Failure::Lamports { have, need: *lamports })?;
+                let left = have
+                    .checked_sub(*lamports)
+                    .ok_or(InstructionError::Lamports { have, need: *lamports })?;
                 scratch.account(from).lamports = left;
                 scratch.account(to).lamports += lamports;
             }
             Self::TokenTransfer { source, destination, amount, .. } => {
-                let read = |data: &[u8]| TokenAccount::decode(data).ok_or(Failure::Tokens);
+                let read = |data: &[u8]| TokenAccount::decode(data).ok_or(InstructionError::Tokens);
                 let mut from = read(&scratch.account(source).data)?;
-                from.amount = from.amount.checked_sub(*amount).ok_or(Failure::Tokens)?;
+                from.amount = from.amount.checked_sub(*amount).ok_or(InstructionError::Tokens)?;
                 scratch.account(source).data = from.encode();
                 let mut to = read(&scratch.account(destination).data)?;
-                to.amount = to.amount.checked_add(*amount).ok_or(Failure::Tokens)?;
+                to.amount = to.amount.checked_add(*amount).ok_or(InstructionError::Tokens)?;
                 scratch.account(destination).data = to.encode();
                 if to.native_reserve.is_some() {
-                    // Wrapped SOL: the lamports move too.
+                    // For wrapped SOL, the lamports move too.
                     scratch.account(source).lamports -= amount;
                     scratch.account(destination).lamports += amount;
                 }

@@ -1,13 +1,15 @@
-//! Binary layouts other than the token programs': little-endian fields read in order, and the small fixed accounts
-//! (stake, nonce, lookup table, clock, rent, epoch schedule).
+//! Binary layouts beside those of the token programs: a reader of little-endian fields, and small accounts of fixed
+//! layout (stake, nonce, lookup table, clock, rent, epoch schedule).
 
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};
 
-/// Reads fields from the front of a slice; `None` once it is too short.
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+use super::epochs::Epochs;
 
-impl<'a> Fields<'a> {
+/// A reader of fields from the front of a slice. Its methods return `None` if the slice is too short.
+pub(crate) struct FieldReader<'a>(pub(crate) &'a [u8]);
+
+impl<'a> FieldReader<'a> {
     pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -42,18 +44,18 @@ impl<'a> Fields<'a> {
         self.array().map(Pubkey)
     }
 
-    /// SPL's optional key: whether it is set, as a 4-byte tag, and 32 bytes that are there in either case.
+    /// Reads an optional key of SPL: a 4-byte tag that is true if the key is set, and 32 bytes in any case.
     pub(crate) fn tagged_key(&mut self) -> Option<(bool, Pubkey)> {
         Some((self.u32()? == 1, self.key()?))
     }
 
-    /// Bincode's length of a list, refused where the list could not fit into the rest.
+    /// Reads the length of a bincode list. Returns `None` if the list does not fit into the rest.
     pub(crate) fn len(&mut self) -> Option<usize> {
         usize::try_from(self.u64()?).ok().filter(|len| *len <= self.0.len())
     }
 }
 
-/// Writes what [`Fields::tagged_key`] reads.
+/// Writes a key for [`FieldReader::tagged_key`].
 pub(crate) fn put_tagged_key(out: &mut Vec<u8>, key: Option<Pubkey>) {
     out.extend(u32::from(key.is_some()).to_le_bytes());
     out.extend(key.unwrap_or(Pubkey([0; 32])).0);
@@ -65,17 +67,17 @@ pub(crate) struct Stake {
     pub(crate) rent_exempt_reserve: u64,
     pub(crate) authority: Pubkey,
     pub(crate) voter: Pubkey,
-    /// Lamports delegated to the voter.
+    /// The lamports delegated to the voter.
     pub(crate) delegated: u64,
     pub(crate) activation_epoch: u64,
     pub(crate) credits_observed: u64,
 }
 
 impl Stake {
-    /// Length of a stake account, in bytes.
+    /// The length of a stake account in bytes.
     pub(crate) const LEN: usize = 200;
 
-    /// Its 200 bytes: never locked up, never deactivated.
+    /// Returns the 200 bytes of an account that is never locked up and never deactivated.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(Self::LEN);
         out.extend(2u32.to_le_bytes());
@@ -93,9 +95,9 @@ impl Stake {
         out.into()
     }
 
-    /// Reads what [`Stake::encode`] writes.
+    /// Reads the result of [`Stake::encode`].
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
-        let mut fields = Fields(data);
+        let mut fields = FieldReader(data);
         if fields.u32()? != 2 {
             return None;
         }
@@ -109,7 +111,7 @@ impl Stake {
     }
 }
 
-/// An initialized nonce account: who may advance it, and the blockhash that it stores.
+/// An initialized nonce account: its authority and the stored blockhash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Nonce {
     pub(crate) authority: Pubkey,
@@ -118,10 +120,10 @@ pub(crate) struct Nonce {
 }
 
 impl Nonce {
-    /// Length of a nonce account, in bytes.
+    /// The length of a nonce account in bytes.
     pub(crate) const LEN: usize = 80;
 
-    /// Its 80 bytes.
+    /// Returns the 80 bytes.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(Self::LEN);
         out.extend([1, 0, 0, 0, 1, 0, 0, 0]);
@@ -131,9 +133,9 @@ impl Nonce {
         out.into()
     }
 
-    /// Reads what [`Nonce::encode`] writes.
+    /// Reads the result of [`Nonce::encode`].
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
-        let mut fields = Fields(data);
+        let mut fields = FieldReader(data);
         if data.len() != Self::LEN || (fields.u32()?, fields.u32()?) != (1, 1) {
             return None;
         }
@@ -151,7 +153,7 @@ pub(crate) struct LookupTable {
 }
 
 impl LookupTable {
-    /// A 56-byte head, then 32 bytes an address.
+    /// Returns a head of 56 bytes, followed by 32 bytes per address.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(56 + 32 * self.addresses.len());
         out.extend(1u32.to_le_bytes());
@@ -164,9 +166,9 @@ impl LookupTable {
         out.into()
     }
 
-    /// Reads a table that its authority still holds.
+    /// Reads a table with an authority.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
-        let mut fields = Fields(data);
+        let mut fields = FieldReader(data);
         if fields.u32()? != 1 {
             return None;
         }
@@ -175,7 +177,7 @@ impl LookupTable {
         fields.take(2)?;
         let authority = fields.key()?;
         fields.take(2)?;
-        let addresses = fields.0.chunks_exact(32).filter_map(|chunk| Fields(chunk).key()).collect();
+        let addresses = fields.0.chunks_exact(32).filter_map(|chunk| FieldReader(chunk).key()).collect();
         Some(Self { authority, last_extended_slot, addresses })
     }
 }
@@ -190,7 +192,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Its 40 bytes.
+    /// Returns the 40 bytes.
     pub(crate) fn encode(self) -> Bytes {
         let mut out = Vec::with_capacity(40);
         out.extend(self.slot.to_le_bytes());
@@ -201,16 +203,16 @@ impl Clock {
         out.into()
     }
 
-    /// Reads what [`Clock::encode`] writes.
+    /// Reads the result of [`Clock::encode`].
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
-        let mut fields = Fields(data);
+        let mut fields = FieldReader(data);
         let (slot, epoch_start, epoch) = (fields.u64()?, fields.i64()?, fields.u64()?);
         fields.u64()?;
         Some(Self { slot, epoch_start, epoch, now: fields.i64()? })
     }
 }
 
-/// The rent sysvar's 17 bytes: 6,960 lamports a byte-year, exempt at 1 year, half burned.
+/// Returns the 17 bytes of the rent sysvar: 6,960 lamports per byte and year, exempt at 1 year, half burned.
 pub(crate) fn rent() -> Bytes {
     let mut out = Vec::with_capacity(17);
     out.extend(6_960u64.to_le_bytes());
@@ -219,19 +221,21 @@ pub(crate) fn rent() -> Bytes {
     out.into()
 }
 
-/// The epoch schedule's 33 bytes: epochs of one length from slot 0 on.
-pub(crate) fn epoch_schedule(slots_per_epoch: u64) -> Bytes {
+/// The epoch schedule's 33 bytes.
+pub(crate) fn epoch_schedule(epochs: Epochs) -> Bytes {
     let mut out = Vec::with_capacity(33);
-    out.extend(slots_per_epoch.to_le_bytes());
-    out.extend(slots_per_epoch.to_le_bytes());
-    out.extend([0; 17]);
+    out.extend(epochs.slots.to_le_bytes());
+    out.extend(epochs.slots.to_le_bytes());
+    out.push(epochs.warmup.into());
+    out.extend(epochs.first_normal.to_le_bytes());
+    out.extend(epochs.first_normal_slot.to_le_bytes());
     out.into()
 }
 
-/// Puts `entry` before the others of a bincode list that has room for `room`; the oldest gives way. A sysvar's list
-/// has its full length from the start, filled up with zeros.
+/// Adds `entry` to the front of a bincode list with `room` entries, and drops the oldest. The list of a sysvar has its
+/// full length from the start, filled with zeros.
 pub(crate) fn prepend(list: &[u8], entry: &[u8], room: usize) -> Bytes {
-    let count = Fields(list).len().unwrap_or(0).min(room - 1);
+    let count = FieldReader(list).len().unwrap_or(0).min(room - 1);
     let kept = list.get(8..8 + count * entry.len()).unwrap_or(&[]);
     let mut out = Vec::with_capacity(8 + room * entry.len());
     out.extend((count as u64 + 1).to_le_bytes());
@@ -267,7 +271,7 @@ mod tests {
         let clock = Clock { slot: 1, epoch_start: 2, epoch: 3, now: 4 };
         assert_eq!(clock.encode().len(), 40);
         assert_eq!(Clock::decode(&clock.encode()), Some(clock));
-        assert_eq!((rent().len(), epoch_schedule(432_000).len()), (17, 33));
+        assert_eq!((rent().len(), epoch_schedule(Epochs::new(432_000, true)).len()), (17, 33));
     }
 
     #[test]

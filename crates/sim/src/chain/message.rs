@@ -1,12 +1,12 @@
-//! Transaction messages, legacy and version 0: from instructions to the bytes that validators pass around.
+//! Transaction messages, legacy and version 0: the compilation of instructions, and the wire form.
 
 use std::collections::BTreeMap;
 
 use slotfront_rpc::methods::Pubkey;
 
-use super::instruction::Instruction;
+use super::instruction::TypedInstruction;
 
-/// An instruction as a message carries it: indexes into the account keys.
+/// An instruction of a message, with indexes into the account keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Compiled {
     pub(crate) program: u8,
@@ -14,7 +14,7 @@ pub(crate) struct Compiled {
     pub(crate) data: Vec<u8>,
 }
 
-/// The accounts that a version 0 message takes from one lookup table.
+/// The accounts of a version 0 message from one lookup table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AddressTableLookup {
     pub(crate) table: Pubkey,
@@ -22,7 +22,7 @@ pub(crate) struct AddressTableLookup {
     pub(crate) readonly: Vec<u8>,
 }
 
-/// The accounts that lookup tables added to a message, in the order in which its instructions count them.
+/// The accounts from lookup tables, in the order in which instructions count them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Loaded {
     pub(crate) writable: Vec<Pubkey>,
@@ -34,7 +34,7 @@ pub(crate) struct Loaded {
 pub(crate) struct Message {
     /// True for a version 0 message, false for a legacy one.
     pub(crate) v0: bool,
-    /// Signers, of them readonly, and readonly accounts among those that do not sign.
+    /// The numbers of signers, of read-only signers, and of read-only accounts that do not sign.
     pub(crate) header: [u8; 3],
     pub(crate) keys: Vec<Pubkey>,
     pub(crate) blockhash: [u8; 32],
@@ -42,25 +42,25 @@ pub(crate) struct Message {
     pub(crate) lookups: Vec<AddressTableLookup>,
 }
 
-/// A lookup table that a version 0 message may use: its address and what it lists.
+/// A lookup table for a version 0 message: its address and its addresses.
 pub(crate) type Table<'a> = (&'a Pubkey, &'a [Pubkey]);
 
 impl Message {
-    /// Compiles `instructions`, paid for by `payer`, the way clients do: the payer first, then writable signers,
-    /// readonly signers, writable and readonly others, each group by address. With a table, version 0, in which
-    /// whatever neither signs nor is called comes from the table if it lists it.
+    /// Compiles `instructions`, paid for by `payer`, as clients do. The order is the payer, writable signers, read-only
+    /// signers, writable others and read-only others, each group by address. A table makes a message of version 0,
+    /// which looks up accounts of the table that neither sign nor are called.
     pub(crate) fn compile(
         payer: Pubkey,
-        instructions: &[Instruction],
+        instructions: &[TypedInstruction],
         table: Option<Table<'_>>,
         blockhash: [u8; 32],
     ) -> (Self, Loaded) {
         let mut roles: BTreeMap<Pubkey, (bool, bool)> = BTreeMap::new();
-        for account in instructions.iter().flat_map(Instruction::accounts) {
+        for account in instructions.iter().flat_map(TypedInstruction::accounts) {
             let role = roles.entry(account.key).or_default();
             *role = (role.0 | account.signer, role.1 | account.writable);
         }
-        let programs: Vec<Pubkey> = instructions.iter().map(Instruction::program).collect();
+        let programs: Vec<Pubkey> = instructions.iter().map(TypedInstruction::program).collect();
         for program in &programs {
             roles.entry(*program).or_default();
         }
@@ -85,7 +85,7 @@ impl Message {
                     _ => {}
                 }
             }
-            // A lookup of nothing would make the message invalid.
+            // An empty lookup would make the message invalid.
             if !(lookup.writable.is_empty() && lookup.readonly.is_empty()) {
                 lookups.push(lookup);
             }
@@ -121,17 +121,18 @@ impl Message {
         (Self { v0: table.is_some(), header, keys, blockhash, instructions, lookups }, loaded)
     }
 
-    /// How many signatures it needs.
+    /// Returns the number of required signatures.
     pub(crate) fn signatures(&self) -> u8 {
         self.header[0]
     }
 
-    /// Returns true if the account key at `index` signs. Looked-up keys have no index here.
+    /// Returns true if the account key at `index` signs. Indexes of looked-up keys are not valid here.
     pub(crate) fn is_signer(&self, index: usize) -> bool {
         index < usize::from(self.header[0])
     }
 
-    /// Returns true if the header gives write access to the account key at `index`. Looked-up keys have no index here.
+    /// Returns true if the header makes the account key at `index` writable. Indexes of looked-up keys are not valid
+    /// here.
     pub(crate) fn is_writable(&self, index: usize) -> bool {
         let [signers, readonly_signers, readonly_others] = self.header.map(usize::from);
         if index < signers {
@@ -141,7 +142,7 @@ impl Message {
         }
     }
 
-    /// The message as it is signed.
+    /// Returns the bytes that are signed.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         if self.v0 {
@@ -169,7 +170,7 @@ impl Message {
     }
 }
 
-/// A transaction as validators pass it around: signatures, then the message.
+/// Returns the wire form of a transaction: signatures, then the message.
 pub(crate) fn encode_transaction(signatures: &[[u8; 64]], message: &Message) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     put_len(&mut out, signatures.len());
@@ -178,7 +179,7 @@ pub(crate) fn encode_transaction(signatures: &[[u8; 64]], message: &Message) -> 
     out
 }
 
-/// Solana's short length: seven bits a byte, at most 16 bits.
+/// Writes a length in Solana's short form: seven bits per byte, at most 16 bits.
 fn put_len(out: &mut Vec<u8>, len: usize) {
     let mut rest = len;
     while rest >= 0x80 {

@@ -1,6 +1,6 @@
-//! Performance samples: what each node counted in each 60 seconds of the chain's time.
+//! Performance samples: the counts of each node in each 60 seconds of the chain's time.
 //!
-//! Nodes start their first minute at different slots, so their samples differ, as they do in the field.
+//! Nodes begin their first minute at different slots, so their samples differ, as on real clusters.
 
 use std::collections::VecDeque;
 
@@ -8,14 +8,14 @@ use slotfront_rpc::methods::Slot;
 
 use crate::draw::Draw;
 
-/// Length of a sample, in seconds.
+/// The length of a sample in seconds.
 pub(crate) const PERIOD_S: u64 = 60;
-/// Samples kept for each node: a node itself serves at most as many.
+/// The maximum number of samples of a node, as on a real node.
 const KEPT: usize = 720;
-/// Samples from before the simulation began.
+/// The number of samples from before the simulation began.
 const EARLIER: u64 = 30;
 
-/// One node's counts over one period, which ended at `slot`.
+/// The counts of one node over one period, which ended at `slot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) slot: Slot,
@@ -32,7 +32,8 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Samples of `nodes`, in a chain of `slots_per_period` that begins at `first`, with earlier ones made up.
+    /// Creates the samples of `nodes`, for a chain of `slots_per_period` that begins at `first`. Earlier samples are
+    /// invented.
     pub(crate) fn new(seed: u64, nodes: usize, slots_per_period: u64, first: Slot) -> Self {
         let mut samples = Self { slots_per_period, nodes: vec![], open: vec![] };
         for node in (0..).take(nodes) {
@@ -72,7 +73,7 @@ impl Samples {
         }
     }
 
-    /// The samples that `node` has closed by `slot`, newest first.
+    /// Returns the samples that `node` has completed by `slot`, newest first.
     pub(crate) fn of(&self, node: usize, slot: Slot) -> impl Iterator<Item = &Sample> {
         self.nodes.get(node).into_iter().flatten().skip_while(move |sample| sample.slot > slot)
     }

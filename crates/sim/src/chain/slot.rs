@@ -1,4 +1,5 @@
-//! Making a slot: skip it, or let its leader execute votes and traffic, pay rewards and freeze the state.
+//! The production of a slot: it is skipped, or its leader executes votes and traffic, pays rewards and completes the
+//! state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,30 +7,27 @@ use std::sync::Arc;
 use slotfront_rpc::methods::{Pubkey, Slot};
 
 use super::accounts::Account;
-use super::address;
 use super::bank::Bank;
 use super::block::{Block, Reward, RewardKind};
 use super::cast::{Role, Validator};
-use super::genesis::{SLOT_HASHES, sysvar};
-use super::instruction::Instruction;
-use super::layout::{self, Clock, Stake};
+use super::hidden;
+use super::instruction::TypedInstruction;
+use super::layout::Stake;
 use super::transaction::{Draft, Transaction, execute};
 use super::vote::{TowerSync, VoteState};
 use super::{Chain, FINAL_DEPTH, MAX_SKIPPED, STATE_SLOTS, traffic};
 use crate::draw::Draw;
 
-/// Entries of the recent blockhashes sysvar.
-const RECENT_BLOCKHASHES: usize = 150;
-/// Slots that a leader leads in a row.
+/// The number of consecutive slots of a leader.
 const LEADER_SLOTS: u64 = 4;
-/// The yield of a stake in an epoch: one part in this many, about 7 % in the 180 epochs of a year.
+/// The divisor for the yield of a stake in an epoch: about 7 % in the 180 epochs of a year.
 const EPOCH_YIELD: u64 = 2_600;
-/// Epochs whose stakes are kept.
+/// The number of epochs whose stakes are kept.
 const STAKE_EPOCHS: usize = 4;
-/// How often, in slots, old blocks and states are dropped.
+/// The number of slots after which old blocks and states are dropped.
 const PRUNE_EVERY: u64 = 32;
 
-/// Lets one slot pass.
+/// Advances the chain by one slot.
 pub(super) fn step(chain: &mut Chain) {
     chain.slot += 1;
     let mut draw = Draw::new(chain.genesis.seed, "slot", chain.slot);
@@ -95,28 +93,28 @@ fn produce(chain: &mut Chain, draw: &mut Draw) -> Block {
         transactions,
         rewards,
         reward_partitions: opens_epoch.then_some(1),
-        // Votes for the parent are in this block; now and then too few of them arrive in time.
+        // This block contains the votes for the parent. Sometimes too few of them arrive in time.
         confirmed: if draw.chance(80) { parent.confirmed } else { parent.slot },
         finalized: chain.blocks.iter().rev().nth(FINAL_DEPTH - 1).map_or(parent.finalized, |b| b.slot),
     };
-    write_sysvars(chain, &block);
+    hidden::write(chain, &block);
     block
 }
 
-/// The vote of `validator` on the parent block.
+/// Returns the vote of `validator` for the parent block.
 fn vote(chain: &Chain, bank: &Bank<'_>, validator: &Validator, parent: &Block) -> Option<Draft> {
     let mut tower = VoteState::decode(&bank.account(&validator.vote)?.data)?.tower;
     if tower.votes.back().is_some_and(|last| *last >= parent.slot) {
         return None;
     }
     tower.vote(parent.slot);
-    let sync = TowerSync { tower, bank_hash: bank_hash(chain, parent.slot), now: parent.time };
+    let sync = TowerSync { tower, bank_hash: chain.bank_hash(parent.slot), now: parent.time };
     let (account, authority) = (validator.vote, validator.identity);
-    let vote = Instruction::Vote { account, authority, sync, epoch: chain.epoch(parent.slot) };
+    let vote = TypedInstruction::Vote { account, authority, sync, epoch: chain.epoch(parent.slot) };
     Some(Draft { payer: authority, instructions: vec![vote], table: None })
 }
 
-/// Pays the leader half of the base fees, whose other half is burned, and all priority fees.
+/// Pays half of the base fees and all priority fees to the leader. The other half is burned.
 fn pay_leader(
     chain: &Chain,
     bank: &mut Bank<'_>,
@@ -139,7 +137,7 @@ fn leader(chain: &Chain, slot: Slot) -> Pubkey {
     Draw::new(chain.genesis.seed, "leader", slot / LEADER_SLOTS).pick(&voting).identity
 }
 
-/// Pays each voting validator its commission on the epoch that has ended.
+/// Pays each voting validator its commission for the ended epoch.
 fn pay_voting(chain: &Chain, bank: &mut Bank<'_>, parent: Slot, rewards: &mut Vec<Reward>) {
     for (validator, vote, stake) in delegations(chain, parent).filter(|(v, ..)| v.role == Role::Voting) {
         let lamports = commission(stake.delegated / EPOCH_YIELD, validator);
@@ -153,7 +151,7 @@ fn pay_voting(chain: &Chain, bank: &mut Bank<'_>, parent: Slot, rewards: &mut Ve
     }
 }
 
-/// Pays each stake what its validator's commission left, and stakes it too.
+/// Pays each stake its reward without the commission, and adds it to the stake.
 fn pay_staking(chain: &Chain, bank: &mut Bank<'_>, parent: Slot, rewards: &mut Vec<Reward>) {
     for (validator, _, mut stake) in delegations(chain, parent).filter(|(v, ..)| v.role == Role::Voting) {
         let earned = stake.delegated / EPOCH_YIELD;
@@ -172,17 +170,12 @@ fn pay_staking(chain: &Chain, bank: &mut Bank<'_>, parent: Slot, rewards: &mut V
     }
 }
 
-/// Every validator's delegation, as `slot` left it.
+/// Returns every validator's delegation after `slot`.
 fn delegations(chain: &Chain, slot: Slot) -> impl Iterator<Item = (&Validator, Pubkey, Stake)> {
     chain.cast.validators.iter().filter_map(move |validator| {
         let stake = Stake::decode(&chain.account(&validator.stake, slot)?.data)?;
         Some((validator, validator.vote, stake))
     })
-}
-
-/// A hash of the state that `slot` left, in looks only.
-fn bank_hash(chain: &Chain, slot: Slot) -> [u8; 32] {
-    Draw::new(chain.genesis.seed, "bank", slot).bytes()
 }
 
 fn commit(chain: &mut Chain, slot: Slot, changed: BTreeMap<Pubkey, Account>) {
@@ -191,26 +184,7 @@ fn commit(chain: &mut Chain, slot: Slot, changed: BTreeMap<Pubkey, Account>) {
     }
 }
 
-/// Writes the sysvars that change with every block.
-pub(super) fn write_sysvars(chain: &mut Chain, block: &Block) {
-    let slot = block.slot;
-    let epoch = chain.epoch(slot);
-    let clock = Clock { slot, epoch_start: chain.epoch_start, epoch, now: block.time };
-    let list = |key| chain.account(key, slot).map(|account| account.data.clone()).unwrap_or_default();
-    let bank = [&block.parent_slot.to_le_bytes()[..], &bank_hash(chain, block.parent_slot)].concat();
-    let slot_hashes = layout::prepend(&list(&address::SLOT_HASHES), &bank, SLOT_HASHES);
-    let recent = [&block.hash[..], &super::fee::LAMPORTS_PER_SIGNATURE.to_le_bytes()].concat();
-    let recent = layout::prepend(&list(&address::RECENT_BLOCKHASHES), &recent, RECENT_BLOCKHASHES);
-    for (key, data) in [
-        (address::CLOCK, clock.encode()),
-        (address::SLOT_HASHES, slot_hashes),
-        (address::RECENT_BLOCKHASHES, recent),
-    ] {
-        chain.accounts.write(key, slot, sysvar(data));
-    }
-}
-
-/// Drops blocks and states that are older than is kept.
+/// Drops old blocks and states.
 fn prune(chain: &mut Chain) {
     let oldest = chain.slot.saturating_sub(chain.genesis.retained_slots);
     while chain.blocks.len() > super::BLOCKHASH_QUEUE && chain.blocks[0].slot < oldest {
@@ -222,7 +196,7 @@ fn prune(chain: &mut Chain) {
     }
 }
 
-/// The validator's part of what a stake earned.
+/// Returns the validator's share of the earnings of a stake.
 fn commission(earned: u64, validator: &Validator) -> u64 {
     earned * u64::from(validator.commission_bps) / 10_000
 }

@@ -1,19 +1,20 @@
-//! SPL Token's two layouts, which Token-2022 shares: the 82-byte mint and the 165-byte token account.
+//! The layouts of SPL Token, which Token-2022 shares: the mint of 82 bytes and the token account of 165 bytes.
 
 use bytes::Bytes;
 use slotfront_rpc::methods::Pubkey;
 
-use super::layout::{self, Fields};
+use super::layout::{self, FieldReader};
 
-/// A token account's `state`: initialized.
+/// The `state` of an initialized token account.
 pub(crate) const INITIALIZED: u8 = 1;
-/// A token account's `state`: frozen.
+/// The `state` of a frozen token account.
 pub(crate) const FROZEN: u8 = 2;
-/// Length of a mint without extensions, in bytes.
+/// The length of a mint without extensions, in bytes.
 pub(crate) const MINT_LEN: usize = 82;
-/// Length of a token account without extensions, in bytes.
+/// The length of a token account without extensions, in bytes.
 pub(crate) const ACCOUNT_LEN: usize = 165;
-/// The bytes that Token-2022 appends to an associated account: kind "account", then the empty extension 7, immutable owner.
+/// The bytes that Token-2022 appends to an associated account: kind "account", then the empty extension 7 (immutable
+/// owner).
 const IMMUTABLE_OWNER: [u8; 5] = [2, 7, 0, 0, 0];
 
 /// A mint.
@@ -26,7 +27,7 @@ pub(crate) struct Mint {
 }
 
 impl Mint {
-    /// Its 82 bytes.
+    /// Returns the 82 bytes.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(MINT_LEN);
         layout::put_tagged_key(&mut out, self.authority);
@@ -38,7 +39,7 @@ impl Mint {
 
     /// Reads an initialized mint.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
-        let mut fields = Fields(data);
+        let mut fields = FieldReader(data);
         let (has_authority, authority) = fields.tagged_key()?;
         let (supply, decimals, initialized) = (fields.u64()?, fields.u8()?, fields.u8()?);
         let (can_freeze, freeze_authority) = fields.tagged_key()?;
@@ -57,17 +58,17 @@ pub(crate) struct TokenAccount {
     pub(crate) mint: Pubkey,
     pub(crate) owner: Pubkey,
     pub(crate) amount: u64,
-    /// The account that may also spend from this one, and the amount.
+    /// The account that may also spend tokens from this one, and the amount.
     pub(crate) delegate: Option<(Pubkey, u64)>,
     pub(crate) state: u8,
-    /// Lamports set aside for rent, in an account of wrapped SOL.
+    /// The lamports reserved for rent, in an account of wrapped SOL.
     pub(crate) native_reserve: Option<u64>,
-    /// True if the bytes end in Token-2022's immutable-owner extension.
+    /// True if the bytes end with Token-2022's immutable-owner extension.
     pub(crate) immutable_owner: bool,
 }
 
 impl TokenAccount {
-    /// An initialized account of `amount`.
+    /// Creates an initialized account with `amount` tokens.
     pub(crate) fn new(mint: Pubkey, owner: Pubkey, amount: u64) -> Self {
         Self {
             mint,
@@ -80,7 +81,7 @@ impl TokenAccount {
         }
     }
 
-    /// Its 165 bytes, or 170 with the extension.
+    /// Returns the 165 bytes, or 170 with the extension.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(ACCOUNT_LEN + IMMUTABLE_OWNER.len());
         out.extend(self.mint.0);
@@ -100,7 +101,7 @@ impl TokenAccount {
 
     /// Reads an initialized or frozen account.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
-        let mut fields = Fields(data);
+        let mut fields = FieldReader(data);
         let (mint, owner, amount) = (fields.key()?, fields.key()?, fields.u64()?);
         let (has_delegate, delegate) = fields.tagged_key()?;
         let state = fields.u8()?;

@@ -1,21 +1,21 @@
-//! The transactions of users in a slot, which a block holds besides votes.
+//! The transactions of users in a slot.
 
 use slotfront_rpc::methods::Pubkey;
 
 use super::address;
 use super::bank::Bank;
 use super::cast::{Cast, Coin};
-use super::instruction::Instruction;
+use super::instruction::TypedInstruction;
 use super::token::TokenAccount;
 use super::transaction::Draft;
 use crate::draw::Draw;
 
-/// Lamports that open a pocket: a little over what makes an empty account live.
+/// The lamports for a new pocket, slightly above the rent-exempt minimum of an empty account.
 const POCKET_LAMPORTS: u64 = 900_000;
-/// A sum that nobody has.
+/// An amount that exceeds every balance.
 const TOO_MUCH: u64 = 1_000_000_000_000_000_000;
 
-/// Returns the next transaction of a user, given the state so far.
+/// Returns the next transaction of a user on the current state.
 pub(crate) fn draft(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
     let payer = *draw.pick(&cast.wallets);
     let plain = |instructions| Draft { payer, instructions, table: None };
@@ -27,27 +27,33 @@ pub(crate) fn draft(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
         82..=88 => pocket(cast, bank, payer, draw),
         89..=94 => {
             let to = *draw.pick(&cast.wallets);
-            plain(vec![Instruction::Transfer { from: payer, to, lamports: TOO_MUCH, claims: None }])
+            plain(vec![TypedInstruction::Transfer { from: payer, to, lamports: TOO_MUCH, claims: None }])
         }
-        // The system program ignores the third account, and no transaction may write a sysvar.
+        // The system program ignores the third account, which is a sysvar that no transaction may write.
         _ => {
             let (to, claims) = (*draw.pick(&cast.wallets), Some(address::CLOCK));
-            plain(vec![Instruction::Transfer { from: payer, to, lamports: draw.range(1, 9_000), claims }])
+            plain(vec![TypedInstruction::Transfer {
+                from: payer,
+                to,
+                lamports: draw.range(1, 9_000),
+                claims,
+            }])
         }
     }
 }
 
-fn transfer(cast: &Cast, bank: &Bank<'_>, from: Pubkey, draw: &mut Draw) -> Instruction {
+fn transfer(cast: &Cast, bank: &Bank<'_>, from: Pubkey, draw: &mut Draw) -> TypedInstruction {
     let to = *draw.pick(&cast.wallets);
-    Instruction::Transfer { from, to, lamports: draw.range(1, bank.lamports(&from) / 50), claims: None }
+    TypedInstruction::Transfer { from, to, lamports: draw.range(1, bank.lamports(&from) / 50), claims: None }
 }
 
-fn memo(signer: Pubkey, draw: &mut Draw) -> Instruction {
+fn memo(signer: Pubkey, draw: &mut Draw) -> TypedInstruction {
     let subject = draw.pick(&["thanks", "lunch", "rent", "order", "for you", "gm", "\u{2600} holiday"]);
-    Instruction::Memo { signer, text: format!("{subject} {}", draw.below(10_000)) }
+    TypedInstruction::Memo { signer, text: format!("{subject} {}", draw.below(10_000)) }
 }
 
-/// Tokens from one holder to another, paid by the sender: mostly checked, some in a hurry, some too many.
+/// Returns a transfer of tokens between two holders, paid by the sender. Most are checked, some have a priority fee,
+/// and some exceed the balance.
 fn tokens(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
     let coin: &Coin = draw.pick(&cast.coins);
     let (source, payer) = *draw.pick(&coin.holders);
@@ -56,7 +62,7 @@ fn tokens(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
     let held = held.map_or(0, |account| account.amount);
     let native = coin.mint == address::NATIVE_MINT;
     let amount = if draw.chance(60) { held + 1 } else { draw.below(held / 40 + 1) };
-    let token = Instruction::TokenTransfer {
+    let token = TypedInstruction::TokenTransfer {
         program: coin.program,
         source,
         destination,
@@ -67,12 +73,12 @@ fn tokens(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
     let mut instructions = vec![token];
     if draw.chance(300) {
         let price = draw.range(1, 40) * 10_000;
-        instructions.splice(0..0, [Instruction::UnitLimit(20_000), Instruction::UnitPrice(price)]);
+        instructions.splice(0..0, [TypedInstruction::UnitLimit(20_000), TypedInstruction::UnitPrice(price)]);
     }
     Draft { payer, instructions, table: None }
 }
 
-/// Lamports to several wallets at once, whose addresses come from a lookup table.
+/// Returns transfers of lamports to several wallets, whose addresses come from a lookup table.
 fn through_table(cast: &Cast, bank: &Bank<'_>, payer: Pubkey, draw: &mut Draw) -> Draft {
     let table = usize::from(draw.chance(500));
     let listed: Vec<Pubkey> = cast.tables[table]
@@ -83,20 +89,20 @@ fn through_table(cast: &Cast, bank: &Bank<'_>, payer: Pubkey, draw: &mut Draw) -
         .collect();
     let lamports = draw.range(1, bank.lamports(&payer) / 500);
     let transfers = draw.range(2, 5);
-    let mut instructions: Vec<Instruction> = (0..transfers)
-        .map(|_| Instruction::Transfer { from: payer, to: *draw.pick(&listed), lamports, claims: None })
+    let mut instructions: Vec<TypedInstruction> = (0..transfers)
+        .map(|_| TypedInstruction::Transfer { from: payer, to: *draw.pick(&listed), lamports, claims: None })
         .collect();
     instructions.push(memo(payer, draw));
     Draft { payer, instructions, table: Some(table) }
 }
 
-/// Opens an account that does not exist, or empties and thereby closes it.
+/// Returns a transaction that opens an account, or empties and thereby closes it.
 fn pocket(cast: &Cast, bank: &Bank<'_>, payer: Pubkey, draw: &mut Draw) -> Draft {
     let pocket = *draw.pick(&cast.pockets);
     let (from, to, lamports) = match bank.lamports(&pocket) {
         0 => (payer, pocket, POCKET_LAMPORTS + draw.below(1_000)),
         all => (pocket, payer, all),
     };
-    let instructions = vec![Instruction::Transfer { from, to, lamports, claims: None }];
+    let instructions = vec![TypedInstruction::Transfer { from, to, lamports, claims: None }];
     Draft { payer, instructions, table: None }
 }

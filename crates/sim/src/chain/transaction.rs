@@ -1,4 +1,4 @@
-//! Transactions: executed one after another on a bank, and kept in a block with what they did.
+//! Transactions: they are executed in order on a bank, and kept in a block with their effects.
 
 use slotfront_rpc::methods::Pubkey;
 
@@ -6,7 +6,7 @@ use super::accounts::Account;
 use super::address;
 use super::bank::Bank;
 use super::fee::{self, Fee};
-use super::instruction::{Failure, Instruction};
+use super::instruction::{InstructionError, TypedInstruction};
 use super::message::{Loaded, Message, Table};
 use super::token::{Mint, TokenAccount};
 use crate::draw::Draw;
@@ -14,29 +14,29 @@ use crate::draw::Draw;
 /// A transaction before it is executed.
 pub(crate) struct Draft {
     pub(crate) payer: Pubkey,
-    pub(crate) instructions: Vec<Instruction>,
-    /// An index into the cluster's lookup tables; its message is of version 0 then.
+    pub(crate) instructions: Vec<TypedInstruction>,
+    /// The index of the lookup table. The message has version 0 then.
     pub(crate) table: Option<usize>,
 }
 
-/// A transaction as a block holds it.
+/// A transaction of a block.
 #[derive(Debug, Clone)]
 pub(crate) struct Transaction {
     pub(crate) signatures: Vec<[u8; 64]>,
     pub(crate) message: Message,
     pub(crate) loaded: Loaded,
-    /// The meaning of the message's compiled instructions.
-    pub(crate) instructions: Vec<Instruction>,
-    /// The instruction that failed, by position.
-    pub(crate) failure: Option<(usize, Failure)>,
+    /// The typed form of the message's compiled instructions.
+    pub(crate) instructions: Vec<TypedInstruction>,
+    /// The failed instruction, by position.
+    pub(crate) failure: Option<(usize, InstructionError)>,
     pub(crate) fee: Fee,
-    /// Lamports before and after, in the order of the accounts.
+    /// The lamports before and after, in the order of the accounts.
     pub(crate) balances: [Vec<u64>; 2],
-    /// Token balances before and after, of those accounts that hold tokens.
+    /// The token balances before and after, of the accounts that hold tokens.
     pub(crate) tokens: [Vec<TokenBalance>; 2],
 }
 
-/// A token balance, of the account at `index`.
+/// A token balance of the account at `index`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TokenBalance {
     pub(crate) index: usize,
@@ -48,27 +48,27 @@ pub(crate) struct TokenBalance {
 }
 
 impl Transaction {
-    /// Every account that it names: the message's, then those that tables added.
+    /// Returns every account: those of the message, then those from tables.
     pub(crate) fn accounts(&self) -> impl Iterator<Item = &Pubkey> {
         self.message.keys.iter().chain(&self.loaded.writable).chain(&self.loaded.readonly)
     }
 
-    /// Returns true for a transaction with nothing but a vote. Performance samples count those apart.
+    /// Returns true for a transaction with only a vote. Performance samples count votes separately.
     pub(crate) fn is_vote(&self) -> bool {
-        matches!(self.instructions[..], [Instruction::Vote { .. }])
+        matches!(self.instructions[..], [TypedInstruction::Vote { .. }])
     }
 
-    /// The instructions that ran, the failed one included.
-    pub(crate) fn executed(&self) -> &[Instruction] {
+    /// Returns the executed instructions, including the failed one.
+    pub(crate) fn executed(&self) -> &[TypedInstruction] {
         &self.instructions[..self.failure.map_or(self.instructions.len(), |(at, _)| at + 1)]
     }
 
-    /// The compute units that it took.
+    /// Returns the used compute units.
     pub(crate) fn units(&self) -> u64 {
-        self.executed().iter().map(Instruction::units).sum()
+        self.executed().iter().map(TypedInstruction::units).sum()
     }
 
-    /// The compute units that it might have taken.
+    /// Returns the compute unit limit.
     pub(crate) fn unit_limit(&self) -> u64 {
         let keys = &self.message.keys;
         let instructions = self.message.instructions.iter();
@@ -76,7 +76,7 @@ impl Transaction {
     }
 }
 
-/// Executes a transaction. The fee is taken in either case; whatever else it did is undone if it fails.
+/// Executes a transaction. A failed transaction pays its fee, and has no other effect.
 pub(crate) fn execute(
     bank: &mut Bank<'_>,
     draft: Draft,
@@ -118,7 +118,7 @@ pub(crate) fn execute(
     done
 }
 
-/// Notes the balances of a transaction's accounts, before (0) or after (1).
+/// Stores the balances of a transaction's accounts, before (0) or after (1).
 fn record(bank: &Bank<'_>, transaction: &mut Transaction, moment: usize) {
     let balances = transaction.accounts().map(|key| bank.lamports(key)).collect();
     let tokens =

@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};
 
-use super::layout::Fields;
+use super::layout::FieldReader;
 
-/// Votes in a full tower: the 31 blocks that may still be undone.
+/// The number of votes in a full tower: the 31 blocks that can still be dropped.
 pub(crate) const TOWER: usize = 31;
-/// Credits for a vote on the block just before: the most that one can earn.
+/// The credits for a vote on the previous block, which are the maximum.
 const CREDITS: u64 = 16;
-/// Epochs whose credits a vote account remembers.
+/// The number of epochs of credits in a vote account.
 const CREDIT_HISTORY: usize = 64;
 
-/// The votes of a validator: the newest ones, oldest first, and the newest block that it holds final.
+/// The votes of a validator: the newest ones, oldest first, and the newest block that it considers final.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tower {
     pub(crate) votes: VecDeque<Slot>,
@@ -22,7 +22,7 @@ pub(crate) struct Tower {
 }
 
 impl Tower {
-    /// Adds a vote; the oldest becomes the root when there are more than 31. True where one did.
+    /// Adds a vote. With more than 31 votes, the oldest becomes the root. Returns true if it did.
     pub(crate) fn vote(&mut self, slot: Slot) -> bool {
         self.votes.push_back(slot);
         let full = self.votes.len() > TOWER;
@@ -32,33 +32,33 @@ impl Tower {
         full
     }
 
-    /// The votes with their confirmation counts: the newest has 1.
+    /// Returns the votes with their confirmation counts. The newest has 1.
     pub(crate) fn lockouts(&self) -> impl Iterator<Item = (Slot, u32)> {
         self.votes.iter().copied().zip((1..=u32::try_from(self.votes.len()).unwrap_or(0)).rev())
     }
 }
 
-/// A vote account's state.
+/// The state of a vote account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VoteState {
     pub(crate) node: Pubkey,
     pub(crate) withdrawer: Pubkey,
-    /// Receives the validator's part of staking rewards: the vote account itself.
+    /// The receiver of the validator's share of staking rewards: the vote account itself.
     pub(crate) collector: Pubkey,
     pub(crate) commission_bps: u16,
     pub(crate) tower: Tower,
     pub(crate) authorized: (u64, Pubkey),
-    /// `(epoch, credits, credits before)`, oldest first.
+    /// The credits by epoch, oldest first: `(epoch, credits, credits before)`.
     pub(crate) credits: Vec<(u64, u64, u64)>,
     /// The slot and time of the last vote.
     pub(crate) last_timestamp: (Slot, i64),
 }
 
 impl VoteState {
-    /// Length of a vote account, in bytes.
+    /// The length of a vote account in bytes.
     pub(crate) const LEN: usize = 3_762;
 
-    /// Votes for `slot` at time `now`, and books the credits of the vote that became final by it.
+    /// Votes for `slot` at time `now`, and adds the credits of the vote that becomes final.
     pub(crate) fn vote(&mut self, slot: Slot, epoch: u64, now: i64) {
         if self.tower.vote(slot) {
             let before = self.credits.last().map_or(0, |(_, credits, _)| *credits);
@@ -73,7 +73,7 @@ impl VoteState {
         self.last_timestamp = (slot, now);
     }
 
-    /// Its 3,762 bytes.
+    /// Returns the 3,762 bytes.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(Self::LEN);
         out.extend(3u32.to_le_bytes());
@@ -105,9 +105,9 @@ impl VoteState {
         out.into()
     }
 
-    /// Reads what [`VoteState::encode`] writes.
+    /// Reads the result of [`VoteState::encode`].
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
-        let mut fields = Fields(data);
+        let mut fields = FieldReader(data);
         if fields.u32()? != 3 {
             return None;
         }
@@ -132,7 +132,7 @@ impl VoteState {
     }
 }
 
-/// One vote as an instruction carries it: the whole tower, the voted block's bank hash, and the time.
+/// The vote of an instruction: the whole tower, the bank hash of the block, and the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TowerSync {
     pub(crate) tower: Tower,
@@ -141,12 +141,13 @@ pub(crate) struct TowerSync {
 }
 
 impl TowerSync {
-    /// The slot that is voted for.
+    /// Returns the slot of the vote.
     pub(crate) fn slot(&self) -> Slot {
         self.tower.votes.back().copied().unwrap_or(0)
     }
 
-    /// The instruction's bytes: variant 14, the root, then each vote as its distance from the one before.
+    /// Returns the bytes of the instruction: variant 14, the root, then each vote as the distance from the previous
+    /// one.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(160);
         out.extend(14u32.to_le_bytes());
@@ -166,7 +167,7 @@ impl TowerSync {
     }
 }
 
-/// Seven bits a byte, low bits first, the high bit set on all but the last.
+/// Writes an integer with seven bits per byte, low bits first. The high bit is set on all but the last byte.
 fn put_varint(out: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
         out.push(n.to_le_bytes()[0] | 0x80);
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(state.credits, [(7, 4 * CREDITS, 0), (8, 9 * CREDITS, 4 * CREDITS)]);
     }
 
-    /// The bytes are those of a real vote: root 2610, 31 consecutive blocks after it.
+    /// Compares with the bytes of a real vote: root 2610 and 31 consecutive blocks after it.
     #[test]
     fn tower_sync_is_written_like_a_validators() {
         let tower = Tower { votes: (2_611..=2_641).collect(), root: Some(2_610) };

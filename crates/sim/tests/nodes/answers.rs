@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
-use slotfront_rpc::methods::{Commitment, Further, Pubkey};
-use slotfront_sim::{Cluster, Fault, Settings, further_methods};
+use slotfront_rpc::methods::{Commitment, PassthroughMethod, Pubkey};
+use slotfront_sim::{Cluster, Fault, Settings, passthrough_methods};
 
 use super::{call, cluster, code, result};
 
@@ -147,7 +147,7 @@ fn blocks_are_refused_in_a_nodes_order() {
     assert!(call(other, "getVoteAccounts", &json!([]))["result"].is_object());
 }
 
-/// A block in two shapes: each part of the smaller one is in the larger one.
+/// Checks a block in two shapes. Each part of the smaller shape must be in the larger one.
 #[test]
 fn the_shapes_of_a_block_agree() {
     let cluster = cluster();
@@ -227,7 +227,7 @@ fn fees_depend_on_the_blockhash_at_the_commitment() {
     assert_eq!(refused["error"], json!({ "code": -32_602, "message": words }));
 }
 
-/// A durable-nonce message: its blockhash is the one that the nonce account stores, whatever the queue holds.
+/// Checks a durable-nonce message. Its blockhash is stored in the nonce account, so it never expires.
 #[test]
 fn nonce_message_has_a_fee_at_any_age() {
     let cluster = cluster();
@@ -357,13 +357,32 @@ fn probes_and_clients_get_the_small_methods() {
 }
 
 #[test]
+fn nodes_report_their_version_everywhere() {
+    let cluster = cluster();
+    let node = cluster.node(0);
+    let reported = || {
+        let version = result(node, "getVersion", &json!([]));
+        assert_eq!(version.as_object().unwrap().keys().collect::<Vec<_>>(), ["feature-set", "solana-core"]);
+        let account = result(node, "getAccountInfo", &json!([CLOCK]));
+        assert_eq!(account["context"]["apiVersion"], version["solana-core"]);
+        version["solana-core"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(reported(), "4.0.0");
+    node.set_version("4.3.1");
+    assert_eq!(reported(), "4.3.1");
+    node.set_firedancer(true);
+    assert_eq!(reported(), "0.806.40000");
+}
+
+#[test]
 fn further_methods_are_those_that_are_answered() {
     let cluster = cluster();
-    let is_answered =
-        |method: &Further| call(cluster.node(0), method.as_str(), &json!([]))["error"]["code"] != -32_601;
-    let mut listed = further_methods();
+    let is_answered = |method: &PassthroughMethod| {
+        call(cluster.node(0), method.as_str(), &json!([]))["error"]["code"] != -32_601
+    };
+    let mut listed = passthrough_methods();
     listed.sort();
-    assert_eq!(listed, Further::all().filter(is_answered).collect::<Vec<_>>());
+    assert_eq!(listed, PassthroughMethod::all().filter(is_answered).collect::<Vec<_>>());
 }
 
 #[test]

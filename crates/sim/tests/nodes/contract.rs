@@ -1,4 +1,4 @@
-//! The contract cases that a body alone decides: simulated nodes answer them as an Agave 4.0.0 node was seen to.
+//! The contract cases without state: simulated nodes answer them like the recorded Agave 4.0.0 node.
 
 use serde_json::Value;
 

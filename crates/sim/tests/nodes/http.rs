@@ -1,9 +1,9 @@
-//! Nodes over a real socket: a node's HTTP rules, and every fault as a client meets it.
+//! Nodes over a real socket: a node's HTTP rules, and every fault from the client's side.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use slotfront_rpc::methods::Commitment;
 use slotfront_sim::{Cluster, Fault, Node, Settings};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{HISTORY, result};
 
-/// A served cluster, which ends with it.
+/// A served cluster. It ends with this value.
 struct Served {
     cluster: Arc<Cluster>,
     tasks: TaskTracker,
@@ -48,7 +48,7 @@ impl Served {
     }
 }
 
-/// Returns the text that came until the server closed the connection, or the error if it was reset.
+/// Returns the text that arrived until the server closed the connection, or the error of a reset.
 async fn exchange(node: &Node, request: &[u8]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(node.address().unwrap()).await?;
     stream.write_all(request).await?;
@@ -65,7 +65,7 @@ fn request(verb: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// Status and body of a call.
+/// Sends a call. Returns the HTTP status and the body.
 async fn post(node: &Node, body: &str) -> (u16, String) {
     let answer = exchange(node, &request("POST", "application/json", body.as_bytes())).await.unwrap();
     split(&answer)
@@ -185,6 +185,17 @@ async fn faults_are_what_clients_meet() {
         post(node, SLOT).await.1,
         format!("{{\"jsonrpc\":\"2.0\",\"result\":{},\"id\":1}}\n", slot + 7)
     );
+
+    let block = json!([slot, { "transactionDetails": "none" }]);
+    let right = result(node, "getBlock", &block);
+    let other_fork = json!({ "previousBlockhash": "11111111111111111111111111111111", "rewards": [] });
+    node.fault_on("getBlock", Fault::With(other_fork.clone()), Some(1));
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "getBlock", "params": block }).to_string();
+    let with: Value = serde_json::from_str(&post(node, &call).await.1).unwrap();
+    for (member, value) in with["result"].as_object().unwrap() {
+        assert_eq!(value, other_fork.get(member).unwrap_or(&right[member]), "{member}");
+    }
+    assert_eq!(with["result"].as_object().unwrap().len(), right.as_object().unwrap().len());
 
     next(Fault::Latency(Duration::from_millis(60)));
     assert!(timeout(Duration::from_millis(30), post(node, CLOCK)).await.is_err());

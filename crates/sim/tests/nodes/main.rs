@@ -1,8 +1,8 @@
-//! Nodes over the chain: what they answer, in which shape, and what their faults do to a real socket.
+//! The nodes over the chain: their answers, the shapes of these, and their faults on a real socket.
 //!
-//! They stand outside of the package, because some read the recorded answers in the repository's `tests/fixtures`.
+//! The package does not contain these tests, because some read `tests/fixtures` of the repository.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::unwrap_used, reason = "a panic in a test shows its line")]
 
 mod answers;
 mod contract;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use slotfront_sim::{Cluster, Node, Settings};
 
-/// Slots enough for an epoch to have opened and become final.
+/// The number of slots after which an epoch has begun and is final.
 const HISTORY: u64 = 110;
 
 /// A cluster that is stepped by hand.
@@ -22,14 +22,14 @@ fn cluster() -> Arc<Cluster> {
     Cluster::new(Settings { slot_time: None, history_slots: HISTORY, ..Settings::default() })
 }
 
-/// The answer of a node to one call.
+/// Returns the answer of a node to one call.
 fn call(node: &Node, method: &str, params: &Value) -> Value {
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     let answer = node.answer(body.to_string().as_bytes());
     serde_json::from_slice(&answer).unwrap()
 }
 
-/// The `result` of a node's answer.
+/// Returns the `result` of a node's answer.
 #[track_caller]
 fn result(node: &Node, method: &str, params: &Value) -> Value {
     let mut answer = call(node, method, params);
@@ -37,7 +37,7 @@ fn result(node: &Node, method: &str, params: &Value) -> Value {
     answer["result"].take()
 }
 
-/// The code of a node's error.
+/// Returns the code of a node's error.
 #[track_caller]
 fn code(node: &Node, method: &str, params: &Value) -> i64 {
     let answer = call(node, method, params);

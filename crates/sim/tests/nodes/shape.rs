@@ -1,6 +1,6 @@
 //! Every answer has a shape that a real node's answers have: the same members, with values of the same types.
 //!
-//! `tests/fixtures/node-answers.jsonl` holds recorded answers of an Agave 4.0.0 node, named by shape.
+//! `tests/fixtures/node-answers.jsonl` has recorded answers of an Agave 4.0.0 node, by shape.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use slotfront_sim::Cluster;
 
 use super::{cluster, result};
 
-/// The values that were seen in one place. Objects of different members are different variants.
+/// The values that were seen at one place. Objects with different members are different variants.
 #[derive(Default)]
 struct Shape {
     scalars: BTreeSet<&'static str>,
@@ -49,15 +49,15 @@ impl Shape {
         }
     }
 
-    /// Returns the places in which `value` is unlike everything that was learned.
+    /// Returns the places in which `value` differs from all learned values.
     fn differences(&self, value: &Value, at: &str) -> Vec<String> {
-        // `uiAmount` is null for a mint of 20 decimals, which the recorded blocks do not move.
+        // `uiAmount` is null for a mint of 20 decimals, which the recorded blocks lack.
         let no_ui_amount = value.is_null() && self.scalars.contains("float");
         if !no_ui_amount && !self.scalars.contains(scalar(value)) {
             return vec![format!("{at}: {value:.60}, but a node gives {:?}", self.scalars)];
         }
         match value {
-            // A list that is always empty in the recordings says nothing about its elements.
+            // A list that is always empty in the recordings has no known element type.
             Value::Array(elements) => {
                 let known = self.elements.as_ref().filter(|shape| !shape.scalars.is_empty());
                 let differences = known.iter().flat_map(|shape| {
@@ -77,7 +77,7 @@ impl Shape {
     }
 }
 
-/// The shapes of recorded answers, by name.
+/// Returns the shapes of recorded answers, by name.
 fn recorded() -> BTreeMap<String, Shape> {
     let mut shapes: BTreeMap<String, Shape> = BTreeMap::new();
     for line in include_str!("../../../../tests/fixtures/node-answers.jsonl").lines() {
@@ -94,7 +94,7 @@ fn check(shapes: &BTreeMap<String, Shape>, name: &str, value: &Value) {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Finalized slots with a block.
+/// Returns finalized slots with a block.
 fn finalized_blocks(cluster: &Cluster, count: u64) -> impl Iterator<Item = u64> {
     let last = cluster.slot(slotfront_rpc::methods::Commitment::Finalized);
     (last - count..=last).filter(|slot| cluster.has_block(*slot))
@@ -110,8 +110,8 @@ fn blocks_have_a_nodes_shapes() {
         for slot in finalized_blocks(&cluster, 70) {
             let answer = result(node, "getBlock", &json!([slot, config(kind)]));
             let text = answer.to_string();
-            // What was not recorded: unchecked token transfers, and in anything but json the blocks that pay an
-            // epoch's rewards.
+            // The recordings lack unchecked token transfers, and blocks with an epoch's rewards in other encodings than
+            // json.
             let unchecked = text.contains(r#""type":"transfer"},"program":"spl-token""#);
             if !unchecked && (kind == "json" || !text.contains("commissionBps")) {
                 check(&shapes, name, &answer);
@@ -125,7 +125,7 @@ fn blocks_have_a_nodes_shapes() {
     }
 }
 
-/// A getBlock config for a shape by name.
+/// Returns a getBlock config for a shape by name.
 fn config(kind: &str) -> Value {
     match kind {
         "accounts" | "signatures" | "none" => {
@@ -135,7 +135,7 @@ fn config(kind: &str) -> Value {
     }
 }
 
-/// Changes each element of a block's `transactions`, if it has them.
+/// Changes each element of a block's `transactions`, if there are any.
 fn each_transaction(block: &mut Value, change: impl Fn(&mut Value)) {
     if let Some(transactions) = block.get_mut("transactions").and_then(Value::as_array_mut) {
         transactions.iter_mut().for_each(change);
@@ -146,7 +146,7 @@ fn drop_member(object: &mut Value, name: &str) {
     object.as_object_mut().unwrap().remove(name);
 }
 
-/// Without rewards or versions, a block is the block with them, minus those members: so it is on a node.
+/// Checks that a block without rewards or versions equals the full block without these members, as on a node.
 #[test]
 fn leaving_out_rewards_and_versions_changes_nothing_else() {
     let cluster = cluster();
@@ -207,7 +207,7 @@ fn accounts_have_a_nodes_shapes() {
     assert_eq!(parsed, accounts.len(), "every recorded kind is compared");
     for (kind, key) in &accounts {
         let answer = result(node, "getAccountInfo", &json!([key, { "encoding": "jsonParsed" }]));
-        // A node's BLS key is a string for a validator that has one, which is still optional.
+        // A node's BLS key is a string if the validator has one, which is optional.
         let mut answer = answer;
         if *kind == "vote" {
             answer["value"]["data"]["parsed"]["info"]["blsPubkeyCompressed"] = "".into();
@@ -240,7 +240,7 @@ fn the_other_methods_have_a_nodes_shapes() {
     }
 }
 
-/// Members stand in order and nothing is padded: parsed into sorted maps and written again, answers stay as they are.
+/// Checks that members are sorted and nothing is padded: parsing into sorted maps and writing again changes nothing.
 #[test]
 fn answers_are_sorted_and_compact() {
     let cluster = cluster();

@@ -1,4 +1,4 @@
-{{/* The release, in front of every name; once, where it is called slotfront itself. */}}
+{{/* The name of all resources: the release, followed by "slotfront" unless the release contains it. */}}
 {{- define "slotfront.name" -}}
 {{- if contains "slotfront" .Release.Name -}}
 {{ .Release.Name | trunc 52 | trimSuffix "-" }}
@@ -7,7 +7,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What a pod is found by; never changes. */}}
+{{/* The labels that select pods. They never change. */}}
 {{- define "slotfront.selector" -}}
 app.kubernetes.io/name: slotfront
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -20,7 +20,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
-{{/* The configuration, but for what is secret, which it names by file. */}}
+{{/* The configuration. It refers to secrets by file. */}}
 {{- define "slotfront.config" -}}
 [server]
 listen = "0.0.0.0:8080"
@@ -36,7 +36,7 @@ cors_origins = {{ toJson .Values.server.corsOrigins }}
 
 [auth]
 keys_file = "/etc/slotfront/keys/keys.toml"
-# A pod's disk ends with it: quotas that outlive it take the shared store.
+# This file is lost with the pod. Quotas that outlive pods need the shared store.
 usage_file = "/var/lib/slotfront/usage.json"
 {{- if .Values.adminToken.name }}
 admin_token = "file:/etc/slotfront/secrets/admin-token"
@@ -82,7 +82,7 @@ headers = { {{ $headers := . }}{{ range $j, $name := keys . | sortAlpha }}{{ if 
 {{ .Values.config }}
 {{- end -}}
 
-{{/* Where those files come from. */}}
+{{/* The sources of the secret files. */}}
 {{- define "slotfront.secrets" -}}
 {{- with .Values.adminToken.name }}
 - secret: {name: {{ . | quote }}, items: [{key: {{ $.Values.adminToken.key | quote }}, path: admin-token}]}

@@ -9,7 +9,7 @@ use super::*;
 use crate::methods::Query;
 use crate::node::NodeReply;
 
-/// The error with which a node refuses a version that the caller does not read.
+/// The error code with which a node refuses a block that has a transaction version unknown to the caller.
 const UNSUPPORTED_VERSION: i32 = -32015;
 
 const FULL: BlockShape = BlockShape {
@@ -27,7 +27,7 @@ const SIGNATURES: BlockShape =
 const NONE: BlockShape = BlockShape { details: BlockDetails::None, ..SIGNATURES };
 
 fn recorded() -> Vec<RecordedCall> {
-    // Groups are per slot, and the epochs were recorded on another cluster.
+    // A group is a slot. The epochs were recorded on another cluster, so their groups get other names.
     let epochs = load("epochs").into_iter().map(|mut exchange| {
         exchange.group = exchange.group.map(|group| format!("{group} of the epochs"));
         exchange
@@ -89,7 +89,7 @@ fn recorded_shapes_derive_from_each_other() {
         }
     }
     let proved: Vec<_> = proved.iter().map(|(what, count)| (what.as_str(), *count)).collect();
-    // The numbers are exact, so that no row can silently stop proving something.
+    // The numbers are exact, so that no row can silently become empty.
     let expected = [
         ("a version that is not supported", 75),
         ("accounts from accounts", 86),
@@ -131,8 +131,8 @@ fn recorded_shapes_derive_from_each_other() {
     assert_eq!(proved, expected);
 }
 
-/// Returns a recorded text as a node of 4.2 might write it for callers of version 1. The recorded version 0
-/// becomes 1, its messages get a config, and some rewards get a new type.
+/// Returns a recorded text as a node of 4.2 might write it for callers that accept version 1. The recorded
+/// version 0 becomes 1, its messages get a config, and some rewards get a new type.
 fn as_newer(text: &Bytes) -> Bytes {
     const CONFIG: &str = r#","transactionConfig":{"computeUnitLimit":1400000,"heapSize":null,"loadedAccountsDataSizeLimit":null,"priorityFee":50000}"#;
     let text = str::from_utf8(text).unwrap().replace(r#""version":0"#, r#""version":1"#);
@@ -165,7 +165,7 @@ fn derives_blocks_of_newer_nodes() {
             types += usize::from(source.contains("DeactivatedStake"));
         }
     }
-    // The number is exact, so that no case can silently stop proving something.
+    // The numbers are exact, so that no case can silently be left out.
     assert_eq!((proved, configs, types), (2_901, 817, 462));
 }
 
@@ -184,7 +184,7 @@ fn unknown_members_prevent_derivation() {
     };
     let no_rewards = |shape: BlockShape| BlockShape { rewards: false, ..shape };
     for (kept, asked, at, expected) in [
-        // Members of objects that are opened for the change.
+        // A new member of an object that the derivation opens prevents it.
         (NONE, no_rewards(NONE), "", false),
         (SIGNATURES, NONE, "", false),
         (FULL, SIGNATURES, "", false),
@@ -196,7 +196,7 @@ fn unknown_members_prevent_derivation() {
         (ACCOUNTS, no_rewards(ACCOUNTS), r#"{"err":"#, false),
         (FULL, ACCOUNTS, r#"{"accountKeys":"#, false),
         (FULL, SIGNATURES, r#"{"message":"#, false),
-        // Members that are removed with the transactions, or stay as they are.
+        // A new member of an object that is removed or copied as a whole does no harm.
         (FULL, NONE, r#"{"meta":"#, true),
         (JSON, no_rewards(JSON), r#"{"message":"#, true),
         (FULL, SIGNATURES, r#"{"accountKeys":"#, true),
@@ -251,7 +251,7 @@ fn cheapest_source_comes_first() {
     };
     assert_eq!(forms(NONE), ["signatures", "accounts", "base64", "base58", "binary", "json", "jsonParsed"],);
     assert_eq!(forms(SIGNATURES), ["accounts", "base64", "json", "jsonParsed"]);
-    assert_eq!(forms(ACCOUNTS), ["jsonParsed"], "without rewards it cannot be made");
+    assert_eq!(forms(ACCOUNTS), ["jsonParsed"], "a shape without rewards is no source");
     let no_rewards = BlockShape { rewards: false, max_version: Some(7), ..ACCOUNTS };
     let rewards = BlockShape { rewards: true, ..no_rewards };
     let parsed =
@@ -277,13 +277,13 @@ fn derives_rare_transactions_exactly_or_not_at_all() {
         let made = reshape(&parsed(transaction).into(), FULL, asked)?;
         Some(String::from_utf8(made.to_vec()).unwrap())
     };
-    // Stored without meta: no shape has a version.
+    // A transaction stored without meta has no version in any shape.
     let old = format!(r#"{{"meta":null,{transaction}}}"#);
     let short = r#"{"meta":null,"transaction":{"accountKeys":[1.0],"signatures":["S","T"]}}"#;
     assert_eq!(made(&old, ACCOUNTS), Some(parsed(short)));
     assert_eq!(made(&old, legacy), Some(parsed(short).replace(r#""rewards":[],"#, "")));
     assert_eq!(made(&old, SIGNATURES).unwrap(), r#"{"blockhash":"B","rewards":[],"signatures":["S"]}"#);
-    // The order of members differs from ours, and is kept.
+    // The order of members differs from ours, and stays as it is.
     let unordered = format!(r#"{{"version":"legacy",{transaction},"meta":{{"costUnits":1,{SHORT}}}}}"#);
     let short =
         r#"{"version":"legacy","transaction":{"accountKeys":[1.0],"signatures":["S","T"]},"meta":{SHORT}}"#;
@@ -305,7 +305,7 @@ fn derives_rare_transactions_exactly_or_not_at_all() {
         assert_eq!(made(&transaction, legacy), None, "{version}");
     }
     let unversioned = format!(r#"{{"meta":{{{SHORT}}},{transaction}}}"#);
-    assert_eq!(made(&unversioned, legacy), None, "a node tells the version of what has meta");
+    assert_eq!(made(&unversioned, legacy), None, "nodes write the version of a transaction that has meta");
 }
 
 #[test]
@@ -375,7 +375,7 @@ proptest! {
         zeros in 0..=SIGNATURE_BYTES,
         mut signature in prop::collection::vec(any::<u8>(), SIGNATURE_BYTES),
     ) {
-        // Leading zeros are a special case of base58, and rare.
+        // Leading zeros are a special case of base58, and random bytes rarely have them.
         signature[..zeros].fill(0);
         for signature in [signature.try_into().unwrap(), [255; SIGNATURE_BYTES]] {
             let expected = format!("\"{}\"", bs58::encode(signature).into_string());

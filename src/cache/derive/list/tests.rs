@@ -20,7 +20,8 @@ fn entry(single: SingleAccount, slot: u64) -> Arc<Entry> {
     let class = Class::Account(Commitment::Finalized);
     Arc::new(Entry {
         kept,
-        meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false },
+        meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false, carried: false },
+        follow: None,
         coded: CompressedForms::default(),
     })
 }
@@ -35,7 +36,7 @@ async fn splits_lists_and_joins_singles() {
     let (context, singles) = read_list(&Bytes::from_static(LIST.as_bytes()), FORM, 2).unwrap();
     assert_eq!(context, r#"{"apiVersion":"4.0.0","slot":9}"#);
     assert_eq!(
-        singles.iter().map(|single| (&single.result[..], single.space)).collect::<Vec<_>>(),
+        singles.iter().map(|single| (&single.result[..], single.facts.space())).collect::<Vec<_>>(),
         [
             (
                 &br#"{"context":{"apiVersion":"4.0.0","slot":9},"value":{"data":["AQ==","base64"],"owner":"x","space":1}}"#[..],
@@ -67,7 +68,7 @@ fn lists_of_wrong_length_are_refused() {
     assert!(none.is_empty());
 }
 
-/// Returns the form of a recorded call, its keys, and true if it is for a list.
+/// Returns the form of a recorded call, its keys, and true if it is for a list. `None` for other methods.
 fn asked(exchange: &RecordedCall) -> Option<(Form, Vec<crate::methods::Pubkey>, bool)> {
     match exchange.query.as_ref()? {
         Query::Account(q) => Some((q.form, vec![q.pubkey], false)),
@@ -76,7 +77,7 @@ fn asked(exchange: &RecordedCall) -> Option<(Form, Vec<crate::methods::Pubkey>, 
     }
 }
 
-/// Returns the text with zstd-packed data unpacked, because the encoder's choices are not promised.
+/// Returns the text with zstd-packed data unpacked, because encoders may pack the same data differently.
 fn unpacked(text: &str) -> String {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD as BASE64;
@@ -93,7 +94,8 @@ fn unpacked(text: &str) -> String {
     out + rest
 }
 
-/// Returns `kept` in the form of `wanted`, as a body's `result`, or the reason why it cannot be made.
+/// Derives the result in the form `wanted` from the result `kept` in the form `form`. The error says why it
+/// cannot be derived.
 fn made(kept: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) -> Result<String, DeriveError> {
     let (body, _) = if is_list {
         let (context, singles) = read_list(kept, form, keys).unwrap();
@@ -106,8 +108,8 @@ fn made(kept: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) -> R
     Ok(String::from_utf8(body.whole().to_vec()).unwrap())
 }
 
-/// Derives every recorded answer from each other recorded answer of the same accounts at the same slot, if
-/// the form allows it.
+/// Checks that each recorded answer derives from every other one about the same accounts at the same slot, if
+/// the forms allow it.
 #[test]
 fn recorded_answers_derive_from_each_other() {
     let (mut proved, mut refused, mut packed) = (0, 0, 0);
@@ -149,8 +151,7 @@ fn recorded_answers_derive_from_each_other() {
     );
 }
 
-/// Checks that element i of a list is the value of the single answer, and that a list made of singles is the
-/// node's.
+/// Checks that a list assembled of recorded single answers equals the recorded list.
 #[test]
 fn recorded_lists_match_recorded_singles() {
     let mut proved = 0;

@@ -1,9 +1,9 @@
-//! The floors of accounts: the slot at which an account was shown is a floor for later callers, in whatever
-//! form.
+//! The floors of accounts. The slot at which an account was shown is a floor for later callers, whatever form
+//! they ask for.
 
 use super::*;
 
-/// The purges of a case. Each has a number, from 1, and each later call belongs to its generation.
+/// The purges of a case, numbered from 1. A call's generation is the number of the last purge before it.
 #[derive(Debug, Default)]
 pub(super) struct Purges {
     /// The account that each purge removed. `None` for all accounts.
@@ -15,7 +15,8 @@ impl Purges {
         self.accounts.push(account);
     }
 
-    /// Returns the generation that began with the last purge of an account, among those up to `until`.
+    /// Returns the number of the last purge that removed an account, among the purges up to `until`, or 0.
+    /// With `None`, only purges of all accounts count.
     fn last_of(&self, account: Option<u8>, until: u32) -> u32 {
         let takes = |purged: &Option<u8>| purged.is_none() || *purged == account;
         let purges = (1..=until).zip(&self.accounts);
@@ -28,7 +29,8 @@ impl Purges {
         generation < self.last_of(Some(account), caller_generation)
     }
 
-    /// Returns true if everything from a call of `generation` is purged for callers of `caller_generation`.
+    /// Returns true if a purge of all accounts came after a call of `generation`, and before callers of
+    /// `caller_generation`.
     pub(super) fn has_removed_all(&self, generation: u32, caller_generation: u32) -> bool {
         generation < self.last_of(None, caller_generation)
     }
@@ -42,11 +44,11 @@ pub(super) struct AccountShown {
     slot: Slot,
     step: usize,
     generation: u32,
-    /// The time until which an answer of a lower slot may be held.
+    /// The time until which the cache may hold an answer of a lower slot.
     until: Instant,
 }
 
-/// A fall of a floor, because no node reaches it any more.
+/// A lowered floor of an account. No node reached the floor, so floors up to `from` fell to `slot`.
 #[derive(Debug)]
 pub(super) struct FloorFall {
     n: u8,
@@ -63,22 +65,22 @@ impl AccountModel {
         self.purges.has_removed(n, generation, self.cache.generation)
     }
 
-    /// Notes that no node is above `slot`, so that floors of these accounts up to `from` fall to it.
+    /// Notes that floors of the call's accounts up to `from` fall to `slot`, because no node is above it.
     pub(super) fn lower_floors(&mut self, call: &TestCall, from: Slot, slot: Slot) {
         let (commitment, step, generation) = (call.commitment, self.cache.step, self.cache.generation);
         let fall = |n: &u8| FloorFall { n: *n, commitment, from, slot, step, generation };
         self.falls.extend(call.accounts.iter().map(fall));
     }
 
-    /// Returns the slot at which an account was shown in an earlier step, while an answer of a lower slot may
-    /// be held.
+    /// Returns the floor of an account: the highest slot at which earlier steps showed it, lowered by falls.
+    /// `None` if no answer of a lower slot can be held.
     fn floor_of_account(&self, n: u8, commitment: Commitment) -> Option<Slot> {
         let shown = self.accounts_shown.iter().filter(|shown| {
             let is_same = shown.n == n && shown.commitment == commitment;
             let is_in_force = shown.step < self.cache.step && shown.until >= Instant::now();
             is_same && is_in_force && !self.is_purged(n, shown.generation)
         });
-        // A fall may begin where another one ended.
+        // A floor may fall several times, each time from the slot to which it fell before.
         let fallen = |shown: &AccountShown| {
             let falls = self.falls.iter().filter(|fall| {
                 let is_same = fall.n == n && fall.commitment == commitment;
@@ -89,8 +91,8 @@ impl AccountModel {
         shown.map(fallen).max()
     }
 
-    /// Returns true if an answer of any slot may stand in because no node answers in time. Floors then fall
-    /// to its slot.
+    /// Returns true if no node answers in time, so that an answer below the floors may stand in. In that
+    /// case, lowers the floors to its slot.
     pub(super) fn may_stand_in_below_floors(
         &mut self,
         caller: &TestCaller<TestCall>,
@@ -104,8 +106,8 @@ impl AccountModel {
         stands_in
     }
 
-    /// Returns true if two calls for this question were answered since the caller asked. An answer that is
-    /// behind after both is given.
+    /// Returns true if two upstream calls for this question were answered since the caller asked. The second
+    /// answer is given even if it is below the floor.
     fn was_asked_twice(&self, caller: &TestCaller<TestCall>) -> bool {
         let parsed = |form: AccountForm| form.encoding == AccountEncoding::JsonParsed;
         let answered = self.cache.calls.iter().filter(|sent| {
@@ -125,8 +127,8 @@ impl AccountModel {
         answered.count() > 1
     }
 
-    /// Checks that no account is shown below a slot at which it was shown before. While the node is down, a
-    /// held answer may stand in.
+    /// Checks that no account is shown below a slot at which it was shown before, and notes the shown
+    /// accounts. While the node is down, a held answer may stand in.
     pub(super) fn check_account_floors(
         &mut self,
         caller: &TestCaller<TestCall>,
@@ -144,8 +146,8 @@ impl AccountModel {
         let is_behind = shown.iter().any(|(n, mark)| {
             self.floor_of_account(*n, commitment).is_some_and(|floor| slot_of(*n, **mark) < floor)
         });
-        // At processed this holds between held entries only. It does not hold for an entry that stands in for
-        // a node's lower answer.
+        // At processed the promise is for hits only. It does not cover an entry that is given instead of a
+        // node's lower answer.
         let is_hit =
             caller.asked_in + 1 == self.cache.step && matches!(answer.status, CacheStatus::Hit { .. });
         let is_promised = commitment != Commitment::Processed || is_hit;
@@ -156,7 +158,7 @@ impl AccountModel {
         let newly_shown = shown.iter().filter_map(|(n, mark)| {
             let call = &self.cache.calls[**mark];
             let until = call.answered_at.filter(|_| call.kept_answer().is_some())? + life;
-            // A list that mixes slots has the lowest of them.
+            // The context slot of a list that mixes slots is the lowest of them.
             Some(AccountShown { n: *n, commitment, slot: answer.meta.slot, step, generation, until })
         });
         let newly_shown: Vec<_> = newly_shown.collect();

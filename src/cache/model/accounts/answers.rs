@@ -4,14 +4,14 @@
 use super::*;
 use crate::methods::{AccountEncoding, AccountQuery, AccountsQuery, DataSlice};
 
-/// The number of accounts. One is a nonce account of 40 bytes that is parsed, and one has no data. One is at
-/// times too large to be fetched whole, and one does not exist.
+/// The number of accounts. Account 0 is a nonce account of 40 bytes, which nodes parse. Account 1 has no
+/// data. Account 2 is at times too large to be fetched whole. Account 3 does not exist.
 pub(super) const ACCOUNTS: u8 = 4;
 const PARSED: u8 = 0;
 const LARGE: u8 = 2;
 pub(super) const ABSENT: u8 = 3;
 
-/// The description of a call, by a caller or by the cache.
+/// A caller's call, or an upstream call of the cache.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TestCall {
     pub(super) accounts: Vec<u8>,
@@ -41,7 +41,8 @@ fn space(n: u8, mark: usize) -> usize {
     if n == LARGE && mark.is_multiple_of(2) { 70_000 } else { data(n, mark).len() }
 }
 
-/// Returns an account as the node wrote it in answer to the call of this number. `None` if the node refuses.
+/// Returns an account as the node writes it in its answer to the call `mark`. `None` if the node refuses the
+/// form.
 pub(super) fn account_text(n: u8, form: AccountForm, mark: usize) -> Option<String> {
     use AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
     if n == ABSENT {
@@ -68,7 +69,8 @@ pub(super) fn account_text(n: u8, form: AccountForm, mark: usize) -> Option<Stri
     ))
 }
 
-/// Returns an answer whose accounts come from the calls of these numbers. `None` if a node refuses.
+/// Returns an answer with the context of the call `context` and the accounts of the calls `marks`. `None` if
+/// a node refuses the form.
 pub(super) fn answer_text(call: &TestCall, context: usize, slot: Slot, marks: &[usize]) -> Option<String> {
     let values = call.accounts.iter().zip(marks).map(|(n, mark)| account_text(*n, call.form, *mark));
     let values = values.collect::<Option<Vec<_>>>()?.join(",");
@@ -80,11 +82,12 @@ pub(super) fn answer_text(call: &TestCall, context: usize, slot: Slot, marks: &[
 pub(super) struct AnswerMarks {
     /// The call that brought the answer's context.
     pub(super) context: usize,
-    /// The call that brought each account. An account that does not exist has the context's.
+    /// The call that brought each account. An account that does not exist shows no number, so it has that of
+    /// the context.
     pub(super) accounts: Vec<usize>,
 }
 
-/// Returns the numbers of the calls from which an answer is made.
+/// Reads from an answer's text the numbers of the calls of which it is made.
 pub(super) fn answer_marks(call: &TestCall, text: &str) -> AnswerMarks {
     let text: serde_json::Value = serde_json::from_str(text).unwrap();
     let context =
@@ -97,7 +100,7 @@ pub(super) fn answer_marks(call: &TestCall, text: &str) -> AnswerMarks {
     AnswerMarks { context, accounts: values.iter().map(mark).collect() }
 }
 
-/// Returns the description of an upstream call.
+/// Converts the query of an upstream call. Panics if it is not about accounts.
 pub(super) fn described(query: &Query) -> TestCall {
     let n = |pubkey: &Pubkey| pubkey.0[0] - 1;
     match query {
@@ -112,7 +115,7 @@ pub(super) fn described(query: &Query) -> TestCall {
     }
 }
 
-/// Returns the query of a call.
+/// Converts a call to the product's own type.
 pub(super) fn query(call: &TestCall, min_context_slot: Option<Slot>) -> Query {
     let &TestCall { form, commitment, .. } = call;
     if call.list {
@@ -123,7 +126,8 @@ pub(super) fn query(call: &TestCall, min_context_slot: Option<Slot>) -> Query {
     }
 }
 
-/// Returns true if an account that was fetched in the form `kept` serves `asked`, by the table of docs/caching.md.
+/// Returns true if an account that the call `mark` fetched in the form `kept` serves callers of `asked`, by
+/// the table of docs/caching.md.
 pub(super) fn serves_form(n: u8, kept: AccountForm, mark: usize, asked: AccountForm) -> bool {
     if kept == asked {
         return true;

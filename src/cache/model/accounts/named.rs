@@ -1,4 +1,4 @@
-//! Fixed cases: those in which random tests found a fault, and some that are drawn too seldom.
+//! Fixed cases: some in which random tests found a fault, and some that random tests rarely draw.
 
 use super::*;
 use AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
@@ -12,7 +12,7 @@ fn run(settings: Settings, steps: Vec<ModelStep>) {
     on_a_stepped_clock(async { AccountModel::new(settings).run(steps).await }).unwrap();
 }
 
-/// The bounds of the answers in these cases, which are all at finalized.
+/// Returns the bounds of the answers in these cases, which are all at finalized.
 fn bounds() -> AnswerBounds {
     AnswerBounds::of_accounts(Finalized)
 }
@@ -21,7 +21,7 @@ fn wait(time: Duration) -> ModelStep {
     ModelStep::Wait { ms: bounds::millis(time) }
 }
 
-/// Waits until no held answer may serve any more, even while a fresh one is fetched.
+/// Returns a wait after which no held answer is served, not even while a fresh one is fetched.
 fn wait_until_stale() -> ModelStep {
     wait(bounds().past_stretched_ttl())
 }
@@ -34,7 +34,7 @@ fn slice_of(encoding: AccountEncoding, offset: u64) -> AccountForm {
     AccountForm { encoding, slice: Some(DataSlice { offset, length: 3 }) }
 }
 
-/// A caller asks for one account.
+/// Returns the step in which a caller asks for one account.
 fn ask(account: u8, form: AccountForm) -> ModelStep {
     ask_under(account, form, Conditions::default())
 }
@@ -44,14 +44,15 @@ fn ask_under(account: u8, form: AccountForm, conditions: Conditions) -> ModelSte
     ModelStep::Ask { call, conditions }
 }
 
-/// A caller asks for a list.
+/// Returns the step in which a caller asks for a list.
 fn ask_list(accounts: &[u8], encoding: AccountEncoding) -> ModelStep {
     let (accounts, form) = (accounts.to_vec(), form(encoding));
     let call = TestCall { accounts, list: true, form, commitment: Finalized };
     ModelStep::Ask { call, conditions: Conditions::default() }
 }
 
-/// A node answers one of the calls under way.
+/// Returns the step in which a node answers a call under way, from `behind` slots behind the frontier.
+/// `choice` picks the call.
 fn reply(choice: usize, behind: i64) -> ModelStep {
     ModelStep::NodeReply { choice, behind }
 }
@@ -75,10 +76,10 @@ fn purge_of_one_account_removes_its_lists() {
 fn purge_of_one_account_keeps_the_others() {
     let purge = || PurgeAccount { account: 1 };
     let list = || ask_list(&[0, 1], Base64);
-    // The list is gone, and so is the account that was held for it.
+    // The purge removes the list and the account that was held because of it.
     run(ONE_SLOT, vec![list(), reply(0, 0), purge(), list(), reply(0, 0)]);
     run(ONE_SLOT, vec![list(), reply(0, 0), purge(), ask(1, form(Base64)), reply(0, 0)]);
-    // The model sees by itself that the other account must be served without a node.
+    // The model itself checks that the other account is served without a node.
     run(ONE_SLOT, vec![list(), reply(0, 0), purge(), ask(0, form(Base64))]);
 }
 
@@ -90,7 +91,7 @@ fn purge_of_one_account_keeps_other_floors() {
         reply(0, 0),
         PurgeAccount { account: 1 },
         ask(0, form(Base64)),
-        // Behind the slot at which the account was shown, so it is asked for again.
+        // The answer is behind the slot at which the account was shown, so the account is fetched again.
         reply(0, 1),
         reply(0, 0),
     ];
@@ -111,8 +112,8 @@ fn second_flight_joiner_refuses_an_old_answer() {
     };
     let steps = vec![
         asks(Some(0), None),
-        // The answer is too low, so one at the frontier's slot is requested. Much later another caller wants
-        // that slot, too.
+        // The answer's slot is too low, so an answer at the frontier is requested. Much later another caller
+        // wants that slot, too.
         reply(0, 1),
         wait(bounds().past_ttl()),
         asks(None, Some(0)),
@@ -148,7 +149,7 @@ fn assembled_list_is_as_old_as_its_oldest() {
         asks(1),
         reply(0, 0),
         list(),
-        // The first account is past its bound now, and the second one is not.
+        // The first account is past its bound now. The second one is not.
         wait(bounds().part_of_ttl(0.5)),
         list(),
     ];
@@ -159,8 +160,8 @@ fn assembled_list_is_as_old_as_its_oldest() {
 fn assembled_list_is_not_behind_a_shown_one() {
     let asks = |account| ask(account, form(Base64));
     let list = || ask_list(&[0, 1], Base64Zstd);
-    // No sizes are known, so the list is fetched as it was asked for. Each account is fetched whole after
-    // that.
+    // No sizes are known, so the list is fetched in the form of the call. Later each account is fetched
+    // whole.
     let steps =
         vec![list(), reply(0, -1), wait_until_stale(), asks(0), reply(0, 0), asks(1), reply(0, 0), list()];
     run(ONE_SLOT, steps);
@@ -201,7 +202,8 @@ fn overtaken_list_is_fetched_again() {
 
 #[test]
 fn joiner_never_gets_another_callers_form() {
-    // The size is known by then, so both callers ask for the whole account. The list holds its first bytes.
+    // The size of account 2 is known by now, so both callers' calls fetch the whole account. The list fetches
+    // only its first bytes.
     let steps = vec![
         ask(1, form(Base64)),
         reply(0, 0),
@@ -234,7 +236,8 @@ fn stand_in_raises_a_fallen_floor() {
     run(ONE_SLOT, steps);
 }
 
-/// Checks that a list assembled of several slots is not served once one of its accounts was shown later.
+/// Checks that a list assembled of several slots is not served once one of its accounts was shown at a higher
+/// slot.
 #[test]
 fn newer_single_overtakes_an_assembled_list() {
     let list = |accounts: &[u8]| ask_list(accounts, Base64);
@@ -245,7 +248,7 @@ fn newer_single_overtakes_an_assembled_list() {
         // The list of both accounts lands first, so the list of one account twice is assembled from it.
         reply(2, 1),
         list(&[0, 0]),
-        // Then the account is shown at a higher slot, and the first fetch of its list lands at a lower one.
+        // The account is shown at a higher slot, and then the first fetch of its list lands at a lower one.
         reply(0, 0),
         reply(0, 2),
     ];

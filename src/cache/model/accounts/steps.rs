@@ -7,13 +7,13 @@ use super::*;
 pub(super) enum ModelStep {
     /// Time passes.
     Wait { ms: u64 },
-    /// The frontier of a commitment moves on.
+    /// The frontier of a commitment advances.
     AdvanceFrontier { commitment: Commitment, slots: Slot },
     /// A caller asks.
     Ask { call: TestCall, conditions: Conditions },
-    /// A call under way is answered, from this many slots behind the frontier. `choice` picks the call.
+    /// A call under way is answered, from `behind` slots behind the frontier. `choice` picks the call.
     NodeReply { choice: usize, behind: i64 },
-    /// The node of a call under way fails.
+    /// A call under way ends with a failure of the node.
     NodeFailure { choice: usize },
     /// All entries are purged.
     PurgeAll,
@@ -21,14 +21,14 @@ pub(super) enum ModelStep {
     PurgeAccount { account: u8 },
 }
 
-/// The conditions of a caller. Slots are distances behind the frontier.
+/// The conditions of a caller. Slots are given as distances behind the frontier.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Conditions {
     /// The caller's minContextSlot.
     pub(super) min_behind: Option<i64>,
-    /// The slot that the caller's key was shown.
+    /// The floor of the caller's key: the slot that the key was shown.
     pub(super) floor_behind: Option<i64>,
-    /// True if the caller asks to go past the cache.
+    /// True if the caller bypasses the cache.
     pub(super) bypass: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn settings() -> impl Strategy<Value = Settings> {
     (assemble, proptest::bool::weighted(0.2)).prop_map(|(assemble, merge)| Settings { assemble, merge })
 }
 
-/// A case uses few forms and commitments, so that later calls meet earlier entries.
+/// Returns random steps. A case uses few forms and commitments, so that later calls meet earlier entries.
 pub(super) fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
     let slice = |offset, length| DataSlice { offset, length };
     let slices = vec![slice(1, 3), slice(0, 200), slice(150, u64::MAX)];
@@ -79,7 +79,7 @@ fn steps_about(
         commitment,
     });
     let slot = |from: i64| proptest::option::weighted(0.1, from..16);
-    // A key's floor was shown to it, so the frontier has been there.
+    // A key's floor is a slot that it was shown, so it is never ahead of the frontier.
     let conditions = (slot(-6), slot(0), proptest::bool::weighted(0.05))
         .prop_map(|(min_behind, floor_behind, bypass)| Conditions { min_behind, floor_behind, bypass });
     let behind = prop_oneof![12 => -2..6_i64, 2 => 6..40_i64, 1 => -80..-60_i64];

@@ -1,8 +1,8 @@
-//! The texts of blocks, which show the number of the call that fetched them.
+//! The texts of blocks. Each text shows the number of the call that fetched it.
 
 use super::*;
 
-/// Returns a block of one legacy transaction, as the node wrote it in answer to the call of this number.
+/// Returns a block of one legacy transaction, as the node writes it in its answer to the call `mark`.
 pub(super) fn block_text(query: &BlockQuery, mark: usize) -> String {
     let (slot, hash) = (query.slot, Pubkey([7; 32]));
     let head = format!(r#""blockHeight":{mark},"blockTime":{slot},"blockhash":"{hash}""#);
@@ -38,7 +38,8 @@ pub(super) fn block_text(query: &BlockQuery, mark: usize) -> String {
     format!("{{{head}{rewards}{body}}}")
 }
 
-/// Returns true if a kept block serves a query, by the table of docs/caching.md.
+/// Returns true if a block that was fetched for the query `kept` serves `asked`, by the table of
+/// docs/caching.md.
 pub(super) fn serves_shape(kept: &BlockQuery, asked: &BlockQuery) -> bool {
     use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
     let form = |query: &BlockQuery| (query.details, query.encoding, query.max_version);

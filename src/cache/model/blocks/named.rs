@@ -1,4 +1,4 @@
-//! Fixed cases: those in which random tests found a fault, and some that are drawn too seldom.
+//! Fixed cases: some in which random tests found a fault, and some that random tests rarely draw.
 
 use super::*;
 use BlockDetails::{Full, Signatures};
@@ -9,14 +9,14 @@ fn block(slot: Slot, details: BlockDetails, encoding: BlockEncoding, commitment:
     BlockQuery { slot, details, encoding, rewards: true, max_version: None, commitment }
 }
 
-/// A caller asks for a block.
+/// Returns the step in which a caller asks for a block.
 fn ask(query: BlockQuery) -> ModelStep {
     ModelStep::Ask { query, bypass: false }
 }
 
-/// A node answers the oldest call under way.
+/// Returns the step in which a node answers the oldest call under way. No second node agrees.
 fn reply(answer: TestAnswer) -> ModelStep {
-    ModelStep::NodeReply { choice: 0, answer, confirmed: false }
+    ModelStep::NodeReply { choice: 0, answer, is_settled: false }
 }
 
 fn wait(time: Duration) -> ModelStep {

@@ -7,18 +7,18 @@ use super::*;
 pub(super) enum ModelStep {
     /// Time passes.
     Wait { ms: u64 },
-    /// The frontier of a commitment moves on.
+    /// The frontier of a commitment advances.
     AdvanceFrontier { commitment: Commitment, slots: Slot },
     /// A caller asks for a block, through the cache or past it.
     Ask { query: BlockQuery, bypass: bool },
-    /// A call under way ends. `choice` picks the call. `confirmed` is true if a second node gives the same
+    /// A call under way ends. `choice` picks the call. `is_settled` is true if a second node gives the same
     /// answer.
-    NodeReply { choice: usize, answer: TestAnswer, confirmed: bool },
+    NodeReply { choice: usize, answer: TestAnswer, is_settled: bool },
     /// All entries are purged.
     PurgeAll,
 }
 
-/// The end of a call.
+/// The outcome of an upstream call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum TestAnswer {
     Block,
@@ -68,7 +68,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
         8 => (query, proptest::bool::weighted(0.03))
             .prop_map(|(query, bypass)| ModelStep::Ask { query, bypass }),
         7 => (any::<usize>(), answer, any::<bool>())
-            .prop_map(|(choice, answer, confirmed)| ModelStep::NodeReply { choice, answer, confirmed }),
+            .prop_map(|(choice, answer, is_settled)| ModelStep::NodeReply { choice, answer, is_settled }),
         1 => Just(ModelStep::PurgeAll),
     ];
     proptest::collection::vec(step, 1..60)

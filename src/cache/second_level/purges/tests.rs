@@ -9,7 +9,7 @@ fn clusters_have_separate_purges() {
     let key = Key::NoBlock(5);
     let takes = |genesis| purges.is_purged(genesis, &key, 0, now);
     assert_eq!(purges.clusters_to_sync(Some("one")), ["one"]);
-    assert!(!takes("one") && takes("other"), "nothing is known of the other");
+    assert!(!takes("one") && takes("other"), "the other cluster has no purges");
     purges.begin_everywhere(now);
     let mut followed = purges.clusters_to_sync(Some("other"));
     followed.sort();
@@ -20,7 +20,7 @@ fn clusters_have_separate_purges() {
     purges.begin(None, Filter::default(), now);
     assert!(!takes("other"));
     purges.clusters_to_sync(Some("other"));
-    assert!(takes("other"), "purged before a cluster was known");
+    assert!(takes("other"), "a purge from before a cluster was known holds");
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ fn account(number: u64) -> Filter {
     Filter { account: Some(Pubkey(bytes)), ..Filter::default() }
 }
 
-/// A store with one list, and its clock.
+/// A simulated store that holds one purge list and has its own clock.
 struct OneList {
     started: Instant,
     passed: Duration,
@@ -54,7 +54,7 @@ impl OneList {
         purges
     }
 
-    /// Synchronizes a gateway, and returns the purges that it has to apply.
+    /// Synchronizes a gateway with the store, and returns the purges that the gateway must apply.
     fn look(&mut self, purges: &Purges) -> Vec<Purge> {
         let (text, read_at, asked_at) = (Bytes::new(), micros(self.passed), self.now());
         let lists = [Ok((self.held.clone(), PurgeList { text, read_at, asked_at }))];
@@ -86,14 +86,14 @@ fn gateway_applies_each_purge_once() {
         store.passed += SECOND;
     }
     let filters: Vec<_> = obeyed.iter().map(|purge| purge.filter).collect();
-    assert_eq!(filters, all, "in their order, each once");
-    assert!(store.held.len() < 2 * 128, "{} are listed", store.held.len());
-    assert!(missed.iter().all(|purge| purge.summary.is_none()), "it followed until then");
+    assert_eq!(filters, all, "each purge is applied once, in order");
+    assert!(store.held.len() < 2 * 128, "{} purges are listed", store.held.len());
+    assert!(missed.iter().all(|purge| purge.summary.is_none()), "the gateway followed until then");
     let methods = |purges: Vec<Purge>| -> Vec<_> {
         purges.into_iter().filter(|purge| purge.summary.is_some()).map(|purge| purge.filter).collect()
     };
     let of_accounts = [Method::GetAccountInfo, Method::GetTokenAccountBalance].map(Filter::of);
-    assert_eq!(methods(store.look(&away)), of_accounts, "it missed some");
+    assert_eq!(methods(store.look(&away)), of_accounts, "the gateway missed some purges");
     let new = OneList::gateway();
     assert_eq!(methods(store.look(&new)), of_accounts);
     let (of_first, block) = (Key::Balance(all[0].account.unwrap(), Commitment::Finalized), Key::NoBlock(5));
@@ -111,7 +111,7 @@ fn ended_and_covered_purges_are_not_applied_again() {
     let later = purge(2 * LIFE, account(1));
     store.held = vec![over, covered, later];
     assert_eq!(store.look(&follower), [later]);
-    // A part of the store that was away has such a list.
+    // A part of the store that was away still has such a list.
     store.held = vec![over, covered, later];
     assert_eq!(store.look(&follower), []);
 }
@@ -120,7 +120,7 @@ fn ended_and_covered_purges_are_not_applied_again() {
 fn own_purge_lost_in_a_summary_begins_again() {
     let (mut store, own, other) = (OneList::new(), OneList::gateway(), OneList::gateway());
     own.begin(Some("genesis"), account(0), store.now());
-    // The store does not accept the purge for a while.
+    // The store does not get the purge for a while.
     let before = own.merge(
         "genesis",
         &[Ok((
@@ -138,7 +138,7 @@ fn own_purge_lost_in_a_summary_begins_again() {
     store.look(&other);
     store.passed += LIST_VALID_FOR + SECOND;
     store.look(&other);
-    assert!(store.held.iter().any(|purge| purge.summary.is_some()), "summed up");
+    assert!(store.held.iter().any(|purge| purge.summary.is_some()), "the list has a summary");
     store.look(&own);
     let seen = store.look(&other);
     assert!(seen.iter().any(|purge| purge.filter == account(0)), "{seen:?}");

@@ -23,7 +23,7 @@ fn value(body: NodeReply) -> SharedValue {
         slot: 345_600_000,
         sent_at: 1_795_000_000_000_000,
         wall_us: 1_795_000_000_000_001,
-        confirmed: true,
+        is_settled: true,
         body,
     }
 }
@@ -94,7 +94,7 @@ fn keys_of_one_plan_share_a_hash_tag() {
 }
 
 proptest! {
-    /// An accident never turns a value into another answer.
+    /// Checks that a value with a flipped bit or a missing end is refused, and never read as another answer.
     #[test]
     fn altered_or_cut_values_are_refused(bytes in 0_usize..3000, at in any::<prop::sample::Index>(), bit in 0_u8..8) {
         let mac = mac("secret");
@@ -107,7 +107,7 @@ proptest! {
         prop_assert_eq!(mac.decode(&name, &Bytes::from(cut), MAX), None);
     }
 
-    /// Arbitrary bytes are refused without harm.
+    /// Checks that arbitrary bytes are refused without a panic.
     #[test]
     fn arbitrary_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mac = mac("");

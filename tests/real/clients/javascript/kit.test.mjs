@@ -1,4 +1,4 @@
-// @solana/kit, unmodified: every one of the eight methods, in every commitment and encoding that it offers.
+// @solana/kit, unmodified: the eight methods in every commitment and encoding of the library.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import {
@@ -14,7 +14,7 @@ const [mint, token, wallet, absent] = [scene.mint.address, scene.tokenAccount.ad
 const COMMITMENTS = ['processed', 'confirmed', 'finalized'];
 const SLOT = BigInt(scene.block.slot);
 
-/** An error of JSON-RPC: the library makes its own of each code. */
+/** Checks for the library's error of a JSON-RPC code. */
 const code = (expected) => (error) => {
   assert.ok(isSolanaError(error, expected), `${error}`);
   return true;
@@ -114,7 +114,7 @@ test('getRecentPerformanceSamples and getClusterNodes', async () => {
   assert.equal(nodes.length, scene.nodes);
 });
 
-test('what is forwarded works, and a write says where it belongs', async () => {
+test('passthrough methods work, and writes are refused', async () => {
   assert.ok((await rpc.getSlot({ commitment: 'processed' }).send()) >= SLOT);
   assert.ok((await rpc.getBalance(wallet).send()).value > 0n);
   assert.equal(await rpc.getHealth().send(), 'ok');
@@ -125,14 +125,14 @@ test('what is forwarded works, and a write says where it belongs', async () => {
   });
 });
 
-test('a key that is none is 401', async () => {
+test('an unknown key is refused with 401', async () => {
   await assert.rejects(createSolanaRpc(scene.unknown).getClusterNodes().send(), http(401));
 });
 
-// The library has no retry of its own: it says 429, and its caller can read when to come back.
-test('over the rate, it says 429, why, and when to come back', async () => {
+// The library does not retry. Its error has the headers, so the caller can read Retry-After.
+test('over the rate limit, the error has the status, the reason and Retry-After', async () => {
   const slow = createSolanaRpc(scene.slow.kit);
-  // Equal calls of one moment would be one: the library joins them.
+  // The library merges equal concurrent calls, so these differ.
   const configs = COMMITMENTS.flatMap((commitment) => [{ commitment }, { commitment, minContextSlot: SLOT }]);
   const all = await Promise.allSettled(configs.map((config) => slow.getSlot(config).send()));
   const refused = all.filter((one) => one.status === 'rejected');

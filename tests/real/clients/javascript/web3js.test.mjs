@@ -1,4 +1,4 @@
-// @solana/web3.js 1.x, unmodified: every one of the eight methods that it has, through slotfront.
+// @solana/web3.js 1.x, unmodified: the eight methods through slotfront.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Connection, Keypair, LAMPORTS_PER_SOL, PublicKey, SystemProgram, Transaction, VersionedMessage } from '@solana/web3.js';
@@ -9,7 +9,7 @@ const key = (text) => new PublicKey(text);
 const [mint, token, wallet, absent] = [scene.mint.address, scene.tokenAccount.address, scene.wallet, scene.absent].map(key);
 const COMMITMENTS = ['processed', 'confirmed', 'finalized'];
 
-/** An error of JSON-RPC, as the library hands it on. */
+/** Checks for a JSON-RPC error, which the library passes on. */
 const code = (expected) => (error) => {
   assert.equal(error.code, expected, error.message);
   return true;
@@ -105,7 +105,7 @@ test('getRecentPerformanceSamples and getClusterNodes', async () => {
   assert.ok(nodes.every((node) => key(node.pubkey) && node.rpc));
 });
 
-test('what is forwarded works, and a write says where it belongs', async () => {
+test('passthrough methods work, and writes are refused', async () => {
   assert.ok((await connection.getSlot('processed')) >= (await connection.getSlot('finalized')));
   assert.ok((await connection.getBalance(wallet)) > 0);
   assert.ok((await connection.getEpochInfo()).epoch > 0);
@@ -118,11 +118,11 @@ test('what is forwarded works, and a write says where it belongs', async () => {
   await assert.rejects(connection.getSupply(), /Method not found/);
 });
 
-test('a key that is none is refused with words', async () => {
+test('an unknown key is refused with a message', async () => {
   await assert.rejects(new Connection(scene.unknown).getClusterNodes(), /401.*Unauthorized/s);
 });
 
-test('over the rate, its own retry gets every answer', async () => {
+test('over the rate limit, the retries of the library get every answer', async () => {
   const slow = new Connection(scene.slow.web3js);
   for (let i = 0; i < 5; i++) assert.equal((await slow.getClusterNodes()).length, scene.nodes);
 });

@@ -1,4 +1,4 @@
-"""solana-py with solders, unmodified: every one of the eight methods, in every commitment and encoding that it offers."""
+"""solana-py with solders, unmodified: the eight methods in every commitment and encoding of the library."""
 
 import asyncio
 import base64
@@ -104,7 +104,7 @@ class SolanaPy(unittest.IsolatedAsyncioTestCase):
         nodes = (await self.client.get_cluster_nodes()).value
         self.assertEqual(len(nodes), SCENE["nodes"])
 
-    async def test_what_is_forwarded_works_and_a_write_says_where_it_belongs(self):
+    async def test_passthrough_works_and_writes_are_refused(self):
         self.assertTrue(await self.client.is_connected())
         self.assertGreater((await self.client.get_balance(WALLET)).value, 0)
         self.assertGreaterEqual((await self.client.get_slot(Processed)).value, SCENE["block"]["slot"])
@@ -112,14 +112,14 @@ class SolanaPy(unittest.IsolatedAsyncioTestCase):
             await self.client.send_raw_transaction(base64.b64decode("AQ=="))
         self.assertIn("sendTransaction writes", str(refused.exception))
 
-    async def test_a_key_that_is_none_is_401(self):
+    async def test_unknown_key_is_refused_with_401(self):
         async with AsyncClient(SCENE["unknown"]) as unknown:
             with self.assertRaises(SolanaRpcException) as refused:
                 await unknown.get_cluster_nodes()
             self.assertEqual(refused.exception.__cause__.response.status_code, 401)
 
-    async def test_over_the_rate_it_says_429_and_its_own_limiter_keeps_below(self):
-        """The library retries no 429: it has a limiter instead, which is its way of living with a rate."""
+    async def test_rate_limit_gives_429_unless_the_library_paces(self):
+        """The library does not retry after a 429. It has a limiter instead."""
         async with AsyncClient(SCENE["slow"]["python"]) as slow:
             answers = await asyncio.gather(*(slow.get_cluster_nodes() for _ in range(6)), return_exceptions=True)
             refused = [answer for answer in answers if isinstance(answer, Exception)]

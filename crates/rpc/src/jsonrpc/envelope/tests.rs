@@ -1,4 +1,4 @@
-//! The envelope against a model: the types of jsonrpc-core 18 as its documentation gives them, read by serde itself.
+//! The envelope compared with a model: the documented types of jsonrpc-core 18, read by serde.
 
 use proptest::prelude::*;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::*;
 
-/// The declarations of jsonrpc-core 18. They are derived, so that serde decides what fits.
+/// The types of jsonrpc-core 18, with derived implementations of serde.
 mod model {
     use super::{Deserialize, Map, Value};
 
@@ -21,7 +21,7 @@ mod model {
     #[serde(untagged)]
     pub(super) enum Call {
         MethodCall(MethodCall),
-        #[expect(dead_code, reason = "silence is all that follows")]
+        #[expect(dead_code, reason = "a notification is not answered")]
         Notification(Notification),
         Invalid {
             #[serde(default)]
@@ -41,7 +41,7 @@ mod model {
 
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    #[expect(dead_code, reason = "read only to be counted as a notification")]
+    #[expect(dead_code, reason = "only its presence makes a notification")]
     pub(super) struct Notification {
         jsonrpc: Option<JsonRpcVersion>,
         method: String,
@@ -75,7 +75,7 @@ mod model {
     }
 }
 
-/// One element as text, in a form that both sides can be brought to.
+/// Returns an element as text, for comparison with [`show_ours`].
 fn show_model(call: model::Call) -> String {
     let show_id = |id| match id {
         model::Id::Null => "null".to_owned(),
@@ -213,7 +213,7 @@ fn body_without_utf8_is_a_parse_error() {
     assert_eq!(parse(&Bytes::from_static(b"{\xff}")), Request::ParseError);
 }
 
-/// A call with likely and unlikely members in any order, some twice.
+/// Returns calls with common and rare members in any order, some of them twice.
 fn almost_a_call() -> impl Strategy<Value = String> {
     let member = prop_oneof![
         8 => prop_oneof![Just(r#""2.0""#), Just(r#""1.0""#), Just("2"), Just("null")].prop_map(|v| format!(r#""jsonrpc":{v}"#)),
@@ -227,7 +227,7 @@ fn almost_a_call() -> impl Strategy<Value = String> {
     prop::collection::vec(member, 0..6).prop_map(|members| format!("{{{}}}", members.join(",")))
 }
 
-/// A call by position, of likely and unlikely elements.
+/// Returns calls by position, with common and rare elements.
 fn almost_positional() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         Just(r#""2.0""#),
@@ -270,7 +270,7 @@ proptest! {
     }
 }
 
-/// The processor time of the quickest of five runs.
+/// Returns the processor time of the fastest of five runs.
 fn computed(run: impl Fn()) -> std::time::Duration {
     let clock = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let timed = |_| {

@@ -1,10 +1,10 @@
-//! Messages written and read back, cut short, and made senseless.
+//! Messages that are encoded and decoded, truncated messages, and invalid messages.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A compact-u16, written.
+/// Encodes a compact-u16.
 fn length(value: usize) -> Vec<u8> {
     let mut rest = u16::try_from(value).unwrap();
     let mut bytes = Vec::new();
@@ -48,8 +48,8 @@ impl Message<'_> {
 
 const KEYS: [[u8; 32]; 3] = [[1; 32], [2; 32], [3; 32]];
 
-/// A message that is in order: one signer, two more keys, one instruction, one lookup.
-fn sound(version: MessageVersion) -> Message<'static> {
+/// Returns a valid message with one signer, two other keys, one instruction and one lookup.
+fn valid_message(version: MessageVersion) -> Message<'static> {
     let lookups = match version {
         MessageVersion::Legacy => vec![],
         MessageVersion::V0 => {
@@ -71,7 +71,7 @@ fn sound(version: MessageVersion) -> Message<'static> {
 #[test]
 fn cut_messages_are_truncated_and_trailing_bytes_ignored() {
     for version in [MessageVersion::Legacy, MessageVersion::V0] {
-        let message = sound(version);
+        let message = valid_message(version);
         let bytes = message.encode();
         for end in 0..bytes.len() {
             assert_eq!(Message::decode(&bytes[..end]), Err(DecodeError::Truncated), "{version:?} {end}");
@@ -147,12 +147,12 @@ fn sanitize_finds_what_points_nowhere() {
     ];
     for (name, fault, legacy, v0) in cases {
         for (version, expected) in [(Legacy, legacy), (V0, v0)] {
-            let mut message = sound(version);
+            let mut message = valid_message(version);
             fault(&mut message);
             assert_eq!(message.sanitize(), expected, "{name}, {version:?}");
         }
     }
-    let mut crowded = sound(V0);
+    let mut crowded = valid_message(V0);
     crowded.lookups[0].writable = &[0; 252];
     assert_eq!(crowded.sanitize(), Err(IndexOutOfBounds), "257 accounts");
 }

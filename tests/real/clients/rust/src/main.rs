@@ -1,5 +1,6 @@
-//! `solana-rpc-client`, unmodified: every one of the eight methods that it has, in every commitment and encoding that it
-//! offers, through slotfront. Ends at the first answer that is not what the scene says.
+//! `solana-rpc-client`, unmodified, through slotfront: the eight methods in every commitment and encoding of the library.
+//!
+//! The program panics at the first answer that differs from the scene.
 
 use serde_json::Value;
 use solana_account_decoder_client_types::{UiAccountData, UiAccountEncoding, UiDataSliceConfig};
@@ -51,7 +52,7 @@ fn commitments() -> [CommitmentConfig; 3] {
     [CommitmentConfig::processed(), CommitmentConfig::confirmed(), CommitmentConfig::finalized()]
 }
 
-/// The code and message of a JSON-RPC error.
+/// Returns the code and message of a JSON-RPC error.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(outcome: Result<T, Error>) -> (i64, String) {
     match outcome.expect_err("refused").kind() {
@@ -60,7 +61,7 @@ fn refused<T: std::fmt::Debug>(outcome: Result<T, Error>) -> (i64, String) {
     }
 }
 
-/// The status of an HTTP error.
+/// Returns the status of an HTTP error.
 #[track_caller]
 fn status<T: std::fmt::Debug>(outcome: Result<T, Error>) -> u16 {
     match outcome.expect_err("refused").kind() {
@@ -76,7 +77,7 @@ fn main() {
         ("blocks", blocks),
         ("votes, balances and fees", votes_balances_and_fees),
         ("samples and nodes", samples_and_nodes),
-        ("what is forwarded, and writes", forwarded),
+        ("passthrough methods, and writes", passthrough),
         ("an unknown key", unknown_key),
         ("over the rate", over_the_rate),
     ] {
@@ -142,7 +143,7 @@ fn accounts(scene: &Scene) {
         assert_eq!(part.data.decode().expect("decodes"), scene.head()[1..]);
         let far =
             RpcAccountInfoConfig { min_context_slot: Some(scene.number("/block/slot") + 1_000_000), ..slice };
-        // The library folds every error of this call into one of its own words.
+        // The library replaces every error of this call by one of its own.
         let far = client.get_ui_account_with_config(&mint, far).expect_err("refused").to_string();
         assert!(far.contains("-32016: Minimum context slot has not been reached"), "{far}");
         assert_eq!(
@@ -194,7 +195,7 @@ fn blocks(scene: &Scene) {
         let none =
             client.get_block_with_config(slot, config(UiTransactionEncoding::Json, TransactionDetails::None));
         assert!(none.expect("a block").transactions.is_none());
-        // The older form, with a bare encoding, names no version.
+        // The older form, with a bare encoding, has no version.
         assert_eq!(refused(client.get_block(slot)).0, -32015);
         let skipped = config(UiTransactionEncoding::Json, TransactionDetails::None);
         assert!(
@@ -247,7 +248,7 @@ fn samples_and_nodes(scene: &Scene) {
     assert!(nodes.iter().all(|node| node.rpc.is_some()));
 }
 
-fn forwarded(scene: &Scene) {
+fn passthrough(scene: &Scene) {
     let client = client(scene, CommitmentConfig::confirmed());
     assert!(client.get_slot().expect("a slot") > scene.number("/block/slot"));
     assert!(client.get_balance(&scene.key("/wallet")).expect("a balance") > 0);
@@ -262,7 +263,7 @@ fn unknown_key(scene: &Scene) {
     assert_eq!(status(RpcClient::new(scene.text("/unknown").to_owned()).get_cluster_nodes()), 401);
 }
 
-/// It waits as `Retry-After` says, and asks again.
+/// Checks that the library waits for `Retry-After` and retries.
 fn over_the_rate(scene: &Scene) {
     let slow = RpcClient::new(scene.text("/slow/rust").to_owned());
     for _ in 0..5 {

@@ -1,0 +1,348 @@
+//! The read methods that `[passthrough] methods` may list, and the write methods, which are never forwarded.
+//!
+//! The node checks the params. This module reads only the commitment and `minContextSlot`, for the choice of a node and
+//! the rules of plans. It reads them as a node does: the last of several members of the same name wins, and any param may
+//! be the configuration. The list is fixed.
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use super::{Commitment, Method, Slot};
+use crate::jsonrpc::Params;
+
+/// The methods of Agave 4.0. The flag is true if a method has a commitment.
+const TABLE: [(&str, bool); 43] = [
+    ("getBalance", true),
+    ("getBlockCommitment", false),
+    ("getBlockHeight", true),
+    ("getBlockProduction", true),
+    ("getBlockTime", false),
+    ("getBlocks", true),
+    ("getBlocksWithLimit", true),
+    ("getEpochInfo", true),
+    ("getEpochSchedule", false),
+    ("getFirstAvailableBlock", false),
+    ("getGenesisHash", false),
+    ("getHealth", false),
+    ("getHighestSnapshotSlot", false),
+    ("getIdentity", false),
+    ("getInflationGovernor", true),
+    ("getInflationRate", false),
+    ("getInflationReward", true),
+    ("getLargestAccounts", true),
+    ("getLatestBlockhash", true),
+    ("getLeaderSchedule", true),
+    ("getMaxRetransmitSlot", false),
+    ("getMaxShredInsertSlot", false),
+    ("getMinimumBalanceForRentExemption", true),
+    ("getProgramAccounts", true),
+    ("getRecentPrioritizationFees", false),
+    ("getSignatureStatuses", false),
+    ("getSignaturesForAddress", true),
+    ("getSlot", true),
+    ("getSlotLeader", true),
+    ("getSlotLeaders", false),
+    ("getStakeActivation", true),
+    ("getStakeMinimumDelegation", true),
+    ("getSupply", true),
+    ("getTokenAccountsByDelegate", true),
+    ("getTokenAccountsByOwner", true),
+    ("getTokenLargestAccounts", true),
+    ("getTokenSupply", true),
+    ("getTransaction", true),
+    ("getTransactionCount", true),
+    ("getVersion", false),
+    ("isBlockhashValid", true),
+    ("minimumLedgerSlot", false),
+    // A simulation writes nothing to the chain.
+    ("simulateTransaction", true),
+];
+
+/// The methods that write, on a node or on a service in front of one.
+const WRITES: [&str; 3] = ["sendTransaction", "requestAirdrop", "sendBundle"];
+
+/// Returns the write method of this name, if there is one.
+pub fn write_method(name: &str) -> Option<&'static str> {
+    WRITES.into_iter().find(|write| *write == name)
+}
+
+/// A read method beside the eight that may be forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PassthroughMethod(u8);
+
+impl PassthroughMethod {
+    /// The number of these methods.
+    pub const COUNT: usize = TABLE.len();
+
+    /// Returns all of these methods, by their [`PassthroughMethod::index`].
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..).take(Self::COUNT).map(Self)
+    }
+
+    /// Returns the name in calls, metrics and settings.
+    pub const fn as_str(self) -> &'static str {
+        TABLE[self.index()].0
+    }
+
+    /// Returns the position in a table of these methods.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Returns the method of this name. Names are case-sensitive, as on a node.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::all().find(|method| method.as_str() == name)
+    }
+
+    const fn takes_commitment(self) -> bool {
+        TABLE[self.index()].1
+    }
+}
+
+/// A method that a plan or a key can allow: one of the eight, or a passthrough method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AnyMethod {
+    /// One of the eight methods.
+    Own(Method),
+    /// A method that is forwarded if `[passthrough] methods` lists it.
+    Passthrough(PassthroughMethod),
+}
+
+impl AnyMethod {
+    /// Returns the name in calls, metrics and settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Own(method) => method.as_str(),
+            Self::Passthrough(method) => method.as_str(),
+        }
+    }
+
+    /// Returns the method of this exact name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let own = Method::from_name(name).map(Self::Own);
+        own.or_else(|| PassthroughMethod::from_name(name).map(Self::Passthrough))
+    }
+}
+
+/// A call that is forwarded to a node. Its params are unparsed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassthroughCall {
+    /// The method.
+    pub method: PassthroughMethod,
+    /// The params of the caller.
+    pub params: Params,
+    /// The commitment in the params. The default is finalized, or `None` if the method has no commitment.
+    pub commitment: Option<Commitment>,
+    /// The caller's `minContextSlot`.
+    pub min_context_slot: Option<Slot>,
+}
+
+/// The name of a config's commitment.
+const COMMITMENT: &str = "commitment";
+
+impl PassthroughCall {
+    /// Creates a call, and reads its commitment and `minContextSlot`.
+    pub fn new(method: PassthroughMethod, params: Params) -> Self {
+        let (mut named, mut min_context_slot) = (None, None);
+        for param in list(&params) {
+            match param {
+                Value::Object(config) => {
+                    named = config.get(COMMITMENT).and_then(commitment).or(named);
+                    min_context_slot =
+                        config.get("minContextSlot").and_then(Value::as_u64).or(min_context_slot);
+                }
+                Value::Array(config) => named = by_position(&config).or(named),
+                _ => {}
+            }
+        }
+        let commitment = named.or(method.takes_commitment().then_some(Commitment::Finalized));
+        Self { method, params, commitment, min_context_slot }
+    }
+
+    /// Returns the call with params in which every node reads the same commitment as this module.
+    #[must_use]
+    pub fn canonical(mut self) -> Self {
+        let own = self.commitment.map(Commitment::as_str);
+        let rewrite = |config: &mut Map<String, Value>| {
+            // An unknown name is removed. A node that accepts it treats it as finalized.
+            let known = config.get(COMMITMENT).and_then(commitment).and(own);
+            match (known, config.get_mut(COMMITMENT)) {
+                (Some(own), Some(named)) => *named = own.into(),
+                (None, Some(_)) => drop(config.remove(COMMITMENT)),
+                (_, None) => {}
+            }
+        };
+        match &self.params {
+            Params::None => {}
+            Params::Object(text) => {
+                if let Ok(Value::Object(mut config)) = serde_json::from_slice(text) {
+                    rewrite(&mut config);
+                    self.params = Params::Object(Value::Object(config).to_string().into());
+                }
+            }
+            Params::Array(_) => {
+                let mut list = list(&self.params);
+                while list.last().is_some_and(Value::is_null) {
+                    list.pop();
+                }
+                for param in &mut list {
+                    match (param, own) {
+                        (Value::Object(config), _) => rewrite(config),
+                        (Value::Array(config), Some(own)) if by_position(config).is_some() => {
+                            *config = vec![own.into()];
+                        }
+                        _ => {}
+                    }
+                }
+                self.params = Params::Array(Value::Array(list).to_string().into());
+            }
+        }
+        self
+    }
+
+    /// Returns the body of the upstream request.
+    pub fn body(&self, id: u64) -> Bytes {
+        let method = self.method.as_str();
+        let mut body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}""#).into_bytes();
+        if let Params::Array(params) | Params::Object(params) = &self.params {
+            body.extend_from_slice(br#","params":"#);
+            body.extend_from_slice(params);
+        }
+        body.push(b'}');
+        body.into()
+    }
+}
+
+/// Returns positional params as values, or an empty list if they are not positional.
+fn list(params: &Params) -> Vec<Value> {
+    match params {
+        // The envelope has validated the text.
+        Params::Array(text) => serde_json::from_slice(text).unwrap_or_default(),
+        Params::Object(_) | Params::None => Vec::new(),
+    }
+}
+
+/// Returns the commitment of a value. serde also reads a variant from an object with the variant's name as its only member.
+fn commitment(value: &Value) -> Option<Commitment> {
+    let name = match value {
+        Value::String(name) => name,
+        Value::Object(variant) if variant.len() == 1 => variant.keys().next()?,
+        _ => return None,
+    };
+    Commitment::ALL.into_iter().find(|commitment| commitment.as_str() == name)
+}
+
+/// Returns the commitment of a configuration in the form of an array, which serde reads as a struct.
+fn by_position(config: &[Value]) -> Option<Commitment> {
+    if let [only] = config { commitment(only) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listed_methods_are_unique_and_write_nothing() {
+        let mut names: Vec<_> = PassthroughMethod::all().map(PassthroughMethod::as_str).collect();
+        names.extend(Method::ALL.map(Method::as_str));
+        names.extend(WRITES);
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert!(
+            PassthroughMethod::all()
+                .all(|method| PassthroughMethod::from_name(method.as_str()) == Some(method))
+        );
+    }
+
+    #[test]
+    fn only_node_selection_is_read_from_passthrough_params() {
+        let call_of = |name: &str, params: &'static str| {
+            let params = match params.as_bytes().first() {
+                None => Params::None,
+                Some(b'{') => Params::Object(params.into()),
+                Some(_) => Params::Array(params.into()),
+            };
+            PassthroughCall::new(PassthroughMethod::from_name(name).unwrap(), params)
+        };
+        for (name, params, commitment, floor) in [
+            ("getSlot", "", Some(Commitment::Finalized), None),
+            (
+                "getSlot",
+                r#"[{"commitment":"processed","minContextSlot":7}]"#,
+                Some(Commitment::Processed),
+                Some(7),
+            ),
+            ("getSlot", r#"[{"commitment":"nonsense"}]"#, Some(Commitment::Finalized), None),
+            ("getSlot", r#"[{"commitment":7,"minContextSlot":"x"}]"#, Some(Commitment::Finalized), None),
+            ("getSlot", r#"{"commitment":"processed"}"#, Some(Commitment::Finalized), None),
+            ("getVersion", "[]", None, None),
+            ("getVersion", r#"[{"commitment":"processed"}]"#, Some(Commitment::Processed), None),
+            (
+                "getSlot",
+                r#"[{"commitment":"finalized","minContextSlot":3,"commitment":"processed","minContextSlot":7}]"#,
+                Some(Commitment::Processed),
+                Some(7),
+            ),
+            (
+                "getBlocks",
+                r#"[5,{"commitment":"confirmed","minContextSlot":7},null]"#,
+                Some(Commitment::Confirmed),
+                Some(7),
+            ),
+            ("getBlocks", r#"[{"comm\u0069tment":"confirmed"},null]"#, Some(Commitment::Confirmed), None),
+            ("getTokenSupply", r#"["x",["processed"]]"#, Some(Commitment::Processed), None),
+            ("getSlot", r#"[{"commitment":{"processed":null}}]"#, Some(Commitment::Processed), None),
+            ("getSignatureStatuses", r#"[["x"],{"searchTransactionHistory":true}]"#, None, None),
+            (
+                "getTokenAccountsByOwner",
+                r#"["x",{"mint":"y"},{"commitment":"confirmed"}]"#,
+                Some(Commitment::Confirmed),
+                None,
+            ),
+            ("getBalance", r#"["x",  {"a" :1}]"#, Some(Commitment::Finalized), None),
+        ] {
+            let call = call_of(name, params);
+            assert_eq!((call.commitment, call.min_context_slot), (commitment, floor), "{name} {params}");
+            let with = if params.is_empty() { String::new() } else { format!(r#","params":{params}"#) };
+            let body = format!(r#"{{"jsonrpc":"2.0","id":5,"method":"{name}"{with}}}"#);
+            assert_eq!(call.body(5), body);
+        }
+    }
+
+    #[test]
+    fn the_canonical_text_names_one_commitment_at_most() {
+        for (params, expected) in [
+            (
+                r#"[7,{"commitment":"finalized","commitment":"processed"},null,null]"#,
+                r#"[7,{"commitment":"processed"}]"#,
+            ),
+            (
+                r#"[{"commitment":"confirmed"},{"commitment":{"processed":null}}]"#,
+                r#"[{"commitment":"processed"},{"commitment":"processed"}]"#,
+            ),
+            (r#"[{"commitment":"recent","a":1}]"#, r#"[{"a":1}]"#),
+            (r#"["x",["processed"]]"#, r#"["x",["processed"]]"#),
+            (r#"["x",[{"processed":null}]]"#, r#"["x",["processed"]]"#),
+            (
+                r#"[["x","y"],{"a":{"commitment":"processed"}}]"#,
+                r#"[["x","y"],{"a":{"commitment":"processed"}}]"#,
+            ),
+            (
+                r#"{"commitment":"processed","a":18446744073709551615}"#,
+                r#"{"commitment":"finalized","a":18446744073709551615}"#,
+            ),
+            ("[null]", "[]"),
+        ] {
+            let text = Bytes::from_static(params.as_bytes());
+            let params = if params.starts_with('{') { Params::Object(text) } else { Params::Array(text) };
+            let call =
+                PassthroughCall::new(PassthroughMethod::from_name("getBlocks").unwrap(), params).canonical();
+            let (Params::Array(text) | Params::Object(text)) = &call.params else { panic!("{call:?}") };
+            let [text, expected] =
+                [&text[..], expected.as_bytes()].map(|text| serde_json::from_slice::<Value>(text).unwrap());
+            assert_eq!(text, expected);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The writes of a block that stand in none of its transactions and rewards, as real nodes make them.
+//!
+//! A reader of blocks cannot see them. It must know which accounts they can be: docs/following.md has the list, with
+//! the places of a node's source. Each kind has an account here that really changes.
+
+use bytes::Bytes;
+use slotfront_rpc::methods::{Pubkey, Slot};
+
+use super::Chain;
+use super::accounts::Account;
+use super::address;
+use super::block::Block;
+use super::cast::{Cast, Role};
+use super::genesis::{SLOT_HASHES, sysvar};
+use super::layout::{self, Clock, Stake};
+
+/// Entries of the recent blockhashes sysvar.
+const RECENT_BLOCKHASHES: usize = 150;
+/// Slots at the begin of an epoch in which stakes are paid. Real clusters take some hundred.
+const PAYING_SLOTS: u64 = 16;
+/// Lamports that an account outside of transactions gets at a time.
+const GIFT: u64 = 1_000;
+
+/// The rule by which a reader of blocks must not trust that an account is unchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HiddenRule {
+    /// Sysvars change with every block.
+    Sysvar,
+    /// Vote accounts get fees and Alpenglow's rewards.
+    Vote,
+    /// Stakes with a reward of 0 are stored in the blocks in which an epoch's rewards are paid.
+    Stake,
+    /// The incinerator is emptied. A real node does so at the end of the same block. Here a block passes, so that
+    /// readers can see it.
+    Incinerator,
+    /// Alpenglow's accounts, which belong to the system program.
+    Alpenglow,
+    /// Built-in programs come and go at the first block of an epoch.
+    BuiltIn,
+    /// Features become active at the first block of an epoch.
+    Feature,
+    /// Any account may change at the first block of an epoch: programs are migrated.
+    EpochStart,
+}
+
+/// An account that blocks write without naming it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HiddenWrite {
+    /// The account.
+    pub address: Pubkey,
+    /// The rule by which it is known.
+    pub rule: HiddenRule,
+}
+
+/// The accounts that blocks write without naming them.
+pub(crate) fn all(cast: &Cast) -> Vec<HiddenWrite> {
+    let silent = cast.validators.iter().filter(|validator| validator.role == Role::Delinquent);
+    let silent = silent.flat_map(|v| [(v.vote, HiddenRule::Vote), (v.stake, HiddenRule::Stake)]);
+    let fixed = [
+        (address::CLOCK, HiddenRule::Sysvar),
+        (address::SLOT_HASHES, HiddenRule::Sysvar),
+        (address::RECENT_BLOCKHASHES, HiddenRule::Sysvar),
+        (address::INCINERATOR, HiddenRule::Incinerator),
+        (address::NANOSECOND_CLOCK, HiddenRule::Alpenglow),
+        (address::VOTE_REWARD, HiddenRule::Alpenglow),
+        (address::LOADER_4, HiddenRule::BuiltIn),
+        (cast.feature, HiddenRule::Feature),
+        (cast.program_data[1], HiddenRule::EpochStart),
+    ];
+    let all = fixed.into_iter().chain(silent);
+    all.map(|(address, rule)| HiddenWrite { address, rule }).collect()
+}
+
+/// Writes what `block` writes unnamed, once its transactions and rewards are written.
+pub(super) fn write(chain: &mut Chain, block: &Block) {
+    write_sysvars(chain, block);
+    write_incinerator(chain, block);
+    write_alpenglow(chain, block);
+    if block.reward_partitions.is_some() {
+        begin_epoch(chain, block.slot);
+    }
+    let is_early = chain.genesis.epochs.of(block.slot).index < PAYING_SLOTS;
+    pay_silent_validators(chain, block.slot, is_early && block.reward_partitions.is_none());
+}
+
+/// Writes the sysvars that change with every block.
+pub(super) fn write_sysvars(chain: &mut Chain, block: &Block) {
+    let slot = block.slot;
+    let epoch = chain.epoch(slot);
+    let clock = Clock { slot, epoch_start: chain.epoch_start, epoch, now: block.time };
+    let list = |key| chain.account(key, slot).map(|account| account.data.clone()).unwrap_or_default();
+    let bank = [&block.parent_slot.to_le_bytes()[..], &chain.bank_hash(block.parent_slot)].concat();
+    let slot_hashes = layout::prepend(&list(&address::SLOT_HASHES), &bank, SLOT_HASHES);
+    let recent = [&block.hash[..], &super::fee::LAMPORTS_PER_SIGNATURE.to_le_bytes()].concat();
+    let recent = layout::prepend(&list(&address::RECENT_BLOCKHASHES), &recent, RECENT_BLOCKHASHES);
+    for (key, data) in [
+        (address::CLOCK, clock.encode()),
+        (address::SLOT_HASHES, slot_hashes),
+        (address::RECENT_BLOCKHASHES, recent),
+    ] {
+        chain.accounts.write(key, slot, sysvar(data));
+    }
+}
+
+/// Lets lamports come to the incinerator in every fourth block, and burns them in the next.
+fn write_incinerator(chain: &mut Chain, block: &Block) {
+    match block.height % 4 {
+        0 => chain.accounts.write(address::INCINERATOR, block.slot, Account::wallet(GIFT)),
+        1 => chain.accounts.write(address::INCINERATOR, block.slot, Account::wallet(0)),
+        _ => {}
+    }
+}
+
+/// Writes the clock in nanoseconds, and opens or closes the account of vote rewards in every second block.
+fn write_alpenglow(chain: &mut Chain, block: &Block) {
+    let nanoseconds = block.time.wrapping_mul(1_000_000_000).to_le_bytes().to_vec();
+    let clock = Account::exempt(address::SYSTEM, [&block.slot.to_le_bytes()[..], &nanoseconds].concat());
+    let reward = Account::exempt(address::SYSTEM, block.slot.to_le_bytes().to_vec());
+    let lamports = if block.height % 4 < 2 { reward.lamports } else { 0 };
+    chain.accounts.write(address::NANOSECOND_CLOCK, block.slot, clock);
+    chain.accounts.write(address::VOTE_REWARD, block.slot, Account { lamports, ..reward });
+}
+
+/// Pays a fee to the vote accounts of validators that do not vote, which no transaction names, and stores their stakes
+/// with a reward of 0.
+fn pay_silent_validators(chain: &mut Chain, slot: Slot, pays_stakes: bool) {
+    let silent = chain.cast.validators.iter().filter(|validator| validator.role == Role::Delinquent);
+    for (vote, stake) in silent.map(|validator| (validator.vote, validator.stake)).collect::<Vec<_>>() {
+        if let Some(account) = chain.account(&vote, slot).map(|account| (**account).clone()) {
+            let paid = Account { lamports: account.lamports + GIFT, ..account };
+            chain.accounts.write(vote, slot, paid);
+        }
+        let account = chain.account(&stake, slot).filter(|_| pays_stakes).map(|account| (**account).clone());
+        if let Some(account) = account
+            && let Some(mut state) = Stake::decode(&account.data)
+        {
+            state.credits_observed += 1;
+            chain.accounts.write(stake, slot, Account { data: state.encode(), ..account });
+        }
+    }
+}
+
+/// Activates a feature, adds or removes a built-in program, and replaces the code of a program.
+fn begin_epoch(chain: &mut Chain, slot: Slot) {
+    let active = [&[1][..], &slot.to_le_bytes()].concat();
+    chain.accounts.write(chain.cast.feature, slot, Account::exempt(address::FEATURE, active));
+    let loader = Account {
+        lamports: u64::from(chain.account(&address::LOADER_4, slot).is_none()),
+        data: Bytes::from_static(b"loader_v4"),
+        owner: address::NATIVE_LOADER,
+        executable: true,
+        rent_epoch: 0,
+    };
+    chain.accounts.write(address::LOADER_4, slot, loader);
+    let key = chain.cast.program_data[1];
+    if let Some(account) = chain.account(&key, slot).map(|account| (**account).clone()) {
+        let mut data = account.data.to_vec();
+        data[4..12].copy_from_slice(&slot.to_le_bytes());
+        chain.accounts.write(key, slot, Account { data: data.into(), ..account });
+    }
+}
+
+#[cfg(test)]
+mod tests;

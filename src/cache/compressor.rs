@@ -1,0 +1,82 @@
+//! Compression of long answers by one bounded [`Compressor`].
+//!
+//! The compressed form of a held text is kept with its entry and counted in its weight. A text that is
+//! written for one caller is compressed for that caller only.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::low_priority;
+use crate::telemetry::{Compression, Metrics};
+
+/// Longer texts are compressed off the async workers: compressing 64 KiB takes some 200 µs.
+const COMPRESS_OFF_WORKER_BYTES: usize = 64 * 1024;
+
+/// Compresses a bounded number of long texts at a time, on threads of low priority.
+///
+/// No call waits for a permit. A text that finds none goes out uncompressed, which costs less than the work
+/// would.
+pub struct Compressor {
+    permits: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+}
+
+impl Compressor {
+    /// Creates a compressor of at most `permits` long texts at once.
+    pub fn new(permits: usize, metrics: Arc<Metrics>) -> Self {
+        Self { permits: Arc::new(Semaphore::new(permits)), metrics }
+    }
+
+    /// Runs `work`, which compresses a text of `bytes` bytes. `None` if no permit is free or the work fails.
+    pub async fn compress<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> Option<T> + Send + 'static,
+    ) -> Option<T> {
+        let count = |what| self.metrics.compressions.at(what).inc();
+        if bytes <= COMPRESS_OFF_WORKER_BYTES {
+            count(Compression::Done);
+            return work();
+        }
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            count(Compression::Skipped);
+            return None;
+        };
+        count(Compression::Done);
+        let work = low_priority::run(move || {
+            // Held until the work ends, even if its caller has left.
+            let _permit = permit;
+            work()
+        });
+        work.await.flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn text_without_a_permit_is_not_compressed() {
+        let metrics = Metrics::new();
+        let compressor = Compressor::new(1, Arc::clone(&metrics));
+        let (go, held) = std::sync::mpsc::channel::<()>();
+        let long = COMPRESS_OFF_WORKER_BYTES + 1;
+        let first = compressor.compress(long, move || held.recv().ok());
+        let mut first = std::pin::pin!(first);
+        assert!(futures_util::poll!(&mut first).is_pending());
+        assert_eq!(compressor.compress(long, || Some(2)).await, None);
+        assert_eq!(
+            compressor.compress(COMPRESS_OFF_WORKER_BYTES, || Some(3)).await,
+            Some(3),
+            "short work is done at once"
+        );
+        go.send(()).unwrap();
+        assert_eq!(first.await, Some(()));
+        assert_eq!(compressor.compress(long, || Some(4)).await, Some(4));
+        let counted =
+            [Compression::Done, Compression::Skipped].map(|what| metrics.compressions.at(what).get());
+        assert_eq!(counted, [3, 1]);
+    }
+}

@@ -1,0 +1,144 @@
+//! Fixed cases of carrying.
+
+use super::*;
+
+/// Asks, and returns the answer's status and slot. A call that goes to a node is answered from the newest block.
+async fn ask(
+    model: &mut CarryModel,
+    question: AccountQuestion,
+    commitment: Commitment,
+) -> (CacheStatus, Slot) {
+    let query = question.query(commitment, None);
+    model.cache.ask(TestCall { question, commitment }, query, options(false, None));
+    let mut answered = model.cache.settle().await;
+    while answered.is_empty() {
+        for number in model.cache.calls_under_way() {
+            model.answer(number, 0, false);
+        }
+        answered = model.cache.settle().await;
+    }
+    let answer = answered.remove(0).answer.unwrap();
+    (answer.status, answer.meta.slot)
+}
+
+fn block(writes: &[u8]) -> ModelStep {
+    ModelStep::Block { skipped: 0, writes: writes.to_vec() }
+}
+
+#[test]
+fn unwritten_account_is_carried_for_minutes() {
+    on_a_stepped_clock(async {
+        let mut model = CarryModel::new(Assemble::SameSlot);
+        let question = Single { account: TOKEN, parsed: false };
+        let (first, _) = ask(&mut model, question, Commitment::Confirmed).await;
+        assert!(matches!(first, CacheStatus::Forwarded { .. }), "{first:?}");
+        for _ in 0..400 {
+            model.apply(block(&[CLOCKED]));
+            model.follow(1);
+            advance(Duration::from_millis(400)).await;
+            let newest = model.newest_slot(Commitment::Confirmed);
+            let answer = ask(&mut model, question, Commitment::Confirmed).await;
+            assert_eq!(answer, (CacheStatus::Carried, newest));
+        }
+        assert_eq!(model.cache.calls.len(), 1);
+        model.apply(block(&[TOKEN]));
+        model.follow(1);
+        advance(Duration::from_secs(2)).await;
+        let (written, _) = ask(&mut model, question, Commitment::Confirmed).await;
+        assert!(matches!(written, CacheStatus::Forwarded { .. }), "{written:?}");
+    });
+}
+
+#[test]
+fn answer_at_confirmed_serves_finalized_once_final() {
+    on_a_stepped_clock(async {
+        let mut model = CarryModel::new(Assemble::SameSlot);
+        let question = List { list: 0, parsed: false };
+        let (_, read) = ask(&mut model, question, Commitment::Confirmed).await;
+        for _ in 0..9 {
+            model.apply(block(&[]));
+        }
+        model.apply(ModelStep::Finalize { behind: 3 });
+        model.follow(usize::MAX);
+        let finalized = model.newest_slot(Commitment::Finalized);
+        assert!(finalized > read);
+        let answer = ask(&mut model, question, Commitment::Finalized).await;
+        assert_eq!(answer, (CacheStatus::Carried, finalized));
+        assert_eq!(model.cache.calls.len(), 1);
+    });
+}
+
+#[test]
+fn accounts_that_change_unseen_are_not_carried() {
+    for question in [
+        Single { account: UNSEEN, parsed: false },
+        Single { account: CLOCKED, parsed: true },
+        List { list: 2, parsed: false },
+        Balance { account: CLOCKED },
+        // Nothing shows the owner.
+        Balance { account: TOKEN },
+    ] {
+        on_a_stepped_clock(async {
+            let mut model = CarryModel::new(Assemble::SameSlot);
+            ask(&mut model, question, Commitment::Confirmed).await;
+            model.apply(block(&[]));
+            model.follow(1);
+            advance(Duration::from_secs(2)).await;
+            model.chain.renew();
+            let (status, _) = ask(&mut model, question, Commitment::Confirmed).await;
+            assert!(matches!(status, CacheStatus::Forwarded { .. }), "{question:?}: {status:?}");
+        });
+    }
+}
+
+#[test]
+fn balance_is_carried_once_its_owner_is_known() {
+    on_a_stepped_clock(async {
+        let mut model = CarryModel::new(Assemble::SameSlot);
+        ask(&mut model, Balance { account: TOKEN }, Commitment::Confirmed).await;
+        ask(&mut model, Single { account: TOKEN, parsed: true }, Commitment::Confirmed).await;
+        model.apply(block(&[]));
+        model.follow(1);
+        advance(Duration::from_secs(2)).await;
+        model.chain.renew();
+        let (status, _) = ask(&mut model, Balance { account: TOKEN }, Commitment::Confirmed).await;
+        assert_eq!(status, CacheStatus::Carried);
+    });
+}
+
+#[test]
+fn carried_accounts_are_not_mixed_into_lower_lists() {
+    on_a_stepped_clock(async {
+        let mut model = CarryModel::new(Assemble::WithinBound);
+        let token = Single { account: TOKEN, parsed: false };
+        ask(&mut model, token, Commitment::Confirmed).await;
+        model.apply(block(&[CLOCKED]));
+        model.follow(1);
+        // A node behind answers from before the write.
+        let clocked = Single { account: CLOCKED, parsed: false };
+        let query = clocked.query(Commitment::Confirmed, None);
+        let call = TestCall { question: clocked, commitment: Commitment::Confirmed };
+        model.cache.ask(call, query, options(false, None));
+        model.cache.settle().await;
+        model.answer(model.cache.calls_under_way()[0], 1, false);
+        model.cache.settle().await;
+        let (status, carried_to) = ask(&mut model, token, Commitment::Confirmed).await;
+        assert_eq!(status, CacheStatus::Carried);
+        let list = List { list: 4, parsed: false };
+        let (status, slot) = ask(&mut model, list, Commitment::Confirmed).await;
+        assert!(matches!(status, CacheStatus::Forwarded { .. }), "{status:?}");
+        assert_eq!(slot, carried_to);
+    });
+}
+
+#[test]
+fn purged_account_is_not_carried() {
+    on_a_stepped_clock(async {
+        let mut model = CarryModel::new(Assemble::SameSlot);
+        let question = Single { account: TOKEN, parsed: false };
+        ask(&mut model, question, Commitment::Confirmed).await;
+        model.apply(ModelStep::Purge { account: TOKEN });
+        let (status, _) = ask(&mut model, question, Commitment::Finalized).await;
+        assert!(matches!(status, CacheStatus::Forwarded { .. }), "{status:?}");
+    });
+}

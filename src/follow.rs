@@ -1,0 +1,160 @@
+//! Following the chain: which accounts did not change since they were read.
+//!
+//! A block lists every account that its transactions may write. The follower reads each confirmed block, so an
+//! account that no block has written since it was read is the same at the newest slot, and needs no fetch.
+//! This module knows blocks and slots, and no cache entries. The cache asks it one question: up to which slot
+//! is this account, read at that slot in that chain, unchanged? ([`Chain::unchanged_until`])
+//!
+//! `follower` is the task that follows one chain after another. `reader` polls the nodes for new blocks, and
+//! `fetch` asks for them. `block` reads the accounts that a block may write. `chain` joins blocks by their
+//! hashes and keeps the last writes (`last_writes`). `excluded` lists the accounts that may change without
+//! being listed in a block. A chain that cannot go on is replaced by a new one, and every account is then
+//! fetched once more.
+
+mod block;
+mod chain;
+mod cross_check;
+mod epochs;
+mod excluded;
+mod fetch;
+mod follower;
+mod last_writes;
+#[cfg(test)]
+mod model;
+mod reader;
+mod state;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::{Notify, watch};
+
+pub use chain::{Carry, Chain, Tip};
+pub use excluded::{is_excluded_address, is_excluded_owner};
+pub use fetch::block_params;
+pub use follower::Follower;
+pub use last_writes::Bucket;
+use last_writes::Buckets;
+pub use reader::calls_per_slot;
+pub use state::{FollowState, PauseReason};
+
+use crate::methods::{Pubkey, Slot};
+pub use crate::node::version::{EXACT_FINALIZED, NodeVersion};
+
+/// The chain that is followed now, for readers, and the buckets of addresses.
+#[derive(Debug, Default)]
+pub struct FollowedChain {
+    buckets: Buckets,
+    chain: ArcSwapOption<Chain>,
+    /// Changes when the tip has moved.
+    moved: watch::Sender<()>,
+    last_number: AtomicU64,
+    state: Mutex<FollowState>,
+    /// True once a carried answer has been found wrong. It stays true until a restart.
+    contradicted: AtomicBool,
+    /// True if accounts were asked for since the follower last looked.
+    touched: AtomicBool,
+    /// Notified by the first call for an account since the follower last looked.
+    first_touch: Notify,
+}
+
+impl FollowedChain {
+    /// Returns the bucket of an address. It is the same in every chain.
+    pub fn bucket(&self, address: &Pubkey) -> Bucket {
+        self.buckets.of(address)
+    }
+
+    /// Returns the chain that is followed now. `None` while following pauses.
+    pub fn current(&self) -> Option<Arc<Chain>> {
+        self.chain.load_full()
+    }
+
+    /// Returns the number of the chain that is followed now, for answers that are asked for from now on. 0
+    /// while following pauses.
+    pub fn number(&self) -> u64 {
+        self.chain.load().as_ref().map_or(0, |chain| chain.number())
+    }
+
+    /// Waits until the tip of the chain with this number is at `slot` or above. `None` if the chain ends
+    /// first.
+    pub async fn reached(&self, chain: u64, slot: Slot) -> Option<Arc<Chain>> {
+        let mut moved = self.moved.subscribe();
+        loop {
+            let current = self.current().filter(|current| current.number() == chain)?;
+            if current.tip().slot >= slot {
+                return Some(current);
+            }
+            moved.changed().await.ok()?;
+        }
+    }
+
+    /// Wakes those who wait for the tip.
+    fn note_move(&self) {
+        self.moved.send_replace(());
+    }
+
+    /// Notes that an account was asked for. Without such calls the follower parks after five minutes.
+    pub fn touch(&self) {
+        // Most calls only read, so that the cores do not pass the flag to and fro.
+        if !self.touched.load(Ordering::Relaxed) && !self.touched.swap(true, Ordering::Relaxed) {
+            self.first_touch.notify_one();
+        }
+    }
+
+    /// Notes that a carried answer was found wrong. Until a restart nothing is carried for callers.
+    pub fn contradict(&self) {
+        self.contradicted.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if a carried answer was found wrong since the start.
+    pub fn is_contradicted(&self) -> bool {
+        self.contradicted.load(Ordering::Relaxed)
+    }
+
+    /// Returns the state of the follower.
+    pub fn state(&self) -> FollowState {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the state of the follower, and returns the previous one.
+    fn set_state(&self, state: FollowState) -> FollowState {
+        std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), state)
+    }
+
+    /// Returns true if accounts were asked for since the last call of this function.
+    fn take_touched(&self) -> bool {
+        self.touched.load(Ordering::Relaxed) && self.touched.swap(false, Ordering::Relaxed)
+    }
+
+    /// Waits until an account is asked for.
+    async fn touched(&self) {
+        while !self.take_touched() {
+            self.first_touch.notified().await;
+        }
+    }
+
+    /// Publishes a chain to readers, until the guard is dropped.
+    fn publish(&self, chain: &Arc<Chain>) -> PublishedChain<'_> {
+        self.chain.store(Some(Arc::clone(chain)));
+        self.note_move();
+        PublishedChain(self)
+    }
+
+    /// Returns a number that no chain has had.
+    fn next_number(&self) -> u64 {
+        self.last_number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+/// Withdraws the published chain when it is dropped.
+struct PublishedChain<'a>(&'a FollowedChain);
+
+impl Drop for PublishedChain<'_> {
+    fn drop(&mut self) {
+        self.0.chain.store(None);
+        self.0.note_move();
+    }
+}

@@ -1,0 +1,238 @@
+//! The accounts that a block may write, read from its JSON text without building a tree.
+//!
+//! The text is the result of `getBlock` with `transactionDetails: "accounts"` and rewards. The set holds every
+//! writable account of every transaction, and every account that got a reward. It is a superset: a listed
+//! account need not have changed.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::last_writes::{Bucket, Buckets};
+use crate::methods::{Pubkey, Slot};
+
+/// The parts of a block that the follower needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BlockWrites {
+    /// The hash of the block.
+    pub(super) blockhash: String,
+    /// The hash of the block's parent.
+    pub(super) previous_blockhash: String,
+    /// The slot of the block's parent.
+    pub(super) parent_slot: Slot,
+    /// True if the block begins a distribution of rewards. Only the first block of an epoch does.
+    pub(super) begins_rewards: bool,
+    /// True if the block has transactions but no reward of type `Fee`. Its rewards may be missing.
+    pub(super) lacks_fee_reward: bool,
+    /// The buckets of the accounts that the block may write, in order and without repetitions.
+    pub(super) writes: Vec<Bucket>,
+}
+
+/// The reason why the accounts that a block writes cannot be known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnreadableBlock {
+    /// The text is not a block with accounts and rewards, or an entry has an unknown member.
+    #[error("the block has an unknown form")]
+    UnknownForm,
+    /// A transaction has no `meta`, so its accounts from lookup tables may be missing.
+    #[error("a transaction has no meta")]
+    NoMeta,
+    /// An account address is invalid.
+    #[error("an account address is invalid")]
+    BadAddress,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Block<'a> {
+    #[serde(borrow)]
+    blockhash: Cow<'a, str>,
+    #[serde(borrow)]
+    previous_blockhash: Cow<'a, str>,
+    parent_slot: Slot,
+    num_reward_partitions: Option<u64>,
+    #[serde(borrow)]
+    transactions: Vec<Transaction<'a>>,
+    #[serde(borrow)]
+    rewards: Vec<Reward<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Transaction<'a> {
+    meta: Option<IgnoredAny>,
+    #[serde(borrow)]
+    transaction: AccountKeys<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AccountKeys<'a> {
+    #[serde(borrow)]
+    account_keys: Vec<AccountKey<'a>>,
+}
+
+/// One account of a transaction. A member that is not known could change the meaning of `writable`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AccountKey<'a> {
+    #[serde(borrow)]
+    pubkey: Cow<'a, str>,
+    writable: bool,
+    #[serde(rename = "signer")]
+    _signer: IgnoredAny,
+    #[serde(rename = "source", default)]
+    _source: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Reward<'a> {
+    #[serde(borrow)]
+    pubkey: Cow<'a, str>,
+    #[serde(borrow)]
+    reward_type: Option<Cow<'a, str>>,
+}
+
+impl BlockWrites {
+    /// Reads a block from its JSON text.
+    ///
+    /// # Errors
+    /// The accounts that the block writes cannot be known.
+    pub(super) fn parse(result: &[u8], buckets: &Buckets) -> Result<Self, UnreadableBlock> {
+        let block: Block = serde_json::from_slice(result).map_err(|_| UnreadableBlock::UnknownForm)?;
+        let mut writes = Vec::new();
+        let mut add = |text: &str| {
+            let address = Pubkey::parse(text).map_err(|_| UnreadableBlock::BadAddress)?;
+            writes.push(buckets.of(&address));
+            Ok(())
+        };
+        for transaction in &block.transactions {
+            if transaction.meta.is_none() {
+                return Err(UnreadableBlock::NoMeta);
+            }
+            let keys = transaction.transaction.account_keys.iter();
+            keys.filter(|key| key.writable).try_for_each(|key| add(&key.pubkey))?;
+        }
+        block.rewards.iter().try_for_each(|reward| add(&reward.pubkey))?;
+        // Payers and programs' accounts are listed by many transactions of a block.
+        writes.sort_unstable();
+        writes.dedup();
+        let has_fee_reward = block.rewards.iter().any(|reward| reward.reward_type.as_deref() == Some("Fee"));
+        Ok(Self {
+            blockhash: block.blockhash.into_owned(),
+            previous_blockhash: block.previous_blockhash.into_owned(),
+            parent_slot: block.parent_slot,
+            begins_rewards: block.num_reward_partitions.is_some(),
+            lacks_fee_reward: !block.transactions.is_empty() && !has_fee_reward,
+            writes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u8) -> Pubkey {
+        Pubkey([n; 32])
+    }
+
+    fn account(n: u8, writable: bool) -> String {
+        format!(r#"{{"pubkey":"{}","signer":false,"source":"transaction","writable":{writable}}}"#, key(n))
+    }
+
+    fn transaction(meta: &str, accounts: &[String]) -> String {
+        format!(
+            r#"{{"meta":{meta},"transaction":{{"accountKeys":[{}],"signatures":["s"]}},"version":0}}"#,
+            accounts.join(",")
+        )
+    }
+
+    fn block(transactions: &[String], rewards: &str, more: &str) -> String {
+        format!(
+            r#"{{"blockHeight":5,"blockTime":null,"blockhash":"b","parentSlot":6,"previousBlockhash":"a","rewards":[{rewards}],"transactions":[{}]{more}}}"#,
+            transactions.join(",")
+        )
+    }
+
+    fn reward(n: u8, kind: &str) -> String {
+        format!(
+            r#"{{"commission":null,"lamports":1,"postBalance":2,"pubkey":"{}","rewardType":{kind}}}"#,
+            key(n)
+        )
+    }
+
+    const META: &str = r#"{"err":null,"fee":5000,"postBalances":[],"preBalances":[]}"#;
+
+    fn parse(text: &str) -> Result<BlockWrites, UnreadableBlock> {
+        BlockWrites::parse(text.as_bytes(), &Buckets::default())
+    }
+
+    #[test]
+    fn writable_accounts_and_rewards_are_writes() {
+        let transactions = [
+            transaction(META, &[account(1, true), account(2, false), account(3, true)]),
+            transaction(META, &[account(1, true)]),
+        ];
+        let text = block(&transactions, &reward(4, r#""Fee""#), "");
+        let buckets = Buckets::default();
+        let mut writes = [1, 3, 4].map(|n| buckets.of(&key(n)));
+        writes.sort_unstable();
+        let expected = BlockWrites {
+            blockhash: "b".into(),
+            previous_blockhash: "a".into(),
+            parent_slot: 6,
+            begins_rewards: false,
+            lacks_fee_reward: false,
+            writes: writes.into(),
+        };
+        assert_eq!(BlockWrites::parse(text.as_bytes(), &buckets), Ok(expected));
+    }
+
+    #[test]
+    fn block_may_lack_its_fee_reward() {
+        let transactions = [transaction(META, &[account(1, true)])];
+        for (transactions, rewards, lacks) in [
+            (&transactions[..], String::new(), true),
+            (&transactions, reward(4, r#""Voting""#), true),
+            (&transactions, reward(4, "null"), true),
+            (&transactions, reward(4, r#""Fee""#), false),
+            (&[], String::new(), false),
+        ] {
+            let text = block(transactions, &rewards, "");
+            assert_eq!(parse(&text).unwrap().lacks_fee_reward, lacks, "{rewards}");
+        }
+    }
+
+    #[test]
+    fn reward_partitions_are_noticed() {
+        for (more, begins) in
+            [(r#","numRewardPartitions":2"#, true), (r#","numRewardPartitions":null"#, false), ("", false)]
+        {
+            let text = block(&[], "", more);
+            assert_eq!(parse(&text).unwrap().begins_rewards, begins, "{more}");
+        }
+    }
+
+    #[test]
+    fn unknown_forms_are_unreadable() {
+        use UnreadableBlock::{BadAddress, NoMeta, UnknownForm};
+        let bad_key = account(1, true).replace(&key(1).to_string(), "1");
+        let member = account(1, false).replace("\"signer\"", "\"delayed\":true,\"signer\"");
+        let whole = block(&[transaction(META, &[account(1, true)])], &reward(4, r#""Fee""#), "");
+        for (text, expected) in [
+            (block(&[transaction("null", &[account(1, true)])], "", ""), NoMeta),
+            (block(&[transaction(META, &[bad_key])], "", ""), BadAddress),
+            (block(&[transaction(META, &[member])], "", ""), UnknownForm),
+            (whole.replace("\"rewards\"", "\"prizes\""), UnknownForm),
+            (whole.replace("\"transactions\"", "\"signatures\""), UnknownForm),
+            (whole.replace("\"accountKeys\"", "\"message\""), UnknownForm),
+            (whole.replace(",\"writable\":true", ""), UnknownForm),
+            (whole[..whole.len() - 1].to_owned(), UnknownForm),
+            ("null".to_owned(), UnknownForm),
+        ] {
+            assert_eq!(parse(&text), Err(expected), "{text}");
+        }
+    }
+}

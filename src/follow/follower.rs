@@ -1,0 +1,214 @@
+//! The task that follows one chain after another, and stops while nobody asks for accounts.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::FollowedChain;
+use super::fetch::{BlockNode, BlockNodes};
+use super::reader::{Reader, ReaderSettings};
+use super::state::{FollowEnd, FollowState, PauseReason};
+use crate::config::FollowSettings;
+use crate::frontier::Frontier;
+use crate::node::{Fault, NodeReply};
+use crate::pool::{FollowedNode, Pool};
+use crate::telemetry::{Metrics, RestartReason};
+
+/// The time without calls for accounts after which nothing is followed.
+const IDLE_AFTER: Duration = Duration::from_mins(5);
+/// The interval between two looks for calls for accounts.
+const IDLE_CHECK: Duration = Duration::from_secs(1);
+/// The least time between the beginnings of two chains.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// The time after a start in which no node may be known yet.
+const FIRST_PROBES: Duration = Duration::from_secs(5);
+/// The pause while no node can be followed.
+const NODE_PAUSE: Duration = Duration::from_secs(2);
+/// The pause after blocks that cannot be understood.
+const LONG_PAUSE: Duration = Duration::from_mins(1);
+
+/// The task that follows the chain.
+pub struct Follower {
+    followed: Arc<FollowedChain>,
+    pool: Arc<Pool>,
+    frontier: Arc<Frontier>,
+    metrics: Arc<Metrics>,
+    tasks: TaskTracker,
+    settings: FollowSettings,
+}
+
+impl Follower {
+    /// Creates the follower that publishes its chains in `followed`.
+    pub fn new(
+        followed: Arc<FollowedChain>,
+        pool: Arc<Pool>,
+        frontier: Arc<Frontier>,
+        metrics: Arc<Metrics>,
+        tasks: TaskTracker,
+        settings: FollowSettings,
+    ) -> Self {
+        Self { followed, pool, frontier, metrics, tasks, settings }
+    }
+
+    /// Follows the chain until `stop`, with pauses while nobody asks for accounts.
+    pub async fn run(self, stop: CancellationToken) {
+        let _ = stop.run_until_cancelled(self.follow_while_used()).await;
+        self.followed.set_state(FollowState::Off);
+    }
+
+    async fn follow_while_used(&self) -> Infallible {
+        loop {
+            self.followed.set_state(FollowState::Starting);
+            tokio::select! {
+                never = self.follow_chains() => match never {},
+                () = self.idle() => {}
+            }
+            tracing::info!(
+                "no account was asked for in five minutes: the chain is not followed until the next call"
+            );
+            self.followed.set_state(FollowState::Parked);
+            self.followed.touched().await;
+        }
+    }
+
+    /// Waits until no account was asked for during [`IDLE_AFTER`].
+    async fn idle(&self) {
+        let mut used_at = Instant::now();
+        while used_at.elapsed() < IDLE_AFTER {
+            sleep(IDLE_CHECK).await;
+            if self.followed.take_touched() {
+                used_at = Instant::now();
+            }
+        }
+    }
+
+    /// Follows one chain after another.
+    async fn follow_chains(&self) -> Infallible {
+        let started = Instant::now();
+        let mut clusters = self.pool.clusters();
+        let Self { followed, frontier, metrics, tasks, settings, .. } = self;
+        let nodes = PoolNodes { pool: &self.pool, names: &settings.upstreams };
+        let settings = ReaderSettings { poll: settings.poll, max_gap: settings.max_gap };
+        let reader = Reader { nodes, frontier, followed, metrics, tasks, settings };
+        loop {
+            let began = Instant::now();
+            clusters.mark_unchanged();
+            let end = tokio::select! {
+                end = reader.follow() => end,
+                // The sender lives in the pool.
+                _ = clusters.changed() => RestartReason::Cluster.into(),
+            };
+            match end {
+                FollowEnd::Restart(reason) => {
+                    metrics.follow_restarts.at(reason).inc();
+                    tracing::info!(%reason, "following begins anew: every account is fetched once more");
+                    followed.set_state(FollowState::Starting);
+                    sleep_until(began + RESTART_PAUSE).await;
+                }
+                FollowEnd::Pause(PauseReason::NoNode) if started.elapsed() < FIRST_PROBES => {
+                    sleep(settings.poll).await;
+                }
+                FollowEnd::Pause(reason) => {
+                    let state = FollowState::Paused(reason);
+                    if followed.set_state(state) != state {
+                        let reason = reason.as_str();
+                        tracing::warn!(
+                            reason,
+                            "following pauses: accounts are served as with follow.mode = \"off\""
+                        );
+                    }
+                    sleep(pause(reason)).await;
+                }
+            }
+        }
+    }
+}
+
+/// Returns the time for which nothing is followed.
+fn pause(reason: PauseReason) -> Duration {
+    match reason {
+        PauseReason::NoNode | PauseReason::NoEpochs => NODE_PAUSE,
+        PauseReason::UnknownForm | PauseReason::NoFees => LONG_PAUSE,
+    }
+}
+
+/// The nodes of the pool that may be followed.
+struct PoolNodes<'a> {
+    pool: &'a Arc<Pool>,
+    names: &'a [String],
+}
+
+impl BlockNodes for PoolNodes<'_> {
+    type Node = FollowedNode;
+
+    fn usable(&self) -> Vec<FollowedNode> {
+        self.pool.block_nodes(self.names)
+    }
+}
+
+impl BlockNode for FollowedNode {
+    fn id(&self) -> usize {
+        Self::id(self)
+    }
+
+    fn tier(&self) -> u8 {
+        Self::tier(self)
+    }
+
+    async fn ask(&self, method: &'static str, params: Value, timeout: Duration) -> Result<NodeReply, Fault> {
+        Self::ask(self, method, params, timeout).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, FollowMode};
+
+    /// Returns a follower over no node.
+    fn follower(followed: &Arc<FollowedChain>) -> Follower {
+        let any = ([127, 0, 0, 1], 0).into();
+        let mut config = Config::dev(any, any, Vec::new());
+        config.follow.mode = FollowMode::On;
+        let (frontier, metrics) = (Arc::new(Frontier::new(0)), Metrics::new());
+        let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap();
+        let tasks = TaskTracker::new();
+        Follower::new(Arc::clone(followed), Arc::new(pool), frontier, metrics, tasks, config.follow)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn follower_parks_without_calls_for_accounts() {
+        let followed = Arc::<FollowedChain>::default();
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        tasks.spawn(follower(&followed).run(stop.clone()));
+        let paused = FollowState::Paused(PauseReason::NoNode);
+        for (seconds, touch, expected) in [
+            (1, false, FollowState::Starting),
+            // No probe has found a node.
+            (9, true, paused),
+            (299, false, paused),
+            (4, false, FollowState::Parked),
+            (3_600, true, FollowState::Parked),
+            (1, false, FollowState::Starting),
+            (298, true, paused),
+            (299, false, paused),
+            (4, false, FollowState::Parked),
+        ] {
+            sleep(Duration::from_secs(seconds)).await;
+            assert_eq!(followed.state(), expected, "after {seconds} s");
+            if touch {
+                followed.touch();
+            }
+        }
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!(followed.state(), FollowState::Off);
+    }
+}

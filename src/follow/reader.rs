@@ -1,0 +1,374 @@
+//! The reader: polls nodes for new confirmed blocks, and adds them to the chain in order.
+//!
+//! Each poll asks one node for its confirmed slots from the newest read block on (`getBlocks`). New blocks are
+//! fetched four at a time and added once their parent, by slot and by hash, is the tip. A chain that cannot go
+//! on ends with a [`RestartReason`], and the follower begins a new one.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::task::TaskTracker;
+
+use super::FollowedChain;
+use super::block::BlockWrites;
+use super::chain::ChainWriter;
+use super::cross_check::{CheckState, CrossCheck};
+use super::epochs::EpochSchedule;
+use super::fetch::{self, BlockNode, BlockNodes};
+use super::state::{FollowEnd, FollowState, PauseReason};
+use crate::frontier::Frontier;
+use crate::methods::{Commitment, Slot};
+use crate::telemetry::{Metrics, RestartReason};
+
+/// The number of blocks that are fetched at once.
+const FETCHES: usize = 4;
+/// The pause before a block that is not there yet is asked for again.
+const NOT_YET_PAUSE: Duration = Duration::from_millis(50);
+/// The time after which a listed block that no node gives is a gap.
+const GAP_AFTER: Duration = Duration::from_secs(5);
+/// The time after which a block without a fee reward is asked of a second node.
+const REWARDS_AFTER: Duration = Duration::from_secs(2);
+/// The time for which all nodes may be behind the tip.
+const BEHIND_FOR: Duration = Duration::from_secs(2);
+/// The time without a new block after which the chain starts anew.
+const STALLED_AFTER: Duration = Duration::from_mins(1);
+/// The time for which another node is polled after a node did not help.
+const PASSED_OVER_FOR: Duration = Duration::from_secs(10);
+/// The slots above the newest block that a poll asks for: more than pass before the chain counts as stalled, so
+/// that a new block is listed after any number of skipped slots.
+const LISTED_SLOTS: u64 = 1024;
+/// The part of a slot's time after a new block in which the next one is not polled for.
+const QUIET_PART: f64 = 0.6;
+/// The number of blocks between two comparisons of the tip's hash with a second node's.
+const CROSS_CHECK_EVERY: u64 = 64;
+/// The number of blocks with transactions and without a fee reward after which the cluster is not followed.
+const BLOCKS_WITHOUT_FEES: u64 = 32;
+
+/// Returns the calls for each slot that following sends to nodes: polls, the block, and its part of a comparison.
+#[expect(clippy::cast_precision_loss, reason = "the number of blocks between two comparisons is small")]
+pub fn calls_per_slot(slot_time: Duration, poll: Duration) -> f64 {
+    let polls = 1.0 + (slot_time.mul_f64(1.0 - QUIET_PART).as_secs_f64() / poll.as_secs_f64()).ceil();
+    polls + 1.0 + 1.0 / CROSS_CHECK_EVERY as f64
+}
+
+/// The settings of the reader.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReaderSettings {
+    /// The time between two polls.
+    pub(super) poll: Duration,
+    /// The number of blocks that are caught up with before the chain starts anew.
+    pub(super) max_gap: usize,
+}
+
+/// Reads a chain.
+pub(super) struct Reader<'a, N> {
+    pub(super) nodes: N,
+    pub(super) frontier: &'a Frontier,
+    pub(super) followed: &'a Arc<FollowedChain>,
+    pub(super) metrics: &'a Metrics,
+    pub(super) tasks: &'a TaskTracker,
+    pub(super) settings: ReaderSettings,
+}
+
+/// A block that is read and not added yet.
+struct ReadBlock {
+    slot: Slot,
+    writes: BlockWrites,
+    /// The node that gave it.
+    node: usize,
+    read_at: Instant,
+}
+
+/// The chain that is being followed.
+struct ChainInProgress {
+    writer: ChainWriter,
+    tip_hash: String,
+    schedule: EpochSchedule,
+    /// Blocks above the tip, in order. The first one may wait for its rewards or for the frontier.
+    queue: VecDeque<ReadBlock>,
+    /// The time of the poll that found the newest block.
+    found_at: Instant,
+    /// The time of the last poll.
+    polled_at: Instant,
+    added: u64,
+    without_fees: u64,
+    check: Option<CrossCheck>,
+    /// The time since which every node that answered was behind the tip.
+    behind_since: Option<Instant>,
+    /// The node to poll next, as a position among the usable ones.
+    turn: usize,
+    /// The time until which that node is polled, because another did not help.
+    kept_until: Instant,
+}
+
+impl<N: BlockNodes> Reader<'_, N> {
+    /// Follows one chain from its beginning to its end.
+    pub(super) async fn follow(&self) -> FollowEnd {
+        let mut chain = match self.begin().await {
+            Ok(chain) => chain,
+            Err(reason) => return reason.into(),
+        };
+        let _published = self.followed.publish(chain.writer.chain());
+        self.followed.set_state(FollowState::Following);
+        loop {
+            if let Err(end) = self.advance(&mut chain).await {
+                return end;
+            }
+            // A block soon after the last one is unlikely, and some nodes are paid by the call.
+            let early = chain.found_at + self.frontier.slot_time().mul_f64(QUIET_PART);
+            sleep_until((chain.polled_at + self.settings.poll).max(early)).await;
+        }
+    }
+
+    /// Begins a chain at the confirmed slot of the first node that gives what is needed.
+    async fn begin(&self) -> Result<ChainInProgress, PauseReason> {
+        let mut reason = PauseReason::NoNode;
+        for (turn, node) in self.nodes.usable().into_iter().enumerate() {
+            match self.begin_at(&node, turn).await {
+                Ok(chain) => return Ok(chain),
+                Err(why) => reason = why,
+            }
+        }
+        Err(reason)
+    }
+
+    /// Begins a chain at the confirmed slot of a node.
+    async fn begin_at(&self, node: &N::Node, turn: usize) -> Result<ChainInProgress, PauseReason> {
+        let schedule = fetch::epoch_schedule(node).await.ok_or(PauseReason::NoEpochs)?;
+        let (polled_at, era) = (Instant::now(), self.frontier.era());
+        let slot = fetch::newest_slot(node).await.ok_or(PauseReason::NoNode)?;
+        self.frontier.answered_in(era, node.id(), Commitment::Confirmed, slot, Instant::now());
+        let first = async {
+            self.frontier.reached(Commitment::Confirmed, slot).await;
+            // A node that refuses blocks leaves the usable ones.
+            while self.nodes.usable().iter().any(|usable| usable.id() == node.id()) {
+                if let Some(hash) = fetch::blockhash(node, slot).await {
+                    return Some(hash);
+                }
+                sleep(NOT_YET_PAUSE).await;
+            }
+            None
+        };
+        let tip_hash = timeout(GAP_AFTER, first).await.ok().flatten().ok_or(PauseReason::NoNode)?;
+        Ok(ChainInProgress {
+            writer: ChainWriter::new(self.followed.next_number(), slot, polled_at),
+            tip_hash,
+            schedule,
+            queue: VecDeque::new(),
+            found_at: polled_at,
+            polled_at,
+            added: 0,
+            without_fees: 0,
+            check: None,
+            behind_since: None,
+            turn,
+            kept_until: polled_at,
+        })
+    }
+
+    /// Polls once, and adds the blocks that are new.
+    async fn advance(&self, chain: &mut ChainInProgress) -> Result<(), FollowEnd> {
+        let nodes = self.nodes.usable();
+        let newest = chain.newest();
+        let (polled_at, era) = (Instant::now(), self.frontier.era());
+        chain.polled_at = polled_at;
+        let listed = match chain.node_in_turn(&nodes) {
+            Some(node) => {
+                let last = newest.saturating_add(LISTED_SLOTS);
+                fetch::slots(node, newest, last).await.map(|slots| (node, slots))
+            }
+            None => None,
+        };
+        match listed.as_ref().map(|(node, slots)| (node, &slots[..])) {
+            // A fault. The chain goes on if the nodes are back before it counts as stalled.
+            None => chain.pass_over(),
+            Some((_, [])) => {
+                chain.pass_over();
+                if chain.behind_since.get_or_insert(polled_at).elapsed() > BEHIND_FOR {
+                    return Err(RestartReason::Behind.into());
+                }
+            }
+            Some((_, [first, ..])) if *first != newest => return Err(FollowEnd::FORK),
+            Some((_, [_, new @ ..])) if chain.queue.len() + new.len() > self.settings.max_gap => {
+                return Err(RestartReason::TooFar.into());
+            }
+            Some((node, [_, new @ ..])) => {
+                chain.behind_since = None;
+                let last = *new.last().unwrap_or(&newest);
+                self.frontier.answered_in(era, node.id(), Commitment::Confirmed, last, Instant::now());
+                self.read_blocks(chain, &nodes, new).await?;
+                if chain.queue.is_empty() {
+                    chain.writer.renew(polled_at);
+                }
+                if last < self.frontier.slot(Commitment::Confirmed) {
+                    chain.prefer_peer(&nodes);
+                }
+            }
+        }
+        chain.writer.finalize(self.frontier.slot(Commitment::Finalized))?;
+        cross_check(chain, &nodes, self.tasks)?;
+        if chain.found_at.elapsed() > STALLED_AFTER {
+            return Err(RestartReason::Stalled.into());
+        }
+        Ok(())
+    }
+
+    /// Reads the blocks of `new`, which a node has listed, and adds each as soon as those before it are added.
+    async fn read_blocks(
+        &self,
+        chain: &mut ChainInProgress,
+        nodes: &[N::Node],
+        new: &[Slot],
+    ) -> Result<(), FollowEnd> {
+        let turn = chain.turn;
+        let fetches = new.iter().copied().map(|slot| self.read_block(nodes, turn, slot));
+        let mut read = pin!(stream::iter(fetches).buffered(FETCHES));
+        while let Some(block) = read.next().await {
+            chain.queue.push_back(block?);
+            self.add_ready(chain, nodes).await?;
+        }
+        self.add_ready(chain, nodes).await
+    }
+
+    /// Reads the block at `slot` from the nodes in turn.
+    async fn read_block(&self, nodes: &[N::Node], turn: usize, slot: Slot) -> Result<ReadBlock, FollowEnd> {
+        let began = Instant::now();
+        let mut attempt = turn;
+        loop {
+            let node = &nodes[attempt % nodes.len()];
+            if let Some(writes) = fetch::block(node, slot, self.followed, self.metrics).await? {
+                return Ok(ReadBlock { slot, writes, node: node.id(), read_at: Instant::now() });
+            }
+            if began.elapsed() > GAP_AFTER {
+                return Err(FollowEnd::GAP);
+            }
+            attempt += 1;
+            sleep(NOT_YET_PAUSE).await;
+        }
+    }
+
+    /// Adds blocks from the queue, up to the confirmed frontier and up to one whose rewards are missing.
+    async fn add_ready(&self, chain: &mut ChainInProgress, nodes: &[N::Node]) -> Result<(), FollowEnd> {
+        while let Some(block) = chain.queue.front() {
+            if block.slot > self.frontier.slot(Commitment::Confirmed) {
+                return Ok(());
+            }
+            if block.writes.lacks_fee_reward && !self.complete_rewards(chain, nodes).await? {
+                return Ok(());
+            }
+            if let Some(block) = chain.queue.pop_front() {
+                self.add(chain, block)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks again for the first block of the queue, whose fee reward is missing. Returns false if the block must
+    /// wait. A block that still has none in the second answer paid no fees.
+    async fn complete_rewards(
+        &self,
+        chain: &mut ChainInProgress,
+        nodes: &[N::Node],
+    ) -> Result<bool, FollowEnd> {
+        let Some(block) = chain.queue.front() else { return Ok(false) };
+        // A node writes the rewards of its blocks in order.
+        let from_same_node = |later: &ReadBlock| later.node == block.node && !later.writes.lacks_fee_reward;
+        let is_written = chain.queue.iter().skip(1).any(from_same_node);
+        let is_late = block.read_at.elapsed() >= REWARDS_AFTER;
+        let same_node = || nodes.iter().find(|node| node.id() == block.node);
+        let other_node = || nodes.iter().find(|node| node.id() != block.node).or(nodes.first());
+        let node = is_written.then(same_node).flatten().or_else(|| is_late.then(other_node).flatten());
+        let Some(node) = node else { return Ok(false) };
+        match fetch::block(node, block.slot, self.followed, self.metrics).await? {
+            Some(again) => {
+                if let Some(block) = chain.queue.front_mut() {
+                    block.writes = again;
+                }
+                Ok(true)
+            }
+            None if block.read_at.elapsed() > GAP_AFTER => Err(FollowEnd::GAP),
+            None => Ok(false),
+        }
+    }
+
+    /// Adds a block to the chain.
+    fn add(&self, chain: &mut ChainInProgress, block: ReadBlock) -> Result<(), FollowEnd> {
+        let ReadBlock { slot, writes, node, .. } = block;
+        let tip = chain.writer.chain().tip().slot;
+        if writes.parent_slot != tip || writes.previous_blockhash != chain.tip_hash {
+            return Err(FollowEnd::GAP);
+        }
+        if chain.schedule.epoch(slot) != chain.schedule.epoch(tip) {
+            return Err(RestartReason::Epoch.into());
+        }
+        if writes.begins_rewards {
+            return Err(FollowEnd::GAP);
+        }
+        chain.without_fees = if writes.lacks_fee_reward { chain.without_fees + 1 } else { 0 };
+        if chain.without_fees > BLOCKS_WITHOUT_FEES {
+            return Err(PauseReason::NoFees.into());
+        }
+        self.metrics.follow_writes.at(()).inc_by(writes.writes.len() as u64);
+        chain.writer.add(slot, writes.writes)?;
+        self.followed.note_move();
+        (chain.tip_hash, chain.found_at) = (writes.blockhash, chain.polled_at);
+        chain.added += 1;
+        if chain.added.is_multiple_of(CROSS_CHECK_EVERY) {
+            chain.check = Some(CrossCheck::new(slot, chain.tip_hash.clone(), node));
+        }
+        Ok(())
+    }
+}
+
+impl ChainInProgress {
+    /// Returns the newest slot that was read.
+    fn newest(&self) -> Slot {
+        self.queue.back().map_or_else(|| self.writer.chain().tip().slot, |block| block.slot)
+    }
+
+    /// Returns the node to poll. A node of a higher tier is polled only for a while.
+    fn node_in_turn<'n, N: BlockNode>(&mut self, nodes: &'n [N]) -> Option<&'n N> {
+        let first = nodes.first()?;
+        if nodes[self.turn % nodes.len()].tier() > first.tier() && self.polled_at >= self.kept_until {
+            self.turn = 0;
+        }
+        Some(&nodes[self.turn % nodes.len()])
+    }
+
+    /// Lets another node be polled for a while, because the polled one did not help.
+    fn pass_over(&mut self) {
+        self.turn += 1;
+        self.kept_until = self.polled_at + PASSED_OVER_FOR;
+    }
+
+    /// Lets another node of the same tier be polled, because some node has a newer block.
+    fn prefer_peer<N: BlockNode>(&mut self, nodes: &[N]) {
+        if self.polled_at >= self.kept_until {
+            let peers = nodes.iter().take_while(|node| node.tier() == nodes[0].tier()).count();
+            self.turn = (self.turn + 1) % peers;
+        }
+    }
+}
+
+/// Compares the hash of a block with a second node's, if that is due.
+fn cross_check<N: BlockNode>(
+    chain: &mut ChainInProgress,
+    nodes: &[N],
+    tasks: &TaskTracker,
+) -> Result<(), FollowEnd> {
+    match chain.check.as_mut().map(|check| check.advance(nodes, tasks)) {
+        None | Some(CheckState::Open) => Ok(()),
+        Some(CheckState::Agreed) => {
+            chain.check = None;
+            Ok(())
+        }
+        Some(CheckState::Disagreed) => Err(RestartReason::Disagreement.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! Nodes that answer as a script says.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+
+use super::super::*;
+use crate::methods::Pubkey;
+use crate::node::{Fault, NodeReply};
+
+/// A block of a scripted chain.
+#[derive(Clone)]
+pub(super) struct Block {
+    pub(super) slot: Slot,
+    pub(super) parent: Slot,
+    /// The hash, if it is not that of the slot.
+    pub(super) hash: Option<String>,
+    /// The parent's hash, if it is not that of the parent's slot.
+    pub(super) previous: Option<String>,
+    pub(super) writes: Vec<u8>,
+    /// The account that gets the fees. `None` for a block whose rewards are missing.
+    pub(super) fee: Option<u8>,
+    /// Further members of the block.
+    pub(super) more: &'static str,
+}
+
+impl Block {
+    /// Returns the block at the slot after `parent`.
+    pub(super) fn after(parent: Slot) -> Self {
+        let (hash, previous) = (None, None);
+        Self { slot: parent + 1, parent, hash, previous, writes: vec![200], fee: Some(201), more: "" }
+    }
+
+    /// Returns the block with a write of this account.
+    pub(super) fn writing(mut self, account: u8) -> Self {
+        self.writes.push(account);
+        self
+    }
+
+    /// Returns the JSON text of the block.
+    pub(super) fn text(&self) -> String {
+        let account =
+            |n: &u8| json!({"pubkey": Pubkey([*n; 32]).to_string(), "signer": false, "writable": true});
+        let accounts: Vec<_> = self.writes.iter().map(account).collect();
+        let reward = |n: u8| json!({"pubkey": Pubkey([n; 32]).to_string(), "rewardType": "Fee"});
+        let block = json!({
+            "blockhash": self.hash.clone().unwrap_or(format!("h{}", self.slot)),
+            "previousBlockhash": self.previous.clone().unwrap_or(format!("h{}", self.parent)),
+            "parentSlot": self.parent,
+            "transactions": [{"meta": {}, "transaction": {"accountKeys": accounts}}],
+            "rewards": self.fee.map(reward).into_iter().collect::<Vec<_>>(),
+        });
+        let mut text = block.to_string();
+        text.insert_str(text.len() - 1, self.more);
+        text
+    }
+}
+
+/// Returns an error of a node.
+#[expect(clippy::unnecessary_wraps, reason = "other answers are faults")]
+pub(super) fn error(code: i32) -> Result<NodeReply, Fault> {
+    Ok(NodeReply::Error { code, body: "{}".into() })
+}
+
+/// The answers of one node.
+pub(super) struct NodeScript {
+    pub(super) blocks: BTreeMap<Slot, String>,
+    pub(super) newest: Slot,
+    pub(super) slots_per_epoch: u64,
+    /// True while each call fails.
+    pub(super) is_down: bool,
+    pub(super) tier: u8,
+    /// The next answers to getBlock, by slot.
+    refusals: HashMap<Slot, VecDeque<Result<NodeReply, Fault>>>,
+    asked: HashMap<&'static str, u64>,
+}
+
+impl NodeScript {
+    /// Sets the next answers about a block.
+    pub(super) fn refuse(&mut self, slot: Slot, answers: impl IntoIterator<Item = Result<NodeReply, Fault>>) {
+        self.refusals.entry(slot).or_default().extend(answers);
+    }
+
+    /// Returns the number of calls of a method.
+    pub(super) fn asked(&self, method: &str) -> u64 {
+        self.asked.get(method).copied().unwrap_or_default()
+    }
+
+    fn answer(&mut self, method: &'static str, params: &Value) -> Result<NodeReply, Fault> {
+        *self.asked.entry(method).or_default() += 1;
+        if self.is_down {
+            return Err(Fault::Connect);
+        }
+        let slot = |at: usize| params[at].as_u64().unwrap();
+        let result = match method {
+            "getSlot" => self.newest.to_string(),
+            "getEpochSchedule" => json!({
+                "slotsPerEpoch": self.slots_per_epoch, "firstNormalEpoch": 0, "firstNormalSlot": 0,
+            })
+            .to_string(),
+            "getBlocks" => {
+                let end = slot(1).min(self.newest);
+                let slots = self.blocks.keys().filter(|block| (slot(0)..=end).contains(block));
+                json!(slots.collect::<Vec<_>>()).to_string()
+            }
+            "getBlock" => {
+                if let Some(refusal) = self.refusals.get_mut(&slot(0)).and_then(VecDeque::pop_front) {
+                    return refusal;
+                }
+                self.blocks.get(&slot(0)).unwrap_or(&"null".to_owned()).clone()
+            }
+            other => panic!("{other} is not asked for"),
+        };
+        Ok(NodeReply::Result(result.into()))
+    }
+}
+
+/// A node with a script.
+#[derive(Clone)]
+pub(super) struct ScriptedNode(usize, Arc<Mutex<NodeScript>>);
+
+impl BlockNode for ScriptedNode {
+    fn id(&self) -> usize {
+        self.0
+    }
+
+    fn tier(&self) -> u8 {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner).tier
+    }
+
+    async fn ask(&self, method: &'static str, params: Value, _: Duration) -> Result<NodeReply, Fault> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner).answer(method, &params)
+    }
+}
+
+impl BlockNodes for &[ScriptedNode] {
+    type Node = ScriptedNode;
+
+    fn usable(&self) -> Vec<ScriptedNode> {
+        self.to_vec()
+    }
+}
+
+/// Scripted nodes, all with a block at slot 100, and the parts that a reader needs.
+pub(super) struct Scene {
+    pub(super) frontier: Frontier,
+    pub(super) followed: Arc<FollowedChain>,
+    pub(super) metrics: Arc<Metrics>,
+    tasks: TaskTracker,
+    nodes: Vec<ScriptedNode>,
+}
+
+impl Scene {
+    pub(super) fn new(nodes: usize) -> Self {
+        let script = |_| NodeScript {
+            blocks: BTreeMap::from([(100, Block::after(99).text())]),
+            newest: 100,
+            slots_per_epoch: 432_000,
+            is_down: false,
+            tier: 0,
+            refusals: HashMap::new(),
+            asked: HashMap::new(),
+        };
+        Self {
+            frontier: Frontier::new(nodes),
+            followed: Arc::default(),
+            metrics: Metrics::new(),
+            tasks: TaskTracker::new(),
+            nodes: (0..nodes).map(|n| ScriptedNode(n, Arc::new(Mutex::new(script(n))))).collect(),
+        }
+    }
+
+    /// Returns a scene with a chain at slot 100.
+    pub(super) async fn begun(nodes: usize) -> (Self, ChainInProgress) {
+        let scene = Self::new(nodes);
+        let chain = scene.reader().begin().await.unwrap_or_else(|reason| panic!("{reason:?}"));
+        (scene, chain)
+    }
+
+    pub(super) fn reader(&self) -> Reader<'_, &[ScriptedNode]> {
+        let settings = ReaderSettings { poll: Duration::from_millis(100), max_gap: 8 };
+        let Self { frontier, followed, metrics, tasks, nodes } = self;
+        Reader { nodes: &nodes[..], frontier, followed, metrics, tasks, settings }
+    }
+
+    pub(super) async fn advance(&self, chain: &mut ChainInProgress) -> Result<(), FollowEnd> {
+        self.reader().advance(chain).await
+    }
+
+    pub(super) fn node(&self, node: usize) -> MutexGuard<'_, NodeScript> {
+        self.nodes[node].1.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a block to the chain of every node.
+    pub(super) fn add(&self, block: &Block) {
+        self.add_to(&(0..self.nodes.len()).collect::<Vec<_>>(), block);
+    }
+
+    /// Adds a block to the chain of some nodes.
+    pub(super) fn add_to(&self, nodes: &[usize], block: &Block) {
+        for node in nodes {
+            let mut node = self.node(*node);
+            node.newest = block.slot;
+            node.blocks.insert(block.slot, block.text());
+        }
+    }
+}

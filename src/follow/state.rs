@@ -1,0 +1,108 @@
+//! The state of the follower, and the reasons for a pause.
+
+use super::chain::ChainEnd;
+use crate::telemetry::RestartReason;
+
+/// The state of the follower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FollowState {
+    /// The setting `follow.mode` is `off`.
+    #[default]
+    Off,
+    /// The first block of a chain is being asked for.
+    Starting,
+    /// A chain is followed.
+    Following,
+    /// No account was asked for in the last minutes, so nothing is followed until the next call.
+    Parked,
+    /// Nothing is followed for a while.
+    Paused(PauseReason),
+}
+
+impl FollowState {
+    /// Returns the state as a word, for the status page and the admin API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Starting => "starting",
+            Self::Following => "following",
+            Self::Parked => "parked",
+            Self::Paused(_) => "paused",
+        }
+    }
+
+    /// Returns the state as a number, for metrics.
+    pub const fn number(self) -> i64 {
+        match self {
+            Self::Off => 0,
+            Self::Starting => 1,
+            Self::Following => 2,
+            Self::Parked => 3,
+            Self::Paused(_) => 4,
+        }
+    }
+}
+
+/// The reason why nothing is followed for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PauseReason {
+    /// No usable node qualifies, or none gives its newest block.
+    NoNode,
+    /// No node tells where epochs begin.
+    NoEpochs,
+    /// Blocks have a form that is not known.
+    UnknownForm,
+    /// Blocks never have a fee reward, so that a missing one would not be noticed.
+    NoFees,
+}
+
+impl PauseReason {
+    /// Returns the reason in words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoNode => "no usable node of a known kind and version gives its newest block",
+            Self::NoEpochs => "no node answers getEpochSchedule",
+            Self::UnknownForm => "a block has a form that slotfront does not know",
+            Self::NoFees => {
+                "the blocks of this cluster list no fee rewards, so a missing one would not be noticed"
+            }
+        }
+    }
+}
+
+/// The end of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FollowEnd {
+    /// A new chain begins at once.
+    Restart(RestartReason),
+    /// Nothing is followed for a while.
+    Pause(PauseReason),
+}
+
+impl FollowEnd {
+    /// The writes of a block cannot be known.
+    pub(super) const GAP: Self = Self::Restart(RestartReason::Gap);
+    /// A node's chain is another than the one that was followed.
+    pub(super) const FORK: Self = Self::Restart(RestartReason::Fork);
+}
+
+impl From<PauseReason> for FollowEnd {
+    fn from(reason: PauseReason) -> Self {
+        Self::Pause(reason)
+    }
+}
+
+impl From<RestartReason> for FollowEnd {
+    fn from(reason: RestartReason) -> Self {
+        Self::Restart(reason)
+    }
+}
+
+impl From<ChainEnd> for FollowEnd {
+    fn from(end: ChainEnd) -> Self {
+        match end {
+            ChainEnd::Fork => Self::FORK,
+            ChainEnd::Full => RestartReason::Full.into(),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The versions of nodes whose answers may be carried.
+
+/// The oldest version of a node whose places that store accounts were checked.
+const OLDEST: NodeVersion = NodeVersion { major: 4, minor: 0 };
+/// The newest version of a node whose places that store accounts were checked (docs/following.md).
+const NEWEST: NodeVersion = NodeVersion { major: 4, minor: 5 };
+/// The first version whose answers at finalized never hold data of a later slot than they say.
+pub const EXACT_FINALIZED: NodeVersion = NodeVersion { major: 4, minor: 1 };
+
+/// The version of a node, as it is told by `getVersion` and by the context of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeVersion {
+    major: u16,
+    minor: u16,
+}
+
+impl NodeVersion {
+    /// Parses a version such as `4.0.2` or `4.1.0-beta.1`. `None` if it is not one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let mut number = || parts.next()?.parse().ok();
+        Some(Self { major: number()?, minor: number()? }).filter(|_| parts.next().is_some())
+    }
+
+    /// Returns true if the places that store accounts were checked for this version.
+    pub fn is_followed(self) -> bool {
+        (OLDEST..=NEWEST).contains(&self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checked_versions_are_followed() {
+        for (text, is_followed) in [
+            ("4.0.0", true),
+            ("4.5.12", true),
+            ("4.1.0-beta.1", true),
+            ("4.6.0", false),
+            ("3.9.9", false),
+            ("5.0.0", false),
+            ("40.1.0", false),
+            ("4", false),
+            ("4.0", false),
+            ("", false),
+            ("0.708.40000", false),
+        ] {
+            let version = NodeVersion::parse(text);
+            assert_eq!(version.is_some_and(NodeVersion::is_followed), is_followed, "{text}");
+        }
+    }
+
+    #[test]
+    fn minor_versions_are_compared_as_numbers() {
+        let before = |text| NodeVersion::parse(text).unwrap() < EXACT_FINALIZED;
+        assert!(before("4.0.9") && !before("4.1.0") && !before("4.10.0"));
+    }
+}

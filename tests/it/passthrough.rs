@@ -1,0 +1,296 @@
+//! Passthrough methods: off by default, and limited and retried like the eight. Methods that write are
+//! refused by name.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use slotfront::config::{Config, Secret};
+use slotfront::methods::{AnyMethod, Commitment, Method, PassthroughMethod};
+use slotfront_sim::Fault;
+use slotfront_testkit::TestGateway;
+use socket2::{Domain, Socket, Type};
+
+fn method(name: &str) -> PassthroughMethod {
+    PassthroughMethod::from_name(name).expect("a passthrough method")
+}
+
+fn on(config: &mut Config) {
+    config.passthrough = ["getSlot", "getBalance", "getLatestBlockhash", "getSupply"].map(method).into();
+}
+
+#[tokio::test]
+async fn nothing_is_forwarded_unless_it_is_named() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.passthrough = vec![method("getSlot")])
+        .start()
+        .await;
+    let slot = gateway.call("getSlot", json!([])).send().await;
+    assert_eq!((slot.status, slot.cache_status()), (200, "fwd=bypass"));
+    assert_eq!(slot.result(), gateway.cluster.slot(Commitment::Finalized));
+    for method in ["getBalance", "getslot", "slotSubscribe"] {
+        let reply = gateway.call(method, json!([])).send().await;
+        assert_eq!((reply.status, reply.code()), (200, -32601));
+        assert_eq!(reply.error()["message"], "Method not found");
+        assert_eq!(gateway.cluster.node(0).calls(method), 0);
+    }
+}
+
+#[tokio::test]
+async fn writes_are_refused_by_name() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.passthrough = PassthroughMethod::all().collect())
+        .start()
+        .await;
+    for method in ["sendTransaction", "requestAirdrop", "sendBundle"] {
+        let reply = gateway.call(method, json!(["AQ=="])).send().await;
+        assert_eq!((reply.status, reply.code()), (200, -32601));
+        let message = reply.error()["message"].as_str().unwrap_or_default().to_owned();
+        assert!(message.contains(method) && message.contains("RPC node"), "{message}");
+        assert_eq!(gateway.cluster.node(0).calls(method), 0);
+    }
+}
+
+#[tokio::test]
+async fn passthrough_changes_and_holds_nothing() {
+    let gateway = TestGateway::builder().nodes(1).config(on).start().await;
+    let wallet = gateway.cluster.examples().wallets[0];
+    let params = json!([wallet.to_string(), {"commitment": "processed"}]);
+    for calls in 1..=3 {
+        let slot = gateway.cluster.slot(Commitment::Processed);
+        let reply = gateway.call("getBalance", params.clone()).send().await;
+        let lamports = gateway.cluster.account_at(&wallet, slot).expect("a wallet").lamports;
+        assert_eq!(
+            (reply.value().clone(), reply.result()["context"]["slot"].clone()),
+            (json!(lamports), json!(slot))
+        );
+        assert_eq!(gateway.cluster.node(0).calls("getBalance"), calls);
+        gateway.step_by(1).await;
+    }
+    // A call keeps the caller's id, may have no params, and gets a node's own error.
+    let reply = gateway.post(r#"{"jsonrpc":"2.0","id":"a","method":"getSlot"}"#).send().await;
+    assert_eq!(reply.json()["id"], "a");
+    let reply = gateway.call("getBalance", json!(["nonsense"])).send().await;
+    assert_eq!((reply.status, reply.code()), (200, -32602));
+    let slot = gateway.call("getSlot", json!([]));
+    let write = gateway.call("sendTransaction", json!([])).id(3);
+    let answers = gateway.batch([slot, gateway.get_nodes().id(2), write]).send().await.json();
+    assert!(answers[0]["result"].is_u64() && answers[1]["result"].is_array(), "{answers}");
+    assert_eq!(answers[2]["error"]["code"], -32601);
+}
+
+#[tokio::test]
+async fn failing_or_incapable_nodes_are_replaced() {
+    for (fault, word) in [(Fault::Status(500), "status_5xx"), (Fault::Reset, "connect")] {
+        let gateway = TestGateway::builder().nodes(2).config(on).start().await;
+        gateway.cluster.node(0).fault_on("getBalance", fault, None);
+        let wallet = gateway.cluster.examples().wallets[0].to_string();
+        for _ in 0..12 {
+            let reply = gateway.call("getBalance", json!([wallet])).send().await;
+            assert_eq!(reply.status, 200, "{word}: {}", reply.text);
+        }
+    }
+    let gateway = TestGateway::builder().nodes(2).config(on).start().await;
+    let wallet = gateway.cluster.examples().wallets[0].to_string();
+    // No simulated node has this method. The first call asks both nodes and returns their error. The second
+    // call asks one node only.
+    for expected in [2, 3] {
+        let reply = gateway.call("getSupply", json!([])).send().await;
+        assert_eq!((reply.status, reply.code()), (200, -32601));
+        let asked: u64 = gateway.cluster.nodes().iter().map(|node| node.calls("getSupply")).sum();
+        assert_eq!(asked, expected);
+    }
+    let floor = gateway.cluster.slot(Commitment::Finalized) + 1_000;
+    let reply = gateway.call("getSlot", json!([{"minContextSlot": floor}])).send().await;
+    assert_eq!((reply.status, reply.code()), (200, -32016));
+    for node in gateway.cluster.nodes() {
+        node.fault_on("getBalance", Fault::Status(500), None);
+    }
+    let reply = gateway.call("getBalance", json!([wallet])).send().await;
+    assert_eq!((reply.status, reply.code()), (502, -32095));
+    let attempts = reply.error()["data"]["attempts"].clone();
+    assert!(attempts.as_array().is_some_and(|list| !list.is_empty()), "{attempts}");
+    assert!(!reply.text.contains("127.0.0.1"), "{}", reply.text);
+}
+
+#[tokio::test]
+async fn retries_count_only_at_another_node() {
+    let gateway = TestGateway::builder().nodes(1).config(on).start().await;
+    gateway.cluster.node(0).fault_on("getBalance", Fault::Status(500), None);
+    for _ in 0..3 {
+        assert_eq!(gateway.call("getBalance", json!([])).send().await.status, 502);
+    }
+    let metrics = gateway.admin("/metrics").await.text;
+    let retries = metrics.lines().filter(|line| line.starts_with("slotfront_upstream_retries_total{"));
+    assert_eq!(retries.filter(|line| !line.ends_with(" 0")).collect::<Vec<_>>(), [""; 0]);
+}
+
+#[tokio::test]
+async fn slot_refusals_win_over_method_refusals() {
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| {
+            on(config);
+            config.upstreams[1].tier = 1;
+        })
+        .start()
+        .await;
+    for (node, code) in [(0, -32016), (1, -32601)] {
+        let refusal = Fault::Error { code, message: "no".to_owned() };
+        gateway.cluster.node(node).fault_on("getBalance", refusal, None);
+    }
+    let reply = gateway.call("getBalance", json!([])).send().await;
+    assert_eq!((reply.status, reply.code()), (200, -32016));
+    assert_eq!([0, 1].map(|node| gateway.cluster.node(node).calls("getBalance")), [1, 1]);
+}
+
+/// Returns an address whose connections are neither accepted nor refused while the returned sockets are open.
+fn unanswering() -> (SocketAddr, Vec<Socket>) {
+    let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let listener = socket();
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a free port");
+    listener.listen(0).expect("it listens");
+    let address = listener.local_addr().ok().and_then(|address| address.as_socket()).expect("an address");
+    let mut kept = vec![listener];
+    // The kernel accepts some connections before it lets others wait.
+    loop {
+        let waiting = socket();
+        let connected = waiting.connect_timeout(&address.into(), Duration::from_millis(500));
+        kept.push(waiting);
+        if connected.is_err() {
+            return (address, kept);
+        }
+    }
+}
+
+#[tokio::test]
+async fn slow_connections_are_retried_elsewhere() {
+    let (nodes, _kept): (Vec<_>, Vec<_>) = (0..2).map(|_| unanswering()).unzip();
+    let change = |config: &mut Config| {
+        on(config);
+        config.pool.connect_timeout = Duration::from_millis(20);
+        // The caller has less time than the attempt.
+        config.pool.forward_timeout = Duration::from_hours(1);
+        for (upstream, node) in config.upstreams.iter_mut().zip(&nodes) {
+            upstream.url = Secret::new(format!("http://{node}"));
+        }
+    };
+    let gateway = TestGateway::builder().nodes(2).config(change).start_unprobed().await;
+    let reply = gateway.call("getBalance", json!([])).send().await;
+    let reasons = reply.error()["data"]["attempts"].as_array().cloned().unwrap_or_default();
+    let reasons: Vec<_> = reasons.iter().map(|attempt| attempt["reason"].clone()).collect();
+    assert_eq!(reasons, ["timeout", "timeout"], "{}", reply.text);
+}
+
+#[tokio::test]
+async fn hangs_of_a_forwarded_method_open_no_breaker() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            on(config);
+            config.pool.forward_timeout = Duration::from_millis(50);
+            config.pool.breaker.failures = 2;
+            config.pool.retries = 0;
+        })
+        .start()
+        .await;
+    let hold = gateway.cluster.node(0).hold("getBalance");
+    for _ in 0..4 {
+        let reply = gateway.call("getBalance", json!([])).send().await;
+        assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
+        assert!(reply.text.contains("timeout"), "{}", reply.text);
+    }
+    drop(hold);
+    let standing = gateway.admin("/api/upstreams").await.text;
+    assert!(!standing.contains("breaker_open"), "{standing}");
+    assert_eq!(gateway.get_nodes().send().await.status, 200);
+}
+
+#[tokio::test]
+async fn passthrough_obeys_plans_limits_and_units() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            on(config);
+            config.units.by_passthrough[method("getBalance").index()] = 7;
+            let plan = config.plans.get_mut("dev").expect("the dev plan");
+            plan.methods = Some(vec![
+                AnyMethod::Own(Method::GetClusterNodes),
+                AnyMethod::Passthrough(method("getBalance")),
+            ]);
+            plan.commitments = Some(vec![Commitment::Confirmed]);
+            plan.daily_units = Some(100);
+            (plan.rps, plan.burst) = (1, 5);
+        })
+        .start()
+        .await;
+    let wallet = gateway.cluster.examples().wallets[0].to_string();
+    let refused = |params: Value| {
+        let gateway = &gateway;
+        async move { gateway.call("getBalance", params).send().await }
+    };
+    assert_eq!(gateway.call("getSlot", json!([])).send().await.code(), -32091);
+    // Without a commitment the call is at finalized.
+    assert_eq!(refused(json!([wallet])).await.code(), -32091);
+    let confirmed = json!([wallet, {"commitment": "confirmed"}]);
+    let reply = gateway.call("getBalance", confirmed.clone()).send().await;
+    assert_eq!(
+        (reply.status, reply.header("ratelimit").contains("\"day\";r=93")),
+        (200, true),
+        "{:?}",
+        reply.headers
+    );
+    let limited = loop {
+        let reply = gateway.call("getBalance", confirmed.clone()).send().await;
+        if reply.status != 200 {
+            break reply;
+        }
+    };
+    assert_eq!((limited.status, limited.code(), limited.header("retry-after")), (429, -32092, "1"));
+    let metrics = gateway.admin("/metrics").await.text;
+    for line in [
+        r#"slotfront_passthrough_requests_total{method="getBalance",outcome="limited"} 1"#,
+        r#"slotfront_passthrough_requests_total{method="getBalance",outcome="denied"} 1"#,
+        r#"slotfront_passthrough_request_duration_seconds_count{method="getBalance"}"#,
+        r#"slotfront_upstream_requests_total{method="other",result="ok",upstream="node-0"}"#,
+        r#"slotfront_requests_total{commitment="confirmed",method="other",outcome="bypass"}"#,
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn a_plans_commitments_hold_however_one_is_written() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.passthrough = PassthroughMethod::all().collect();
+            config.plans.get_mut("dev").expect("the dev plan").commitments =
+                Some(vec![Commitment::Finalized]);
+        })
+        .start()
+        .await;
+    for method in PassthroughMethod::all().map(PassthroughMethod::as_str) {
+        for params in [
+            r#"[{"commitment":"processed"}]"#,
+            r#"[{"commitment":"finalized","commitment":"processed"}]"#,
+            r#"[{"commitment":"finalized","comm\u0069tment":"processed"}]"#,
+            r#"[{"commitment":"confirmed"},null]"#,
+            r#"[5,{"commitment":"confirmed"},null,null]"#,
+            r#"["x",{"commitment":"processed"},{"encoding":"base64"}]"#,
+            r#"["x",["processed"]]"#,
+            r#"[{"commitment":{"processed":null}}]"#,
+        ] {
+            let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
+            let reply = gateway.post(body).send().await;
+            assert_eq!((reply.status, reply.code()), (403, -32091), "{method} {params}: {}", reply.text);
+        }
+    }
+    assert_eq!(gateway.upstream_calls(), 0);
+    let reply = gateway
+        .post(r#"{"jsonrpc":"2.0","id":1,"method":"getSlot","params":[{"commitment":"finalized"},null]}"#)
+        .send();
+    assert_eq!(reply.await.result(), gateway.cluster.slot(Commitment::Finalized));
+}
