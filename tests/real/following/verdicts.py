@@ -78,9 +78,14 @@ def compare(front, question, node):
         seen = {parts[position] for mark in around for parts in truths[mark] if position < len(parts)}
         if part in seen and len(seen) == 1:
             continue
-        if len(seen) > 1 or (len(around) > 1 and is_written(node, around, request.accounts[position])):
+        account = request.accounts[position]
+        if len(seen) > 1 or (len(around) > 1 and is_written(node, around, account)):
             unknown += 1
-        elif not is_ahead(front, position, truths):
+        elif may_be_ahead(front) and is_seen_soon(front, position, truths):
+            continue
+        elif may_be_ahead(front) and is_written_unseen(node, front.slot, account, truths):
+            unknown += 1
+        else:
             wrong.append(position)
     if wrong:
         kind = "carried value" if is_carried(front) else "value"
@@ -100,12 +105,21 @@ def count(front, how):
         run.count("carried", "compared")
 
 
-def is_ahead(front, position, truths):
-    """True if an answer at finalized that was not carried shows a slot soon after its own, as nodes' answers may."""
-    if front.request.commitment != "finalized" or is_carried(front):
-        return False
+def may_be_ahead(front):
+    """True if an answer may show a slot soon after its own, as a node's answers at finalized may."""
+    return front.request.commitment == "finalized" and not is_carried(front)
+
+
+def is_seen_soon(front, position, truths):
+    """True if the node showed the same account soon after the slot of the answer."""
     later = sorted(mark for mark in truths if mark > front.slot)[:FINALIZED_LEAD_SLOTS + 1]
     return any(parts[position] == front.parts[position] for mark in later for parts in truths[mark])
+
+
+def is_written_unseen(node, slot, account, truths):
+    """True if a block soon after `slot`, at which the node was not seen, lists the account."""
+    unseen = [later for later in range(slot + 1, slot + FINALIZED_LEAD_SLOTS + 1) if later not in truths]
+    return any(is_written(node, (later - 1, later), account) for later in unseen)
 
 
 def is_written(node, around, account):
