@@ -17,7 +17,7 @@ use super::entry::{Entry, EntryBody};
 use super::follow_stamp::FollowStamp;
 use super::key::Key;
 use crate::follow::{Bucket, Chain, FollowedChain};
-use crate::methods::{AccountEncoding, AccountQuery, Query, Slot};
+use crate::methods::{AccountEncoding, AccountQuery, Commitment, Query, Slot};
 use crate::node::{Contextual, NodeReply};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 
@@ -138,7 +138,8 @@ fn difference(key: &Key, kept: &Sighting<'_>, fetched: &Sighting<'_>) -> Option<
     }
     let (old, new) = (kept.stamp, fetched.stamp);
     // At finalized, old nodes may show data of a later slot, which no block up to the tip has.
-    let is_comparable = old.chain == new.chain && !old.may_be_newer && !new.may_be_newer;
+    let is_exact = *commitment == Commitment::Confirmed || !(old.may_be_newer || new.may_be_newer);
+    let is_comparable = old.chain == new.chain && is_exact;
     let (kept_text, fetched_text) = (text(kept.kept)?, text(fetched.kept)?);
     if !is_comparable || fetched.slot < kept.slot || kept_text == fetched_text {
         return None;

@@ -1,6 +1,7 @@
 //! Following the chain: a cached account is served until a block writes it, and never longer.
 
 mod carried;
+mod contradictions;
 mod follower;
 mod hidden;
 mod nodes;
