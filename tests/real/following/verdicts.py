@@ -78,12 +78,11 @@ def compare(front, question, node):
         seen = {parts[position] for mark in around for parts in truths[mark] if position < len(parts)}
         if part in seen and len(seen) == 1:
             continue
-        account = request.accounts[position]
-        if len(seen) > 1 or (len(around) > 1 and is_written(node, around, account)):
+        if len(seen) > 1 or (len(around) > 1 and is_written(node, around, request.accounts[position])):
             unknown += 1
         elif may_be_ahead(front) and is_seen_soon(front, position, truths):
             continue
-        elif may_be_ahead(front) and is_written_unseen(node, front.slot, account, truths):
+        elif may_be_ahead(front) and is_unseen_soon(front, truths):
             unknown += 1
         else:
             wrong.append(position)
@@ -116,10 +115,10 @@ def is_seen_soon(front, position, truths):
     return any(parts[position] == front.parts[position] for mark in later for parts in truths[mark])
 
 
-def is_written_unseen(node, slot, account, truths):
-    """True if a block soon after `slot`, at which the node was not seen, lists the account."""
-    unseen = [later for later in range(slot + 1, slot + FINALIZED_LEAD_SLOTS + 1) if later not in truths]
-    return any(is_written(node, (later - 1, later), account) for later in unseen)
+def is_unseen_soon(front, truths):
+    """True if a slot soon after that of the answer is one at which the node was not seen."""
+    later = range(front.slot + 1, front.slot + FINALIZED_LEAD_SLOTS + 1)
+    return any(slot not in truths for slot in later)
 
 
 def is_written(node, around, account):
