@@ -31,6 +31,8 @@ pub(crate) struct Pace {
 /// The callers of one gateway, and the counts of their calls.
 pub(crate) struct Callers {
     target: Target,
+    /// The commitments that are requested in turn.
+    commitments: Vec<String>,
     cluster: Arc<Cluster>,
     /// Accounts that always exist.
     addresses: Vec<Pubkey>,
@@ -45,10 +47,16 @@ pub(crate) struct Callers {
 
 impl Callers {
     /// Returns callers that count calls for phases with these names.
-    pub(crate) fn new(target: Target, cluster: Arc<Cluster>, phases: Vec<&'static str>) -> Self {
+    pub(crate) fn new(
+        target: Target,
+        commitments: Vec<String>,
+        cluster: Arc<Cluster>,
+        phases: Vec<&'static str>,
+    ) -> Self {
         let addresses = addresses(&cluster);
         Self {
             target,
+            commitments,
             cluster,
             addresses,
             next: AtomicU64::new(0),
@@ -84,13 +92,16 @@ impl Callers {
     /// Requests the next account, on the idle connection if it is still open. Returns the slot of the answer.
     async fn ask_once(&self, idle: &mut Option<Connection>) -> Result<Slot, String> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let address = &self.addresses[usize::try_from(id).unwrap_or(0) % self.addresses.len()];
+        let turn = usize::try_from(id).unwrap_or(0);
+        let address = &self.addresses[turn % self.addresses.len()];
+        // All accounts are requested at one commitment, then at the next.
+        let commitment = &self.commitments[turn / self.addresses.len() % self.commitments.len()];
         let mut connection = match idle.take().filter(Connection::is_open) {
             Some(connection) => connection,
             None => Connection::open(&self.target).await.map_err(|error| error.to_string())?,
         };
         let body = format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"method":"{ACCOUNT}","params":["{address}",{{"encoding":"base64","commitment":"processed"}}]}}"#
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"{ACCOUNT}","params":["{address}",{{"encoding":"base64","commitment":"{commitment}"}}]}}"#
         );
         let answer = connection.post(&body).await.map_err(|error| error.to_string())?;
         *idle = Some(connection);

@@ -53,6 +53,9 @@ struct Options {
     /// The pause of a caller between two calls, in milliseconds
     #[arg(long, default_value_t = 5)]
     pause_ms: u64,
+    /// The commitments that the callers request in turn
+    #[arg(long, value_delimiter = ',', default_value = "processed")]
+    commitments: Vec<String>,
     /// The timeout of a caller in seconds
     #[arg(long, default_value_t = 10)]
     give_up_s: u64,
@@ -85,7 +88,7 @@ async fn main() -> Result<(), BoxError> {
         pause: Duration::from_millis(options.pause_ms),
         give_up: Duration::from_secs(options.give_up_s),
     };
-    let callers = Callers::new(options.target, Arc::clone(&cluster), phases::names());
+    let callers = Callers::new(options.target, options.commitments, Arc::clone(&cluster), phases::names());
     let (played, ()) = tokio::join!(phases::play(&cluster, &callers, end), callers.ask(pace));
     stop.cancel();
     for line in callers.lines() {
