@@ -93,7 +93,7 @@ fn lists(c: &mut Criterion, cluster: &Cluster) {
     let singles: Vec<_> = parts(&list).expect("a list").iter().map(single).collect();
     let class = Class::Account(Commitment::Finalized);
     let entry = |single: SingleAccount| {
-        let kept = single.kept(Some(AccountEncoding::Base64));
+        let kept = single.into_body(Some(AccountEncoding::Base64));
         Arc::new(Entry {
             kept,
             meta: EntryMeta { slot: 1, sent_at: Instant::now(), class, derived: false, carried: false },

@@ -61,13 +61,13 @@ pub(super) async fn answer(cache: &Cache, mut call: PlannedCall<'_>) -> Result<C
     answer
 }
 
-/// Looks the call up, and fetches what is not held. If the fetched answer is unusable, starts over once.
+/// Looks the call up, and fetches what is not stored. If the fetched answer is unusable, starts over once.
 /// There is no third try: under load every answer may come too late, and the nodes would be asked without
 /// end.
 async fn answer_in_bounds(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, Error> {
     loop {
         if !call.options.bypass {
-            let found = cache.lookup.look_up(&call.plan, call.wanted());
+            let found = cache.lookup.look_up(&call.plan, call.min_slot());
             if let Some(answer) = answer_from_entry(cache, call, &found).await? {
                 return Ok(answer);
             }
@@ -85,7 +85,7 @@ async fn answer_in_bounds(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<C
             Err(FetchError::Unusable) if call.is_retry => return Err(Error::Overloaded),
             Err(FetchError::Unusable) => call.is_retry = true,
         }
-        call.options.floor = call.options.floor.max(call.conditions.floor());
+        call.options.monotonic_slot = call.options.monotonic_slot.max(call.conditions.monotonic_slot());
     }
 }
 
@@ -96,7 +96,7 @@ async fn answer_from_entry(
     call: &PlannedCall<'_>,
     found: &CacheLookup,
 ) -> Result<Option<CacheAnswer>, Error> {
-    let assembled = || cache.lookup.lists().assemble(call.query, Tolerance::Fresh, call.wanted());
+    let assembled = || cache.lookup.lists().assemble(call.query, Tolerance::Fresh, call.min_slot());
     let entry = match found {
         CacheLookup::Hit(entry) => Arc::clone(entry),
         CacheLookup::Stale(entry) => assembled().unwrap_or_else(|| {
@@ -144,7 +144,7 @@ async fn answer_from_node(cache: &Cache, call: &PlannedCall<'_>) -> Result<Cache
     let frontier = &cache.frontier;
     // No node is known to have reached a floor above the frontier. In that case the first answer is taken.
     let reached = |floor: &Slot| commitment.is_some_and(|c| frontier.slot(c) >= *floor);
-    let floor = call.options.floor.filter(reached);
+    let floor = call.options.monotonic_slot.filter(reached);
     let last = floor.map_or(SlotRequirement::None, SlotRequirement::AtLeast);
     if call.reason == ForwardReason::Request {
         let requirement = own.map_or(last, SlotRequirement::CallerMinimum);
@@ -176,20 +176,20 @@ async fn answer_from_node(cache: &Cache, call: &PlannedCall<'_>) -> Result<Cache
     answer_by_last_flight(cache, call, SlotRequirement::CallerMinimum(slot)).await
 }
 
-/// Waits for a flight. `None` if its answer does not serve this caller, because it is below `wanted` or too
+/// Waits for a flight. `None` if its answer does not serve this caller, because it is below `min_slot` or too
 /// old.
 async fn answer_by_flight(
     cache: &Cache,
     call: &PlannedCall<'_>,
     requirement: SlotRequirement,
-    wanted: Option<Slot>,
+    min_slot: Option<Slot>,
 ) -> Result<Option<CacheAnswer>, FetchError> {
     let (landed, leads) = join_flight(cache, call, requirement).await?;
     let entry = landed.entry();
     // A joiner takes the answer only if a hit of that age and slot would do. The leader's was asked for after
     // it arrived.
     let fresh = || cache.rules.allows(&entry.meta, Tolerance::Fresh, Instant::now());
-    let meets = landed.serves(&call.plan) && entry.meta.reaches(wanted) && (leads || fresh());
+    let meets = landed.serves(&call.plan) && entry.meta.reaches(min_slot) && (leads || fresh());
     let role = if leads { Role::Leader } else { Role::Joiner { asked_since: false } };
     if meets { answer_from_fetch(cache, call, &landed, role).await.map(Some) } else { Ok(None) }
 }
@@ -233,11 +233,13 @@ async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>
     landing
 }
 
-/// Returns a list of which some accounts are held and fresh. The other accounts are fetched, and the lowest slot
+/// Returns a list of which some accounts are stored and fresh. The other accounts are fetched, and the lowest slot
 /// becomes the list's slot. `None` if the `assemble` mode forbids this, or the list cannot be completed.
 async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<CacheAnswer>, FetchError> {
     let Query::Accounts(query) = call.query else { return Ok(None) };
-    let Some(missing) = cache.lookup.lists().missing_accounts(query, call.wanted()) else { return Ok(None) };
+    let Some(missing) = cache.lookup.lists().missing_accounts(query, call.min_slot()) else {
+        return Ok(None);
+    };
     let rest = Query::Accounts(AccountsQuery { pubkeys: missing.into(), ..query.clone() });
     let plan = cache.lookup.plan(&rest);
     let options = CallOptions { coding: None, ..call.options.clone() };
@@ -249,7 +251,7 @@ async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<C
         Err(FetchError::Failed(_)) => return Ok(None),
     };
     cache.lookup.carrier.await_carried(query, fetched.meta.slot).await;
-    let Some(list) = cache.lookup.lists().complete_list(query, call.wanted()) else { return Ok(None) };
+    let Some(list) = cache.lookup.lists().complete_list(query, call.min_slot()) else { return Ok(None) };
     let basis = match fetched.outcome {
         Outcome::Collapsed => Basis::Joined(CacheStatus::Collapsed, Outcome::Collapsed),
         _ => Basis::Joined(CacheStatus::forwarded(call.reason, true), Outcome::Miss),
@@ -258,8 +260,8 @@ async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<C
 }
 
 /// Turns the result of a fetch into this caller's answer. The cache's floors never become a caller's error.
-/// If an answer of the last try is below a slot that was shown meanwhile, a held one replaces it. If none is
-/// held, it is given.
+/// If an answer of the last try is below a slot that was shown meanwhile, a stored one replaces it. If none is
+/// stored, it is given.
 pub(super) async fn answer_from_fetch(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -285,16 +287,16 @@ pub(super) async fn answer_from_fetch(
     }
     let entry = landed.entry();
     if call.is_retry
-        && cache.lookup.held.is_overtaken(&call.plan, entry, basis)
-        && let Some(held) = find_stand_in(cache, call, Tolerance::InFault).await
+        && cache.lookup.entries.is_overtaken(&call.plan, entry, basis)
+        && let Some(stored) = find_stand_in(cache, call, Tolerance::InFault).await
     {
-        return cache.renderer.render(call, &held, Basis::StandIn).await?.ok_or(FetchError::Unusable);
+        return cache.renderer.render(call, &stored, Basis::StandIn).await?.ok_or(FetchError::Unusable);
     }
     cache.renderer.render(call, entry, basis).await?.ok_or(FetchError::Unusable)
 }
 
-/// Returns an entry in place of an answer that no node gives. If no held entry reaches the floor, the floor
-/// falls to the held one, because the cache's floors never become a caller's error.
+/// Returns an entry in place of an answer that no node gives. If no stored entry reaches the floor, the floor
+/// falls to the stored one, because the cache's floors never become a caller's error.
 async fn answer_in_fault(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> Result<CacheAnswer, Error> {
     let mut entry = find_stand_in(cache, call, Tolerance::InFault).await;
     if entry.is_none() {

@@ -22,13 +22,13 @@ pub(super) enum Basis {
 }
 
 impl Basis {
-    /// Returns true if the entry was held when the caller arrived, so that no node was asked.
+    /// Returns true if the entry was stored when the caller arrived, so that no node was asked.
     pub(super) fn is_kept(self) -> bool {
         matches!(self, Self::Kept | Self::Found)
     }
 }
 
-/// The bounds that held entries must meet to be used for another answer.
+/// The bounds that stored entries must meet to be used for another answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tolerance {
     /// The entries are fresh.

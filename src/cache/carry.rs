@@ -1,4 +1,4 @@
-//! Carrying: a kept account is shown at a later slot, because no block has written it since it was read.
+//! Carrying: a stored account is shown at a later slot, because no block has written it since it was read.
 //!
 //! A carried entry is a new entry with the same value, the later slot in its context, and the time of the poll
 //! that named this slot. It replaces the entry that it was made of. All rules of slots and ages then hold for
@@ -20,8 +20,8 @@ use super::follow_stamp::FollowStamp;
 use super::forms;
 use super::freshness::{Freshness, FreshnessPolicy};
 use super::generation::GenerationGuard;
-use super::held_entries::HeldEntries;
 use super::key::{Key, LookupPlan};
+use super::stored_entries::StoredEntries;
 use crate::config::FollowMode;
 use crate::follow::{Carry, Chain, FollowedChain, Tip};
 use crate::methods::{AccountsQuery, Commitment, Query, Slot};
@@ -58,34 +58,34 @@ impl Carrier {
         self.mode == FollowMode::On && !self.followed.is_contradicted()
     }
 
-    /// Returns `held` at the newest slot at which its accounts are known to be unchanged. The entry is kept
+    /// Returns `stored` at the newest slot at which its accounts are known to be unchanged. The entry is stored
     /// under `key` or under another form of the same accounts, which `place` returns.
     pub(super) fn carried(
         &self,
-        entries: &HeldEntries,
+        entries: &StoredEntries,
         key: &Key,
-        held: Arc<Entry>,
+        stored: Arc<Entry>,
         now: Instant,
         place: impl FnOnce(&Arc<Entry>) -> Key,
     ) -> Arc<Entry> {
-        if held.follow.is_none() || !self.serves() {
-            return held;
+        if stored.follow.is_none() || !self.serves() {
+            return stored;
         }
-        let Some((_, commitment)) = key.accounts() else { return held };
-        let carried = self.carried_slot(entries, key, &held, commitment, now);
-        let Some(carried) = carried.and_then(|tip| carry(&held, tip, commitment)) else { return held };
+        let Some((_, commitment)) = key.accounts() else { return stored };
+        let carried = self.carried_slot(entries, key, &stored, commitment, now);
+        let Some(carried) = carried.and_then(|tip| carry(&stored, tip, commitment)) else { return stored };
         let carried = Arc::new(carried);
         self.followed.touch();
         // A purge, or an answer that came meanwhile, is not undone.
-        entries.replace(place(&held), &held, &carried);
+        entries.replace(place(&stored), &stored, &carried);
         carried
     }
 
     /// Returns an entry for `key` that is made of the entry of the other commitment, and keeps it. The guard
-    /// is held, because an entry that was read before a purge could be kept after it otherwise.
+    /// is held, because an entry that was read before a purge could be stored after it otherwise.
     pub(super) fn carried_across(
         &self,
-        entries: &HeldEntries,
+        entries: &StoredEntries,
         key: &Key,
         now: Instant,
         _: &GenerationGuard<'_>,
@@ -95,30 +95,30 @@ impl Carrier {
         let source = entries.get(&source_key)?;
         let tip = self.carried_slot(entries, &source_key, &source, commitment, now)?;
         let carried = Arc::new(carry(&source, tip, commitment)?);
-        entries.keep(key.clone(), &carried);
+        entries.insert(key.clone(), &carried);
         Some(carried)
     }
 
     /// Returns a fresh entry that is made of the entry of another commitment.
     pub(super) fn find_across(
         &self,
-        entries: &HeldEntries,
+        entries: &StoredEntries,
         plan: &LookupPlan,
-        wanted: Option<Slot>,
+        min_slot: Option<Slot>,
         now: Instant,
     ) -> Option<Arc<Entry>> {
         if !self.serves() {
             return None;
         }
         let carried = {
-            let guard = entries.hold();
+            let guard = entries.lock_generation();
             let mut keys = [Some(&plan.key), plan.other.as_ref()].into_iter().flatten();
             keys.find_map(|key| self.carried_across(entries, key, now, &guard))?
         };
         let (lowest, floor) = entries.floors_under(&plan.key, now);
         let meta = &carried.meta;
         let serves =
-            meta.reaches(wanted) && meta.slot >= floor && self.rules.allows(meta, Tolerance::Fresh, now);
+            meta.reaches(min_slot) && meta.slot >= floor && self.rules.allows(meta, Tolerance::Fresh, now);
         serves.then(|| {
             entries.raise_fallen_floors(plan, carried.meta.slot, lowest);
             carried
@@ -130,12 +130,13 @@ impl Carrier {
         self.metrics.follow_carried.at((Some(query.method()), query.commitment())).inc();
     }
 
-    /// Returns the slot of the last block that wrote an account of the kept answer to `plan`, as far as that is
+    /// Returns the slot of the last block that wrote an account of the stored answer to `plan`, as far as that is
     /// known.
-    pub(super) fn last_write(&self, entries: &HeldEntries, plan: &LookupPlan) -> Option<Slot> {
+    pub(super) fn last_write(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<Slot> {
         let (_, commitment) = plan.key.accounts()?;
         let chain = self.followed.current().filter(|_| commitment == Commitment::Confirmed)?;
-        let stamps = entries.candidates(plan).into_iter().flatten().filter_map(|held| held.follow.clone());
+        let stamps =
+            entries.candidates(plan).into_iter().flatten().filter_map(|stored| stored.follow.clone());
         let stamps = stamps.filter(|stamp| stamp.chain == chain.number());
         stamps.filter_map(|stamp| stamp.buckets.iter().map(|bucket| chain.last_write(*bucket)).max()).max()
     }
@@ -150,16 +151,16 @@ impl Carrier {
         }
     }
 
-    /// Returns the number of the chain along which the kept answer to `plan` is carried to the tip. `None` if
+    /// Returns the number of the chain along which the stored answer to `plan` is carried to the tip. `None` if
     /// it is not.
-    pub(super) fn carried_by(&self, entries: &HeldEntries, plan: &LookupPlan) -> Option<u64> {
+    pub(super) fn carried_by(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<u64> {
         let (_, commitment) = plan.key.accounts().filter(|_| self.serves())?;
         if commitment != Commitment::Confirmed {
             return None;
         }
         let chain = self.followed.current()?;
-        let is_unwritten = |held: Arc<Entry>| {
-            held.follow.as_deref().is_some_and(|stamp| {
+        let is_unwritten = |stored: Arc<Entry>| {
+            stored.follow.as_deref().is_some_and(|stamp| {
                 stamp.chain == chain.number() && unchanged_until(&chain, stamp, commitment).is_some()
             })
         };
@@ -168,13 +169,15 @@ impl Carrier {
     }
 
     /// Returns true if an answer to `plan` would be carried if following were on and not only observed.
-    pub(super) fn would_carry(&self, entries: &HeldEntries, plan: &LookupPlan, now: Instant) -> bool {
+    pub(super) fn would_carry(&self, entries: &StoredEntries, plan: &LookupPlan, now: Instant) -> bool {
         self.mode == FollowMode::Shadow && {
             let keys = [Some(&plan.key), plan.other.as_ref()].into_iter().flatten();
             keys.filter_map(|key| Some((key, key.accounts()?.1))).any(|(key, commitment)| {
                 let carries = |key: &Key| {
-                    let held = entries.get(key);
-                    held.is_some_and(|held| self.carried_slot(entries, key, &held, commitment, now).is_some())
+                    let stored = entries.get(key);
+                    stored.is_some_and(|stored| {
+                        self.carried_slot(entries, key, &stored, commitment, now).is_some()
+                    })
                 };
                 let across = other(commitment).and_then(|other| key.at(other));
                 carries(key) || across.is_some_and(|key| carries(&key))
@@ -182,44 +185,44 @@ impl Carrier {
         }
     }
 
-    /// Returns the slot to which `held` is carried for callers at `commitment`. `None` if it stays as it is.
+    /// Returns the slot to which `stored` is carried for callers at `commitment`. `None` if it stays as it is.
     fn carried_slot(
         &self,
-        entries: &HeldEntries,
+        entries: &StoredEntries,
         key: &Key,
-        held: &Entry,
+        stored: &Entry,
         commitment: Commitment,
         now: Instant,
     ) -> Option<Tip> {
-        let stamp = held.follow.as_deref()?;
+        let stamp = stored.follow.as_deref()?;
         let chain = self.followed.current().filter(|chain| chain.number() == stamp.chain)?;
         let newest = match commitment {
             Commitment::Processed => return None,
             Commitment::Confirmed => chain.tip().slot,
             Commitment::Finalized => chain.target()?,
         };
-        let is_own = held.meta.class == Class::Account(commitment);
+        let is_own = stored.meta.class == Class::Account(commitment);
         // At the same slot, the time of a later poll matters only once the entry has aged.
-        let is_fresh = || self.rules.assess(&held.meta, now) == Freshness::Fresh;
-        if is_own && (newest < held.meta.slot || (newest == held.meta.slot && is_fresh())) {
+        let is_fresh = || self.rules.assess(&stored.meta, now) == Freshness::Fresh;
+        if is_own && (newest < stored.meta.slot || (newest == stored.meta.slot && is_fresh())) {
             return None;
         }
         let tip = unchanged_until(&chain, stamp, commitment)?;
-        let gains = !is_own || (tip.slot, tip.polled_at) > (held.meta.slot, held.meta.sent_at);
+        let gains = !is_own || (tip.slot, tip.polled_at) > (stored.meta.slot, stored.meta.sent_at);
         (gains && is_of_known_owner(entries, key, stamp, &chain)).then_some(tip)
     }
 }
 
 /// Returns true unless `key` is a balance whose account may belong to a program other than the classic token
 /// program. Balances of other programs may change with the clock.
-fn is_of_known_owner(entries: &HeldEntries, key: &Key, stamp: &FollowStamp, chain: &Chain) -> bool {
+fn is_of_known_owner(entries: &StoredEntries, key: &Key, stamp: &FollowStamp, chain: &Chain) -> bool {
     let Key::Balance(account, _) = key else { return true };
     let is_unwritten = |stamp: &FollowStamp| {
         stamp.chain == chain.number() && unchanged_until(chain, stamp, Commitment::Confirmed).is_some()
     };
     let shows_owner = |key: Key| {
-        let kept = entries.get(&key).and_then(|kept| kept.follow.clone());
-        kept.is_some_and(|kept| kept.is_token && is_unwritten(&kept))
+        let stored = entries.get(&key).and_then(|stored| stored.follow.clone());
+        stored.is_some_and(|stored| stored.is_token && is_unwritten(&stored))
     };
     stamp.is_token
             // No block has written the account between the two answers.
@@ -255,9 +258,9 @@ fn other(commitment: Commitment) -> Option<Commitment> {
     }
 }
 
-/// Returns `held` at another slot. `None` if its text is not in the format that nodes write.
-fn carry(held: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
-    let kept = match &held.kept {
+/// Returns `stored` at another slot. `None` if its text is not in the format that nodes write.
+fn carry(stored: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
+    let body = match &stored.body {
         EntryBody::Account { result, context: (from, to), value, asked } => {
             let context = list::context_at(&result[*from as usize..*to as usize], tip.slot)?;
             let (result, context, value) = list::alone(&context, value)?;
@@ -274,11 +277,11 @@ fn carry(held: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
         EntryBody::Verbatim(_) => return None,
     };
     let class = Class::Account(commitment);
-    let meta = EntryMeta { slot: tip.slot, sent_at: tip.polled_at, class, carried: true, ..held.meta };
-    let follow = held.follow.as_ref().map(|stamp| match kept {
+    let meta = EntryMeta { slot: tip.slot, sent_at: tip.polled_at, class, carried: true, ..stored.meta };
+    let follow = stored.follow.as_ref().map(|stamp| match body {
         // The owner of a balance is known by now.
         EntryBody::Verbatim(_) if !stamp.is_token => Arc::new(stamp.of_token()),
         _ => Arc::clone(stamp),
     });
-    Some(Entry { kept, meta, follow, coded: CompressedForms::default() })
+    Some(Entry { body, meta, follow, coded: CompressedForms::default() })
 }

@@ -156,8 +156,8 @@ mod tests {
             carried: false,
         };
         let text = TextParts::One(Bytes::from_static(b"[]"));
-        let kept = EntryBody::Verbatim(Payload::Result(text));
-        Arc::new(Entry { kept, meta, follow: None, coded: CompressedForms::default() })
+        let body = EntryBody::Verbatim(Payload::Result(text));
+        Arc::new(Entry { body, meta, follow: None, coded: CompressedForms::default() })
     }
 
     /// Returns a flight result of each kind, with the units that a caller pays for it.

@@ -13,9 +13,9 @@ pub(super) type FlightResult = Result<Fetched, Error>;
 /// The result of a fetch.
 #[derive(Debug, Clone)]
 pub(super) enum Fetched {
-    /// A node's answer, and true if it is kept.
+    /// A node's answer, and true if it is stored.
     New(Arc<Entry>, bool),
-    /// The held entry, because no node gives a newer one. The key is set if the entry is under the leader's
+    /// The stored entry, because no node gives a newer one. The key is set if the entry is under the leader's
     /// other key.
     KeptNewer(Arc<Entry>, Option<Key>),
     /// An entry that was fresh when the flight began, or was derived from one. No node was asked. The key is

@@ -67,10 +67,10 @@ impl Floors {
 
     fn put(&mut self, account: Pubkey, floor: Floor, half: usize, now_ms: u64) {
         if self.young.len() >= half && !self.young.contains_key(&account) {
-            let held = self.old.values().filter(|floor| floor.until_ms >= now_ms);
+            let stored = self.old.values().filter(|floor| floor.until_ms >= now_ms);
             // A folded floor that has ended is forgotten.
             let before = Some(self.folded).filter(|folded| folded.until_ms >= now_ms).unwrap_or_default();
-            self.folded = held.fold(before, |folded, floor| Floor {
+            self.folded = stored.fold(before, |folded, floor| Floor {
                 slot: folded.slot.max(floor.slot),
                 until_ms: folded.until_ms.max(floor.until_ms),
             });
@@ -236,9 +236,9 @@ mod tests {
         for (slot, account) in (1..).zip(&accounts) {
             assert!(floors.span(std::slice::from_ref(account), C, now).0 >= slot, "{slot}");
         }
-        let held: usize =
+        let stored: usize =
             floors.shards.iter().map(|shard| shard.read().young.len() + shard.read().old.len()).sum();
-        assert!(held <= room, "{held} of {room}");
+        assert!(stored <= room, "{stored} of {room}");
         let newest = accounts.last().map(|account| floors.span(std::slice::from_ref(account), C, now).1);
         assert_eq!(newest, Some(accounts.len() as u64), "the newest stand for themselves");
         let over = now + LIFE + Duration::from_millis(1);

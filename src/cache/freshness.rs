@@ -120,7 +120,7 @@ impl FreshnessPolicy {
         *self.settings.max_lag_slots.get(commitment)
     }
 
-    /// Returns the rule for lists that are assembled of held accounts.
+    /// Returns the rule for lists that are assembled of stored accounts.
     pub(super) fn assemble(&self) -> Assemble {
         self.settings.assemble
     }

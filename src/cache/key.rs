@@ -47,7 +47,7 @@ pub enum Key {
     NotYet(Slot, Commitment),
 }
 
-/// The commitment at which a kept block was fetched.
+/// The commitment at which a stored block was fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Finality {
     /// Fetched at finalized, so the block cannot change any more.
@@ -115,7 +115,7 @@ impl Key {
         }
     }
 
-    /// Returns the slot whose block, or whose absence of a block, is held under this key.
+    /// Returns the slot whose block, or whose absence of a block, is stored under this key.
     pub fn block_slot(&self) -> Option<Slot> {
         match self {
             Self::Block(slot, ..) | Self::NoBlock(slot) | Self::NotYet(slot, _) => Some(*slot),
@@ -127,7 +127,7 @@ impl Key {
 /// The plan for one query: the keys to look up, the upstream call, and the lifetime of its answer.
 #[derive(Debug, Clone)]
 pub struct LookupPlan {
-    /// The key under which the answer is kept.
+    /// The key under which the answer is stored.
     pub key: Key,
     /// A second key to consult: for a block, the "no such block" entry; for an account, the other stored
     /// form. Of the two forms of an account, the higher slot wins.

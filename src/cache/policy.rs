@@ -1,5 +1,5 @@
-//! The caching rules: the key and class under which a node's answer is kept, or the reason why it is not
-//! kept.
+//! The caching rules: the key and class under which a node's answer is stored, or the reason why it is not
+//! stored.
 //!
 //! The rules are pure functions of the answer and the frontier.
 
@@ -15,7 +15,7 @@ use crate::telemetry::UncacheableReason;
 /// Nodes fill long-term storage with a delay, so a recent slot that is missing there may still come.
 const LONG_TERM_STORAGE_LAG_SLOTS: u64 = 9_000;
 
-/// The key and class under which an answer is kept, or the reason why it is not kept.
+/// The key and class under which an answer is stored, or the reason why it is not stored.
 pub(super) type Placement = Result<(Key, Class), UncacheableReason>;
 
 /// Returns the payload of `reply`, and its key and class at the present frontier.

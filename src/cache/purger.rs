@@ -39,11 +39,11 @@ impl Purger {
     /// Removes all entries. Fetches under way are not stored and not given to later callers. Answers that the
     /// shared store got before this moment are ignored from now on.
     pub fn clear(&self) {
-        self.lookup.held.end_generation();
+        self.lookup.entries.end_generation();
         if let Some(second) = &self.second {
             second.ignore_before(Instant::now());
         }
-        self.lookup.held.clear();
+        self.lookup.entries.clear();
     }
 
     /// Removes the entries that match `filter`, and returns their number. Walks over all entries, so an async
@@ -53,7 +53,7 @@ impl Purger {
         if let Some(second) = &self.second {
             second.purge(self.pool.genesis().as_deref(), filter, Instant::now());
         }
-        self.lookup.held.purge(&[*filter])
+        self.lookup.entries.purge(&[*filter])
     }
 
     /// Removes all entries and purges the shared store for each cluster that this gateway has belonged to.
@@ -63,7 +63,7 @@ impl Purger {
         if let Some(second) = &self.second {
             second.purge_all_clusters(Instant::now());
         }
-        self.lookup.held.purge(&[Filter::default()]);
+        self.lookup.entries.purge(&[Filter::default()]);
     }
 
     /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store

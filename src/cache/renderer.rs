@@ -19,7 +19,7 @@ use super::key::LookupPlan;
 use super::lookup::Lookup;
 use super::options::CacheAnswer;
 use super::planned_call::PlannedCall;
-use super::render::{is_kept_form, is_long_work, max_written_bytes, write_for};
+use super::render::{is_long_work, is_stored_form, max_written_bytes, write_for};
 use super::status::CacheStatus;
 use super::verify::Verifier;
 use crate::coding::{self, Coding, CompressedText};
@@ -138,7 +138,7 @@ impl Renderer {
             }
             _ => return Ok(None),
         };
-        // A held entry that has not waited was looked up just now.
+        // A stored entry that has not waited was looked up just now.
         if (waited || !matches!(basis, Basis::Kept)) && self.goes_back(call, entry, basis) {
             return Ok(None);
         }
@@ -174,23 +174,26 @@ impl Renderer {
 
     /// Returns true if an entry still meets the caller's conditions after a wait, and is in time.
     fn is_in_bounds(&self, call: &PlannedCall<'_>, meta: &EntryMeta, basis: Basis, since: Instant) -> bool {
-        let wanted =
-            if matches!(basis, Basis::Kept) { call.wanted().max(call.conditions.floor()) } else { None };
+        let min_slot = if matches!(basis, Basis::Kept) {
+            call.min_slot().max(call.conditions.monotonic_slot())
+        } else {
+            None
+        };
         let in_time = match basis {
             Basis::Own(..) => since.elapsed() <= self.rules.ttl(meta.class).max(LONGEST_RENDER_WAIT),
             _ => self.rules.status(meta, basis).is_some(),
         };
-        in_time && meta.reaches(wanted)
+        in_time && meta.reaches(min_slot)
     }
 
     /// Returns true if an entry may not leave because a newer answer was shown. On the last try this applies
-    /// to held entries only, because the cache's floors never become a caller's error.
+    /// to stored entries only, because the cache's floors never become a caller's error.
     fn goes_back(&self, call: &PlannedCall<'_>, entry: &Entry, basis: Basis) -> bool {
         (!call.is_retry || matches!(basis, Basis::Kept))
-            && self.lookup.held.is_overtaken(&call.plan, entry, basis)
+            && self.lookup.entries.is_overtaken(&call.plan, entry, basis)
     }
 
-    /// Returns an answer to `plan` that is derived from a held one, and keeps it. `None` if there is no such
+    /// Returns an answer to `plan` that is derived from a stored one, and keeps it. `None` if there is no such
     /// entry, or if no render permit is free by the deadline.
     pub(super) async fn derive(
         &self,
@@ -198,9 +201,9 @@ impl Renderer {
         tolerance: Tolerance,
         deadline: Instant,
     ) -> Option<Arc<Entry>> {
-        let generation = self.lookup.held.generation();
+        let generation = self.lookup.entries.generation();
         let (source, way) = self.lookup.find_source(plan, tolerance)?;
-        let EntryBody::Verbatim(Payload::Result(TextParts::One(text))) = &source.kept else { return None };
+        let EntryBody::Verbatim(Payload::Result(TextParts::One(text))) = &source.body else { return None };
         let text = text.clone();
         let written = if text.len() > OFF_WORKER_BYTES {
             let permit = Arc::clone(&self.render_permits).acquire_owned();
@@ -216,10 +219,10 @@ impl Renderer {
         } else {
             way.make(&text)
         };
-        let kept = EntryBody::Verbatim(Payload::Result(TextParts::One(written?)));
+        let body = EntryBody::Verbatim(Payload::Result(TextParts::One(written?)));
         let meta = EntryMeta { derived: true, ..source.meta };
-        let entry = Arc::new(Entry { kept, meta, follow: None, coded: CompressedForms::default() });
-        let is_kept = self.lookup.keep_derived(plan, &entry, generation);
+        let entry = Arc::new(Entry { body, meta, follow: None, coded: CompressedForms::default() });
+        let is_kept = self.lookup.insert_derived(plan, &entry, generation);
         (is_kept || tolerance != Tolerance::Fresh).then_some(entry)
     }
 
@@ -237,7 +240,7 @@ impl Renderer {
         if !coding::is_worth(body.len()) {
             return (None, false);
         }
-        let is_kept = is_kept_form(call.query, entry);
+        let is_kept = is_stored_form(call.query, entry);
         if is_kept && let Some(coded) = entry.coded.made(coding) {
             return (Some(Arc::clone(coded)), false);
         }
@@ -247,9 +250,10 @@ impl Renderer {
             // The task goes on if its caller leaves, so that the work is not repeated.
             let (lookup, compressor) = (Arc::clone(&self.lookup), Arc::clone(&self.compressor));
             let (query, entry) = (call.query.clone(), Arc::clone(entry));
-            let keeping = async move { keep_coded(&lookup, &compressor, &query, &entry, coding, body).await };
-            let kept = self.tasks.spawn(keeping);
-            timeout_at(until, kept).await.ok().and_then(Result::ok).flatten()
+            let keeping =
+                async move { compress_once(&lookup, &compressor, &query, &entry, coding, body).await };
+            let stored = self.tasks.spawn(keeping);
+            timeout_at(until, stored).await.ok().and_then(Result::ok).flatten()
         } else {
             let bytes = body.len();
             let work = move || CompressedText::new(coding, &body.whole()).map(Arc::new);
@@ -260,8 +264,8 @@ impl Renderer {
 }
 
 /// Returns the text `body` of `entry` in `coding`. The compressed text is made once for all callers, and
-/// kept.
-async fn keep_coded(
+/// stored.
+async fn compress_once(
     lookup: &Lookup,
     compressor: &Compressor,
     query: &Query,

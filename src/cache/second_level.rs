@@ -2,7 +2,7 @@
 //!
 //! A flight reads it after the local look-up and before it asks a node, so that all callers with the same
 //! question cost one read. An answer found there is treated like a node's: the same caching rules apply,
-//! against this gateway's frontier, held entries and clock. An answer that is older than a held one, expired,
+//! against this gateway's frontier, stored entries and clock. An answer that is older than a stored one, expired,
 //! too far ahead or unreadable is a miss.
 //!
 //! Answers are written back beside the requests, from a queue that is bounded in number and bytes. An answer
@@ -122,8 +122,8 @@ impl SecondLevel {
             self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         }
-        // Read before the cluster is, so that an answer is not kept if the pool leaves the cluster meanwhile.
-        let generation = lookup.held.generation();
+        // Read before the cluster is, so that an answer is not stored if the pool leaves the cluster meanwhile.
+        let generation = lookup.entries.generation();
         let (genesis, reads) = self.planned_reads(pool, plan)?;
         let part = self.store.part(reads.first()?.name.key());
         if !self.purges.are_known(&genesis, part) {
@@ -161,16 +161,16 @@ impl SecondLevel {
         let place = |key: &Key| {
             let name = self.mac.name(self.store.namespace(), &genesis, key)?;
             let mut plan = plan.clone();
-            // The value of an account is parsed in the form under which it is kept.
+            // The value of an account is parsed in the form under which it is stored.
             let form = match (key, &mut plan.upstream) {
                 (Key::Account(_, form, _), Query::Account(q)) => Some((form, &mut q.form)),
                 (Key::Accounts(_, form, _), Query::Accounts(q)) => Some((form, &mut q.form)),
                 _ => None,
             };
-            if let Some((kept, asked)) = form
+            if let Some((stored, asked)) = form
                 && plan.key != *key
             {
-                *asked = *kept;
+                *asked = *stored;
                 plan.other = Some(std::mem::replace(&mut plan.key, key.clone()));
             }
             Some(PlannedRead { name, plan })
@@ -213,7 +213,7 @@ impl SecondLevel {
         (best, foreign)
     }
 
-    /// Queues a node's answer that is kept under `key` to be shared, if answers of its `class` live long enough. Returns at
+    /// Queues a node's answer that is stored under `key` to be shared, if answers of its `class` live long enough. Returns at
     /// once.
     pub(super) fn queue_write_back(&self, pool: &Pool, key: &Key, reply: &PoolReply, class: Class) {
         let life = self.rules.ttl(class);

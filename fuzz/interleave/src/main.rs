@@ -1,7 +1,7 @@
-//! The single-flight, the generations of the cache, the floors of keys and the followed chain under thousands of random
+//! The single-flight, the generations of the cache, the monotonic slots of keys and the followed chain under thousands of random
 //! schedules of shuttle.
 //!
-//! The scenes run the text of `src/cache/flight.rs`, `src/cache/generation.rs`, `src/gateway/slot_floor.rs` and
+//! The scenes run the text of `src/cache/flight.rs`, `src/cache/generation.rs`, `src/gateway/monotonic_slot.rs` and
 //! `src/follow/chain.rs`. The build script replaces the primitives by shuttle's, so that tasks can switch at every lock,
 //! atomic operation and wait.
 
@@ -22,8 +22,8 @@ mod generation {
     include!(concat!(env!("OUT_DIR"), "/generation.rs"));
 }
 #[allow(dead_code)]
-mod slot_floor {
-    include!(concat!(env!("OUT_DIR"), "/slot_floor.rs"));
+mod monotonic_slot {
+    include!(concat!(env!("OUT_DIR"), "/monotonic_slot.rs"));
 }
 #[allow(dead_code)]
 mod chain {
@@ -180,7 +180,7 @@ fn purge_leaves_no_earlier_answer() {
                         let number = of.number();
                         let asked = begun.load(Ordering::SeqCst);
                         yield_now().await;
-                        let held = of.hold();
+                        let held = of.lock();
                         if held.number() == number {
                             *kept.lock().unwrap() = Some(asked);
                         }
@@ -208,9 +208,9 @@ fn purge_leaves_no_earlier_answer() {
     tasks.finish();
 }
 
-/// Checks that a key's floor is the highest slot that any of several concurrent callers was shown.
-fn floor_only_rises() {
-    let shown = slot_floor::ShownSlots::default();
+/// Checks that a key's monotonic slot is the highest slot that any of several concurrent callers was shown.
+fn monotonic_slot_only_rises() {
+    let shown = monotonic_slot::ShownSlots::default();
     let callers: Vec<_> = [[3, 9], [7, 4], [5, 8]]
         .into_iter()
         .map(|slots| {
@@ -219,7 +219,7 @@ fn floor_only_rises() {
                 let mut last = 0;
                 for slot in slots {
                     shown.at(methods::Commitment).raise(slot);
-                    let now = shown.at(methods::Commitment).slot().unwrap_or(0);
+                    let now = shown.at(methods::Commitment).highest().unwrap_or(0);
                     assert!(now >= slot && now >= last, "{now} after {slot} and {last}");
                     last = now;
                 }
@@ -229,7 +229,7 @@ fn floor_only_rises() {
     for caller in callers {
         block_on(caller).unwrap();
     }
-    assert_eq!(shown.at(methods::Commitment).slot(), Some(9));
+    assert_eq!(shown.at(methods::Commitment).highest(), Some(9));
 }
 
 /// Checks that the callback of each caller who leaves a flight runs exactly once.
@@ -299,7 +299,7 @@ fn main() {
         ("one_flight_at_a_time", one_flight_at_a_time as fn()),
         ("failed_fetch_is_retried_once", failed_fetch_is_retried_once),
         ("purge_leaves_no_earlier_answer", purge_leaves_no_earlier_answer),
-        ("floor_only_rises", floor_only_rises),
+        ("monotonic_slot_only_rises", monotonic_slot_only_rises),
         ("leaving_callers_are_called_back_once", leaving_callers_are_called_back_once),
         ("carried_accounts_are_unchanged", carried_accounts_are_unchanged),
     ] {

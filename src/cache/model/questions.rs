@@ -103,7 +103,7 @@ impl TestQuery {
         }
     }
 
-    /// Returns the queries under which the answer is held. A list is also held as its single accounts.
+    /// Returns the queries under which the answer is stored. A list is also stored as its single accounts.
     pub(super) fn held_under(self) -> Vec<Self> {
         let questions =
             if self.question == List { vec![List, Account(0), Account(1)] } else { vec![self.question] };

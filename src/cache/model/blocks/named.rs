@@ -53,7 +53,7 @@ fn held_block_comes_before_its_absence() {
     let steps = vec![
         in_base64(),
         reply(TestAnswer::Block),
-        // The other encoding cannot be made from the held block, and its node has lost the block.
+        // The other encoding cannot be made from the stored block, and its node has lost the block.
         ask(block(FINAL, Full, Json, Finalized)),
         reply(TestAnswer::Error(SKIPPED)),
         in_base64(),

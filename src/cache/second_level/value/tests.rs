@@ -44,7 +44,7 @@ fn values_round_trip() {
     }
     let long = mac.encode(&name, &value(result(100_000)));
     assert!(long.len() < 1000, "{} bytes", long.len());
-    assert_eq!(mac.decode(&name, &Bytes::from(long), 99_999), None, "longer than may be kept");
+    assert_eq!(mac.decode(&name, &Bytes::from(long), 99_999), None, "longer than may be stored");
 }
 
 #[test]
