@@ -34,8 +34,8 @@ fn entry(slot: u64) -> Arc<Entry> {
     Arc::new(Entry {
         kept,
         meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false, carried: false },
-        follow: None,
-        coded: CompressedForms::default(),
+        stamp: None,
+        compressed: CompressedForms::default(),
     })
 }
 

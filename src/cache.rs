@@ -88,7 +88,7 @@ pub struct Cache {
     /// Removes entries, here and in the shared store.
     purger: Arc<Purger>,
     /// The freshness rules, which hold no state of the cache.
-    rules: Arc<FreshnessPolicy>,
+    freshness: Arc<FreshnessPolicy>,
     frontier: Arc<Frontier>,
     request_timeout: Duration,
 }
@@ -106,32 +106,33 @@ impl Cache {
         shared: Option<&Arc<redis_store::Store>>,
     ) -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let rules = Arc::new(FreshnessPolicy::new(config.cache.clone(), Arc::clone(&frontier)));
-        let second = shared.map(|store| {
-            Arc::new(SecondLevel::new(config, Arc::clone(&rules), Arc::clone(store), &metrics, &tasks))
+        let freshness = Arc::new(FreshnessPolicy::new(config.cache.clone(), Arc::clone(&frontier)));
+        let second_level = shared.map(|store| {
+            Arc::new(SecondLevel::new(config, Arc::clone(&freshness), Arc::clone(store), &metrics, &tasks))
         });
-        let carrier = Carrier::new(followed, config.follow.mode, Arc::clone(&rules), Arc::clone(&metrics));
+        let carrier =
+            Carrier::new(followed, config.follow.mode, Arc::clone(&freshness), Arc::clone(&metrics));
         let lookup = Lookup::new(
             &config.cache,
             carrier,
-            Arc::clone(&rules),
+            Arc::clone(&freshness),
             Arc::clone(&frontier),
             Arc::clone(&metrics),
         );
         let lookup = Arc::new(lookup);
-        let purger = Arc::new(Purger::new(Arc::clone(&lookup), second.clone(), Arc::clone(&pool)));
+        let purger = Arc::new(Purger::new(Arc::clone(&lookup), second_level.clone(), Arc::clone(&pool)));
         let renderer =
             Renderer::new(config, cores, Arc::clone(&lookup), Arc::clone(&pool), &metrics, tasks.clone());
         let renderer = Arc::new(renderer);
         let owners = (Arc::clone(&lookup), Arc::clone(&renderer));
-        let fetcher = Fetcher::new(config, owners, second, Arc::clone(&frontier), pool, metrics, tasks);
+        let fetcher = Fetcher::new(config, owners, second_level, Arc::clone(&frontier), pool, metrics, tasks);
         let request_timeout = config.server.request_timeout;
         Arc::new(Self {
             lookup,
             fetcher: Arc::new(fetcher),
             renderer,
             purger,
-            rules,
+            freshness,
             frontier,
             request_timeout,
         })
@@ -155,20 +156,20 @@ impl Cache {
         let (charge, arrived_at) = (&charge, Instant::now());
         let call =
             PlannedCall { query, plan, reason, options, charge, conditions, arrived_at, is_retry: false };
-        answer::answer(self, call).await
+        answer::answer_call(self, call).await
     }
 
     /// Returns true if an answer, which waited for other answers of its batch, may still leave: it is within its bounds, and
     /// nobody was shown a newer one meanwhile.
     pub fn still_serves(&self, query: &Query, meta: &EntryMeta, status: CacheStatus) -> bool {
         let basis = match status {
-            CacheStatus::Hit { .. } | CacheStatus::Carried => Basis::Found,
+            CacheStatus::Hit { .. } | CacheStatus::Carried => Basis::FoundByFlight,
             CacheStatus::StaleIfError { .. } => Basis::StandIn,
             // Another caller's call brought the answer, or a part of it was stored.
-            other => Basis::Joined(other, Outcome::Collapsed),
+            other => Basis::SharedFetch(other, Outcome::Collapsed),
         };
         let plan = self.lookup.plan(query);
-        self.rules.status(meta, basis).is_some() && !self.lookup.entries.is_behind(&plan, meta, basis)
+        self.freshness.status(meta, basis).is_some() && !self.lookup.entries.is_behind(&plan, meta, basis)
     }
 
     /// Returns the compressor of long texts.

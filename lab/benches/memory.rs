@@ -41,8 +41,8 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
     let entry = Entry {
         body,
         meta: EntryMeta { slot: 345_600_119, sent_at: Instant::now(), class, derived: false, carried: false },
-        follow: None,
-        coded: CompressedForms::default(),
+        stamp: None,
+        compressed: CompressedForms::default(),
     };
     let mut pubkey = [0; 32];
     for (i, part) in pubkey.chunks_mut(8).enumerate() {

@@ -21,7 +21,7 @@ use crate::methods::{AccountsQuery, Pubkey, Query, Slot};
 pub(super) struct AssembledLists<'a> {
     pub(super) entries: &'a StoredEntries,
     pub(super) carrier: &'a Carrier,
-    pub(super) rules: &'a FreshnessPolicy,
+    pub(super) freshness: &'a FreshnessPolicy,
 }
 
 impl AssembledLists<'_> {
@@ -33,7 +33,7 @@ impl AssembledLists<'_> {
         tolerance: Tolerance,
         min_slot: Option<Slot>,
     ) -> Option<Arc<Entry>> {
-        let (Query::Accounts(query), mode) = (query, self.rules.assemble()) else { return None };
+        let (Query::Accounts(query), mode) = (query, self.freshness.assemble()) else { return None };
         if mode == Assemble::Off {
             return None;
         }
@@ -55,7 +55,7 @@ impl AssembledLists<'_> {
         query: &AccountsQuery,
         min_slot: Option<Slot>,
     ) -> Option<Vec<Pubkey>> {
-        if self.rules.assemble() != Assemble::WithinBound {
+        if self.freshness.assemble() != Assemble::WithinBound {
             return None;
         }
         let guard = self.entries.lock_generation();
@@ -81,7 +81,7 @@ impl AssembledLists<'_> {
         self.insert_unless_newer(query, list::joined(&singles)?)
     }
 
-    /// Keeps an assembled list. `None` if a newer one is stored.
+    /// Stores an assembled list. `None` if a newer one is stored.
     fn insert_unless_newer(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
         if self.holds_newer(query, &list) {
             return None;
@@ -94,7 +94,7 @@ impl AssembledLists<'_> {
     pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
         let mut stored = forms::serving_forms(query.form).filter_map(|form| self.entries.get(&key(form)));
-        stored.any(|stored| stored.meta.slot > list.meta.slot && self.rules.may_serve(&stored.meta))
+        stored.any(|stored| stored.meta.slot > list.meta.slot && self.freshness.may_serve(&stored.meta))
     }
 
     /// Inserts `list`. `None` if a newer list was inserted since the check.
@@ -126,14 +126,15 @@ impl AssembledLists<'_> {
                 || forms::serving_forms(list.form).map(|form| Key::Account(*pubkey, form, list.commitment));
             let stored = keys().filter_map(|key| {
                 let stored =
-                    self.carrier.carried(self.entries, &key, self.entries.get(&key)?, now, |_| key.clone());
+                    self.carrier
+                        .carry_to_tip(self.entries, &key, self.entries.get(&key)?, now, |_| key.clone());
                 usable(&key, &stored).then_some(stored)
             });
             let newest = stored.max_by_key(|single| (single.meta.slot, single.meta.sent_at));
             newest.or_else(|| {
                 keys().find_map(|key| {
                     self.carrier
-                        .carried_across(self.entries, &key, now, guard)
+                        .carry_across(self.entries, &key, now, guard)
                         .filter(|carried| usable(&key, carried))
                 })
             })

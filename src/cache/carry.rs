@@ -34,7 +34,7 @@ pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
 pub(super) struct Carrier {
     followed: Arc<FollowedChain>,
     mode: FollowMode,
-    rules: Arc<FreshnessPolicy>,
+    freshness: Arc<FreshnessPolicy>,
     metrics: Arc<Metrics>,
 }
 
@@ -42,10 +42,10 @@ impl Carrier {
     pub(super) fn new(
         followed: Arc<FollowedChain>,
         mode: FollowMode,
-        rules: Arc<FreshnessPolicy>,
+        freshness: Arc<FreshnessPolicy>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { followed, mode, rules, metrics }
+        Self { followed, mode, freshness, metrics }
     }
 
     /// Returns the followed chain.
@@ -54,47 +54,47 @@ impl Carrier {
     }
 
     /// Returns true if carried answers are served. In shadow mode they are only counted.
-    fn serves(&self) -> bool {
+    fn is_serving(&self) -> bool {
         self.mode == FollowMode::On && !self.followed.is_contradicted()
     }
 
     /// Returns `stored` at the newest slot at which its accounts are known to be unchanged. The entry is stored
-    /// under `key` or under another form of the same accounts, which `place` returns.
-    pub(super) fn carried(
+    /// under `key` or under another form of the same accounts, which `key_of` returns.
+    pub(super) fn carry_to_tip(
         &self,
         entries: &StoredEntries,
         key: &Key,
         stored: Arc<Entry>,
         now: Instant,
-        place: impl FnOnce(&Arc<Entry>) -> Key,
+        key_of: impl FnOnce(&Arc<Entry>) -> Key,
     ) -> Arc<Entry> {
-        if stored.follow.is_none() || !self.serves() {
+        if stored.stamp.is_none() || !self.is_serving() {
             return stored;
         }
         let Some((_, commitment)) = key.accounts() else { return stored };
-        let carried = self.carried_slot(entries, key, &stored, commitment, now);
-        let Some(carried) = carried.and_then(|tip| carry(&stored, tip, commitment)) else { return stored };
+        let carried = self.carry_target(entries, key, &stored, commitment, now);
+        let Some(carried) = carried.and_then(|tip| show_at(&stored, tip, commitment)) else { return stored };
         let carried = Arc::new(carried);
         self.followed.touch();
         // A purge, or an answer that came meanwhile, is not undone.
-        entries.replace(place(&stored), &stored, &carried);
+        entries.replace(key_of(&stored), &stored, &carried);
         carried
     }
 
-    /// Returns an entry for `key` that is made of the entry of the other commitment, and keeps it. The guard
+    /// Returns an entry for `key` that is made of the entry of the other commitment, and stores it. The guard
     /// is held, because an entry that was read before a purge could be stored after it otherwise.
-    pub(super) fn carried_across(
+    pub(super) fn carry_across(
         &self,
         entries: &StoredEntries,
         key: &Key,
         now: Instant,
         _: &GenerationGuard<'_>,
     ) -> Option<Arc<Entry>> {
-        let (_, commitment) = key.accounts().filter(|_| self.serves())?;
-        let source_key = key.at(other(commitment)?)?;
+        let (_, commitment) = key.accounts().filter(|_| self.is_serving())?;
+        let source_key = key.at(other_commitment(commitment)?)?;
         let source = entries.get(&source_key)?;
-        let tip = self.carried_slot(entries, &source_key, &source, commitment, now)?;
-        let carried = Arc::new(carry(&source, tip, commitment)?);
+        let tip = self.carry_target(entries, &source_key, &source, commitment, now)?;
+        let carried = Arc::new(show_at(&source, tip, commitment)?);
         entries.insert(key.clone(), &carried);
         Some(carried)
     }
@@ -107,18 +107,19 @@ impl Carrier {
         min_slot: Option<Slot>,
         now: Instant,
     ) -> Option<Arc<Entry>> {
-        if !self.serves() {
+        if !self.is_serving() {
             return None;
         }
         let carried = {
             let guard = entries.lock_generation();
-            let mut keys = [Some(&plan.key), plan.other.as_ref()].into_iter().flatten();
-            keys.find_map(|key| self.carried_across(entries, key, now, &guard))?
+            let mut keys = [Some(&plan.key), plan.alternate_key.as_ref()].into_iter().flatten();
+            keys.find_map(|key| self.carry_across(entries, key, now, &guard))?
         };
         let (lowest, floor) = entries.floors_under(&plan.key, now);
         let meta = &carried.meta;
-        let serves =
-            meta.reaches(min_slot) && meta.slot >= floor && self.rules.allows(meta, Tolerance::Fresh, now);
+        let serves = meta.reaches(min_slot)
+            && meta.slot >= floor
+            && self.freshness.allows(meta, Tolerance::Fresh, now);
         serves.then(|| {
             entries.raise_fallen_floors(plan, carried.meta.slot, lowest);
             carried
@@ -126,7 +127,7 @@ impl Carrier {
     }
 
     /// Counts an answer to `query` that was carried, or would be in shadow mode.
-    pub(super) fn count(&self, query: &Query) {
+    pub(super) fn count_carried(&self, query: &Query) {
         self.metrics.follow_carried.at((Some(query.method()), query.commitment())).inc();
     }
 
@@ -135,8 +136,7 @@ impl Carrier {
     pub(super) fn last_write(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<Slot> {
         let (_, commitment) = plan.key.accounts()?;
         let chain = self.followed.current().filter(|_| commitment == Commitment::Confirmed)?;
-        let stamps =
-            entries.candidates(plan).into_iter().flatten().filter_map(|stored| stored.follow.clone());
+        let stamps = entries.candidates(plan).into_iter().flatten().filter_map(|stored| stored.stamp.clone());
         let stamps = stamps.filter(|stamp| stamp.chain == chain.number());
         stamps.filter_map(|stamp| stamp.buckets.iter().map(|bucket| chain.last_write(*bucket)).max()).max()
     }
@@ -144,7 +144,7 @@ impl Carrier {
     /// Waits until the followed chain is at `slot`, at which the missing accounts of a list were fetched, if
     /// carried accounts would complete the list there.
     pub(super) async fn await_carried(&self, list: &AccountsQuery, slot: Slot) {
-        let is_carried = self.serves() && list.commitment == Commitment::Confirmed;
+        let is_carried = self.is_serving() && list.commitment == Commitment::Confirmed;
         if let Some(chain) = self.followed.current().filter(|_| is_carried) {
             // If the chain does not arrive in time, the list is fetched as a whole.
             let _ = timeout(TIP_WAIT, self.followed.reached(chain.number(), slot)).await;
@@ -153,14 +153,14 @@ impl Carrier {
 
     /// Returns the number of the chain along which the stored answer to `plan` is carried to the tip. `None` if
     /// it is not.
-    pub(super) fn carried_by(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<u64> {
-        let (_, commitment) = plan.key.accounts().filter(|_| self.serves())?;
+    pub(super) fn chain_that_carries(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<u64> {
+        let (_, commitment) = plan.key.accounts().filter(|_| self.is_serving())?;
         if commitment != Commitment::Confirmed {
             return None;
         }
         let chain = self.followed.current()?;
         let is_unwritten = |stored: Arc<Entry>| {
-            stored.follow.as_deref().is_some_and(|stamp| {
+            stored.stamp.as_deref().is_some_and(|stamp| {
                 stamp.chain == chain.number() && unchanged_until(&chain, stamp, commitment).is_some()
             })
         };
@@ -171,22 +171,22 @@ impl Carrier {
     /// Returns true if an answer to `plan` would be carried if following were on and not only observed.
     pub(super) fn would_carry(&self, entries: &StoredEntries, plan: &LookupPlan, now: Instant) -> bool {
         self.mode == FollowMode::Shadow && {
-            let keys = [Some(&plan.key), plan.other.as_ref()].into_iter().flatten();
+            let keys = [Some(&plan.key), plan.alternate_key.as_ref()].into_iter().flatten();
             keys.filter_map(|key| Some((key, key.accounts()?.1))).any(|(key, commitment)| {
                 let carries = |key: &Key| {
                     let stored = entries.get(key);
                     stored.is_some_and(|stored| {
-                        self.carried_slot(entries, key, &stored, commitment, now).is_some()
+                        self.carry_target(entries, key, &stored, commitment, now).is_some()
                     })
                 };
-                let across = other(commitment).and_then(|other| key.at(other));
+                let across = other_commitment(commitment).and_then(|other| key.at(other));
                 carries(key) || across.is_some_and(|key| carries(&key))
             })
         }
     }
 
     /// Returns the slot to which `stored` is carried for callers at `commitment`. `None` if it stays as it is.
-    fn carried_slot(
+    fn carry_target(
         &self,
         entries: &StoredEntries,
         key: &Key,
@@ -194,21 +194,22 @@ impl Carrier {
         commitment: Commitment,
         now: Instant,
     ) -> Option<Tip> {
-        let stamp = stored.follow.as_deref()?;
+        let stamp = stored.stamp.as_deref()?;
         let chain = self.followed.current().filter(|chain| chain.number() == stamp.chain)?;
         let newest = match commitment {
             Commitment::Processed => return None,
             Commitment::Confirmed => chain.tip().slot,
             Commitment::Finalized => chain.target()?,
         };
-        let is_own = stored.meta.class == Class::Account(commitment);
+        let is_same_commitment = stored.meta.class == Class::Account(commitment);
         // At the same slot, the time of a later poll matters only once the entry has aged.
-        let is_fresh = || self.rules.assess(&stored.meta, now) == Freshness::Fresh;
-        if is_own && (newest < stored.meta.slot || (newest == stored.meta.slot && is_fresh())) {
+        let is_fresh = || self.freshness.assess(&stored.meta, now) == Freshness::Fresh;
+        if is_same_commitment && (newest < stored.meta.slot || (newest == stored.meta.slot && is_fresh())) {
             return None;
         }
         let tip = unchanged_until(&chain, stamp, commitment)?;
-        let gains = !is_own || (tip.slot, tip.polled_at) > (stored.meta.slot, stored.meta.sent_at);
+        let gains =
+            !is_same_commitment || (tip.slot, tip.polled_at) > (stored.meta.slot, stored.meta.sent_at);
         (gains && is_of_known_owner(entries, key, stamp, &chain)).then_some(tip)
     }
 }
@@ -221,7 +222,7 @@ fn is_of_known_owner(entries: &StoredEntries, key: &Key, stamp: &FollowStamp, ch
         stamp.chain == chain.number() && unchanged_until(chain, stamp, Commitment::Confirmed).is_some()
     };
     let shows_owner = |key: Key| {
-        let stored = entries.get(&key).and_then(|stored| stored.follow.clone());
+        let stored = entries.get(&key).and_then(|stored| stored.stamp.clone());
         stored.is_some_and(|stored| stored.is_token && is_unwritten(&stored))
     };
     stamp.is_token
@@ -250,7 +251,7 @@ fn unchanged_until(chain: &Chain, stamp: &FollowStamp, commitment: Commitment) -
 }
 
 /// Returns the commitment whose answers also serve callers at `commitment`.
-fn other(commitment: Commitment) -> Option<Commitment> {
+fn other_commitment(commitment: Commitment) -> Option<Commitment> {
     match commitment {
         Commitment::Processed => None,
         Commitment::Confirmed => Some(Commitment::Finalized),
@@ -259,7 +260,7 @@ fn other(commitment: Commitment) -> Option<Commitment> {
 }
 
 /// Returns `stored` at another slot. `None` if its text is not in the format that nodes write.
-fn carry(stored: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
+fn show_at(stored: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
     let body = match &stored.body {
         EntryBody::Account { result, context: (from, to), value, asked } => {
             let context = list::context_at(&result[*from as usize..*to as usize], tip.slot)?;
@@ -278,10 +279,10 @@ fn carry(stored: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
     };
     let class = Class::Account(commitment);
     let meta = EntryMeta { slot: tip.slot, sent_at: tip.polled_at, class, carried: true, ..stored.meta };
-    let follow = stored.follow.as_ref().map(|stamp| match body {
+    let stamp = stored.stamp.as_ref().map(|stamp| match body {
         // The owner of a balance is known by now.
         EntryBody::Verbatim(_) if !stamp.is_token => Arc::new(stamp.of_token()),
         _ => Arc::clone(stamp),
     });
-    Some(Entry { body, meta, follow, coded: CompressedForms::default() })
+    Some(Entry { body, meta, stamp, compressed: CompressedForms::default() })
 }

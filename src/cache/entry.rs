@@ -177,9 +177,9 @@ pub struct Entry {
     /// The slot, age and class.
     pub meta: EntryMeta,
     /// The stamp by which the answer may be carried to later slots. `None` if it never is.
-    pub follow: Option<Arc<FollowStamp>>,
+    pub stamp: Option<Arc<FollowStamp>>,
     /// The compressed forms of the text, for callers who accept them.
-    pub coded: CompressedForms,
+    pub compressed: CompressedForms,
 }
 
 /// The compressed forms of one text. Each is made once and shared by all holders of the text. Most texts have

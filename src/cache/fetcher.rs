@@ -64,12 +64,12 @@ type FlightKey = (Key, SlotRequirement, u64);
 pub(super) struct Fetcher {
     lookup: Arc<Lookup>,
     renderer: Arc<Renderer>,
-    rules: Arc<FreshnessPolicy>,
+    freshness: Arc<FreshnessPolicy>,
     flights: Arc<Flights<FlightKey, FlightResult>>,
     merger: Arc<Merger>,
     refetch_check: Arc<RefetchCheck>,
     /// The level that gateways share, if one is configured.
-    second: Option<Arc<SecondLevel>>,
+    second_level: Option<Arc<SecondLevel>>,
     pool: Arc<Pool>,
     frontier: Arc<Frontier>,
     metrics: Arc<Metrics>,
@@ -82,7 +82,7 @@ impl Fetcher {
     pub(super) fn new(
         config: &config::Config,
         (lookup, renderer): (Arc<Lookup>, Arc<Renderer>),
-        second: Option<Arc<SecondLevel>>,
+        second_level: Option<Arc<SecondLevel>>,
         frontier: Arc<Frontier>,
         pool: Arc<Pool>,
         metrics: Arc<Metrics>,
@@ -91,13 +91,13 @@ impl Fetcher {
         let followed = Arc::clone(lookup.carrier.followed());
         let refetch_check = RefetchCheck::new(followed, Arc::clone(&pool), tasks.clone());
         Self {
-            rules: Arc::clone(&lookup.rules),
+            freshness: Arc::clone(&lookup.freshness),
             lookup,
             renderer,
             flights: Flights::new(tasks.clone()),
             merger: Arc::default(),
             refetch_check,
-            second,
+            second_level,
             pool,
             frontier,
             metrics,
@@ -107,19 +107,19 @@ impl Fetcher {
     }
 
     /// Joins the flight for `plan` and `requirement`, or starts one with the caller's `options`.
-    pub(super) fn join_flight(
+    pub(super) fn join_or_start_flight(
         self: &Arc<Self>,
         plan: &LookupPlan,
         requirement: SlotRequirement,
         options: &CallOptions,
     ) -> FlightHandle<FlightResult> {
-        let (fetcher, lead, leader) = (Arc::clone(self), plan.clone(), options.clone());
-        let fly = move || {
-            let (fetcher, plan) = (Arc::clone(&fetcher), lead.clone());
+        let (fetcher, flight_plan, leader_options) = (Arc::clone(self), plan.clone(), options.clone());
+        let fetch = move || {
+            let (fetcher, plan) = (Arc::clone(&fetcher), flight_plan.clone());
             // The flight has a deadline of its own, so that callers who join late may wait as long as the
             // leader.
             let deadline = Instant::now() + fetcher.request_timeout;
-            let options = CallOptions { deadline, ..leader.clone() };
+            let options = CallOptions { deadline, ..leader_options.clone() };
             async move {
                 if requirement == SlotRequirement::None
                     && let Some(found) = fetcher.find_without_node(&plan).await
@@ -133,29 +133,24 @@ impl Fetcher {
             }
         };
         let key = (plan.key.clone(), requirement, self.lookup.entries.generation());
-        self.flights.join(&key, fly, worth_another_try)
+        self.flights.join(&key, fetch, is_worth_retry)
     }
 
     /// Asks the pool in a flight for this caller alone, past the cache.
-    pub(super) fn fetch_alone(
+    pub(super) fn fetch_unshared(
         self: &Arc<Self>,
         plan: &LookupPlan,
         requirement: SlotRequirement,
         options: &CallOptions,
     ) -> FlightHandle<FlightResult> {
         let (fetcher, plan, options) = (Arc::clone(self), plan.clone(), options.clone());
-        self.flights.alone(async move { fetcher.fetch(&plan, requirement, options).await })
+        self.flights.start_unshared(async move { fetcher.fetch(&plan, requirement, options).await })
     }
 
-    /// Returns true if the frontier is at `slot`, or arrives there within about one slot. If a stored answer to
+    /// Waits for the frontier to reach `slot`, for about one slot. Returns true if it does. If a stored answer to
     /// `plan` is carried, waits for the followed chain to arrive there, too.
-    pub(super) async fn frontier_reaches(
-        &self,
-        plan: &LookupPlan,
-        slot: Slot,
-        commitment: Commitment,
-    ) -> bool {
-        if slot > self.frontier.slot(commitment).saturating_add(self.rules.max_lag_slots(commitment)) {
+    pub(super) async fn await_frontier(&self, plan: &LookupPlan, slot: Slot, commitment: Commitment) -> bool {
+        if slot > self.frontier.slot(commitment).saturating_add(self.freshness.max_lag_slots(commitment)) {
             return false;
         }
         let wait = self.frontier.slot_time().min(LONGEST_FRONTIER_WAIT);
@@ -163,14 +158,14 @@ impl Fetcher {
         if timeout_at(until, self.frontier.reached(commitment, slot)).await.is_err() {
             return false;
         }
-        if let Some(chain) = self.lookup.carrier.carried_by(&self.lookup.entries, plan) {
+        if let Some(chain) = self.lookup.carrier.chain_that_carries(&self.lookup.entries, plan) {
             // The tip follows the frontier. If it does not arrive in time, a node is asked.
             let _ = timeout_at(until + TIP_WAIT, self.lookup.carrier.followed().reached(chain, slot)).await;
         }
         true
     }
 
-    /// Returns an answer that needs no node. An earlier flight may have landed since the caller's look-up,
+    /// Returns an answer that needs no node. An earlier flight may have ended since the caller's look-up,
     /// and the answer may be derivable from a stored one.
     async fn find_without_node(&self, plan: &LookupPlan) -> Option<Fetched> {
         if let Some((stored, key)) = self.lookup.find_fresh(plan) {
@@ -184,20 +179,20 @@ impl Fetcher {
     /// Returns an answer that another gateway has shared, accepted by the rules for a node's. `None` if a
     /// node is to be asked.
     async fn find_shared(&self, plan: &LookupPlan, requirement: SlotRequirement) -> Option<Fetched> {
-        let second = self.second.as_ref()?;
+        let second_level = self.second_level.as_ref()?;
         let SharedAnswers { candidate, foreign, took, generation } =
-            second.find(&self.lookup, &self.pool, plan, requirement).await?;
+            second_level.find(&self.lookup, &self.pool, plan, requirement).await?;
         let mut taken = None;
         if let Some((plan, reply)) = candidate {
-            taken = self.accept(&plan, &reply, 0, generation, AnswerSource::Shared).await.ok();
+            taken = self.store_answer(&plan, &reply, 0, generation, AnswerSource::Shared).await.ok();
         }
-        second.count(taken.is_some(), foreign, took);
+        second_level.count(taken.is_some(), foreign, took);
         let entry = Arc::clone(taken?.entry());
-        let is_fresh = self.rules.allows(&entry.meta, Tolerance::Fresh, Instant::now());
+        let is_fresh = self.freshness.allows(&entry.meta, Tolerance::Fresh, Instant::now());
         is_fresh.then_some(Fetched::AlreadyFresh(entry, None))
     }
 
-    /// Asks the pool, and keeps the answer if the caching rules allow it.
+    /// Asks the pool, and stores the answer if the caching rules allow it.
     async fn fetch(
         &self,
         plan: &LookupPlan,
@@ -234,15 +229,15 @@ impl Fetcher {
             _ => self.pool.call(&request).await?,
         };
         let account_floor = if commitment == Some(Commitment::Processed) { 0 } else { start.account_floor };
-        self.accept(plan, &reply, account_floor, generation, AnswerSource::Node { chain }).await
+        self.store_answer(plan, &reply, account_floor, generation, AnswerSource::Node { chain }).await
     }
 
     /// Compares fetched accounts with the stored ones, if both may be carried.
     fn check_refetch(&self, key: Option<&Key>, entry: &Entry, singles: &[SingleEntry]) {
-        let own = key.map(|key| (key, &entry.body, &entry.follow));
-        let all = own.into_iter().chain(singles.iter().map(|one| (&one.key, &one.body, &one.follow)));
-        for (key, body, follow) in all {
-            let Some(stamp) = follow else { continue };
+        let whole = key.map(|key| (key, &entry.body, &entry.stamp));
+        let all = whole.into_iter().chain(singles.iter().map(|one| (&one.key, &one.body, &one.stamp)));
+        for (key, body, stamp) in all {
+            let Some(stamp) = stamp else { continue };
             if let Some(stored) = self.lookup.entries.get(key) {
                 let fetched = Sighting { body, stamp, slot: entry.meta.slot };
                 self.refetch_check.check(key, &stored, &fetched);
@@ -263,7 +258,7 @@ impl Fetcher {
 
     /// Stores an answer if the rules allow it, unless a newer one is stored. `account_floor` is the floor of its
     /// accounts when the node was asked.
-    pub(super) async fn accept(
+    pub(super) async fn store_answer(
         &self,
         plan: &LookupPlan,
         reply: &PoolReply,
@@ -287,16 +282,16 @@ impl Fetcher {
             let upstream = self.pool.name_of(reply.node);
             Error::NoUpstream(vec![FailedAttempt { upstream, reason: AttemptResult::BadJson.to_string() }])
         })?;
-        let ParsedAnswer { body, follow, form_key, singles, spaces } = parsed;
+        let ParsedAnswer { body, stamp, form_key, singles, spaces } = parsed;
         let meta =
             EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
-        let entry = Arc::new(Entry { body, meta, follow, coded: CompressedForms::default() });
+        let entry = Arc::new(Entry { body, meta, stamp, compressed: CompressedForms::default() });
         let key = placement.map(|(key, _)| form_key.unwrap_or(key));
         self.check_refetch(key.as_ref().ok(), &entry, &singles);
         let answer = InsertRequest { plan, key, entry: &entry, singles, spaces, account_floor, generation };
         let inserted = self.lookup.insert_fetched(answer, |key| {
-            if let (AnswerSource::Node { .. }, Some(second)) = (source, &self.second) {
-                second.queue_write_back(&self.pool, key, reply, class);
+            if let (AnswerSource::Node { .. }, Some(second_level)) = (source, &self.second_level) {
+                second_level.queue_write_back(&self.pool, key, reply, class);
             }
         });
         match inserted {
@@ -327,14 +322,14 @@ async fn parse_body(
 ) -> Option<ParsedAnswer> {
     let (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) = (&reply.body, &plan.upstream)
     else {
-        let follow = match (&plan.upstream, &reply.body) {
+        let stamp = match (&plan.upstream, &reply.body) {
             (Query::Balance(query), NodeReply::Result(result)) => stamp_input.and_then(|input| {
                 let context = Contextual::split(result)?.context;
                 Stamper::new(&input, &context)?.balance(&query.pubkey)
             }),
             _ => None,
         };
-        return Some(ParsedAnswer { follow, ..ParsedAnswer::verbatim(payload) });
+        return Some(ParsedAnswer { stamp, ..ParsedAnswer::verbatim(payload) });
     };
     let (query, asked) = (plan.upstream.clone(), plan.asked);
     if result.len() > OFF_WORKER_BYTES {
@@ -351,7 +346,7 @@ async fn parse_body(
 struct ParsedAnswer {
     body: EntryBody,
     /// The stamp by which the answer may be carried to later slots.
-    follow: Option<Arc<FollowStamp>>,
+    stamp: Option<Arc<FollowStamp>>,
     /// The key by the form under which accounts are stored.
     form_key: Option<Key>,
     /// The single accounts of a list.
@@ -364,7 +359,7 @@ impl ParsedAnswer {
     /// Returns an answer that is stored as it is.
     fn verbatim(payload: Payload) -> Self {
         let (singles, spaces) = (Vec::new(), Vec::new());
-        Self { body: EntryBody::Verbatim(payload), follow: None, form_key: None, singles, spaces }
+        Self { body: EntryBody::Verbatim(payload), stamp: None, form_key: None, singles, spaces }
     }
 
     /// Parses the answer to an account method. `None` if it is not in the format that nodes write.
@@ -381,10 +376,10 @@ impl ParsedAnswer {
                 let spaces = single.facts.space().map(|space| (q.pubkey, space)).into_iter().collect();
                 let (from, to) = single.context;
                 let stamper = stamper(&single.result[from as usize..to as usize]);
-                let follow = stamper.and_then(|stamper| stamper.account(&q.pubkey, q.form, &single.facts));
+                let stamp = stamper.and_then(|stamper| stamper.account(&q.pubkey, q.form, &single.facts));
                 let form = forms::stored_form(q.form, single.value.kind());
                 let form_key = Some(Key::Account(q.pubkey, form, q.commitment));
-                Some(Self { body: single.into_body(asked), follow, form_key, singles: Vec::new(), spaces })
+                Some(Self { body: single.into_body(asked), stamp, form_key, singles: Vec::new(), spaces })
             }
             Query::Accounts(q) => {
                 let (context, singles) = list::read_list(result, q.form, q.pubkeys.len())?;
@@ -396,16 +391,16 @@ impl ParsedAnswer {
                 let mut spaces = Vec::new();
                 let singles = q.pubkeys.iter().zip(singles).map(|(pubkey, single)| {
                     spaces.extend(single.facts.space().map(|space| (*pubkey, space)));
-                    let follow = stamper.and_then(|stamper| stamper.account(pubkey, q.form, &single.facts));
+                    let stamp = stamper.and_then(|stamper| stamper.account(pubkey, q.form, &single.facts));
                     let key =
                         Key::Account(*pubkey, forms::stored_form(q.form, single.value.kind()), q.commitment);
-                    SingleEntry { key, body: single.into_body(asked), follow }
+                    SingleEntry { key, body: single.into_body(asked), stamp }
                 });
                 let singles: Vec<_> = singles.collect();
-                let stamps = singles.iter().map(|single| single.follow.as_ref());
-                let follow = stamper.and_then(|stamper| stamper.list(stamps));
+                let stamps = singles.iter().map(|single| single.stamp.as_ref());
+                let stamp = stamper.and_then(|stamper| stamper.list(stamps));
                 let body = EntryBody::Accounts { context, values, asked };
-                Some(Self { body, follow, form_key, singles, spaces })
+                Some(Self { body, stamp, form_key, singles, spaces })
             }
             _ => None,
         }
@@ -414,9 +409,9 @@ impl ParsedAnswer {
 
 /// Returns true if a failed flight is worth a second try. An answer over the size limit would be as large
 /// again.
-fn worth_another_try(landing: &FlightResult) -> bool {
+fn is_worth_retry(result: &FlightResult) -> bool {
     let too_large = AttemptResult::TooLarge.as_str();
-    match landing {
+    match result {
         Err(Error::NoUpstream(attempts)) => attempts.iter().all(|attempt| attempt.reason != too_large),
         Err(_) => true,
         Ok(_) => false,

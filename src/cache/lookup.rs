@@ -29,7 +29,7 @@ use crate::telemetry::{Metrics, StaleCause, UncacheableReason};
 /// The stored entries, and the rules for serving them.
 pub(super) struct Lookup {
     pub(super) entries: StoredEntries,
-    pub(super) rules: Arc<FreshnessPolicy>,
+    pub(super) freshness: Arc<FreshnessPolicy>,
     pub(super) carrier: Carrier,
     sizes: Sizes,
     frontier: Arc<Frontier>,
@@ -44,7 +44,7 @@ pub(super) enum CacheLookup {
     Expired,
 }
 
-/// A stored entry, and the plan's other key if the entry is under that one.
+/// A stored entry, and the alternate key of the plan if the entry is under that one.
 pub(super) type KeyedEntry = (Arc<Entry>, Option<Key>);
 
 /// The state of the cache when a fetch begins.
@@ -67,7 +67,7 @@ pub(super) struct FetchStart {
 pub(super) struct SingleEntry {
     pub(super) key: Key,
     pub(super) body: EntryBody,
-    pub(super) follow: Option<Arc<FollowStamp>>,
+    pub(super) stamp: Option<Arc<FollowStamp>>,
 }
 
 /// A fetched answer that may be stored.
@@ -90,14 +90,14 @@ impl Lookup {
     pub(super) fn new(
         config: &config::CacheSettings,
         carrier: Carrier,
-        rules: Arc<FreshnessPolicy>,
+        freshness: Arc<FreshnessPolicy>,
         frontier: Arc<Frontier>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
-            entries: StoredEntries::new(config, Arc::clone(&rules), Arc::clone(&metrics)),
+            entries: StoredEntries::new(config, Arc::clone(&freshness), Arc::clone(&metrics)),
             carrier,
-            rules,
+            freshness,
             sizes: Sizes::default(),
             frontier,
             metrics,
@@ -116,7 +116,7 @@ impl Lookup {
         if !matches!(found, CacheLookup::Hit(_))
             && self.carrier.would_carry(&self.entries, plan, Instant::now())
         {
-            self.carrier.count(&plan.upstream);
+            self.carrier.count_carried(&plan.upstream);
         }
         found
     }
@@ -124,7 +124,7 @@ impl Lookup {
     /// Returns the entry for `plan` if it is fresh. Counts nothing.
     pub(super) fn find_fresh(&self, plan: &LookupPlan) -> Option<KeyedEntry> {
         let CacheLookup::Hit(entry) = self.assess(plan, None, |_| ()) else { return None };
-        let key = self.entries.other_key(plan, &entry);
+        let key = self.entries.alternate_key(plan, &entry);
         Some((entry, key))
     }
 
@@ -138,16 +138,17 @@ impl Lookup {
         let now = Instant::now();
         let mut found = CacheLookup::Miss;
         for entry in self.entries.candidates(plan).into_iter().flatten() {
-            let place =
-                |entry: &Arc<Entry>| self.entries.other_key(plan, entry).unwrap_or_else(|| plan.key.clone());
-            let entry = self.carrier.carried(&self.entries, &plan.key, entry, now, place);
+            let key_of = |entry: &Arc<Entry>| {
+                self.entries.alternate_key(plan, entry).unwrap_or_else(|| plan.key.clone())
+            };
+            let entry = self.carrier.carry_to_tip(&self.entries, &plan.key, entry, now, key_of);
             // Another answer may have shown one of the accounts at a higher slot.
             let (lowest, floor) = self.entries.floors_under(&plan.key, now);
             if !entry.meta.reaches(min_slot) || entry.meta.slot < floor {
                 not_fresh(StaleCause::Floor);
                 continue;
             }
-            match self.rules.assess(&entry.meta, now) {
+            match self.freshness.assess(&entry.meta, now) {
                 Freshness::Fresh => {
                     self.entries.raise_fallen_floors(plan, entry.meta.slot, lowest);
                     return CacheLookup::Hit(entry);
@@ -173,7 +174,7 @@ impl Lookup {
 
     /// Returns the assembled lists.
     pub(super) fn lists(&self) -> AssembledLists<'_> {
-        AssembledLists { entries: &self.entries, carrier: &self.carrier, rules: &self.rules }
+        AssembledLists { entries: &self.entries, carrier: &self.carrier, freshness: &self.freshness }
     }
 
     /// Returns the entry that may stand in for an answer that no node gives.
@@ -190,7 +191,7 @@ impl Lookup {
             self.entries.floor(&plan.key, Instant::now())
         };
         let stands_in = |entry: &Arc<Entry>| {
-            entry.meta.reaches(min_slot) && entry.meta.slot >= floor && self.rules.may_serve(&entry.meta)
+            entry.meta.reaches(min_slot) && entry.meta.slot >= floor && self.freshness.may_serve(&entry.meta)
         };
         if let Some(entry) = self.entries.candidates(plan).into_iter().flatten().find(stands_in) {
             // The entry is shown now, and its floor may have fallen below it.
@@ -281,7 +282,7 @@ impl Lookup {
             return None;
         }
         let entries = self.entries.candidates(plan).into_iter().flatten();
-        let newer = entries.filter(|entry| entry.meta.slot > slot && self.rules.may_serve(&entry.meta));
+        let newer = entries.filter(|entry| entry.meta.slot > slot && self.freshness.may_serve(&entry.meta));
         let newest = newer.max_by_key(|entry| entry.meta.slot);
         let newest_slot = newest.as_ref().map_or(slot, |entry| entry.meta.slot);
         // If neither reaches the floor, the single accounts may.
@@ -292,7 +293,7 @@ impl Lookup {
         };
         let found = match list {
             Some(list) => (list, None),
-            None => newest.map(|entry| (Arc::clone(&entry), self.entries.other_key(plan, &entry)))?,
+            None => newest.map(|entry| (Arc::clone(&entry), self.entries.alternate_key(plan, &entry)))?,
         };
         let shown = found.0.meta.slot;
         self.entries.lower_floors(&plan.key, account_floor, shown);
@@ -327,7 +328,7 @@ impl Lookup {
         if !matches!(entry.body, EntryBody::Verbatim(Payload::Error { .. })) {
             self.entries.lower_floors(&plan.key, account_floor, slot);
         }
-        // Raised before any caller gets the answer, and even if the answer is too large to keep. Lower slots
+        // Raised before any caller gets the answer, and even if the answer is too large to store. Lower slots
         // are hidden from now on.
         self.entries.raise_floors(&plan.key, slot, Instant::now());
         let inserted = self.entries.insert(key.clone(), entry);
@@ -335,10 +336,12 @@ impl Lookup {
             on_insert(&key);
         }
         if !matches!(inserted, Insert::KeptNewer(_)) {
-            for SingleEntry { key, body, follow } in singles {
+            for SingleEntry { key, body, stamp } in singles {
                 let meta = entry.meta;
-                self.entries
-                    .insert(key, &Arc::new(Entry { body, meta, follow, coded: CompressedForms::default() }));
+                self.entries.insert(
+                    key,
+                    &Arc::new(Entry { body, meta, stamp, compressed: CompressedForms::default() }),
+                );
             }
         }
         Ok(inserted)
@@ -364,13 +367,13 @@ impl Lookup {
     /// Updates the weight of `entry`, whose compressed forms have grown, under each key where `query` may
     /// have found it.
     pub(super) fn update_weight(&self, query: &Query, entry: &Arc<Entry>) {
-        let LookupPlan { key, other, .. } = self.plan(query);
+        let LookupPlan { key, alternate_key, .. } = self.plan(query);
         // The block may have become final meanwhile.
         let before = match &key {
             Key::Block(slot, shape, Finality::Final) => Some(Key::Block(*slot, *shape, Finality::Confirmed)),
             _ => None,
         };
-        for key in [Some(key), other, before].into_iter().flatten() {
+        for key in [Some(key), alternate_key, before].into_iter().flatten() {
             self.entries.update_weight(key, entry);
         }
     }
@@ -395,6 +398,6 @@ impl Lookup {
         let (_, Ok((_, class))) = cache_policy(plan, reply, &self.frontier) else { return false };
         let meta =
             EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
-        self.rules.allows(&meta, Tolerance::Fresh, Instant::now())
+        self.freshness.allows(&meta, Tolerance::Fresh, Instant::now())
     }
 }

@@ -40,7 +40,7 @@ pub struct CacheAnswer {
     /// The slot, age and class of the answer.
     pub meta: EntryMeta,
     /// The text of `payload` in the caller's coding, if it was compressed.
-    pub coded: Option<Arc<CompressedText>>,
+    pub compressed: Option<Arc<CompressedText>>,
 }
 
 /// The conditions of a caller that can change while an answer is on its way.

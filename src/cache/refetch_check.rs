@@ -62,7 +62,7 @@ impl RefetchCheck {
 
     /// Checks the account under `key`, of which `before` was stored when `fetched` came. Returns at once.
     pub(super) fn check(self: &Arc<Self>, key: &Key, before: &Entry, fetched: &Sighting<'_>) {
-        let Some(stamp) = &before.follow else { return };
+        let Some(stamp) = &before.stamp else { return };
         let stored = Sighting { body: &before.body, stamp, slot: before.meta.slot };
         let Some(difference) = difference(key, &stored, fetched) else { return };
         // Usually the block with the write is known by now.

@@ -66,12 +66,12 @@ impl EntryStore {
         Self { entries, capacity, max_entry, metrics }
     }
 
-    /// Returns the entry stored for `key`, fresh or not.
+    /// Returns the entry stored under `key`, fresh or not.
     pub fn get(&self, key: &Key) -> Option<Arc<Entry>> {
         self.entries.load().get(key)
     }
 
-    /// Keeps `entry`, unless the stored one is of a higher slot and `serves` returns true for it. The
+    /// Stores `entry`, unless the stored one is of a higher slot and `serves` returns true for it. The
     /// comparison and the replacement are atomic.
     pub fn insert(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&EntryMeta) -> bool) -> Insert {
         if u64::from(weight(&key, entry)) > self.max_entry {
@@ -92,7 +92,7 @@ impl EntryStore {
         outcome
     }
 
-    /// Replaces `stored` by `entry`, if it is still the one stored for `key`.
+    /// Replaces `stored` by `entry`, if it is still the one stored under `key`.
     pub fn replace(&self, key: Key, stored: &Arc<Entry>, entry: &Arc<Entry>) {
         self.entries.load().entry(key).and_compute_with(|now| match now {
             Some(now) if Arc::ptr_eq(now.value(), stored) => Op::Put(Arc::clone(entry)),
@@ -100,7 +100,7 @@ impl EntryStore {
         });
     }
 
-    /// Computes the weight of `entry` again, if it is the one stored for `key`.
+    /// Computes the weight of `entry` again, if it is the one stored under `key`.
     pub fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
         self.entries.load().entry(key).and_compute_with(|stored| match stored {
             Some(stored) if Arc::ptr_eq(stored.value(), entry) => Op::Put(stored.into_value()),
@@ -164,7 +164,7 @@ fn segments(capacity: u64, max_entry: u64) -> usize {
 }
 
 fn weight(key: &Key, entry: &Entry) -> u32 {
-    let bytes = entry.body.weight() + entry.coded.weight() + key.heap_bytes() + OVERHEAD_BYTES;
+    let bytes = entry.body.weight() + entry.compressed.weight() + key.heap_bytes() + OVERHEAD_BYTES;
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 

@@ -133,7 +133,7 @@ fn respond(
         costs_a_hit: answer.status.is_hit(),
     };
     Ok(CallResponse {
-        coded: answer.coded.clone(),
+        compressed: answer.compressed.clone(),
         status: Some(answer.status),
         pending: is_pending.then(|| Box::new(pending())),
         ..CallResponse::new(body, outcome)

@@ -110,7 +110,7 @@ fn one_flight_at_a_time() {
                             number
                         }
                     };
-                    let got = flights.join(&1, fetch, |_| false).landed().await;
+                    let got = flights.join(&1, fetch, |_| false).result().await;
                     // The oldest valid result is the newest one that had landed before the call.
                     assert!(got.is_some_and(|number| number >= before), "{got:?} after {before}");
                 }
@@ -121,7 +121,7 @@ fn one_flight_at_a_time() {
         block_on(caller).unwrap();
     }
     tasks.finish();
-    assert!(flights.join(&1, || async { 0 }, |_| false).leads, "a landed flight is removed");
+    assert!(flights.join(&1, || async { 0 }, |_| false).is_leader, "a landed flight is removed");
     tasks.finish();
 }
 
@@ -145,7 +145,7 @@ fn failed_fetch_is_retried_once() {
                 if caller == 0 {
                     return;
                 }
-                let got = handle.landed().await.expect("a flight lands");
+                let got = handle.result().await.expect("a flight lands");
                 assert!(got % 2 == 0, "a waiting caller gets the second try, not {got}");
             })
         })
@@ -187,7 +187,7 @@ fn purge_leaves_no_earlier_answer() {
                         asked
                     }
                 };
-                let got = flights.join(&(1, generation.number()), fetch, |_| false).landed().await;
+                let got = flights.join(&(1, generation.number()), fetch, |_| false).result().await;
                 assert!(got.is_some_and(|asked| asked >= purged), "{got:?} after purge {purged}");
             }
         })
@@ -242,7 +242,7 @@ fn leaving_callers_are_called_back_once() {
         7
     };
     let waiter = flights.clone();
-    tasks.spawn(async move { assert_eq!(waiter.join(&1, fetch, |_| false).landed().await, Some(7)) });
+    tasks.spawn(async move { assert_eq!(waiter.join(&1, fetch, |_| false).result().await, Some(7)) });
     for count in callbacks.clone() {
         let flights = flights.clone();
         tasks.spawn(async move {

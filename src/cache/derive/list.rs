@@ -133,14 +133,14 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     let body = EntryBody::Accounts { context, values, asked: None };
     let slot = lowest.meta.slot;
     let is_of_one_slot = singles.iter().all(|single| single.meta.slot == slot);
-    let stamps = singles.iter().map(|single| single.follow.as_ref());
-    let follow = if is_of_one_slot { follow_stamp::of_list(slot, stamps) } else { None };
+    let stamps = singles.iter().map(|single| single.stamp.as_ref());
+    let stamp = if is_of_one_slot { follow_stamp::of_list(slot, stamps) } else { None };
     let carried = singles.iter().all(|single| single.meta.carried);
     Some(Entry {
         body,
         meta: EntryMeta { slot, sent_at, class: lowest.meta.class, derived: true, carried },
-        follow,
-        coded: CompressedForms::default(),
+        stamp,
+        compressed: CompressedForms::default(),
     })
 }
 

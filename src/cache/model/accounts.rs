@@ -220,7 +220,7 @@ impl AccountModel {
         };
         prop_assert!(!all_purged, "the context is from before a purge: {}", case());
         self.check_source(caller, answer, marks.context)?;
-        prop_assert!(self.meets_conditions(caller, answer), "below the min_slot slot: {}", case());
+        prop_assert!(self.meets_conditions(caller, answer), "below the minimum slot: {}", case());
         self.check_question_floor(caller, answer)?;
         self.check_account_floors(caller, answer, &marks, node_is_down)?;
         let is_kept = |mark: &usize| self.cache.calls[*mark].stored_answer().is_some();
@@ -390,7 +390,7 @@ impl AccountModel {
     }
 
     /// Returns true if the cache must answer the call without a node. The newest answer about each account
-    /// must be stored and fresh, reach the min_slot slot, and serve the form.
+    /// must be stored and fresh, reach the minimum slot, and serve the form.
     fn is_served_by_cache(&self, call: &TestCall, min_slot: Option<Slot>) -> bool {
         let newest = |n: u8| {
             let single = TestCall { accounts: vec![n], ..call.clone() };

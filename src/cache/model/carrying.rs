@@ -27,7 +27,7 @@ enum ModelStep {
     Follow { blocks: usize },
     /// The follower starts anew at the newest block.
     Restart,
-    /// A caller asks. The min_slot slot is this far below the newest one.
+    /// A caller asks. The minimum slot is this far below the newest one.
     Ask { question: AccountQuestion, commitment: Commitment, wanted_behind: Option<i64> },
     /// A node answers a call, from the block this far below its newest one. An old node may show data of a
     /// later block at finalized.

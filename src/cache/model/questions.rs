@@ -54,7 +54,7 @@ impl TestQuery {
         format!(r#"{{"context":{{"slot":{slot}}},"value":{value}}}"#)
     }
 
-    /// Returns true if the true answer at a slot is null, which the cache never keeps.
+    /// Returns true if the true answer at a slot is null, which the cache never stores.
     pub(super) fn is_null_at(self, slot: Slot) -> bool {
         self.question == Fee && slot.is_multiple_of(3)
     }

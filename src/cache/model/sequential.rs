@@ -6,7 +6,7 @@
 
 use super::reference::{Arrival, ReferenceCache, StoredAnswer};
 use super::*;
-use crate::cache::answer::{Role, answer_from_fetch};
+use crate::cache::answer::{FlightRole, render_fetched};
 use crate::cache::basis::Tolerance;
 use crate::cache::derive::list::joined;
 use crate::cache::fetcher::AnswerSource;
@@ -140,8 +140,9 @@ impl CacheUnderTest {
         let SentUnder { floor, generation } = sent_under;
         let (query, charge) = (query.query(), Charge::free());
         let call = planned(&self.cache, &query, &charge);
-        let fetched = self.cache.fetcher.accept(&call.plan, reply, floor, generation, source).await.unwrap();
-        let answer = answer_from_fetch(&self.cache, &call, &fetched, Role::Leader).await;
+        let fetched =
+            self.cache.fetcher.store_answer(&call.plan, reply, floor, generation, source).await.unwrap();
+        let answer = render_fetched(&self.cache, &call, &fetched, FlightRole::Leader).await;
         ShownAnswer::new(&answer.ok().unwrap())
     }
 
@@ -172,8 +173,8 @@ impl CacheUnderTest {
         else {
             return None;
         };
-        let answer = self.cache.renderer.render(&call, &entry, Basis::Found).await;
-        Some(ShownAnswer::new(&answer.unwrap().unwrap()))
+        let answer = self.cache.renderer.render(&call, &entry, Basis::FoundByFlight).await;
+        Some(ShownAnswer::new(&answer.unwrap()))
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct SentCall {
 }
 
 impl SentCall {
-    /// Returns the answer, if the cache may keep it.
+    /// Returns the answer, if the cache may store it.
     pub(super) fn stored_answer(&self) -> Option<&NodeAnswer> {
         self.answer.as_ref().filter(|answer| answer.may_be_stored)
     }
@@ -42,7 +42,7 @@ impl SentCall {
 pub(super) struct NodeAnswer {
     pub(super) body: NodeReply,
     pub(super) slot: Slot,
-    /// True if the cache may keep the answer, as far as its slot and purges go.
+    /// True if the cache may store the answer, as far as its slot and purges go.
     pub(super) may_be_stored: bool,
 }
 

@@ -155,10 +155,10 @@ impl Purges {
         store: &Store,
         mac: &ValueMac,
         genesis: Option<&str>,
-        rules: &FreshnessPolicy,
+        freshness: &FreshnessPolicy,
         lookup: &Arc<Lookup>,
     ) -> bool {
-        let (new, all_there) = self.sync(store, mac, genesis, longest_shared(rules)).await;
+        let (new, all_there) = self.sync(store, mac, genesis, longest_shared(freshness)).await;
         if !new.is_empty() {
             apply_remote(lookup, new).await;
         }
@@ -344,7 +344,7 @@ async fn apply_remote(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
 }
 
 /// Returns the longest life of an answer in the shared store. Purges must be known for as long.
-fn longest_shared(rules: &FreshnessPolicy) -> Duration {
+fn longest_shared(freshness: &FreshnessPolicy) -> Duration {
     let classes = [
         Class::BlockFinal,
         Class::BlockConfirmed,
@@ -355,7 +355,7 @@ fn longest_shared(rules: &FreshnessPolicy) -> Duration {
     ];
     let by_commitment = Commitment::ALL.map(|c| [Class::Account(c), Class::Fee(c), Class::Votes(c)]);
     let classes = classes.into_iter().chain(by_commitment.into_iter().flatten());
-    classes.map(|class| rules.ttl(class)).max().unwrap_or_default().max(KEPT_AT_LEAST)
+    classes.map(|class| freshness.ttl(class)).max().unwrap_or_default().max(KEPT_AT_LEAST)
 }
 
 #[cfg(test)]

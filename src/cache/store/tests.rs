@@ -18,8 +18,8 @@ fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
             derived: false,
             carried: false,
         },
-        follow: None,
-        coded: CompressedForms::default(),
+        stamp: None,
+        compressed: CompressedForms::default(),
     })
 }
 
@@ -169,7 +169,7 @@ fn apply(store: &EntryStore, step: &StoreStep) {
             if let Some(stored) = store.get(&Key::NoBlock(*key)) {
                 let text = Bytes::from(vec![b'1'; *bytes]);
                 if let Some(coded) = CompressedText::new(Coding::Gzip, &text) {
-                    let _ = stored.coded.of(Coding::Gzip).set(Arc::new(coded));
+                    let _ = stored.compressed.of(Coding::Gzip).set(Arc::new(coded));
                 }
                 store.update_weight(Key::NoBlock(*key), &stored);
             }

@@ -21,8 +21,8 @@ fn entry(single: SingleAccount, slot: u64) -> Arc<Entry> {
     Arc::new(Entry {
         body,
         meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false, carried: false },
-        follow: None,
-        coded: CompressedForms::default(),
+        stamp: None,
+        compressed: CompressedForms::default(),
     })
 }
 
@@ -94,22 +94,16 @@ fn unpacked(text: &str) -> String {
     out + rest
 }
 
-/// Derives the result in the form `min_slot` from the result `stored` in the form `form`. The error says why it
+/// Derives the result in the form `wanted` from the result `stored` in the form `form`. The error says why it
 /// cannot be derived.
-fn made(
-    stored: &Bytes,
-    form: Form,
-    keys: usize,
-    is_list: bool,
-    min_slot: Form,
-) -> Result<String, DeriveError> {
+fn made(stored: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) -> Result<String, DeriveError> {
     let (body, _) = if is_list {
         let (context, singles) = read_list(stored, form, keys).unwrap();
         let values: Vec<AccountValue> = singles.into_iter().map(|single| single.value).collect();
-        write_list(&context, &values, min_slot)?
+        write_list(&context, &values, wanted)?
     } else {
         let SingleAccount { result, value, .. } = read_single(stored, form).unwrap();
-        write_single(&result, &value, min_slot)?
+        write_single(&result, &value, wanted)?
     };
     Ok(String::from_utf8(body.whole().to_vec()).unwrap())
 }
@@ -124,17 +118,17 @@ fn recorded_answers_derive_from_each_other() {
         for one in exchanges.iter().filter(|one| one.group.is_some()) {
             let (Some((form, keys, is_list)), Some(stored)) = (asked(one), one.result()) else { continue };
             for other in exchanges.iter().filter(|other| other.group == one.group) {
-                let Some((min_slot, other_keys, other_is_list)) = asked(other) else { continue };
-                let holds = form != min_slot && forms::serving_forms(min_slot).any(|source| source == form);
+                let Some((wanted, other_keys, other_is_list)) = asked(other) else { continue };
+                let holds = form != wanted && forms::serving_forms(wanted).any(|source| source == form);
                 if !holds || (&keys, is_list) != (&other_keys, other_is_list) {
                     continue;
                 }
-                let made = made(stored, form, keys.len(), is_list, min_slot);
+                let made = made(stored, form, keys.len(), is_list, wanted);
                 match &other.reply {
                     NodeReply::Result(result) => {
                         let said = std::str::from_utf8(result).unwrap();
                         let made = made.unwrap_or_else(|unmade| panic!("{}: {unmade:?}", other.name));
-                        if min_slot.encoding == AccountEncoding::Base64Zstd {
+                        if wanted.encoding == AccountEncoding::Base64Zstd {
                             packed += 1;
                             assert_eq!(unpacked(&made), unpacked(said), "{} from {}", other.name, one.name);
                         } else {

@@ -245,10 +245,10 @@ fn newer_single_overtakes_an_assembled_list() {
         ask(0, form(Base64)),
         list(&[0, 0]),
         list(&[0, 1]),
-        // The list of both accounts lands first, so the list of one account twice is assembled from it.
+        // The list of both accounts arrives first, so the list of one account twice is assembled from it.
         reply(2, 1),
         list(&[0, 0]),
-        // The account is shown at a higher slot, and then the first fetch of its list lands at a lower one.
+        // The account is shown at a higher slot, and then the first fetch of its list arrives at a lower one.
         reply(0, 0),
         reply(0, 2),
     ];
