@@ -32,7 +32,7 @@ fn entry(slot: u64) -> Arc<Entry> {
     let body = EntryBody::Verbatim(Payload::Result(TextParts::One(Bytes::from_static(b"null"))));
     let class = Class::Account(Commitment::Confirmed);
     Arc::new(Entry {
-        kept,
+        body,
         meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false, carried: false },
         stamp: None,
         compressed: CompressedForms::default(),

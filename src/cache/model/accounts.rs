@@ -316,7 +316,7 @@ impl AccountModel {
         // Only an answer of at least its slot replaces an entry. The call of that answer may be older, so the
         // new entry may expire earlier.
         let stored = before.filter(|shown| {
-            self.kept_answers(call)
+            self.stored_answers(call)
                 .all(|(mark, slot)| slot < shown.slot || self.may_stand_in(mark, call.commitment))
         });
         stored.map(|shown| shown.slot).max()
@@ -335,7 +335,7 @@ impl AccountModel {
 
     /// Returns the call number and slot of each result that the cache may hold about one of the call's
     /// accounts, at its commitment.
-    fn kept_answers(&self, call: &TestCall) -> impl Iterator<Item = (usize, Slot)> {
+    fn stored_answers(&self, call: &TestCall) -> impl Iterator<Item = (usize, Slot)> {
         self.cache.calls.iter().enumerate().filter_map(|(mark, sent)| {
             let (asked, answer) = (described(&sent.request.query), sent.stored_answer()?);
             let is_stored = |n: &u8| call.accounts.contains(n) && !self.is_purged(*n, sent.generation);
@@ -396,9 +396,9 @@ impl AccountModel {
             let single = TestCall { accounts: vec![n], ..call.clone() };
             let is_parsed = |form: AccountForm| form.encoding == AccountEncoding::JsonParsed;
             let form = |mark: usize| described(&self.cache.calls[mark].request.query).form;
-            let highest = self.kept_answers(&single).map(|(_, slot)| slot).max()?;
+            let highest = self.stored_answers(&single).map(|(_, slot)| slot).max()?;
             let of_kind: Vec<_> = self
-                .kept_answers(&single)
+                .stored_answers(&single)
                 .filter(|(mark, _)| is_parsed(form(*mark)) == is_parsed(call.form))
                 .collect();
             // An answer of the other kind (parsed or raw) may have shown a higher slot.

@@ -283,7 +283,7 @@ impl BlockModel {
 
     /// Returns the answers that the cache may hold about a slot, each with the query of its call. Slots that
     /// were not final at the start have none.
-    fn kept_answers(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&EndedCall, BlockQuery)> {
+    fn stored_answers(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&EndedCall, BlockQuery)> {
         self.ended.iter().filter_map(move |ended| {
             let call = &self.cache.calls[ended.number];
             let is_kept = call.generation == self.cache.generation && call.stored_answer().is_some();
@@ -312,9 +312,9 @@ impl BlockModel {
     ) -> bool {
         // An error about transaction versions replaces a stored block.
         let has_version_error =
-            self.kept_answers(slot).any(|(ended, _)| ended.answer == TestAnswer::Error(VERSION));
+            self.stored_answers(slot).any(|(ended, _)| ended.answer == TestAnswer::Error(VERSION));
         let mut blocks = self
-            .kept_answers(slot)
+            .stored_answers(slot)
             .filter(|(ended, _)| ended.answer == TestAnswer::Block && ended.step < step);
         !has_version_error && blocks.any(|(ended, block)| self.age(ended) <= age && shape(&block))
     }
@@ -322,7 +322,7 @@ impl BlockModel {
     /// Returns true if a stored entry must answer the query without a node.
     fn is_served_by_cache(&self, query: &BlockQuery) -> bool {
         let is_absence = |answer| matches!(answer, TestAnswer::Error(SKIPPED | NOT_IN_STORAGE));
-        let absence = self.kept_answers(query.slot).rfind(|(ended, _)| is_absence(ended.answer));
+        let absence = self.stored_answers(query.slot).rfind(|(ended, _)| is_absence(ended.answer));
         let is_absent =
             absence.is_some_and(|(ended, _)| self.age(ended) <= self.life(ended).unwrap_or_default().fresh);
         is_absent || self.holds_fresh_block(query.slot, self.cache.step, |block| serves_shape(block, query))

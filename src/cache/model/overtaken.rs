@@ -147,7 +147,7 @@ fn answer_overtaken_twice_is_no_error() {
 }
 
 #[test]
-fn overtaken_list_is_assembled_of_held_accounts() {
+fn overtaken_list_is_assembled_of_stored_accounts() {
     on_a_stepped_clock(async {
         let [list, ..] = slow_calls(C);
         let list = SlowCall { overtaken_by: Account(0), ..list };

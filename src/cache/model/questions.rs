@@ -104,7 +104,7 @@ impl TestQuery {
     }
 
     /// Returns the queries under which the answer is stored. A list is also stored as its single accounts.
-    pub(super) fn held_under(self) -> Vec<Self> {
+    pub(super) fn stored_under(self) -> Vec<Self> {
         let questions =
             if self.question == List { vec![List, Account(0), Account(1)] } else { vec![self.question] };
         questions.into_iter().map(|question| question.at(self.commitment)).collect()

@@ -168,7 +168,7 @@ impl ReferenceCache {
             self.lower_floors(query, slot, now);
         }
         self.raise_floors(query, slot, now);
-        for entry in query.held_under() {
+        for entry in query.stored_under() {
             let newer = self.newer_stored(entry, &arrival);
             // At processed, an answer is compared with the entry of its own question only.
             if let Some(newer) = newer.filter(|_| entry == query) {

@@ -328,7 +328,7 @@ impl SequentialModel {
         let stored = self.reference.stored(query).filter(|stored| stored.slot == slot);
         self.last_shown.insert(query, stored.unwrap_or(over));
         // An answer of a higher slot may replace the shown one. If its call is older, it expires earlier.
-        for entry in query.held_under() {
+        for entry in query.stored_under() {
             if let (Some(shown), Some(stored)) =
                 (self.last_shown.get_mut(&entry), self.reference.stored(entry))
             {

@@ -168,7 +168,7 @@ fn assembled_list_is_not_behind_a_shown_one() {
 }
 
 #[test]
-fn held_list_is_not_behind_its_accounts() {
+fn stored_list_is_not_behind_its_accounts() {
     let asks = || ask(0, form(Base64));
     let list = || ask_list(&[0, 1], Base64);
     run(ONE_SLOT, vec![list(), reply(0, 2), wait_until_stale(), asks(), reply(0, 0), list(), reply(0, 0)]);

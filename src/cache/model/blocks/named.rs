@@ -48,7 +48,7 @@ fn derived_block_is_as_old_as_its_source() {
 }
 
 #[test]
-fn held_block_comes_before_its_absence() {
+fn stored_block_comes_before_its_absence() {
     let in_base64 = || ask(block(FINAL, Full, Base64, Finalized));
     let steps = vec![
         in_base64(),
