@@ -201,7 +201,9 @@ mod tests {
         ];
         for (number, (debts, cost)) in cases.into_iter().enumerate() {
             let (charge, payer) = charge();
-            debts.into_iter().for_each(|debt| charge.owe(debt));
+            for debt in debts {
+                charge.owe(debt);
+            }
             drop(charge);
             payer.has_paid(cost, &format!("case {number}"));
         }
