@@ -149,13 +149,13 @@ impl LookupPlan {
             Query::Account(q) => {
                 let (pubkey, commitment) = (q.pubkey, q.commitment);
                 let key_of = |form| Key::Account(pubkey, form, commitment);
-                let keys = AccountKeys::new(&mut q.form, sizes.of(&pubkey), key_of);
+                let keys = PlannedKeys::new(&mut q.form, sizes.of(&pubkey), key_of);
                 return keys.plan(upstream, commitment);
             }
             Query::Accounts(q) => {
                 let (pubkeys, commitment) = (Arc::clone(&q.pubkeys), q.commitment);
                 let key_of = |form| Key::Accounts(Arc::clone(&pubkeys), form, commitment);
-                let keys = AccountKeys::new(&mut q.form, sizes.of_all(&pubkeys), key_of);
+                let keys = PlannedKeys::new(&mut q.form, sizes.of_all(&pubkeys), key_of);
                 return keys.plan(upstream, commitment);
             }
             Query::Balance(q) => (Key::Balance(q.pubkey, q.commitment), Class::Account(q.commitment)),
@@ -191,13 +191,13 @@ impl LookupPlan {
 }
 
 /// The keys of one account or a list, and the encoding that the caller asked for.
-struct AccountKeys {
+struct PlannedKeys {
     key: Key,
     alternate_key: Option<Key>,
     asked: Option<AccountEncoding>,
 }
 
-impl AccountKeys {
+impl PlannedKeys {
     /// Replaces the form that was asked for by the form to fetch. `key_of` makes the key of a form.
     fn new(form: &mut AccountForm, size: SizeClass, key_of: impl Fn(AccountForm) -> Key) -> Self {
         let asked = *form;
