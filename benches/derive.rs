@@ -93,12 +93,12 @@ fn lists(c: &mut Criterion, cluster: &Cluster) {
     let singles: Vec<_> = parts(&list).expect("a list").iter().map(single).collect();
     let class = Class::Account(Commitment::Finalized);
     let entry = |single: SingleAccount| {
-        let kept = single.kept(Some(AccountEncoding::Base64));
+        let body = single.into_body(Some(AccountEncoding::Base64));
         Arc::new(Entry {
-            kept,
+            body,
             meta: EntryMeta { slot: 1, sent_at: Instant::now(), class, derived: false, carried: false },
-            follow: None,
-            coded: CompressedForms::default(),
+            stamp: None,
+            compressed: CompressedForms::default(),
         })
     };
     let entries: Vec<_> = singles.into_iter().map(entry).collect();

@@ -36,7 +36,7 @@ fn hit_path(c: &mut Criterion) {
     };
     let options = || CallOptions {
         bypass: false,
-        floor: None,
+        monotonic_slot: None,
         deadline: Instant::now() + Duration::from_secs(10),
         coding: None,
         caller: CallerId::default(),

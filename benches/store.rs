@@ -29,13 +29,13 @@ fn key(number: u64) -> Key {
 }
 
 fn entry(slot: u64) -> Arc<Entry> {
-    let kept = EntryBody::Verbatim(Payload::Result(TextParts::One(Bytes::from_static(b"null"))));
+    let body = EntryBody::Verbatim(Payload::Result(TextParts::One(Bytes::from_static(b"null"))));
     let class = Class::Account(Commitment::Confirmed);
     Arc::new(Entry {
-        kept,
+        body,
         meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false, carried: false },
-        follow: None,
-        coded: CompressedForms::default(),
+        stamp: None,
+        compressed: CompressedForms::default(),
     })
 }
 
@@ -43,7 +43,7 @@ fn store(c: &mut Criterion) {
     for (name, entries) in [("1,000", 1_000), ("1,000,000", 1_000_000)] {
         let store = EntryStore::new(u64::MAX, u64::MAX, Metrics::new());
         for number in 0..entries {
-            store.keep(key(number), &entry(1), |_| true);
+            store.insert(key(number), &entry(1), |_| true);
         }
         assert_eq!(store.usage().1, entries);
         let mut numbers = (0..entries).map(|at| at * STEP % entries).cycle();
@@ -55,7 +55,7 @@ fn store(c: &mut Criterion) {
         });
         let newer = entry(2);
         c.bench_function(&format!("store: replace, {name} entries"), |b| {
-            b.iter(|| black_box(store.keep(key(numbers.next().expect("endless")), &newer, |_| true)));
+            b.iter(|| black_box(store.insert(key(numbers.next().expect("endless")), &newer, |_| true)));
         });
     }
 }

@@ -1,11 +1,11 @@
 //! The read-through cache.
 //!
 //! A call is looked up. Otherwise it joins a fetch or leads one. The fetch looks the call up again, derives the
-//! answer from a held one, or asks the shared store or a node. A node's answer is checked and stored before it
+//! answer from a stored one, or asks the shared store or a node. A node's answer is checked and stored before it
 //! is returned.
 //!
 //! Four rules hold throughout. Callers with the same key, slot requirement and generation share one fetch. A
-//! held answer is replaced by an older one only if it may not be served any more. An answer never comes from a
+//! stored answer is replaced by an older one only if it may not be served any more. An answer never comes from a
 //! weaker commitment than the caller's, unless the followed chain proves that it is the same (`cache/carry.rs`).
 //! An answer past its bounds says so in its [`CacheStatus`].
 
@@ -26,7 +26,6 @@ mod follow_stamp;
 mod forms;
 pub mod freshness;
 mod generation;
-mod held_entries;
 pub mod key;
 mod lookup;
 mod merge;
@@ -44,6 +43,7 @@ mod second_level;
 pub mod sizes;
 pub mod status;
 pub mod store;
+mod stored_entries;
 pub mod verify;
 
 use std::num::NonZero;
@@ -79,16 +79,16 @@ use crate::telemetry::{Metrics, Outcome};
 
 /// The cache over a pool: its owners, and the way of a call through them (`cache/answer.rs`).
 pub struct Cache {
-    /// The held entries, and the rules for serving them.
+    /// The stored entries, and the rules for serving them.
     lookup: Arc<Lookup>,
-    /// Fetches answers that are not held.
+    /// Fetches answers that are not stored.
     fetcher: Arc<Fetcher>,
     /// Writes an entry in the caller's form and coding.
     renderer: Arc<Renderer>,
     /// Removes entries, here and in the shared store.
     purger: Arc<Purger>,
     /// The freshness rules, which hold no state of the cache.
-    rules: Arc<FreshnessPolicy>,
+    freshness: Arc<FreshnessPolicy>,
     frontier: Arc<Frontier>,
     request_timeout: Duration,
 }
@@ -106,42 +106,43 @@ impl Cache {
         shared: Option<&Arc<redis_store::Store>>,
     ) -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let rules = Arc::new(FreshnessPolicy::new(config.cache.clone(), Arc::clone(&frontier)));
-        let second = shared.map(|store| {
-            Arc::new(SecondLevel::new(config, Arc::clone(&rules), Arc::clone(store), &metrics, &tasks))
+        let freshness = Arc::new(FreshnessPolicy::new(config.cache.clone(), Arc::clone(&frontier)));
+        let second_level = shared.map(|store| {
+            Arc::new(SecondLevel::new(config, Arc::clone(&freshness), Arc::clone(store), &metrics, &tasks))
         });
-        let carrier = Carrier::new(followed, config.follow.mode, Arc::clone(&rules), Arc::clone(&metrics));
+        let carrier =
+            Carrier::new(followed, config.follow.mode, Arc::clone(&freshness), Arc::clone(&metrics));
         let lookup = Lookup::new(
             &config.cache,
             carrier,
-            Arc::clone(&rules),
+            Arc::clone(&freshness),
             Arc::clone(&frontier),
             Arc::clone(&metrics),
         );
         let lookup = Arc::new(lookup);
-        let purger = Arc::new(Purger::new(Arc::clone(&lookup), second.clone(), Arc::clone(&pool)));
+        let purger = Arc::new(Purger::new(Arc::clone(&lookup), second_level.clone(), Arc::clone(&pool)));
         let renderer =
             Renderer::new(config, cores, Arc::clone(&lookup), Arc::clone(&pool), &metrics, tasks.clone());
         let renderer = Arc::new(renderer);
         let owners = (Arc::clone(&lookup), Arc::clone(&renderer));
-        let fetcher = Fetcher::new(config, owners, second, Arc::clone(&frontier), pool, metrics, tasks);
+        let fetcher = Fetcher::new(config, owners, second_level, Arc::clone(&frontier), pool, metrics, tasks);
         let request_timeout = config.server.request_timeout;
         Arc::new(Self {
             lookup,
             fetcher: Arc::new(fetcher),
             renderer,
             purger,
-            rules,
+            freshness,
             frontier,
             request_timeout,
         })
     }
 
-    /// Answers `query` from a held entry or from a node. `charge` books the call, even if the caller
+    /// Answers `query` from a stored entry or from a node. `charge` books the call, even if the caller
     /// disconnects first.
     ///
     /// # Errors
-    /// Unless a held answer may stand in: [`Error::NoUpstream`] if no node answers, [`Error::TimedOut`] if
+    /// Unless a stored answer may stand in: [`Error::NoUpstream`] if no node answers, [`Error::TimedOut`] if
     /// none answers in time, and [`Error::Overloaded`] if memory for the answer is short.
     pub async fn answer(
         &self,
@@ -155,20 +156,20 @@ impl Cache {
         let (charge, arrived_at) = (&charge, Instant::now());
         let call =
             PlannedCall { query, plan, reason, options, charge, conditions, arrived_at, is_retry: false };
-        answer::answer(self, call).await
+        answer::answer_call(self, call).await
     }
 
     /// Returns true if an answer, which waited for other answers of its batch, may still leave: it is within its bounds, and
     /// nobody was shown a newer one meanwhile.
     pub fn still_serves(&self, query: &Query, meta: &EntryMeta, status: CacheStatus) -> bool {
         let basis = match status {
-            CacheStatus::Hit { .. } | CacheStatus::Carried => Basis::Found,
+            CacheStatus::Hit { .. } | CacheStatus::Carried => Basis::FoundByFlight,
             CacheStatus::StaleIfError { .. } => Basis::StandIn,
-            // Another caller's call brought the answer, or a part of it was held.
-            other => Basis::Joined(other, Outcome::Collapsed),
+            // Another caller's call brought the answer, or a part of it was stored.
+            other => Basis::SharedFetch(other, Outcome::Collapsed),
         };
         let plan = self.lookup.plan(query);
-        self.rules.status(meta, basis).is_some() && !self.lookup.held.is_behind(&plan, meta, basis)
+        self.freshness.status(meta, basis).is_some() && !self.lookup.entries.is_behind(&plan, meta, basis)
     }
 
     /// Returns the compressor of long texts.
@@ -176,9 +177,9 @@ impl Cache {
         self.renderer.compressor()
     }
 
-    /// Returns the bytes held and the number of entries.
+    /// Returns the bytes stored and the number of entries.
     pub fn usage(&self) -> (u64, u64) {
-        self.lookup.held.usage()
+        self.lookup.entries.usage()
     }
 
     /// Returns the purger of all entries.

@@ -11,11 +11,11 @@ mod global_rate;
 pub mod keys;
 mod lease;
 mod limit;
+mod monotonic_slot;
 mod plan;
 mod principal;
 mod quota;
 mod share;
-mod slot_floor;
 mod snapshot;
 mod table;
 #[cfg(test)]
@@ -53,11 +53,11 @@ use snapshot::{AccessMode, KeySnapshot, read_keys, take_snapshot};
 use table::KeyTableContext;
 
 pub(crate) use address::PerAddress;
+pub use monotonic_slot::MonotonicSlot;
 pub use principal::Principal;
 pub use quota::UsageError;
 pub(crate) use share::Share;
 pub use share::{SharePermit, SharedBytes};
-pub use slot_floor::SlotFloor;
 pub use usage::Usage;
 
 /// The interval at which files are checked and written, and the wall clock is read.

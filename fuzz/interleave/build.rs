@@ -24,7 +24,7 @@ fn main() {
     for (name, source) in [
         ("flight", "../../src/cache/flight.rs"),
         ("generation", "../../src/cache/generation.rs"),
-        ("slot_floor", "../../src/gateway/slot_floor.rs"),
+        ("monotonic_slot", "../../src/gateway/monotonic_slot.rs"),
         ("chain", "../../src/follow/chain.rs"),
         ("last_writes", "../../src/follow/last_writes.rs"),
     ] {

@@ -69,7 +69,7 @@ fn parse_call(body: &Bytes) -> (Id, Query) {
 fn options(now: Instant) -> CallOptions {
     let deadline = now + Duration::from_secs(10);
     let (caller, trace) = (CallerId::default(), Trace::default());
-    CallOptions { bypass: false, floor: None, deadline, coding: None, caller, trace }
+    CallOptions { bypass: false, monotonic_slot: None, deadline, coding: None, caller, trace }
 }
 
 impl HitScene {

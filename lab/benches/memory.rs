@@ -36,13 +36,13 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
     );
     text.shrink_to_fit();
     let single = read_single(&Bytes::from(text), form).expect("the form of a node");
-    let kept = single.kept(Some(AccountEncoding::Base64));
+    let body = single.into_body(Some(AccountEncoding::Base64));
     let class = Class::Account(Commitment::Confirmed);
     let entry = Entry {
-        kept,
+        body,
         meta: EntryMeta { slot: 345_600_119, sent_at: Instant::now(), class, derived: false, carried: false },
-        follow: None,
-        coded: CompressedForms::default(),
+        stamp: None,
+        compressed: CompressedForms::default(),
     };
     let mut pubkey = [0; 32];
     for (i, part) in pubkey.chunks_mut(8).enumerate() {
@@ -54,12 +54,12 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
 /// Makes one measurement. Each runs in a new process, because reused memory would falsify the result.
 fn measure(data: usize) {
     let store = EntryStore::new(u64::MAX, u64::MAX, Metrics::new());
-    let answer = entry(0, data).1.kept.weight() as u64;
+    let answer = entry(0, data).1.body.weight() as u64;
     let before = resident();
     let wanted = std::env::var("ENTRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(ENTRIES);
     for number in 0..wanted {
         let (key, entry) = entry(number, data);
-        store.keep(key, &entry, |_| true);
+        store.insert(key, &entry, |_| true);
     }
     let (counted, entries) = store.usage();
     let (counted, each) = (counted / entries, (resident() - before) / entries);

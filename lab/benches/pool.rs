@@ -86,7 +86,7 @@ fn selection(c: &mut Criterion, runtime: &Runtime) {
         let query =
             bench.gateway.get_account(bench.gateway.cluster.examples().wallets[0]).confirmed().query();
         let context = CallContext::own(Instant::now() + Duration::from_hours(1));
-        let ask = UpstreamRequest { floor: Some(1), context, ..upstream_request(query) };
+        let ask = UpstreamRequest { min_slot: Some(1), context, ..upstream_request(query) };
         let pool = Arc::clone(&bench.gateway.front().pool);
         c.bench_function(&format!("select: one of {nodes}"), |b| {
             b.iter(|| black_box(pool.first_choice(black_box(&ask))).is_some());

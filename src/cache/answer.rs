@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use super::Cache;
-use super::basis::{Basis, Tolerance};
+use super::basis::{Basis, NotServed, Tolerance};
+use super::charge::Debt;
 use super::entry::Entry;
 use super::fetched::{Fetched, FlightResult, SlotRequirement};
 use super::flight::FlightHandle;
@@ -15,27 +16,202 @@ use super::planned_call::PlannedCall;
 use super::render::is_long_work;
 use super::status::{CacheStatus, ForwardReason};
 use crate::error::Error;
-use crate::methods::{AccountsQuery, Query, Slot};
+use crate::methods::{AccountsQuery, Commitment, Query, Slot};
 use crate::telemetry::{AttemptResult, Outcome};
 
-/// The reason why a fetch gave this caller no answer.
-pub(super) enum FetchError {
-    /// The answer passed its bounds on its way, a newer one was shown meanwhile, or its form serves only the
-    /// caller who led the flight.
-    Unusable,
-    /// The fetch failed.
-    Failed(Error),
+/// Answers `call`, and notes what its caller owes.
+pub(super) async fn answer_call(cache: &Cache, mut call: PlannedCall<'_>) -> Result<CacheAnswer, Error> {
+    let answer = match look_up_or_fetch(cache, &mut call).await {
+        Ok(answer) => Ok(answer),
+        Err(error) => {
+            call.is_retry = true;
+            serve_stand_in(cache, &call, error).await
+        }
+    };
+    call.charge.owe(match &answer {
+        Ok(answer) if answer.outcome.is_hit() => Debt::Hit,
+        Ok(_) => Debt::Miss,
+        Err(_) => Debt::Nothing,
+    });
+    answer
 }
 
-impl From<Error> for FetchError {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
+/// Looks the call up, and fetches what is not stored. If the fetched answer is unusable, starts over once.
+/// There is no third try: under load every answer may come too late, and the nodes would be asked without
+/// end.
+async fn look_up_or_fetch(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, Error> {
+    loop {
+        if !call.options.bypass {
+            let found = cache.lookup.look_up(&call.plan, call.min_slot());
+            match serve_stored(cache, call, &found).await {
+                Ok(answer) => return Ok(answer),
+                Err(NotServed::Failed(error)) => return Err(error),
+                Err(NotServed::Unusable) => call.charge.owe(Debt::Nothing),
+            }
+            // A hit, too, may have expired before it was rendered.
+            if !matches!(found, CacheLookup::Miss) {
+                call.reason = ForwardReason::Stale;
+            }
+        }
+        // Boxed, so that the future of a hit is small. For the same reason the timer is set for a fetch only.
+        let fetched = timeout_at(call.options.deadline, Box::pin(fetch_retrying_smaller(cache, call))).await;
+        match fetched.map_err(|_| Error::TimedOut(cache.request_timeout))? {
+            Ok(answer) => return Ok(answer),
+            Err(NotServed::Failed(error)) => return Err(error),
+            Err(NotServed::Unusable) if call.is_retry => return Err(Error::Overloaded),
+            Err(NotServed::Unusable) => call.is_retry = true,
+        }
+        call.options.monotonic_slot = call.options.monotonic_slot.max(call.conditions.monotonic_slot());
     }
+}
+
+/// Serves the entry that was found, or one assembled of other entries.
+async fn serve_stored(
+    cache: &Cache,
+    call: &PlannedCall<'_>,
+    found: &CacheLookup,
+) -> Result<CacheAnswer, NotServed> {
+    let entry = choose_stored(cache, call, found).ok_or(NotServed::Unusable)?;
+    call.charge.owe(Debt::Hit);
+    let rendering = cache.renderer.render(call, &entry, Basis::LookedUp);
+    let answer = if is_long_work(call.query, &entry) {
+        let in_time = timeout_at(call.options.deadline, rendering).await;
+        in_time.unwrap_or(Err(NotServed::Failed(Error::TimedOut(cache.request_timeout))))
+    } else {
+        rendering.await
+    };
+    // An entry that cannot be read counts as no entry.
+    answer.map_err(|reason| match reason {
+        NotServed::Failed(Error::NoUpstream(_)) => NotServed::Unusable,
+        other => other,
+    })
+}
+
+/// Returns the entry to serve: a fresh one, a list assembled of fresh ones, or a stale one, which is
+/// revalidated meanwhile. `None` if a node is to be asked first.
+fn choose_stored(cache: &Cache, call: &PlannedCall<'_>, found: &CacheLookup) -> Option<Arc<Entry>> {
+    if let CacheLookup::Hit(entry) = found {
+        return Some(Arc::clone(entry));
+    }
+    let list = cache.lookup.lists().assemble(call.query, Tolerance::Fresh, call.min_slot());
+    if list.is_some() {
+        return list;
+    }
+    let CacheLookup::Stale(entry) = found else { return None };
+    // Begun before the entry is rendered, because rendering may wait, fail or lose its caller.
+    drop(cache.fetcher.join_or_start_flight(&call.plan, SlotRequirement::None, &call.options));
+    Some(Arc::clone(entry))
+}
+
+/// Fetches an answer. If the node was asked for more than the caller wants and that was too large, asks once
+/// for less.
+async fn fetch_retrying_smaller(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
+    let answer = fetch(cache, call).await;
+    if let Err(NotServed::Failed(Error::NoUpstream(attempts))) = &answer
+        && attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
+        && cache.lookup.note_too_large(call.query, &call.plan)
+    {
+        call.plan = cache.lookup.plan(call.query);
+        return fetch(cache, call).await;
+    }
+    answer
+}
+
+/// Fetches an answer: alone, with others, or only the missing accounts of a list.
+async fn fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
+    let commitment = call.query.commitment();
+    // No node is known to have reached a slot above the frontier. In that case the first answer is taken.
+    let is_reached = |slot: &Slot| commitment.is_some_and(|c| cache.frontier.slot(c) >= *slot);
+    let monotonic_slot = call.options.monotonic_slot.filter(is_reached);
+    if call.reason == ForwardReason::Request {
+        return fetch_past_cache(cache, call, monotonic_slot).await;
+    }
+    if let Some(answer) = complete_list(cache, call).await? {
+        return Ok(answer);
+    }
+    match (call.query.min_context_slot(), commitment) {
+        (Some(slot), Some(commitment)) => {
+            fetch_at_min_context_slot(cache, call, slot, commitment, monotonic_slot).await
+        }
+        _ => fetch_at_any_slot(cache, call, monotonic_slot).await,
+    }
+}
+
+/// Fetches an answer by a call for this caller alone.
+async fn fetch_past_cache(
+    cache: &Cache,
+    call: &PlannedCall<'_>,
+    monotonic_slot: Option<Slot>,
+) -> Result<CacheAnswer, NotServed> {
+    let min_context_slot = call.query.min_context_slot().map(SlotRequirement::CallerMinimum);
+    let requirement = min_context_slot.unwrap_or(SlotRequirement::at_least(monotonic_slot));
+    let flight = cache.fetcher.fetch_unshared(&call.plan, requirement, &call.options);
+    let fetched = await_flight(call, flight).await?;
+    render_fetched(cache, call, &fetched, FlightRole::Leader).await
+}
+
+/// Fetches an answer for a caller without minContextSlot. If it is below the slot that the caller's key was
+/// shown, or too old for a joiner, asks once more. The second answer is taken.
+async fn fetch_at_any_slot(
+    cache: &Cache,
+    call: &PlannedCall<'_>,
+    monotonic_slot: Option<Slot>,
+) -> Result<CacheAnswer, NotServed> {
+    let first = share_flight(cache, call, SlotRequirement::None).await?;
+    if first.serves(cache, call, monotonic_slot) {
+        return render_fetched(cache, call, &first.fetched, first.role(false)).await;
+    }
+    fetch_last(cache, call, SlotRequirement::at_least(monotonic_slot)).await
+}
+
+/// Fetches an answer for a caller with minContextSlot `slot`. Only if two shared answers are below it, a node
+/// gets the caller's minContextSlot itself.
+async fn fetch_at_min_context_slot(
+    cache: &Cache,
+    call: &PlannedCall<'_>,
+    slot: Slot,
+    commitment: Commitment,
+    monotonic_slot: Option<Slot>,
+) -> Result<CacheAnswer, NotServed> {
+    if cache.fetcher.await_frontier(&call.plan, slot, commitment).await {
+        let first = share_flight(cache, call, SlotRequirement::None).await?;
+        if first.serves(cache, call, monotonic_slot.max(Some(slot))) {
+            return render_fetched(cache, call, &first.fetched, first.role(false)).await;
+        }
+        // All callers for whom the first answer was too low share the next one, from a node at the frontier.
+        let at_frontier = SlotRequirement::AtLeast(cache.frontier.slot(commitment));
+        let second = share_flight(cache, call, at_frontier).await?;
+        if second.serves(cache, call, Some(slot)) {
+            return render_fetched(cache, call, &second.fetched, second.role(false)).await;
+        }
+    }
+    fetch_last(cache, call, SlotRequirement::CallerMinimum(slot)).await
+}
+
+/// Takes the answer of a flight, whatever its slot. Shares one more flight if the answer of another caller is
+/// too old.
+async fn fetch_last(
+    cache: &Cache,
+    call: &PlannedCall<'_>,
+    requirement: SlotRequirement,
+) -> Result<CacheAnswer, NotServed> {
+    let since = Instant::now();
+    // The next flight begins after the first has ended, so its answer is young enough.
+    let too_old = |entry: &Entry| {
+        entry.meta.sent_at < since && !cache.freshness.allows(&entry.meta, Tolerance::Fresh, Instant::now())
+    };
+    let mut flight = share_flight(cache, call, requirement).await?;
+    let is_late = matches!(&flight.fetched, Fetched::New(entry, _) if too_old(entry));
+    if !flight.is_leader && (is_late || !flight.fetched.serves(&call.plan)) {
+        flight = share_flight(cache, call, requirement).await?;
+    }
+    let asked_since = flight.fetched.entry().meta.sent_at >= since;
+    render_fetched(cache, call, &flight.fetched, flight.role(asked_since)).await
 }
 
 /// A caller's part in a flight.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Role {
+pub(super) enum FlightRole {
     /// The flight started for this caller.
     Leader,
     /// The caller joined a flight under way.
@@ -45,271 +221,131 @@ pub(super) enum Role {
     },
 }
 
-/// Answers `call`.
-pub(super) async fn answer(cache: &Cache, mut call: PlannedCall<'_>) -> Result<CacheAnswer, Error> {
-    let answer = match answer_in_bounds(cache, &mut call).await {
-        Ok(answer) => Ok(answer),
-        Err(error) => {
-            call.is_retry = true;
-            answer_in_fault(cache, &call, error).await
-        }
-    };
-    match &answer {
-        Ok(answer) => call.charge.answered(answer.outcome.is_hit()),
-        Err(_) => call.charge.failed(),
-    }
-    answer
+/// The result of a flight, for one of its callers.
+struct SharedFlight {
+    fetched: Fetched,
+    is_leader: bool,
 }
 
-/// Looks the call up, and fetches what is not held. If the fetched answer is unusable, starts over once.
-/// There is no third try: under load every answer may come too late, and the nodes would be asked without
-/// end.
-async fn answer_in_bounds(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, Error> {
-    loop {
-        if !call.options.bypass {
-            let found = cache.lookup.look_up(&call.plan, call.wanted());
-            if let Some(answer) = answer_from_entry(cache, call, &found).await? {
-                return Ok(answer);
-            }
-            call.charge.failed();
-            // A hit, too, may have expired before it was rendered.
-            if !matches!(found, CacheLookup::Miss) {
-                call.reason = ForwardReason::Stale;
-            }
-        }
-        // Boxed, so that the future of a hit is small. For the same reason the timer is set for a fetch only.
-        let fetched = timeout_at(call.options.deadline, Box::pin(fetch_answer(cache, call))).await;
-        match fetched.map_err(|_| Error::TimedOut(cache.request_timeout))? {
-            Ok(answer) => return Ok(answer),
-            Err(FetchError::Failed(error)) => return Err(error),
-            Err(FetchError::Unusable) if call.is_retry => return Err(Error::Overloaded),
-            Err(FetchError::Unusable) => call.is_retry = true,
-        }
-        call.options.floor = call.options.floor.max(call.conditions.floor());
+impl SharedFlight {
+    /// Returns true if the result reaches `min_slot` and is young enough for this caller. A joiner takes it
+    /// only if a hit of that age would do. The leader's was asked for after it arrived.
+    fn serves(&self, cache: &Cache, call: &PlannedCall<'_>, min_slot: Option<Slot>) -> bool {
+        let meta = &self.fetched.entry().meta;
+        let is_fresh = || cache.freshness.allows(meta, Tolerance::Fresh, Instant::now());
+        self.fetched.serves(&call.plan) && meta.reaches(min_slot) && (self.is_leader || is_fresh())
+    }
+
+    fn role(&self, asked_since: bool) -> FlightRole {
+        if self.is_leader { FlightRole::Leader } else { FlightRole::Joiner { asked_since } }
     }
 }
 
-/// Returns an answer from the entry that was found, or from one assembled of other entries. `None` if a node
-/// is to be asked.
-async fn answer_from_entry(
-    cache: &Cache,
-    call: &PlannedCall<'_>,
-    found: &CacheLookup,
-) -> Result<Option<CacheAnswer>, Error> {
-    let assembled = || cache.lookup.lists().assemble(call.query, Tolerance::Fresh, call.wanted());
-    let entry = match found {
-        CacheLookup::Hit(entry) => Arc::clone(entry),
-        CacheLookup::Stale(entry) => assembled().unwrap_or_else(|| {
-            // Refetched before the entry is rendered, because rendering may wait, fail or lose its caller.
-            drop(cache.fetcher.join_flight(&call.plan, SlotRequirement::None, &call.options));
-            Arc::clone(entry)
-        }),
-        CacheLookup::Expired | CacheLookup::Miss => {
-            let Some(list) = assembled() else { return Ok(None) };
-            list
-        }
-    };
-    call.charge.answered(true);
-    let answer = cache.renderer.render(call, &entry, Basis::Kept);
-    let answer = if is_long_work(call.query, &entry) {
-        let in_time = timeout_at(call.options.deadline, answer).await;
-        in_time.unwrap_or(Err(Error::TimedOut(cache.request_timeout)))
-    } else {
-        answer.await
-    };
-    match answer {
-        // An entry that cannot be read counts as no entry.
-        Err(Error::NoUpstream(_)) => Ok(None),
-        answer => answer,
-    }
-}
-
-/// Fetches an answer. If the node was asked for more than the caller wants and that was too large, asks once
-/// for less.
-async fn fetch_answer(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, FetchError> {
-    let answer = answer_from_node(cache, call).await;
-    if let Err(FetchError::Failed(Error::NoUpstream(attempts))) = &answer
-        && attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
-        && cache.lookup.note_too_large(call.query, &call.plan)
-    {
-        call.plan = cache.lookup.plan(call.query);
-        return answer_from_node(cache, call).await;
-    }
-    answer
-}
-
-/// Returns a node's answer, by a flight that is shared with others or by a call for this caller alone.
-async fn answer_from_node(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, FetchError> {
-    let (own, commitment) = (call.query.min_context_slot(), call.query.commitment());
-    let frontier = &cache.frontier;
-    // No node is known to have reached a floor above the frontier. In that case the first answer is taken.
-    let reached = |floor: &Slot| commitment.is_some_and(|c| frontier.slot(c) >= *floor);
-    let floor = call.options.floor.filter(reached);
-    let last = floor.map_or(SlotRequirement::None, SlotRequirement::AtLeast);
-    if call.reason == ForwardReason::Request {
-        let requirement = own.map_or(last, SlotRequirement::CallerMinimum);
-        let flight = cache.fetcher.fetch_alone(&call.plan, requirement, &call.options);
-        let landed = await_flight(call, flight).await?;
-        return answer_from_fetch(cache, call, &landed, Role::Leader).await;
-    }
-    if let Some(answer) = complete_list(cache, call).await? {
-        return Ok(answer);
-    }
-    let (Some(slot), Some(commitment)) = (own, commitment) else {
-        // An answer below the floor, or one that was too old for a joiner, is asked for once more. The second
-        // one is taken.
-        return match answer_by_flight(cache, call, SlotRequirement::None, floor).await? {
-            Some(answer) => Ok(answer),
-            None => answer_by_last_flight(cache, call, last).await,
-        };
-    };
-    if cache.fetcher.frontier_reaches(&call.plan, slot, commitment).await {
-        if let Some(answer) = answer_by_flight(cache, call, SlotRequirement::None, own.max(floor)).await? {
-            return Ok(answer);
-        }
-        // All callers for whom the first answer was too low share the next one, from a node at the frontier.
-        let reached = SlotRequirement::AtLeast(frontier.slot(commitment));
-        if let Some(answer) = answer_by_flight(cache, call, reached, own).await? {
-            return Ok(answer);
-        }
-    }
-    answer_by_last_flight(cache, call, SlotRequirement::CallerMinimum(slot)).await
-}
-
-/// Waits for a flight. `None` if its answer does not serve this caller, because it is below `wanted` or too
-/// old.
-async fn answer_by_flight(
+/// Joins or starts a flight, and waits for its result.
+async fn share_flight(
     cache: &Cache,
     call: &PlannedCall<'_>,
     requirement: SlotRequirement,
-    wanted: Option<Slot>,
-) -> Result<Option<CacheAnswer>, FetchError> {
-    let (landed, leads) = join_flight(cache, call, requirement).await?;
-    let entry = landed.entry();
-    // A joiner takes the answer only if a hit of that age and slot would do. The leader's was asked for after
-    // it arrived.
-    let fresh = || cache.rules.allows(&entry.meta, Tolerance::Fresh, Instant::now());
-    let meets = landed.serves(&call.plan) && entry.meta.reaches(wanted) && (leads || fresh());
-    let role = if leads { Role::Leader } else { Role::Joiner { asked_since: false } };
-    if meets { answer_from_fetch(cache, call, &landed, role).await.map(Some) } else { Ok(None) }
-}
-
-/// Waits for a flight and takes its answer. Joins one more flight if the answer of another caller is too old.
-async fn answer_by_last_flight(
-    cache: &Cache,
-    call: &PlannedCall<'_>,
-    requirement: SlotRequirement,
-) -> Result<CacheAnswer, FetchError> {
-    let since = Instant::now();
-    // The next flight begins after the first has landed, so its answer is young enough.
-    let too_old = |entry: &Entry| {
-        entry.meta.sent_at < since && !cache.rules.allows(&entry.meta, Tolerance::Fresh, Instant::now())
-    };
-    let (mut landed, mut leads) = join_flight(cache, call, requirement).await?;
-    let is_late = matches!(&landed, Fetched::New(entry, _) if too_old(entry));
-    if !leads && (is_late || !landed.serves(&call.plan)) {
-        (landed, leads) = join_flight(cache, call, requirement).await?;
-    }
-    let asked_since = landed.entry().meta.sent_at >= since;
-    answer_from_fetch(cache, call, &landed, if leads { Role::Leader } else { Role::Joiner { asked_since } })
-        .await
-}
-
-async fn join_flight(
-    cache: &Cache,
-    call: &PlannedCall<'_>,
-    requirement: SlotRequirement,
-) -> Result<(Fetched, bool), Error> {
-    let flight = cache.fetcher.join_flight(&call.plan, requirement, &call.options);
-    let leads = flight.leads;
-    Ok((await_flight(call, flight).await?, leads))
+) -> Result<SharedFlight, Error> {
+    let flight = cache.fetcher.join_or_start_flight(&call.plan, requirement, &call.options);
+    let is_leader = flight.is_leader;
+    Ok(SharedFlight { fetched: await_flight(call, flight).await?, is_leader })
 }
 
 /// Waits for the result of a flight. A caller who leaves while waiting still owes its price.
 async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>) -> FlightResult {
-    call.charge.joined(&flight);
-    let landing = flight.landed().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())));
-    call.charge.landed(&landing);
-    landing
+    call.charge.owe(Debt::Flight(flight.clone()));
+    let result = flight.result().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())));
+    call.charge.owe(Debt::of(&result));
+    result
 }
 
-/// Returns a list of which some accounts are held and fresh. The other accounts are fetched, and the lowest slot
-/// becomes the list's slot. `None` if the `assemble` mode forbids this, or the list cannot be completed.
-async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<CacheAnswer>, FetchError> {
+/// Returns a list of which some accounts are stored and fresh. The other accounts are fetched, and the lowest
+/// slot becomes the list's slot. `None` if the `assemble` mode forbids this, or the list cannot be completed.
+async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<CacheAnswer>, NotServed> {
     let Query::Accounts(query) = call.query else { return Ok(None) };
-    let Some(missing) = cache.lookup.lists().missing_accounts(query, call.wanted()) else { return Ok(None) };
+    let Some(missing) = cache.lookup.lists().missing_accounts(query, call.min_slot()) else {
+        return Ok(None);
+    };
     let rest = Query::Accounts(AccountsQuery { pubkeys: missing.into(), ..query.clone() });
     let plan = cache.lookup.plan(&rest);
     let options = CallOptions { coding: None, ..call.options.clone() };
     let rest = PlannedCall { query: &rest, plan, options, ..*call };
-    let fetched = match Box::pin(answer_from_node(cache, &rest)).await {
+    let fetched = match Box::pin(fetch(cache, &rest)).await {
         Ok(fetched) => fetched,
-        Err(FetchError::Unusable) => return Err(FetchError::Unusable),
-        Err(FetchError::Failed(Error::Overloaded)) => return Err(Error::Overloaded.into()),
-        Err(FetchError::Failed(_)) => return Ok(None),
+        Err(NotServed::Unusable) => return Err(NotServed::Unusable),
+        Err(NotServed::Failed(Error::Overloaded)) => return Err(Error::Overloaded.into()),
+        Err(NotServed::Failed(_)) => return Ok(None),
     };
     cache.lookup.carrier.await_carried(query, fetched.meta.slot).await;
-    let Some(list) = cache.lookup.lists().complete_list(query, call.wanted()) else { return Ok(None) };
+    let Some(list) = cache.lookup.lists().complete_list(query, call.min_slot()) else { return Ok(None) };
     let basis = match fetched.outcome {
-        Outcome::Collapsed => Basis::Joined(CacheStatus::Collapsed, Outcome::Collapsed),
-        _ => Basis::Joined(CacheStatus::forwarded(call.reason, true), Outcome::Miss),
+        Outcome::Collapsed => Basis::SharedFetch(CacheStatus::Collapsed, Outcome::Collapsed),
+        _ => Basis::SharedFetch(CacheStatus::forwarded(call.reason, true), Outcome::Miss),
     };
-    cache.renderer.render(call, &list, basis).await?.ok_or(FetchError::Unusable).map(Some)
+    cache.renderer.render(call, &list, basis).await.map(Some)
 }
 
-/// Turns the result of a fetch into this caller's answer. The cache's floors never become a caller's error.
-/// If an answer of the last try is below a slot that was shown meanwhile, a held one replaces it. If none is
-/// held, it is given.
-pub(super) async fn answer_from_fetch(
+/// Renders the result of a fetch for this caller. The cache's floors never become a caller's error. If an
+/// answer of the last try is below a slot that was shown meanwhile, a stored one replaces it. If none is
+/// stored, the fetched one is served.
+pub(super) async fn render_fetched(
     cache: &Cache,
     call: &PlannedCall<'_>,
-    landed: &Fetched,
-    role: Role,
-) -> Result<CacheAnswer, FetchError> {
-    let basis = match (landed, role) {
+    fetched: &Fetched,
+    role: FlightRole,
+) -> Result<CacheAnswer, NotServed> {
+    let basis = match (fetched, role) {
         (Fetched::KeptNewer(..), _) => Basis::StandIn,
-        (Fetched::AlreadyFresh(..), _) => Basis::Found,
-        (Fetched::New(..), Role::Joiner { asked_since: false }) => {
-            Basis::Joined(CacheStatus::Collapsed, Outcome::Collapsed)
+        (Fetched::AlreadyFresh(..), _) => Basis::FoundByFlight,
+        (Fetched::New(..), FlightRole::Joiner { asked_since: false }) => {
+            Basis::SharedFetch(CacheStatus::Collapsed, Outcome::Collapsed)
         }
-        (Fetched::New(..), Role::Joiner { asked_since: true }) => {
-            Basis::Own(CacheStatus::Collapsed, Outcome::Collapsed)
+        (Fetched::New(..), FlightRole::Joiner { asked_since: true }) => {
+            Basis::FetchedSinceArrival(CacheStatus::Collapsed, Outcome::Collapsed)
         }
-        (Fetched::New(_, stored), Role::Leader) => {
+        (Fetched::New(_, stored), FlightRole::Leader) => {
             let outcome = if call.reason == ForwardReason::Request { Outcome::Bypass } else { Outcome::Miss };
-            Basis::Own(CacheStatus::forwarded(call.reason, *stored), outcome)
+            Basis::FetchedSinceArrival(CacheStatus::forwarded(call.reason, *stored), outcome)
         }
     };
-    if !landed.serves(&call.plan) {
-        return Err(FetchError::Unusable);
+    if !fetched.serves(&call.plan) {
+        return Err(NotServed::Unusable);
     }
-    let entry = landed.entry();
+    let entry = fetched.entry();
     if call.is_retry
-        && cache.lookup.held.is_overtaken(&call.plan, entry, basis)
-        && let Some(held) = find_stand_in(cache, call, Tolerance::InFault).await
+        && cache.lookup.entries.is_overtaken(&call.plan, entry, basis)
+        && let Some(stored) = find_or_derive_stand_in(cache, call, Tolerance::InFault).await
     {
-        return cache.renderer.render(call, &held, Basis::StandIn).await?.ok_or(FetchError::Unusable);
+        return cache.renderer.render(call, &stored, Basis::StandIn).await;
     }
-    cache.renderer.render(call, entry, basis).await?.ok_or(FetchError::Unusable)
+    cache.renderer.render(call, entry, basis).await
 }
 
-/// Returns an entry in place of an answer that no node gives. If no held entry reaches the floor, the floor
-/// falls to the held one, because the cache's floors never become a caller's error.
-async fn answer_in_fault(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> Result<CacheAnswer, Error> {
-    let mut entry = find_stand_in(cache, call, Tolerance::InFault).await;
+/// Serves an entry in place of an answer that no node gives. If no stored entry reaches the floor, the floor
+/// falls to the stored one, because the cache's floors never become a caller's error.
+///
+/// # Errors
+/// `error` if no entry may stand in.
+async fn serve_stand_in(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> Result<CacheAnswer, Error> {
+    let mut entry = find_or_derive_stand_in(cache, call, Tolerance::InFault).await;
     if entry.is_none() {
-        entry = find_stand_in(cache, call, Tolerance::LastResort).await;
+        entry = find_or_derive_stand_in(cache, call, Tolerance::LastResort).await;
         if let Some(entry) = &entry {
             cache.lookup.lower_floors_to(&call.plan, &entry.meta);
         }
     }
     let Some(entry) = entry else { return Err(error) };
-    call.charge.answered(true);
-    cache.renderer.render(call, &entry, Basis::StandIn).await.ok().flatten().ok_or(error)
+    call.charge.owe(Debt::Hit);
+    cache.renderer.render(call, &entry, Basis::StandIn).await.map_err(|_| error)
 }
 
 /// Returns the entry that may stand in, derived from other entries if necessary.
-async fn find_stand_in(cache: &Cache, call: &PlannedCall<'_>, tolerance: Tolerance) -> Option<Arc<Entry>> {
+async fn find_or_derive_stand_in(
+    cache: &Cache,
+    call: &PlannedCall<'_>,
+    tolerance: Tolerance,
+) -> Option<Arc<Entry>> {
     match cache.lookup.find_stand_in(call.query, &call.plan, tolerance) {
         Some(entry) => Some(entry),
         None => cache.renderer.derive(&call.plan, tolerance, call.options.deadline).await,

@@ -11,103 +11,103 @@ use super::entry::{Entry, EntryBody};
 use super::forms;
 use super::freshness::FreshnessPolicy;
 use super::generation::GenerationGuard;
-use super::held_entries::HeldEntries;
 use super::key::Key;
 use super::store::Insert;
+use super::stored_entries::StoredEntries;
 use crate::config::Assemble;
 use crate::methods::{AccountsQuery, Pubkey, Query, Slot};
 
-/// The held accounts, as parts of lists.
+/// The stored accounts, as parts of lists.
 pub(super) struct AssembledLists<'a> {
-    pub(super) held: &'a HeldEntries,
+    pub(super) entries: &'a StoredEntries,
     pub(super) carrier: &'a Carrier,
-    pub(super) rules: &'a FreshnessPolicy,
+    pub(super) freshness: &'a FreshnessPolicy,
 }
 
 impl AssembledLists<'_> {
-    /// Returns a list assembled of single accounts, if all of them may be used. The list is kept, so that it
+    /// Returns a list assembled of single accounts, if all of them may be used. The list is stored, so that it
     /// has a floor.
     pub(super) fn assemble(
         &self,
         query: &Query,
         tolerance: Tolerance,
-        wanted: Option<Slot>,
+        min_slot: Option<Slot>,
     ) -> Option<Arc<Entry>> {
-        let (Query::Accounts(query), mode) = (query, self.rules.assemble()) else { return None };
+        let (Query::Accounts(query), mode) = (query, self.freshness.assemble()) else { return None };
         if mode == Assemble::Off {
             return None;
         }
-        // Without the guard, accounts that were read before a purge could be kept after it.
-        let guard = self.held.hold();
-        let singles = self.find_singles(query, tolerance, wanted, &guard);
+        // Without the guard, accounts that were read before a purge could be stored after it.
+        let guard = self.entries.lock_generation();
+        let singles = self.find_singles(query, tolerance, min_slot, &guard);
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
         let one_slot = singles.iter().all(|single| single.meta.slot == singles[0].meta.slot);
         // A carried account was the same at its slot, and nothing is known of it at a lower one.
         let may_mix = mode == Assemble::WithinBound && !singles.iter().any(|single| single.meta.carried);
         let list = (one_slot || may_mix).then(|| list::joined(&singles))??;
-        self.keep_list(query, list)
+        self.insert_unless_newer(query, list)
     }
 
     /// Returns the accounts of `query` to fetch, so that the others can be served from the cache. `None` if
-    /// the mode forbids it, or if all or none of them are held.
+    /// the mode forbids it, or if all or none of them are stored.
     pub(super) fn missing_accounts(
         &self,
         query: &AccountsQuery,
-        wanted: Option<Slot>,
+        min_slot: Option<Slot>,
     ) -> Option<Vec<Pubkey>> {
-        if self.rules.assemble() != Assemble::WithinBound {
+        if self.freshness.assemble() != Assemble::WithinBound {
             return None;
         }
-        let guard = self.held.hold();
-        let kept = self.find_singles(query, Tolerance::Fresh, wanted, &guard);
+        let guard = self.entries.lock_generation();
+        let stored = self.find_singles(query, Tolerance::Fresh, min_slot, &guard);
         drop(guard);
-        let missing = query.pubkeys.iter().zip(&kept).filter(|(_, single)| single.is_none());
+        let missing = query.pubkeys.iter().zip(&stored).filter(|(_, single)| single.is_none());
         let mut missing: Vec<_> = missing.map(|(pubkey, _)| *pubkey).collect();
         missing.sort_unstable();
         missing.dedup();
-        (!missing.is_empty() && kept.iter().any(Option::is_some)).then_some(missing)
+        (!missing.is_empty() && stored.iter().any(Option::is_some)).then_some(missing)
     }
 
     /// Returns a list assembled of fresh single accounts, at whatever slots they are.
-    pub(super) fn complete_list(&self, query: &AccountsQuery, wanted: Option<Slot>) -> Option<Arc<Entry>> {
-        let guard = self.held.hold();
+    pub(super) fn complete_list(&self, query: &AccountsQuery, min_slot: Option<Slot>) -> Option<Arc<Entry>> {
+        let guard = self.entries.lock_generation();
         let singles: Option<Vec<_>> =
-            self.find_singles(query, Tolerance::Fresh, wanted, &guard).into_iter().collect();
+            self.find_singles(query, Tolerance::Fresh, min_slot, &guard).into_iter().collect();
         let singles = singles?;
         let one_slot = singles.iter().all(|single| single.meta.slot == singles[0].meta.slot);
         if !one_slot && singles.iter().any(|single| single.meta.carried) {
             return None;
         }
-        self.keep_list(query, list::joined(&singles)?)
+        self.insert_unless_newer(query, list::joined(&singles)?)
     }
 
-    /// Keeps an assembled list. `None` if a newer one is held.
-    fn keep_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
+    /// Stores an assembled list. `None` if a newer one is stored.
+    fn insert_unless_newer(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
         if self.holds_newer(query, &list) {
             return None;
         }
         self.insert_list(query, list)
     }
 
-    /// Returns true if a list of the same accounts is held above the slot of `list`, in any form that serves
+    /// Returns true if a list of the same accounts is stored above the slot of `list`, in any form that serves
     /// `query`.
     pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
-        let mut held = forms::serving_forms(query.form).filter_map(|form| self.held.get(&key(form)));
-        held.any(|held| held.meta.slot > list.meta.slot && self.rules.may_serve(&held.meta))
+        let mut stored = forms::serving_forms(query.form).filter_map(|form| self.entries.get(&key(form)));
+        stored.any(|stored| stored.meta.slot > list.meta.slot && self.freshness.may_serve(&stored.meta))
     }
 
     /// Inserts `list`. `None` if a newer list was inserted since the check.
     pub(super) fn insert_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
-        let EntryBody::Accounts { values, .. } = &list.kept else { return None };
-        let form = forms::kept_assembled_form(query.form, values);
+        let EntryBody::Accounts { values, .. } = &list.body else { return None };
+        let form = forms::stored_assembled_form(query.form, values);
         let (key, list) = (Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment), Arc::new(list));
         let now = Instant::now();
-        if self.held.floors_under(&key, now).0 < list.meta.slot {
+        if self.entries.floors_under(&key, now).0 < list.meta.slot {
             // The floor has fallen, and an entry above it is shown again.
-            self.held.raise_floors(&key, list.meta.slot, now);
+            self.entries.raise_floors(&key, list.meta.slot, now);
         }
-        (!matches!(self.held.keep(key, &list), Insert::KeptNewer(_))).then_some(list)
+        (!matches!(self.entries.insert(key, &list), Insert::KeptNewer(_))).then_some(list)
     }
 
     /// Returns for each account of `list` the newest entry from which its element can be made.
@@ -115,23 +115,26 @@ impl AssembledLists<'_> {
         &self,
         list: &AccountsQuery,
         tolerance: Tolerance,
-        wanted: Option<Slot>,
+        min_slot: Option<Slot>,
         guard: &GenerationGuard<'_>,
     ) -> Vec<Option<Arc<Entry>>> {
         let now = Instant::now();
-        let usable = |key: &Key, held: &Arc<Entry>| self.held.is_usable(key, held, tolerance, wanted, now);
+        let usable =
+            |key: &Key, stored: &Arc<Entry>| self.entries.is_usable(key, stored, tolerance, min_slot, now);
         let single = |pubkey: &Pubkey| {
             let keys =
                 || forms::serving_forms(list.form).map(|form| Key::Account(*pubkey, form, list.commitment));
-            let kept = keys().filter_map(|key| {
-                let held = self.carrier.carried(self.held, &key, self.held.get(&key)?, now, |_| key.clone());
-                usable(&key, &held).then_some(held)
+            let stored = keys().filter_map(|key| {
+                let stored =
+                    self.carrier
+                        .carry_to_tip(self.entries, &key, self.entries.get(&key)?, now, |_| key.clone());
+                usable(&key, &stored).then_some(stored)
             });
-            let newest = kept.max_by_key(|single| (single.meta.slot, single.meta.sent_at));
+            let newest = stored.max_by_key(|single| (single.meta.slot, single.meta.sent_at));
             newest.or_else(|| {
                 keys().find_map(|key| {
                     self.carrier
-                        .carried_across(self.held, &key, now, guard)
+                        .carry_across(self.entries, &key, now, guard)
                         .filter(|carried| usable(&key, carried))
                 })
             })

@@ -1,4 +1,4 @@
-//! Carrying: a kept account is shown at a later slot, because no block has written it since it was read.
+//! Carrying: a stored account is shown at a later slot, because no block has written it since it was read.
 //!
 //! A carried entry is a new entry with the same value, the later slot in its context, and the time of the poll
 //! that named this slot. It replaces the entry that it was made of. All rules of slots and ages then hold for
@@ -20,8 +20,8 @@ use super::follow_stamp::FollowStamp;
 use super::forms;
 use super::freshness::{Freshness, FreshnessPolicy};
 use super::generation::GenerationGuard;
-use super::held_entries::HeldEntries;
 use super::key::{Key, LookupPlan};
+use super::stored_entries::StoredEntries;
 use crate::config::FollowMode;
 use crate::follow::{Carry, Chain, FollowedChain, Tip};
 use crate::methods::{AccountsQuery, Commitment, Query, Slot};
@@ -34,7 +34,7 @@ pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
 pub(super) struct Carrier {
     followed: Arc<FollowedChain>,
     mode: FollowMode,
-    rules: Arc<FreshnessPolicy>,
+    freshness: Arc<FreshnessPolicy>,
     metrics: Arc<Metrics>,
 }
 
@@ -42,10 +42,10 @@ impl Carrier {
     pub(super) fn new(
         followed: Arc<FollowedChain>,
         mode: FollowMode,
-        rules: Arc<FreshnessPolicy>,
+        freshness: Arc<FreshnessPolicy>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { followed, mode, rules, metrics }
+        Self { followed, mode, freshness, metrics }
     }
 
     /// Returns the followed chain.
@@ -54,71 +54,72 @@ impl Carrier {
     }
 
     /// Returns true if carried answers are served. In shadow mode they are only counted.
-    fn serves(&self) -> bool {
+    fn is_serving(&self) -> bool {
         self.mode == FollowMode::On && !self.followed.is_contradicted()
     }
 
-    /// Returns `held` at the newest slot at which its accounts are known to be unchanged. The entry is kept
-    /// under `key` or under another form of the same accounts, which `place` returns.
-    pub(super) fn carried(
+    /// Returns `stored` at the newest slot at which its accounts are known to be unchanged. The entry is stored
+    /// under `key` or under another form of the same accounts, which `key_of` returns.
+    pub(super) fn carry_to_tip(
         &self,
-        entries: &HeldEntries,
+        entries: &StoredEntries,
         key: &Key,
-        held: Arc<Entry>,
+        stored: Arc<Entry>,
         now: Instant,
-        place: impl FnOnce(&Arc<Entry>) -> Key,
+        key_of: impl FnOnce(&Arc<Entry>) -> Key,
     ) -> Arc<Entry> {
-        if held.follow.is_none() || !self.serves() {
-            return held;
+        if stored.stamp.is_none() || !self.is_serving() {
+            return stored;
         }
-        let Some((_, commitment)) = key.accounts() else { return held };
-        let carried = self.carried_slot(entries, key, &held, commitment, now);
-        let Some(carried) = carried.and_then(|tip| carry(&held, tip, commitment)) else { return held };
+        let Some((_, commitment)) = key.accounts() else { return stored };
+        let carried = self.carry_target(entries, key, &stored, commitment, now);
+        let Some(carried) = carried.and_then(|tip| show_at(&stored, tip, commitment)) else { return stored };
         let carried = Arc::new(carried);
         self.followed.touch();
         // A purge, or an answer that came meanwhile, is not undone.
-        entries.replace(place(&held), &held, &carried);
+        entries.replace(key_of(&stored), &stored, &carried);
         carried
     }
 
-    /// Returns an entry for `key` that is made of the entry of the other commitment, and keeps it. The guard
-    /// is held, because an entry that was read before a purge could be kept after it otherwise.
-    pub(super) fn carried_across(
+    /// Returns an entry for `key` that is made of the entry of the other commitment, and stores it. The guard
+    /// is held, because an entry that was read before a purge could be stored after it otherwise.
+    pub(super) fn carry_across(
         &self,
-        entries: &HeldEntries,
+        entries: &StoredEntries,
         key: &Key,
         now: Instant,
         _: &GenerationGuard<'_>,
     ) -> Option<Arc<Entry>> {
-        let (_, commitment) = key.accounts().filter(|_| self.serves())?;
-        let source_key = key.at(other(commitment)?)?;
+        let (_, commitment) = key.accounts().filter(|_| self.is_serving())?;
+        let source_key = key.at(other_commitment(commitment)?)?;
         let source = entries.get(&source_key)?;
-        let tip = self.carried_slot(entries, &source_key, &source, commitment, now)?;
-        let carried = Arc::new(carry(&source, tip, commitment)?);
-        entries.keep(key.clone(), &carried);
+        let tip = self.carry_target(entries, &source_key, &source, commitment, now)?;
+        let carried = Arc::new(show_at(&source, tip, commitment)?);
+        entries.insert(key.clone(), &carried);
         Some(carried)
     }
 
     /// Returns a fresh entry that is made of the entry of another commitment.
     pub(super) fn find_across(
         &self,
-        entries: &HeldEntries,
+        entries: &StoredEntries,
         plan: &LookupPlan,
-        wanted: Option<Slot>,
+        min_slot: Option<Slot>,
         now: Instant,
     ) -> Option<Arc<Entry>> {
-        if !self.serves() {
+        if !self.is_serving() {
             return None;
         }
         let carried = {
-            let guard = entries.hold();
-            let mut keys = [Some(&plan.key), plan.other.as_ref()].into_iter().flatten();
-            keys.find_map(|key| self.carried_across(entries, key, now, &guard))?
+            let guard = entries.lock_generation();
+            let mut keys = [Some(&plan.key), plan.alternate_key.as_ref()].into_iter().flatten();
+            keys.find_map(|key| self.carry_across(entries, key, now, &guard))?
         };
         let (lowest, floor) = entries.floors_under(&plan.key, now);
         let meta = &carried.meta;
-        let serves =
-            meta.reaches(wanted) && meta.slot >= floor && self.rules.allows(meta, Tolerance::Fresh, now);
+        let serves = meta.reaches(min_slot)
+            && meta.slot >= floor
+            && self.freshness.allows(meta, Tolerance::Fresh, now);
         serves.then(|| {
             entries.raise_fallen_floors(plan, carried.meta.slot, lowest);
             carried
@@ -126,16 +127,16 @@ impl Carrier {
     }
 
     /// Counts an answer to `query` that was carried, or would be in shadow mode.
-    pub(super) fn count(&self, query: &Query) {
+    pub(super) fn count_carried(&self, query: &Query) {
         self.metrics.follow_carried.at((Some(query.method()), query.commitment())).inc();
     }
 
-    /// Returns the slot of the last block that wrote an account of the kept answer to `plan`, as far as that is
+    /// Returns the slot of the last block that wrote an account of the stored answer to `plan`, as far as that is
     /// known.
-    pub(super) fn last_write(&self, entries: &HeldEntries, plan: &LookupPlan) -> Option<Slot> {
+    pub(super) fn last_write(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<Slot> {
         let (_, commitment) = plan.key.accounts()?;
         let chain = self.followed.current().filter(|_| commitment == Commitment::Confirmed)?;
-        let stamps = entries.candidates(plan).into_iter().flatten().filter_map(|held| held.follow.clone());
+        let stamps = entries.candidates(plan).into_iter().flatten().filter_map(|stored| stored.stamp.clone());
         let stamps = stamps.filter(|stamp| stamp.chain == chain.number());
         stamps.filter_map(|stamp| stamp.buckets.iter().map(|bucket| chain.last_write(*bucket)).max()).max()
     }
@@ -143,23 +144,23 @@ impl Carrier {
     /// Waits until the followed chain is at `slot`, at which the missing accounts of a list were fetched, if
     /// carried accounts would complete the list there.
     pub(super) async fn await_carried(&self, list: &AccountsQuery, slot: Slot) {
-        let is_carried = self.serves() && list.commitment == Commitment::Confirmed;
+        let is_carried = self.is_serving() && list.commitment == Commitment::Confirmed;
         if let Some(chain) = self.followed.current().filter(|_| is_carried) {
             // If the chain does not arrive in time, the list is fetched as a whole.
             let _ = timeout(TIP_WAIT, self.followed.reached(chain.number(), slot)).await;
         }
     }
 
-    /// Returns the number of the chain along which the kept answer to `plan` is carried to the tip. `None` if
+    /// Returns the number of the chain along which the stored answer to `plan` is carried to the tip. `None` if
     /// it is not.
-    pub(super) fn carried_by(&self, entries: &HeldEntries, plan: &LookupPlan) -> Option<u64> {
-        let (_, commitment) = plan.key.accounts().filter(|_| self.serves())?;
+    pub(super) fn chain_that_carries(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<u64> {
+        let (_, commitment) = plan.key.accounts().filter(|_| self.is_serving())?;
         if commitment != Commitment::Confirmed {
             return None;
         }
         let chain = self.followed.current()?;
-        let is_unwritten = |held: Arc<Entry>| {
-            held.follow.as_deref().is_some_and(|stamp| {
+        let is_unwritten = |stored: Arc<Entry>| {
+            stored.stamp.as_deref().is_some_and(|stamp| {
                 stamp.chain == chain.number() && unchanged_until(&chain, stamp, commitment).is_some()
             })
         };
@@ -168,58 +169,61 @@ impl Carrier {
     }
 
     /// Returns true if an answer to `plan` would be carried if following were on and not only observed.
-    pub(super) fn would_carry(&self, entries: &HeldEntries, plan: &LookupPlan, now: Instant) -> bool {
+    pub(super) fn would_carry(&self, entries: &StoredEntries, plan: &LookupPlan, now: Instant) -> bool {
         self.mode == FollowMode::Shadow && {
-            let keys = [Some(&plan.key), plan.other.as_ref()].into_iter().flatten();
+            let keys = [Some(&plan.key), plan.alternate_key.as_ref()].into_iter().flatten();
             keys.filter_map(|key| Some((key, key.accounts()?.1))).any(|(key, commitment)| {
                 let carries = |key: &Key| {
-                    let held = entries.get(key);
-                    held.is_some_and(|held| self.carried_slot(entries, key, &held, commitment, now).is_some())
+                    let stored = entries.get(key);
+                    stored.is_some_and(|stored| {
+                        self.carry_target(entries, key, &stored, commitment, now).is_some()
+                    })
                 };
-                let across = other(commitment).and_then(|other| key.at(other));
+                let across = other_commitment(commitment).and_then(|other| key.at(other));
                 carries(key) || across.is_some_and(|key| carries(&key))
             })
         }
     }
 
-    /// Returns the slot to which `held` is carried for callers at `commitment`. `None` if it stays as it is.
-    fn carried_slot(
+    /// Returns the slot to which `stored` is carried for callers at `commitment`. `None` if it stays as it is.
+    fn carry_target(
         &self,
-        entries: &HeldEntries,
+        entries: &StoredEntries,
         key: &Key,
-        held: &Entry,
+        stored: &Entry,
         commitment: Commitment,
         now: Instant,
     ) -> Option<Tip> {
-        let stamp = held.follow.as_deref()?;
+        let stamp = stored.stamp.as_deref()?;
         let chain = self.followed.current().filter(|chain| chain.number() == stamp.chain)?;
         let newest = match commitment {
             Commitment::Processed => return None,
             Commitment::Confirmed => chain.tip().slot,
             Commitment::Finalized => chain.target()?,
         };
-        let is_own = held.meta.class == Class::Account(commitment);
+        let is_same_commitment = stored.meta.class == Class::Account(commitment);
         // At the same slot, the time of a later poll matters only once the entry has aged.
-        let is_fresh = || self.rules.assess(&held.meta, now) == Freshness::Fresh;
-        if is_own && (newest < held.meta.slot || (newest == held.meta.slot && is_fresh())) {
+        let is_fresh = || self.freshness.assess(&stored.meta, now) == Freshness::Fresh;
+        if is_same_commitment && (newest < stored.meta.slot || (newest == stored.meta.slot && is_fresh())) {
             return None;
         }
         let tip = unchanged_until(&chain, stamp, commitment)?;
-        let gains = !is_own || (tip.slot, tip.polled_at) > (held.meta.slot, held.meta.sent_at);
+        let gains =
+            !is_same_commitment || (tip.slot, tip.polled_at) > (stored.meta.slot, stored.meta.sent_at);
         (gains && is_of_known_owner(entries, key, stamp, &chain)).then_some(tip)
     }
 }
 
 /// Returns true unless `key` is a balance whose account may belong to a program other than the classic token
 /// program. Balances of other programs may change with the clock.
-fn is_of_known_owner(entries: &HeldEntries, key: &Key, stamp: &FollowStamp, chain: &Chain) -> bool {
+fn is_of_known_owner(entries: &StoredEntries, key: &Key, stamp: &FollowStamp, chain: &Chain) -> bool {
     let Key::Balance(account, _) = key else { return true };
     let is_unwritten = |stamp: &FollowStamp| {
         stamp.chain == chain.number() && unchanged_until(chain, stamp, Commitment::Confirmed).is_some()
     };
     let shows_owner = |key: Key| {
-        let kept = entries.get(&key).and_then(|kept| kept.follow.clone());
-        kept.is_some_and(|kept| kept.is_token && is_unwritten(&kept))
+        let stored = entries.get(&key).and_then(|stored| stored.stamp.clone());
+        stored.is_some_and(|stored| stored.is_token && is_unwritten(&stored))
     };
     stamp.is_token
             // No block has written the account between the two answers.
@@ -247,7 +251,7 @@ fn unchanged_until(chain: &Chain, stamp: &FollowStamp, commitment: Commitment) -
 }
 
 /// Returns the commitment whose answers also serve callers at `commitment`.
-fn other(commitment: Commitment) -> Option<Commitment> {
+fn other_commitment(commitment: Commitment) -> Option<Commitment> {
     match commitment {
         Commitment::Processed => None,
         Commitment::Confirmed => Some(Commitment::Finalized),
@@ -255,9 +259,9 @@ fn other(commitment: Commitment) -> Option<Commitment> {
     }
 }
 
-/// Returns `held` at another slot. `None` if its text is not in the format that nodes write.
-fn carry(held: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
-    let kept = match &held.kept {
+/// Returns `stored` at another slot. `None` if its text is not in the format that nodes write.
+fn show_at(stored: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
+    let body = match &stored.body {
         EntryBody::Account { result, context: (from, to), value, asked } => {
             let context = list::context_at(&result[*from as usize..*to as usize], tip.slot)?;
             let (result, context, value) = list::alone(&context, value)?;
@@ -274,11 +278,11 @@ fn carry(held: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
         EntryBody::Verbatim(_) => return None,
     };
     let class = Class::Account(commitment);
-    let meta = EntryMeta { slot: tip.slot, sent_at: tip.polled_at, class, carried: true, ..held.meta };
-    let follow = held.follow.as_ref().map(|stamp| match kept {
+    let meta = EntryMeta { slot: tip.slot, sent_at: tip.polled_at, class, carried: true, ..stored.meta };
+    let stamp = stored.stamp.as_ref().map(|stamp| match body {
         // The owner of a balance is known by now.
         EntryBody::Verbatim(_) if !stamp.is_token => Arc::new(stamp.of_token()),
         _ => Arc::clone(stamp),
     });
-    Some(Entry { kept, meta, follow, coded: CompressedForms::default() })
+    Some(Entry { body, meta, stamp, compressed: CompressedForms::default() })
 }

@@ -30,19 +30,25 @@ struct Bill {
 }
 
 impl Bill {
-    fn book(&self, is_hit: bool) {
-        self.payer.book(if is_hit { self.price.hit } else { self.price.miss });
+    /// Books `debt`. The price of a flight is booked once its result is known.
+    fn pay(self, debt: Debt) {
+        match debt {
+            Debt::Nothing => {}
+            Debt::Hit => self.payer.book(self.price.hit),
+            Debt::Miss => self.payer.book(self.price.miss),
+            Debt::Flight(flight) => flight.leave(move |result| self.pay(Debt::of(result))),
+        }
     }
 }
 
 /// Books one call when it is dropped, even if the caller did not wait for the answer.
 pub struct Charge {
     bill: Option<Bill>,
-    owed: Mutex<Owed>,
+    debt: Mutex<Debt>,
 }
 
-/// The present debt of a call.
-enum Owed {
+/// The price that a call owes at present.
+pub(super) enum Debt {
     Nothing,
     Hit,
     Miss,
@@ -50,63 +56,43 @@ enum Owed {
     Flight(FlightHandle<FlightResult>),
 }
 
+impl Debt {
+    /// Returns the price of a flight's result. A failed flight costs nothing.
+    pub(super) fn of(result: &FlightResult) -> Self {
+        match result {
+            Ok(Fetched::New(..)) => Self::Miss,
+            Ok(Fetched::KeptNewer(..) | Fetched::AlreadyFresh(..)) => Self::Hit,
+            Err(_) => Self::Nothing,
+        }
+    }
+}
+
 impl Charge {
     /// Creates the charge of a call.
     pub fn new(payer: Arc<dyn Payer>, price: Price) -> Self {
-        Self { bill: Some(Bill { payer, price }), owed: Mutex::new(Owed::Nothing) }
+        Self { bill: Some(Bill { payer, price }), debt: Mutex::new(Debt::Nothing) }
     }
 
     /// Creates the charge of a call that is not booked.
     pub fn free() -> Self {
-        Self { bill: None, owed: Mutex::new(Owed::Nothing) }
+        Self { bill: None, debt: Mutex::new(Debt::Nothing) }
     }
 
-    /// Notes that the call has an answer.
-    pub(super) fn answered(&self, hit: bool) {
-        *self.owed() = if hit { Owed::Hit } else { Owed::Miss };
+    /// Replaces the debt of the call.
+    pub(super) fn owe(&self, debt: Debt) {
+        *self.debt() = debt;
     }
 
-    /// Notes that the call waits for a flight.
-    pub(super) fn joined(&self, flight: &FlightHandle<FlightResult>) {
-        *self.owed() = Owed::Flight(flight.clone());
-    }
-
-    /// Notes the result of the flight. From now on the caller owes its price.
-    pub(super) fn landed(&self, landing: &FlightResult) {
-        *self.owed() = landing.as_ref().map_or(Owed::Nothing, owed);
-    }
-
-    /// Notes that the call has failed.
-    pub(super) fn failed(&self) {
-        *self.owed() = Owed::Nothing;
-    }
-
-    fn owed(&self) -> MutexGuard<'_, Owed> {
-        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Returns the price of a flight's result.
-fn owed(landed: &Fetched) -> Owed {
-    match landed {
-        Fetched::New(..) => Owed::Miss,
-        Fetched::KeptNewer(..) | Fetched::AlreadyFresh(..) => Owed::Hit,
+    fn debt(&self) -> MutexGuard<'_, Debt> {
+        self.debt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         let Some(bill) = self.bill.take() else { return };
-        match std::mem::replace(&mut *self.owed(), Owed::Nothing) {
-            Owed::Nothing => {}
-            Owed::Hit => bill.book(true),
-            Owed::Miss => bill.book(false),
-            Owed::Flight(flight) => flight.leave(move |landing| {
-                if let Ok(landed) = landing {
-                    bill.book(matches!(owed(landed), Owed::Hit));
-                }
-            }),
-        }
+        let debt = std::mem::replace(&mut *self.debt(), Debt::Nothing);
+        bill.pay(debt);
     }
 }
 
@@ -156,8 +142,8 @@ mod tests {
             carried: false,
         };
         let text = TextParts::One(Bytes::from_static(b"[]"));
-        let kept = EntryBody::Verbatim(Payload::Result(text));
-        Arc::new(Entry { kept, meta, follow: None, coded: CompressedForms::default() })
+        let body = EntryBody::Verbatim(Payload::Result(text));
+        Arc::new(Entry { body, meta, stamp: None, compressed: CompressedForms::default() })
     }
 
     /// Returns a flight result of each kind, with the units that a caller pays for it.
@@ -174,10 +160,10 @@ mod tests {
     async fn caller_who_waits_is_booked_once() {
         for (result, cost) in results() {
             let (charge, payer) = charge();
-            let landing = result.clone();
-            let flight = Flights::<u8, _>::new(TaskTracker::new()).alone(async { landing });
-            charge.joined(&flight);
-            charge.landed(&flight.landed().await.unwrap());
+            let shared = result.clone();
+            let flight = Flights::<u8, _>::new(TaskTracker::new()).start_unshared(async { shared });
+            charge.owe(Debt::Flight(flight.clone()));
+            charge.owe(Debt::of(&flight.result().await.unwrap()));
             payer.has_paid(&[], "a call is booked when it ends");
             drop(charge);
             payer.has_paid(cost, &format!("{result:?}"));
@@ -189,39 +175,37 @@ mod tests {
         for (result, cost) in results() {
             let tasks = TaskTracker::new();
             let flights = Flights::<u8, _>::new(tasks.clone());
-            let (land, lands) = tokio::sync::oneshot::channel();
-            let flight = flights.alone(async { lands.await.unwrap() });
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            let flight = flights.start_unshared(async { receiver.await.unwrap() });
             let [(before, early_payer), (after, late_payer)] = [charge(), charge()];
-            before.joined(&flight);
+            before.owe(Debt::Flight(flight.clone()));
             drop(before);
             early_payer.has_paid(&[], "the price is not known yet");
-            after.joined(&flight);
-            land.send(result.clone()).unwrap();
+            after.owe(Debt::Flight(flight.clone()));
+            sender.send(result.clone()).unwrap();
             tasks.close();
             tasks.wait().await;
-            early_payer.has_paid(cost, &format!("left before the landing: {result:?}"));
+            early_payer.has_paid(cost, &format!("left before the result: {result:?}"));
             drop(after);
-            late_payer.has_paid(cost, &format!("left after the landing: {result:?}"));
+            late_payer.has_paid(cost, &format!("left after the result: {result:?}"));
         }
     }
 
     #[test]
-    fn last_outcome_of_a_call_is_booked() {
-        for (answered, has_failed, cost) in [
-            (None, false, &[][..]),
-            (Some(true), false, &[PRICE.hit]),
-            (Some(false), false, &[PRICE.miss]),
-            (Some(true), true, &[]),
-        ] {
+    fn last_debt_of_a_call_is_booked() {
+        let cases: [(Vec<Debt>, &[f64]); 4] = [
+            (vec![], &[]),
+            (vec![Debt::Hit], &[PRICE.hit]),
+            (vec![Debt::Hit, Debt::Miss], &[PRICE.miss]),
+            (vec![Debt::Hit, Debt::Nothing], &[]),
+        ];
+        for (number, (debts, cost)) in cases.into_iter().enumerate() {
             let (charge, payer) = charge();
-            if let Some(is_hit) = answered {
-                charge.answered(is_hit);
-            }
-            if has_failed {
-                charge.failed();
+            for debt in debts {
+                charge.owe(debt);
             }
             drop(charge);
-            payer.has_paid(cost, &format!("{answered:?}"));
+            payer.has_paid(cost, &format!("case {number}"));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Compression of long answers by one bounded [`Compressor`].
 //!
-//! The compressed form of a held text is kept with its entry and counted in its weight. A text that is
+//! The compressed form of a stored text belongs to its entry and is counted in its weight. A text that is
 //! written for one caller is compressed for that caller only.
 
 use std::sync::Arc;

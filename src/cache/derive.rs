@@ -1,8 +1,8 @@
-//! Derivations: answers made from a held entry of another form, byte for byte as a node would write them.
+//! Derivations: answers made from a stored entry of another form, byte for byte as a node would write them.
 //!
 //! Cheap forms are written again for each caller: account forms and shorter lists of samples. Some forms take
 //! a pass over a long text: a block in another shape, and one vote account. They are made once, in the flight
-//! of their callers, and kept. An assembled list is kept, too, because its slot is a floor for the next
+//! of their callers, and stored. An assembled list is stored, too, because its slot is a floor for the next
 //! answer.
 
 pub mod account;
@@ -18,7 +18,7 @@ use bytes::Bytes;
 
 use crate::methods::Pubkey;
 
-/// The derivation of an answer from a held text.
+/// The derivation of an answer from a stored text.
 pub(super) enum Derivation {
     /// One vote account from the list of all.
     VoteAccount(Pubkey),
@@ -30,7 +30,7 @@ impl Derivation {
     pub(super) fn make(&self, text: &Bytes) -> Option<Bytes> {
         match self {
             Self::VoteAccount(pubkey) => votes::only(text, pubkey),
-            Self::Block(kept, asked) => block::reshape(text, *kept, *asked),
+            Self::Block(stored, asked) => block::reshape(text, *stored, *asked),
         }
     }
 }

@@ -108,7 +108,7 @@ impl Payload {
 /// The bytes around context and value in a single account's answer, with the allocator's share.
 const ENVELOPE_BYTES: usize = 64;
 
-/// The kept form of an answer.
+/// The stored form of an answer.
 #[derive(Debug, Clone)]
 pub enum EntryBody {
     /// The answer exactly as the node sent it.
@@ -169,17 +169,17 @@ pub struct EntryMeta {
     pub carried: bool,
 }
 
-/// One kept answer.
+/// One stored answer.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// The kept form of the answer.
-    pub kept: EntryBody,
+    /// The stored form of the answer.
+    pub body: EntryBody,
     /// The slot, age and class.
     pub meta: EntryMeta,
     /// The stamp by which the answer may be carried to later slots. `None` if it never is.
-    pub follow: Option<Arc<FollowStamp>>,
+    pub stamp: Option<Arc<FollowStamp>>,
     /// The compressed forms of the text, for callers who accept them.
-    pub coded: CompressedForms,
+    pub compressed: CompressedForms,
 }
 
 /// The compressed forms of one text. Each is made once and shared by all holders of the text. Most texts have

@@ -13,10 +13,10 @@ pub(super) type FlightResult = Result<Fetched, Error>;
 /// The result of a fetch.
 #[derive(Debug, Clone)]
 pub(super) enum Fetched {
-    /// A node's answer, and true if it is kept.
+    /// A node's answer, and true if it is stored.
     New(Arc<Entry>, bool),
-    /// The held entry, because no node gives a newer one. The key is set if the entry is under the leader's
-    /// other key.
+    /// The stored entry, because no node gives a newer one. The key is set if the entry is under the leader's
+    /// alternate key.
     KeptNewer(Arc<Entry>, Option<Key>),
     /// An entry that was fresh when the flight began, or was derived from one. No node was asked. The key is
     /// as above.
@@ -36,7 +36,7 @@ impl Fetched {
     pub(super) fn serves(&self, plan: &LookupPlan) -> bool {
         match self {
             Self::KeptNewer(_, Some(key)) | Self::AlreadyFresh(_, Some(key)) => {
-                plan.other.as_ref() == Some(key)
+                plan.alternate_key.as_ref() == Some(key)
             }
             _ => true,
         }
@@ -52,4 +52,11 @@ pub(super) enum SlotRequirement {
     AtLeast(Slot),
     /// The caller's own minContextSlot. The node gets it, and the node's answer to it reaches the caller.
     CallerMinimum(Slot),
+}
+
+impl SlotRequirement {
+    /// Returns the requirement of at least `slot`, if there is one.
+    pub(super) fn at_least(slot: Option<Slot>) -> Self {
+        slot.map_or(Self::None, Self::AtLeast)
+    }
 }

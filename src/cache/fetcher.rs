@@ -2,7 +2,7 @@
 //!
 //! Callers with the same question at the same time share one fetch, called a flight. A flight that requires no
 //! slot first looks into the cache again. It then looks into the shared store, if there is one, and at last
-//! asks a node. The caching rules decide whether an answer is kept.
+//! asks a node. The caching rules decide whether an answer is stored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::derive::list;
 use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
 use super::fetched::{Fetched, FlightResult, SlotRequirement};
 use super::flight::{FlightHandle, Flights};
-use super::follow_stamp::{AnswerOrigin, FollowStamp, Stamper};
+use super::follow_stamp::{FollowStamp, StampInput, Stamper};
 use super::forms;
 use super::freshness::FreshnessPolicy;
 use super::key::{Key, LookupPlan};
@@ -60,16 +60,16 @@ pub(super) enum AnswerSource {
 /// after a purge off fetches from before it.
 type FlightKey = (Key, SlotRequirement, u64);
 
-/// Fetches answers that are not held.
+/// Fetches answers that are not stored.
 pub(super) struct Fetcher {
     lookup: Arc<Lookup>,
     renderer: Arc<Renderer>,
-    rules: Arc<FreshnessPolicy>,
+    freshness: Arc<FreshnessPolicy>,
     flights: Arc<Flights<FlightKey, FlightResult>>,
     merger: Arc<Merger>,
     refetch_check: Arc<RefetchCheck>,
     /// The level that gateways share, if one is configured.
-    second: Option<Arc<SecondLevel>>,
+    second_level: Option<Arc<SecondLevel>>,
     pool: Arc<Pool>,
     frontier: Arc<Frontier>,
     metrics: Arc<Metrics>,
@@ -82,7 +82,7 @@ impl Fetcher {
     pub(super) fn new(
         config: &config::Config,
         (lookup, renderer): (Arc<Lookup>, Arc<Renderer>),
-        second: Option<Arc<SecondLevel>>,
+        second_level: Option<Arc<SecondLevel>>,
         frontier: Arc<Frontier>,
         pool: Arc<Pool>,
         metrics: Arc<Metrics>,
@@ -91,13 +91,13 @@ impl Fetcher {
         let followed = Arc::clone(lookup.carrier.followed());
         let refetch_check = RefetchCheck::new(followed, Arc::clone(&pool), tasks.clone());
         Self {
-            rules: Arc::clone(&lookup.rules),
+            freshness: Arc::clone(&lookup.freshness),
             lookup,
             renderer,
             flights: Flights::new(tasks.clone()),
             merger: Arc::default(),
             refetch_check,
-            second,
+            second_level,
             pool,
             frontier,
             metrics,
@@ -107,19 +107,19 @@ impl Fetcher {
     }
 
     /// Joins the flight for `plan` and `requirement`, or starts one with the caller's `options`.
-    pub(super) fn join_flight(
+    pub(super) fn join_or_start_flight(
         self: &Arc<Self>,
         plan: &LookupPlan,
         requirement: SlotRequirement,
         options: &CallOptions,
     ) -> FlightHandle<FlightResult> {
-        let (fetcher, lead, leader) = (Arc::clone(self), plan.clone(), options.clone());
-        let fly = move || {
-            let (fetcher, plan) = (Arc::clone(&fetcher), lead.clone());
+        let (fetcher, flight_plan, leader_options) = (Arc::clone(self), plan.clone(), options.clone());
+        let fetch = move || {
+            let (fetcher, plan) = (Arc::clone(&fetcher), flight_plan.clone());
             // The flight has a deadline of its own, so that callers who join late may wait as long as the
             // leader.
             let deadline = Instant::now() + fetcher.request_timeout;
-            let options = CallOptions { deadline, ..leader.clone() };
+            let options = CallOptions { deadline, ..leader_options.clone() };
             async move {
                 if requirement == SlotRequirement::None
                     && let Some(found) = fetcher.find_without_node(&plan).await
@@ -132,30 +132,25 @@ impl Fetcher {
                 fetcher.fetch(&plan, requirement, options).await
             }
         };
-        let key = (plan.key.clone(), requirement, self.lookup.held.generation());
-        self.flights.join(&key, fly, worth_another_try)
+        let key = (plan.key.clone(), requirement, self.lookup.entries.generation());
+        self.flights.join(&key, fetch, is_worth_retry)
     }
 
     /// Asks the pool in a flight for this caller alone, past the cache.
-    pub(super) fn fetch_alone(
+    pub(super) fn fetch_unshared(
         self: &Arc<Self>,
         plan: &LookupPlan,
         requirement: SlotRequirement,
         options: &CallOptions,
     ) -> FlightHandle<FlightResult> {
         let (fetcher, plan, options) = (Arc::clone(self), plan.clone(), options.clone());
-        self.flights.alone(async move { fetcher.fetch(&plan, requirement, options).await })
+        self.flights.start_unshared(async move { fetcher.fetch(&plan, requirement, options).await })
     }
 
-    /// Returns true if the frontier is at `slot`, or arrives there within about one slot. If a kept answer to
+    /// Waits for the frontier to reach `slot`, for about one slot. Returns true if it does. If a stored answer to
     /// `plan` is carried, waits for the followed chain to arrive there, too.
-    pub(super) async fn frontier_reaches(
-        &self,
-        plan: &LookupPlan,
-        slot: Slot,
-        commitment: Commitment,
-    ) -> bool {
-        if slot > self.frontier.slot(commitment).saturating_add(self.rules.max_lag_slots(commitment)) {
+    pub(super) async fn await_frontier(&self, plan: &LookupPlan, slot: Slot, commitment: Commitment) -> bool {
+        if slot > self.frontier.slot(commitment).saturating_add(self.freshness.max_lag_slots(commitment)) {
             return false;
         }
         let wait = self.frontier.slot_time().min(LONGEST_FRONTIER_WAIT);
@@ -163,18 +158,18 @@ impl Fetcher {
         if timeout_at(until, self.frontier.reached(commitment, slot)).await.is_err() {
             return false;
         }
-        if let Some(chain) = self.lookup.carrier.carried_by(&self.lookup.held, plan) {
+        if let Some(chain) = self.lookup.carrier.chain_that_carries(&self.lookup.entries, plan) {
             // The tip follows the frontier. If it does not arrive in time, a node is asked.
             let _ = timeout_at(until + TIP_WAIT, self.lookup.carrier.followed().reached(chain, slot)).await;
         }
         true
     }
 
-    /// Returns an answer that needs no node. An earlier flight may have landed since the caller's look-up,
-    /// and the answer may be derivable from a held one.
+    /// Returns an answer that needs no node. An earlier flight may have ended since the caller's look-up,
+    /// and the answer may be derivable from a stored one.
     async fn find_without_node(&self, plan: &LookupPlan) -> Option<Fetched> {
-        if let Some((held, key)) = self.lookup.find_fresh(plan) {
-            return Some(Fetched::AlreadyFresh(held, key));
+        if let Some((stored, key)) = self.lookup.find_fresh(plan) {
+            return Some(Fetched::AlreadyFresh(stored, key));
         }
         let derived =
             self.renderer.derive(plan, Tolerance::Fresh, Instant::now() + RENDER_PERMIT_WAIT).await?;
@@ -184,20 +179,20 @@ impl Fetcher {
     /// Returns an answer that another gateway has shared, accepted by the rules for a node's. `None` if a
     /// node is to be asked.
     async fn find_shared(&self, plan: &LookupPlan, requirement: SlotRequirement) -> Option<Fetched> {
-        let second = self.second.as_ref()?;
+        let second_level = self.second_level.as_ref()?;
         let SharedAnswers { candidate, foreign, took, generation } =
-            second.find(&self.lookup, &self.pool, plan, requirement).await?;
+            second_level.find(&self.lookup, &self.pool, plan, requirement).await?;
         let mut taken = None;
         if let Some((plan, reply)) = candidate {
-            taken = self.accept(&plan, &reply, 0, generation, AnswerSource::Shared).await.ok();
+            taken = self.store_answer(&plan, &reply, 0, generation, AnswerSource::Shared).await.ok();
         }
-        second.count(taken.is_some(), foreign, took);
+        second_level.count(taken.is_some(), foreign, took);
         let entry = Arc::clone(taken?.entry());
-        let is_fresh = self.rules.allows(&entry.meta, Tolerance::Fresh, Instant::now());
+        let is_fresh = self.freshness.allows(&entry.meta, Tolerance::Fresh, Instant::now());
         is_fresh.then_some(Fetched::AlreadyFresh(entry, None))
     }
 
-    /// Asks the pool, and keeps the answer if the caching rules allow it.
+    /// Asks the pool, and stores the answer if the caching rules allow it.
     async fn fetch(
         &self,
         plan: &LookupPlan,
@@ -205,25 +200,27 @@ impl Fetcher {
         options: CallOptions,
     ) -> FlightResult {
         let commitment = plan.upstream.commitment();
-        let FetchStart { generation, shown, held, space, chain, written } = self.lookup.begin_fetch(plan);
-        // At processed a fork may be dropped with its slots, so the held slot is only a preference there.
-        let (held, prefer) = match commitment {
-            // A node that has not seen the write would give the answer that is held.
-            Some(Commitment::Confirmed | Commitment::Finalized) => (held, written),
-            _ => (None, held),
+        let start = self.lookup.begin_fetch(plan);
+        let FetchStart { generation, space, chain, .. } = start;
+        // At processed a fork may be dropped with its slots, so the newest slot is only a preference there.
+        let (newest_slot, prefer) = match commitment {
+            // A node that has not seen the write would give the answer that is stored.
+            Some(Commitment::Confirmed | Commitment::Finalized) => (start.newest_slot, start.last_write),
+            _ => (None, start.newest_slot),
         };
-        let (floor, own) = match requirement {
+        let (required, min_context_slot) = match requirement {
             SlotRequirement::None => (None, None),
             SlotRequirement::AtLeast(slot) => (Some(slot), None),
             SlotRequirement::CallerMinimum(slot) => (Some(slot), Some(slot)),
         };
         // A minContextSlot above all that the pool has reached goes to one node, which refuses it in its own
         // words.
-        let alone = own.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
-        let query = plan.upstream.clone().with_min_context_slot(own);
+        let one_node = min_context_slot.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
+        let query = plan.upstream.clone().with_min_context_slot(min_context_slot);
         let CallOptions { deadline, caller, trace, .. } = options;
         let context = CallContext { deadline, caller, trace };
-        let request = UpstreamRequest { query, floor: held.max(floor), prefer, alone, context };
+        let request =
+            UpstreamRequest { query, min_slot: newest_slot.max(required), prefer, one_node, context };
         let may_merge = requirement == SlotRequirement::None && self.pool.merges();
         let reply = match &plan.upstream {
             Query::Account(_) if may_merge => {
@@ -231,126 +228,126 @@ impl Fetcher {
             }
             _ => self.pool.call(&request).await?,
         };
-        let floor = if commitment == Some(Commitment::Processed) { 0 } else { shown };
-        self.accept(plan, &reply, floor, generation, AnswerSource::Node { chain }).await
+        let account_floor = if commitment == Some(Commitment::Processed) { 0 } else { start.account_floor };
+        self.store_answer(plan, &reply, account_floor, generation, AnswerSource::Node { chain }).await
     }
 
-    /// Compares fetched accounts with the kept ones, if both may be carried.
+    /// Compares fetched accounts with the stored ones, if both may be carried.
     fn check_refetch(&self, key: Option<&Key>, entry: &Entry, singles: &[SingleEntry]) {
-        let own = key.map(|key| (key, &entry.kept, &entry.follow));
-        let all = own.into_iter().chain(singles.iter().map(|one| (&one.key, &one.kept, &one.follow)));
-        for (key, kept, follow) in all {
-            let Some(stamp) = follow else { continue };
-            if let Some(held) = self.lookup.held.get(key) {
-                let fetched = Sighting { kept, stamp, slot: entry.meta.slot };
-                self.refetch_check.check(key, &held, &fetched);
+        let whole = key.map(|key| (key, &entry.body, &entry.stamp));
+        let all = whole.into_iter().chain(singles.iter().map(|one| (&one.key, &one.body, &one.stamp)));
+        for (key, body, stamp) in all {
+            let Some(stamp) = stamp else { continue };
+            if let Some(stored) = self.lookup.entries.get(key) {
+                let fetched = Sighting { body, stamp, slot: entry.meta.slot };
+                self.refetch_check.check(key, &stored, &fetched);
             }
         }
     }
 
     /// Returns the circumstances of a node's answer that shows accounts. `None` if the answer is never carried.
-    fn origin(&self, plan: &LookupPlan, reply: &PoolReply, source: AnswerSource) -> Option<AnswerOrigin> {
+    fn stamp_input(&self, plan: &LookupPlan, reply: &PoolReply, source: AnswerSource) -> Option<StampInput> {
         let AnswerSource::Node { chain } = source else { return None };
         let shows_accounts = plan.key.accounts().is_some_and(|(_, c)| c != Commitment::Processed);
         if chain == 0 || !shows_accounts || !self.pool.is_followable(reply.node) {
             return None;
         }
         let confirmed = self.frontier.slot(Commitment::Confirmed);
-        Some(AnswerOrigin { followed: Arc::clone(self.lookup.carrier.followed()), chain, confirmed })
+        Some(StampInput { followed: Arc::clone(self.lookup.carrier.followed()), chain, confirmed })
     }
 
-    /// Keeps an answer if the rules allow it, unless a newer one is held. `floor` is the slot at which its
-    /// accounts were shown before, and which was required of the node.
-    pub(super) async fn accept(
+    /// Stores an answer if the rules allow it, unless a newer one is stored. `account_floor` is the floor of its
+    /// accounts when the node was asked.
+    pub(super) async fn store_answer(
         &self,
         plan: &LookupPlan,
         reply: &PoolReply,
-        floor: Slot,
+        account_floor: Slot,
         generation: u64,
-        origin: AnswerSource,
+        source: AnswerSource,
     ) -> FlightResult {
-        let not_kept = |reason| {
+        let not_stored = |reason| {
             self.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
         };
         // The caller asked for a slot that the node has not reached. The node's own refusal is the answer.
         let refused = matches!(reply.body, NodeReply::Error { code: code::MIN_CONTEXT_SLOT_NOT_REACHED, .. });
-        if !refused && let Some((held, key)) = self.lookup.find_newer(plan, reply.slot, floor) {
-            not_kept(UncacheableReason::Older);
-            return Ok(Fetched::KeptNewer(held, key));
+        if !refused && let Some((stored, key)) = self.lookup.find_newer(plan, reply.slot, account_floor) {
+            not_stored(UncacheableReason::Older);
+            return Ok(Fetched::KeptNewer(stored, key));
         }
         let (payload, placement) = cache_policy(plan, reply, &self.frontier);
         let class = placement.as_ref().map_or(plan.class, |(_, class)| *class);
-        let answer_origin = self.origin(plan, reply, origin);
-        let parsed = parse_body(plan, reply, payload, answer_origin).await.ok_or_else(|| {
+        let stamp_input = self.stamp_input(plan, reply, source);
+        let parsed = parse_body(plan, reply, payload, stamp_input).await.ok_or_else(|| {
             let upstream = self.pool.name_of(reply.node);
             Error::NoUpstream(vec![FailedAttempt { upstream, reason: AttemptResult::BadJson.to_string() }])
         })?;
-        let ParsedAnswer { kept, follow, form_key, singles, spaces } = parsed;
+        let ParsedAnswer { body, stamp, form_key, singles, spaces } = parsed;
         let meta =
             EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
-        let entry = Arc::new(Entry { kept, meta, follow, coded: CompressedForms::default() });
+        let entry = Arc::new(Entry { body, meta, stamp, compressed: CompressedForms::default() });
         let key = placement.map(|(key, _)| form_key.unwrap_or(key));
         self.check_refetch(key.as_ref().ok(), &entry, &singles);
-        let answer = InsertRequest { plan, key, entry: &entry, singles, spaces, floor, generation };
-        let inserted = self.lookup.keep_fetched(answer, |key| {
-            if let (AnswerSource::Node { .. }, Some(second)) = (origin, &self.second) {
-                second.queue_write_back(&self.pool, key, reply, class);
+        let answer = InsertRequest { plan, key, entry: &entry, singles, spaces, account_floor, generation };
+        let inserted = self.lookup.insert_fetched(answer, |key| {
+            if let (AnswerSource::Node { .. }, Some(second_level)) = (source, &self.second_level) {
+                second_level.queue_write_back(&self.pool, key, reply, class);
             }
         });
         match inserted {
             Ok(Insert::Stored | Insert::ReplacedNewer) => Ok(Fetched::New(entry, true)),
             Ok(Insert::TooLarge) => {
-                not_kept(UncacheableReason::TooLarge);
+                not_stored(UncacheableReason::TooLarge);
                 Ok(Fetched::New(entry, false))
             }
-            Ok(Insert::KeptNewer(held)) => {
-                not_kept(UncacheableReason::Older);
-                Ok(Fetched::KeptNewer(held, None))
+            Ok(Insert::KeptNewer(stored)) => {
+                not_stored(UncacheableReason::Older);
+                Ok(Fetched::KeptNewer(stored, None))
             }
             Err(reason) => {
-                not_kept(reason);
+                not_stored(reason);
                 Ok(Fetched::New(entry, false))
             }
         }
     }
 }
 
-/// Returns the kept form of an answer. Accounts are parsed, so that other forms can be made of them. `None` if they
+/// Returns the stored form of an answer. Accounts are parsed, so that other forms can be made of them. `None` if they
 /// are not in the format that nodes write.
 async fn parse_body(
     plan: &LookupPlan,
     reply: &PoolReply,
     payload: Payload,
-    origin: Option<AnswerOrigin>,
+    stamp_input: Option<StampInput>,
 ) -> Option<ParsedAnswer> {
     let (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) = (&reply.body, &plan.upstream)
     else {
-        let follow = match (&plan.upstream, &reply.body) {
-            (Query::Balance(query), NodeReply::Result(result)) => origin.and_then(|origin| {
+        let stamp = match (&plan.upstream, &reply.body) {
+            (Query::Balance(query), NodeReply::Result(result)) => stamp_input.and_then(|input| {
                 let context = Contextual::split(result)?.context;
-                Stamper::new(&origin, &context)?.balance(&query.pubkey)
+                Stamper::new(&input, &context)?.balance(&query.pubkey)
             }),
             _ => None,
         };
-        return Some(ParsedAnswer { follow, ..ParsedAnswer::verbatim(payload) });
+        return Some(ParsedAnswer { stamp, ..ParsedAnswer::verbatim(payload) });
     };
     let (query, asked) = (plan.upstream.clone(), plan.asked);
     if result.len() > OFF_WORKER_BYTES {
         let result = result.clone();
-        tokio::task::spawn_blocking(move || ParsedAnswer::read(&query, asked, &result, origin.as_ref()))
+        tokio::task::spawn_blocking(move || ParsedAnswer::read(&query, asked, &result, stamp_input.as_ref()))
             .await
             .ok()?
     } else {
-        ParsedAnswer::read(&query, asked, result, origin.as_ref())
+        ParsedAnswer::read(&query, asked, result, stamp_input.as_ref())
     }
 }
 
-/// A parsed answer in its kept form.
+/// A parsed answer in its stored form.
 struct ParsedAnswer {
-    kept: EntryBody,
+    body: EntryBody,
     /// The stamp by which the answer may be carried to later slots.
-    follow: Option<Arc<FollowStamp>>,
-    /// The key by the form under which accounts are kept.
+    stamp: Option<Arc<FollowStamp>>,
+    /// The key by the form under which accounts are stored.
     form_key: Option<Key>,
     /// The single accounts of a list.
     singles: Vec<SingleEntry>,
@@ -359,10 +356,10 @@ struct ParsedAnswer {
 }
 
 impl ParsedAnswer {
-    /// Returns an answer that is kept as it is.
+    /// Returns an answer that is stored as it is.
     fn verbatim(payload: Payload) -> Self {
         let (singles, spaces) = (Vec::new(), Vec::new());
-        Self { kept: EntryBody::Verbatim(payload), follow: None, form_key: None, singles, spaces }
+        Self { body: EntryBody::Verbatim(payload), stamp: None, form_key: None, singles, spaces }
     }
 
     /// Parses the answer to an account method. `None` if it is not in the format that nodes write.
@@ -370,40 +367,40 @@ impl ParsedAnswer {
         query: &Query,
         asked: Option<AccountEncoding>,
         result: &Bytes,
-        origin: Option<&AnswerOrigin>,
+        stamp_input: Option<&StampInput>,
     ) -> Option<Self> {
-        let stamper = |context: &[u8]| origin.and_then(|origin| Stamper::new(origin, context));
+        let stamper = |context: &[u8]| stamp_input.and_then(|input| Stamper::new(input, context));
         match query {
             Query::Account(q) => {
                 let single = list::read_single(result, q.form)?;
                 let spaces = single.facts.space().map(|space| (q.pubkey, space)).into_iter().collect();
                 let (from, to) = single.context;
                 let stamper = stamper(&single.result[from as usize..to as usize]);
-                let follow = stamper.and_then(|stamper| stamper.account(&q.pubkey, q.form, &single.facts));
-                let form = forms::kept_form(q.form, single.value.kind());
+                let stamp = stamper.and_then(|stamper| stamper.account(&q.pubkey, q.form, &single.facts));
+                let form = forms::stored_form(q.form, single.value.kind());
                 let form_key = Some(Key::Account(q.pubkey, form, q.commitment));
-                Some(Self { kept: single.kept(asked), follow, form_key, singles: Vec::new(), spaces })
+                Some(Self { body: single.into_body(asked), stamp, form_key, singles: Vec::new(), spaces })
             }
             Query::Accounts(q) => {
                 let (context, singles) = list::read_list(result, q.form, q.pubkeys.len())?;
                 let stamper = stamper(&context);
                 let stamper = stamper.as_ref();
                 let values: Arc<[_]> = singles.iter().map(|single| single.value.clone()).collect();
-                let form = forms::kept_list_form(q.form, &values);
+                let form = forms::stored_list_form(q.form, &values);
                 let form_key = Some(Key::Accounts(Arc::clone(&q.pubkeys), form, q.commitment));
                 let mut spaces = Vec::new();
                 let singles = q.pubkeys.iter().zip(singles).map(|(pubkey, single)| {
                     spaces.extend(single.facts.space().map(|space| (*pubkey, space)));
-                    let follow = stamper.and_then(|stamper| stamper.account(pubkey, q.form, &single.facts));
+                    let stamp = stamper.and_then(|stamper| stamper.account(pubkey, q.form, &single.facts));
                     let key =
-                        Key::Account(*pubkey, forms::kept_form(q.form, single.value.kind()), q.commitment);
-                    SingleEntry { key, kept: single.kept(asked), follow }
+                        Key::Account(*pubkey, forms::stored_form(q.form, single.value.kind()), q.commitment);
+                    SingleEntry { key, body: single.into_body(asked), stamp }
                 });
                 let singles: Vec<_> = singles.collect();
-                let stamps = singles.iter().map(|single| single.follow.as_ref());
-                let follow = stamper.and_then(|stamper| stamper.list(stamps));
-                let kept = EntryBody::Accounts { context, values, asked };
-                Some(Self { kept, follow, form_key, singles, spaces })
+                let stamps = singles.iter().map(|single| single.stamp.as_ref());
+                let stamp = stamper.and_then(|stamper| stamper.list(stamps));
+                let body = EntryBody::Accounts { context, values, asked };
+                Some(Self { body, stamp, form_key, singles, spaces })
             }
             _ => None,
         }
@@ -412,9 +409,9 @@ impl ParsedAnswer {
 
 /// Returns true if a failed flight is worth a second try. An answer over the size limit would be as large
 /// again.
-fn worth_another_try(landing: &FlightResult) -> bool {
+fn is_worth_retry(result: &FlightResult) -> bool {
     let too_large = AttemptResult::TooLarge.as_str();
-    match landing {
+    match result {
         Err(Error::NoUpstream(attempts)) => attempts.iter().all(|attempt| attempt.reason != too_large),
         Err(_) => true,
         Ok(_) => false,

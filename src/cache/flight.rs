@@ -29,39 +29,39 @@ type FlightShard<K, T> = Mutex<FlightTable<K, T>>;
 /// A flight, as its callers hold it.
 #[derive(Debug)]
 struct Flight<T> {
-    landing: watch::Receiver<Option<T>>,
-    callbacks: Arc<LandingCallbacks<T>>,
+    result: watch::Receiver<Option<T>>,
+    callbacks: Arc<FlightCallbacks<T>>,
 }
 
 impl<T> Clone for Flight<T> {
     fn clone(&self) -> Self {
-        Self { landing: self.landing.clone(), callbacks: Arc::clone(&self.callbacks) }
+        Self { result: self.result.clone(), callbacks: Arc::clone(&self.callbacks) }
     }
 }
 
 /// A callback of a caller who has left. It gets the result.
-type OnLanding<T> = Box<dyn FnOnce(&T) + Send>;
+type ResultCallback<T> = Box<dyn FnOnce(&T) + Send>;
 
 /// The state of a flight for the callers who left it.
-enum Landing<T> {
+enum FlightState<T> {
     /// The flight is under way. Holds the callbacks left so far.
-    Flying(Vec<OnLanding<T>>),
+    UnderWay(Vec<ResultCallback<T>>),
     /// The flight has this result.
-    Landed(T),
+    Ended(T),
 }
 
-/// The callbacks of callers who left, until the flight lands, and its result from then on.
-struct LandingCallbacks<T>(Mutex<Landing<T>>);
+/// The callbacks of callers who left, until the flight ends, and its result from then on.
+struct FlightCallbacks<T>(Mutex<FlightState<T>>);
 
-impl<T> LandingCallbacks<T> {
-    fn lock(&self) -> MutexGuard<'_, Landing<T>> {
+impl<T> FlightCallbacks<T> {
+    fn lock(&self) -> MutexGuard<'_, FlightState<T>> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-impl<T> std::fmt::Debug for LandingCallbacks<T> {
+impl<T> std::fmt::Debug for FlightCallbacks<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LandingCallbacks").finish_non_exhaustive()
+        f.debug_struct("FlightCallbacks").finish_non_exhaustive()
     }
 }
 
@@ -70,7 +70,7 @@ impl<T> std::fmt::Debug for LandingCallbacks<T> {
 pub struct FlightHandle<T> {
     flight: Flight<T>,
     /// True if the flight started for this caller.
-    pub leads: bool,
+    pub is_leader: bool,
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Flights<K, T> {
@@ -93,9 +93,9 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
     {
         let mut shard = self.shard(key);
         if let Some(flight) = shard.get(key) {
-            return FlightHandle { flight: flight.clone(), leads: false };
+            return FlightHandle { flight: flight.clone(), is_leader: false };
         }
-        let (land, flight) = Flight::new();
+        let (sender, flight) = Flight::new();
         shard.insert(key.clone(), flight.clone());
         drop(shard);
         // The guard removes the flight however its task ends, even by a panic, so that no caller waits for a
@@ -103,31 +103,31 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         let mut guard = FlightGuard { flights: Arc::clone(self), key: Some(key.clone()) };
         let callbacks = Arc::clone(&flight.callbacks);
         self.tasks.spawn(async move {
-            let mut landed = fetch().await;
-            if retry_if(&landed) && !guard.remove_if_unattended(&land) {
+            let mut result = fetch().await;
+            if retry_if(&result) && !guard.remove_if_unattended(&sender) {
                 let again = fetch().await;
                 // The first of two failures says more: the second may have found no node left to ask.
                 if !retry_if(&again) {
-                    landed = again;
+                    result = again;
                 }
             }
             drop(guard);
-            land.send_replace(Some(landed.clone()));
-            callbacks.landed(landed);
+            sender.send_replace(Some(result.clone()));
+            callbacks.deliver(result);
         });
-        FlightHandle { flight, leads: true }
+        FlightHandle { flight, is_leader: true }
     }
 
     /// Starts a flight that no other caller can join.
-    pub fn alone(&self, fetch: impl Future<Output = T> + Send + 'static) -> FlightHandle<T> {
-        let (land, flight) = Flight::new();
+    pub fn start_unshared(&self, fetch: impl Future<Output = T> + Send + 'static) -> FlightHandle<T> {
+        let (sender, flight) = Flight::new();
         let callbacks = Arc::clone(&flight.callbacks);
         self.tasks.spawn(async move {
-            let landed = fetch.await;
-            land.send_replace(Some(landed.clone()));
-            callbacks.landed(landed);
+            let result = fetch.await;
+            sender.send_replace(Some(result.clone()));
+            callbacks.deliver(result);
         });
-        FlightHandle { flight, leads: true }
+        FlightHandle { flight, is_leader: true }
     }
 
     fn shard(&self, key: &K) -> MutexGuard<'_, FlightTable<K, T>> {
@@ -139,21 +139,22 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
 
 impl<T> Flight<T> {
     fn new() -> (watch::Sender<Option<T>>, Self) {
-        let (land, landing) = watch::channel(None);
-        let callbacks = Arc::new(LandingCallbacks(Mutex::new(Landing::Flying(Vec::new()))));
-        (land, Self { landing, callbacks })
+        let (sender, result) = watch::channel(None);
+        let callbacks = Arc::new(FlightCallbacks(Mutex::new(FlightState::UnderWay(Vec::new()))));
+        (sender, Self { result, callbacks })
     }
 }
 
-impl<T> LandingCallbacks<T> {
+impl<T> FlightCallbacks<T> {
     /// Calls the callbacks left so far, and keeps the result for callers who leave later.
-    fn landed(&self, landed: T) {
+    fn deliver(&self, result: T) {
         let mut callbacks = self.lock();
-        if let Landing::Flying(functions) = std::mem::replace(&mut *callbacks, Landing::Landed(landed))
-            && let Landing::Landed(landed) = &*callbacks
+        if let FlightState::UnderWay(functions) =
+            std::mem::replace(&mut *callbacks, FlightState::Ended(result))
+            && let FlightState::Ended(result) = &*callbacks
         {
             for function in functions {
-                function(landed);
+                function(result);
             }
         }
     }
@@ -161,16 +162,16 @@ impl<T> LandingCallbacks<T> {
 
 impl<T: Clone> FlightHandle<T> {
     /// Waits for the result of the flight. `None` if its task died.
-    pub async fn landed(mut self) -> Option<T> {
-        self.flight.landing.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone())
+    pub async fn result(mut self) -> Option<T> {
+        self.flight.result.wait_for(Option::is_some).await.ok().and_then(|result| result.clone())
     }
 
     /// Leaves the flight. `function` gets the result, at once if there is one already. It is not called if
     /// the task dies.
     pub fn leave(self, function: impl FnOnce(&T) + Send + 'static) {
         match &mut *self.flight.callbacks.lock() {
-            Landing::Flying(functions) => functions.push(Box::new(function)),
-            Landing::Landed(landed) => function(landed),
+            FlightState::UnderWay(functions) => functions.push(Box::new(function)),
+            FlightState::Ended(result) => function(result),
         }
     }
 }
@@ -185,11 +186,11 @@ struct FlightGuard<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync
 impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> FlightGuard<K, T> {
     /// Removes the flight if no caller waits for it. The check and the removal happen under one lock.
     /// Otherwise a caller who joins in between would get a failure that was not tried again.
-    fn remove_if_unattended(&mut self, land: &watch::Sender<Option<T>>) -> bool {
+    fn remove_if_unattended(&mut self, sender: &watch::Sender<Option<T>>) -> bool {
         let Some(key) = &self.key else { return true };
         let mut shard = self.flights.shard(key);
         // The table holds one receiver. Any other receiver belongs to a caller who waits.
-        if land.receiver_count() > 1 {
+        if sender.receiver_count() > 1 {
             return false;
         }
         shard.remove(key);
@@ -245,13 +246,16 @@ mod tests {
     async fn ten_thousand_callers_share_one_fetch() {
         let (flights, fetches) = (Flights::new(TaskTracker::new()), Fetches::new());
         let handles: Vec<_> = (0..10_000).map(|_| flights.join(&1, fetches.fetch(), |_| false)).collect();
-        assert_eq!(handles.iter().filter(|s| s.leads).count(), 1);
+        assert_eq!(handles.iter().filter(|s| s.is_leader).count(), 1);
         fetches.gate.add_permits(1);
         for handle in handles {
-            assert_eq!(handle.landed().await, Some(1));
+            assert_eq!(handle.result().await, Some(1));
         }
         assert_eq!(fetches.started.load(Ordering::SeqCst), 1);
-        assert!(flights.join(&1, fetches.fetch(), |_| false).leads, "a landed flight is not joined");
+        assert!(
+            flights.join(&1, fetches.fetch(), |_| false).is_leader,
+            "a flight that has ended is not joined"
+        );
     }
 
     #[tokio::test]
@@ -259,9 +263,9 @@ mod tests {
         let (flights, fetches) = (Flights::new(TaskTracker::new()), Fetches::new());
         drop(flights.join(&1, fetches.fetch(), |_| false));
         let waits = flights.join(&1, fetches.fetch(), |_| false);
-        assert!(!waits.leads);
+        assert!(!waits.is_leader);
         fetches.gate.add_permits(1);
-        assert_eq!(waits.landed().await, Some(1));
+        assert_eq!(waits.result().await, Some(1));
     }
 
     #[tokio::test]
@@ -269,9 +273,9 @@ mod tests {
         let (flights, fetches) = (Flights::new(TaskTracker::new()), Fetches::new());
         fetches.gate.add_permits(9);
         let waits = flights.join(&1, fetches.fetch(), |number| *number == 1);
-        assert_eq!(waits.landed().await, Some(2), "the second try succeeds");
+        assert_eq!(waits.result().await, Some(2), "the second try succeeds");
         let waits = flights.join(&1, fetches.fetch(), |_| true);
-        assert_eq!(waits.landed().await, Some(3), "a second failure is returned");
+        assert_eq!(waits.result().await, Some(3), "a second failure is returned");
         assert_eq!(fetches.started.load(Ordering::SeqCst), 4);
         let tasks = TaskTracker::new();
         let (flights, fetches) = (Flights::new(tasks.clone()), Fetches::new());
@@ -286,7 +290,7 @@ mod tests {
     async fn panicked_fetch_leaves_no_flight() {
         let flights = Flights::<u8, u8>::new(TaskTracker::new());
         let handle = flights.join(&1, || async { panic!("the fetch died") }, |_| false);
-        assert_eq!(handle.landed().await, None);
-        assert!(flights.join(&1, || async { 1 }, |_| false).leads);
+        assert_eq!(handle.result().await, None);
+        assert!(flights.join(&1, || async { 1 }, |_| false).is_leader);
     }
 }

@@ -60,17 +60,17 @@ struct Floors {
 impl Floors {
     /// Returns the floor that is valid at `now_ms`, or 0.
     fn slot(&self, account: &Pubkey, now_ms: u64) -> Slot {
-        let own = self.young.get(account).or_else(|| self.old.get(account));
-        let floor = own.unwrap_or(&self.folded);
+        let floor = self.young.get(account).or_else(|| self.old.get(account));
+        let floor = floor.unwrap_or(&self.folded);
         if floor.until_ms >= now_ms { floor.slot } else { 0 }
     }
 
     fn put(&mut self, account: Pubkey, floor: Floor, half: usize, now_ms: u64) {
         if self.young.len() >= half && !self.young.contains_key(&account) {
-            let held = self.old.values().filter(|floor| floor.until_ms >= now_ms);
+            let valid = self.old.values().filter(|floor| floor.until_ms >= now_ms);
             // A folded floor that has ended is forgotten.
             let before = Some(self.folded).filter(|folded| folded.until_ms >= now_ms).unwrap_or_default();
-            self.folded = held.fold(before, |folded, floor| Floor {
+            self.folded = valid.fold(before, |folded, floor| Floor {
                 slot: folded.slot.max(floor.slot),
                 until_ms: folded.until_ms.max(floor.until_ms),
             });
@@ -112,7 +112,7 @@ impl AccountFloors {
 
     /// Lowers the floors of `accounts` that are above `slot`, and not above `from`, to `slot`. Returns true
     /// if any fell.
-    pub(super) fn fall(
+    pub(super) fn lower(
         &self,
         accounts: &[Pubkey],
         commitment: Commitment,
@@ -212,8 +212,8 @@ mod tests {
         assert_eq!((highest(&[a], now), highest(&[b], now), highest(&[a, b], now)), (12, 10, 12));
         assert_eq!(floors.span(&[a, b], C, now), (10, 12));
         assert_eq!(floors.span(&[a], Commitment::Finalized, now), (0, 0), "each commitment has its own");
-        assert!(!floors.fall(&[a], C, (11, 9), LIFE, now), "it rose since that floor was looked at");
-        assert!(floors.fall(&[a, b], C, (12, 11), LIFE, now));
+        assert!(!floors.lower(&[a], C, (11, 9), LIFE, now), "it rose since that floor was looked at");
+        assert!(floors.lower(&[a, b], C, (12, 11), LIFE, now));
         assert_eq!((highest(&[a], now), highest(&[b], now)), (11, 10));
         let (last, over) = (now + LIFE, now + LIFE + Duration::from_millis(1));
         assert_eq!((highest(&[a], last), highest(&[a], over)), (11, 0));
@@ -236,9 +236,9 @@ mod tests {
         for (slot, account) in (1..).zip(&accounts) {
             assert!(floors.span(std::slice::from_ref(account), C, now).0 >= slot, "{slot}");
         }
-        let held: usize =
+        let count: usize =
             floors.shards.iter().map(|shard| shard.read().young.len() + shard.read().old.len()).sum();
-        assert!(held <= room, "{held} of {room}");
+        assert!(count <= room, "{count} of {room}");
         let newest = accounts.last().map(|account| floors.span(std::slice::from_ref(account), C, now).1);
         assert_eq!(newest, Some(accounts.len() as u64), "the newest stand for themselves");
         let over = now + LIFE + Duration::from_millis(1);

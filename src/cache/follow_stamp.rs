@@ -31,7 +31,7 @@ pub struct FollowStamp {
 
 /// The circumstances of a node's answer that may be carried.
 #[derive(Debug, Clone)]
-pub(super) struct AnswerOrigin {
+pub(super) struct StampInput {
     pub(super) followed: Arc<FollowedChain>,
     /// The number of the chain that was followed when the node was asked.
     pub(super) chain: u64,
@@ -62,7 +62,7 @@ impl Stamper {
     ///
     /// A node whose answers at finalized may be newer than they say shows data of blocks that are final for
     /// itself. These are far below `confirmed`, the newest confirmed slot that is known after the answer.
-    pub(super) fn new(origin: &AnswerOrigin, context: &[u8]) -> Option<Self> {
+    pub(super) fn new(input: &StampInput, context: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Context<'a> {
@@ -70,7 +70,7 @@ impl Stamper {
             api_version: Cow<'a, str>,
             slot: Slot,
         }
-        let &AnswerOrigin { ref followed, chain, confirmed } = origin;
+        let &StampInput { ref followed, chain, confirmed } = input;
         let Context { api_version, slot: read } = serde_json::from_slice(context).ok()?;
         let version = NodeVersion::parse(&api_version).filter(|version| version.is_followed())?;
         let may_be_newer = version < follow::EXACT_FINALIZED;

@@ -1,4 +1,4 @@
-//! The forms of accounts: which form is fetched, under which form an answer is kept, and which kept form
+//! The forms of accounts: which form is fetched, under which form an answer is stored, and which stored form
 //! serves a caller.
 //!
 //! A form is an encoding and, sometimes, a slice. Fewer forms in the cache mean more hits. A caller's form is
@@ -13,10 +13,10 @@
 //!
 //! Nodes refuse more than 128 bytes in base58, so 129 bytes of base64 are enough to answer.
 //!
-//! An answer is kept under the form in which it was fetched. A slice that proves to be the whole account is
-//! kept as "base64, whole" ([`kept_form`]). A kept form serves these callers ([`serving_forms`]):
+//! An answer is stored under the form in which it was fetched. A slice that proves to be the whole account is
+//! stored as "base64, whole" ([`stored_form`]). A stored form serves these callers ([`serving_forms`]):
 //!
-//! | kept under | serves callers who ask for |
+//! | stored under | serves callers who ask for |
 //! | --- | --- |
 //! | base64, whole | base64, base64+zstd, base58 and binary, with each slice and without |
 //! | base64, a slice | base64, base58 and binary with that slice |
@@ -51,7 +51,7 @@ pub(super) fn fetch_form(asked: AccountForm, size: SizeClass) -> AccountForm {
     }
 }
 
-/// Returns the kept forms that serve `asked`, at most two. The one from which most forms can be made comes
+/// Returns the stored forms that serve `asked`, at most two. The one from which most forms can be made comes
 /// first.
 pub(super) fn serving_forms(asked: AccountForm) -> impl Iterator<Item = AccountForm> {
     let widest = fetch_form(asked, SizeClass::Small);
@@ -61,30 +61,30 @@ pub(super) fn serving_forms(asked: AccountForm) -> impl Iterator<Item = AccountF
     std::iter::once(widest).chain(others.into_iter().find(|other| *other != widest))
 }
 
-/// Returns the forms of kept accounts that usually show an account's owner.
+/// Returns the forms of stored accounts that usually show an account's owner.
 pub(super) fn owner_forms() -> impl Iterator<Item = AccountForm> {
     [WHOLE, AccountForm { encoding: JsonParsed, slice: None }].into_iter()
 }
 
-/// Returns the form under which a value of this kind is kept after it was fetched in the form `fetched`.
-pub(super) fn kept_form(fetched: AccountForm, kind: AccountKind) -> AccountForm {
+/// Returns the form under which a value of this kind is stored after it was fetched in the form `fetched`.
+pub(super) fn stored_form(fetched: AccountForm, kind: AccountKind) -> AccountForm {
     if kind == AccountKind::Whole { WHOLE } else { fetched }
 }
 
-/// Returns the form under which a list is kept after it was fetched in the form `fetched`. An empty list
+/// Returns the form under which a list is stored after it was fetched in the form `fetched`. An empty list
 /// proves nothing about its form.
-pub(super) fn kept_list_form(fetched: AccountForm, values: &[AccountValue]) -> AccountForm {
+pub(super) fn stored_list_form(fetched: AccountForm, values: &[AccountValue]) -> AccountForm {
     let is_whole = !values.is_empty() && values.iter().all(|value| value.kind() == AccountKind::Whole);
     if is_whole { WHOLE } else { fetched }
 }
 
-/// Returns the form under which a list is kept that was assembled of single accounts for `asked`. An account
+/// Returns the form under which a list is stored that was assembled of single accounts for `asked`. An account
 /// in a form that serves no other, such as a slice of jsonParsed, limits the list to `asked`.
-pub(super) fn kept_assembled_form(asked: AccountForm, values: &[AccountValue]) -> AccountForm {
+pub(super) fn stored_assembled_form(asked: AccountForm, values: &[AccountValue]) -> AccountForm {
     if values.iter().any(|value| value.kind() == AccountKind::AsAsked) {
         return asked;
     }
-    kept_list_form(fetch_form(asked, SizeClass::Unknown), values)
+    stored_list_form(fetch_form(asked, SizeClass::Unknown), values)
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
         for (forms, expected) in
             [([whole, whole], whole), ([whole, sliced], sliced), ([sliced, sliced], sliced)]
         {
-            assert_eq!(kept_assembled_form(sliced, &forms.map(value)), expected, "{forms:?}");
+            assert_eq!(stored_assembled_form(sliced, &forms.map(value)), expected, "{forms:?}");
         }
     }
 

@@ -87,24 +87,23 @@ impl FreshnessPolicy {
         let left = self.ttl_left_s(meta, now);
         let hit = |ttl_s, stale| CacheStatus::Hit { ttl_s, derived: false, stale };
         match (basis, freshness) {
-            (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Fresh) if meta.carried => {
+            (Basis::LookedUp | Basis::FoundByFlight | Basis::StandIn, Freshness::Fresh) if meta.carried => {
                 Some((CacheStatus::Carried, Outcome::Carried))
             }
-            (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Fresh) => {
+            (Basis::LookedUp | Basis::FoundByFlight | Basis::StandIn, Freshness::Fresh) => {
                 Some((hit(left.max(0), false), Outcome::Hit))
             }
             // Past its slot bound only, the rest of its time bound does not count.
-            (Basis::Kept | Basis::Found | Basis::StandIn, Freshness::Stale(_)) => {
+            (Basis::LookedUp | Basis::FoundByFlight | Basis::StandIn, Freshness::Stale(_)) => {
                 Some((hit(left.min(0), true), Outcome::Stale))
             }
             (Basis::StandIn, Freshness::Expired(_)) => self
                 .may_serve(meta)
                 .then(|| (CacheStatus::StaleIfError { ttl_s: left.min(0) }, Outcome::Stale)),
-            (Basis::Kept | Basis::Found, Freshness::Expired(_))
-            | (Basis::Joined(..), Freshness::Stale(_) | Freshness::Expired(_)) => None,
-            (Basis::Joined(status, outcome), Freshness::Fresh) | (Basis::Own(status, outcome), _) => {
-                Some((status, outcome))
-            }
+            (Basis::LookedUp | Basis::FoundByFlight, Freshness::Expired(_))
+            | (Basis::SharedFetch(..), Freshness::Stale(_) | Freshness::Expired(_)) => None,
+            (Basis::SharedFetch(status, outcome), Freshness::Fresh)
+            | (Basis::FetchedSinceArrival(status, outcome), _) => Some((status, outcome)),
         }
     }
 
@@ -120,7 +119,7 @@ impl FreshnessPolicy {
         *self.settings.max_lag_slots.get(commitment)
     }
 
-    /// Returns the rule for lists that are assembled of held accounts.
+    /// Returns the rule for lists that are assembled of stored accounts.
     pub(super) fn assemble(&self) -> Assemble {
         self.settings.assemble
     }

@@ -1,6 +1,6 @@
 //! The generation of the cache: the number of times it was purged.
 //!
-//! An answer that was asked for in an earlier generation is neither kept nor given to later callers. The
+//! An answer that was asked for in an earlier generation is neither stored nor given to later callers. The
 //! generation check and the insert happen under one lock. Otherwise a purge between them would be undone.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -21,11 +21,11 @@ impl Generation {
 
     /// Returns the number of the present generation.
     pub(super) fn number(&self) -> u64 {
-        self.hold().number()
+        self.lock().number()
     }
 
     /// Holds the present generation while an answer is inserted. Must not be held across an await.
-    pub(super) fn hold(&self) -> GenerationGuard<'_> {
+    pub(super) fn lock(&self) -> GenerationGuard<'_> {
         GenerationGuard(self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -47,7 +47,7 @@ pub enum Key {
     NotYet(Slot, Commitment),
 }
 
-/// The commitment at which a kept block was fetched.
+/// The commitment at which a stored block was fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Finality {
     /// Fetched at finalized, so the block cannot change any more.
@@ -115,7 +115,7 @@ impl Key {
         }
     }
 
-    /// Returns the slot whose block, or whose absence of a block, is held under this key.
+    /// Returns the slot whose block, or whose absence of a block, is stored under this key.
     pub fn block_slot(&self) -> Option<Slot> {
         match self {
             Self::Block(slot, ..) | Self::NoBlock(slot) | Self::NotYet(slot, _) => Some(*slot),
@@ -127,11 +127,11 @@ impl Key {
 /// The plan for one query: the keys to look up, the upstream call, and the lifetime of its answer.
 #[derive(Debug, Clone)]
 pub struct LookupPlan {
-    /// The key under which the answer is kept.
+    /// The key under which the answer is stored.
     pub key: Key,
     /// A second key to consult: for a block, the "no such block" entry; for an account, the other stored
     /// form. Of the two forms of an account, the higher slot wins.
-    pub other: Option<Key>,
+    pub alternate_key: Option<Key>,
     /// The upstream call, without the caller's own conditions.
     pub upstream: Query,
     /// The class of a result.
@@ -148,15 +148,15 @@ impl LookupPlan {
             Query::Block(block) => return Self::block(*block, frontier.slot(Commitment::Finalized)),
             Query::Account(q) => {
                 let (pubkey, commitment) = (q.pubkey, q.commitment);
-                let place = |form| Key::Account(pubkey, form, commitment);
-                let accounts = Accounts::new(&mut q.form, sizes.of(&pubkey), place);
-                return accounts.plan(upstream, commitment);
+                let key_of = |form| Key::Account(pubkey, form, commitment);
+                let keys = PlannedKeys::new(&mut q.form, sizes.of(&pubkey), key_of);
+                return keys.plan(upstream, commitment);
             }
             Query::Accounts(q) => {
                 let (pubkeys, commitment) = (Arc::clone(&q.pubkeys), q.commitment);
-                let place = |form| Key::Accounts(Arc::clone(&pubkeys), form, commitment);
-                let accounts = Accounts::new(&mut q.form, sizes.of_all(&pubkeys), place);
-                return accounts.plan(upstream, commitment);
+                let key_of = |form| Key::Accounts(Arc::clone(&pubkeys), form, commitment);
+                let keys = PlannedKeys::new(&mut q.form, sizes.of_all(&pubkeys), key_of);
+                return keys.plan(upstream, commitment);
             }
             Query::Balance(q) => (Key::Balance(q.pubkey, q.commitment), Class::Account(q.commitment)),
             Query::Fee(q) => (Key::Fee(q.message.clone(), q.commitment), Class::Fee(q.commitment)),
@@ -167,7 +167,7 @@ impl LookupPlan {
                 (Key::Samples, Class::Samples)
             }
         };
-        Self { key, other: None, upstream, class, asked: None }
+        Self { key, alternate_key: None, upstream, class, asked: None }
     }
 
     fn block(block: BlockQuery, finalized: Slot) -> Self {
@@ -182,7 +182,7 @@ impl LookupPlan {
         };
         Self {
             key: Key::Block(slot, BlockShape::from(&block), finality),
-            other: Some(if is_final { Key::NoBlock(slot) } else { Key::NotYet(slot, asked) }),
+            alternate_key: Some(if is_final { Key::NoBlock(slot) } else { Key::NotYet(slot, asked) }),
             upstream: Query::Block(BlockQuery { commitment: asked, ..block }),
             class,
             asked: None,
@@ -191,25 +191,25 @@ impl LookupPlan {
 }
 
 /// The keys of one account or a list, and the encoding that the caller asked for.
-struct Accounts {
+struct PlannedKeys {
     key: Key,
-    other: Option<Key>,
+    alternate_key: Option<Key>,
     asked: Option<AccountEncoding>,
 }
 
-impl Accounts {
-    /// Replaces the form that was asked for by the form to fetch. `place` makes the key of a form.
-    fn new(form: &mut AccountForm, size: SizeClass, place: impl Fn(AccountForm) -> Key) -> Self {
+impl PlannedKeys {
+    /// Replaces the form that was asked for by the form to fetch. `key_of` makes the key of a form.
+    fn new(form: &mut AccountForm, size: SizeClass, key_of: impl Fn(AccountForm) -> Key) -> Self {
         let asked = *form;
         *form = forms::fetch_form(asked, size);
-        let other = forms::serving_forms(asked).find(|source| source != form);
+        let alternate = forms::serving_forms(asked).find(|source| source != form);
         let encoding = asked.slice.is_none().then_some(asked.encoding);
-        Self { key: place(*form), other: other.map(place), asked: encoding }
+        Self { key: key_of(*form), alternate_key: alternate.map(key_of), asked: encoding }
     }
 
     fn plan(self, upstream: Query, commitment: Commitment) -> LookupPlan {
-        let Self { key, other, asked } = self;
-        LookupPlan { key, other, upstream, class: Class::Account(commitment), asked }
+        let Self { key, alternate_key, asked } = self;
+        LookupPlan { key, alternate_key, upstream, class: Class::Account(commitment), asked }
     }
 }
 
@@ -242,7 +242,7 @@ mod tests {
         let (confirmed, finalized) = (plan(101, Commitment::Confirmed), plan(101, Commitment::Finalized));
         assert_ne!(confirmed.key, finalized.key);
         assert_eq!((confirmed.class, finalized.class), (Class::BlockConfirmed, Class::BlockFinal));
-        assert_eq!(confirmed.other, Some(Key::NotYet(101, Commitment::Confirmed)));
-        assert_eq!(finalized.other, Some(Key::NotYet(101, Commitment::Finalized)));
+        assert_eq!(confirmed.alternate_key, Some(Key::NotYet(101, Commitment::Confirmed)));
+        assert_eq!(finalized.alternate_key, Some(Key::NotYet(101, Commitment::Finalized)));
     }
 }

@@ -37,7 +37,7 @@ struct MergeGroup {
 struct QueuedCall {
     pubkey: Pubkey,
     space: u64,
-    floor: Option<Slot>,
+    min_slot: Option<Slot>,
     prefer: Option<Slot>,
     context: CallContext,
     /// The sender of the call's part of the answer. `None` means that the call must go upstream by itself.
@@ -94,9 +94,9 @@ impl Merger {
             return MergeTurn::Alone;
         };
         let (reply, receiver) = oneshot::channel();
-        let &UpstreamRequest { floor, prefer, .. } = request;
+        let &UpstreamRequest { min_slot, prefer, .. } = request;
         let (pubkey, context) = (query.pubkey, request.context.clone());
-        group.waiting.push(QueuedCall { pubkey, space, floor, prefer, context, reply });
+        group.waiting.push(QueuedCall { pubkey, space, min_slot, prefer, context, reply });
         MergeTurn::Queued(receiver)
     }
 
@@ -177,9 +177,9 @@ async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), wa
     let deadline = waiting.iter().map(|waiting| waiting.context.deadline).max();
     let request = UpstreamRequest {
         query: Query::Accounts(list),
-        floor: waiting.iter().filter_map(|waiting| waiting.floor).max(),
+        min_slot: waiting.iter().filter_map(|waiting| waiting.min_slot).max(),
         prefer: waiting.iter().filter_map(|waiting| waiting.prefer).max(),
-        alone: false,
+        one_node: false,
         // A merged call has one caller and one trace: those of the call that waited longest.
         context: CallContext {
             deadline: deadline.unwrap_or(first.context.deadline),

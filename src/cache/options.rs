@@ -14,10 +14,10 @@ use crate::telemetry::{Outcome, Trace};
 /// The options of a call, beside the query.
 #[derive(Debug, Clone)]
 pub struct CallOptions {
-    /// True to go past the cache. The answer is kept all the same.
+    /// True to go past the cache. The answer is stored all the same.
     pub bypass: bool,
     /// The slot below which this caller gets no hit. An answer below it is never an error.
-    pub floor: Option<Slot>,
+    pub monotonic_slot: Option<Slot>,
     /// The moment at which the caller stops waiting.
     pub deadline: Instant,
     /// The content coding that the caller accepts. The answer may come uncompressed all the same.
@@ -40,13 +40,13 @@ pub struct CacheAnswer {
     /// The slot, age and class of the answer.
     pub meta: EntryMeta,
     /// The text of `payload` in the caller's coding, if it was compressed.
-    pub coded: Option<Arc<CompressedText>>,
+    pub compressed: Option<Arc<CompressedText>>,
 }
 
 /// The conditions of a caller that can change while an answer is on its way.
 pub trait Conditions: Send + Sync {
     /// Returns the slot below which this caller must not be answered by now.
-    fn floor(&self) -> Option<Slot>;
+    fn monotonic_slot(&self) -> Option<Slot>;
 
     /// Reserves memory for `bytes` bytes that are written for this caller only. `None` if memory is short.
     fn reserve_memory(&self, bytes: usize) -> Option<MemoryPermit>;
@@ -59,7 +59,7 @@ pub type MemoryPermit = Box<dyn Send + Sync>;
 pub struct NoConditions;
 
 impl Conditions for NoConditions {
-    fn floor(&self) -> Option<Slot> {
+    fn monotonic_slot(&self) -> Option<Slot> {
         None
     }
 

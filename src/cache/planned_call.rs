@@ -25,7 +25,7 @@ pub(super) struct PlannedCall<'a> {
 impl PlannedCall<'_> {
     /// Returns the slot that an answer must reach: the caller's minContextSlot or the floor of its plan,
     /// whichever is higher.
-    pub(super) fn wanted(&self) -> Option<Slot> {
-        self.query.min_context_slot().max(self.options.floor)
+    pub(super) fn min_slot(&self) -> Option<Slot> {
+        self.query.min_context_slot().max(self.options.monotonic_slot)
     }
 }

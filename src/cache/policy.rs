@@ -1,5 +1,5 @@
-//! The caching rules: the key and class under which a node's answer is kept, or the reason why it is not
-//! kept.
+//! The caching rules: the key and class under which a node's answer is stored, or the reason why it is not
+//! stored.
 //!
 //! The rules are pure functions of the answer and the frontier.
 
@@ -15,7 +15,7 @@ use crate::telemetry::UncacheableReason;
 /// Nodes fill long-term storage with a delay, so a recent slot that is missing there may still come.
 const LONG_TERM_STORAGE_LAG_SLOTS: u64 = 9_000;
 
-/// The key and class under which an answer is kept, or the reason why it is not kept.
+/// The key and class under which an answer is stored, or the reason why it is not stored.
 pub(super) type Placement = Result<(Key, Class), UncacheableReason>;
 
 /// Returns the payload of `reply`, and its key and class at the present frontier.
@@ -26,7 +26,7 @@ pub(super) fn cache_policy(
 ) -> (Payload, Placement) {
     let finalized = frontier.slot(Commitment::Finalized);
     let keep = |class| Ok((plan.key.clone(), class));
-    let absent = |class| Ok((plan.other.clone().unwrap_or_else(|| plan.key.clone()), class));
+    let absent = |class| Ok((plan.alternate_key.clone().unwrap_or_else(|| plan.key.clone()), class));
     match &reply.body {
         NodeReply::Result(result) => {
             let placement = match plan.upstream {
@@ -48,7 +48,7 @@ pub(super) fn cache_policy(
                 | (Query::Balance(_), code::INVALID_PARAMS)
                 | (Query::Block(_), code::UNSUPPORTED_TRANSACTION_VERSION) => keep(plan.class),
                 (Query::Block(q), code::SLOT_SKIPPED | code::LONG_TERM_STORAGE_SLOT_SKIPPED)
-                    if matches!(plan.other, Some(Key::NoBlock(_))) =>
+                    if matches!(plan.alternate_key, Some(Key::NoBlock(_))) =>
                 {
                     let may_come = *code == code::LONG_TERM_STORAGE_SLOT_SKIPPED
                         && finalized.saturating_sub(q.slot) < LONG_TERM_STORAGE_LAG_SLOTS;
@@ -57,7 +57,7 @@ pub(super) fn cache_policy(
                 }
                 // At or below the frontier the block must exist, so the node's answer is out of date.
                 (Query::Block(q), code::BLOCK_NOT_AVAILABLE)
-                    if matches!(plan.other, Some(Key::NotYet(..)))
+                    if matches!(plan.alternate_key, Some(Key::NotYet(..)))
                         && q.slot > frontier.slot(q.commitment) =>
                 {
                     absent(Class::NotYet(q.slot, q.commitment))

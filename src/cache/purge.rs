@@ -1,7 +1,7 @@
 //! The filter of a purge.
 //!
 //! A filter reads keys only, never answers. An answer that is being fetched during a purge reaches its
-//! callers and is not kept.
+//! callers and is not stored.
 
 use super::key::Key;
 use crate::methods::{Method, Pubkey, Slot};

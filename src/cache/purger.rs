@@ -20,57 +20,57 @@ const GENESIS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Removes entries, here and in the shared store.
 pub struct Purger {
     lookup: Arc<Lookup>,
-    second: Option<Arc<SecondLevel>>,
+    second_level: Option<Arc<SecondLevel>>,
     /// The pool. Purges are listed under the genesis hash of its cluster.
     pool: Arc<Pool>,
 }
 
 impl Purger {
-    /// Creates a purger of the entries that `lookup` finds, and of those in `second`.
-    pub(super) fn new(lookup: Arc<Lookup>, second: Option<Arc<SecondLevel>>, pool: Arc<Pool>) -> Self {
-        Self { lookup, second, pool }
+    /// Creates a purger of the entries that `lookup` finds, and of those in `second_level`.
+    pub(super) fn new(lookup: Arc<Lookup>, second_level: Option<Arc<SecondLevel>>, pool: Arc<Pool>) -> Self {
+        Self { lookup, second_level, pool }
     }
 
     /// Returns true if a shared store is configured and answers.
     pub fn shares(&self) -> bool {
-        self.second.as_ref().is_some_and(|second| second.is_available())
+        self.second_level.as_ref().is_some_and(|second_level| second_level.is_available())
     }
 
     /// Removes all entries. Fetches under way are not stored and not given to later callers. Answers that the
     /// shared store got before this moment are ignored from now on.
     pub fn clear(&self) {
-        self.lookup.held.end_generation();
-        if let Some(second) = &self.second {
-            second.ignore_before(Instant::now());
+        self.lookup.entries.end_generation();
+        if let Some(second_level) = &self.second_level {
+            second_level.ignore_before(Instant::now());
         }
-        self.lookup.held.clear();
+        self.lookup.entries.clear();
     }
 
     /// Removes the entries that match `filter`, and returns their number. Walks over all entries, so an async
     /// worker must not call this. Matching answers in the shared store are ignored from now on.
     /// [`Self::share`] informs the other gateways.
     pub fn purge(&self, filter: &Filter) -> u64 {
-        if let Some(second) = &self.second {
-            second.purge(self.pool.genesis().as_deref(), filter, Instant::now());
+        if let Some(second_level) = &self.second_level {
+            second_level.purge(self.pool.genesis().as_deref(), filter, Instant::now());
         }
-        self.lookup.held.purge(&[*filter])
+        self.lookup.entries.purge(&[*filter])
     }
 
     /// Removes all entries and purges the shared store for each cluster that this gateway has belonged to.
     /// Needed after a node of another cluster was asked: its answers may have been shared under the name of
     /// any of those clusters.
     pub fn purge_all_clusters(&self) {
-        if let Some(second) = &self.second {
-            second.purge_all_clusters(Instant::now());
+        if let Some(second_level) = &self.second_level {
+            second_level.purge_all_clusters(Instant::now());
         }
-        self.lookup.held.purge(&[Filter::default()]);
+        self.lookup.entries.purge(&[Filter::default()]);
     }
 
     /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store
     /// has all of this gateway's purges, and `None` if no store is configured.
     pub async fn share(&self) -> Option<bool> {
         let genesis = self.pool.genesis();
-        Some(self.second.as_ref()?.share_purges(&self.lookup, genesis.as_deref()).await)
+        Some(self.second_level.as_ref()?.share_purges(&self.lookup, genesis.as_deref()).await)
     }
 
     /// Exchanges purges with the other gateways until `stop` is cancelled.
@@ -78,7 +78,7 @@ impl Purger {
         let (purger, stop) = (Arc::clone(self), stop.clone());
         tasks.spawn(async move {
             let watching = async {
-                let Some(second) = &purger.second else { return };
+                let Some(second_level) = &purger.second_level else { return };
                 loop {
                     let is_identified = purger.pool.genesis().is_some();
                     purger.share().await;
@@ -86,7 +86,7 @@ impl Purger {
                     // looked up at once.
                     let reason_to_look = async {
                         tokio::select! {
-                            () = second.connected() => {}
+                            () = second_level.connected() => {}
                             () = purger.identified(), if !is_identified => {}
                         }
                     };

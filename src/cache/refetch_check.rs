@@ -26,7 +26,7 @@ const AT_ONCE: usize = 64;
 /// The longest wait for the tip to reach the slot of an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Compares refetched accounts with the kept ones.
+/// Compares refetched accounts with the stored ones.
 pub(super) struct RefetchCheck {
     followed: Arc<FollowedChain>,
     pool: Arc<Pool>,
@@ -36,7 +36,7 @@ pub(super) struct RefetchCheck {
 
 /// An account as one answer shows it.
 pub(super) struct Sighting<'a> {
-    pub(super) kept: &'a EntryBody,
+    pub(super) body: &'a EntryBody,
     pub(super) stamp: &'a FollowStamp,
     /// The slot of the answer.
     pub(super) slot: Slot,
@@ -47,11 +47,11 @@ struct Difference {
     query: AccountQuery,
     bucket: Bucket,
     chain: u64,
-    /// The slot at which the kept answer was shown last.
-    kept_slot: Slot,
+    /// The slot at which the stored answer was shown last.
+    stored_slot: Slot,
     /// The slot of the new answer.
     slot: Slot,
-    kept: Bytes,
+    stored: Bytes,
     fetched: Bytes,
 }
 
@@ -60,14 +60,14 @@ impl RefetchCheck {
         Arc::new(Self { followed, pool, permits: Arc::new(Semaphore::new(AT_ONCE)), tasks })
     }
 
-    /// Checks the account under `key`, of which `held` was kept before `fetched` came. Returns at once.
-    pub(super) fn check(self: &Arc<Self>, key: &Key, held: &Entry, fetched: &Sighting<'_>) {
-        let Some(stamp) = &held.follow else { return };
-        let kept = Sighting { kept: &held.kept, stamp, slot: held.meta.slot };
-        let Some(difference) = difference(key, &kept, fetched) else { return };
+    /// Checks the account under `key`, of which `before` was stored when `fetched` came. Returns at once.
+    pub(super) fn check(self: &Arc<Self>, key: &Key, before: &Entry, fetched: &Sighting<'_>) {
+        let Some(stamp) = &before.stamp else { return };
+        let stored = Sighting { body: &before.body, stamp, slot: before.meta.slot };
+        let Some(difference) = difference(key, &stored, fetched) else { return };
         // Usually the block with the write is known by now.
         let current = self.followed.current().filter(|chain| chain.number() == difference.chain);
-        if current.is_none_or(|chain| chain.last_write(difference.bucket) > difference.kept_slot) {
+        if current.is_none_or(|chain| chain.last_write(difference.bucket) > difference.stored_slot) {
             return;
         }
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return };
@@ -81,7 +81,7 @@ impl RefetchCheck {
     /// Waits for the blocks up to the new answer. If none has written the account, asks once more.
     async fn find_write(&self, difference: &Difference) {
         if self.is_unwritten(difference, difference.slot).await != Some(true)
-            || is_same(difference.kept.clone(), difference.fetched.clone()).await
+            || is_same(difference.stored.clone(), difference.fetched.clone()).await
         {
             return;
         }
@@ -89,7 +89,7 @@ impl RefetchCheck {
         let NodeReply::Result(result) = &again.body else { return };
         let Some(Contextual { slot, value, .. }) = Contextual::split(result) else { return };
         let upstream = self.pool.name_of(again.node);
-        if is_same(value, difference.kept.clone()).await {
+        if is_same(value, difference.stored.clone()).await {
             tracing::warn!(
                 upstream.name = upstream,
                 account = %difference.query.pubkey,
@@ -101,14 +101,14 @@ impl RefetchCheck {
             tracing::error!(
                 upstream.name = upstream,
                 account = %difference.query.pubkey,
-                kept_slot = difference.kept_slot,
+                kept_slot = difference.stored_slot,
                 slot,
                 "an account has changed although no block has written it: answers are no longer carried until the next start"
             );
         }
     }
 
-    /// Returns true if no block up to `slot` has written the account since the kept answer. `None` if that
+    /// Returns true if no block up to `slot` has written the account since the stored answer. `None` if that
     /// does not become known.
     async fn is_unwritten(&self, difference: &Difference, slot: Slot) -> Option<bool> {
         let reached = timeout(PATIENCE, self.followed.reached(difference.chain, slot)).await.ok()??;
@@ -118,37 +118,40 @@ impl RefetchCheck {
     /// Fetches the account once more, at the slot of the new answer or above.
     async fn fetch_again(&self, difference: &Difference) -> Option<PoolReply> {
         let query = Query::Account(difference.query);
-        let floor = Some(difference.slot);
+        let min_slot = Some(difference.slot);
         let context = CallContext::own(Instant::now() + PATIENCE);
-        self.pool.call(&UpstreamRequest { query, floor, prefer: None, alone: false, context }).await.ok()
+        self.pool
+            .call(&UpstreamRequest { query, min_slot, prefer: None, one_node: false, context })
+            .await
+            .ok()
     }
 }
 
 fn is_unwritten(chain: &Chain, difference: &Difference) -> bool {
-    chain.last_write(difference.bucket) <= difference.kept_slot
+    chain.last_write(difference.bucket) <= difference.stored_slot
 }
 
 /// Returns the difference between two answers about one account, which the same chain covers. `None` if they
 /// agree, or if nothing follows from it.
-fn difference(key: &Key, kept: &Sighting<'_>, fetched: &Sighting<'_>) -> Option<Difference> {
+fn difference(key: &Key, stored: &Sighting<'_>, fetched: &Sighting<'_>) -> Option<Difference> {
     let Key::Account(pubkey, form, commitment) = key else { return None };
     if form.encoding == AccountEncoding::JsonParsed {
         // Nodes of different versions may parse the data of a program differently.
         return None;
     }
-    let (old, new) = (kept.stamp, fetched.stamp);
+    let (old, new) = (stored.stamp, fetched.stamp);
     // At finalized, old nodes may show data of a later slot, which no block up to the tip has.
     let is_exact = *commitment == Commitment::Confirmed || !(old.may_be_newer || new.may_be_newer);
     let is_comparable = old.chain == new.chain && is_exact;
-    let (kept_text, fetched_text) = (text(kept.kept)?, text(fetched.kept)?);
-    if !is_comparable || fetched.slot < kept.slot || kept_text == fetched_text {
+    let (stored_text, fetched_text) = (text(stored.body)?, text(fetched.body)?);
+    if !is_comparable || fetched.slot < stored.slot || stored_text == fetched_text {
         return None;
     }
     let query =
         AccountQuery { pubkey: *pubkey, form: *form, commitment: *commitment, min_context_slot: None };
     let (bucket, chain) = (*new.buckets.first()?, new.chain);
-    let (kept_slot, slot) = (kept.slot, fetched.slot);
-    Some(Difference { query, bucket, chain, kept_slot, slot, kept: kept_text, fetched: fetched_text })
+    let (stored_slot, slot) = (stored.slot, fetched.slot);
+    Some(Difference { query, bucket, chain, stored_slot, slot, stored: stored_text, fetched: fetched_text })
 }
 
 /// Returns true if two values state the same account. Members that only some versions of nodes write do not
@@ -162,9 +165,9 @@ async fn is_same(one: Bytes, other: Bytes) -> bool {
     tokio::task::spawn_blocking(compare).await.unwrap_or(false)
 }
 
-/// Returns the text of a kept account.
-fn text(kept: &EntryBody) -> Option<Bytes> {
-    match kept {
+/// Returns the text of a stored account.
+fn text(body: &EntryBody) -> Option<Bytes> {
+    match body {
         EntryBody::Account { value, .. } => Some(value.text().clone()),
         _ => None,
     }

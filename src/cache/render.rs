@@ -11,7 +11,7 @@ use crate::node::OFF_WORKER_BYTES;
 
 /// Returns the payload of `entry` in the form of `query`, and true if it was derived from another form.
 pub(super) fn write_for(query: &Query, entry: &Entry) -> Result<(Payload, bool), DeriveError> {
-    let (form, asked, made) = match (&entry.kept, query) {
+    let (form, asked, made) = match (&entry.body, query) {
         (EntryBody::Account { result, value, asked, .. }, Query::Account(q)) => {
             (q.form, *asked, list::write_single(result, value, q.form))
         }
@@ -44,9 +44,9 @@ fn base58_too_long() -> Payload {
     Payload::Error { code: BASE58_TOO_LONG_CODE, body: Bytes::from(body) }
 }
 
-/// Returns the most bytes that the caller's form of `entry` adds to the kept ones.
+/// Returns the most bytes that the caller's form of `entry` adds to the stored ones.
 pub(super) fn max_written_bytes(query: &Query, entry: &Entry) -> usize {
-    match (&entry.kept, query) {
+    match (&entry.body, query) {
         (EntryBody::Account { value, .. }, Query::Account(q)) => value.max_written_bytes(q.form),
         (EntryBody::Accounts { values, .. }, Query::Accounts(q)) => {
             values.iter().map(|value| value.max_written_bytes(q.form)).sum()
@@ -58,15 +58,15 @@ pub(super) fn max_written_bytes(query: &Query, entry: &Entry) -> usize {
 
 /// Returns true if writing the caller's form of `entry` would block an async worker for too long.
 pub(super) fn is_long_work(query: &Query, entry: &Entry) -> bool {
-    entry.kept.weight() > OFF_WORKER_BYTES && !is_kept_form(query, entry)
+    entry.body.weight() > OFF_WORKER_BYTES && !is_stored_form(query, entry)
 }
 
-/// Returns true if the caller's form of `entry` is the one that is kept.
-pub(super) fn is_kept_form(query: &Query, entry: &Entry) -> bool {
-    match (&entry.kept, query) {
-        (EntryBody::Account { value, .. }, Query::Account(q)) => value.is_kept_in(q.form),
+/// Returns true if the caller's form of `entry` is the one that is stored.
+pub(super) fn is_stored_form(query: &Query, entry: &Entry) -> bool {
+    match (&entry.body, query) {
+        (EntryBody::Account { value, .. }, Query::Account(q)) => value.is_stored_in(q.form),
         (EntryBody::Accounts { values, .. }, Query::Accounts(q)) => {
-            values.iter().all(|value| value.is_kept_in(q.form))
+            values.iter().all(|value| value.is_stored_in(q.form))
         }
         (EntryBody::Verbatim(_), Query::Samples(q)) => q.limit == ALL_SAMPLES,
         (EntryBody::Verbatim(_), _) => true,

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use super::basis::{Basis, Tolerance};
+use super::basis::{Basis, NotServed, Tolerance};
 use super::compressor::Compressor;
 use super::derive::account::DeriveError;
 use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
@@ -19,7 +19,7 @@ use super::key::LookupPlan;
 use super::lookup::Lookup;
 use super::options::CacheAnswer;
 use super::planned_call::PlannedCall;
-use super::render::{is_kept_form, is_long_work, max_written_bytes, write_for};
+use super::render::{is_long_work, is_stored_form, max_written_bytes, write_for};
 use super::status::CacheStatus;
 use super::verify::Verifier;
 use crate::coding::{self, Coding, CompressedText};
@@ -39,7 +39,7 @@ const COMPRESSION_WAIT: Duration = Duration::from_secs(1);
 /// Writes entries for callers.
 pub(super) struct Renderer {
     lookup: Arc<Lookup>,
-    rules: Arc<FreshnessPolicy>,
+    freshness: Arc<FreshnessPolicy>,
     /// Bounds the work on long texts that runs beside the async workers.
     render_permits: Arc<Semaphore>,
     compressor: Arc<Compressor>,
@@ -64,7 +64,7 @@ impl Renderer {
     ) -> Self {
         let request_timeout = config.server.request_timeout;
         Self {
-            rules: Arc::clone(&lookup.rules),
+            freshness: Arc::clone(&lookup.freshness),
             lookup,
             render_permits: Arc::new(Semaphore::new(cores * 2)),
             compressor: Arc::new(Compressor::new(cores, Arc::clone(metrics))),
@@ -89,14 +89,17 @@ impl Renderer {
     }
 
     /// Returns an entry as this caller's answer. Long work waits for a permit until the caller's deadline,
-    /// with memory reserved for its bytes. `None` if the entry may no longer be served by then.
+    /// with memory reserved for its bytes.
+    ///
+    /// # Errors
+    /// [`NotServed::Unusable`] if the entry may no longer be served by then.
     pub(super) async fn render(
         &self,
         call: &PlannedCall<'_>,
         entry: &Arc<Entry>,
         basis: Basis,
-    ) -> Result<Option<CacheAnswer>, Error> {
-        let (query, since) = (call.query, Instant::now());
+    ) -> Result<CacheAnswer, NotServed> {
+        let (query, began_at) = (call.query, Instant::now());
         let is_long = is_long_work(query, entry);
         let mut memory = None;
         let written = if is_long {
@@ -106,10 +109,12 @@ impl Renderer {
             );
             let permit =
                 timeout_at(call.options.deadline, Arc::clone(&self.render_permits).acquire_owned()).await;
-            let Ok(Ok(permit)) = permit else { return Err(Error::TimedOut(self.request_timeout)) };
+            let Ok(Ok(permit)) = permit else { return Err(Error::TimedOut(self.request_timeout).into()) };
             // An entry that is too old by now is not worth the work.
-            if !self.is_in_bounds(call, &entry.meta, basis, since) || self.goes_back(call, entry, basis) {
-                return Ok(None);
+            if !self.is_in_bounds(call, &entry.meta, basis, began_at)
+                || self.would_go_back(call, entry, basis)
+            {
+                return Err(NotServed::Unusable);
             }
             let (query, entry) = (query.clone(), Arc::clone(entry));
             let taken = memory.take();
@@ -126,23 +131,25 @@ impl Renderer {
         };
         // A malformed answer of a node counts as no answer.
         let (payload, derived) = written.map_err(|_| Error::NoUpstream(Vec::new()))?;
-        let (coded, coding_waited) = self.coded(call, entry, &payload).await;
-        let waited = is_long || coding_waited;
+        let (compressed, waited_for_compression) = self.compress(call, entry, &payload).await;
+        let waited = is_long || waited_for_compression;
         let basis = match basis {
             // However long the work takes, an answer that was asked for after the caller arrived stays the
             // caller's own.
-            Basis::Own(..) => basis,
-            _ if !waited || self.is_in_bounds(call, &entry.meta, basis, since) => basis,
+            Basis::FetchedSinceArrival(..) => basis,
+            _ if !waited || self.is_in_bounds(call, &entry.meta, basis, began_at) => basis,
             _ if entry.meta.sent_at >= call.arrived_at => {
-                Basis::Own(CacheStatus::Collapsed, Outcome::Collapsed)
+                Basis::FetchedSinceArrival(CacheStatus::Collapsed, Outcome::Collapsed)
             }
-            _ => return Ok(None),
+            _ => return Err(NotServed::Unusable),
         };
-        // A held entry that has not waited was looked up just now.
-        if (waited || !matches!(basis, Basis::Kept)) && self.goes_back(call, entry, basis) {
-            return Ok(None);
+        // A stored entry that has not waited was looked up just now.
+        if (waited || !matches!(basis, Basis::LookedUp)) && self.would_go_back(call, entry, basis) {
+            return Err(NotServed::Unusable);
         }
-        let Some((status, outcome)) = self.rules.status(&entry.meta, basis) else { return Ok(None) };
+        let Some((status, outcome)) = self.freshness.status(&entry.meta, basis) else {
+            return Err(NotServed::Unusable);
+        };
         let (status, outcome) = match (status, outcome) {
             (CacheStatus::Hit { ttl_s, stale, .. }, outcome) => {
                 self.verifier.sample(&self.pool, &self.tasks, query, &entry.meta, &payload);
@@ -151,7 +158,7 @@ impl Renderer {
             }
             (CacheStatus::Carried, outcome) => {
                 self.verifier.sample(&self.pool, &self.tasks, query, &entry.meta, &payload);
-                self.lookup.carrier.count(query);
+                self.lookup.carrier.count_carried(query);
                 (CacheStatus::Carried, outcome)
             }
             as_it_is => as_it_is,
@@ -161,36 +168,47 @@ impl Renderer {
         }
         // From here on the receiver of the answer accounts for its memory.
         drop(memory);
-        Ok(Some(CacheAnswer { payload, meta: entry.meta, status, outcome, coded }))
+        Ok(CacheAnswer { payload, meta: entry.meta, status, outcome, compressed })
     }
 
     /// Observes by how many slots a hit is behind the frontier.
     fn observe_lag(&self, meta: &EntryMeta) {
-        if let Some((commitment, lag)) = self.rules.slots_behind(meta) {
+        if let Some((commitment, lag)) = self.freshness.slots_behind(meta) {
             #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
             self.metrics.cache_served_lag.at(Some(commitment)).observe(lag as f64);
         }
     }
 
     /// Returns true if an entry still meets the caller's conditions after a wait, and is in time.
-    fn is_in_bounds(&self, call: &PlannedCall<'_>, meta: &EntryMeta, basis: Basis, since: Instant) -> bool {
-        let wanted =
-            if matches!(basis, Basis::Kept) { call.wanted().max(call.conditions.floor()) } else { None };
-        let in_time = match basis {
-            Basis::Own(..) => since.elapsed() <= self.rules.ttl(meta.class).max(LONGEST_RENDER_WAIT),
-            _ => self.rules.status(meta, basis).is_some(),
+    fn is_in_bounds(
+        &self,
+        call: &PlannedCall<'_>,
+        meta: &EntryMeta,
+        basis: Basis,
+        began_at: Instant,
+    ) -> bool {
+        let min_slot = if matches!(basis, Basis::LookedUp) {
+            call.min_slot().max(call.conditions.monotonic_slot())
+        } else {
+            None
         };
-        in_time && meta.reaches(wanted)
+        let in_time = match basis {
+            Basis::FetchedSinceArrival(..) => {
+                began_at.elapsed() <= self.freshness.ttl(meta.class).max(LONGEST_RENDER_WAIT)
+            }
+            _ => self.freshness.status(meta, basis).is_some(),
+        };
+        in_time && meta.reaches(min_slot)
     }
 
     /// Returns true if an entry may not leave because a newer answer was shown. On the last try this applies
-    /// to held entries only, because the cache's floors never become a caller's error.
-    fn goes_back(&self, call: &PlannedCall<'_>, entry: &Entry, basis: Basis) -> bool {
-        (!call.is_retry || matches!(basis, Basis::Kept))
-            && self.lookup.held.is_overtaken(&call.plan, entry, basis)
+    /// to stored entries only, because the cache's floors never become a caller's error.
+    fn would_go_back(&self, call: &PlannedCall<'_>, entry: &Entry, basis: Basis) -> bool {
+        (!call.is_retry || matches!(basis, Basis::LookedUp))
+            && self.lookup.entries.is_overtaken(&call.plan, entry, basis)
     }
 
-    /// Returns an answer to `plan` that is derived from a held one, and keeps it. `None` if there is no such
+    /// Returns an answer to `plan` that is derived from a stored one, and stores it. `None` if there is no such
     /// entry, or if no render permit is free by the deadline.
     pub(super) async fn derive(
         &self,
@@ -198,9 +216,9 @@ impl Renderer {
         tolerance: Tolerance,
         deadline: Instant,
     ) -> Option<Arc<Entry>> {
-        let generation = self.lookup.held.generation();
-        let (source, way) = self.lookup.find_source(plan, tolerance)?;
-        let EntryBody::Verbatim(Payload::Result(TextParts::One(text))) = &source.kept else { return None };
+        let generation = self.lookup.entries.generation();
+        let (source, derivation) = self.lookup.find_source(plan, tolerance)?;
+        let EntryBody::Verbatim(Payload::Result(TextParts::One(text))) = &source.body else { return None };
         let text = text.clone();
         let written = if text.len() > OFF_WORKER_BYTES {
             let permit = Arc::clone(&self.render_permits).acquire_owned();
@@ -208,24 +226,24 @@ impl Renderer {
             let work = tokio::task::spawn_blocking(move || {
                 // Held until the work ends, even if its caller has left.
                 let _permit = permit;
-                way.make(&text)
+                derivation.make(&text)
             });
             let text = work.await.ok().flatten();
             // The source may have expired meanwhile.
-            text.filter(|_| self.rules.allows(&source.meta, tolerance, Instant::now()))
+            text.filter(|_| self.freshness.allows(&source.meta, tolerance, Instant::now()))
         } else {
-            way.make(&text)
+            derivation.make(&text)
         };
-        let kept = EntryBody::Verbatim(Payload::Result(TextParts::One(written?)));
+        let body = EntryBody::Verbatim(Payload::Result(TextParts::One(written?)));
         let meta = EntryMeta { derived: true, ..source.meta };
-        let entry = Arc::new(Entry { kept, meta, follow: None, coded: CompressedForms::default() });
-        let is_kept = self.lookup.keep_derived(plan, &entry, generation);
-        (is_kept || tolerance != Tolerance::Fresh).then_some(entry)
+        let entry = Arc::new(Entry { body, meta, stamp: None, compressed: CompressedForms::default() });
+        let is_stored = self.lookup.insert_derived(plan, &entry, generation);
+        (is_stored || tolerance != Tolerance::Fresh).then_some(entry)
     }
 
     /// Returns `payload`, which was written from `entry`, in the coding that the caller accepts. `None` if it
     /// goes out uncompressed. The second value is true if the call had to wait.
-    async fn coded(
+    async fn compress(
         &self,
         call: &PlannedCall<'_>,
         entry: &Arc<Entry>,
@@ -237,31 +255,32 @@ impl Renderer {
         if !coding::is_worth(body.len()) {
             return (None, false);
         }
-        let is_kept = is_kept_form(call.query, entry);
-        if is_kept && let Some(coded) = entry.coded.made(coding) {
-            return (Some(Arc::clone(coded)), false);
+        let is_stored_form = is_stored_form(call.query, entry);
+        if is_stored_form && let Some(compressed) = entry.compressed.made(coding) {
+            return (Some(Arc::clone(compressed)), false);
         }
         let until = call.options.deadline.min(Instant::now() + COMPRESSION_WAIT);
         let body = body.clone();
-        let coded = if is_kept {
+        let compressed = if is_stored_form {
             // The task goes on if its caller leaves, so that the work is not repeated.
             let (lookup, compressor) = (Arc::clone(&self.lookup), Arc::clone(&self.compressor));
             let (query, entry) = (call.query.clone(), Arc::clone(entry));
-            let keeping = async move { keep_coded(&lookup, &compressor, &query, &entry, coding, body).await };
-            let kept = self.tasks.spawn(keeping);
-            timeout_at(until, kept).await.ok().and_then(Result::ok).flatten()
+            let keeping =
+                async move { compress_once(&lookup, &compressor, &query, &entry, coding, body).await };
+            let stored = self.tasks.spawn(keeping);
+            timeout_at(until, stored).await.ok().and_then(Result::ok).flatten()
         } else {
             let bytes = body.len();
             let work = move || CompressedText::new(coding, &body.whole()).map(Arc::new);
             timeout_at(until, self.compressor.compress(bytes, work)).await.ok().flatten()
         };
-        (coded, true)
+        (compressed, true)
     }
 }
 
 /// Returns the text `body` of `entry` in `coding`. The compressed text is made once for all callers, and
-/// kept.
-async fn keep_coded(
+/// stored.
+async fn compress_once(
     lookup: &Lookup,
     compressor: &Compressor,
     query: &Query,
@@ -270,15 +289,15 @@ async fn keep_coded(
     body: TextParts,
 ) -> Option<Arc<CompressedText>> {
     let mut is_first = false;
-    let made = entry.coded.of(coding).get_or_try_init(|| async {
+    let made = entry.compressed.of(coding).get_or_try_init(|| async {
         is_first = true;
         let bytes = body.len();
         let work = move || CompressedText::new(coding, &body.whole()).map(Arc::new);
         compressor.compress(bytes, work).await.ok_or(())
     });
-    let coded = Arc::clone(made.await.ok()?);
+    let compressed = Arc::clone(made.await.ok()?);
     if is_first {
         lookup.update_weight(query, entry);
     }
-    Some(coded)
+    Some(compressed)
 }

@@ -2,7 +2,7 @@
 //!
 //! A flight reads it after the local look-up and before it asks a node, so that all callers with the same
 //! question cost one read. An answer found there is treated like a node's: the same caching rules apply,
-//! against this gateway's frontier, held entries and clock. An answer that is older than a held one, expired,
+//! against this gateway's frontier, stored entries and clock. An answer that is older than a stored one, expired,
 //! too far ahead or unreadable is a miss.
 //!
 //! Answers are written back beside the requests, from a queue that is bounded in number and bytes. An answer
@@ -50,7 +50,7 @@ const NO_NODE: usize = usize::MAX;
 
 /// The shared store as the second level of the cache.
 pub(super) struct SecondLevel {
-    rules: Arc<FreshnessPolicy>,
+    freshness: Arc<FreshnessPolicy>,
     store: Arc<Store>,
     mac: Arc<ValueMac>,
     queue: mpsc::Sender<WriteBack>,
@@ -76,7 +76,7 @@ struct WriteBack {
 impl SecondLevel {
     pub(super) fn new(
         config: &config::Config,
-        rules: Arc<FreshnessPolicy>,
+        freshness: Arc<FreshnessPolicy>,
         store: Arc<Store>,
         metrics: &Arc<Metrics>,
         tasks: &TaskTracker,
@@ -95,7 +95,7 @@ impl SecondLevel {
         let max_text = usize::try_from(config.cache.max_entry).unwrap_or(usize::MAX);
         let (metrics, tasks) = (Arc::clone(metrics), tasks.clone());
         let (not_before, purges) = (Mutex::default(), Purges::new(store.parts()));
-        Self { rules, store, mac, queue, waiting, max_text, not_before, purges, metrics, tasks }
+        Self { freshness, store, mac, queue, waiting, max_text, not_before, purges, metrics, tasks }
     }
 
     pub(super) fn is_available(&self) -> bool {
@@ -111,7 +111,7 @@ impl SecondLevel {
         plan: &LookupPlan,
         requirement: SlotRequirement,
     ) -> Option<SharedAnswers> {
-        let floor = match requirement {
+        let min_slot = match requirement {
             SlotRequirement::None => None,
             SlotRequirement::AtLeast(slot) => Some(slot),
             // The caller's own minContextSlot lies past the frontier, so a node's answer to it is needed.
@@ -122,18 +122,18 @@ impl SecondLevel {
             self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         }
-        // Read before the cluster is, so that an answer is not kept if the pool leaves the cluster meanwhile.
-        let generation = lookup.held.generation();
+        // Read before the cluster is, so that an answer is not stored if the pool leaves the cluster meanwhile.
+        let generation = lookup.entries.generation();
         let (genesis, reads) = self.planned_reads(pool, plan)?;
         let part = self.store.part(reads.first()?.name.key());
         if !self.purges.are_known(&genesis, part) {
             self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         }
-        let keys: Vec<_> = reads.iter().map(|place| place.name.key().to_owned()).collect();
+        let keys: Vec<_> = reads.iter().map(|read| read.name.key().to_owned()).collect();
         let found = self.store.get(&keys).await.ok()?;
         let took = found.asked_at.elapsed();
-        let (candidate, foreign) = self.newest_usable(lookup, &genesis, reads, found, floor).await;
+        let (candidate, foreign) = self.newest_usable(lookup, &genesis, reads, found, min_slot).await;
         Some(SharedAnswers { candidate, foreign, took, generation })
     }
 
@@ -150,32 +150,32 @@ impl SecondLevel {
     /// Returns the genesis hash of the cluster, and the store keys under which the answer to `plan` may be.
     /// `None` while the cluster is unknown, or if the answer would not live long enough.
     fn planned_reads(&self, pool: &Pool, plan: &LookupPlan) -> Option<(String, Vec<PlannedRead>)> {
-        let keys = std::iter::once(&plan.key).chain(&plan.other);
+        let keys = std::iter::once(&plan.key).chain(&plan.alternate_key);
         let lives = |key: &&Key| {
             let class = if matches!(key, Key::NoBlock(_)) { Class::Skipped } else { plan.class };
-            self.rules.ttl(class) >= WORTH_SHARING
+            self.freshness.ttl(class) >= WORTH_SHARING
         };
         let mut keys = keys.filter(lives).peekable();
         keys.peek()?;
         let genesis = pool.genesis()?;
-        let place = |key: &Key| {
+        let planned_read = |key: &Key| {
             let name = self.mac.name(self.store.namespace(), &genesis, key)?;
             let mut plan = plan.clone();
-            // The value of an account is parsed in the form under which it is kept.
+            // The value of an account is parsed in the form under which it is stored.
             let form = match (key, &mut plan.upstream) {
                 (Key::Account(_, form, _), Query::Account(q)) => Some((form, &mut q.form)),
                 (Key::Accounts(_, form, _), Query::Accounts(q)) => Some((form, &mut q.form)),
                 _ => None,
             };
-            if let Some((kept, asked)) = form
+            if let Some((stored, asked)) = form
                 && plan.key != *key
             {
-                *asked = *kept;
-                plan.other = Some(std::mem::replace(&mut plan.key, key.clone()));
+                *asked = *stored;
+                plan.alternate_key = Some(std::mem::replace(&mut plan.key, key.clone()));
             }
             Some(PlannedRead { name, plan })
         };
-        let reads = keys.filter_map(place).collect();
+        let reads = keys.filter_map(planned_read).collect();
         Some((genesis, reads))
     }
 
@@ -186,7 +186,7 @@ impl SecondLevel {
         genesis: &str,
         reads: Vec<PlannedRead>,
         found: StoredValues,
-        floor: Option<Slot>,
+        min_slot: Option<Slot>,
     ) -> (Option<SharedAnswer>, bool) {
         let StoredValues { values, read_at, asked_at } = found;
         let (mut best, mut foreign): (Option<SharedAnswer>, _) = (None, false);
@@ -206,17 +206,17 @@ impl SecondLevel {
             let SharedValue { slot, body, is_settled, .. } = value;
             let reply = PoolReply { node: NO_NODE, body, sent_at, slot, is_settled };
             let newest = best.as_ref().is_none_or(|(_, best)| (best.slot, best.sent_at) < (slot, sent_at));
-            if newest && lookup.accepts_shared(&plan, &reply, floor) {
+            if newest && lookup.accepts_shared(&plan, &reply, min_slot) {
                 best = Some((plan, reply));
             }
         }
         (best, foreign)
     }
 
-    /// Queues a node's answer that is kept under `key` to be shared, if answers of its `class` live long enough. Returns at
+    /// Queues a node's answer that is stored under `key` to be shared, if answers of its `class` live long enough. Returns at
     /// once.
     pub(super) fn queue_write_back(&self, pool: &Pool, key: &Key, reply: &PoolReply, class: Class) {
-        let life = self.rules.ttl(class);
+        let life = self.freshness.ttl(class);
         if life < WORTH_SHARING || !self.store.takes_writes() || !pool.is_of_cluster(reply.node) {
             return;
         }
@@ -229,7 +229,7 @@ impl SecondLevel {
     /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store
     /// has all of this gateway's purges.
     pub(super) async fn share_purges(&self, lookup: &Arc<Lookup>, genesis: Option<&str>) -> bool {
-        self.purges.share(&self.store, &self.mac, genesis, &self.rules, lookup).await
+        self.purges.share(&self.store, &self.mac, genesis, &self.freshness, lookup).await
     }
 
     /// Waits until the store is connected.
@@ -277,10 +277,10 @@ impl SecondLevel {
     }
 
     /// Queues an answer, if there is room.
-    fn enqueue(&self, write_back_item: WriteBack) {
-        let bytes = write_back_item.bytes();
+    fn enqueue(&self, queued: WriteBack) {
+        let bytes = queued.bytes();
         let room = self.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes <= QUEUE_BYTES;
-        if !room || self.queue.try_send(write_back_item).is_err() {
+        if !room || self.queue.try_send(queued).is_err() {
             self.waiting.fetch_sub(bytes, Ordering::Relaxed);
             self.metrics.shared_requests.at((SharedOperation::Put, SharedResult::Dropped)).inc();
         }
@@ -342,27 +342,27 @@ struct WriteBackTask {
 impl WriteBackTask {
     /// Writes queued answers, several at once, until no sender is left.
     async fn run(self, mut write_backs: mpsc::Receiver<WriteBack>) {
-        let reads = Arc::new(Semaphore::new(AT_ONCE));
-        while let Some(write_back_item) = write_backs.recv().await {
-            let Ok(place) = Arc::clone(&reads).acquire_owned().await else { return };
+        let permits = Arc::new(Semaphore::new(AT_ONCE));
+        while let Some(queued) = write_backs.recv().await {
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
             let (store, mac, waiting) =
                 (Arc::clone(&self.store), Arc::clone(&self.mac), Arc::clone(&self.waiting));
             self.tasks.spawn(async move {
-                let bytes = write_back_item.bytes();
-                write_back(&store, &mac, write_back_item).await;
+                let bytes = queued.bytes();
+                write_back(&store, &mac, queued).await;
                 waiting.fetch_sub(bytes, Ordering::Relaxed);
-                drop(place);
+                drop(permit);
             });
         }
     }
 }
 
-async fn write_back(store: &Store, mac: &Arc<ValueMac>, write_back_item: WriteBack) {
+async fn write_back(store: &Store, mac: &Arc<ValueMac>, queued: WriteBack) {
     if !store.takes_writes() {
         return;
     }
-    let Some(sent_at) = store.time_of(write_back_item.reply.sent_at) else { return };
-    let WriteBack { name, reply, life } = write_back_item;
+    let Some(sent_at) = store.time_of(queued.reply.sent_at) else { return };
+    let WriteBack { name, reply, life } = queued;
     let wall_us = wall_us().saturating_sub(micros(reply.sent_at.elapsed()));
     let PoolReply { body, slot, is_settled, .. } = reply;
     let value = SharedValue { slot, sent_at, wall_us, is_settled, body };

@@ -10,7 +10,7 @@ use crate::methods::Pubkey;
 
 /// The number of cells, of 8 bytes each.
 const CELLS: usize = 1 << 16;
-/// The largest account, in bytes, that is fetched and kept whole whatever a caller asks for.
+/// The largest account, in bytes, that is fetched and stored whole whatever a caller asks for.
 const SMALL_BYTES: u64 = 64 * 1024;
 /// The largest sum, in bytes, of accounts that are fetched whole in one call.
 pub(super) const TOGETHER_BYTES: u64 = 1024 * 1024;
@@ -44,8 +44,8 @@ impl Sizes {
     /// Notes that an account was seen with `space` bytes.
     pub fn note(&self, pubkey: &Pubkey, space: u64) {
         let (cell, mark) = self.cell(pubkey);
-        let (held, noted) = (cell.load(Ordering::Relaxed), mark | space.min(SIZE_BITS));
-        if held != noted && held != mark | SIZE_BITS {
+        let (known, noted) = (cell.load(Ordering::Relaxed), mark | space.min(SIZE_BITS));
+        if known != noted && known != mark | SIZE_BITS {
             cell.store(noted, Ordering::Relaxed);
         }
     }

@@ -5,9 +5,9 @@ use std::fmt;
 /// The reason why a call went to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForwardReason {
-    /// No entry was held.
+    /// No entry was stored.
     Miss,
-    /// The held entry had expired.
+    /// The stored entry had expired.
     Stale,
     /// The caller asked to go past the cache.
     Request,
@@ -16,7 +16,7 @@ pub enum ForwardReason {
 /// The source of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheStatus {
-    /// A held entry.
+    /// A stored entry.
     Hit {
         /// The rest of the entry's time to live in seconds, rounded towards zero. Negative while stale.
         ttl_s: i64,
@@ -25,9 +25,9 @@ pub enum CacheStatus {
         /// True if the entry is past a bound and a fresh answer is being fetched.
         stale: bool,
     },
-    /// A held entry that no block has written since it was read.
+    /// A stored entry that no block has written since it was read.
     Carried,
-    /// A held entry past its bounds, because no node answers.
+    /// A stored entry past its bounds, because no node answers.
     StaleIfError {
         /// The rest of the entry's time to live in seconds: negative.
         ttl_s: i64,
@@ -36,16 +36,16 @@ pub enum CacheStatus {
     Forwarded {
         /// The reason why the node was asked.
         reason: ForwardReason,
-        /// True if the answer is kept.
+        /// True if the answer is stored.
         stored: bool,
     },
-    /// A node, by a method whose answers are never kept.
+    /// A node, by a method whose answers are never stored.
     Bypassed,
     /// A node, by the call of another caller.
     Collapsed,
     /// The answers of a batch.
     Batch {
-        /// The number of answers from held entries.
+        /// The number of answers from stored entries.
         hits: usize,
         /// The number of answers in all.
         of: usize,

@@ -34,7 +34,7 @@ const LARGEST_IN_SEGMENT: u64 = 4;
 
 type Entries = SegmentedCache<Key, Arc<Entry>, RandomState>;
 
-/// The held entries.
+/// The stored entries.
 pub struct EntryStore {
     /// Replaced as a whole when everything is removed: moka's `invalidate_all` frees the entries later.
     entries: ArcSwap<Entries>,
@@ -46,12 +46,12 @@ pub struct EntryStore {
 /// The outcome of an insert.
 #[derive(Debug)]
 pub enum Insert {
-    /// The entry is kept.
+    /// The entry is stored.
     Stored,
     /// The entry replaced one of a higher slot that may not be served any more, because no node reaches that
     /// slot.
     ReplacedNewer,
-    /// An entry of a higher slot is held, and stays.
+    /// An entry of a higher slot is stored, and stays.
     KeptNewer(Arc<Entry>),
     /// The entry is larger than `cache.max_entry`.
     TooLarge,
@@ -66,23 +66,23 @@ impl EntryStore {
         Self { entries, capacity, max_entry, metrics }
     }
 
-    /// Returns the entry held for `key`, fresh or not.
+    /// Returns the entry stored under `key`, fresh or not.
     pub fn get(&self, key: &Key) -> Option<Arc<Entry>> {
         self.entries.load().get(key)
     }
 
-    /// Keeps `entry`, unless the held one is of a higher slot and `serves` returns true for it. The
+    /// Stores `entry`, unless the stored one is of a higher slot and `serves` returns true for it. The
     /// comparison and the replacement are atomic.
-    pub fn keep(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&EntryMeta) -> bool) -> Insert {
+    pub fn insert(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&EntryMeta) -> bool) -> Insert {
         if u64::from(weight(&key, entry)) > self.max_entry {
             return Insert::TooLarge;
         }
         let mut outcome = Insert::Stored;
-        self.entries.load().entry(key).and_compute_with(|held| {
-            let held = held.map(moka::Entry::into_value);
-            if let Some(held) = held.filter(|held| held.meta.slot > entry.meta.slot) {
-                if serves(&held.meta) {
-                    outcome = Insert::KeptNewer(held);
+        self.entries.load().entry(key).and_compute_with(|stored| {
+            let stored = stored.map(moka::Entry::into_value);
+            if let Some(stored) = stored.filter(|stored| stored.meta.slot > entry.meta.slot) {
+                if serves(&stored.meta) {
+                    outcome = Insert::KeptNewer(stored);
                     return Op::Nop;
                 }
                 outcome = Insert::ReplacedNewer;
@@ -92,18 +92,18 @@ impl EntryStore {
         outcome
     }
 
-    /// Replaces `held` by `entry`, if it is still the one held for `key`.
-    pub fn replace(&self, key: Key, held: &Arc<Entry>, entry: &Arc<Entry>) {
+    /// Replaces `stored` by `entry`, if it is still the one stored under `key`.
+    pub fn replace(&self, key: Key, stored: &Arc<Entry>, entry: &Arc<Entry>) {
         self.entries.load().entry(key).and_compute_with(|now| match now {
-            Some(now) if Arc::ptr_eq(now.value(), held) => Op::Put(Arc::clone(entry)),
+            Some(now) if Arc::ptr_eq(now.value(), stored) => Op::Put(Arc::clone(entry)),
             _ => Op::Nop,
         });
     }
 
-    /// Computes the weight of `entry` again, if it is the one held for `key`.
+    /// Computes the weight of `entry` again, if it is the one stored under `key`.
     pub fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
-        self.entries.load().entry(key).and_compute_with(|held| match held {
-            Some(held) if Arc::ptr_eq(held.value(), entry) => Op::Put(held.into_value()),
+        self.entries.load().entry(key).and_compute_with(|stored| match stored {
+            Some(stored) if Arc::ptr_eq(stored.value(), entry) => Op::Put(stored.into_value()),
             _ => Op::Nop,
         });
     }
@@ -129,7 +129,7 @@ impl EntryStore {
         named.map(|(key, _)| u64::from(entries.remove(&*key).is_some())).sum()
     }
 
-    /// Returns the bytes held and the number of entries, once moka has evicted what exceeds the capacity.
+    /// Returns the bytes stored and the number of entries, once moka has evicted what exceeds the capacity.
     pub fn usage(&self) -> (u64, u64) {
         let entries = self.entries.load();
         entries.run_pending_tasks();
@@ -164,7 +164,7 @@ fn segments(capacity: u64, max_entry: u64) -> usize {
 }
 
 fn weight(key: &Key, entry: &Entry) -> u32 {
-    let bytes = entry.kept.weight() + entry.coded.weight() + key.heap_bytes() + OVERHEAD_BYTES;
+    let bytes = entry.body.weight() + entry.compressed.weight() + key.heap_bytes() + OVERHEAD_BYTES;
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 

@@ -131,14 +131,15 @@ impl Verifier {
 /// Returns the upstream call for a comparison: at the hit's slot or above, and for a final block at
 /// finalized.
 fn upstream_request(hit: &SampledHit, deadline: Instant) -> UpstreamRequest {
-    let floor = matches!(hit.class, Class::Account(_) | Class::Fee(_) | Class::Votes(_)).then_some(hit.slot);
+    let min_slot =
+        matches!(hit.class, Class::Account(_) | Class::Fee(_) | Class::Votes(_)).then_some(hit.slot);
     let query = match (&hit.query, hit.class) {
         (Query::Block(block), Class::BlockFinal | Class::Skipped | Class::SkippedUnconfirmed) => {
             Query::Block(BlockQuery { commitment: Commitment::Finalized, ..*block })
         }
-        (query, _) => query.clone().with_min_context_slot(floor),
+        (query, _) => query.clone().with_min_context_slot(min_slot),
     };
-    UpstreamRequest { query, floor, prefer: None, alone: true, context: CallContext::own(deadline) }
+    UpstreamRequest { query, min_slot, prefer: None, one_node: true, context: CallContext::own(deadline) }
 }
 
 #[cfg(test)]

@@ -38,8 +38,8 @@ const BEHIND_FOR: Duration = Duration::from_secs(2);
 const STALLED_AFTER: Duration = Duration::from_mins(1);
 /// The time for which another node is polled after a node did not help.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(10);
-/// The slots above the newest block that a poll asks for: more than pass before the chain counts as stalled, so
-/// that a new block is listed after any number of skipped slots.
+/// The slots above the newest block that a poll asks for. Fewer pass before the chain counts as stalled, so a new
+/// block is listed after any number of skipped slots.
 const LISTED_SLOTS: u64 = 1024;
 /// The part of a slot's time after a new block in which the next one is not polled for.
 const QUIET_PART: f64 = 0.6;

@@ -13,10 +13,10 @@ use super::keys::KeyHash;
 use super::keys::scope::Scope;
 use super::lease::Lease;
 use super::limit::{Limiter, LimiterState, Remaining};
+use super::monotonic_slot::{MonotonicSlot, ShownSlots};
 use super::plan::{self, PlanTerms};
 use super::quota::{Period, Used};
 use super::share::{Share, SharePermit, SharedBytes};
-use super::slot_floor::{ShownSlots, SlotFloor};
 use crate::cache::{Payer, Price};
 use crate::config::Units;
 use crate::error::Error;
@@ -260,7 +260,7 @@ impl Principal {
 
     /// Returns the lowest slot that this caller may be shown. `None` if the plan is not `monotonic`, or if the answer
     /// to `query` has no context slot.
-    pub fn slot_floor(&self, query: &Query) -> Option<SlotFloor> {
+    pub fn monotonic_slot(&self, query: &Query) -> Option<MonotonicSlot> {
         let limits = self.limits.as_ref().filter(|limits| limits.terms.plan.monotonic)?;
         query.commitment().filter(|_| query.has_context()).map(|commitment| limits.shown.at(commitment))
     }

@@ -236,7 +236,7 @@ async fn limits_and_headers_follow_the_plan() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn monotonic_plans_keep_slot_floors_over_reloads() {
+async fn monotonic_plans_keep_slots_over_reloads() {
     let mut keys = TestKeys::new();
     keys.plan("steady", |plan| plan.monotonic = true);
     let (steady, plain) = (keys.key("steady"), keys.key("standard"));
@@ -252,30 +252,38 @@ async fn monotonic_plans_keep_slot_floors_over_reloads() {
     );
     let block = query(Method::GetBlock, "[5]");
     let principal = authenticate(&gateway, &steady).unwrap();
-    let floor = |principal: &Principal, query| principal.slot_floor(query).and_then(|floor| floor.slot());
+    let highest =
+        |principal: &Principal, query| principal.monotonic_slot(query).and_then(|slot| slot.highest());
     let show = |principal: &Principal, query, slot| {
-        principal.slot_floor(query).iter().for_each(|floor| floor.raise(slot));
+        principal.monotonic_slot(query).iter().for_each(|shown| shown.raise(slot));
     };
-    assert_eq!(floor(&principal, &account), None, "nothing has been shown yet");
+    assert_eq!(highest(&principal, &account), None, "nothing has been shown yet");
     for slot in [10, 12, 11] {
         show(&principal, &account, slot);
     }
     show(&principal, &block, 99);
-    assert_eq!([&account, &confirmed, &block].map(|query| floor(&principal, query)), [Some(12), None, None]);
+    assert_eq!(
+        [&account, &confirmed, &block].map(|query| highest(&principal, query)),
+        [Some(12), None, None]
+    );
 
     gateway.replace(&keys.config).unwrap();
     let successor = authenticate(&gateway, &steady).unwrap();
     show(&principal, &confirmed, 14);
-    assert_eq!([&account, &confirmed].map(|query| floor(&successor, query)), [Some(12), Some(14)]);
+    assert_eq!([&account, &confirmed].map(|query| highest(&successor, query)), [Some(12), Some(14)]);
 
     let other = authenticate(&gateway, &plain).unwrap();
     show(&other, &account, 20);
-    assert_eq!(floor(&other, &account), None, "not by this plan");
+    assert_eq!(highest(&other, &account), None, "not by this plan");
 
-    let under_way = successor.slot_floor(&account).unwrap();
+    let under_way = successor.monotonic_slot(&account).unwrap();
     gateway.forget_shown_slots();
     under_way.raise(99);
-    assert_eq!([&account, &confirmed].map(|query| floor(&principal, query)), [None, None], "another cluster");
+    assert_eq!(
+        [&account, &confirmed].map(|query| highest(&principal, query)),
+        [None, None],
+        "another cluster"
+    );
 }
 
 #[tokio::test(start_paused = true)]

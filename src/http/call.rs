@@ -13,7 +13,7 @@ use super::{outgoing, passthrough};
 use crate::cache::entry::{Payload, TextParts};
 use crate::cache::{CacheAnswer, CallOptions, Charge, Conditions, MemoryPermit, Price};
 use crate::error::Error;
-use crate::gateway::SlotFloor;
+use crate::gateway::MonotonicSlot;
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, Method, Profile, Query, Slot};
 use crate::telemetry::NodeCode;
@@ -87,24 +87,24 @@ pub(super) fn give_up(request: &RequestContext<'_>, response: &mut CallResponse)
     *response = request.refuse(&id, Some(query.method()), query.commitment(), Error::Overloaded);
 }
 
-/// Asks the cache, and raises the key's slot floor to the slot of the answer.
+/// Asks the cache, and raises the key's monotonic slot to the slot of the answer.
 async fn ask_cache(
     request: &RequestContext<'_>,
     query: &Query,
     charge: Charge,
 ) -> Result<CacheAnswer, Error> {
-    let conditions = CallConditions { request, floor: request.principal.slot_floor(query) };
+    let conditions = CallConditions { request, monotonic_slot: request.principal.monotonic_slot(query) };
     let options = CallOptions {
         bypass: request.bypass,
-        floor: conditions.floor(),
+        monotonic_slot: conditions.monotonic_slot(),
         deadline: request.started + request.front.config.server.request_timeout,
         coding: request.coding,
         caller: request.principal.caller(),
         trace: request.trace.clone(),
     };
     let answer = request.front.cache.answer(query, options, charge, &conditions).await?;
-    if let Some(floor) = &conditions.floor {
-        floor.raise(answer.meta.slot);
+    if let Some(slot) = &conditions.monotonic_slot {
+        slot.raise(answer.meta.slot);
     }
     Ok(answer)
 }
@@ -133,7 +133,7 @@ fn respond(
         costs_a_hit: answer.status.is_hit(),
     };
     Ok(CallResponse {
-        coded: answer.coded.clone(),
+        compressed: answer.compressed.clone(),
         status: Some(answer.status),
         pending: is_pending.then(|| Box::new(pending())),
         ..CallResponse::new(body, outcome)
@@ -166,12 +166,12 @@ fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &Cache
 /// The conditions of a call that may change while it waits. The cache reads them again before it answers.
 struct CallConditions<'a> {
     request: &'a RequestContext<'a>,
-    floor: Option<SlotFloor>,
+    monotonic_slot: Option<MonotonicSlot>,
 }
 
 impl Conditions for CallConditions<'_> {
-    fn floor(&self) -> Option<Slot> {
-        self.floor.as_ref().and_then(SlotFloor::slot)
+    fn monotonic_slot(&self) -> Option<Slot> {
+        self.monotonic_slot.as_ref().and_then(MonotonicSlot::highest)
     }
 
     fn reserve_memory(&self, bytes: usize) -> Option<MemoryPermit> {

@@ -17,7 +17,7 @@ use crate::methods::Query;
 pub(super) struct CallResponse {
     pub(super) body: Pieces,
     /// The compressed form of `body` without its first and last piece, which are the JSON-RPC envelope.
-    pub(super) coded: Option<Arc<CompressedText>>,
+    pub(super) compressed: Option<Arc<CompressedText>>,
     /// The value for `Cache-Status`. `None` for a refusal by slotfront.
     pub(super) status: Option<CacheStatus>,
     /// The data to answer the call again. `None` if the answer cannot expire before it is sent.
@@ -40,10 +40,10 @@ pub(super) struct PendingAnswer {
 impl CallResponse {
     /// Creates a response that is not compressed and has no cache status.
     pub(super) fn new(body: Pieces, outcome: CallOutcome) -> Self {
-        Self { body, coded: None, status: None, pending: None, refusal: None, outcome }
+        Self { body, compressed: None, status: None, pending: None, refusal: None, outcome }
     }
 
-    /// Returns true if the cache compresses answers of this length and method. `coded` may still be `None`, for example
+    /// Returns true if the cache compresses answers of this length and method. `compressed` may still be `None`, for example
     /// if too many answers were being compressed.
     pub(super) fn compression_is_left_to_cache(&self) -> bool {
         self.outcome.method.is_some() && self.body.len() >= WORTH_BYTES
@@ -51,9 +51,13 @@ impl CallResponse {
 
     /// Adds the body to `parts`, in its compressed form if there is one.
     fn add_to<'a>(&'a self, parts: &mut Vec<SplicePart<'a>>) {
-        match (&self.coded, self.body.first_and_last()) {
-            (Some(coded), Some((head, tail))) => {
-                parts.extend([SplicePart::Plain(head), SplicePart::Coded(coded), SplicePart::Plain(tail)]);
+        match (&self.compressed, self.body.first_and_last()) {
+            (Some(compressed), Some((head, tail))) => {
+                parts.extend([
+                    SplicePart::Plain(head),
+                    SplicePart::Coded(compressed),
+                    SplicePart::Plain(tail),
+                ]);
             }
             _ => parts.extend(self.body.iter().cloned().map(SplicePart::Plain)),
         }
@@ -124,7 +128,7 @@ impl Responses {
     /// Returns the body in `coding`, assembled from the texts that the cache has compressed. The other texts are
     /// embedded without compression. `None` if the cache has compressed no text.
     pub(super) fn spliced(&self, coding: Coding) -> Option<Vec<Bytes>> {
-        if self.all().iter().all(|response| response.coded.is_none()) {
+        if self.all().iter().all(|response| response.compressed.is_none()) {
             return None;
         }
         let mut parts = Vec::with_capacity(4 * self.all().len() + 1);

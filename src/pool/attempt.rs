@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Pool;
 use super::member::{InFlight, Member};
 use super::reply::PoolReply;
-use super::upstream_call::{FloorUse, ParsedReply, ReceivedReply, SentRequest, UpstreamCall};
+use super::upstream_call::{MinSlotUse, ParsedReply, ReceivedReply, SentRequest, UpstreamCall};
 use super::verdict::{AttemptOutcome, Verdict};
 use crate::config;
 use crate::methods::{Commitment, Method};
@@ -24,7 +24,7 @@ pub(super) async fn attempt<C: UpstreamCall>(
     pool: &Pool,
     call: &C,
     member: &Member,
-    floor: FloorUse,
+    min_slot: MinSlotUse,
     heard: &AtomicBool,
 ) -> AttemptOutcome {
     let frontier = &pool.nodes.frontier;
@@ -40,7 +40,7 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let era = frontier.era();
     let id = pool.next_id();
     let slot_before = member.slot(call.commitment().unwrap_or(Commitment::Processed)).unwrap_or(0);
-    let (body, min_context_slot) = call.write(id, member, floor);
+    let (body, min_context_slot) = call.write(id, member, min_slot);
     let sent = SentRequest { min_context_slot, slot_before, max_slot_lag };
     let span = call.context().trace.attempt(&member.name, call.method().as_str());
     let read = call.reader(sent);
@@ -131,7 +131,7 @@ fn give_up_slow<C: UpstreamCall>(
         tracing::warn!(upstream.name = member.name, "circuit breaker opened: calls hang");
     }
     let heard = heard.load(Ordering::Relaxed);
-    in_flight.is_trial() && !heard && !call.is_alone() && pool.nodes.another_usable(call, member)
+    in_flight.is_trial() && !heard && !call.is_for_one_node() && pool.nodes.another_usable(call, member)
 }
 
 /// Returns true if an attempt with this end counts for the node's health and latency. A refusal takes no

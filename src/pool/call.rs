@@ -15,7 +15,7 @@ use super::member::Member;
 use super::reply::{LastResort, PoolReply};
 use super::select::Unusable;
 use super::selector::pick_highest;
-use super::upstream_call::{FloorUse, UpstreamCall};
+use super::upstream_call::{MinSlotUse, UpstreamCall};
 use super::verdict::{AttemptOutcome, Verdict};
 use crate::error::{Error, FailedAttempt};
 use crate::node::{Fault, NodeReply, code};
@@ -129,7 +129,7 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
             }
             member = picked;
         }
-        self.ask_without_floor().await;
+        self.ask_without_min_slot().await;
         self.conclude()
     }
 
@@ -150,7 +150,7 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
                 }
             });
         }
-        let alone = self.call.is_alone();
+        let alone = self.call.is_for_one_node();
         match outcome {
             Ok((Verdict::Answer, reply)) => CallStep::Done(reply),
             Ok((Verdict::UnlistedError | Verdict::NeedsSecondNode, reply)) if alone => CallStep::Done(reply),
@@ -243,15 +243,15 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         self.pool.selector.pick(&self.pool.nodes, self.call, &self.tried, worst)
     }
 
-    /// Asks the node with the highest slot, without the floor, if the best answer so far is a refusal because
-    /// of that floor. A caller never gets an error for the gateway's own floor. The attempt is made in
+    /// Asks the node with the highest slot, without the minimum slot, if the best answer so far is a refusal because
+    /// of that minimum slot. A caller never gets an error for the minimum slot. The attempt is made in
     /// addition to `pool.retries`.
-    async fn ask_without_floor(&mut self) {
+    async fn ask_without_min_slot(&mut self) {
         let refused = |resort: &LastResort| resort.reply.code() == Some(code::MIN_CONTEXT_SLOT_NOT_REACHED);
-        let by_floor = self.call.has_own_floor()
+        let by_min_slot = self.call.may_send_min_slot()
             && self.first_of_two.is_none()
             && self.last_resort.as_ref().is_some_and(refused);
-        if !by_floor {
+        if !by_min_slot {
             return;
         }
         self.last_resort = None;
@@ -261,7 +261,7 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         let Some(member) = pick_highest(&self.pool.nodes, self.call) else { return };
         self.pool.metrics.upstream_retries.at(RetryReason(AttemptResult::Behind)).inc();
         let unheard = AtomicBool::new(false);
-        let outcome = attempt(self.pool, self.call, &member, FloorUse::Withheld, &unheard).await;
+        let outcome = attempt(self.pool, self.call, &member, MinSlotUse::Withheld, &unheard).await;
         if let CallStep::Done(reply) = self.process_outcome(&member, outcome) {
             self.first_of_two = Some(reply);
         }

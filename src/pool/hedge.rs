@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::Pool;
 use super::attempt::attempt;
 use super::member::Member;
-use super::upstream_call::{FloorUse, UpstreamCall};
+use super::upstream_call::{MinSlotUse, UpstreamCall};
 use super::verdict::{AttemptOutcome, Verdict};
 use crate::telemetry::HedgeResult;
 
@@ -33,7 +33,7 @@ pub(super) async fn attempt_hedged<C: UpstreamCall>(
 ) -> Vec<FinishedAttempt> {
     let started = Instant::now();
     let heard = AtomicBool::new(false);
-    let mut first = pin!(attempt(pool, call, member, FloorUse::Sent, &heard));
+    let mut first = pin!(attempt(pool, call, member, MinSlotUse::Sent, &heard));
     let ended = |outcome| (Arc::clone(member), outcome);
     if let Some(patience) = patience(pool, call).filter(|_| may_hedge) {
         if let Ok(outcome) = tokio::time::timeout(patience, &mut first).await {
@@ -43,7 +43,7 @@ pub(super) async fn attempt_hedged<C: UpstreamCall>(
             // Boxed, because few calls are hedged, and the future of every call would otherwise be twice as
             // large.
             let unheard = AtomicBool::new(false);
-            let mut second = Box::pin(attempt(pool, call, &other, FloorUse::Sent, &unheard));
+            let mut second = Box::pin(attempt(pool, call, &other, MinSlotUse::Sent, &unheard));
             let (by_second, outcome) = tokio::select! {
                 biased;
                 outcome = &mut first => (false, outcome),
@@ -84,7 +84,7 @@ fn is_good(outcome: &AttemptOutcome) -> bool {
 /// Returns the time after which the second attempt starts. `None` if the call is not hedged.
 fn patience<C: UpstreamCall>(pool: &Pool, call: &C) -> Option<Duration> {
     let hedge = pool.nodes.load().settings.hedge?;
-    if !C::WEIGHT_IS_KNOWN || call.is_alone() || call.is_sticky() {
+    if !C::WEIGHT_IS_KNOWN || call.is_for_one_node() || call.is_sticky() {
         return None;
     }
     pool.latencies.quantile(call.own_method()?, hedge.quantile)

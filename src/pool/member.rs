@@ -152,7 +152,7 @@ impl Member {
         match method {
             AnyMethod::Own(method) => self.lacks(method),
             AnyMethod::Passthrough(method) => {
-                self.state.incapable_further.load(Ordering::Relaxed) & (1 << method.index()) != 0
+                self.state.incapable_passthrough.load(Ordering::Relaxed) & (1 << method.index()) != 0
             }
         }
     }
@@ -169,7 +169,7 @@ impl Member {
                 self.state.incapable.fetch_or(bit(method), Ordering::Relaxed);
             }
             AnyMethod::Passthrough(method) => {
-                self.state.incapable_further.fetch_or(1 << method.index(), Ordering::Relaxed);
+                self.state.incapable_passthrough.fetch_or(1 << method.index(), Ordering::Relaxed);
             }
         }
     }
@@ -177,7 +177,7 @@ impl Member {
     /// Forgets which methods the node does not serve, because it may have been restarted with other settings.
     pub(super) fn forget_lacking(&self) {
         self.state.incapable.store(0, Ordering::Relaxed);
-        self.state.incapable_further.store(0, Ordering::Relaxed);
+        self.state.incapable_passthrough.store(0, Ordering::Relaxed);
         self.state.refuses_blocks.store(false, Ordering::Relaxed);
     }
 

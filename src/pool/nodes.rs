@@ -73,7 +73,8 @@ impl Nodes {
         let candidate = |(node, member): (usize, &Arc<Member>)| {
             let commitment = call.commitment();
             let reached = commitment.and_then(|commitment| member.slot(commitment));
-            let is_below = call.wanted_slot().is_some_and(|wanted| reached.is_some_and(|slot| slot < wanted));
+            let is_below =
+                call.preferred_slot().is_some_and(|wanted| reached.is_some_and(|slot| slot < wanted));
             let unusable = [
                 member.reasons(now).max(),
                 member.lacks_any(call.method()).then_some(Unusable::Incapable),

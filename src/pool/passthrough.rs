@@ -13,7 +13,7 @@ use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
 use super::reply::PoolReply;
-use super::upstream_call::{FloorUse, ParsedReply, SentRequest, UpstreamCall};
+use super::upstream_call::{MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
 use super::verdict::Verdict;
 use crate::config;
 use crate::error::FailedAttempt;
@@ -54,11 +54,11 @@ impl UpstreamCall for PassthroughRequest {
         Some(self.call.commitment.unwrap_or(Commitment::Processed))
     }
 
-    fn wanted_slot(&self) -> Option<Slot> {
+    fn preferred_slot(&self) -> Option<Slot> {
         self.call.min_context_slot
     }
 
-    fn write(&self, id: u64, _: &Member, _: FloorUse) -> (Bytes, Option<Slot>) {
+    fn write(&self, id: u64, _: &Member, _: MinSlotUse) -> (Bytes, Option<Slot>) {
         (self.call.body(id), self.call.min_context_slot)
     }
 

@@ -21,7 +21,7 @@ pub struct PoolReply {
     pub slot: Slot,
     /// True if no other node could improve the answer. That holds for plain answers, and for a missing block
     /// that two nodes with the same range of history report for the same reason. It does not hold for null,
-    /// for an answer behind the floor, or for a block that only one node reports missing.
+    /// for an answer behind the minimum slot, or for a block that only one node reports missing.
     pub is_settled: bool,
 }
 
@@ -64,7 +64,7 @@ fn lacks_block(code: i32) -> bool {
 
 /// The best answer that was not good enough, kept in case no node gives a better one.
 ///
-/// Answers behind the floor come before refusals, results before errors, and higher slots before lower ones.
+/// Answers behind the minimum slot come before refusals, results before errors, and higher slots before lower ones.
 #[derive(Debug)]
 pub(super) struct LastResort {
     pub(super) reply: PoolReply,

@@ -1,4 +1,4 @@
-//! Typed queries as upstream calls: their floor, the format and meaning of their answers, and the effects on
+//! Typed queries as upstream calls: their minimum slot, the format and meaning of their answers, and the effects on
 //! a node's state.
 //!
 //! Some errors are the answer of a call, and some results are not. A missing block does not prove absence,
@@ -13,7 +13,7 @@ use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
 use super::reply::PoolReply;
-use super::upstream_call::{FloorUse, ParsedReply, ReceivedReply, SentRequest, UpstreamCall};
+use super::upstream_call::{MinSlotUse, ParsedReply, ReceivedReply, SentRequest, UpstreamCall};
 use super::verdict::Verdict;
 use crate::config;
 use crate::error::FailedAttempt;
@@ -32,13 +32,13 @@ pub struct UpstreamRequest {
     /// The slot that the answer's context should reach. Nodes that have reached it are preferred. At
     /// confirmed and finalized they get it as `minContextSlot`. If no node reaches it, the answer with the
     /// highest slot is returned.
-    pub floor: Option<Slot>,
+    pub min_slot: Option<Slot>,
     /// A slot that the asked node should have reached. An answer below it is accepted, too, because a fork at
     /// processed may be dropped with its slots.
     pub prefer: Option<Slot>,
-    /// True if the answer of one node stands, because the caller's own minContextSlot is above the frontier.
+    /// True if the answer of one node stands, because the caller's minContextSlot is above the frontier.
     /// Only nodes that do not serve the method are skipped.
-    pub alone: bool,
+    pub one_node: bool,
     /// The caller and its deadline.
     pub context: CallContext,
 }
@@ -66,8 +66,8 @@ impl UpstreamCall for UpstreamRequest {
         self.query.commitment()
     }
 
-    fn wanted_slot(&self) -> Option<Slot> {
-        self.floor.max(self.prefer)
+    fn preferred_slot(&self) -> Option<Slot> {
+        self.min_slot.max(self.prefer)
     }
 
     /// A block at or below the finalized frontier must come from a node that has finalized its slot. Only
@@ -83,18 +83,18 @@ impl UpstreamCall for UpstreamRequest {
         matches!(self.query, Query::ClusterNodes | Query::Samples(_))
     }
 
-    fn is_alone(&self) -> bool {
-        self.alone
+    fn is_for_one_node(&self) -> bool {
+        self.one_node
     }
 
-    fn has_own_floor(&self) -> bool {
+    fn may_send_min_slot(&self) -> bool {
         self.query.min_context_slot().is_none()
     }
 
-    fn write(&self, id: u64, member: &Member, floor: FloorUse) -> (Bytes, Option<Slot>) {
-        let query = match floor {
-            FloorUse::Sent => self.with_floor(member),
-            FloorUse::Withheld => Cow::Borrowed(&self.query),
+    fn write(&self, id: u64, member: &Member, min_slot: MinSlotUse) -> (Bytes, Option<Slot>) {
+        let query = match min_slot {
+            MinSlotUse::Sent => self.with_min_slot(member),
+            MinSlotUse::Withheld => Cow::Borrowed(&self.query),
         };
         let (method, params) = (query.method().as_str(), query.params_json());
         let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
@@ -125,7 +125,8 @@ impl UpstreamCall for UpstreamRequest {
         frontier: &Frontier,
     ) -> Result<Verdict, Fault> {
         // One node decides about a caller's own minContextSlot.
-        let behind = if self.alone { Verdict::Answer } else { Verdict::TryElsewhere(AttemptResult::Behind) };
+        let behind =
+            if self.one_node { Verdict::Answer } else { Verdict::TryElsewhere(AttemptResult::Behind) };
         let (code, error) = match body {
             NodeReply::Result(result) if result.as_ref() == b"null" => {
                 let block = matches!(self.query, Query::Block(_));
@@ -138,8 +139,8 @@ impl UpstreamCall for UpstreamRequest {
                     (true, Some(slot)) if self.query.min_context_slot().is_some_and(|own| slot < own) => {
                         Err(Fault::BadJson)
                     }
-                    (true, Some(slot)) if self.floor.is_some_and(|floor| slot < floor) => Ok(behind),
-                    // At processed no floor is required, so this alone keeps callers from old answers there.
+                    (true, Some(slot)) if self.min_slot.is_some_and(|min_slot| slot < min_slot) => Ok(behind),
+                    // At processed no minimum slot is required, so this alone keeps callers from old answers there.
                     (true, Some(slot)) if sent.shows_fall(slot) => Ok(behind),
                     (true, Some(slot)) if self.needs_second_node(slot, frontier) => {
                         Ok(Verdict::NeedsSecondNode)
@@ -149,7 +150,7 @@ impl UpstreamCall for UpstreamRequest {
             }
             NodeReply::Error { code, body } => (*code, body),
         };
-        let below_floor = self.floor.is_some_and(|floor| sent.slot_before < floor);
+        let below_min_slot = self.min_slot.is_some_and(|min_slot| sent.slot_before < min_slot);
         match code {
             // A missing block, which another node may hold.
             code::BLOCK_CLEANED_UP
@@ -169,7 +170,7 @@ impl UpstreamCall for UpstreamRequest {
                 Err(Fault::UnknownCode)
             }
             // An error such as "no such account", at a slot where the account may not have existed yet.
-            code::INVALID_PARAMS | code::INVALID_REQUEST if reads_accounts(&self.query) && below_floor => {
+            code::INVALID_PARAMS | code::INVALID_REQUEST if reads_accounts(&self.query) && below_min_slot => {
                 Ok(behind)
             }
             _ => Verdict::of_code(code),
@@ -231,17 +232,19 @@ impl UpstreamRequest {
         self.query.commitment().is_some_and(|commitment| !frontier.believes(commitment, slot))
     }
 
-    /// Returns the query with the floor as `minContextSlot`, if the method honours one and the caller has
+    /// Returns the query with the minimum slot as `minContextSlot`, if the method honours one and the caller has
     /// none.
     ///
-    /// A node that may not have reached the floor gets no `minContextSlot`, because its answer may be the
+    /// A node that may not have reached the minimum slot gets no `minContextSlot`, because its answer may be the
     /// highest available. At processed no node gets one: a fork may be dropped with its slot numbers.
-    fn with_floor(&self, member: &Member) -> Cow<'_, Query> {
+    fn with_min_slot(&self, member: &Member) -> Cow<'_, Query> {
         let commitment = self.query.commitment().filter(|commitment| *commitment != Commitment::Processed);
         let reached = commitment.and_then(|commitment| member.slot(commitment));
-        match (self.floor, reached) {
-            (Some(floor), Some(reached)) if floor <= reached && self.query.min_context_slot().is_none() => {
-                Cow::Owned(self.query.clone().with_min_context_slot(Some(floor)))
+        match (self.min_slot, reached) {
+            (Some(min_slot), Some(reached))
+                if min_slot <= reached && self.query.min_context_slot().is_none() =>
+            {
+                Cow::Owned(self.query.clone().with_min_context_slot(Some(min_slot)))
             }
             _ => Cow::Borrowed(&self.query),
         }
@@ -280,13 +283,13 @@ mod tests {
     const INCAPABLE: Result<Verdict, Fault> = Ok(Verdict::TryElsewhere(AttemptResult::Incapable));
     const ACCOUNT: &str = r#"["11111111111111111111111111111111"]"#;
 
-    fn request(method: Method, params: &str, alone: bool) -> UpstreamRequest {
+    fn request(method: Method, params: &str, one_node: bool) -> UpstreamRequest {
         let params = Params::Array(Bytes::copy_from_slice(params.as_bytes()));
         UpstreamRequest {
             query: Query::parse(method, &params, Profile::Node).unwrap(),
-            floor: Some(100),
+            min_slot: Some(100),
             prefer: None,
-            alone,
+            one_node,
             context: CallContext::own(Instant::now()),
         }
     }
@@ -335,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn result_below_the_floor_is_behind() {
+    async fn result_below_the_minimum_slot_is_behind() {
         let frontier = Frontier::new(1);
         let account = request(Method::GetAccountInfo, ACCOUNT, false);
         for (context, expected) in [(Some(99), BEHIND), (Some(100), ANSWER), (None, Err(Fault::BadJson))] {
@@ -347,7 +350,7 @@ mod tests {
     #[tokio::test]
     async fn results_far_from_known_slots_are_doubted() {
         let frontier = Frontier::new(2);
-        let account = UpstreamRequest { floor: None, ..request(Method::GetAccountInfo, ACCOUNT, false) };
+        let account = UpstreamRequest { min_slot: None, ..request(Method::GetAccountInfo, ACCOUNT, false) };
         let result = |slot| (NodeReply::Result(Bytes::from_static(b"{}")), Some(slot));
         let classify = |slot| account.classify(&result(slot), sent(1000), &frontier);
         assert_eq!(classify(100_000), ANSWER, "no node has told a slot");
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn account_error_below_the_floor_is_behind() {
+    async fn account_error_below_the_minimum_is_behind() {
         let frontier = Frontier::new(1);
         for (method, params, expected) in [
             (Method::GetAccountInfo, ACCOUNT, BEHIND),

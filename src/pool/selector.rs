@@ -94,7 +94,7 @@ impl Selector {
 }
 
 /// Returns the node with the highest slot at the call's commitment, among those that are usable except for
-/// the floor. If there are none, returns the least bad node. `None` if no node may be asked. The call counts
+/// the minimum slot. If there are none, returns the least bad node. `None` if no node may be asked. The call counts
 /// against the node's rate limit.
 pub(super) fn pick_highest<C: UpstreamCall>(nodes: &Nodes, call: &C) -> Option<Arc<Member>> {
     let members = nodes.load();

@@ -32,7 +32,7 @@ pub(super) trait UpstreamCall: Sync {
     /// node, and a broken connection is tried again at the same node. Other calls may be slow by themselves.
     const WEIGHT_IS_KNOWN: bool;
 
-    /// True if an answer below [`Self::wanted_slot`] is still an answer. The gateway's own floor is a
+    /// True if an answer below [`Self::preferred_slot`] is still an answer. The minimum slot is a
     /// preference: an answer just below it beats one from a node in a worse state. A slot in the caller's own
     /// params is a condition: a node below it refuses the call.
     const ACCEPTS_BEHIND: bool;
@@ -52,7 +52,7 @@ pub(super) trait UpstreamCall: Sync {
 
     /// Returns the slot that a node should have reached. Nodes known to be below it come last. `None` if any
     /// slot will do.
-    fn wanted_slot(&self) -> Option<Slot>;
+    fn preferred_slot(&self) -> Option<Slot>;
 
     /// Returns true if the node is known not to hold the history that the call reads.
     fn lacks_history(&self, _member: &Member, _frontier: &Frontier) -> bool {
@@ -67,19 +67,19 @@ pub(super) trait UpstreamCall: Sync {
 
     /// Returns true if the answer of one node stands, whatever it is. Only nodes without the method are
     /// skipped.
-    fn is_alone(&self) -> bool {
+    fn is_for_one_node(&self) -> bool {
         false
     }
 
     /// Returns true if the caller set no minContextSlot, so that a node can only refuse the gateway's own
-    /// floor. The caller never sees such a refusal: the node with the highest slot is asked without the
-    /// floor.
-    fn has_own_floor(&self) -> bool {
+    /// minimum slot. The caller never sees such a refusal: the node with the highest slot is asked without the
+    /// minimum slot.
+    fn may_send_min_slot(&self) -> bool {
         false
     }
 
     /// Returns the body of the request with this `id` for `member`, and its `minContextSlot` if it has one.
-    fn write(&self, id: u64, member: &Member, floor: FloorUse) -> (Bytes, Option<Slot>);
+    fn write(&self, id: u64, member: &Member, min_slot: MinSlotUse) -> (Bytes, Option<Slot>);
 
     /// Returns a function that parses the answer to the request `sent` and reads its context slot. It may run
     /// on another thread, because long answers take long to parse.
@@ -113,13 +113,13 @@ pub(super) trait UpstreamCall: Sync {
     }
 }
 
-/// The use of the gateway's own floor in a request.
+/// The use of the minimum slot in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FloorUse {
-    /// The floor is sent as `minContextSlot` if the node is known to have reached it, so that the node cannot
+pub(super) enum MinSlotUse {
+    /// The minimum slot is sent as `minContextSlot` if the node is known to have reached it, so that the node cannot
     /// answer with less.
     Sent,
-    /// The floor is only compared with the answer: every node is below it, and the highest answer is wanted.
+    /// The minimum slot is only compared with the answer: every node is below it, and the highest answer is wanted.
     Withheld,
 }
 

@@ -159,7 +159,7 @@ async fn a_stale_answer_is_served_and_refreshed_once() {
 }
 
 #[tokio::test]
-async fn stale_if_error_serves_held_answers() {
+async fn stale_if_error_serves_stored_answers() {
     let gateway = TestGateway::builder()
         .config(|config| {
             config.cache.ttl.account.confirmed = Duration::ZERO;
@@ -287,7 +287,7 @@ async fn skipped_slot_needs_a_second_node() {
 }
 
 #[tokio::test]
-async fn a_fee_that_is_null_is_not_kept() {
+async fn a_fee_that_is_null_is_not_stored() {
     let gateway = TestGateway::start().await;
     let message = gateway.cluster.examples().fee_message_processed;
     for _ in 0..2 {

@@ -294,7 +294,7 @@ async fn a_block_fetched_once_serves_every_lesser_shape() {
 }
 
 #[tokio::test]
-async fn vote_account_comes_from_the_held_list() {
+async fn vote_account_comes_from_the_stored_list() {
     let (gateway, truth) = (TestGateway::start().await, Truth::new());
     let there = gateway.cluster.examples();
     gateway.get_votes().with("keepUnstakedDelinquents", true).send().await;

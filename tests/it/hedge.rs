@@ -38,7 +38,7 @@ async fn ask(gateway: &TestGateway, alone: bool) -> PoolReply {
 
 async fn call(gateway: &TestGateway, alone: bool) -> Result<PoolReply, Error> {
     let query = gateway.get_account(gateway.cluster.examples().wallets[0]).query();
-    gateway.front().pool.call(&UpstreamRequest { alone, ..upstream_request(query) }).await
+    gateway.front().pool.call(&UpstreamRequest { one_node: alone, ..upstream_request(query) }).await
 }
 
 /// Returns the number of calls at the second node, and the hedges by result: won, lost, failed, over budget.

@@ -34,7 +34,7 @@ async fn late_answer_does_not_replace_a_newer_one() {
     assert_eq!(
         (late.slot(), late.cache_status()),
         (newer.slot(), "hit; ttl=3599"),
-        "the held answer is newer"
+        "the stored answer is newer"
     );
     let kept = ask(None).await;
     assert_eq!((kept.slot(), kept.is_hit()), (newer.slot(), true));
@@ -56,7 +56,7 @@ async fn lone_leader_is_not_believed_until_confirmed() {
     gateway.until("the leader's slot is known", || heard(0) > Some(before + 64)).await;
     assert!(known() < before + 64, "one node's word is not enough: {} after {before}", known());
     let kept = call.send().await;
-    assert!(kept.is_hit(), "the held answer is as near to the frontier as before");
+    assert!(kept.is_hit(), "the stored answer is as near to the frontier as before");
     gateway.cluster.node(2).set_lag(0);
     gateway.settled().await;
     let fetched = call.send().await;
@@ -119,7 +119,7 @@ async fn finalized_answers_with_mixed_slots_never_go_back() {
     let names: Vec<String> = keys.iter().map(ToString::to_string).collect();
     let mut ahead = 0;
     for round in 0..8 {
-        // Lists and single accounts are fetched from the node, taken from held lists, and assembled by the
+        // Lists and single accounts are fetched from the node, taken from stored lists, and assembled by the
         // gateway.
         let list = gateway.get_accounts(&names).send().await;
         let single = gateway.get_account(&names[round]).base64().send().await;
@@ -187,7 +187,7 @@ async fn dropped_fork_disappears_with_processed_ttl() {
 }
 
 #[tokio::test]
-async fn malformed_results_are_retried_and_never_held() {
+async fn malformed_results_are_retried_and_never_stored() {
     let gateway = TestGateway::builder()
         .nodes(2)
         .config(|config| {

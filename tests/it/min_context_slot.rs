@@ -16,7 +16,7 @@ fn probed_once(config: &mut Config) {
 }
 
 async fn ask(gateway: &TestGateway, query: Query, floor: Slot) -> PoolReply {
-    let ask = UpstreamRequest { floor: Some(floor), ..upstream_request(query) };
+    let ask = UpstreamRequest { min_slot: Some(floor), ..upstream_request(query) };
     gateway.front().pool.call(&ask).await.unwrap()
 }
 

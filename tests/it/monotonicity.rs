@@ -1,5 +1,5 @@
 //! Monotonicity: at confirmed and finalized no answer is older than an earlier answer to the same question,
-//! whichever held entry it was made of. Malformed answers are never held.
+//! whichever stored entry it was made of. Malformed answers are never held.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn assembled_list_sets_a_floor() {
 }
 
 #[tokio::test]
-async fn held_list_does_not_hide_newer_accounts() {
+async fn stored_list_does_not_hide_newer_accounts() {
     for assemble in [Assemble::SameSlot, Assemble::WithinBound] {
         let gateway = TestGateway::builder().config(|config| config.cache.assemble = assemble).start().await;
         let there = gateway.cluster.examples();
@@ -128,7 +128,7 @@ async fn list_is_assembled_of_stand_ins_during_faults() {
 }
 
 #[tokio::test]
-async fn fetches_from_before_a_purge_are_not_held() {
+async fn fetches_from_before_a_purge_are_not_stored() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let call = gateway.get_block(gateway.cluster.examples().block_with_v0).details("none");
     let hold = gateway.cluster.node(0).hold("getBlock");
@@ -204,7 +204,7 @@ async fn too_large_accounts_are_fetched_as_slices() {
 }
 
 #[tokio::test]
-async fn held_processed_slots_order_the_node_choice() {
+async fn stored_processed_slots_order_the_node_choice() {
     let gateway = TestGateway::builder()
         .nodes(2)
         .config(|config| {
@@ -371,13 +371,13 @@ async fn unreachable_floor_is_reset_and_counted() {
     assert_eq!(list.status, 200, "the list is no error: {}", list.text);
     assert_eq!(list.slot() + 3, first.slot(), "the node's own slot is the highest");
     assert_eq!(gateway.metric("slotfront_cache_floor_resets_total"), 1, "the reset is counted");
-    // The held entry above the floor is shown, and becomes the floor again.
+    // The stored entry above the floor is shown, and becomes the floor again.
     let held = call.send().await;
     assert_eq!((held.slot(), held.is_hit()), (first.slot(), true), "{}", held.cache_status());
 }
 
 #[tokio::test]
-async fn held_entry_stands_in_below_a_floor() {
+async fn stored_entry_stands_in_below_a_floor() {
     let gateway = TestGateway::builder().nodes(1).config(short_lived).start().await;
     let there = gateway.cluster.examples();
     let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());

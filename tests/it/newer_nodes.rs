@@ -49,7 +49,7 @@ async fn vote_accounts_keep_their_commission_bps() {
 }
 
 #[tokio::test]
-async fn base58_refusals_pass_through_unheld() {
+async fn base58_refusals_pass_through_unstored() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let slot = gateway.cluster.slot(Commitment::Finalized);
     let ask = async |version: Option<u8>| {

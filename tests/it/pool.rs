@@ -257,7 +257,7 @@ async fn missing_first_block_keeps_the_old_one() {
 }
 
 #[tokio::test]
-async fn null_blocks_are_retried_and_never_held() {
+async fn null_blocks_are_retried_and_never_stored() {
     let gateway = TestGateway::builder().config(with_short_attempts).start().await;
     let slot = gateway.cluster.examples().block_with_v0;
     let call = gateway.get_block(slot).details("none");

@@ -77,7 +77,7 @@ async fn in_coding(gateway: &TestGateway, accepts: &str, body: &Value) -> (Reply
 }
 
 #[tokio::test]
-async fn held_texts_are_compressed_once() {
+async fn stored_texts_are_compressed_once() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let done = || gateway.front().metrics.compressions.at(slotfront::telemetry::Compression::Done).get();
     let [account, block] = account_and_block(&gateway);

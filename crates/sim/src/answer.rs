@@ -23,7 +23,7 @@ use super::chain::block::Block;
 use super::traits::NodeTraits;
 
 pub(crate) use cluster::FEATURE_SET;
-pub(crate) use probe::{FURTHER, HEALTH, PROBES, health};
+pub(crate) use probe::{HEALTH, OTHER_METHODS, PROBE_METHODS, health};
 
 /// A node's error object.
 #[derive(Debug, Clone, PartialEq)]

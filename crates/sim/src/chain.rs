@@ -28,7 +28,7 @@ pub(crate) mod vote;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use accounts::{Account, Accounts};
+use accounts::{Account, AccountHistory};
 use block::Block;
 use cast::Cast;
 use epochs::Epochs;
@@ -49,7 +49,7 @@ const MAX_SKIPPED: u64 = 4;
 
 /// The settings of a chain.
 #[derive(Debug, Clone)]
-pub(crate) struct Genesis {
+pub(crate) struct GenesisConfig {
     pub(crate) seed: u64,
     pub(crate) nodes: usize,
     pub(crate) first_slot: Slot,
@@ -63,9 +63,9 @@ pub(crate) struct Genesis {
 
 /// The chain.
 pub(crate) struct Chain {
-    pub(crate) genesis: Genesis,
+    pub(crate) genesis: GenesisConfig,
     pub(crate) cast: Cast,
-    accounts: Accounts,
+    accounts: AccountHistory,
     blocks: VecDeque<Arc<Block>>,
     /// The newest slot that has passed.
     slot: Slot,
@@ -79,13 +79,13 @@ pub(crate) struct Chain {
 
 impl Chain {
     /// Creates a chain with only its first block.
-    pub(crate) fn new(genesis: Genesis) -> Self {
+    pub(crate) fn new(genesis: GenesisConfig) -> Self {
         let cast = Cast::new(genesis.seed, genesis.nodes);
         let slots_per_period = (samples::PERIOD_S * 1_000).div_ceil(genesis.slot_ms.max(1));
         let (seed, first) = (genesis.seed, genesis.first_slot);
         let mut chain = Self {
             samples: Samples::new(seed, genesis.nodes, slots_per_period, first),
-            accounts: Accounts::default(),
+            accounts: AccountHistory::default(),
             blocks: VecDeque::new(),
             slot: first,
             epoch_start: genesis.unix_time,

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use slotfront_rpc::methods::{Pubkey, Slot};
 
 use super::chain::Chain;
-use super::chain::cast::Role;
+use super::chain::cast::ValidatorRole;
 use super::chain::instruction::TypedInstruction;
 use super::chain::message::Message;
 
@@ -76,8 +76,8 @@ pub(super) fn examples(chain: &Chain) -> Examples {
         mints: cast.coins.iter().map(|coin| coin.mint).collect(),
         token_account_of_mint: cast.coins.iter().map(|coin| coin.holders[0].0).collect(),
         vote_accounts: cast.voting().map(|validator| validator.vote).collect(),
-        delinquent_vote_account: of(Role::Delinquent).unwrap_or(cast.authority),
-        unstaked_vote_account: of(Role::Unstaked).unwrap_or(cast.authority),
+        delinquent_vote_account: of(ValidatorRole::Delinquent).unwrap_or(cast.authority),
+        unstaked_vote_account: of(ValidatorRole::Unstaked).unwrap_or(cast.authority),
         stake_accounts: cast.voting().map(|validator| validator.stake).collect(),
         lookup_tables: cast.tables.iter().map(|(table, _)| *table).collect(),
         nonce_account: cast.nonce,

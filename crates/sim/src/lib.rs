@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use chain::epochs::Epochs;
-use chain::{Chain, Genesis};
+use chain::{Chain, GenesisConfig};
 use slotfront_rpc::methods::{Commitment, PassthroughMethod, Pubkey, Slot};
 
 pub use chain::accounts::Account;
@@ -38,12 +38,12 @@ const SLOTS_PER_EPOCH: u64 = 432_000;
 
 /// Returns the read methods beside the eight that simulated nodes answer.
 pub fn passthrough_methods() -> Vec<PassthroughMethod> {
-    answer::FURTHER.into_iter().filter_map(PassthroughMethod::from_name).collect()
+    answer::OTHER_METHODS.into_iter().filter_map(PassthroughMethod::from_name).collect()
 }
 
 /// Returns the methods that only probes call.
 pub fn probe_methods() -> &'static [&'static str] {
-    &answer::PROBES
+    &answer::PROBE_METHODS
 }
 
 /// The settings of a cluster. Clusters with equal settings are equal, except for their addresses.
@@ -122,7 +122,7 @@ impl Cluster {
     /// Creates a cluster with its history.
     #[expect(clippy::needless_pass_by_value, reason = "callers write the settings in place")]
     pub fn new(settings: Settings) -> Arc<Self> {
-        let mut chain = Chain::new(Genesis {
+        let mut chain = Chain::new(GenesisConfig {
             seed: settings.seed,
             nodes: settings.nodes,
             first_slot: settings.first_slot,

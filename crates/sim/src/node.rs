@@ -11,7 +11,7 @@ use slotfront_rpc::jsonrpc::{Call, Id, reply};
 use slotfront_rpc::methods::{Commitment, Slot};
 use tokio::sync::watch;
 
-use super::answer::{self, PROBES, Refusal, View};
+use super::answer::{self, PROBE_METHODS, Refusal, View};
 use super::chain::{Chain, STATE_SLOTS};
 use super::fault::{Fault, Faults, Hold, Holds};
 use super::traits::NodeTraits;
@@ -176,7 +176,11 @@ impl Node {
 
     /// Returns the number of calls over HTTP, without methods that only probes call.
     pub fn calls_without_probes(&self) -> u64 {
-        self.counts().iter().filter(|(method, _)| !PROBES.contains(&method.as_str())).map(|(_, n)| n).sum()
+        self.counts()
+            .iter()
+            .filter(|(method, _)| !PROBE_METHODS.contains(&method.as_str()))
+            .map(|(_, n)| n)
+            .sum()
     }
 
     fn counts(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, u64>> {

@@ -382,5 +382,5 @@ impl TestGateway {
 /// is [`PATIENCE`] from now.
 pub fn upstream_request(query: Query) -> UpstreamRequest {
     let context = CallContext::own(Instant::now() + PATIENCE);
-    UpstreamRequest { query, floor: None, prefer: None, alone: false, context }
+    UpstreamRequest { query, min_slot: None, prefer: None, one_node: false, context }
 }

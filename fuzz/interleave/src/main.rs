@@ -1,7 +1,7 @@
-//! The single-flight, the generations of the cache, the floors of keys and the followed chain under thousands of random
+//! The single-flight, the generations of the cache, the monotonic slots of keys and the followed chain under thousands of random
 //! schedules of shuttle.
 //!
-//! The scenes run the text of `src/cache/flight.rs`, `src/cache/generation.rs`, `src/gateway/slot_floor.rs` and
+//! The scenes run the text of `src/cache/flight.rs`, `src/cache/generation.rs`, `src/gateway/monotonic_slot.rs` and
 //! `src/follow/chain.rs`. The build script replaces the primitives by shuttle's, so that tasks can switch at every lock,
 //! atomic operation and wait.
 
@@ -22,8 +22,8 @@ mod generation {
     include!(concat!(env!("OUT_DIR"), "/generation.rs"));
 }
 #[allow(dead_code)]
-mod slot_floor {
-    include!(concat!(env!("OUT_DIR"), "/slot_floor.rs"));
+mod monotonic_slot {
+    include!(concat!(env!("OUT_DIR"), "/monotonic_slot.rs"));
 }
 #[allow(dead_code)]
 mod chain {
@@ -110,7 +110,7 @@ fn one_flight_at_a_time() {
                             number
                         }
                     };
-                    let got = flights.join(&1, fetch, |_| false).landed().await;
+                    let got = flights.join(&1, fetch, |_| false).result().await;
                     // The oldest valid result is the newest one that had landed before the call.
                     assert!(got.is_some_and(|number| number >= before), "{got:?} after {before}");
                 }
@@ -121,7 +121,7 @@ fn one_flight_at_a_time() {
         block_on(caller).unwrap();
     }
     tasks.finish();
-    assert!(flights.join(&1, || async { 0 }, |_| false).leads, "a landed flight is removed");
+    assert!(flights.join(&1, || async { 0 }, |_| false).is_leader, "a landed flight is removed");
     tasks.finish();
 }
 
@@ -145,7 +145,7 @@ fn failed_fetch_is_retried_once() {
                 if caller == 0 {
                     return;
                 }
-                let got = handle.landed().await.expect("a flight lands");
+                let got = handle.result().await.expect("a flight lands");
                 assert!(got % 2 == 0, "a waiting caller gets the second try, not {got}");
             })
         })
@@ -180,14 +180,14 @@ fn purge_leaves_no_earlier_answer() {
                         let number = of.number();
                         let asked = begun.load(Ordering::SeqCst);
                         yield_now().await;
-                        let held = of.hold();
+                        let held = of.lock();
                         if held.number() == number {
                             *kept.lock().unwrap() = Some(asked);
                         }
                         asked
                     }
                 };
-                let got = flights.join(&(1, generation.number()), fetch, |_| false).landed().await;
+                let got = flights.join(&(1, generation.number()), fetch, |_| false).result().await;
                 assert!(got.is_some_and(|asked| asked >= purged), "{got:?} after purge {purged}");
             }
         })
@@ -208,9 +208,9 @@ fn purge_leaves_no_earlier_answer() {
     tasks.finish();
 }
 
-/// Checks that a key's floor is the highest slot that any of several concurrent callers was shown.
-fn floor_only_rises() {
-    let shown = slot_floor::ShownSlots::default();
+/// Checks that a key's monotonic slot is the highest slot that any of several concurrent callers was shown.
+fn monotonic_slot_only_rises() {
+    let shown = monotonic_slot::ShownSlots::default();
     let callers: Vec<_> = [[3, 9], [7, 4], [5, 8]]
         .into_iter()
         .map(|slots| {
@@ -219,7 +219,7 @@ fn floor_only_rises() {
                 let mut last = 0;
                 for slot in slots {
                     shown.at(methods::Commitment).raise(slot);
-                    let now = shown.at(methods::Commitment).slot().unwrap_or(0);
+                    let now = shown.at(methods::Commitment).highest().unwrap_or(0);
                     assert!(now >= slot && now >= last, "{now} after {slot} and {last}");
                     last = now;
                 }
@@ -229,7 +229,7 @@ fn floor_only_rises() {
     for caller in callers {
         block_on(caller).unwrap();
     }
-    assert_eq!(shown.at(methods::Commitment).slot(), Some(9));
+    assert_eq!(shown.at(methods::Commitment).highest(), Some(9));
 }
 
 /// Checks that the callback of each caller who leaves a flight runs exactly once.
@@ -242,7 +242,7 @@ fn leaving_callers_are_called_back_once() {
         7
     };
     let waiter = flights.clone();
-    tasks.spawn(async move { assert_eq!(waiter.join(&1, fetch, |_| false).landed().await, Some(7)) });
+    tasks.spawn(async move { assert_eq!(waiter.join(&1, fetch, |_| false).result().await, Some(7)) });
     for count in callbacks.clone() {
         let flights = flights.clone();
         tasks.spawn(async move {
@@ -299,7 +299,7 @@ fn main() {
         ("one_flight_at_a_time", one_flight_at_a_time as fn()),
         ("failed_fetch_is_retried_once", failed_fetch_is_retried_once),
         ("purge_leaves_no_earlier_answer", purge_leaves_no_earlier_answer),
-        ("floor_only_rises", floor_only_rises),
+        ("monotonic_slot_only_rises", monotonic_slot_only_rises),
         ("leaving_callers_are_called_back_once", leaving_callers_are_called_back_once),
         ("carried_accounts_are_unchanged", carried_accounts_are_unchanged),
     ] {

@@ -1,7 +1,7 @@
 //! One account's value in every form. Slices and encodings are made here from a value that was fetched once.
 //!
 //! `binary`, `base58`, `base64` and every slice are derived from base64 byte for byte. `base64+zstd` may
-//! differ by the encoder's choices. `jsonParsed` needs the program's decoder, so it is fetched and kept
+//! differ by the encoder's choices. `jsonParsed` needs the program's decoder, so it is fetched and stored
 //! apart. Data that no decoder knows is base64 there, and is sliced unless a token program owns it. Members
 //! beside `data` are never changed.
 
@@ -25,7 +25,7 @@ const TOKEN_PROGRAMS: [&str; 2] = [TOKEN_PROGRAM, TOKEN_2022];
 /// A span of a text: the offset of its first byte, and the offset after its last one.
 pub type ByteSpan = (u32, u32);
 
-/// The kind of a kept value, which decides the forms that can be made of it.
+/// The kind of a stored value, which decides the forms that can be made of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AccountKind {
     /// All of the data, in base64: every form but `jsonParsed`.
@@ -50,7 +50,7 @@ impl From<AccountForm> for AccountKind {
     }
 }
 
-/// One kept account: the `value` of getAccountInfo, or an element of getMultipleAccounts' list.
+/// One stored account: the `value` of getAccountInfo, or an element of getMultipleAccounts' list.
 #[derive(Debug, Clone)]
 pub struct AccountValue {
     text: Bytes,
@@ -96,7 +96,7 @@ impl AccountFacts {
 pub enum DeriveError {
     /// The data is longer than 128 bytes, which nodes refuse in base58.
     Base58TooLong,
-    /// The kept text is not in the format that nodes write.
+    /// The stored text is not in the format that nodes write.
     Broken,
 }
 
@@ -168,13 +168,13 @@ impl AccountValue {
         Self { text: text.slice(at), data: self.data, kind: self.kind }
     }
 
-    /// Returns the text of the value as it is kept.
+    /// Returns the text of the value as it is stored.
     pub fn text(&self) -> &Bytes {
         &self.text
     }
 
-    /// Returns true if the value in `form` is the kept text.
-    pub fn is_kept_in(&self, form: AccountForm) -> bool {
+    /// Returns true if the value in `form` is the stored text.
+    pub fn is_stored_in(&self, form: AccountForm) -> bool {
         self.data.is_none()
             || match self.kind {
                 AccountKind::AsAsked => true,
@@ -184,9 +184,9 @@ impl AccountValue {
             }
     }
 
-    /// Returns the most bytes that [`Self::write`] adds to the kept text, the list of pieces included.
+    /// Returns the most bytes that [`Self::write`] adds to the stored text, the list of pieces included.
     pub fn max_written_bytes(&self, form: AccountForm) -> usize {
-        let Some((from, to)) = self.data.filter(|_| !self.is_kept_in(form)) else {
+        let Some((from, to)) = self.data.filter(|_| !self.is_stored_in(form)) else {
             return PIECES_BYTES;
         };
         let all = (to - from) as usize / 4 * 3;
@@ -200,7 +200,7 @@ impl AccountValue {
     }
 
     /// Writes the value in `form`, as pieces that are appended to `out`. Returns true if it differs from the
-    /// kept text.
+    /// stored text.
     ///
     /// The caller must make sure that `form` can be made of this kind. A [`AccountKind::Part`] serves its own slice
     /// only.
@@ -208,7 +208,7 @@ impl AccountValue {
     /// # Errors
     /// [`DeriveError`]. `out` then holds nothing of use.
     pub fn write(&self, form: AccountForm, out: &mut Vec<Bytes>) -> Result<bool, DeriveError> {
-        let Some((from, to)) = self.data.filter(|_| !self.is_kept_in(form)) else {
+        let Some((from, to)) = self.data.filter(|_| !self.is_stored_in(form)) else {
             out.push(self.text.clone());
             return Ok(false);
         };
@@ -320,12 +320,12 @@ mod tests {
     fn slices_and_encodings_match_the_bytes() {
         for len in [0, 1, 2, 3, 4, 5, 6, 127, 128, 129, 300] {
             let data: Vec<u8> = (0..len).map(|i| u8::try_from(i % 251).unwrap()).collect();
-            let (kept, _) = AccountValue::read(&value(&data, "x"), WHOLE).unwrap();
+            let (stored, _) = AccountValue::read(&value(&data, "x"), WHOLE).unwrap();
             for slice in SLICES {
                 let bytes = &data[clip(form(AccountEncoding::Base64, slice).slice, len)];
                 let tail = format!(r#","lamports":1,"owner":"x","space":{len}}}"#);
                 let base64 = BASE64.encode(bytes);
-                let got = |encoding| written(&kept, form(encoding, slice));
+                let got = |encoding| written(&stored, form(encoding, slice));
                 assert_eq!(
                     got(AccountEncoding::Base64),
                     Ok(format!(r#"{{"data":["{base64}","base64"]{tail}"#)),
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn unknown_members_stay_in_every_form() {
         let text = r#"{"a":{"data":1},"data":["AQIDBA==","base64"],"newMember":1.50,"owner":"x","space":4}"#;
-        let (kept, _) = AccountValue::read(&Bytes::from_static(text.as_bytes()), WHOLE).unwrap();
+        let (stored, _) = AccountValue::read(&Bytes::from_static(text.as_bytes()), WHOLE).unwrap();
         for (encoding, slice, data) in [
             (AccountEncoding::Base64, None, r#"["AQIDBA==","base64"]"#),
             (AccountEncoding::Base64, Some((1, 2)), r#"["AgM=","base64"]"#),
@@ -359,7 +359,7 @@ mod tests {
             (AccountEncoding::Binary, Some((0, 4)), r#""2VfUX""#),
         ] {
             let expected = text.replace(r#"["AQIDBA==","base64"]"#, data);
-            assert_eq!(written(&kept, form(encoding, slice)), Ok(expected));
+            assert_eq!(written(&stored, form(encoding, slice)), Ok(expected));
         }
     }
 
@@ -405,15 +405,15 @@ mod tests {
     #[test]
     fn reads_loose_json_and_reports_bad_base64() {
         let loose = Bytes::from_static(br#"{ "space": 3, "owner": "x", "data": [ "AQID" , "base64" ] }"#);
-        let (kept, facts) = AccountValue::read(&loose, WHOLE).unwrap();
+        let (stored, facts) = AccountValue::read(&loose, WHOLE).unwrap();
         assert_eq!(facts.space(), Some(3));
         let sliced = form(AccountEncoding::Base64, Some((1, 1)));
         assert_eq!(
-            written(&kept, sliced).unwrap(),
+            written(&stored, sliced).unwrap(),
             r#"{ "space": 3, "owner": "x", "data": ["Ag==","base64"] }"#
         );
         let bad = Bytes::from_static(br#"{"data":["!!!!","base64"],"owner":"x","space":3}"#);
-        let (kept, _) = AccountValue::read(&bad, WHOLE).unwrap();
-        assert_eq!(written(&kept, form(AccountEncoding::Binary, None)), Err(DeriveError::Broken));
+        let (stored, _) = AccountValue::read(&bad, WHOLE).unwrap();
+        assert_eq!(written(&stored, form(AccountEncoding::Binary, None)), Err(DeriveError::Broken));
     }
 }

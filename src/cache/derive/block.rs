@@ -1,4 +1,4 @@
-//! The derivation of a block in one shape from a kept block in another.
+//! The derivation of a block in one shape from a stored block in another.
 //!
 //! No instruction is read and no program is known. A node of a newer version may write members that are
 //! unknown here. If one of them is in an object that must be opened, nothing is derived and a node is asked.
@@ -86,7 +86,7 @@ const OTHER_META: [&str; 2] = ["loadedAddresses", "rewards"];
 
 const SIGNATURE_BYTES: usize = 64;
 
-/// The change of a kept block's transactions.
+/// The change of a stored block's transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransactionChange {
     /// Removes the transactions.
@@ -104,35 +104,35 @@ enum TransactionChange {
 }
 
 impl TransactionChange {
-    /// Returns the change that leads from `kept` to `asked`. `None` if `kept` lacks something.
-    fn between(kept: BlockShape, asked: BlockShape) -> Option<Self> {
+    /// Returns the change that leads from `stored` to `asked`. `None` if `stored` lacks something.
+    fn between(stored: BlockShape, asked: BlockShape) -> Option<Self> {
         use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
 
-        if asked.rewards && !kept.rewards {
+        if asked.rewards && !stored.rewards {
             return None;
         }
-        let change = match (kept.details, asked.details) {
+        let change = match (stored.details, asked.details) {
             (_, Nothing) => Self::Drop,
             (Signatures, Signatures) => Self::Keep,
             (Accounts, Signatures) => Self::Signatures,
-            (Full, Signatures) => match kept.encoding {
+            (Full, Signatures) => match stored.encoding {
                 BlockEncoding::Json | BlockEncoding::JsonParsed => Self::Signatures,
                 BlockEncoding::Base64 => Self::WireSignatures,
                 // Decoding base58 takes time that grows with the square of a transaction's length.
                 BlockEncoding::Base58 | BlockEncoding::Binary => return None,
             },
-            (Full, Accounts) if kept.encoding == BlockEncoding::JsonParsed => Self::Accounts,
+            (Full, Accounts) if stored.encoding == BlockEncoding::JsonParsed => Self::Accounts,
             (Accounts, Accounts) => Self::Trim,
-            (Full, Full) if kept.encoding == asked.encoding => Self::Trim,
+            (Full, Full) if stored.encoding == asked.encoding => Self::Trim,
             _ => return None,
         };
         // Shapes with at most signatures do not depend on the version.
         let versioned = matches!(change, Self::Accounts | Self::Trim);
-        let fits = asked.max_version == kept.max_version || asked.max_version.is_none();
+        let fits = asked.max_version == stored.max_version || asked.max_version.is_none();
         (fits || !versioned).then_some(change)
     }
 
-    /// Returns the depth to which the kept answer is parsed for this change.
+    /// Returns the depth to which the stored answer is parsed for this change.
     const fn open(self) -> ParseDepth {
         const TRIM: ParseDepth =
             ParseDepth::Each(&ParseDepth::Members(&[("meta", ParseDepth::Members(&[]))]));
@@ -156,11 +156,11 @@ impl TransactionChange {
     }
 }
 
-/// Returns true if an answer in `kept` shape holds all that one in `asked` shape needs.
+/// Returns true if an answer in `stored` shape holds all that one in `asked` shape needs.
 ///
 /// [`reshape`] checks one more thing: without a `max_version`, a block may hold legacy transactions only.
-pub fn derivable(kept: BlockShape, asked: BlockShape) -> bool {
-    TransactionChange::between(kept, asked).is_some()
+pub fn derivable(stored: BlockShape, asked: BlockShape) -> bool {
+    TransactionChange::between(stored, asked).is_some()
 }
 
 /// Returns the other shapes from which `asked` can be derived, the cheapest first.
@@ -180,28 +180,28 @@ pub fn sources(asked: BlockShape) -> impl Iterator<Item = BlockShape> {
         .flat_map(|(details, encoding, max_version)| {
             [false, true].map(|rewards| BlockShape { details, encoding, rewards, max_version })
         })
-        .filter(move |kept| *kept != asked && derivable(*kept, asked))
+        .filter(move |stored| *stored != asked && derivable(*stored, asked))
 }
 
-/// Returns the answer in `asked` shape from `result` in `kept` shape, byte for byte as the same node would
+/// Returns the answer in `asked` shape from `result` in `stored` shape, byte for byte as the same node would
 /// write it.
 ///
 /// `None` if it cannot be derived, or if `result` is not in the format that nodes write, such as `null`. In
 /// that case a node is asked. The derivation takes one pass over the text and keeps the order of members.
-pub fn reshape(result: &Bytes, kept: BlockShape, asked: BlockShape) -> Option<Bytes> {
-    let change = TransactionChange::between(kept, asked)?;
+pub fn reshape(result: &Bytes, stored: BlockShape, asked: BlockShape) -> Option<Bytes> {
+    let change = TransactionChange::between(stored, asked)?;
     let mut block = JsonPart::read(result, change.open())?;
     let members = block.as_object()?;
     members.get("blockhash")?;
     members.only(&[&BLOCK])?;
-    if kept.rewards && !asked.rewards {
+    if stored.rewards && !asked.rewards {
         members.remove("rewards")?;
     }
     match change {
         TransactionChange::Keep => {
             members.get("signatures")?;
         }
-        TransactionChange::Drop => match kept.details {
+        TransactionChange::Drop => match stored.details {
             BlockDetails::None => {}
             BlockDetails::Signatures => drop(members.remove("signatures")?),
             BlockDetails::Accounts | BlockDetails::Full => drop(members.remove("transactions")?),
@@ -222,7 +222,7 @@ pub fn reshape(result: &Bytes, kept: BlockShape, asked: BlockShape) -> Option<By
                 if change == TransactionChange::Accounts {
                     shorten(transaction)?;
                 }
-                trim(transaction, kept, asked)?;
+                trim(transaction, stored, asked)?;
             }
         }
     }
@@ -294,7 +294,7 @@ fn shorten(transaction: &mut JsonObject) -> Option<()> {
 }
 
 /// Removes what was not asked for.
-fn trim(transaction: &mut JsonObject, kept: BlockShape, asked: BlockShape) -> Option<()> {
+fn trim(transaction: &mut JsonObject, stored: BlockShape, asked: BlockShape) -> Option<()> {
     let meta = transaction.get("meta")?;
     let has_meta = matches!(meta, JsonPart::Object(_));
     if let JsonPart::Object(meta) = meta {
@@ -306,7 +306,7 @@ fn trim(transaction: &mut JsonObject, kept: BlockShape, asked: BlockShape) -> Op
             _ => drop(meta.remove("rewards")),
         }
     }
-    if kept.max_version.is_some() && asked.max_version.is_none() {
+    if stored.max_version.is_some() && asked.max_version.is_none() {
         match transaction.remove("version") {
             Some(version) if version.as_text() == Some("\"legacy\"") => {}
             // A transaction so old that it has no meta is legacy, and a node writes no version to it.

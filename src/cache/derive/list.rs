@@ -35,7 +35,7 @@ pub struct SingleAccount {
 
 impl SingleAccount {
     /// Returns the entry body of the account. `asked` is the encoding that the caller asked for.
-    pub fn kept(self, asked: Option<AccountEncoding>) -> EntryBody {
+    pub fn into_body(self, asked: Option<AccountEncoding>) -> EntryBody {
         let Self { result, context, value, .. } = self;
         EntryBody::Account { result, context, value, asked }
     }
@@ -122,29 +122,29 @@ pub fn result_at(result: &Bytes, slot: Slot) -> Option<Bytes> {
 /// its age. A list of one slot may be carried if each of its accounts may be.
 pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     let lowest = singles.iter().min_by_key(|single| single.meta.slot)?;
-    let EntryBody::Account { result, context: (from, to), .. } = &lowest.kept else { return None };
+    let EntryBody::Account { result, context: (from, to), .. } = &lowest.body else { return None };
     let context = result.slice(*from as usize..*to as usize);
     let sent_at = singles.iter().map(|single| single.meta.sent_at).min()?;
-    let values = singles.iter().map(|single| match &single.kept {
+    let values = singles.iter().map(|single| match &single.body {
         EntryBody::Account { value, .. } => Some(value.clone()),
         _ => None,
     });
     let values = values.collect::<Option<Arc<[_]>>>()?;
-    let kept = EntryBody::Accounts { context, values, asked: None };
+    let body = EntryBody::Accounts { context, values, asked: None };
     let slot = lowest.meta.slot;
     let is_of_one_slot = singles.iter().all(|single| single.meta.slot == slot);
-    let stamps = singles.iter().map(|single| single.follow.as_ref());
-    let follow = if is_of_one_slot { follow_stamp::of_list(slot, stamps) } else { None };
+    let stamps = singles.iter().map(|single| single.stamp.as_ref());
+    let stamp = if is_of_one_slot { follow_stamp::of_list(slot, stamps) } else { None };
     let carried = singles.iter().all(|single| single.meta.carried);
     Some(Entry {
-        kept,
+        body,
         meta: EntryMeta { slot, sent_at, class: lowest.meta.class, derived: true, carried },
-        follow,
-        coded: CompressedForms::default(),
+        stamp,
+        compressed: CompressedForms::default(),
     })
 }
 
-/// Returns a single answer in `form`, and true if it differs from the kept text.
+/// Returns a single answer in `form`, and true if it differs from the stored text.
 ///
 /// # Errors
 /// As for [`AccountValue::write`].
@@ -153,7 +153,7 @@ pub fn write_single(
     value: &AccountValue,
     form: AccountForm,
 ) -> Result<(TextParts, bool), DeriveError> {
-    if value.is_kept_in(form) {
+    if value.is_stored_in(form) {
         return Ok((TextParts::One(result.clone()), false));
     }
     let (from, to) = value.place_in(result).ok_or(DeriveError::Broken)?;
@@ -163,7 +163,7 @@ pub fn write_single(
     Ok((TextParts::of(pieces), true))
 }
 
-/// Returns a list in `form`, and true if any value differs from its kept text.
+/// Returns a list in `form`, and true if any value differs from its stored text.
 ///
 /// # Errors
 /// As for [`AccountValue::write`], by the first value that cannot be written. A node does the same.

@@ -131,11 +131,11 @@ mod tests {
         let recorded = load("getVoteAccounts");
         let mut proved = 0;
         for (all, one) in pairs(&recorded) {
-            let (Some(Query::Votes(kept)), Some(Query::Votes(asked))) = (&all.query, &one.query) else {
+            let (Some(Query::Votes(stored)), Some(Query::Votes(asked))) = (&all.query, &one.query) else {
                 continue;
             };
             let Some(vote_pubkey) = &asked.vote_pubkey else { continue };
-            if *kept == (VotesQuery { vote_pubkey: None, ..*asked }) {
+            if *stored == (VotesQuery { vote_pubkey: None, ..*asked }) {
                 let made = votes::only(all.result().unwrap(), vote_pubkey);
                 assert_eq!(made.as_ref(), one.result(), "{} from {}", one.name, all.name);
                 proved += 1;
@@ -158,11 +158,11 @@ mod tests {
         let recorded = load("getVoteAccounts");
         let mut proved = 0;
         for (all, one) in pairs(&recorded) {
-            let (Some(Query::Votes(kept)), Some(Query::Votes(asked))) = (&all.query, &one.query) else {
+            let (Some(Query::Votes(stored)), Some(Query::Votes(asked))) = (&all.query, &one.query) else {
                 continue;
             };
             let Some(vote_pubkey) = &asked.vote_pubkey else { continue };
-            if *kept == (VotesQuery { vote_pubkey: None, ..*asked }) {
+            if *stored == (VotesQuery { vote_pubkey: None, ..*asked }) {
                 let all = with_commission_bps(all.result().unwrap());
                 assert!(all.len() > one.result().unwrap().len());
                 assert_eq!(votes::only(&all, vote_pubkey), one.result().map(with_commission_bps));

@@ -1,4 +1,4 @@
-//! One validator's vote account, filtered from the kept list of all with the same other parameters.
+//! One validator's vote account, filtered from the stored list of all with the same other parameters.
 
 use bytes::Bytes;
 
@@ -42,7 +42,7 @@ mod tests {
         let account = |key: &str| format!(r#"{{"activatedStake":1,"votePubkey":"{key}"}}"#);
         let (one, other) = (Pubkey([1; 32]), Pubkey([2; 32]));
         let (a, b) = (account(&one.to_string()), account(&other.to_string()));
-        for (kept, asked, expected) in [
+        for (stored, asked, expected) in [
             (
                 format!(r#"{{"current":[{a},{b}],"delinquent":[]}}"#),
                 one,
@@ -61,7 +61,7 @@ mod tests {
             ("null".to_owned(), one, None),
             ("<html>".to_owned(), one, None),
         ] {
-            assert_eq!(only(&kept.clone().into(), &asked), expected.map(Bytes::from), "{kept}");
+            assert_eq!(only(&stored.clone().into(), &asked), expected.map(Bytes::from), "{stored}");
         }
     }
 }

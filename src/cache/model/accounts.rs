@@ -78,7 +78,7 @@ impl AccountModel {
         Ok(())
     }
 
-    /// Applies a step. Returns the caller's call if a held entry must answer it.
+    /// Applies a step. Returns the caller's call if a stored entry must answer it.
     async fn apply(&mut self, step: ModelStep) -> Option<TestCall> {
         match step {
             ModelStep::Wait { ms } => advance(Duration::from_millis(ms)).await,
@@ -109,7 +109,7 @@ impl AccountModel {
         None
     }
 
-    /// Starts a caller's call. Returns the call if a held entry must answer it.
+    /// Starts a caller's call. Returns the call if a stored entry must answer it.
     fn ask(&mut self, call: TestCall, conditions: &Conditions) -> Option<TestCall> {
         let slot = |behind: Option<i64>| behind.map(|behind| self.cache.slot_behind(call.commitment, behind));
         let (min_context_slot, floor) = (slot(conditions.min_behind), slot(conditions.floor_behind));
@@ -135,7 +135,7 @@ impl AccountModel {
             let text = answer_text(&call, number, slot, &marks).expect("base58 is not asked for");
             NodeReply::Result(text.into())
         };
-        if let Some(floor) = request.floor.filter(|floor| slot < *floor) {
+        if let Some(floor) = request.min_slot.filter(|floor| slot < *floor) {
             self.lower_floors(&call, floor, slot);
         }
         self.cache.answer_call(number, body, slot);
@@ -161,7 +161,7 @@ impl AccountModel {
             };
             prop_assert!(
                 answered.iter().any(is_hit),
-                "a node was asked for {:?}, which is held and fresh",
+                "a node was asked for {:?}, which is stored and fresh",
                 call
             );
         }
@@ -182,7 +182,7 @@ impl AccountModel {
         node_is_down: bool,
     ) -> Result<(), TestCaseError> {
         let call = &caller.call;
-        let case = || format!("{call:?} wanted {:?}: {answer:?}", caller.wanted);
+        let case = || format!("{call:?} min_slot {:?}: {answer:?}", caller.min_slot);
         let body = match &answer.payload {
             Payload::Result(body) => String::from_utf8(body.whole().to_vec()).unwrap(),
             Payload::Error { code: -32016, body } => {
@@ -220,10 +220,10 @@ impl AccountModel {
         };
         prop_assert!(!all_purged, "the context is from before a purge: {}", case());
         self.check_source(caller, answer, marks.context)?;
-        prop_assert!(self.meets_conditions(caller, answer), "below the wanted slot: {}", case());
+        prop_assert!(self.meets_conditions(caller, answer), "below the minimum slot: {}", case());
         self.check_question_floor(caller, answer)?;
         self.check_account_floors(caller, answer, &marks, node_is_down)?;
-        let is_kept = |mark: &usize| self.cache.calls[*mark].kept_answer().is_some();
+        let is_kept = |mark: &usize| self.cache.calls[*mark].stored_answer().is_some();
         if !marks.accounts.is_empty() && marks.accounts.iter().all(is_kept) {
             let (step, generation) = (self.cache.step, self.cache.generation);
             self.shown.push(ShownAnswer { call: call.clone(), slot: answer.meta.slot, step, generation });
@@ -302,8 +302,8 @@ impl AccountModel {
     fn meets_conditions(&self, caller: &TestCaller<TestCall>, answer: &CacheAnswer) -> bool {
         let is_hit =
             matches!(answer.status, CacheStatus::Hit { .. }) && caller.asked_in + 1 == self.cache.step;
-        let floor = caller.wanted.filter(|_| is_hit);
-        caller.min_context_slot.max(floor).is_none_or(|wanted| answer.meta.slot >= wanted)
+        let floor = caller.min_slot.filter(|_| is_hit);
+        caller.min_context_slot.max(floor).is_none_or(|min_slot| answer.meta.slot >= min_slot)
     }
 
     /// Returns the highest slot that was shown for this call before, while the cache may hold that answer.
@@ -315,11 +315,11 @@ impl AccountModel {
         });
         // Only an answer of at least its slot replaces an entry. The call of that answer may be older, so the
         // new entry may expire earlier.
-        let held = before.filter(|shown| {
-            self.kept_answers(call)
+        let stored = before.filter(|shown| {
+            self.stored_answers(call)
                 .all(|(mark, slot)| slot < shown.slot || self.may_stand_in(mark, call.commitment))
         });
-        held.map(|shown| shown.slot).max()
+        stored.map(|shown| shown.slot).max()
     }
 
     fn check_question_floor(
@@ -335,11 +335,11 @@ impl AccountModel {
 
     /// Returns the call number and slot of each result that the cache may hold about one of the call's
     /// accounts, at its commitment.
-    fn kept_answers(&self, call: &TestCall) -> impl Iterator<Item = (usize, Slot)> {
+    fn stored_answers(&self, call: &TestCall) -> impl Iterator<Item = (usize, Slot)> {
         self.cache.calls.iter().enumerate().filter_map(|(mark, sent)| {
-            let (asked, answer) = (described(&sent.request.query), sent.kept_answer()?);
-            let is_held = |n: &u8| call.accounts.contains(n) && !self.is_purged(*n, sent.generation);
-            let is_same = asked.commitment == call.commitment && asked.accounts.iter().any(is_held);
+            let (asked, answer) = (described(&sent.request.query), sent.stored_answer()?);
+            let is_stored = |n: &u8| call.accounts.contains(n) && !self.is_purged(*n, sent.generation);
+            let is_same = asked.commitment == call.commitment && asked.accounts.iter().any(is_stored);
             (is_same && matches!(answer.body, NodeReply::Result(_))).then_some((mark, answer.slot))
         })
     }
@@ -381,7 +381,7 @@ impl AccountModel {
         let stands_in = self.question_floor(caller).filter(|slot| min.is_none_or(|min| *slot >= min));
         prop_assert!(
             stands_in.is_none(),
-            "{:?}: {:?} although an answer of slot {:?} is held",
+            "{:?}: {:?} although an answer of slot {:?} is stored",
             caller.call,
             error,
             stands_in
@@ -390,15 +390,15 @@ impl AccountModel {
     }
 
     /// Returns true if the cache must answer the call without a node. The newest answer about each account
-    /// must be kept and fresh, reach the wanted slot, and serve the form.
-    fn is_served_by_cache(&self, call: &TestCall, wanted: Option<Slot>) -> bool {
+    /// must be stored and fresh, reach the minimum slot, and serve the form.
+    fn is_served_by_cache(&self, call: &TestCall, min_slot: Option<Slot>) -> bool {
         let newest = |n: u8| {
             let single = TestCall { accounts: vec![n], ..call.clone() };
             let is_parsed = |form: AccountForm| form.encoding == AccountEncoding::JsonParsed;
             let form = |mark: usize| described(&self.cache.calls[mark].request.query).form;
-            let highest = self.kept_answers(&single).map(|(_, slot)| slot).max()?;
+            let highest = self.stored_answers(&single).map(|(_, slot)| slot).max()?;
             let of_kind: Vec<_> = self
-                .kept_answers(&single)
+                .stored_answers(&single)
                 .filter(|(mark, _)| is_parsed(form(*mark)) == is_parsed(call.form))
                 .collect();
             // An answer of the other kind (parsed or raw) may have shown a higher slot.
@@ -413,7 +413,7 @@ impl AccountModel {
         let Some(slots) = slots.filter(|slots| !slots.is_empty()) else { return false };
         let one_slot = slots.iter().all(|slot| *slot == slots[0]);
         let is_possible = !call.list || (one_slot && self.settings.assemble != Assemble::Off);
-        is_possible && slots.iter().all(|slot| wanted.is_none_or(|wanted| *slot >= wanted))
+        is_possible && slots.iter().all(|slot| min_slot.is_none_or(|min_slot| *slot >= min_slot))
     }
 
     /// Checks that simultaneous calls for one question share one upstream call.

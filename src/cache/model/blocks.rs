@@ -1,7 +1,7 @@
 //! Blocks and their absence in every level of detail, with many callers and calls at once.
 //!
 //! The nodes of this model contradict themselves from call to call, unlike real ones. The model does not
-//! predict which answer counts. It checks where an answer comes from and how old it is, and that a held
+//! predict which answer counts. It checks where an answer comes from and how old it is, and that a stored
 //! answer about a final slot needs no node.
 
 mod answers;
@@ -81,7 +81,7 @@ impl BlockModel {
         Ok(())
     }
 
-    /// Applies a step. Returns the caller's query if a held entry must answer it.
+    /// Applies a step. Returns the caller's query if a stored entry must answer it.
     async fn apply(&mut self, step: ModelStep) -> Option<BlockQuery> {
         match step {
             ModelStep::Wait { ms } => advance(Duration::from_millis(ms)).await,
@@ -99,7 +99,7 @@ impl BlockModel {
         None
     }
 
-    /// Starts a caller's call. Returns its query if a held entry must answer it.
+    /// Starts a caller's call. Returns its query if a stored entry must answer it.
     fn ask(&mut self, query: BlockQuery, bypass: bool) -> Option<BlockQuery> {
         // The caller joins a flight for the slot, even if an answer that serves the call has arrived
         // meanwhile.
@@ -150,7 +150,7 @@ impl BlockModel {
             let is_hit = |AnsweredCaller { caller, answer }: &AnsweredCaller<TestCall>| {
                 caller.asked_in == asked_in && answer.as_ref().is_ok_and(|answer| answer.status.is_hit())
             };
-            prop_assert!(answered.iter().any(is_hit), "a node was asked for {:?}, which is held", query);
+            prop_assert!(answered.iter().any(is_hit), "a node was asked for {:?}, which is stored", query);
         }
         for AnsweredCaller { caller, answer } in &answered {
             match answer {
@@ -162,7 +162,7 @@ impl BlockModel {
     }
 
     /// Returns the time for which the cache may serve the answer of an ended call. `None` if the answer is
-    /// never kept.
+    /// never stored.
     fn life(&self, ended: &EndedCall) -> Option<EntryLife> {
         let query = asked(&self.cache.calls[ended.number]);
         match ended.answer {
@@ -185,11 +185,11 @@ impl BlockModel {
         }
     }
 
-    /// Checks an answer's text, source, commitment and age, and that it hides no held block.
+    /// Checks an answer's text, source, commitment and age, and that it hides no stored block.
     fn check_answer(&self, caller: &TestCaller<TestCall>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
         let case = || format!("{:?} {answer:?}", caller.call);
         let Some(ended) = self.source(answer) else {
-            // Null proves nothing and is never kept, so only callers who waited for the call get it.
+            // Null proves nothing and is never stored, so only callers who waited for the call get it.
             let has_waited = matches!(
                 answer.status,
                 CacheStatus::Forwarded { stored: false, .. } | CacheStatus::Collapsed
@@ -228,7 +228,7 @@ impl BlockModel {
         let hides_block = answer.status.is_hit()
             && ended.answer != TestAnswer::Block
             && self.holds_fresh_block(query.slot, caller.asked_in, is_exact);
-        prop_assert!(!hides_block, "an absence hides a held block: {}", case());
+        prop_assert!(!hides_block, "an absence hides a stored block: {}", case());
         Ok(())
     }
 
@@ -268,24 +268,25 @@ impl BlockModel {
     }
 
     /// Checks that a caller gets an error only after a failure or a timeout, and never while a block that
-    /// serves the call is held. A final block stands in at any age.
+    /// serves the call is stored. A final block stands in at any age.
     fn check_error(&self, caller: &TestCaller<TestCall>, error: &Error) -> Result<(), TestCaseError> {
         let has_failed = self.ended.iter().any(|ended| ended.answer == TestAnswer::Fault);
         let is_explained = has_failed || matches!(error, Error::TimedOut(_));
         prop_assert!(is_explained, "an error although no node failed: {:?}: {:?}", caller.call, error);
         let query = &caller.call.query;
         let life = EntryLife::of_final_block().in_fault;
-        let is_held = self.holds_block(query.slot, life, caller.asked_in, |block| serves_shape(block, query));
-        prop_assert!(!is_held, "{:?}: {:?} although a block that serves it is held", caller.call, error);
+        let is_stored =
+            self.holds_block(query.slot, life, caller.asked_in, |block| serves_shape(block, query));
+        prop_assert!(!is_stored, "{:?}: {:?} although a block that serves it is stored", caller.call, error);
         Ok(())
     }
 
     /// Returns the answers that the cache may hold about a slot, each with the query of its call. Slots that
     /// were not final at the start have none.
-    fn kept_answers(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&EndedCall, BlockQuery)> {
+    fn stored_answers(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&EndedCall, BlockQuery)> {
         self.ended.iter().filter_map(move |ended| {
             let call = &self.cache.calls[ended.number];
-            let is_kept = call.generation == self.cache.generation && call.kept_answer().is_some();
+            let is_kept = call.generation == self.cache.generation && call.stored_answer().is_some();
             (is_kept && slot <= FINAL && asked(call).slot == slot).then(|| (ended, asked(call)))
         })
     }
@@ -309,19 +310,19 @@ impl BlockModel {
         step: usize,
         shape: impl Fn(&BlockQuery) -> bool,
     ) -> bool {
-        // An error about transaction versions replaces a held block.
+        // An error about transaction versions replaces a stored block.
         let has_version_error =
-            self.kept_answers(slot).any(|(ended, _)| ended.answer == TestAnswer::Error(VERSION));
+            self.stored_answers(slot).any(|(ended, _)| ended.answer == TestAnswer::Error(VERSION));
         let mut blocks = self
-            .kept_answers(slot)
+            .stored_answers(slot)
             .filter(|(ended, _)| ended.answer == TestAnswer::Block && ended.step < step);
         !has_version_error && blocks.any(|(ended, block)| self.age(ended) <= age && shape(&block))
     }
 
-    /// Returns true if a held entry must answer the query without a node.
+    /// Returns true if a stored entry must answer the query without a node.
     fn is_served_by_cache(&self, query: &BlockQuery) -> bool {
         let is_absence = |answer| matches!(answer, TestAnswer::Error(SKIPPED | NOT_IN_STORAGE));
-        let absence = self.kept_answers(query.slot).rfind(|(ended, _)| is_absence(ended.answer));
+        let absence = self.stored_answers(query.slot).rfind(|(ended, _)| is_absence(ended.answer));
         let is_absent =
             absence.is_some_and(|(ended, _)| self.age(ended) <= self.life(ended).unwrap_or_default().fresh);
         is_absent || self.holds_fresh_block(query.slot, self.cache.step, |block| serves_shape(block, query))

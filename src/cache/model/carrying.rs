@@ -27,7 +27,7 @@ enum ModelStep {
     Follow { blocks: usize },
     /// The follower starts anew at the newest block.
     Restart,
-    /// A caller asks. The wanted slot is this far below the newest one.
+    /// A caller asks. The minimum slot is this far below the newest one.
     Ask { question: AccountQuestion, commitment: Commitment, wanted_behind: Option<i64> },
     /// A node answers a call, from the block this far below its newest one. An old node may show data of a
     /// later block at finalized.
@@ -153,8 +153,8 @@ impl CarryModel {
             }
             ModelStep::Ask { question, commitment, wanted_behind } => {
                 let newest = self.newest_slot(commitment);
-                let wanted = wanted_behind.map(|behind| newest.saturating_add_signed(-behind));
-                let query = question.query(commitment, wanted);
+                let min_slot = wanted_behind.map(|behind| newest.saturating_add_signed(-behind));
+                let query = question.query(commitment, min_slot);
                 self.cache.ask(TestCall { question, commitment }, query, options(false, None));
             }
             ModelStep::Answer { choice, behind, is_old } => {
@@ -222,8 +222,8 @@ impl CarryModel {
                     "{question:?} {commitment}: {text}, expected {expected}"
                 );
             }
-            if let Some(wanted) = caller.wanted {
-                prop_assert!(slot >= wanted, "{question:?} {commitment}: {slot} below {wanted}");
+            if let Some(min_slot) = caller.min_slot {
+                prop_assert!(slot >= min_slot, "{question:?} {commitment}: {slot} below {min_slot}");
             }
         }
         Ok(())

@@ -106,7 +106,7 @@ fn overtaken_answer_is_fetched_again_with_its_floor() {
                 let answers = answer_call(&mut cache, 0, shown - 1, result_at(shown - 1)).await;
                 assert!(answers.is_empty(), "{name} goes back: {answers:?}");
                 assert_eq!(cache.calls_under_way(), [2], "{name}");
-                assert_eq!(cache.calls[2].request.floor, Some(shown), "{name}");
+                assert_eq!(cache.calls[2].request.min_slot, Some(shown), "{name}");
                 let answers = answer_call(&mut cache, 2, shown, result_at(shown)).await;
                 assert_eq!(slots(&answers), vec![shown; callers], "{name}");
                 assert_eq!((cache.calls.len(), cache.floor_resets()), (3, 0), "{name}");
@@ -147,7 +147,7 @@ fn answer_overtaken_twice_is_no_error() {
 }
 
 #[test]
-fn overtaken_list_is_assembled_of_held_accounts() {
+fn overtaken_list_is_assembled_of_stored_accounts() {
     on_a_stepped_clock(async {
         let [list, ..] = slow_calls(C);
         let list = SlowCall { overtaken_by: Account(0), ..list };
@@ -194,10 +194,10 @@ fn vote_account_is_not_derived_from_older_list() {
         cache.ask((), one, options(false, None));
         assert!(
             cache.settle().await.is_empty(),
-            "a node is asked, because the fresh list is older than the held account"
+            "a node is asked, because the fresh list is older than the stored account"
         );
         let answers = answer_call(&mut cache, 2, newest - 5, text).await;
-        let is_held = matches!(answers[..], [(slot, CacheStatus::StaleIfError { .. })] if slot == newest);
-        assert!(is_held, "{answers:?}");
+        let is_stored = matches!(answers[..], [(slot, CacheStatus::StaleIfError { .. })] if slot == newest);
+        assert!(is_stored, "{answers:?}");
     });
 }

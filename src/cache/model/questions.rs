@@ -54,7 +54,7 @@ impl TestQuery {
         format!(r#"{{"context":{{"slot":{slot}}},"value":{value}}}"#)
     }
 
-    /// Returns true if the true answer at a slot is null, which the cache never keeps.
+    /// Returns true if the true answer at a slot is null, which the cache never stores.
     pub(super) fn is_null_at(self, slot: Slot) -> bool {
         self.question == Fee && slot.is_multiple_of(3)
     }
@@ -103,8 +103,8 @@ impl TestQuery {
         }
     }
 
-    /// Returns the queries under which the answer is held. A list is also held as its single accounts.
-    pub(super) fn held_under(self) -> Vec<Self> {
+    /// Returns the queries under which the answer is stored. A list is also stored as its single accounts.
+    pub(super) fn stored_under(self) -> Vec<Self> {
         let questions =
             if self.question == List { vec![List, Account(0), Account(1)] } else { vec![self.question] };
         questions.into_iter().map(|question| question.at(self.commitment)).collect()

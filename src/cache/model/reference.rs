@@ -1,17 +1,17 @@
-//! The reference model of [`super::sequential`]: the held answers, the floors of accounts, and the rules of
+//! The reference model of [`super::sequential`]: the stored answers, the floors of accounts, and the rules of
 //! docs/caching.md.
 
 use super::*;
 use Question::{Account, Fee, List, Votes};
 
-/// A held answer.
+/// A stored answer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct HeldAnswer {
+pub(super) struct StoredAnswer {
     pub(super) slot: Slot,
     pub(super) sent_at: Instant,
 }
 
-/// The ways in which a held answer may be used at one moment.
+/// The ways in which a stored answer may be used at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usability {
     pub(super) slot: Slot,
@@ -45,30 +45,31 @@ pub(super) struct Arrival {
 /// The answers and floors that the real cache is expected to hold.
 #[derive(Default)]
 pub(super) struct ReferenceCache {
-    held: BTreeMap<TestQuery, HeldAnswer>,
+    stored: BTreeMap<TestQuery, StoredAnswer>,
     floors: BTreeMap<AccountAt, AccountFloor>,
 }
 
 impl ReferenceCache {
-    /// Returns the answer that is held for a query.
-    pub(super) fn held(&self, query: TestQuery) -> Option<HeldAnswer> {
-        self.held.get(&query).copied()
+    /// Returns the answer that is stored for a query.
+    pub(super) fn stored(&self, query: TestQuery) -> Option<StoredAnswer> {
+        self.stored.get(&query).copied()
     }
 
-    /// Returns the slot of the held answer and the ways in which it may be used. `None` if no answer is held.
+    /// Returns the slot of the stored answer and the ways in which it may be used. `None` if no answer is stored.
     pub(super) fn usability(&self, query: TestQuery, frontier: Slot, now: Instant) -> Option<Usability> {
-        let HeldAnswer { slot, sent_at } = self.held(query)?;
+        let StoredAnswer { slot, sent_at } = self.stored(query)?;
         let (age, lag, bounds) = (now - sent_at, frontier.saturating_sub(slot), query.bounds());
         let serves = bounds.may_serve_stale(age, lag);
         Some(Usability { slot, serves, serves_in_fault: serves || bounds.may_stand_in(age) })
     }
 
     /// Returns true if another gateway's answer may be used. It must be fresh, believed, not null, and not
-    /// below a held or shown slot.
+    /// below a stored or shown slot.
     pub(super) fn accepts_shared(&self, query: TestQuery, arrival: Arrival) -> bool {
         let Arrival { slot, sent_at, frontier, now, .. } = arrival;
         let is_fresh = query.bounds().is_fresh(now - sent_at, frontier.saturating_sub(slot));
-        let is_below = self.held(query).is_some_and(|held| held.slot > slot) || self.floor(query, now) > slot;
+        let is_below =
+            self.stored(query).is_some_and(|stored| stored.slot > slot) || self.floor(query, now) > slot;
         is_fresh && !is_below && !query.is_null_at(slot) && slot <= bounds::highest_believed(frontier)
     }
 
@@ -108,37 +109,37 @@ impl ReferenceCache {
         self.change_floors(query, slot, now, |floor| floor > slot);
     }
 
-    /// Notes that a held answer is shown, which raises floors that have fallen or expired.
-    pub(super) fn show_held(&mut self, query: TestQuery, slot: Slot, now: Instant) {
+    /// Notes that a stored answer is shown, which raises floors that have fallen or expired.
+    pub(super) fn show_stored(&mut self, query: TestQuery, slot: Slot, now: Instant) {
         let is_below = |n: &u8| self.floor_of_account((*n, query.commitment), now) < slot;
         if query.accounts().iter().any(is_below) {
             self.raise_floors(query, slot, now);
         }
     }
 
-    /// Returns the slot of the held answer if it is above that of the arriving one, and the held answer may
+    /// Returns the slot of the stored answer if it is above that of the arriving one, and the stored answer may
     /// still be served.
-    fn newer_held(&self, query: TestQuery, arrival: &Arrival) -> Option<Slot> {
-        let held = self.usability(query, arrival.frontier, arrival.now)?;
-        (held.slot > arrival.slot && held.serves_in_fault).then_some(held.slot)
+    fn newer_stored(&self, query: TestQuery, arrival: &Arrival) -> Option<Slot> {
+        let stored = self.usability(query, arrival.frontier, arrival.now)?;
+        (stored.slot > arrival.slot && stored.serves_in_fault).then_some(stored.slot)
     }
 
     /// Assembles the list from the single entries of both accounts, and returns its slot. `None` unless both
-    /// are usable, at one slot that reaches the floor, and no newer list is held.
+    /// are usable, at one slot that reaches the floor, and no newer list is stored.
     fn assemble_list(&mut self, commitment: Commitment, arrival: &Arrival) -> Option<Slot> {
         let single = |n| {
             let query = Account(n).at(commitment);
             let usable = self.usability(query, arrival.frontier, arrival.now)?;
-            self.held(query).filter(|held| usable.serves_in_fault && held.slot >= arrival.floor)
+            self.stored(query).filter(|stored| usable.serves_in_fault && stored.slot >= arrival.floor)
         };
         let (one, other) = (single(0)?, single(1)?);
         let list = List.at(commitment);
-        let holds_newer = self.held(list).is_some_and(|held| held.slot > one.slot);
+        let holds_newer = self.stored(list).is_some_and(|stored| stored.slot > one.slot);
         if one.slot != other.slot || holds_newer {
             return None;
         }
-        self.show_held(list, one.slot, arrival.now);
-        self.held.insert(list, HeldAnswer { sent_at: one.sent_at.min(other.sent_at), ..one });
+        self.show_stored(list, one.slot, arrival.now);
+        self.stored.insert(list, StoredAnswer { sent_at: one.sent_at.min(other.sent_at), ..one });
         Some(one.slot)
     }
 
@@ -147,16 +148,16 @@ impl ReferenceCache {
         let TestQuery { question, commitment } = query;
         let Arrival { slot, sent_at, frontier, floor, now } = arrival;
         if commitment != Commitment::Processed {
-            let mut held = self.newer_held(query, &arrival);
-            if question == List && held.unwrap_or(slot) < floor {
-                held = self.assemble_list(commitment, &arrival).or(held);
+            let mut stored = self.newer_stored(query, &arrival);
+            if question == List && stored.unwrap_or(slot) < floor {
+                stored = self.assemble_list(commitment, &arrival).or(stored);
             }
-            if let Some(held) = held {
-                if held < floor {
-                    self.lower_floors(query, held, now);
+            if let Some(stored) = stored {
+                if stored < floor {
+                    self.lower_floors(query, stored, now);
                 }
-                self.show_held(query, held, now);
-                return held;
+                self.show_stored(query, stored, now);
+                return stored;
             }
         }
         let is_believed = question == Votes || slot <= bounds::highest_believed(frontier);
@@ -167,21 +168,21 @@ impl ReferenceCache {
             self.lower_floors(query, slot, now);
         }
         self.raise_floors(query, slot, now);
-        for entry in query.held_under() {
-            let newer = self.newer_held(entry, &arrival);
+        for entry in query.stored_under() {
+            let newer = self.newer_stored(entry, &arrival);
             // At processed, an answer is compared with the entry of its own question only.
             if let Some(newer) = newer.filter(|_| entry == query) {
                 return newer;
             }
             if newer.is_none() {
-                self.held.insert(entry, HeldAnswer { slot, sent_at });
+                self.stored.insert(entry, StoredAnswer { slot, sent_at });
             }
         }
         slot
     }
 
-    /// Returns true if answers to the query never go back while they are held. Fees may, because a null
-    /// between them is not held.
+    /// Returns true if answers to the query never go back while they are stored. Fees may, because a null
+    /// between them is not stored.
     pub(super) fn never_goes_back(query: TestQuery) -> bool {
         query.commitment != Commitment::Processed && query.question != Fee
     }

@@ -1,12 +1,12 @@
 //! The cache against a reference model, under random frontiers, answers, clocks and conditions.
 //!
-//! The reference predicts each answer: which held one may serve, which one replaces another, and which shared
+//! The reference predicts each answer: which stored one may serve, which one replaces another, and which shared
 //! answers are accepted. Events happen one at a time, and no node is simulated. [`super::accounts`] and
 //! [`super::blocks`] test many callers at once.
 
-use super::reference::{Arrival, HeldAnswer, ReferenceCache};
+use super::reference::{Arrival, ReferenceCache, StoredAnswer};
 use super::*;
-use crate::cache::answer::{Role, answer_from_fetch};
+use crate::cache::answer::{FlightRole, render_fetched};
 use crate::cache::basis::Tolerance;
 use crate::cache::derive::list::joined;
 use crate::cache::fetcher::AnswerSource;
@@ -20,7 +20,7 @@ enum ModelStep {
     Wait { ms: u64 },
     /// The frontier of a commitment advances.
     AdvanceFrontier { commitment: Commitment, slots: Slot },
-    /// A caller asks, perhaps for at least the slot `wanted_behind` slots behind the frontier. If no held
+    /// A caller asks, perhaps for at least the slot `wanted_behind` slots behind the frontier. If no stored
     /// answer serves, the node answers at once, from `node_behind` slots behind the frontier.
     Ask { query: TestQuery, wanted_behind: Option<i64>, node_behind: i64 },
     /// A node's answer arrives.
@@ -120,12 +120,12 @@ impl CacheUnderTest {
 
     /// Returns the conditions under which a call is sent now.
     fn sent_now(&self, query: TestQuery) -> SentUnder {
-        let held = &self.cache.lookup.held;
+        let stored = &self.cache.lookup.entries;
         let floor = match query.commitment {
             Commitment::Processed => 0,
-            _ => held.floor(&self.cache.lookup.plan(&query.query()).key, Instant::now()),
+            _ => stored.floor(&self.cache.lookup.plan(&query.query()).key, Instant::now()),
         };
-        SentUnder { floor, generation: held.generation() }
+        SentUnder { floor, generation: stored.generation() }
     }
 
     /// Gives the cache a reply to a call that was sent under these conditions. Returns the answer that its
@@ -140,8 +140,9 @@ impl CacheUnderTest {
         let SentUnder { floor, generation } = sent_under;
         let (query, charge) = (query.query(), Charge::free());
         let call = planned(&self.cache, &query, &charge);
-        let fetched = self.cache.fetcher.accept(&call.plan, reply, floor, generation, source).await.unwrap();
-        let answer = answer_from_fetch(&self.cache, &call, &fetched, Role::Leader).await;
+        let fetched =
+            self.cache.fetcher.store_answer(&call.plan, reply, floor, generation, source).await.unwrap();
+        let answer = render_fetched(&self.cache, &call, &fetched, FlightRole::Leader).await;
         ShownAnswer::new(&answer.ok().unwrap())
     }
 
@@ -163,17 +164,17 @@ impl CacheUnderTest {
         Some(self.accept(query, &reply, sent_under, AnswerSource::Shared).await)
     }
 
-    /// Returns the held answer if it may be served.
-    async fn look_up(&self, query: TestQuery, wanted: Option<Slot>) -> Option<ShownAnswer> {
+    /// Returns the stored answer if it may be served.
+    async fn look_up(&self, query: TestQuery, min_slot: Option<Slot>) -> Option<ShownAnswer> {
         let (query, charge) = (query.query(), Charge::free());
         let call = planned(&self.cache, &query, &charge);
         let (CacheLookup::Hit(entry) | CacheLookup::Stale(entry)) =
-            self.cache.lookup.look_up(&call.plan, wanted)
+            self.cache.lookup.look_up(&call.plan, min_slot)
         else {
             return None;
         };
-        let answer = self.cache.renderer.render(&call, &entry, Basis::Found).await;
-        Some(ShownAnswer::new(&answer.unwrap().unwrap()))
+        let answer = self.cache.renderer.render(&call, &entry, Basis::FoundByFlight).await;
+        Some(ShownAnswer::new(&answer.unwrap()))
     }
 }
 
@@ -199,7 +200,7 @@ struct SequentialModel {
     reference: ReferenceCache,
     /// The last answer to each query. `sent_at` is the time at which the oldest call was sent from which the
     /// answer may be served.
-    last_shown: BTreeMap<TestQuery, HeldAnswer>,
+    last_shown: BTreeMap<TestQuery, StoredAnswer>,
     /// The slot at which each account was shown last, and the time.
     accounts_shown: BTreeMap<(u8, Commitment), (Slot, Instant)>,
 }
@@ -273,14 +274,15 @@ impl SequentialModel {
         now: Instant,
     ) -> Result<Outcome, TestCaseError> {
         let frontier = self.real.frontier.slot(query.commitment);
-        let wanted = wanted_behind.map(|behind| self.real.slot_behind(query.commitment, behind));
-        let least = wanted.max(Some(self.reference.floor(query, now)));
+        let min_slot = wanted_behind.map(|behind| self.real.slot_behind(query.commitment, behind));
+        let least = min_slot.max(Some(self.reference.floor(query, now)));
         let usable = self.reference.usability(query, frontier, now);
-        let predicted = usable.filter(|held| held.serves && Some(held.slot) >= least).map(|held| held.slot);
-        let found = self.real.look_up(query, wanted).await;
+        let predicted =
+            usable.filter(|stored| stored.serves && Some(stored.slot) >= least).map(|stored| stored.slot);
+        let found = self.real.look_up(query, min_slot).await;
         prop_assert_eq!(found.as_ref().map(|found| found.slot), predicted, "{:?}", query);
         if let (Some(shown), Some(predicted)) = (found, predicted) {
-            self.reference.show_held(query, predicted, now);
+            self.reference.show_stored(query, predicted, now);
             return Ok(Outcome { query, shown, predicted, is_hit: true });
         }
         let arrival = self.arrival(DelayedReply { query, behind: node_behind, age_ms: 0 }, now);
@@ -321,14 +323,16 @@ impl SequentialModel {
         if slot <= bounds::highest_believed(self.real.frontier.slot(query.commitment)) {
             self.check_accounts(query, slot, *is_hit)?;
         }
-        // An answer that is not held cannot be served again, so it counts as expired.
-        let over = HeldAnswer { slot, sent_at: now - Duration::from_mins(2) };
-        let held = self.reference.held(query).filter(|held| held.slot == slot);
-        self.last_shown.insert(query, held.unwrap_or(over));
+        // An answer that is not stored cannot be served again, so it counts as expired.
+        let over = StoredAnswer { slot, sent_at: now - Duration::from_mins(2) };
+        let stored = self.reference.stored(query).filter(|stored| stored.slot == slot);
+        self.last_shown.insert(query, stored.unwrap_or(over));
         // An answer of a higher slot may replace the shown one. If its call is older, it expires earlier.
-        for entry in query.held_under() {
-            if let (Some(shown), Some(held)) = (self.last_shown.get_mut(&entry), self.reference.held(entry)) {
-                shown.sent_at = held.sent_at.min(shown.sent_at);
+        for entry in query.stored_under() {
+            if let (Some(shown), Some(stored)) =
+                (self.last_shown.get_mut(&entry), self.reference.stored(entry))
+            {
+                shown.sent_at = stored.sent_at.min(shown.sent_at);
             }
         }
         Ok(())
@@ -374,7 +378,7 @@ fn assembled_list_never_replaces_a_newer_one() {
         let Query::Accounts(query) = &query else { panic!("{query:?}") };
         let list = || {
             let singles = {
-                let guard = real.cache.lookup.held.hold();
+                let guard = real.cache.lookup.entries.lock_generation();
                 real.cache.lookup.lists().find_singles(query, Tolerance::Fresh, None, &guard)
             };
             joined(&singles.into_iter().collect::<Option<Vec<_>>>().unwrap()).unwrap()

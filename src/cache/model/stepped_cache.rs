@@ -32,9 +32,9 @@ pub(super) struct SentCall {
 }
 
 impl SentCall {
-    /// Returns the answer, if the cache may keep it.
-    pub(super) fn kept_answer(&self) -> Option<&NodeAnswer> {
-        self.answer.as_ref().filter(|answer| answer.may_be_kept)
+    /// Returns the answer, if the cache may store it.
+    pub(super) fn stored_answer(&self) -> Option<&NodeAnswer> {
+        self.answer.as_ref().filter(|answer| answer.may_be_stored)
     }
 }
 
@@ -42,8 +42,8 @@ impl SentCall {
 pub(super) struct NodeAnswer {
     pub(super) body: NodeReply,
     pub(super) slot: Slot,
-    /// True if the cache may keep the answer, as far as its slot and purges go.
-    pub(super) may_be_kept: bool,
+    /// True if the cache may store the answer, as far as its slot and purges go.
+    pub(super) may_be_stored: bool,
 }
 
 /// A caller of the cache.
@@ -53,7 +53,7 @@ pub(super) struct TestCaller<W> {
     /// The caller's minContextSlot.
     pub(super) min_context_slot: Option<Slot>,
     /// The minContextSlot or the floor of the caller's key, whichever is higher.
-    pub(super) wanted: Option<Slot>,
+    pub(super) min_slot: Option<Slot>,
     pub(super) asked_at: Instant,
     /// The number of purges before the call.
     pub(super) generation: u32,
@@ -130,13 +130,13 @@ impl<W> SteppedCache<W> {
     /// Starts a caller's call.
     pub(super) fn ask(&mut self, call: W, query: Query, options: CallOptions) {
         let min_context_slot = query.min_context_slot();
-        let wanted = min_context_slot.max(options.floor);
+        let min_slot = min_context_slot.max(options.monotonic_slot);
         let cache = Arc::clone(&self.cache);
         let task = self
             .tasks
             .spawn(async move { cache.answer(&query, options, Charge::free(), &NoConditions).await });
         let (asked_at, generation, asked_in) = (Instant::now(), self.generation, self.step);
-        let caller = TestCaller { call, min_context_slot, wanted, asked_at, generation, asked_in };
+        let caller = TestCaller { call, min_context_slot, min_slot, asked_at, generation, asked_in };
         self.waiting.push(WaitingCaller { caller, task });
     }
 
@@ -148,7 +148,7 @@ impl<W> SteppedCache<W> {
     /// Returns the slot below which the accounts of `query` are not shown.
     pub(super) fn floor(&self, query: &Query) -> Slot {
         let plan = self.cache.lookup.plan(query);
-        self.cache.lookup.held.floor(&plan.key, Instant::now())
+        self.cache.lookup.entries.floor(&plan.key, Instant::now())
     }
 
     /// Returns the number of floors that were reset.
@@ -212,8 +212,8 @@ impl<W> SteppedCache<W> {
             let commitment = query.commitment().filter(|_| query.has_context());
             let is_believed =
                 commitment.is_none_or(|c| *slot <= bounds::highest_believed(self.frontier.slot(c)));
-            let may_be_kept = is_believed && call.generation == self.generation;
-            NodeAnswer { body: body.clone(), slot: *slot, may_be_kept }
+            let may_be_stored = is_believed && call.generation == self.generation;
+            NodeAnswer { body: body.clone(), slot: *slot, may_be_stored }
         });
         // Nobody receives the answer of a call past the cache if its caller has given up.
         if reply_sender.send(reply.ok_or_else(|| Error::NoUpstream(Vec::new()))).is_err() {
@@ -269,8 +269,8 @@ pub(super) fn on_a_stepped_clock<T>(case: impl Future<Output = T>) -> T {
 }
 
 /// Returns the options of a call with the default deadline.
-pub(super) fn options(bypass: bool, floor: Option<Slot>) -> CallOptions {
+pub(super) fn options(bypass: bool, monotonic_slot: Option<Slot>) -> CallOptions {
     let deadline = Instant::now() + bounds::request_timeout();
     let (caller, trace) = (crate::pool::CallerId::default(), Trace::default());
-    CallOptions { bypass, floor, deadline, coding: None, caller, trace }
+    CallOptions { bypass, monotonic_slot, deadline, coding: None, caller, trace }
 }

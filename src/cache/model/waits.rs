@@ -149,7 +149,7 @@ fn waiting_hit_is_not_behind_a_newer_answer() {
         let newer = answer_call(&mut cache, Commitment::Confirmed, 1).await;
         drop(permits);
         assert_eq!(result(&mut cache).await.unwrap().unwrap().meta.slot, newer);
-        assert_eq!(cache.calls.len(), 2, "the held list serves");
+        assert_eq!(cache.calls.len(), 2, "the stored list serves");
     });
 }
 

@@ -155,10 +155,10 @@ impl Purges {
         store: &Store,
         mac: &ValueMac,
         genesis: Option<&str>,
-        rules: &FreshnessPolicy,
+        freshness: &FreshnessPolicy,
         lookup: &Arc<Lookup>,
     ) -> bool {
-        let (new, all_there) = self.sync(store, mac, genesis, longest_shared(rules)).await;
+        let (new, all_there) = self.sync(store, mac, genesis, longest_shared(freshness)).await;
         if !new.is_empty() {
             apply_remote(lookup, new).await;
         }
@@ -220,8 +220,8 @@ impl Purges {
         let lines =
             |purges: Vec<&Purge>| purges.iter().map(|purge| mac.sign_line(genesis, &purge.text())).collect();
         let changed = lists.iter().enumerate().map(async |(part, listed)| {
-            let Ok((held, PurgeList { asked_at, .. })) = listed else { return false };
-            let (missing, useless) = differences(held, &known, from);
+            let Ok((listed, PurgeList { asked_at, .. })) = listed else { return false };
+            let (missing, useless) = differences(listed, &known, from);
             let is_done = (missing.is_empty() && useless.is_empty()) || {
                 let change = PurgeListChange { add: lines(missing), drop: lines(useless), from, life };
                 store.change_purges(genesis, part, &change).await.is_ok()
@@ -300,15 +300,15 @@ impl Purges {
     }
 }
 
-/// Returns the known purges that a list with `held` lacks, and the superfluous ones in it.
+/// Returns the known purges that a list with `listed` lacks, and the superfluous ones in it.
 fn differences<'a>(
-    held: &'a [Purge],
+    listed: &'a [Purge],
     known: &'a [Purge],
     from: StoreTime,
 ) -> (Vec<&'a Purge>, Vec<&'a Purge>) {
-    let missing = known.iter().filter(|purge| !held.contains(purge));
+    let missing = known.iter().filter(|purge| !listed.contains(purge));
     // Older purges may still matter to a gateway that keeps answers for longer.
-    let useless = held.iter().filter(|purge| purge.time >= from && !known.contains(purge));
+    let useless = listed.iter().filter(|purge| purge.time >= from && !known.contains(purge));
     (missing.collect(), useless.collect())
 }
 
@@ -327,10 +327,10 @@ async fn apply_remote(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
     let (lookup, count) = (Arc::clone(lookup), purges.len());
     let purging = move || {
         let filters: Vec<_> = purges.iter().map(|purge| purge.filter).collect();
-        let entries = lookup.held.purge(&filters);
+        let entries = lookup.entries.purge(&filters);
         // The accounts that a summary stands for are unknown, so all floors are removed.
         if purges.iter().any(|purge| purge.summary.is_some()) {
-            lookup.held.forget_floors();
+            lookup.entries.forget_floors();
         }
         entries
     };
@@ -344,7 +344,7 @@ async fn apply_remote(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
 }
 
 /// Returns the longest life of an answer in the shared store. Purges must be known for as long.
-fn longest_shared(rules: &FreshnessPolicy) -> Duration {
+fn longest_shared(freshness: &FreshnessPolicy) -> Duration {
     let classes = [
         Class::BlockFinal,
         Class::BlockConfirmed,
@@ -355,7 +355,7 @@ fn longest_shared(rules: &FreshnessPolicy) -> Duration {
     ];
     let by_commitment = Commitment::ALL.map(|c| [Class::Account(c), Class::Fee(c), Class::Votes(c)]);
     let classes = classes.into_iter().chain(by_commitment.into_iter().flatten());
-    classes.map(|class| rules.ttl(class)).max().unwrap_or_default().max(KEPT_AT_LEAST)
+    classes.map(|class| freshness.ttl(class)).max().unwrap_or_default().max(KEPT_AT_LEAST)
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use super::*;
 use crate::coding::{Coding, CompressedText};
 
 fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
-    let kept = EntryBody::Verbatim(Payload::Result(TextParts::One(Bytes::from(vec![b'1'; bytes]))));
+    let body = EntryBody::Verbatim(Payload::Result(TextParts::One(Bytes::from(vec![b'1'; bytes]))));
     Arc::new(Entry {
-        kept,
+        body,
         meta: EntryMeta {
             slot,
             sent_at: Instant::now(),
@@ -18,8 +18,8 @@ fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
             derived: false,
             carried: false,
         },
-        follow: None,
-        coded: CompressedForms::default(),
+        stamp: None,
+        compressed: CompressedForms::default(),
     })
 }
 
@@ -30,29 +30,32 @@ fn store(capacity: u64, max_entry: u64) -> EntryStore {
 #[tokio::test]
 async fn keeps_the_higher_slot() {
     let store = store(1 << 20, 1 << 20);
-    let held = || store.get(&Key::Samples).map(|e| (e.meta.slot, e.kept.weight()));
-    assert!(matches!(store.keep(Key::Samples, &entry(10, 1), |_| true), Insert::Stored));
+    let stored = || store.get(&Key::Samples).map(|e| (e.meta.slot, e.body.weight()));
+    assert!(matches!(store.insert(Key::Samples, &entry(10, 1), |_| true), Insert::Stored));
     assert!(
-        matches!(store.keep(Key::Samples, &entry(9, 2), |_| true), Insert::KeptNewer(held) if held.meta.slot == 10)
+        matches!(store.insert(Key::Samples, &entry(9, 2), |_| true), Insert::KeptNewer(stored) if stored.meta.slot == 10)
     );
-    assert_eq!(held(), Some((10, 1)));
-    assert!(matches!(store.keep(Key::Samples, &entry(10, 3), |_| true), Insert::Stored));
-    assert_eq!(held(), Some((10, 3)));
-    assert!(matches!(store.keep(Key::Samples, &entry(11, 4), |_| true), Insert::Stored));
-    assert_eq!(held(), Some((11, 4)));
-    assert!(matches!(store.keep(Key::Samples, &entry(7, 5), |held| held.slot != 11), Insert::ReplacedNewer));
-    assert_eq!(held(), Some((7, 5)));
+    assert_eq!(stored(), Some((10, 1)));
+    assert!(matches!(store.insert(Key::Samples, &entry(10, 3), |_| true), Insert::Stored));
+    assert_eq!(stored(), Some((10, 3)));
+    assert!(matches!(store.insert(Key::Samples, &entry(11, 4), |_| true), Insert::Stored));
+    assert_eq!(stored(), Some((11, 4)));
+    assert!(matches!(
+        store.insert(Key::Samples, &entry(7, 5), |stored| stored.slot != 11),
+        Insert::ReplacedNewer
+    ));
+    assert_eq!(stored(), Some((7, 5)));
 }
 
 #[tokio::test]
 async fn a_purged_entry_is_not_replaced() {
     let store = store(1 << 20, 1 << 20);
-    let (held, later, other) = (entry(10, 1), entry(11, 2), entry(12, 3));
-    store.keep(Key::Samples, &held, |_| true);
-    store.replace(Key::Samples, &held, &later);
+    let (stored, later, other) = (entry(10, 1), entry(11, 2), entry(12, 3));
+    store.insert(Key::Samples, &stored, |_| true);
+    store.replace(Key::Samples, &stored, &later);
     assert_eq!(store.get(&Key::Samples).map(|entry| entry.meta.slot), Some(11));
     // Another answer came meanwhile.
-    store.replace(Key::Samples, &held, &other);
+    store.replace(Key::Samples, &stored, &other);
     assert_eq!(store.get(&Key::Samples).map(|entry| entry.meta.slot), Some(11));
     store.purge(|_| true);
     store.replace(Key::Samples, &later, &other);
@@ -64,7 +67,7 @@ async fn purge_removes_and_counts_matching_entries() {
     let metrics = Metrics::new();
     let store = EntryStore::new(1 << 30, 1 << 20, Arc::clone(&metrics));
     for slot in 0..1000 {
-        store.keep(Key::NoBlock(slot), &entry(slot, 10), |_| true);
+        store.insert(Key::NoBlock(slot), &entry(slot, 10), |_| true);
     }
     let even = |key: &Key| key.block_slot().is_some_and(|slot| slot % 2 == 0);
     assert_eq!((store.purge(even), store.purge(even)), (500, 0));
@@ -76,9 +79,9 @@ async fn purge_removes_and_counts_matching_entries() {
 #[tokio::test]
 async fn store_is_bounded_in_bytes() {
     let store = store(100_000, 20_000);
-    assert!(matches!(store.keep(Key::Samples, &entry(1, 20_000), |_| true), Insert::TooLarge));
+    assert!(matches!(store.insert(Key::Samples, &entry(1, 20_000), |_| true), Insert::TooLarge));
     for slot in 0..1000 {
-        store.keep(Key::NoBlock(slot), &entry(slot, 1000), |_| true);
+        store.insert(Key::NoBlock(slot), &entry(slot, 1000), |_| true);
     }
     let (bytes, entries) = store.usage();
     assert!(bytes <= 100_000 && entries > 40, "{bytes} bytes in {entries} entries");
@@ -90,7 +93,7 @@ async fn hot_entries_survive_a_scan_of_large_blocks() {
     let store = store(16 << 20, 4 << 20);
     let hot: Vec<Key> = (0..1000).map(Key::NoBlock).collect();
     for key in &hot {
-        store.keep(key.clone(), &entry(1, 300), |_| true);
+        store.insert(key.clone(), &entry(1, 300), |_| true);
     }
     let asked =
         |round: usize| hot.iter().skip(round % 4).step_by(4).filter(|key| store.get(key).is_some()).count();
@@ -102,7 +105,7 @@ async fn hot_entries_survive_a_scan_of_large_blocks() {
     for scanned in 0..400 {
         let slot = 1_000_000 + u64::try_from(scanned).unwrap();
         assert!(store.get(&Key::NoBlock(slot)).is_none());
-        store.keep(Key::NoBlock(slot), &entry(1, 2 << 20), |_| true);
+        store.insert(Key::NoBlock(slot), &entry(1, 2 << 20), |_| true);
         found += asked(scanned);
         of += 250;
     }
@@ -115,7 +118,7 @@ async fn hot_entries_survive_a_scan_of_large_blocks() {
 async fn get_returns_the_entry_without_a_copy() {
     let store = store(16 << 20, 8 << 20);
     let block = entry(1, 5 << 20);
-    store.keep(Key::NoBlock(1), &block, |_| true);
+    store.insert(Key::NoBlock(1), &block, |_| true);
     assert!(Arc::ptr_eq(&store.get(&Key::NoBlock(1)).unwrap(), &block));
 }
 
@@ -125,13 +128,13 @@ async fn clear_removes_and_counts_all_entries() {
         let metrics = Metrics::new();
         let store = EntryStore::new(1 << 30, 1 << 20, Arc::clone(&metrics));
         for slot in 0..entries {
-            store.keep(Key::NoBlock(slot), &entry(slot, 10), |_| true);
+            store.insert(Key::NoBlock(slot), &entry(slot, 10), |_| true);
         }
         store.clear();
         assert_eq!(store.usage(), (0, 0));
         assert!((0..entries).all(|slot| store.get(&Key::NoBlock(slot)).is_none()));
         assert_eq!(metrics.cache_evictions.at(EvictionCause::Purged).get(), entries);
-        store.keep(Key::NoBlock(1), &entry(1, 10), |_| true);
+        store.insert(Key::NoBlock(1), &entry(1, 10), |_| true);
         assert!(store.get(&Key::NoBlock(1)).is_some() && store.usage().1 == 1);
     }
 }
@@ -160,20 +163,20 @@ fn step() -> impl Strategy<Value = StoreStep> {
 fn apply(store: &EntryStore, step: &StoreStep) {
     match step {
         StoreStep::Keep { key, bytes } => {
-            drop(store.keep(Key::NoBlock(*key), &entry(*key, *bytes), |_| true));
+            drop(store.insert(Key::NoBlock(*key), &entry(*key, *bytes), |_| true));
         }
         StoreStep::Compress { key, bytes } => {
-            if let Some(held) = store.get(&Key::NoBlock(*key)) {
+            if let Some(stored) = store.get(&Key::NoBlock(*key)) {
                 let text = Bytes::from(vec![b'1'; *bytes]);
                 if let Some(coded) = CompressedText::new(Coding::Gzip, &text) {
-                    let _ = held.coded.of(Coding::Gzip).set(Arc::new(coded));
+                    let _ = stored.compressed.of(Coding::Gzip).set(Arc::new(coded));
                 }
-                store.update_weight(Key::NoBlock(*key), &held);
+                store.update_weight(Key::NoBlock(*key), &stored);
             }
         }
         StoreStep::Read { key } => drop(store.get(&Key::NoBlock(*key))),
         StoreStep::Purge { key } => {
-            store.purge(|held| *held == Key::NoBlock(*key));
+            store.purge(|stored| *stored == Key::NoBlock(*key));
         }
         StoreStep::Clear => store.clear(),
     }
@@ -181,8 +184,9 @@ fn apply(store: &EntryStore, step: &StoreStep) {
 
 /// Returns the bytes and the number of the entries that can be read from the store.
 fn readable(store: &EntryStore) -> (u64, u64) {
-    let held = (0..40).map(Key::NoBlock).filter_map(|key| Some(u64::from(weight(&key, &*store.get(&key)?))));
-    held.fold((0, 0), |(bytes, entries), weight| (bytes + weight, entries + 1))
+    let stored =
+        (0..40).map(Key::NoBlock).filter_map(|key| Some(u64::from(weight(&key, &*store.get(&key)?))));
+    stored.fold((0, 0), |(bytes, entries), weight| (bytes + weight, entries + 1))
 }
 
 /// Asserts that moka's byte and entry counts match the readable entries, after several rounds of eviction.
@@ -241,14 +245,14 @@ fn weighing_does_not_restore_cleared_entries() {
     let store = store(16 << 20, 1 << 20);
     let keys: Vec<Key> = (0..64).map(Key::NoBlock).collect();
     for _ in 0..300 {
-        let held = entry(1, 100);
+        let stored = entry(1, 100);
         for key in &keys {
-            store.keep(key.clone(), &held, |_| true);
+            store.insert(key.clone(), &stored, |_| true);
         }
         std::thread::scope(|scope| {
             let weighing = scope.spawn(|| {
                 for key in keys.iter().cycle().take(640) {
-                    store.update_weight(key.clone(), &held);
+                    store.update_weight(key.clone(), &stored);
                 }
             });
             std::thread::yield_now();

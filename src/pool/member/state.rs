@@ -31,7 +31,7 @@ pub(super) struct NodeState {
     pub(super) incapable: AtomicU8,
     /// The passthrough methods that the node does not serve, as bits by
     /// [`PassthroughMethod::index`](crate::methods::PassthroughMethod::index).
-    pub(super) incapable_further: AtomicU64,
+    pub(super) incapable_passthrough: AtomicU64,
     /// True if the node has refused a method that following the chain needs.
     pub(super) refuses_blocks: AtomicBool,
     /// True if the node is of a kind and version whose blocks list every write of an account.
@@ -69,7 +69,7 @@ impl NodeState {
             breaker: Mutex::new(Breaker::new(breaker)),
             health: ArcSwap::from_pointee(Health::Unprobed),
             incapable: AtomicU8::new(0),
-            incapable_further: AtomicU64::new(0),
+            incapable_passthrough: AtomicU64::new(0),
             refuses_blocks: AtomicBool::new(false),
             lists_writes: AtomicBool::new(false),
             first_available: AtomicU64::new(0),

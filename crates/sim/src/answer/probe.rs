@@ -11,7 +11,7 @@ use crate::draw::Draw;
 /// The method that returns a node's health.
 pub(crate) const HEALTH: &str = "getHealth";
 /// The methods that only probes call.
-pub(crate) const PROBES: [&str; 8] = [
+pub(crate) const PROBE_METHODS: [&str; 8] = [
     HEALTH,
     "getSlot",
     "getBlockHeight",
@@ -22,7 +22,7 @@ pub(crate) const PROBES: [&str; 8] = [
     "getEpochInfo",
 ];
 /// The methods beside the eight that a simulated node answers.
-pub(crate) const FURTHER: [&str; 13] = [
+pub(crate) const OTHER_METHODS: [&str; 13] = [
     HEALTH,
     "getBlocks",
     "getEpochSchedule",

@@ -45,11 +45,11 @@ type AccountVersion = (Slot, Option<Arc<Account>>);
 
 /// Every account with its recent versions, oldest first.
 #[derive(Default)]
-pub(crate) struct Accounts {
+pub(crate) struct AccountHistory {
     versions: BTreeMap<Pubkey, VecDeque<AccountVersion>>,
 }
 
-impl Accounts {
+impl AccountHistory {
     /// Returns the account after `slot`.
     pub(crate) fn at(&self, key: &Pubkey, slot: Slot) -> Option<&Arc<Account>> {
         let versions = self.versions.get(key)?;
@@ -91,11 +91,11 @@ mod tests {
     #[test]
     fn slot_sees_the_newest_version_up_to_itself() {
         let key = Pubkey([1; 32]);
-        let mut accounts = Accounts::default();
+        let mut accounts = AccountHistory::default();
         for (slot, lamports) in [(10, 5), (12, 6), (12, 7), (15, 0), (20, 9)] {
             accounts.write(key, slot, Account::wallet(lamports));
         }
-        let seen = |accounts: &Accounts| {
+        let seen = |accounts: &AccountHistory| {
             [9, 10, 11, 12, 14, 15, 19, 20, 99].map(|slot| accounts.at(&key, slot).map(|a| a.lamports))
         };
         let whole = [None, Some(5), Some(5), Some(7), Some(7), None, None, Some(9), Some(9)];

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};
 
-use super::accounts::{Account, Accounts};
+use super::accounts::{Account, AccountHistory};
 
 /// The state of an incomplete slot, on top of the state of its parent.
 pub(crate) struct Bank<'a> {
-    accounts: &'a Accounts,
+    accounts: &'a AccountHistory,
     parent: Slot,
     changed: BTreeMap<Pubkey, Account>,
 }
 
 impl<'a> Bank<'a> {
     /// Creates a state on top of the state after `parent`.
-    pub(crate) fn on(accounts: &'a Accounts, parent: Slot) -> Self {
+    pub(crate) fn on(accounts: &'a AccountHistory, parent: Slot) -> Self {
         Self { accounts, parent, changed: BTreeMap::new() }
     }
 

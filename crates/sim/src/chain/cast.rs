@@ -28,7 +28,7 @@ pub(crate) struct Coin {
 
 /// The behaviour of a validator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum ValidatorRole {
     /// The validator is staked, leads and votes.
     Voting,
     /// The validator is staked, but stopped voting before the simulation began.
@@ -43,7 +43,7 @@ pub(crate) struct Validator {
     pub(crate) identity: Pubkey,
     pub(crate) vote: Pubkey,
     pub(crate) stake: Pubkey,
-    pub(crate) role: Role,
+    pub(crate) role: ValidatorRole,
     pub(crate) commission_bps: u16,
     /// The lamports staked when the simulation began.
     pub(crate) delegated: u64,
@@ -89,7 +89,8 @@ impl Cast {
             coin(key("mint", 4), address::TOKEN_2022, 2),
             coin(address::NATIVE_MINT, address::TOKEN, 9),
         ];
-        let roles = std::iter::repeat_n(Role::Voting, nodes + 2).chain([Role::Delinquent, Role::Unstaked]);
+        let roles = std::iter::repeat_n(ValidatorRole::Voting, nodes + 2)
+            .chain([ValidatorRole::Delinquent, ValidatorRole::Unstaked]);
         let validators = (0..).zip(roles).map(|(n, role)| validator(seed, n, role)).collect();
         let tables = (0..TABLES)
             .map(|n| {
@@ -123,14 +124,15 @@ impl Cast {
 
     /// Returns the validators that lead and vote.
     pub(crate) fn voting(&self) -> impl Iterator<Item = &Validator> {
-        self.validators.iter().filter(|validator| validator.role == Role::Voting)
+        self.validators.iter().filter(|validator| validator.role == ValidatorRole::Voting)
     }
 }
 
-fn validator(seed: u64, n: u64, role: Role) -> Validator {
+fn validator(seed: u64, n: u64, role: ValidatorRole) -> Validator {
     let key = |label: &str| Pubkey(Draw::new(seed, label, n).bytes());
     let mut draw = Draw::new(seed, "validator", n);
-    let delegated = if role == Role::Unstaked { 0 } else { draw.range(40_000, 900_000) * 1_000_000_000 };
+    let delegated =
+        if role == ValidatorRole::Unstaked { 0 } else { draw.range(40_000, 900_000) * 1_000_000_000 };
     let commission_bps = *draw.pick(&[0, 0, 400, 500, 500, 700, 1_000]);
     Validator {
         identity: key("identity"),

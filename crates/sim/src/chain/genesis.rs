@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};
 
-use super::Genesis;
-use super::accounts::{Account, Accounts, rent_exempt};
+use super::GenesisConfig;
+use super::accounts::{Account, AccountHistory, rent_exempt};
 use super::address;
-use super::cast::{Cast, Coin, Role, Validator};
+use super::cast::{Cast, Coin, Validator, ValidatorRole};
 use super::epochs::Epochs;
 use super::fee::LAMPORTS_PER_SIGNATURE;
 use super::layout::{self, LookupTable, Nonce, Stake};
@@ -22,8 +22,8 @@ const STAKE_HISTORY_LEN: usize = 16_392;
 const SILENT_SLOTS: u64 = 3_000;
 
 /// Writes every account of `cast` at the first slot.
-pub(crate) fn write(accounts: &mut Accounts, cast: &Cast, genesis: &Genesis) {
-    let Genesis { seed, first_slot: slot, epochs, .. } = *genesis;
+pub(crate) fn write(accounts: &mut AccountHistory, cast: &Cast, genesis: &GenesisConfig) {
+    let GenesisConfig { seed, first_slot: slot, epochs, .. } = *genesis;
     let mut put = |key: Pubkey, account: Account| accounts.write(key, slot, account);
     programs(&mut put, seed, cast);
     sysvars(&mut put, seed, slot, epochs);
@@ -123,13 +123,13 @@ fn tokens(put: &mut impl FnMut(Pubkey, Account), seed: u64, coin: &Coin, authori
     put(coin.mint, Account::exempt(coin.program, mint.encode()));
 }
 
-fn validators(put: &mut impl FnMut(Pubkey, Account), validator: &Validator, genesis: &Genesis) {
-    let Genesis { first_slot: slot, epochs, slot_ms, unix_time: now, .. } = *genesis;
+fn validators(put: &mut impl FnMut(Pubkey, Account), validator: &Validator, genesis: &GenesisConfig) {
+    let GenesisConfig { first_slot: slot, epochs, slot_ms, unix_time: now, .. } = *genesis;
     let epoch = epochs.of(slot).number;
     let last_vote = match validator.role {
-        Role::Voting => slot.checked_sub(1),
-        Role::Delinquent => slot.checked_sub(SILENT_SLOTS),
-        Role::Unstaked => None,
+        ValidatorRole::Voting => slot.checked_sub(1),
+        ValidatorRole::Delinquent => slot.checked_sub(SILENT_SLOTS),
+        ValidatorRole::Unstaked => None,
     };
     // The tower is full if the chain is old enough.
     let tower = last_vote.filter(|last| *last > TOWER as u64).map_or_else(Tower::default, |last| Tower {
@@ -137,7 +137,7 @@ fn validators(put: &mut impl FnMut(Pubkey, Account), validator: &Validator, gene
         root: Some(last - TOWER as u64),
     });
     let (mut credits, mut before) = (vec![], 0);
-    for past in (epoch.saturating_sub(5)..epoch).filter(|_| validator.role != Role::Unstaked) {
+    for past in (epoch.saturating_sub(5)..epoch).filter(|_| validator.role != ValidatorRole::Unstaked) {
         let earned = epochs.slots * 15 + past % 7;
         credits.push((past, before + earned, before));
         before += earned;

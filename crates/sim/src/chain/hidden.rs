@@ -10,7 +10,7 @@ use super::Chain;
 use super::accounts::Account;
 use super::address;
 use super::block::Block;
-use super::cast::{Cast, Role};
+use super::cast::{Cast, ValidatorRole};
 use super::genesis::{SLOT_HASHES, sysvar};
 use super::layout::{self, Clock, Stake};
 
@@ -54,7 +54,7 @@ pub struct HiddenWrite {
 
 /// The accounts that blocks write without naming them.
 pub(crate) fn all(cast: &Cast) -> Vec<HiddenWrite> {
-    let silent = cast.validators.iter().filter(|validator| validator.role == Role::Delinquent);
+    let silent = cast.validators.iter().filter(|validator| validator.role == ValidatorRole::Delinquent);
     let silent = silent.flat_map(|v| [(v.vote, HiddenRule::Vote), (v.stake, HiddenRule::Stake)]);
     let fixed = [
         (address::CLOCK, HiddenRule::Sysvar),
@@ -124,7 +124,7 @@ fn write_alpenglow(chain: &mut Chain, block: &Block) {
 /// Pays a fee to the vote accounts of validators that do not vote, which no transaction names, and stores their stakes
 /// with a reward of 0.
 fn pay_silent_validators(chain: &mut Chain, slot: Slot, pays_stakes: bool) {
-    let silent = chain.cast.validators.iter().filter(|validator| validator.role == Role::Delinquent);
+    let silent = chain.cast.validators.iter().filter(|validator| validator.role == ValidatorRole::Delinquent);
     for (vote, stake) in silent.map(|validator| (validator.vote, validator.stake)).collect::<Vec<_>>() {
         if let Some(account) = chain.account(&vote, slot).map(|account| (**account).clone()) {
             let paid = Account { lamports: account.lamports + GIFT, ..account };

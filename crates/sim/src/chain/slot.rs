@@ -9,7 +9,7 @@ use slotfront_rpc::methods::{Pubkey, Slot};
 use super::accounts::Account;
 use super::bank::Bank;
 use super::block::{Block, Reward, RewardKind};
-use super::cast::{Role, Validator};
+use super::cast::{Validator, ValidatorRole};
 use super::hidden;
 use super::instruction::TypedInstruction;
 use super::layout::Stake;
@@ -139,7 +139,9 @@ fn leader(chain: &Chain, slot: Slot) -> Pubkey {
 
 /// Pays each voting validator its commission for the ended epoch.
 fn pay_voting(chain: &Chain, bank: &mut Bank<'_>, parent: Slot, rewards: &mut Vec<Reward>) {
-    for (validator, vote, stake) in delegations(chain, parent).filter(|(v, ..)| v.role == Role::Voting) {
+    for (validator, vote, stake) in
+        delegations(chain, parent).filter(|(v, ..)| v.role == ValidatorRole::Voting)
+    {
         let lamports = commission(stake.delegated / EPOCH_YIELD, validator);
         rewards.push(Reward {
             kind: RewardKind::Voting,
@@ -153,7 +155,9 @@ fn pay_voting(chain: &Chain, bank: &mut Bank<'_>, parent: Slot, rewards: &mut Ve
 
 /// Pays each stake its reward without the commission, and adds it to the stake.
 fn pay_staking(chain: &Chain, bank: &mut Bank<'_>, parent: Slot, rewards: &mut Vec<Reward>) {
-    for (validator, _, mut stake) in delegations(chain, parent).filter(|(v, ..)| v.role == Role::Voting) {
+    for (validator, _, mut stake) in
+        delegations(chain, parent).filter(|(v, ..)| v.role == ValidatorRole::Voting)
+    {
         let earned = stake.delegated / EPOCH_YIELD;
         let lamports = earned - commission(earned, validator);
         let Some(account) = bank.account(&validator.stake) else { continue };

@@ -7,8 +7,8 @@ use crate::chain::block::RewardKind;
 use crate::chain::layout::Clock;
 use crate::chain::token::TokenAccount;
 
-fn genesis(seed: u64) -> Genesis {
-    Genesis {
+fn genesis(seed: u64) -> GenesisConfig {
+    GenesisConfig {
         seed,
         nodes: 3,
         first_slot: 6_400 - 60,
@@ -192,7 +192,7 @@ fn epoch_pays_voting_rewards_before_stakes() {
 
 #[test]
 fn old_blocks_and_states_are_dropped() {
-    let mut chain = Chain::new(Genesis { retained_slots: 400, ..genesis(10) });
+    let mut chain = Chain::new(GenesisConfig { retained_slots: 400, ..genesis(10) });
     (0..800).for_each(|_| chain.step());
     assert!(chain.blocks.len() < 450, "{} blocks", chain.blocks.len());
     assert!(chain.first_block().slot + 440 > chain.slot());

@@ -55,31 +55,34 @@ fn recorded_shapes_derive_from_each_other() {
     let mut proved: BTreeMap<String, usize> = BTreeMap::new();
     let mut count = |what: String| *proved.entry(what).or_default() += 1;
     for (from, to) in pairs(&recorded) {
-        let (Some(kept), Some(asked), Some(result)) = (shape(from), shape(to), from.result()) else {
+        let (Some(stored), Some(asked), Some(result)) = (shape(from), shape(to), from.result()) else {
             continue;
         };
-        if !derivable(kept, asked) {
-            assert_eq!(reshape(result, kept, asked), None, "{} from {}", to.name, from.name);
+        if !derivable(stored, asked) {
+            assert_eq!(reshape(result, stored, asked), None, "{} from {}", to.name, from.name);
             continue;
         }
-        let made = reshape(result, kept, asked);
+        let made = reshape(result, stored, asked);
         match &to.reply {
             NodeReply::Result(expected) => {
                 assert!(made.as_ref() == Some(expected), "{} from {}", to.name, from.name);
-                if kept == asked {
+                if stored == asked {
                     count("the same".to_owned());
                     continue;
                 }
-                assert!(sources(asked).any(|source| source == kept), "{kept:?} is no source of {asked:?}");
-                count(format!("{} from {}", form(asked), form(kept)));
-                if kept.rewards && !asked.rewards {
-                    count(format!("rewards from {}", form(kept)));
+                assert!(
+                    sources(asked).any(|source| source == stored),
+                    "{stored:?} is no source of {asked:?}"
+                );
+                count(format!("{} from {}", form(asked), form(stored)));
+                if stored.rewards && !asked.rewards {
+                    count(format!("rewards from {}", form(stored)));
                 }
-                if kept.max_version.is_some()
+                if stored.max_version.is_some()
                     && matches!(asked.details, BlockDetails::Accounts | BlockDetails::Full)
                     && asked.max_version.is_none()
                 {
-                    count(format!("version from {}", form(kept)));
+                    count(format!("version from {}", form(stored)));
                 }
             }
             NodeReply::Error { code, .. } => {
@@ -152,11 +155,11 @@ fn derives_blocks_of_newer_nodes() {
     let newer = |shape: BlockShape| BlockShape { max_version: shape.max_version.map(|_| 1), ..shape };
     let (mut proved, mut configs, mut types) = (0, 0, 0);
     for (from, to) in pairs(&recorded) {
-        let (Some(kept), Some(asked), Some(result)) = (shape(from), shape(to), from.result()) else {
+        let (Some(stored), Some(asked), Some(result)) = (shape(from), shape(to), from.result()) else {
             continue;
         };
-        if derivable(kept, asked) && kept != asked {
-            let made = reshape(&as_newer(result), newer(kept), newer(asked));
+        if derivable(stored, asked) && stored != asked {
+            let made = reshape(&as_newer(result), newer(stored), newer(asked));
             assert!(made == to.result().map(as_newer), "{} from {}", to.name, from.name);
             proved += 1;
             let source = as_newer(result);
@@ -183,7 +186,7 @@ fn unknown_members_prevent_derivation() {
         (newer != text).then(|| Bytes::from(newer))
     };
     let no_rewards = |shape: BlockShape| BlockShape { rewards: false, ..shape };
-    for (kept, asked, at, expected) in [
+    for (stored, asked, at, expected) in [
         // A new member of an object that the derivation opens prevents it.
         (NONE, no_rewards(NONE), "", false),
         (SIGNATURES, NONE, "", false),
@@ -202,12 +205,12 @@ fn unknown_members_prevent_derivation() {
         (FULL, SIGNATURES, r#"{"accountKeys":"#, true),
         (FULL, no_rewards(FULL), r#"{"accountKeys":"#, true),
     ] {
-        let sources = recorded.iter().filter(|exchange| shape(exchange) == Some(kept));
+        let sources = recorded.iter().filter(|exchange| shape(exchange) == Some(stored));
         let newer: Vec<_> = sources.filter_map(|exchange| with(at, exchange.result()?)).collect();
-        assert!(!newer.is_empty(), "no {kept:?} has {at}");
+        assert!(!newer.is_empty(), "no {stored:?} has {at}");
         for source in newer {
-            let made = reshape(&source, kept, asked);
-            assert_eq!(made.is_some(), expected, "{asked:?} from {kept:?} with a member at {at:?}");
+            let made = reshape(&source, stored, asked);
+            assert_eq!(made.is_some(), expected, "{asked:?} from {stored:?} with a member at {at:?}");
         }
     }
 }
@@ -218,7 +221,7 @@ fn missing_parts_prevent_derivation() {
     let base58 = BlockShape { encoding: BlockEncoding::Base58, ..FULL };
     let no_rewards = |shape| BlockShape { rewards: false, ..shape };
     let no_version = |shape| BlockShape { max_version: None, ..shape };
-    for (kept, asked, expected) in [
+    for (stored, asked, expected) in [
         (FULL, FULL, true),
         (FULL, no_rewards(no_version(ACCOUNTS)), true),
         (base58, no_rewards(NONE), true),
@@ -238,7 +241,7 @@ fn missing_parts_prevent_derivation() {
         (no_version(FULL), ACCOUNTS, false),
         (BlockShape { max_version: Some(1), ..FULL }, FULL, false),
     ] {
-        assert_eq!(derivable(kept, asked), expected, "{asked:?} from {kept:?}");
+        assert_eq!(derivable(stored, asked), expected, "{asked:?} from {stored:?}");
     }
 }
 
@@ -349,12 +352,12 @@ fn other_texts_than_blocks_derive_nothing() {
         assert_eq!(reshape(&Bytes::from_static(text.as_bytes()), FULL, SIGNATURES), None, "{text}");
     }
     let no_rewards = BlockShape { rewards: false, ..NONE };
-    for (text, kept) in [
+    for (text, stored) in [
         (r#"{"blockhash":"B","signatures":[]}"#, SIGNATURES),
         (r#"{"blockhash":"B","rewards":[]}"#, SIGNATURES),
         (r#"{"rewards":[]}"#, NONE),
     ] {
-        assert_eq!(reshape(&Bytes::from_static(text.as_bytes()), kept, no_rewards), None, "{text}");
+        assert_eq!(reshape(&Bytes::from_static(text.as_bytes()), stored, no_rewards), None, "{text}");
     }
 }
 
@@ -397,7 +400,7 @@ proptest! {
                 recorded_in(BlockDetails::Accounts, BlockEncoding::Json),
             ];
         }
-        for (kept, block) in BLOCKS.with(Clone::clone) {
+        for (stored, block) in BLOCKS.with(Clone::clone) {
             let mut damaged = block.to_vec();
             for (at, other, text) in &damages {
                 let at = at.index(damaged.len() + 1);
@@ -409,8 +412,8 @@ proptest! {
             for (details, encoding) in FORMS {
                 for (rewards, max_version) in [(true, Some(0)), (false, None)] {
                     let asked = BlockShape { details, encoding, rewards, max_version };
-                    prop_assert_eq!(reshape(&cut, kept, asked), None);
-                    if let Some(made) = reshape(&damaged, kept, asked) {
+                    prop_assert_eq!(reshape(&cut, stored, asked), None);
+                    if let Some(made) = reshape(&damaged, stored, asked) {
                         prop_assert!(serde_json::from_slice::<IgnoredAny>(&made).is_ok(), "{:?}", made);
                     }
                 }

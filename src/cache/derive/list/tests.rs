@@ -16,18 +16,18 @@ const FORM: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice
 const LIST: &str = r#"{"context":{"apiVersion":"4.0.0","slot":9},"value":[{"data":["AQ==","base64"],"owner":"x","space":1},null]}"#;
 
 fn entry(single: SingleAccount, slot: u64) -> Arc<Entry> {
-    let kept = single.kept(None);
+    let body = single.into_body(None);
     let class = Class::Account(Commitment::Finalized);
     Arc::new(Entry {
-        kept,
+        body,
         meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false, carried: false },
-        follow: None,
-        coded: CompressedForms::default(),
+        stamp: None,
+        compressed: CompressedForms::default(),
     })
 }
 
 fn text(list: &Entry) -> String {
-    let EntryBody::Accounts { context, values, .. } = &list.kept else { panic!("no list") };
+    let EntryBody::Accounts { context, values, .. } = &list.body else { panic!("no list") };
     String::from_utf8(write_list(context, values, FORM).unwrap().0.whole().to_vec()).unwrap()
 }
 
@@ -45,16 +45,16 @@ async fn splits_lists_and_joins_singles() {
             (&br#"{"context":{"apiVersion":"4.0.0","slot":9},"value":null}"#[..], None),
         ]
     );
-    let kept: Vec<_> = singles.into_iter().map(|single| entry(single, 9)).collect();
-    let list = joined(&kept).unwrap();
+    let stored: Vec<_> = singles.into_iter().map(|single| entry(single, 9)).collect();
+    let list = joined(&stored).unwrap();
     assert_eq!((text(&list).as_str(), list.meta.slot), (LIST, 9));
     let later = Bytes::from_static(br#"{"context":{"slot":10},"value":null}"#);
     let later = entry(read_single(&later, FORM).unwrap(), 10);
-    let mixed = joined(&[later, Arc::clone(&kept[0])]).unwrap();
+    let mixed = joined(&[later, Arc::clone(&stored[0])]).unwrap();
     let expected = r#"{"context":{"apiVersion":"4.0.0","slot":9},"value":[null,{"data":["AQ==","base64"],"owner":"x","space":1}]}"#;
     assert_eq!(
         (text(&mixed).as_str(), mixed.meta.slot, mixed.meta.sent_at),
-        (expected, 9, kept[0].meta.sent_at)
+        (expected, 9, stored[0].meta.sent_at)
     );
     assert!(joined(&[]).is_none(), "nothing to take a context from");
 }
@@ -94,15 +94,15 @@ fn unpacked(text: &str) -> String {
     out + rest
 }
 
-/// Derives the result in the form `wanted` from the result `kept` in the form `form`. The error says why it
+/// Derives the result in the form `wanted` from the result `stored` in the form `form`. The error says why it
 /// cannot be derived.
-fn made(kept: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) -> Result<String, DeriveError> {
+fn made(stored: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) -> Result<String, DeriveError> {
     let (body, _) = if is_list {
-        let (context, singles) = read_list(kept, form, keys).unwrap();
+        let (context, singles) = read_list(stored, form, keys).unwrap();
         let values: Vec<AccountValue> = singles.into_iter().map(|single| single.value).collect();
         write_list(&context, &values, wanted)?
     } else {
-        let SingleAccount { result, value, .. } = read_single(kept, form).unwrap();
+        let SingleAccount { result, value, .. } = read_single(stored, form).unwrap();
         write_single(&result, &value, wanted)?
     };
     Ok(String::from_utf8(body.whole().to_vec()).unwrap())
@@ -116,14 +116,14 @@ fn recorded_answers_derive_from_each_other() {
     for file in ["getAccountInfo", "getAccountInfo-large", "getMultipleAccounts", "getTokenAccountBalance"] {
         let exchanges = load(file);
         for one in exchanges.iter().filter(|one| one.group.is_some()) {
-            let (Some((form, keys, is_list)), Some(kept)) = (asked(one), one.result()) else { continue };
+            let (Some((form, keys, is_list)), Some(stored)) = (asked(one), one.result()) else { continue };
             for other in exchanges.iter().filter(|other| other.group == one.group) {
                 let Some((wanted, other_keys, other_is_list)) = asked(other) else { continue };
                 let holds = form != wanted && forms::serving_forms(wanted).any(|source| source == form);
                 if !holds || (&keys, is_list) != (&other_keys, other_is_list) {
                     continue;
                 }
-                let made = made(kept, form, keys.len(), is_list, wanted);
+                let made = made(stored, form, keys.len(), is_list, wanted);
                 match &other.reply {
                     NodeReply::Result(result) => {
                         let said = std::str::from_utf8(result).unwrap();
@@ -171,7 +171,7 @@ fn recorded_lists_match_recorded_singles() {
         };
         let Some(singles) = keys.iter().map(single).collect::<Option<Vec<_>>>() else { continue };
         let Some(made) = joined(&singles) else { continue };
-        let EntryBody::Accounts { context, values, .. } = &made.kept else { panic!("no list") };
+        let EntryBody::Accounts { context, values, .. } = &made.body else { panic!("no list") };
         let (body, _) = write_list(context, values, form).unwrap();
         assert_eq!(body.whole(), said, "{}", list.name);
         proved += 1;

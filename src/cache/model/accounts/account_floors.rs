@@ -73,7 +73,7 @@ impl AccountModel {
     }
 
     /// Returns the floor of an account: the highest slot at which earlier steps showed it, lowered by falls.
-    /// `None` if no answer of a lower slot can be held.
+    /// `None` if no answer of a lower slot can be stored.
     fn floor_of_account(&self, n: u8, commitment: Commitment) -> Option<Slot> {
         let shown = self.accounts_shown.iter().filter(|shown| {
             let is_same = shown.n == n && shown.commitment == commitment;
@@ -128,7 +128,7 @@ impl AccountModel {
     }
 
     /// Checks that no account is shown below a slot at which it was shown before, and notes the shown
-    /// accounts. While the node is down, a held answer may stand in.
+    /// accounts. While the node is down, a stored answer may stand in.
     pub(super) fn check_account_floors(
         &mut self,
         caller: &TestCaller<TestCall>,
@@ -157,7 +157,7 @@ impl AccountModel {
         let (step, generation) = (self.cache.step, self.cache.generation);
         let newly_shown = shown.iter().filter_map(|(n, mark)| {
             let call = &self.cache.calls[**mark];
-            let until = call.answered_at.filter(|_| call.kept_answer().is_some())? + life;
+            let until = call.answered_at.filter(|_| call.stored_answer().is_some())? + life;
             // The context slot of a list that mixes slots is the lowest of them.
             Some(AccountShown { n: *n, commitment, slot: answer.meta.slot, step, generation, until })
         });

@@ -126,15 +126,15 @@ pub(super) fn query(call: &TestCall, min_context_slot: Option<Slot>) -> Query {
     }
 }
 
-/// Returns true if an account that the call `mark` fetched in the form `kept` serves callers of `asked`, by
+/// Returns true if an account that the call `mark` fetched in the form `stored` serves callers of `asked`, by
 /// the table of docs/caching.md.
-pub(super) fn serves_form(n: u8, kept: AccountForm, mark: usize, asked: AccountForm) -> bool {
-    if kept == asked {
+pub(super) fn serves_form(n: u8, stored: AccountForm, mark: usize, asked: AccountForm) -> bool {
+    if stored == asked {
         return true;
     }
-    if kept.encoding == AccountEncoding::JsonParsed {
-        return kept.slice.is_none();
+    if stored.encoding == AccountEncoding::JsonParsed {
+        return stored.slice.is_none();
     }
-    let everything = part(&data(n, mark), kept.slice).len() == space(n, mark) || kept.slice.is_none();
-    n == ABSENT || (kept.encoding == AccountEncoding::Base64 && everything)
+    let everything = part(&data(n, mark), stored.slice).len() == space(n, mark) || stored.slice.is_none();
+    n == ABSENT || (stored.encoding == AccountEncoding::Base64 && everything)
 }

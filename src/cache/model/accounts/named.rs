@@ -21,7 +21,7 @@ fn wait(time: Duration) -> ModelStep {
     ModelStep::Wait { ms: bounds::millis(time) }
 }
 
-/// Returns a wait after which no held answer is served, not even while a fresh one is fetched.
+/// Returns a wait after which no stored answer is served, not even while a fresh one is fetched.
 fn wait_until_stale() -> ModelStep {
     wait(bounds().past_stretched_ttl())
 }
@@ -71,12 +71,12 @@ fn purge_of_one_account_removes_its_lists() {
     run(ONE_SLOT, vec![list(), reply(0, 0), PurgeAccount { account: 0 }, list()]);
 }
 
-/// Checks a purge of one of two accounts: nothing held about it is served, and the other one is kept.
+/// Checks a purge of one of two accounts: nothing stored about it is served, and the other one stays.
 #[test]
 fn purge_of_one_account_keeps_the_others() {
     let purge = || PurgeAccount { account: 1 };
     let list = || ask_list(&[0, 1], Base64);
-    // The purge removes the list and the account that was held because of it.
+    // The purge removes the list and the account that was stored because of it.
     run(ONE_SLOT, vec![list(), reply(0, 0), purge(), list(), reply(0, 0)]);
     run(ONE_SLOT, vec![list(), reply(0, 0), purge(), ask(1, form(Base64)), reply(0, 0)]);
     // The model itself checks that the other account is served without a node.
@@ -98,7 +98,7 @@ fn purge_of_one_account_keeps_other_floors() {
     run(ONE_SLOT, steps);
 }
 
-/// Checks that an answer from before a purge of its account is not kept.
+/// Checks that an answer from before a purge of its account is not stored.
 #[test]
 fn purge_of_one_account_reaches_fetches_under_way() {
     let asks = || ask(1, form(Base64));
@@ -168,7 +168,7 @@ fn assembled_list_is_not_behind_a_shown_one() {
 }
 
 #[test]
-fn held_list_is_not_behind_its_accounts() {
+fn stored_list_is_not_behind_its_accounts() {
     let asks = || ask(0, form(Base64));
     let list = || ask_list(&[0, 1], Base64);
     run(ONE_SLOT, vec![list(), reply(0, 2), wait_until_stale(), asks(), reply(0, 0), list(), reply(0, 0)]);
@@ -245,10 +245,10 @@ fn newer_single_overtakes_an_assembled_list() {
         ask(0, form(Base64)),
         list(&[0, 0]),
         list(&[0, 1]),
-        // The list of both accounts lands first, so the list of one account twice is assembled from it.
+        // The list of both accounts arrives first, so the list of one account twice is assembled from it.
         reply(2, 1),
         list(&[0, 0]),
-        // The account is shown at a higher slot, and then the first fetch of its list lands at a lower one.
+        // The account is shown at a higher slot, and then the first fetch of its list arrives at a lower one.
         reply(0, 0),
         reply(0, 2),
     ];

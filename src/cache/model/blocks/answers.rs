@@ -38,20 +38,20 @@ pub(super) fn block_text(query: &BlockQuery, mark: usize) -> String {
     format!("{{{head}{rewards}{body}}}")
 }
 
-/// Returns true if a block that was fetched for the query `kept` serves `asked`, by the table of
+/// Returns true if a block that was fetched for the query `stored` serves `asked`, by the table of
 /// docs/caching.md.
-pub(super) fn serves_shape(kept: &BlockQuery, asked: &BlockQuery) -> bool {
+pub(super) fn serves_shape(stored: &BlockQuery, asked: &BlockQuery) -> bool {
     use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
     let form = |query: &BlockQuery| (query.details, query.encoding, query.max_version);
-    let details = match (kept.details, asked.details) {
-        _ if form(kept) == form(asked) => true,
+    let details = match (stored.details, asked.details) {
+        _ if form(stored) == form(asked) => true,
         (Full, Nothing | Signatures) => true,
         (Full, Accounts) => {
-            kept.encoding == BlockEncoding::JsonParsed && kept.max_version == asked.max_version
+            stored.encoding == BlockEncoding::JsonParsed && stored.max_version == asked.max_version
         }
         // The blocks here hold legacy transactions only.
-        (Full, Full) => kept.encoding == asked.encoding && asked.max_version.is_none(),
+        (Full, Full) => stored.encoding == asked.encoding && asked.max_version.is_none(),
         _ => false,
     };
-    details && (kept.rewards || !asked.rewards)
+    details && (stored.rewards || !asked.rewards)
 }

@@ -48,12 +48,12 @@ fn derived_block_is_as_old_as_its_source() {
 }
 
 #[test]
-fn held_block_comes_before_its_absence() {
+fn stored_block_comes_before_its_absence() {
     let in_base64 = || ask(block(FINAL, Full, Base64, Finalized));
     let steps = vec![
         in_base64(),
         reply(TestAnswer::Block),
-        // The other encoding cannot be made from the held block, and its node has lost the block.
+        // The other encoding cannot be made from the stored block, and its node has lost the block.
         ask(block(FINAL, Full, Json, Finalized)),
         reply(TestAnswer::Error(SKIPPED)),
         in_base64(),

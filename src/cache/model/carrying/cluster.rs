@@ -109,15 +109,15 @@ impl Cluster {
 }
 
 impl AccountQuestion {
-    pub(super) fn query(self, commitment: Commitment, wanted: Option<Slot>) -> Query {
+    pub(super) fn query(self, commitment: Commitment, min_slot: Option<Slot>) -> Query {
         let c = commitment.as_str();
-        let wanted = wanted.map_or(String::new(), |slot| format!(r#","minContextSlot":{slot}"#));
+        let min_slot = min_slot.map_or(String::new(), |slot| format!(r#","minContextSlot":{slot}"#));
         let encoding = |parsed| if parsed { "jsonParsed" } else { "base64" };
         let (method, params) = match self {
             Single { account, parsed } => (
                 Method::GetAccountInfo,
                 format!(
-                    r#"["{}",{{"commitment":"{c}","encoding":"{}"{wanted}}}]"#,
+                    r#"["{}",{{"commitment":"{c}","encoding":"{}"{min_slot}}}]"#,
                     pubkey(account),
                     encoding(parsed)
                 ),
@@ -129,7 +129,7 @@ impl AccountQuestion {
                 let encoding = encoding(parsed);
                 (
                     Method::GetMultipleAccounts,
-                    format!(r#"[[{keys}],{{"commitment":"{c}","encoding":"{encoding}"{wanted}}}]"#),
+                    format!(r#"[[{keys}],{{"commitment":"{c}","encoding":"{encoding}"{min_slot}}}]"#),
                 )
             }
             Balance { account } => {

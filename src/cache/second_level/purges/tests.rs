@@ -36,12 +36,12 @@ fn account(number: u64) -> Filter {
 struct OneList {
     started: Instant,
     passed: Duration,
-    held: Vec<Purge>,
+    listed: Vec<Purge>,
 }
 
 impl OneList {
     fn new() -> Self {
-        Self { started: Instant::now(), passed: 2 * LIFE, held: Vec::new() }
+        Self { started: Instant::now(), passed: 2 * LIFE, listed: Vec::new() }
     }
 
     fn now(&self) -> Instant {
@@ -57,12 +57,12 @@ impl OneList {
     /// Synchronizes a gateway with the store, and returns the purges that the gateway must apply.
     fn look(&mut self, purges: &Purges) -> Vec<Purge> {
         let (text, read_at, asked_at) = (Bytes::new(), micros(self.passed), self.now());
-        let lists = [Ok((self.held.clone(), PurgeList { text, read_at, asked_at }))];
+        let lists = [Ok((self.listed.clone(), PurgeList { text, read_at, asked_at }))];
         let MergedPurges { new, known, from } = purges.merge("genesis", &lists, Duration::ZERO, LIFE);
-        let held = self.held.clone();
-        let (missing, useless) = differences(&held, &known, from);
-        self.held.retain(|purge| !useless.contains(&purge));
-        self.held.extend(missing);
+        let listed = self.listed.clone();
+        let (missing, useless) = differences(&listed, &known, from);
+        self.listed.retain(|purge| !useless.contains(&purge));
+        self.listed.extend(missing);
         purges.with_list("genesis", |list| list.unshared.clear());
         new
     }
@@ -87,7 +87,7 @@ fn gateway_applies_each_purge_once() {
     }
     let filters: Vec<_> = obeyed.iter().map(|purge| purge.filter).collect();
     assert_eq!(filters, all, "each purge is applied once, in order");
-    assert!(store.held.len() < 2 * 128, "{} purges are listed", store.held.len());
+    assert!(store.listed.len() < 2 * 128, "{} purges are listed", store.listed.len());
     assert!(missed.iter().all(|purge| purge.summary.is_none()), "the gateway followed until then");
     let methods = |purges: Vec<Purge>| -> Vec<_> {
         purges.into_iter().filter(|purge| purge.summary.is_some()).map(|purge| purge.filter).collect()
@@ -109,10 +109,10 @@ fn ended_and_covered_purges_are_not_applied_again() {
     let purge = |time: Duration, filter| Purge { time: micros(time), filter, summary: None };
     let (over, covered) = (purge(LIFE / 2, Filter::default()), purge(LIFE + SECOND, account(1)));
     let later = purge(2 * LIFE, account(1));
-    store.held = vec![over, covered, later];
+    store.listed = vec![over, covered, later];
     assert_eq!(store.look(&follower), [later]);
     // A part of the store that was away still has such a list.
-    store.held = vec![over, covered, later];
+    store.listed = vec![over, covered, later];
     assert_eq!(store.look(&follower), []);
 }
 
@@ -138,7 +138,7 @@ fn own_purge_lost_in_a_summary_begins_again() {
     store.look(&other);
     store.passed += LIST_VALID_FOR + SECOND;
     store.look(&other);
-    assert!(store.held.iter().any(|purge| purge.summary.is_some()), "the list has a summary");
+    assert!(store.listed.iter().any(|purge| purge.summary.is_some()), "the list has a summary");
     store.look(&own);
     let seen = store.look(&other);
     assert!(seen.iter().any(|purge| purge.filter == account(0)), "{seen:?}");

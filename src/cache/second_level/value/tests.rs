@@ -44,7 +44,7 @@ fn values_round_trip() {
     }
     let long = mac.encode(&name, &value(result(100_000)));
     assert!(long.len() < 1000, "{} bytes", long.len());
-    assert_eq!(mac.decode(&name, &Bytes::from(long), 99_999), None, "longer than may be kept");
+    assert_eq!(mac.decode(&name, &Bytes::from(long), 99_999), None, "longer than may be stored");
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn values_of_other_keys_are_refused() {
     let (ours, theirs) = (mac("a"), mac("b"));
     let bytes = Bytes::from(ours.encode(&name(&ours, &key(1)), &value(result(10))));
     assert_eq!(ours.decode(&name(&ours, &key(2)), &bytes, MAX), None, "another question");
-    let other_key = ours.name("ns", "another genesis", &key(1)).unwrap();
-    assert_eq!(ours.decode(&other_key, &bytes, MAX), None, "another cluster");
+    let alternate_key = ours.name("ns", "another genesis", &key(1)).unwrap();
+    assert_eq!(ours.decode(&alternate_key, &bytes, MAX), None, "another cluster");
     let here = SecondLevelKey { key: name(&ours, &key(1)).key, question: name(&theirs, &key(1)).question };
     assert_eq!(theirs.decode(&here, &bytes, MAX), None, "another secret");
     assert_ne!(name(&ours, &key(1)).key, name(&theirs, &key(1)).key, "which has names of its own");

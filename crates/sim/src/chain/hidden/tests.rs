@@ -39,8 +39,8 @@ fn changed(chain: &Chain, before: Slot, slot: Slot) -> BTreeSet<Pubkey> {
     old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).map(|key| **key).collect()
 }
 
-/// Walks a chain, and returns for each rule the places in their epochs of the blocks that wrote by it: 0 for the first
-/// block, 1 for the second, 2 for any later one.
+/// Walks a chain. Returns for each rule which blocks of an epoch wrote by it: 0 for the first block, 1 for the second,
+/// and 2 for any later one.
 fn walk(settings: &Settings) -> BTreeMap<HiddenRule, BTreeSet<u64>> {
     let cluster = cluster(settings);
     let rules: BTreeMap<Pubkey, HiddenRule> =

@@ -1,7 +1,7 @@
 //! The highest slot shown to a key at each commitment, for `monotonic` plans, which show no lower slot later.
 //!
 //! This module only stores the slots. The cache decides how to answer. At processed, a slot stays recorded even if its
-//! fork is dropped. That is harmless, because a floor only asks for a newer answer and is never an error. When the
+//! fork is dropped. That is harmless, because a slot here only asks for a newer answer and is never an error. When the
 //! cluster changes, all slots are forgotten, and calls that began earlier no longer record any.
 
 use std::sync::Arc;
@@ -19,9 +19,9 @@ type Slots = PerCommitment<AtomicU64>;
 pub(crate) struct ShownSlots(Arc<ArcSwap<Slots>>);
 
 impl ShownSlots {
-    /// Returns the floor of one call at `commitment`.
-    pub(crate) fn at(&self, commitment: Commitment) -> SlotFloor {
-        SlotFloor { slots: self.0.load_full(), commitment }
+    /// Returns the monotonic slot of one call at `commitment`.
+    pub(crate) fn at(&self, commitment: Commitment) -> MonotonicSlot {
+        MonotonicSlot { slots: self.0.load_full(), commitment }
     }
 
     /// Forgets all slots.
@@ -30,16 +30,16 @@ impl ShownSlots {
     }
 }
 
-/// The floor of one call: the highest slot shown to its caller at one commitment.
+/// The monotonic slot of one call: the highest slot shown to its caller at one commitment.
 #[derive(Debug)]
-pub struct SlotFloor {
+pub struct MonotonicSlot {
     slots: Arc<Slots>,
     commitment: Commitment,
 }
 
-impl SlotFloor {
+impl MonotonicSlot {
     /// Returns the highest slot shown so far. `None` before the first answer.
-    pub fn slot(&self) -> Option<Slot> {
+    pub fn highest(&self) -> Option<Slot> {
         let slot = self.slots.get(self.commitment).load(Ordering::Relaxed);
         (slot > 0).then_some(slot)
     }

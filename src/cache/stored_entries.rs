@@ -1,4 +1,4 @@
-//! The held entries, with everything that decides whether one may still serve: slots, ages, floors and the
+//! The stored entries, with everything that decides whether one may still serve: slots, ages, floors and the
 //! generation.
 
 use std::sync::Arc;
@@ -18,59 +18,59 @@ use crate::config::{self, Assemble};
 use crate::methods::{Commitment, Pubkey, Slot};
 use crate::telemetry::Metrics;
 
-/// The held entries and the rules for serving them.
-pub(super) struct HeldEntries {
+/// The stored entries and the rules for serving them.
+pub(super) struct StoredEntries {
     store: EntryStore,
     /// The slots below which accounts are not shown.
     floors: AccountFloors,
     /// The number of purges so far.
     generation: Generation,
-    rules: Arc<FreshnessPolicy>,
+    freshness: Arc<FreshnessPolicy>,
     metrics: Arc<Metrics>,
 }
 
-impl HeldEntries {
+impl StoredEntries {
     /// Creates a cache without entries.
     pub(super) fn new(
         config: &config::CacheSettings,
-        rules: Arc<FreshnessPolicy>,
+        freshness: Arc<FreshnessPolicy>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             store: EntryStore::new(config.capacity, config.max_entry, Arc::clone(&metrics)),
             floors: AccountFloors::new(config.capacity),
             generation: Generation::default(),
-            rules,
+            freshness,
             metrics,
         }
     }
 
-    /// Returns the entry held for `key`, fresh or not.
+    /// Returns the entry stored under `key`, fresh or not.
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Entry>> {
         self.store.get(key)
     }
 
-    /// Replaces `held` by `entry`, if it is still the one held for `key`.
-    pub(super) fn replace(&self, key: Key, held: &Arc<Entry>, entry: &Arc<Entry>) {
-        self.store.replace(key, held, entry);
+    /// Replaces `stored` by `entry`, if it is still the one stored under `key`.
+    pub(super) fn replace(&self, key: Key, stored: &Arc<Entry>, entry: &Arc<Entry>) {
+        self.store.replace(key, stored, entry);
     }
 
-    /// Computes the weight of `entry` again, if it is the one held for `key`.
+    /// Computes the weight of `entry` again, if it is the one stored under `key`.
     pub(super) fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
         self.store.update_weight(key, entry);
     }
 
     /// Holds the present generation while an answer is inserted.
-    pub(super) fn hold(&self) -> GenerationGuard<'_> {
-        self.generation.hold()
+    pub(super) fn lock_generation(&self) -> GenerationGuard<'_> {
+        self.generation.lock()
     }
 
-    /// Returns the bytes held and the number of entries.
+    /// Returns the bytes stored and the number of entries.
     pub(super) fn usage(&self) -> (u64, u64) {
         self.store.usage()
     }
 
-    /// Begins the next generation. Answers that are being fetched will not be kept.
+    /// Begins the next generation. Answers that are being fetched will not be stored.
     pub(super) fn end_generation(&self) {
         self.generation.advance();
     }
@@ -104,55 +104,55 @@ impl HeldEntries {
         self.generation.number()
     }
 
-    /// Returns the entries held for `plan`. If an account is held under two keys, only the entry of the
+    /// Returns the entries stored under the keys of `plan`. If an account is stored under two keys, only the entry of the
     /// higher slot is returned, because that one was shown last. A block comes before its absence.
     pub(super) fn candidates(&self, plan: &LookupPlan) -> [Option<Arc<Entry>>; 2] {
-        let own = self.store.get(&plan.key);
-        let other = plan.other.as_ref().and_then(|key| self.store.get(key));
-        match (own, other) {
-            (Some(own), Some(other)) if matches!(plan.class, Class::Account(_)) => {
+        let first = self.store.get(&plan.key);
+        let alternate = plan.alternate_key.as_ref().and_then(|key| self.store.get(key));
+        match (first, alternate) {
+            (Some(first), Some(alternate)) if matches!(plan.class, Class::Account(_)) => {
                 let rank = |entry: &Entry| (entry.meta.slot, entry.meta.sent_at);
-                [Some(if rank(&other) > rank(&own) { other } else { own }), None]
+                [Some(if rank(&alternate) > rank(&first) { alternate } else { first }), None]
             }
             both => [both.0, both.1],
         }
     }
 
-    /// Returns the other key of `plan`, unless the candidate `held` is the entry under its first key.
-    pub(super) fn other_key(&self, plan: &LookupPlan, held: &Arc<Entry>) -> Option<Key> {
-        let is_own = || self.store.get(&plan.key).is_some_and(|own| Arc::ptr_eq(&own, held));
-        plan.other.clone().filter(|_| !is_own())
+    /// Returns the alternate key of `plan`, unless the candidate `stored` is the entry under its first key.
+    pub(super) fn alternate_key(&self, plan: &LookupPlan, stored: &Arc<Entry>) -> Option<Key> {
+        let is_first = || self.store.get(&plan.key).is_some_and(|first| Arc::ptr_eq(&first, stored));
+        plan.alternate_key.clone().filter(|_| !is_first())
     }
 
-    /// Returns the entry held for `key`, if `tolerance` allows it and it reaches the slot that the caller wants.
+    /// Returns the entry stored under `key`, if `tolerance` allows it and it reaches the slot that the caller wants.
     pub(super) fn get_usable(
         &self,
         key: &Key,
         tolerance: Tolerance,
-        wanted: Option<Slot>,
+        min_slot: Option<Slot>,
         now: Instant,
     ) -> Option<Arc<Entry>> {
-        self.store.get(key).filter(|held| self.is_usable(key, held, tolerance, wanted, now))
+        self.store.get(key).filter(|stored| self.is_usable(key, stored, tolerance, min_slot, now))
     }
 
-    /// Returns true if `tolerance` allows `held`, which is kept under `key`, and it reaches the slot that the
+    /// Returns true if `tolerance` allows `stored`, the entry under `key`, and it reaches the slot that the
     /// caller wants.
     pub(super) fn is_usable(
         &self,
         key: &Key,
-        held: &Entry,
+        stored: &Entry,
         tolerance: Tolerance,
-        wanted: Option<Slot>,
+        min_slot: Option<Slot>,
         now: Instant,
     ) -> bool {
-        let behind = tolerance != Tolerance::LastResort && held.meta.slot < self.floor(key, now);
-        let usable = self.rules.allows(&held.meta, tolerance, now) && !behind;
-        usable && held.meta.reaches(wanted)
+        let behind = tolerance != Tolerance::LastResort && stored.meta.slot < self.floor(key, now);
+        let usable = self.freshness.allows(&stored.meta, tolerance, now) && !behind;
+        usable && stored.meta.reaches(min_slot)
     }
 
-    /// Keeps `entry`, unless the entry held for `key` is newer and may still be served.
-    pub(super) fn keep(&self, key: Key, entry: &Arc<Entry>) -> Insert {
-        let inserted = self.store.keep(key, entry, |held| self.rules.may_serve(held));
+    /// Stores `entry`, unless the entry stored under `key` is newer and may still be served.
+    pub(super) fn insert(&self, key: Key, entry: &Arc<Entry>) -> Insert {
+        let inserted = self.store.insert(key, entry, |stored| self.freshness.may_serve(stored));
         // At processed there are no floors.
         let processed = matches!(
             entry.meta.class,
@@ -169,24 +169,25 @@ impl HeldEntries {
     /// Returns true if a newer answer than `entry` was shown. A node's error shows no account, so it cannot
     /// be overtaken.
     pub(super) fn is_overtaken(&self, plan: &LookupPlan, entry: &Entry, basis: Basis) -> bool {
-        let is_error = matches!(entry.kept, EntryBody::Verbatim(Payload::Error { .. }));
-        (!is_error || basis.is_kept()) && self.is_behind(plan, &entry.meta, basis)
+        let is_error = matches!(entry.body, EntryBody::Verbatim(Payload::Error { .. }));
+        (!is_error || basis.is_stored()) && self.is_behind(plan, &entry.meta, basis)
     }
 
-    /// Returns true if a newer answer is held, or if an account was shown above the slot of `meta`. At
-    /// processed only held entries are checked.
+    /// Returns true if a newer answer is stored, or if an account was shown above the slot of `meta`. At
+    /// processed only stored entries are checked.
     pub(super) fn is_behind(&self, plan: &LookupPlan, meta: &EntryMeta, basis: Basis) -> bool {
         let has_floor = match plan.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => {
-                basis.is_kept() || c != Commitment::Processed
+                basis.is_stored() || c != Commitment::Processed
             }
             _ => false,
         };
-        let newer = |held: Arc<Entry>| held.meta.slot > meta.slot && self.rules.may_serve(&held.meta);
+        let newer =
+            |stored: Arc<Entry>| stored.meta.slot > meta.slot && self.freshness.may_serve(&stored.meta);
         // A list that was just assembled of several slots has the lowest of them. Its accounts were checked
         // against their floors one by one. A list that was assembled earlier was not.
-        let is_just_assembled = meta.derived && matches!(basis, Basis::Kept | Basis::Joined(..));
-        let is_mixed = is_just_assembled && self.rules.assemble() == Assemble::WithinBound;
+        let is_just_assembled = meta.derived && matches!(basis, Basis::LookedUp | Basis::SharedFetch(..));
+        let is_mixed = is_just_assembled && self.freshness.assemble() == Assemble::WithinBound;
         let is_below = || !is_mixed && meta.slot < self.floor(&plan.key, Instant::now());
         has_floor && (is_below() || self.candidates(plan).into_iter().flatten().any(newer))
     }
@@ -206,15 +207,15 @@ impl HeldEntries {
     /// Raises the floors of the accounts under `key`, which are shown at `slot`.
     pub(super) fn raise_floors(&self, key: &Key, slot: Slot, now: Instant) {
         if let Some((accounts, commitment)) = key.accounts() {
-            self.floors.raise(accounts, commitment, slot, self.rules.longest_life(commitment), now);
+            self.floors.raise(accounts, commitment, slot, self.freshness.longest_life(commitment), now);
         }
     }
 
     /// Lowers `floor` to `slot`, because no node reaches it any more. Counts the reset.
     pub(super) fn lower_floors(&self, key: &Key, floor: Slot, slot: Slot) {
         let Some((accounts, commitment)) = key.accounts().filter(|_| slot < floor) else { return };
-        let life = self.rules.longest_life(commitment);
-        if self.floors.fall(accounts, commitment, (floor, slot), life, Instant::now()) {
+        let life = self.freshness.longest_life(commitment);
+        if self.floors.lower(accounts, commitment, (floor, slot), life, Instant::now()) {
             self.metrics.cache_floor_resets.at(()).inc();
         }
     }
@@ -226,8 +227,8 @@ impl HeldEntries {
             return;
         }
         // An entry from before a purge raises no floor.
-        let _held = self.generation.hold();
-        if self.candidates(plan).into_iter().flatten().any(|held| held.meta.slot == slot) {
+        let _held = self.generation.lock();
+        if self.candidates(plan).into_iter().flatten().any(|stored| stored.meta.slot == slot) {
             self.raise_floors(&plan.key, slot, Instant::now());
         }
     }
