@@ -348,14 +348,14 @@ impl Gateway {
         self.follow_keys(Watched::look);
     }
 
-    /// Puts the keys of the key file in force if `look` returns a new text. Refuses a faulty file as a whole. May
-    /// block.
+    /// Puts the keys of the key file in force if `look` returns a new text. Of a faulty file only the revocations
+    /// count. May block.
     fn follow_keys(&self, look: impl FnOnce(&mut Watched) -> io::Result<Option<String>>) {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(watched) = keys_file.as_mut() else { return };
         let old = self.snapshot.load();
         let text = look(watched);
-        match read_keys(text, watched.path(), &old.plans, old.keys_of_file()) {
+        match read_keys(&text, watched.path(), &old.plans, old.keys_of_file()) {
             Ok(None) => {}
             Ok(Some(keys)) => {
                 let snapshot = old.with_keys(keys);
@@ -366,7 +366,11 @@ impl Gateway {
             }
             Err(error) => {
                 self.count_read(ReloadResult::Rejected);
-                tracing::error!(%error, "key file refused; the previous keys stay in force");
+                let revoked = text.ok().flatten().map(|text| keys::revoked(&text)).unwrap_or_default();
+                if let Some(snapshot) = old.without_keys(&revoked) {
+                    self.put(snapshot);
+                }
+                tracing::error!(%error, "key file refused; the previous keys stay in force, but those that it revokes");
             }
         }
     }

@@ -115,7 +115,7 @@ fn parse_filter(query: &str) -> Result<Filter, String> {
                 once(&mut filter.account, &name, &value, Pubkey::parse(&value).ok(), rule)?;
             }
             "slot" => once(&mut filter.slot, &name, &value, value.parse().ok(), "a slot number")?,
-            _ => return Err(format!("{name}: expected method, account or slot")),
+            _ => return Err(format!("unknown parameter {name}: expected method, account or slot")),
         }
     }
     Ok(filter)
@@ -205,7 +205,7 @@ mod tests {
             ("slot=-1", Err(r#"slot: expected a slot number, found "-1""#)),
             ("slot", Err(r#"slot: expected a slot number, found """#)),
             ("slot=1&slot=2", Err("slot: expected once, found twice")),
-            ("key=1", Err("key: expected method, account or slot")),
+            ("key=1", Err("unknown parameter key: expected method, account or slot")),
         ];
         for (query, expected) in rows {
             assert_eq!(parse_filter(query), expected.map_err(str::to_owned), "{query}");

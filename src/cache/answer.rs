@@ -103,8 +103,8 @@ fn choose_stored(cache: &Cache, call: &PlannedCall<'_>, found: &CacheLookup) -> 
     Some(Arc::clone(entry))
 }
 
-/// Fetches an answer. If the node was asked for more than the caller wants and that was too large, asks once
-/// for less.
+/// Fetches an answer. A node may be asked for more than the caller wants. If that answer is too large, asks
+/// once more for less.
 async fn fetch_retrying_smaller(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
     let answer = fetch(cache, call).await;
     if let Err(NotServed::Failed(Error::NoUpstream(attempts))) = &answer
@@ -252,7 +252,8 @@ async fn share_flight(
     Ok(SharedFlight { fetched: await_flight(call, flight).await?, is_leader })
 }
 
-/// Waits for the result of a flight. A caller who leaves while waiting still owes its price.
+/// Waits for the result of a flight. A caller who leaves while waiting still pays for that result, unless the
+/// flight fails.
 async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>) -> FlightResult {
     call.charge.owe(Debt::Flight(flight.clone()));
     let result = flight.result().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())));
@@ -260,8 +261,9 @@ async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>
     result
 }
 
-/// Returns a list of which some accounts are stored and fresh. The other accounts are fetched, and the lowest
-/// slot becomes the list's slot. `None` if the `assemble` mode forbids this, or the list cannot be completed.
+/// Answers a list of accounts partly from the cache. Accounts without a fresh entry are fetched. The list gets
+/// the lowest slot of its accounts. `None` if the `assemble` mode forbids this, if all or none are stored, or if
+/// the list stays incomplete.
 async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<CacheAnswer>, NotServed> {
     let Query::Accounts(query) = call.query else { return Ok(None) };
     let Some(missing) = cache.lookup.lists().missing_accounts(query, call.min_slot()) else {
@@ -286,9 +288,9 @@ async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<C
     cache.renderer.render(call, &list, basis).await.map(Some)
 }
 
-/// Renders the result of a fetch for this caller. The cache's floors never become a caller's error. If an
-/// answer of the last try is below a slot that was shown meanwhile, a stored one replaces it. If none is
-/// stored, the fetched one is served.
+/// Renders the result of a fetch for this caller. The cache's floors never become a caller's error. The
+/// last try may bring an answer below a slot that was shown meanwhile. A stored entry replaces it then. Without
+/// one, the caller gets the fetched answer.
 pub(super) async fn render_fetched(
     cache: &Cache,
     call: &PlannedCall<'_>,

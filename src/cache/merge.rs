@@ -46,9 +46,9 @@ struct QueuedCall {
 
 /// The way in which a call for a single account goes upstream.
 enum MergeTurn {
-    /// By itself. When it ends, it sends the queued calls.
+    /// The call goes upstream by itself. When it ends, calls that were queued meanwhile are sent as one list.
     Alone,
-    /// Queued for a merged call. The receiver gets its part of the answer.
+    /// The call is queued for a merged call. The receiver gets this call's part of the answer.
     Queued(oneshot::Receiver<Option<Result<PoolReply, Error>>>),
 }
 
@@ -100,7 +100,7 @@ impl Merger {
         MergeTurn::Queued(receiver)
     }
 
-    /// Counts a call until it ends. Its end sends the queued calls.
+    /// Counts a call until the guard is dropped. The drop sends the queued calls.
     fn under_way(
         self: &Arc<Self>,
         key: (AccountForm, Commitment),

@@ -39,11 +39,12 @@ use value::{SecondLevelKey, SharedValue, ValueMac};
 const WORTH_SHARING: Duration = Duration::from_secs(2);
 /// The number of answers that may wait to be written.
 const QUEUE: usize = 1024;
-/// The sum of their bytes.
+/// The maximum total size of these answers, in bytes.
 const QUEUE_BYTES: usize = 64 << 20;
 /// The number of answers that are written at once.
 const AT_ONCE: usize = 8;
-/// The factor by which compressing and signing a text takes longer than other work on it.
+/// The factor by which compressing and signing a text takes longer than other work on it. A text that is long
+/// for that work leaves the async worker.
 const LONG_PART: usize = 4;
 /// The node index of an answer that came from the store.
 const NO_NODE: usize = usize::MAX;

@@ -33,7 +33,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let config = source.load().map_err(Failure::usage)?;
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     for warning in &config.warnings {
-        tracing::warn!(setting = warning.path, fix = warning.fix, "this setting {}", warning.rule);
+        tracing::warn!(setting = warning.path, fix = warning.fix, "{} {}", warning.path, warning.rule);
     }
     let gateway = Gateway::new(&config).map_err(Failure::usage)?;
     let scheme = Tls::of(&config).map_err(Failure::usage)?.map_or("http", |_| "https");

@@ -21,11 +21,11 @@ pub(super) struct Report {
     pub(super) slot: Option<Slot>,
     /// The slot at which the node was last believed. A report close above it needs no second node.
     believed: Option<Slot>,
-    /// The doubt about the reports since the node was last believed. `None` if there is none.
+    /// The first report that was not believed, while the node's reports are doubted. `None` while they are believed.
     doubt: Option<Doubt>,
 }
 
-/// The reports at which the doubt about a node began. It begins anew when two other nodes advance together.
+/// The first report of a node that was not believed. A later one replaces it when two other nodes advance together.
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
     since: Instant,

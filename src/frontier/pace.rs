@@ -46,7 +46,7 @@ impl SlotPace {
         self.mark = Some((now, slot));
     }
 
-    /// Returns the length of a slot. `None` until twelve steps, at least a minute, are known.
+    /// Returns the length of a slot. `None` until twelve steps are known, which takes at least a minute.
     ///
     /// The result is the mean of the steps close to the median, so up to five of twelve may be outliers.
     pub(super) fn slot_time(&self) -> Option<Duration> {

@@ -1,7 +1,7 @@
 //! The key file: TOML with one `[[key]]` table for each key. It contains hashes of keys, never the keys.
 //!
 //! A file with one faulty key is refused as a whole, with a list of all its faults. The previous keys then stay in
-//! force, so that a typing error locks nobody out. [`mod@file`] changes the file.
+//! force, so that a typing error locks nobody out. Only its revocations count. [`mod@file`] changes the file.
 
 pub mod file;
 pub mod scope;
@@ -164,7 +164,8 @@ pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Ap
         if !ids.insert(raw.id.clone()) {
             reader.wrong("id: another key has the same id; ids must be unique");
         }
-        if !is_plan(&raw.plan) {
+        // A revoked key needs no plan, so a key with a mistyped one can be revoked.
+        if raw.revoked.is_none() && !is_plan(&raw.plan) {
             reader.wrong(&format!(
                 "plan: no plan is named {:?}; add it to the configuration, or use another",
                 raw.plan
@@ -180,6 +181,16 @@ pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Ap
         }
     }
     if problems.is_empty() { Ok(keys) } else { Err(problems) }
+}
+
+/// Returns the hashes of the revoked keys of a key file that has faults. Keys with a faulty hash are left out.
+pub(crate) fn revoked(text: &str) -> HashSet<KeyHash> {
+    let keys = toml::from_str::<RawFile>(text).map_or_else(|_| Vec::new(), |file| file.key);
+    let revoked = keys.iter().filter(|key| key.revoked.is_some());
+    let hashes = revoked.flat_map(|key| {
+        std::iter::once(&key.sha256).chain(key.previous.iter().map(|previous| &previous.sha256))
+    });
+    hashes.filter_map(|hash| KeyHash::parse(hash)).collect()
 }
 
 /// Returns true if the file is valid and sets nothing, not even an empty list of keys.

@@ -1,5 +1,6 @@
 //! The snapshot of the keys and plans in force. It is immutable, and built from the configuration and the key file.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,15 +38,20 @@ pub(crate) enum AccessMode {
 impl KeySnapshot {
     /// Returns a copy of this snapshot with the keys `keys`. Known keys keep their limits and usage.
     pub(crate) fn with_keys(&self, keys: Vec<keys::ApiKey>) -> Self {
+        let dev_key = self.dev_key.as_deref();
+        self.with_access(AccessMode::Keys(table(keys, dev_key, &self.plans, Some(self), &self.context)))
+    }
+
+    /// Returns a copy of this snapshot without the keys of these hashes. `None` if it has none of them.
+    pub(crate) fn without_keys(&self, hashes: &HashSet<KeyHash>) -> Option<Self> {
+        let rest = self.table()?.without(hashes)?;
+        Some(self.with_access(AccessMode::Keys(rest)))
+    }
+
+    fn with_access(&self, access: AccessMode) -> Self {
         Self {
             plans: self.plans.clone(),
-            access: AccessMode::Keys(table(
-                keys,
-                self.dev_key.as_deref(),
-                &self.plans,
-                Some(self),
-                &self.context,
-            )),
+            access,
             context: self.context.clone(),
             dev_key: self.dev_key.clone(),
             failed_per_minute: self.failed_per_minute,
@@ -92,7 +98,7 @@ pub(crate) fn take_snapshot(
                 let (file, text) = read(path);
                 watched = Some(file);
                 let in_force = old.map_or(0, KeySnapshot::keys_of_file);
-                match read_keys(text, path, &plans, in_force)? {
+                match read_keys(&text, path, &plans, in_force)? {
                     Some(read) => keys = read,
                     None => missing(path, in_force)?,
                 }
@@ -130,17 +136,17 @@ fn table(
 /// The file cannot be read, or is invalid. A blank file is refused while keys are in force, because an editor may be
 /// about to write it.
 pub(crate) fn read_keys(
-    text: io::Result<Option<String>>,
+    text: &io::Result<Option<String>>,
     path: &Path,
     plans: &Plans,
     in_force: usize,
 ) -> Result<Option<Vec<keys::ApiKey>>, KeyFileError> {
     let read = match text {
         Ok(None) => return Ok(None),
-        Ok(Some(text)) if in_force > 0 && keys::is_blank(&text) => Err(vec![format!(
+        Ok(Some(text)) if in_force > 0 && keys::is_blank(text) => Err(vec![format!(
             "is empty while {in_force} keys are in force; write `key = []` to remove all keys"
         )]),
-        Ok(Some(text)) => keys::parse(&text, |plan| plans.contains_key(plan)),
+        Ok(Some(text)) => keys::parse(text, |plan| plans.contains_key(plan)),
         Err(error) => Err(vec![format!("cannot be read: {}", error.kind())]),
     };
     read.map(Some).map_err(|problems| KeyFileError { path: path.to_path_buf(), problems })

@@ -1,6 +1,6 @@
 //! The key table: a map from the hashes of keys to principals. It is built from the key file and does not change.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use super::clock::WallClock;
@@ -42,7 +42,7 @@ impl KeyTable {
         table.by_hash.reserve(keys.len());
         table.by_id.reserve(keys.len());
         for key in keys {
-            // Does not happen, because a file with an unknown plan is refused.
+            // Only a revoked key may have an unknown plan. It is refused as an unknown key is.
             let Some(terms) = plans.get(&key.plan) else { continue };
             let validity = KeyValidity {
                 hash: key.hash,
@@ -74,6 +74,18 @@ impl KeyTable {
             self.by_hash.insert(hash, Arc::clone(&principal));
         }
         self.by_id.insert(id, principal);
+    }
+
+    /// Returns a copy of this table without the keys of these hashes. `None` if it has none of them.
+    pub(crate) fn without(&self, hashes: &HashSet<KeyHash>) -> Option<Self> {
+        let goes = |principal: &Principal| principal.validity.hashes().any(|hash| hashes.contains(&hash));
+        if !self.principals().any(goes) {
+            return None;
+        }
+        let mut rest = Self { by_hash: self.by_hash.clone(), by_id: self.by_id.clone() };
+        rest.by_hash.retain(|_, principal| !goes(principal));
+        rest.by_id.retain(|_, principal| !goes(principal));
+        Some(rest)
     }
 
     /// Returns the key with this hash, which may be expired or revoked. `None` if there is none.

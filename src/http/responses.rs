@@ -26,8 +26,8 @@ pub(super) struct CallResponse {
     pub(super) outcome: CallOutcome,
 }
 
-/// An answer that may expire before it is sent. It waits for other answers or for compression, and was fetched before
-/// its request arrived.
+/// An answer that is checked again before it is sent, because it may expire while it waits. It waits for the other
+/// answers of a batch, or for compression. The node was asked for it before the caller's request arrived.
 pub(super) struct PendingAnswer {
     pub(super) id: Id,
     pub(super) query: Query,

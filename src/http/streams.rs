@@ -4,8 +4,9 @@
 //! only after the body has arrived. HTTP/1.1 needs no such limit: a connection has one request at a time, and
 //! connections are limited.
 //!
-//! A browser sends a preflight for each call, and may send many before the first call has shown a valid key. A
-//! preflight without a body is answered at once, so it needs no key.
+//! A connection that has shown no valid key may have 16 requests in progress. A further request must carry a valid
+//! key. Preflights without a body are exempt, because a browser may send many before its first call. They are
+//! answered at once.
 
 use tokio::time::Instant;
 
@@ -23,8 +24,8 @@ const WITHOUT_KEY: usize = 16;
 pub(super) struct Streams(ConnectionPermits);
 
 impl Streams {
-    /// Creates `server.max_in_flight` permits, and one more for each of `server.max_connections`. HTTP/1.1 could have
-    /// as many requests that wait for their bodies.
+    /// Creates `server.max_in_flight` permits, and one more for each of `server.max_connections`. This is the number
+    /// of requests over HTTP/1.1: those in flight, and one on each connection that waits for its body.
     pub(super) fn new(server: &Server) -> Self {
         Self(ConnectionPermits::new(server.max_in_flight.saturating_add(server.max_connections)))
     }

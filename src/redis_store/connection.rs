@@ -309,7 +309,7 @@ impl RedisClient {
     fn drop_link(&self, why: &'static str) -> bool {
         let was_there = self.link.swap(None).is_some();
         if was_there {
-            tracing::warn!(why, "the shared store is lost; this gateway continues alone");
+            tracing::warn!(why, "the shared store is lost; this replica works alone until it is back");
         }
         was_there
     }

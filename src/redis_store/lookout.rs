@@ -63,7 +63,7 @@ impl Lookout {
         if self.reported != Some(result) && result != SharedResult::Ok {
             tracing::warn!(
                 why = hint(result),
-                "the shared store cannot be used; this gateway continues alone"
+                "the shared store cannot be used; this replica works alone until it can"
             );
         }
         self.reported = Some(result);

@@ -27,8 +27,8 @@ pub(super) fn following(config: &Config, probed: &[ProbeResult], is_private: &[b
     if let Some((name, bytes, _)) = nodes.iter().find(|(_, _, is_private)| *is_private) {
         let bandwidth = bandwidth(*bytes);
         return format!(
-            "advice   set follow.mode = \"on\": {name} has a private address and holds blocks\n         \
-             cost: {calls:.0} calls a second and {bandwidth}, whatever the traffic; \"shadow\" counts what it would save"
+            "advice   set follow.mode = \"on\": {name} has a private address, and its blocks can be followed\n         \
+             cost: {calls:.0} calls a second and {bandwidth}, at any traffic; follow.mode = \"shadow\" first counts what \"on\" would save"
         );
     }
     if let Some((name, bytes, _)) = nodes.first() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 
 use super::examine::Examined;
-use crate::config::{Config, GenesisCheck, Problem};
+use crate::config::{Config, GenesisCheck, Problem, Upstream};
 use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::methods::Commitment;
 use crate::node::{Fault, code};
@@ -73,7 +73,17 @@ pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Findi
     let said = || probed.iter().flatten();
     let genesis = |one: &Examined| one.identity.genesis.hash().cloned();
     let cluster = config.pool.genesis_hash.clone().or_else(|| said().find_map(genesis));
-    let newest = said().filter_map(|one| one.slot(Commitment::Processed)).max();
+    let is_foreign = |upstream: &Upstream, one: &Examined| {
+        let own = one.identity.genesis.hash();
+        upstream.genesis == GenesisCheck::Checked && own.is_some() && own != cluster.as_ref()
+    };
+    let of_cluster = config
+        .upstreams
+        .iter()
+        .zip(probed)
+        .filter_map(|(upstream, one)| Some((upstream, one.as_ref().ok()?)));
+    let of_cluster = of_cluster.filter(|(upstream, one)| !is_foreign(upstream, one));
+    let newest = of_cluster.filter_map(|(_, one)| one.slot(Commitment::Processed)).max();
     let slot_time = said().find_map(|one| one.slot_time).unwrap_or(ASSUMED_SLOT_TIME);
     let mut findings = Vec::new();
     for (upstream, probed) in config.upstreams.iter().zip(probed) {
@@ -87,8 +97,7 @@ pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Findi
             Ok(one) => one,
         };
         let checked = upstream.genesis == GenesisCheck::Checked;
-        let foreign = one.identity.genesis.hash().filter(|own| Some(*own) != cluster.as_ref());
-        if let Some(own) = foreign.filter(|_| checked) {
+        if let Some(own) = one.identity.genesis.hash().filter(|_| is_foreign(upstream, one)) {
             findings.push(Finding::fault(
                 format!(
                     "{name} belongs to another cluster: {own}, not {}",
@@ -395,6 +404,11 @@ mod tests {
             found(|_| {}),
             found(|one| one.pulse.health = Err("Node is behind by 200 slots (-32005)".to_owned())),
             found(|one| one.identity.genesis = Genesis::Hash("H".to_owned())),
+            // Its slots say nothing about the lag of the others.
+            found(|one| {
+                one.identity.genesis = Genesis::Hash("H".to_owned());
+                one.pulse.slots.processed = Some(345_000_000);
+            }),
             found(|one| one.identity.genesis = Genesis::Unsupported),
             found(|one| one.pulse.slots.processed = Some(1_000_000 - 21)),
             found(|one| one.pulse.slots.processed = Some(1_000_000 - 11)),
@@ -414,6 +428,8 @@ mod tests {
 
         fault    upstream n1 is not healthy: Node is behind by 200 slots (-32005)
                  fix: wait until it has caught up (solana catchup --our-localhost); calls go to other nodes meanwhile
+        fault    upstream n1 belongs to another cluster: H, not G
+                 fix: remove it, or set pool.genesis_hash to the cluster that you mean
         fault    upstream n1 belongs to another cluster: H, not G
                  fix: remove it, or set pool.genesis_hash to the cluster that you mean
         fault    upstream n1 does not report its genesis hash, so it gets no calls
@@ -474,8 +490,8 @@ mod tests {
             advice::following(&config, &[Err(Fault::Connect), Err(Fault::Connect)], &[true, true]),
         ];
         insta::assert_snapshot!(advice.join("\n"), @r#"
-        advice   set follow.mode = "on": n1 has a private address and holds blocks
-                 cost: 12 calls a second and 5.6 MB a second (1.40 MB a block), whatever the traffic; "shadow" counts what it would save
+        advice   set follow.mode = "on": n1 has a private address, and its blocks can be followed
+                 cost: 12 calls a second and 5.6 MB a second (1.40 MB a block), at any traffic; follow.mode = "shadow" first counts what "on" would save
         advice   leave follow.mode = "off": no upstream at a private address can be followed
                  cost with n0: 12 calls a second and 5.6 MB a second (1.40 MB a block); following pays if it saves more than 1.0 million calls a day
         advice   leave follow.mode = "off": no upstream is an Agave node of a known version that holds blocks

@@ -43,6 +43,30 @@ async fn key_file_is_followed_and_faulty_ones_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn faulty_key_files_revoke_keys() {
+    let keys = TestKeys::new();
+    let (goes, stays, mistyped) = (keys.key("standard"), keys.key("standard"), keys.key("standard"));
+    let gateway = keys.gateway();
+    let good = std::fs::read_to_string(keys.keys_file()).unwrap();
+    let accepts = |key: &str| authenticate(&gateway, key).is_ok();
+    let tables: Vec<String> = good.split("[[key]]").skip(1).map(|rest| format!("[[key]]{rest}\n")).collect();
+    let [first, second, third] = tables.try_into().unwrap();
+    let revoked = |table: &str| format!("{table}\nrevoked = \"2026-11-01T00:00:00Z\"\n\n");
+    let gold = third.replace("standard", "gold");
+
+    std::fs::write(keys.keys_file(), [revoked(first.trim_end()), second.clone(), gold.clone()].concat())
+        .unwrap();
+    settle(&gateway);
+    assert_eq!([&goes, &stays, &mistyped].map(|key| accepts(key)), [false, true, true]);
+    assert!(gateway.replace(&keys.config).is_err(), "no plan has the name");
+
+    std::fs::write(keys.keys_file(), [first, second, revoked(gold.trim_end())].concat()).unwrap();
+    settle(&gateway);
+    assert_eq!([&goes, &stays, &mistyped].map(|key| accepts(key)), [true, true, false]);
+    gateway.replace(&keys.config).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn blank_key_files_remove_no_keys() {
     let keys = TestKeys::new();
     let key = keys.key("standard");

@@ -17,8 +17,8 @@ use crate::redis_store::{StoreTime, micros};
 
 /// The length above which the oldest purges are summed up, until half as many are left.
 pub(super) const MAX_PURGES: usize = 128;
-/// The least age of purges to sum up. Each gateway that reads the store has read the list since they were
-/// older.
+/// The least age of purges to sum up. At this age, every replica that still reads the store has read a list with
+/// them.
 const SETTLED: Duration = LIST_VALID_FOR;
 /// The number of digits of a time.
 const DIGITS: usize = 20;
