@@ -8,11 +8,13 @@
 //! the store's time at which a node was asked for it. A reader gets the store's time of the read. The unknown delay of
 //! messages makes an answer look older, never younger.
 
+pub mod blocks;
 mod clock;
 mod connection;
 mod connector;
 pub mod limits;
 mod lookout;
+pub mod mac;
 mod parts;
 pub mod purges;
 
@@ -64,6 +66,8 @@ struct Scripts {
     merge: Script,
     lease: Script,
     book: Script,
+    claim: Script,
+    set: Script,
 }
 
 /// The values that were read from the store.
@@ -119,6 +123,8 @@ impl Store {
                 merge: Script::new(include_str!("redis_store/merge.lua")),
                 lease: Script::new(include_str!("redis_store/lease.lua")),
                 book: Script::new(include_str!("redis_store/book.lua")),
+                claim: Script::new(include_str!("redis_store/claim.lua")),
+                set: Script::new(include_str!("redis_store/set.lua")),
             },
             tasks,
         }))
