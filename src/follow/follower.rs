@@ -58,10 +58,7 @@ impl Follower {
         settings: FollowSettings,
         store: Option<(Arc<Store>, StoreMac)>,
     ) -> Self {
-        let stored = |(store, mac)| {
-            let (pool, metrics) = (Arc::clone(&pool), Arc::clone(&metrics));
-            StoredBlocks { store, mac, pool, metrics }
-        };
+        let stored = |(store, mac)| StoredBlocks { store, mac, pool: Arc::clone(&pool) };
         let shared = SharedBlocks::new(store.filter(|_| settings.share).map(stored));
         Self { followed, pool, frontier, metrics, tasks, settings, shared }
     }

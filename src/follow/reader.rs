@@ -23,7 +23,7 @@ use super::shared_blocks::{BlockStore, SharedBlocks};
 use super::state::{FollowEnd, FollowState, PauseReason};
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Slot};
-use crate::telemetry::{Metrics, RestartReason};
+use crate::telemetry::{BlockResult, Metrics, RestartReason};
 
 /// The number of blocks that are fetched at once.
 const FETCHES: usize = 4;
@@ -338,6 +338,9 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         chain.without_fees = if writes.lacks_fee_reward { chain.without_fees + 1 } else { 0 };
         if chain.without_fees > BLOCKS_WITHOUT_FEES {
             return Err(PauseReason::NoFees.into());
+        }
+        if node.is_none() {
+            self.metrics.follow_blocks.at(BlockResult::Shared).inc();
         }
         self.metrics.follow_writes.at(()).inc_by(writes.writes.len() as u64);
         let buckets = writes.writes.iter().map(|write| self.followed.buckets.of_fingerprint(*write));

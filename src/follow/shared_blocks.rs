@@ -17,7 +17,7 @@ use crate::pool::Pool;
 use crate::redis_store::Store;
 use crate::redis_store::blocks::BlockRecord;
 use crate::redis_store::mac::StoreMac;
-use crate::telemetry::{BlockResult, Metrics, SharedOperation, SharedResult};
+use crate::telemetry::{SharedOperation, SharedResult};
 
 /// The longest time for which a block is waited for that another replica has claimed.
 const WAIT: Duration = Duration::from_secs(1);
@@ -105,7 +105,6 @@ pub(super) struct StoredBlocks {
     pub(super) store: Arc<Store>,
     pub(super) mac: StoreMac,
     pub(super) pool: Arc<Pool>,
-    pub(super) metrics: Arc<Metrics>,
 }
 
 impl StoredBlocks {
@@ -135,10 +134,7 @@ impl BlockStore for StoredBlocks {
                 None => (SharedResult::Foreign, SharedBlock::Absent),
                 // Only a second answer of a node tells if the rewards are late or if there are none.
                 Some(block) if block.lacks_fee_reward => (SharedResult::Miss, SharedBlock::Absent),
-                Some(block) => {
-                    self.metrics.follow_blocks.at(BlockResult::Shared).inc();
-                    (SharedResult::Hit, SharedBlock::Read(block))
-                }
+                Some(block) => (SharedResult::Hit, SharedBlock::Read(block)),
             },
         };
         self.store.count(SharedOperation::Block, result, began.elapsed());
