@@ -13,6 +13,7 @@ use slotfront_sim::{Cluster, Fault, Settings};
 use slotfront_testkit::redis_server::{Redis, RedisCluster};
 use slotfront_testkit::{TestCall, TestCluster, TestGateway, TestGatewayBuilder};
 
+use crate::faults::{USER, with_rights};
 use crate::{connected, counted};
 
 /// The slots of each step. Some of them are skipped.
@@ -135,6 +136,14 @@ async fn block_is_read_by_one_replica() {
 async fn blocks_are_shared_through_a_redis_cluster() {
     let cluster = RedisCluster::start();
     one_reads_for_both(cluster.settings()).await;
+}
+
+#[tokio::test]
+async fn documented_rights_suffice_for_blocks() {
+    let (_store, url) = with_rights();
+    let (a, b) = two(Redis::settings_at(&url(USER))).await;
+    let [_, (own, shared)] = step_behind((&a, &b), 1, || ()).await;
+    assert!(own == 0 && shared > 0, "{own} and {shared}");
 }
 
 #[tokio::test]
