@@ -36,6 +36,7 @@ use crate::http::{Front, Outgoing};
 use crate::low_priority;
 use crate::node::client::ClientError;
 use crate::pool::Pool;
+use crate::redis_store::mac::StoreMac;
 use crate::redis_store::{SharedError, Store};
 use crate::telemetry::{self, Metrics, ReloadResult, Tracer};
 use signals::{HangupSignal, Signals};
@@ -192,7 +193,7 @@ impl App {
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
         gateway.report_to(&metrics);
         pool.probe(&tasks, stop);
-        follow_chain(&front, &tasks, stop);
+        follow_chain(&front, shared.as_ref(), &tasks, stop);
         purge_on_cluster_change(&front, &tasks, stop);
         clock::watch(&front, &tasks, stop);
         gateway.watch(&tasks, stop);
@@ -304,8 +305,15 @@ fn tracer(
 }
 
 /// Follows the chain, unless that is off.
-fn follow_chain(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
+fn follow_chain(
+    front: &Arc<Front>,
+    shared: Option<&Arc<Store>>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) {
     let settings = front.config.follow.clone();
+    let secret = front.config.shared.as_ref().and_then(|shared| shared.secret.as_ref());
+    let shared = shared.map(|store| (Arc::clone(store), StoreMac::new(secret)));
     if settings.mode != FollowMode::Off {
         let Front { followed, pool, frontier, metrics, .. } = &**front;
         let follower = Follower::new(
@@ -315,6 +323,7 @@ fn follow_chain(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToke
             Arc::clone(metrics),
             tasks.clone(),
             settings,
+            shared,
         );
         tasks.spawn(follower.run(stop.clone()));
     }

@@ -375,6 +375,8 @@ pub struct FollowSettings {
     pub poll: Duration,
     /// The maximum number of new blocks to catch up with. With more of them, following begins anew.
     pub max_gap: usize,
+    /// True if the replicas of a shared store read each block once for all.
+    pub share: bool,
 }
 
 /// `follow.mode`

@@ -8,7 +8,7 @@
 //! `follower` is the task that follows one chain after another. `reader` polls the nodes for new blocks, and
 //! `fetch` asks for them. `block` reads the accounts that a block may write. `chain` joins blocks by their
 //! hashes and keeps the last writes (`last_writes`). `excluded` lists the accounts that may change without
-//! being listed in a block. A chain that cannot go on is replaced by a new one, and every account is then
+//! being listed in a block. `shared_blocks` lets one replica read a block for all, in the form of `record`. A chain that cannot go on is replaced by a new one, and every account is then
 //! fetched once more.
 
 mod block;
@@ -22,6 +22,8 @@ mod last_writes;
 #[cfg(test)]
 mod model;
 mod reader;
+mod record;
+mod shared_blocks;
 mod state;
 #[cfg(test)]
 pub(crate) mod testing;

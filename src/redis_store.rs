@@ -8,11 +8,13 @@
 //! the store's time at which a node was asked for it. A reader gets the store's time of the read. The unknown delay of
 //! messages makes an answer look older, never younger.
 
+pub mod blocks;
 mod clock;
 mod connection;
 mod connector;
 pub mod limits;
 mod lookout;
+pub mod mac;
 mod parts;
 pub mod purges;
 
@@ -27,6 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config;
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
+use blocks::BlockRecord;
 pub use clock::StoreTime;
 use clock::{StoreClock, read_time};
 use connection::RedisClient;
@@ -64,6 +67,8 @@ struct Scripts {
     merge: Script,
     lease: Script,
     book: Script,
+    claim: Script,
+    set: Script,
 }
 
 /// The values that were read from the store.
@@ -119,6 +124,8 @@ impl Store {
                 merge: Script::new(include_str!("redis_store/merge.lua")),
                 lease: Script::new(include_str!("redis_store/lease.lua")),
                 book: Script::new(include_str!("redis_store/book.lua")),
+                claim: Script::new(include_str!("redis_store/claim.lua")),
+                set: Script::new(include_str!("redis_store/set.lua")),
             },
             tasks,
         }))
@@ -293,6 +300,37 @@ impl Store {
             self.connection.write(operation, &key, patience, &call).await?;
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
         Ok(Booked { windows: [day, month], units: [day_units, month_units] })
+    }
+
+    /// Reads the record of a block, of which at most `max_bytes` bytes are returned. Claims it for `life` if there is
+    /// none. Counts failures; the caller counts successes. No request waits for it.
+    ///
+    /// # Errors
+    /// The result of the failed operation.
+    pub async fn claim_block(
+        &self,
+        key: &str,
+        life: Duration,
+        max_bytes: usize,
+    ) -> Result<BlockRecord, Failed> {
+        let mut call = self.scripts.claim.key(key);
+        call.arg(blocks::CLAIM).arg(millis(life)).arg(max_bytes);
+        let patience = self.connection.timeout;
+        let answer = self.connection.write(SharedOperation::Block, key, patience, &call).await?;
+        Ok(BlockRecord::read(answer))
+    }
+
+    /// Writes the record of a block in place of a claim or an older record. Counts the result.
+    pub async fn put_block(&self, key: &str, record: &[u8], life: Duration) {
+        let operation = SharedOperation::Block;
+        let mut call = self.scripts.set.key(key);
+        call.arg(record).arg(millis(life));
+        let on_its_way = Duration::from_millis((record.len() / BYTES_A_MS) as u64);
+        let (asked_at, patience) = (Instant::now(), self.connection.timeout + on_its_way);
+        // A failure is counted by the connection.
+        if self.connection.write::<Value>(operation, key, patience, &call).await.is_ok() {
+            self.count(operation, SharedResult::Ok, asked_at.elapsed());
+        }
     }
 
     /// Sends a request to a failed part. If the part answers, it is used again.

@@ -161,6 +161,8 @@ pub const FOLLOW_MODE: FollowMode = FollowMode::Off;
 pub const FOLLOW_POLL: Duration = Duration::from_millis(100);
 /// Some 15 to 25 seconds of blocks. After a longer break most accounts have changed.
 pub const FOLLOW_MAX_GAP: usize = 64;
+/// A shared store exists so that one replica fetches for all. It is trusted for blocks as it is for answers.
+pub const FOLLOW_SHARE: bool = true;
 
 /// A node takes one sample a minute; this is a quarter of that.
 pub const TTL_PERFORMANCE_SAMPLES: Duration = Duration::from_secs(15);

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::last_writes::{Bucket, Buckets};
+use super::last_writes::Fingerprint;
 use crate::methods::{Pubkey, Slot};
 
 /// The parts of a block that the follower needs.
@@ -25,8 +25,8 @@ pub(super) struct BlockWrites {
     pub(super) begins_rewards: bool,
     /// True if the block has transactions but no reward of type `Fee`. Its rewards may be missing.
     pub(super) lacks_fee_reward: bool,
-    /// The buckets of the accounts that the block may write, in order and without repetitions.
-    pub(super) writes: Vec<Bucket>,
+    /// The fingerprints of the accounts that the block may write, in order and without repetitions.
+    pub(super) writes: Vec<Fingerprint>,
 }
 
 /// The reason why the accounts that a block writes cannot be known.
@@ -99,12 +99,12 @@ impl BlockWrites {
     ///
     /// # Errors
     /// The accounts that the block writes cannot be known.
-    pub(super) fn parse(result: &[u8], buckets: &Buckets) -> Result<Self, UnreadableBlock> {
+    pub(super) fn parse(result: &[u8]) -> Result<Self, UnreadableBlock> {
         let block: Block = serde_json::from_slice(result).map_err(|_| UnreadableBlock::UnknownForm)?;
         let mut writes = Vec::new();
         let mut add = |text: &str| {
             let address = Pubkey::parse(text).map_err(|_| UnreadableBlock::BadAddress)?;
-            writes.push(buckets.of(&address));
+            writes.push(Fingerprint::of(&address));
             Ok(())
         };
         for transaction in &block.transactions {
@@ -166,7 +166,7 @@ mod tests {
     const META: &str = r#"{"err":null,"fee":5000,"postBalances":[],"preBalances":[]}"#;
 
     fn parse(text: &str) -> Result<BlockWrites, UnreadableBlock> {
-        BlockWrites::parse(text.as_bytes(), &Buckets::default())
+        BlockWrites::parse(text.as_bytes())
     }
 
     #[test]
@@ -176,8 +176,7 @@ mod tests {
             transaction(META, &[account(1, true)]),
         ];
         let text = block(&transactions, &reward(4, r#""Fee""#), "");
-        let buckets = Buckets::default();
-        let mut writes = [1, 3, 4].map(|n| buckets.of(&key(n)));
+        let mut writes = [1, 3, 4].map(|n| Fingerprint::of(&key(n)));
         writes.sort_unstable();
         let expected = BlockWrites {
             blockhash: "b".into(),
@@ -187,7 +186,7 @@ mod tests {
             lacks_fee_reward: false,
             writes: writes.into(),
         };
-        assert_eq!(BlockWrites::parse(text.as_bytes(), &buckets), Ok(expected));
+        assert_eq!(parse(&text), Ok(expected));
     }
 
     #[test]

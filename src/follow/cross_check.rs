@@ -10,8 +10,8 @@ use crate::methods::Slot;
 pub(super) struct CrossCheck {
     slot: Slot,
     hash: String,
-    /// The node that gave the block.
-    given_by: usize,
+    /// The node that gave the block. `None` if another replica read it.
+    given_by: Option<usize>,
     /// The number of times that a node did not give the hash.
     attempts: usize,
     answer: Option<AbortOnDropHandle<Option<String>>>,
@@ -29,8 +29,8 @@ pub(super) enum CheckState {
 }
 
 impl CrossCheck {
-    /// Creates the check of the block at `slot`, which the node `given_by` gave.
-    pub(super) fn new(slot: Slot, hash: String, given_by: usize) -> Self {
+    /// Creates the check of the block at `slot`, which the node `given_by` gave. `None` stands for another replica.
+    pub(super) fn new(slot: Slot, hash: String, given_by: Option<usize>) -> Self {
         Self { slot, hash, given_by, attempts: 0, answer: None }
     }
 
@@ -47,7 +47,7 @@ impl CrossCheck {
                 }
             }
         }
-        let others: Vec<_> = nodes.iter().filter(|node| node.id() != self.given_by).collect();
+        let others: Vec<_> = nodes.iter().filter(|node| Some(node.id()) != self.given_by).collect();
         if !others.is_empty() {
             let (node, slot) = (others[self.attempts % others.len()].clone(), self.slot);
             let asked = tasks.spawn(async move { fetch::blockhash(&node, slot).await });

@@ -1,12 +1,10 @@
 //! The questions that the reader asks of nodes, and the judgement of their answers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::FollowedChain;
 use super::block::{BlockWrites, UnreadableBlock};
 use super::epochs::EpochSchedule;
 use super::state::{FollowEnd, PauseReason};
@@ -99,15 +97,13 @@ pub fn block_params(slot: Slot) -> Value {
 pub(super) async fn block(
     node: &impl BlockNode,
     slot: Slot,
-    followed: &Arc<FollowedChain>,
     metrics: &Metrics,
 ) -> Result<Option<BlockWrites>, FollowEnd> {
     let (result, found) = match node.ask("getBlock", block_params(slot), BLOCK_TIMEOUT).await {
         Ok(NodeReply::Result(text)) if &*text != b"null" => {
             metrics.follow_block_bytes.at(()).inc_by(text.len() as u64);
             let long = text.len() > OFF_WORKER_BYTES;
-            let followed = Arc::clone(followed);
-            let read = move || BlockWrites::parse(&text, &followed.buckets);
+            let read = move || BlockWrites::parse(&text);
             let read = if long {
                 tokio::task::spawn_blocking(read).await.map_err(|_| FollowEnd::GAP)?
             } else {

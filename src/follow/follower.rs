@@ -12,11 +12,14 @@ use tokio_util::task::TaskTracker;
 use super::FollowedChain;
 use super::fetch::{BlockNode, BlockNodes};
 use super::reader::{Reader, ReaderSettings};
+use super::shared_blocks::{SharedBlocks, StoredBlocks};
 use super::state::{FollowEnd, FollowState, PauseReason};
 use crate::config::FollowSettings;
 use crate::frontier::Frontier;
 use crate::node::{Fault, NodeReply};
 use crate::pool::{FollowedNode, Pool};
+use crate::redis_store::Store;
+use crate::redis_store::mac::StoreMac;
 use crate::telemetry::{Metrics, RestartReason};
 
 /// The time without calls for accounts after which nothing is followed.
@@ -40,10 +43,12 @@ pub struct Follower {
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
     settings: FollowSettings,
+    shared: SharedBlocks<StoredBlocks>,
 }
 
 impl Follower {
-    /// Creates the follower that publishes its chains in `followed`.
+    /// Creates the follower that publishes its chains in `followed`. It shares blocks through `store`, whose values
+    /// are signed with `mac`.
     pub fn new(
         followed: Arc<FollowedChain>,
         pool: Arc<Pool>,
@@ -51,8 +56,11 @@ impl Follower {
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
         settings: FollowSettings,
+        store: Option<(Arc<Store>, StoreMac)>,
     ) -> Self {
-        Self { followed, pool, frontier, metrics, tasks, settings }
+        let stored = |(store, mac)| StoredBlocks { store, mac, pool: Arc::clone(&pool) };
+        let shared = SharedBlocks::new(store.filter(|_| settings.share).map(stored));
+        Self { followed, pool, frontier, metrics, tasks, settings, shared }
     }
 
     /// Follows the chain until `stop`, with pauses while nobody asks for accounts.
@@ -91,10 +99,10 @@ impl Follower {
     async fn follow_chains(&self) -> Infallible {
         let started = Instant::now();
         let mut clusters = self.pool.clusters();
-        let Self { followed, frontier, metrics, tasks, settings, .. } = self;
+        let Self { followed, frontier, metrics, tasks, settings, shared, .. } = self;
         let nodes = PoolNodes { pool: &self.pool, names: &settings.upstreams };
         let settings = ReaderSettings { poll: settings.poll, max_gap: settings.max_gap };
-        let reader = Reader { nodes, frontier, followed, metrics, tasks, settings };
+        let reader = Reader { nodes, shared, frontier, followed, metrics, tasks, settings };
         loop {
             let began = Instant::now();
             clusters.mark_unchanged();
@@ -178,7 +186,7 @@ mod tests {
         let (frontier, metrics) = (Arc::new(Frontier::new(0)), Metrics::new());
         let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap();
         let tasks = TaskTracker::new();
-        Follower::new(Arc::clone(followed), Arc::new(pool), frontier, metrics, tasks, config.follow)
+        Follower::new(Arc::clone(followed), Arc::new(pool), frontier, metrics, tasks, config.follow, None)
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,7 +2,8 @@
 //!
 //! Both tables have a fixed size and are indexed by a hash of the address. Two addresses in one bucket cost a
 //! needless fetch, never a wrong answer. The key of the hash is drawn at start, so that nobody can choose
-//! addresses that share a bucket.
+//! addresses that share a bucket. Addresses with one [`Fingerprint`] share one as well. Choosing such addresses
+//! gains nothing, because a transaction may name the account itself.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +17,22 @@ const BUCKETS: usize = if cfg!(test) { 1 << 12 } else { 1 << 21 };
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bucket(u32);
 
+/// A number made of an address. It is the same in every process, so that replicas can exchange it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Fingerprint(pub(super) u64);
+
+impl Fingerprint {
+    /// Returns the fingerprint of an address. Another formula needs another version of the records in the
+    /// shared store.
+    pub(super) fn of(address: &Pubkey) -> Self {
+        let (words, _) = address.0.as_chunks();
+        let mix = |hash: u64, word| {
+            (hash.rotate_left(5) ^ u64::from_be_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95)
+        };
+        Self(words.iter().copied().fold(0, mix))
+    }
+}
+
 /// Assigns addresses to buckets.
 #[derive(Debug, Default)]
 pub(super) struct Buckets(RandomState);
@@ -23,7 +40,12 @@ pub(super) struct Buckets(RandomState);
 impl Buckets {
     /// Returns the bucket of an address.
     pub(super) fn of(&self, address: &Pubkey) -> Bucket {
-        let hash = self.0.hash_one(address.0) % BUCKETS as u64;
+        self.of_fingerprint(Fingerprint::of(address))
+    }
+
+    /// Returns the bucket of the addresses with this fingerprint.
+    pub(super) fn of_fingerprint(&self, fingerprint: Fingerprint) -> Bucket {
+        let hash = self.0.hash_one(fingerprint.0) % BUCKETS as u64;
         Bucket(u32::try_from(hash).expect("the remainder is below 2^21"))
     }
 }
@@ -74,5 +96,27 @@ impl LastWrites {
 
     fn distance(&self, slot: Slot) -> u32 {
         u32::try_from(slot - self.first).expect("a chain is shorter than 2^32 slots")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_are_the_same_in_every_process() {
+        let counted = Pubkey(std::array::from_fn(|n| u8::try_from(n).unwrap()));
+        assert_eq!(Fingerprint::of(&counted), Fingerprint(0x0a63_8bd9_ea19_ca1e));
+        assert_eq!(Fingerprint::of(&Pubkey([0; 32])), Fingerprint(0));
+    }
+
+    #[test]
+    fn each_byte_of_an_address_counts() {
+        let address = Pubkey([7; 32]);
+        for byte in 0..32 {
+            let mut other = address;
+            other.0[byte] ^= 1;
+            assert_ne!(Fingerprint::of(&other), Fingerprint::of(&address), "{byte}");
+        }
     }
 }

@@ -192,7 +192,7 @@ impl FollowModel {
     /// Reads the next block. Returns false if its rewards are missing.
     fn follow(&mut self, without_rewards: bool) -> bool {
         let block = &self.blocks[self.followed];
-        let writes = BlockWrites::parse(&block.text(!without_rewards), &self.buckets).unwrap();
+        let writes = BlockWrites::parse(&block.text(!without_rewards)).unwrap();
         if writes.lacks_fee_reward {
             return false;
         }
@@ -202,7 +202,8 @@ impl FollowModel {
             let number = self.writer.chain().number() + 1;
             self.writer = ChainWriter::new(number, slot, Instant::now());
         } else {
-            assert_eq!((writes.parent_slot, self.writer.add(slot, writes.writes)), (tip, Ok(())));
+            let buckets = writes.writes.iter().map(|write| self.buckets.of_fingerprint(*write)).collect();
+            assert_eq!((writes.parent_slot, self.writer.add(slot, buckets)), (tip, Ok(())));
         }
         true
     }

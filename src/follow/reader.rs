@@ -1,8 +1,8 @@
 //! The reader: polls nodes for new confirmed blocks, and adds them to the chain in order.
 //!
 //! Each poll asks one node for its confirmed slots from the newest read block on (`getBlocks`). New blocks are
-//! fetched four at a time and added once their parent, by slot and by hash, is the tip. A chain that cannot go
-//! on ends with a [`RestartReason`], and the follower begins a new one.
+//! fetched four at a time and added once their parent, by slot and by hash, is the tip. Another replica may have
+//! read a block already. A chain that cannot go on ends with a [`RestartReason`], and the follower begins a new one.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -19,10 +19,11 @@ use super::chain::ChainWriter;
 use super::cross_check::{CheckState, CrossCheck};
 use super::epochs::EpochSchedule;
 use super::fetch::{self, BlockNode, BlockNodes};
+use super::shared_blocks::{BlockStore, SharedBlocks};
 use super::state::{FollowEnd, FollowState, PauseReason};
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Slot};
-use crate::telemetry::{Metrics, RestartReason};
+use crate::telemetry::{BlockResult, Metrics, RestartReason};
 
 /// The number of blocks that are fetched at once.
 const FETCHES: usize = 4;
@@ -65,8 +66,9 @@ pub(super) struct ReaderSettings {
 }
 
 /// Reads a chain.
-pub(super) struct Reader<'a, N> {
+pub(super) struct Reader<'a, N, S> {
     pub(super) nodes: N,
+    pub(super) shared: &'a SharedBlocks<S>,
     pub(super) frontier: &'a Frontier,
     pub(super) followed: &'a Arc<FollowedChain>,
     pub(super) metrics: &'a Metrics,
@@ -78,8 +80,8 @@ pub(super) struct Reader<'a, N> {
 struct ReadBlock {
     slot: Slot,
     writes: BlockWrites,
-    /// The node that gave it.
-    node: usize,
+    /// The node that gave it. `None` if another replica read it.
+    node: Option<usize>,
     read_at: Instant,
 }
 
@@ -105,7 +107,7 @@ struct ChainInProgress {
     kept_until: Instant,
 }
 
-impl<N: BlockNodes> Reader<'_, N> {
+impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
     /// Follows one chain from its beginning to its end.
     pub(super) async fn follow(&self) -> FollowEnd {
         let mut chain = match self.begin().await {
@@ -234,14 +236,28 @@ impl<N: BlockNodes> Reader<'_, N> {
         self.add_ready(chain, nodes).await
     }
 
-    /// Reads the block at `slot` from the nodes in turn.
+    /// Reads the block at `slot`, unless another replica does.
     async fn read_block(&self, nodes: &[N::Node], turn: usize, slot: Slot) -> Result<ReadBlock, FollowEnd> {
+        match self.shared.find(slot).await {
+            Some(writes) => Ok(ReadBlock { slot, writes, node: None, read_at: Instant::now() }),
+            None => self.ask_for_block(nodes, turn, slot).await,
+        }
+    }
+
+    /// Reads the block at `slot` from the nodes in turn, and publishes it for other replicas.
+    async fn ask_for_block(
+        &self,
+        nodes: &[N::Node],
+        turn: usize,
+        slot: Slot,
+    ) -> Result<ReadBlock, FollowEnd> {
         let began = Instant::now();
         let mut attempt = turn;
         loop {
             let node = &nodes[attempt % nodes.len()];
-            if let Some(writes) = fetch::block(node, slot, self.followed, self.metrics).await? {
-                return Ok(ReadBlock { slot, writes, node: node.id(), read_at: Instant::now() });
+            if let Some(writes) = fetch::block(node, slot, self.metrics).await? {
+                self.shared.publish(slot, node.id(), &writes).await;
+                return Ok(ReadBlock { slot, writes, node: Some(node.id()), read_at: Instant::now() });
             }
             if began.elapsed() > GAP_AFTER {
                 return Err(FollowEnd::GAP);
@@ -256,6 +272,11 @@ impl<N: BlockNodes> Reader<'_, N> {
         while let Some(block) = chain.queue.front() {
             if block.slot > self.frontier.slot(Commitment::Confirmed) {
                 return Ok(());
+            }
+            if block.node.is_none() && !chain.is_continued_by(&block.writes) {
+                let own = self.ask_for_block(nodes, chain.turn, block.slot).await?;
+                chain.queue[0] = own;
+                continue;
             }
             if block.writes.lacks_fee_reward && !self.complete_rewards(chain, nodes).await? {
                 return Ok(());
@@ -275,16 +296,22 @@ impl<N: BlockNodes> Reader<'_, N> {
         nodes: &[N::Node],
     ) -> Result<bool, FollowEnd> {
         let Some(block) = chain.queue.front() else { return Ok(false) };
+        let complete = self.shared.find(block.slot).await;
+        if let Some(writes) = complete.filter(|complete| chain.is_continued_by(complete)) {
+            chain.queue[0] = ReadBlock { slot: block.slot, writes, node: None, read_at: block.read_at };
+            return Ok(true);
+        }
         // A node writes the rewards of its blocks in order.
         let from_same_node = |later: &ReadBlock| later.node == block.node && !later.writes.lacks_fee_reward;
         let is_written = chain.queue.iter().skip(1).any(from_same_node);
         let is_late = block.read_at.elapsed() >= REWARDS_AFTER;
-        let same_node = || nodes.iter().find(|node| node.id() == block.node);
-        let other_node = || nodes.iter().find(|node| node.id() != block.node).or(nodes.first());
+        let same_node = || nodes.iter().find(|node| Some(node.id()) == block.node);
+        let other_node = || nodes.iter().find(|node| Some(node.id()) != block.node).or(nodes.first());
         let node = is_written.then(same_node).flatten().or_else(|| is_late.then(other_node).flatten());
         let Some(node) = node else { return Ok(false) };
-        match fetch::block(node, block.slot, self.followed, self.metrics).await? {
+        match fetch::block(node, block.slot, self.metrics).await? {
             Some(again) => {
+                self.shared.publish(block.slot, node.id(), &again).await;
                 if let Some(block) = chain.queue.front_mut() {
                     block.writes = again;
                 }
@@ -299,7 +326,7 @@ impl<N: BlockNodes> Reader<'_, N> {
     fn add(&self, chain: &mut ChainInProgress, block: ReadBlock) -> Result<(), FollowEnd> {
         let ReadBlock { slot, writes, node, .. } = block;
         let tip = chain.writer.chain().tip().slot;
-        if writes.parent_slot != tip || writes.previous_blockhash != chain.tip_hash {
+        if !chain.is_continued_by(&writes) {
             return Err(FollowEnd::GAP);
         }
         if chain.schedule.epoch(slot) != chain.schedule.epoch(tip) {
@@ -312,8 +339,12 @@ impl<N: BlockNodes> Reader<'_, N> {
         if chain.without_fees > BLOCKS_WITHOUT_FEES {
             return Err(PauseReason::NoFees.into());
         }
+        if node.is_none() {
+            self.metrics.follow_blocks.at(BlockResult::Shared).inc();
+        }
         self.metrics.follow_writes.at(()).inc_by(writes.writes.len() as u64);
-        chain.writer.add(slot, writes.writes)?;
+        let buckets = writes.writes.iter().map(|write| self.followed.buckets.of_fingerprint(*write));
+        chain.writer.add(slot, buckets.collect())?;
         self.followed.note_move();
         (chain.tip_hash, chain.found_at) = (writes.blockhash, chain.polled_at);
         chain.added += 1;
@@ -325,6 +356,11 @@ impl<N: BlockNodes> Reader<'_, N> {
 }
 
 impl ChainInProgress {
+    /// Returns true if the parent of a block is the tip, by slot and by hash.
+    fn is_continued_by(&self, block: &BlockWrites) -> bool {
+        block.parent_slot == self.writer.chain().tip().slot && block.previous_blockhash == self.tip_hash
+    }
+
     /// Returns the newest slot that was read.
     fn newest(&self) -> Slot {
         self.queue.back().map_or_else(|| self.writer.chain().tip().slot, |block| block.slot)

@@ -312,8 +312,10 @@ label! {
 label! {
     /// The result of asking for a block while following the chain.
     BlockResult is "result" {
-        /// The block was read.
+        /// The block was read from a node.
         Read = "read",
+        /// The block was read by another replica, and taken from the shared store. No node was asked.
+        Shared = "shared",
         /// The node does not have the block yet, so it is asked for again.
         NotYet = "not_yet",
         /// The node gave no block, so another node is asked.
@@ -362,6 +364,8 @@ label! {
         Quota = "quota",
         /// Reading the list of purges, or adding to it.
         Purge = "purge",
+        /// Reading or writing the list of accounts that a block may change.
+        Block = "block",
     }
 }
 
@@ -370,9 +374,9 @@ label! {
     SharedResult is "result" {
         /// The operation succeeded.
         Ok = "ok",
-        /// A usable answer was found.
+        /// A usable answer or block was found.
         Hit = "hit",
-        /// No answer was found, or the answer found is no longer usable.
+        /// No answer or block was found, or the one found is not usable.
         Miss = "miss",
         /// The value was not written by this version of slotfront with the same secret, or it is corrupted. It is not
         /// used.

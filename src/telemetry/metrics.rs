@@ -149,7 +149,7 @@ metrics! {
         /// 1 if an account was found changed although no followed block wrote it, otherwise 0. While 1, cached answers
         /// are not served at newer slots. A restart of slotfront resets it.
         follow_contradicted: IntGauge = "follow_contradicted",
-        /// Blocks asked of nodes in order to follow the chain, by result.
+        /// Blocks asked of nodes, or taken from the shared store, in order to follow the chain, by result.
         follow_blocks: Counters<BlockResult> = "follow_blocks_total",
         /// Bytes of the blocks that were read in order to follow the chain, after decompression.
         follow_block_bytes: Counters<()> = "follow_block_bytes_total",

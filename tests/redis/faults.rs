@@ -162,19 +162,25 @@ async fn store_faults_under_load_fail_no_caller() {
     tokio::join!(load, faults);
 }
 
-#[tokio::test]
-async fn wrong_store_credentials_fail_no_caller() {
+/// Starts a store with a user who has the rights of deploy/shared.md. Returns the URL for a user and password as well.
+pub(crate) fn with_rights() -> (Redis, impl Fn(&str) -> String) {
     let store = Redis::start(&["--requirepass", "hunter2"]);
-    let mut admin = redis::Client::open(format!("redis://:hunter2@127.0.0.1:{}", store.port()))
-        .unwrap()
-        .get_connection()
-        .unwrap();
-    // The rights are those of deploy/shared.md.
+    let port = store.port();
+    let url = move |user: &str| format!("redis://{user}@127.0.0.1:{port}");
+    let mut admin = redis::Client::open(url(":hunter2")).unwrap().get_connection().unwrap();
     let rights = "~test:* +get +set +getrange +del +hmget +hset +pexpire +time +evalsha +script|load";
     let rights: Vec<_> = rights.split(' ').collect();
     let user = ["SETUSER", "slotfront", "on", ">p@ss,word"];
     () = redis::cmd("ACL").arg(&user).arg(&rights).query(&mut admin).unwrap();
-    let url = |user: &str| format!("redis://{user}@127.0.0.1:{}", store.port());
+    (store, url)
+}
+
+/// The user of such a store, with the password.
+pub(crate) const USER: &str = "slotfront:p%40ss%2Cword";
+
+#[tokio::test]
+async fn wrong_store_credentials_fail_no_caller() {
+    let (_store, url) = with_rights();
     for wrong in ["", "slotfront:hunter2", "nobody:x"] {
         let a = TestGateway::builder().nodes(1).config(with(Redis::settings_at(&url(wrong)))).start().await;
         a.until("the credentials are refused", || {
@@ -184,7 +190,7 @@ async fn wrong_store_credentials_fail_no_caller() {
         misses(&a, 3).await;
         assert!(!a.front().cache.purger().shares());
     }
-    let shared = Redis::settings_at(&url("slotfront:p%40ss%2Cword"));
+    let shared = Redis::settings_at(&url(USER));
     what_one_fetched_the_other_answers(shared).await;
 }
 

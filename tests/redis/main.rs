@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic in a test shows its line")]
 
 mod faults;
+mod following;
 mod limits;
 mod purges;
 

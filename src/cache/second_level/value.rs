@@ -11,7 +11,6 @@
 //! not malice.
 
 use bytes::Bytes;
-use ring::hmac;
 
 use crate::cache::key::ALL_SAMPLES;
 use crate::cache::key::{Finality, Key};
@@ -21,12 +20,12 @@ use crate::methods::{
 };
 use crate::node::NodeReply;
 use crate::redis_store::StoreTime;
+use crate::redis_store::mac::{MAC_BYTES, StoreMac};
 
 /// The format and its version. Another version has other names, too.
 const VERSION: &[u8; 4] = b"sfA1";
 /// The length of version, slot and time.
 const RANK: usize = 44;
-const MAC: usize = 32;
 /// The length of the fields between the MAC and the question.
 const FIXED: usize = 1 + 4 + 8 + 4 + 4;
 /// The length from which a text is worth packing.
@@ -74,12 +73,11 @@ impl SecondLevelKey {
 }
 
 /// Signs and verifies names and values.
-pub(super) struct ValueMac(hmac::Key);
+pub(super) struct ValueMac(StoreMac);
 
 impl ValueMac {
     pub(super) fn new(secret: Option<&Secret>) -> Self {
-        let secret = secret.map_or("", Secret::expose);
-        Self(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))
+        Self(StoreMac::new(secret))
     }
 
     /// Returns the name of the answer under `key`, in the cluster of this genesis hash. `None` if it is never
@@ -87,7 +85,7 @@ impl ValueMac {
     /// together.
     pub(super) fn name(&self, namespace: &str, genesis: &str, key: &Key) -> Option<SecondLevelKey> {
         let (question, together) = question(key)?;
-        let (tag, hash) = (self.digest(&[together.as_bytes()]), self.digest(&[question.as_bytes()]));
+        let (tag, hash) = (self.0.sign(&[together.as_bytes()]), self.0.sign(&[question.as_bytes()]));
         let key = format!("{namespace}:cache1:{genesis}:{{{}}}:{}", hex(&tag[..8]), hex(&hash[..16]));
         Some(SecondLevelKey { key, question })
     }
@@ -118,7 +116,7 @@ impl ValueMac {
         rest.extend(question);
         rest.extend(packed.as_deref().unwrap_or(text));
         let rank = format!("{}{:020}{:020}", String::from_utf8_lossy(VERSION), value.slot, value.sent_at);
-        let mac = self.digest(&[name.key.as_bytes(), rank.as_bytes(), &rest]);
+        let mac = self.0.sign(&[name.key.as_bytes(), rank.as_bytes(), &rest]);
         [rank.as_bytes(), &mac, &rest].concat()
     }
 
@@ -131,8 +129,8 @@ impl ValueMac {
         max_text: usize,
     ) -> Option<SharedValue> {
         let (rank, signed) = bytes.split_at_checked(RANK)?;
-        let (mac, rest) = signed.split_at_checked(MAC)?;
-        if self.digest(&[name.key.as_bytes(), rank, rest]) != mac {
+        let (mac, rest) = signed.split_at_checked(MAC_BYTES)?;
+        if self.0.sign(&[name.key.as_bytes(), rank, rest]) != mac {
             return None;
         }
         let digits = rank.strip_prefix(VERSION)?;
@@ -168,25 +166,13 @@ impl ValueMac {
 
     /// Returns a line of text with its signature for the cluster of this genesis hash.
     pub(super) fn sign_line(&self, genesis: &str, text: &str) -> String {
-        format!("{text} {}", hex(&self.digest(&[b"line", genesis.as_bytes(), text.as_bytes()])[..16]))
+        format!("{text} {}", hex(&self.0.sign(&[b"line", genesis.as_bytes(), text.as_bytes()])[..16]))
     }
 
     /// Returns the text of a line. `None` if its signature is wrong.
     pub(super) fn verify_line<'a>(&self, genesis: &str, line: &'a str) -> Option<&'a str> {
         let (text, _) = line.rsplit_once(' ')?;
         (self.sign_line(genesis, text) == line).then_some(text)
-    }
-
-    /// Returns one digest over all parts. The length of each part is included.
-    fn digest(&self, parts: &[&[u8]]) -> [u8; MAC] {
-        let mut context = hmac::Context::with_key(&self.0);
-        for part in parts {
-            context.update(&(part.len() as u64).to_be_bytes());
-            context.update(part);
-        }
-        let mut digest = [0; MAC];
-        digest.copy_from_slice(context.sign().as_ref());
-        digest
     }
 }
 

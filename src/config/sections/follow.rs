@@ -13,5 +13,6 @@ pub(super) fn read(r: &TableReader<'_>) -> FollowSettings {
         upstreams: r.list("upstreams").unwrap_or_default(),
         poll: r.within("poll", defaults::FOLLOW_POLL, poll),
         max_gap: r.within("max_gap", defaults::FOLLOW_MAX_GAP, 4..=512),
+        share: r.get("share", defaults::FOLLOW_SHARE),
     }
 }

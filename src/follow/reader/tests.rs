@@ -1,6 +1,7 @@
 //! Tests of the reader with scripted nodes and a paused clock.
 
 mod script;
+mod sharing;
 
 use super::*;
 use crate::follow::{Bucket, Carry};

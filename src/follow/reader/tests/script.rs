@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde_json::{Value, json};
 
 use super::super::*;
+use crate::follow::shared_blocks::SharedBlock;
 use crate::methods::Pubkey;
 use crate::node::{Fault, NodeReply};
 
@@ -142,11 +143,59 @@ impl BlockNodes for &[ScriptedNode] {
     }
 }
 
+/// A shared store of blocks that a test fills.
+#[derive(Default)]
+pub(super) struct ScriptedStore {
+    blocks: Mutex<HashMap<Slot, Option<BlockWrites>>>,
+}
+
+impl ScriptedStore {
+    /// Stores the record of a block.
+    pub(super) fn put(&self, block: &Block) {
+        let writes = BlockWrites::parse(block.text().as_bytes()).unwrap();
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(block.slot, Some(writes));
+    }
+
+    /// Lets another replica claim the block at `slot`.
+    pub(super) fn claim(&self, slot: Slot) {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, None);
+    }
+
+    /// Ends the claim or the record of the block at `slot`.
+    pub(super) fn remove(&self, slot: Slot) {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+    }
+
+    /// Returns true if the store has the record of a block.
+    pub(super) fn has(&self, block: &Block) -> bool {
+        let writes = BlockWrites::parse(block.text().as_bytes()).unwrap();
+        let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        blocks.get(&block.slot) == Some(&Some(writes))
+    }
+}
+
+impl BlockStore for Arc<ScriptedStore> {
+    async fn look_up(&self, slot: Slot) -> SharedBlock {
+        match self.blocks.lock().unwrap_or_else(PoisonError::into_inner).get(&slot) {
+            None => SharedBlock::Absent,
+            Some(None) => SharedBlock::Claimed,
+            Some(Some(block)) if block.lacks_fee_reward => SharedBlock::Absent,
+            Some(Some(block)) => SharedBlock::Read(block.clone()),
+        }
+    }
+
+    async fn publish(&self, slot: Slot, _: usize, block: &BlockWrites) {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        blocks.insert(slot, Some(block.clone()));
+    }
+}
+
 /// Scripted nodes, all with a block at slot 100, and the parts that a reader needs.
 pub(super) struct Scene {
     pub(super) frontier: Frontier,
     pub(super) followed: Arc<FollowedChain>,
     pub(super) metrics: Arc<Metrics>,
+    shared: SharedBlocks<Arc<ScriptedStore>>,
     tasks: TaskTracker,
     nodes: Vec<ScriptedNode>,
 }
@@ -166,6 +215,7 @@ impl Scene {
             frontier: Frontier::new(nodes),
             followed: Arc::default(),
             metrics: Metrics::new(),
+            shared: SharedBlocks::new(None),
             tasks: TaskTracker::new(),
             nodes: (0..nodes).map(|n| ScriptedNode(n, Arc::new(Mutex::new(script(n))))).collect(),
         }
@@ -178,10 +228,17 @@ impl Scene {
         (scene, chain)
     }
 
-    pub(super) fn reader(&self) -> Reader<'_, &[ScriptedNode]> {
+    /// Shares blocks through a new store, which is returned.
+    pub(super) fn share(&mut self) -> Arc<ScriptedStore> {
+        let store = Arc::<ScriptedStore>::default();
+        self.shared = SharedBlocks::new(Some(Arc::clone(&store)));
+        store
+    }
+
+    pub(super) fn reader(&self) -> Reader<'_, &[ScriptedNode], Arc<ScriptedStore>> {
         let settings = ReaderSettings { poll: Duration::from_millis(100), max_gap: 8 };
-        let Self { frontier, followed, metrics, tasks, nodes } = self;
-        Reader { nodes: &nodes[..], frontier, followed, metrics, tasks, settings }
+        let Self { frontier, followed, metrics, shared, tasks, nodes } = self;
+        Reader { nodes: &nodes[..], shared, frontier, followed, metrics, tasks, settings }
     }
 
     pub(super) async fn advance(&self, chain: &mut ChainInProgress) -> Result<(), FollowEnd> {

@@ -1,0 +1,151 @@
+//! Blocks that several replicas share: one of them asks a node, and the others take what it read.
+//!
+//! The replica that first looks for a block claims it in the shared store, asks a node, and publishes the
+//! accounts that the block may write. The others wait for that, at most [`WAIT`]. A block that they do not get
+//! in this way is asked of their own nodes. Each replica polls its own nodes for the slots that exist, and
+//! joins each block to its chain by slot and hash.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::block::BlockWrites;
+use super::record;
+use crate::methods::Slot;
+use crate::pool::Pool;
+use crate::redis_store::Store;
+use crate::redis_store::blocks::BlockRecord;
+use crate::redis_store::mac::StoreMac;
+use crate::telemetry::{SharedOperation, SharedResult};
+
+/// The longest time for which a block is waited for that another replica has claimed.
+const WAIT: Duration = Duration::from_secs(1);
+/// The life of a claim. It ends before the wait does, so that one of those who wait claims the block next.
+const CLAIM_LIFE: Duration = Duration::from_millis(800);
+/// The pause before the store is asked again for a claimed block.
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
+/// The time without further waits after one was in vain.
+const IMPATIENT_FOR: Duration = Duration::from_secs(10);
+/// The life of a record. Replicas need the newest blocks only.
+const RECORD_LIFE: Duration = Duration::from_secs(30);
+
+/// The state of a block in the shared store.
+#[derive(Debug)]
+pub(super) enum SharedBlock {
+    /// A replica has read the block.
+    Read(BlockWrites),
+    /// Another replica is asking a node for it.
+    Claimed,
+    /// The block must be asked of a node.
+    Absent,
+}
+
+/// The shared store of blocks.
+pub(super) trait BlockStore: Sync {
+    /// Looks for the block at `slot`, and claims it if nobody has.
+    fn look_up(&self, slot: Slot) -> impl Future<Output = SharedBlock> + Send;
+
+    /// Publishes the block at `slot`, which `node` has given.
+    fn publish(&self, slot: Slot, node: usize, block: &BlockWrites) -> impl Future<Output = ()> + Send;
+}
+
+/// The blocks that replicas share.
+pub(super) struct SharedBlocks<S> {
+    /// `None` if blocks are not shared.
+    store: Option<S>,
+    /// The time until which no claimed block is waited for.
+    impatient_until: Mutex<Option<Instant>>,
+}
+
+impl<S: BlockStore> SharedBlocks<S> {
+    /// Creates the blocks that are shared through `store`.
+    pub(super) fn new(store: Option<S>) -> Self {
+        Self { store, impatient_until: Mutex::default() }
+    }
+
+    /// Returns the block at `slot` if another replica reads it. Otherwise nodes must be asked.
+    pub(super) async fn find(&self, slot: Slot) -> Option<BlockWrites> {
+        let store = self.store.as_ref()?;
+        let began = Instant::now();
+        let mut has_waited = false;
+        loop {
+            match store.look_up(slot).await {
+                SharedBlock::Read(block) => return Some(block),
+                SharedBlock::Claimed if self.may_wait() && began.elapsed() < WAIT => {
+                    has_waited = true;
+                    sleep(LOOK_AGAIN).await;
+                }
+                SharedBlock::Claimed | SharedBlock::Absent => break,
+            }
+        }
+        if has_waited {
+            // A replica that claims blocks and does not read them would delay each block.
+            *self.impatient_until.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(Instant::now() + IMPATIENT_FOR);
+        }
+        None
+    }
+
+    /// Publishes the block at `slot`, which `node` has given.
+    pub(super) async fn publish(&self, slot: Slot, node: usize, block: &BlockWrites) {
+        if let Some(store) = &self.store {
+            store.publish(slot, node, block).await;
+        }
+    }
+
+    fn may_wait(&self) -> bool {
+        let until = *self.impatient_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_none_or(|until| until <= Instant::now())
+    }
+}
+
+/// The records of blocks in the shared store.
+pub(super) struct StoredBlocks {
+    pub(super) store: Arc<Store>,
+    pub(super) mac: StoreMac,
+    pub(super) pool: Arc<Pool>,
+}
+
+impl StoredBlocks {
+    /// Returns the key of the block at `slot`. `None` while the cluster is unknown.
+    fn key(&self, slot: Slot) -> Option<String> {
+        let genesis = self.pool.genesis()?;
+        let namespace = self.store.namespace();
+        // Gateways with another secret could not read the record.
+        let [a, b, c, d, ..] = self.mac.sign(&[b"block"]);
+        let secret = u32::from_be_bytes([a, b, c, d]);
+        Some(format!("{namespace}:block1:{genesis}:{{{slot}}}:{secret:08x}"))
+    }
+}
+
+impl BlockStore for StoredBlocks {
+    async fn look_up(&self, slot: Slot) -> SharedBlock {
+        let Some(key) = self.key(slot) else { return SharedBlock::Absent };
+        let began = Instant::now();
+        // A record that is longer than allowed by one byte is seen to be too long.
+        let looked_up = self.store.claim_block(&key, CLAIM_LIFE, record::MAX_RECORD + 1).await;
+        // A failure is counted by the store.
+        let Ok(looked_up) = looked_up else { return SharedBlock::Absent };
+        let (result, block) = match looked_up {
+            BlockRecord::ClaimedNow => (SharedResult::Miss, SharedBlock::Absent),
+            BlockRecord::ClaimedBefore => (SharedResult::Miss, SharedBlock::Claimed),
+            BlockRecord::Found(bytes) => match record::decode(&self.mac, &key, &bytes) {
+                None => (SharedResult::Foreign, SharedBlock::Absent),
+                // Only a second answer of a node tells if the rewards are late or if there are none.
+                Some(block) if block.lacks_fee_reward => (SharedResult::Miss, SharedBlock::Absent),
+                Some(block) => (SharedResult::Hit, SharedBlock::Read(block)),
+            },
+        };
+        self.store.count(SharedOperation::Block, result, began.elapsed());
+        block
+    }
+
+    async fn publish(&self, slot: Slot, node: usize, block: &BlockWrites) {
+        // The node may have turned out to belong to another cluster.
+        let Some(key) = self.key(slot).filter(|_| self.pool.is_followable(node)) else { return };
+        if let Some(record) = record::encode(&self.mac, &key, block) {
+            self.store.put_block(&key, &record, RECORD_LIFE).await;
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The signature of values in the store.
+
+use ring::hmac;
+
+use crate::config::Secret;
+
+/// The length of a signature.
+pub const MAC_BYTES: usize = 32;
+
+/// Signs with the secret of the store. Without one, a signature is a checksum: it finds accidents, not malice.
+pub struct StoreMac(hmac::Key);
+
+impl StoreMac {
+    /// Creates the signer of the gateways with this secret.
+    pub fn new(secret: Option<&Secret>) -> Self {
+        let secret = secret.map_or("", Secret::expose);
+        Self(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))
+    }
+
+    /// Returns one signature over all parts. The length of each part is included.
+    pub fn sign(&self, parts: &[&[u8]]) -> [u8; MAC_BYTES] {
+        let mut context = hmac::Context::with_key(&self.0);
+        for part in parts {
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part);
+        }
+        let mut mac = [0; MAC_BYTES];
+        mac.copy_from_slice(context.sign().as_ref());
+        mac
+    }
+}
