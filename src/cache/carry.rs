@@ -134,7 +134,8 @@ impl Carrier {
     /// known.
     pub(super) fn last_write(&self, entries: &HeldEntries, plan: &LookupPlan) -> Option<Slot> {
         let (_, commitment) = plan.key.accounts()?;
-        let chain = self.followed.current().filter(|_| commitment == Commitment::Confirmed)?;
+        let current = self.followed.current();
+        let chain = current.as_deref().filter(|_| commitment == Commitment::Confirmed)?;
         let stamps = entries.candidates(plan).into_iter().flatten().filter_map(|held| held.follow.clone());
         let stamps = stamps.filter(|stamp| stamp.chain == chain.number());
         stamps.filter_map(|stamp| stamp.buckets.iter().map(|bucket| chain.last_write(*bucket)).max()).max()
@@ -144,9 +145,10 @@ impl Carrier {
     /// carried accounts would complete the list there.
     pub(super) async fn await_carried(&self, list: &AccountsQuery, slot: Slot) {
         let is_carried = self.serves() && list.commitment == Commitment::Confirmed;
-        if let Some(chain) = self.followed.current().filter(|_| is_carried) {
+        let chain = self.followed.number();
+        if is_carried && chain > 0 {
             // If the chain does not arrive in time, the list is fetched as a whole.
-            let _ = timeout(TIP_WAIT, self.followed.reached(chain.number(), slot)).await;
+            let _ = timeout(TIP_WAIT, self.followed.reached(chain, slot)).await;
         }
     }
 
@@ -157,10 +159,11 @@ impl Carrier {
         if commitment != Commitment::Confirmed {
             return None;
         }
-        let chain = self.followed.current()?;
+        let current = self.followed.current();
+        let chain = current.as_deref()?;
         let is_unwritten = |held: Arc<Entry>| {
             held.follow.as_deref().is_some_and(|stamp| {
-                stamp.chain == chain.number() && unchanged_until(&chain, stamp, commitment).is_some()
+                stamp.chain == chain.number() && unchanged_until(chain, stamp, commitment).is_some()
             })
         };
         let mut candidates = entries.candidates(plan).into_iter().flatten();
@@ -192,7 +195,8 @@ impl Carrier {
         now: Instant,
     ) -> Option<Tip> {
         let stamp = held.follow.as_deref()?;
-        let chain = self.followed.current().filter(|chain| chain.number() == stamp.chain)?;
+        let current = self.followed.current();
+        let chain = current.as_deref().filter(|chain| chain.number() == stamp.chain)?;
         let newest = match commitment {
             Commitment::Processed => return None,
             Commitment::Confirmed => chain.tip().slot,
@@ -204,9 +208,9 @@ impl Carrier {
         if is_own && (newest < held.meta.slot || (newest == held.meta.slot && is_fresh())) {
             return None;
         }
-        let tip = unchanged_until(&chain, stamp, commitment)?;
+        let tip = unchanged_until(chain, stamp, commitment)?;
         let gains = !is_own || (tip.slot, tip.polled_at) > (held.meta.slot, held.meta.sent_at);
-        (gains && is_of_known_owner(entries, key, stamp, &chain)).then_some(tip)
+        (gains && is_of_known_owner(entries, key, stamp, chain)).then_some(tip)
     }
 }
 

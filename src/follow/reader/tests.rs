@@ -353,7 +353,7 @@ async fn chain_is_published_while_it_is_followed() {
         sleep(MS(500)).await;
         (
             scene.followed.number(),
-            scene.followed.current().map(|chain| chain.tip().slot),
+            scene.followed.current().as_deref().map(|chain| chain.tip().slot),
             scene.followed.state(),
         )
     };
