@@ -29,6 +29,8 @@ use crate::telemetry::Metrics;
 
 /// The longest wait for the followed chain, once a node has shown a slot.
 pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
+/// The most slots by which the tip may be below a slot at which it is waited for.
+const NEAR_SLOTS: u64 = 4;
 
 /// The followed chain, and the rule whether its proofs are used.
 pub(super) struct Carrier {
@@ -145,22 +147,23 @@ impl Carrier {
     /// carried accounts would complete the list there.
     pub(super) async fn await_carried(&self, list: &AccountsQuery, slot: Slot) {
         let is_carried = self.serves() && list.commitment == Commitment::Confirmed;
-        let chain = self.followed.number();
-        if is_carried && chain > 0 {
+        let near = |chain: &&Chain| is_carried && is_near(chain, slot);
+        let chain = self.followed.current().as_deref().filter(near).map(Chain::number);
+        if let Some(chain) = chain {
             // If the chain does not arrive in time, the list is fetched as a whole.
             let _ = timeout(TIP_WAIT, self.followed.reached(chain, slot)).await;
         }
     }
 
-    /// Returns the number of the chain along which the kept answer to `plan` is carried to the tip. `None` if
-    /// it is not.
-    pub(super) fn carried_by(&self, entries: &HeldEntries, plan: &LookupPlan) -> Option<u64> {
+    /// Returns the number of the chain along which the kept answer to `plan` is carried to the tip, if the tip may
+    /// arrive at `slot` soon.
+    pub(super) fn carried_by(&self, entries: &HeldEntries, plan: &LookupPlan, slot: Slot) -> Option<u64> {
         let (_, commitment) = plan.key.accounts().filter(|_| self.serves())?;
         if commitment != Commitment::Confirmed {
             return None;
         }
         let current = self.followed.current();
-        let chain = current.as_deref()?;
+        let chain = current.as_deref().filter(|chain| is_near(chain, slot))?;
         let is_unwritten = |held: Arc<Entry>| {
             held.follow.as_deref().is_some_and(|stamp| {
                 stamp.chain == chain.number() && unchanged_until(chain, stamp, commitment).is_some()
@@ -212,6 +215,11 @@ impl Carrier {
         let gains = !is_own || (tip.slot, tip.polled_at) > (held.meta.slot, held.meta.sent_at);
         (gains && is_of_known_owner(entries, key, stamp, chain)).then_some(tip)
     }
+}
+
+/// Returns true if the tip may arrive at `slot` soon. A tip that is further behind is not waited for.
+fn is_near(chain: &Chain, slot: Slot) -> bool {
+    chain.tip().slot + NEAR_SLOTS >= slot
 }
 
 /// Returns true unless `key` is a balance whose account may belong to a program other than the classic token

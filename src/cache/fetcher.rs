@@ -163,7 +163,7 @@ impl Fetcher {
         if timeout_at(until, self.frontier.reached(commitment, slot)).await.is_err() {
             return false;
         }
-        if let Some(chain) = self.lookup.carrier.carried_by(&self.lookup.held, plan) {
+        if let Some(chain) = self.lookup.carrier.carried_by(&self.lookup.held, plan, slot) {
             // The tip follows the frontier. If it does not arrive in time, a node is asked.
             let _ = timeout_at(until + TIP_WAIT, self.lookup.carrier.followed().reached(chain, slot)).await;
         }
