@@ -18,7 +18,7 @@ use super::block::BlockWrites;
 use super::chain::ChainWriter;
 use super::cross_check::{CheckState, CrossCheck};
 use super::epochs::EpochSchedule;
-use super::fetch::{self, BlockNode, BlockNodes};
+use super::fetch::{self, BlockNode, BlockNodes, FetchedBlock};
 use super::state::{FollowEnd, FollowState, PauseReason};
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Slot};
@@ -32,6 +32,10 @@ const NOT_YET_PAUSE: Duration = Duration::from_millis(50);
 const GAP_AFTER: Duration = Duration::from_secs(5);
 /// The time after which a block without a fee reward is asked of a second node.
 const REWARDS_AFTER: Duration = Duration::from_secs(2);
+/// The number of slots by which the tip may be behind the confirmed frontier for longer than [`LATE_FOR`].
+const LATE_SLOTS: u64 = 16;
+/// The time for which the tip may be further behind. A gap is caught up with in less time by nodes that keep up.
+const LATE_FOR: Duration = Duration::from_secs(10);
 /// The time for which all nodes may be behind the tip.
 const BEHIND_FOR: Duration = Duration::from_secs(2);
 /// The time without a new block after which the chain starts anew.
@@ -97,6 +101,8 @@ struct ChainInProgress {
     added: u64,
     without_fees: u64,
     check: Option<CrossCheck>,
+    /// The time of the first block since which each left the tip far behind the confirmed frontier.
+    late_since: Option<Instant>,
     /// The time since which every node that answered was behind the tip.
     behind_since: Option<Instant>,
     /// The node to poll next, as a position among the usable ones.
@@ -164,6 +170,7 @@ impl<N: BlockNodes> Reader<'_, N> {
             added: 0,
             without_fees: 0,
             check: None,
+            late_since: None,
             behind_since: None,
             turn,
             kept_until: polled_at,
@@ -240,11 +247,15 @@ impl<N: BlockNodes> Reader<'_, N> {
         let mut attempt = turn;
         loop {
             let node = &nodes[attempt % nodes.len()];
-            if let Some(writes) = fetch::block(node, slot, self.followed, self.metrics).await? {
-                return Ok(ReadBlock { slot, writes, node: node.id(), read_at: Instant::now() });
-            }
+            let end = match fetch::block(node, slot, self.followed, self.metrics).await? {
+                FetchedBlock::Read(writes) => {
+                    return Ok(ReadBlock { slot, writes, node: node.id(), read_at: Instant::now() });
+                }
+                FetchedBlock::Absent => FollowEnd::GAP,
+                FetchedBlock::TimedOut => PauseReason::TooSlow.into(),
+            };
             if began.elapsed() > GAP_AFTER {
-                return Err(FollowEnd::GAP);
+                return Err(end);
             }
             attempt += 1;
             sleep(NOT_YET_PAUSE).await;
@@ -284,14 +295,14 @@ impl<N: BlockNodes> Reader<'_, N> {
         let node = is_written.then(same_node).flatten().or_else(|| is_late.then(other_node).flatten());
         let Some(node) = node else { return Ok(false) };
         match fetch::block(node, block.slot, self.followed, self.metrics).await? {
-            Some(again) => {
+            FetchedBlock::Read(again) => {
                 if let Some(block) = chain.queue.front_mut() {
                     block.writes = again;
                 }
                 Ok(true)
             }
-            None if block.read_at.elapsed() > GAP_AFTER => Err(FollowEnd::GAP),
-            None => Ok(false),
+            _ if block.read_at.elapsed() > GAP_AFTER => Err(FollowEnd::GAP),
+            FetchedBlock::Absent | FetchedBlock::TimedOut => Ok(false),
         }
     }
 
@@ -320,7 +331,8 @@ impl<N: BlockNodes> Reader<'_, N> {
         if chain.added.is_multiple_of(CROSS_CHECK_EVERY) {
             chain.check = Some(CrossCheck::new(slot, chain.tip_hash.clone(), node));
         }
-        Ok(())
+        let frontier = self.frontier.slot(Commitment::Confirmed);
+        chain.check_pace(frontier.saturating_sub(slot)).map_err(FollowEnd::from)
     }
 }
 
@@ -328,6 +340,19 @@ impl ChainInProgress {
     /// Returns the newest slot that was read.
     fn newest(&self) -> Slot {
         self.queue.back().map_or_else(|| self.writer.chain().tip().slot, |block| block.slot)
+    }
+
+    /// Notes by how many slots a new tip is behind the confirmed frontier.
+    ///
+    /// # Errors
+    /// The tip stays far behind, so nothing can be carried, and blocks take bandwidth from callers.
+    fn check_pace(&mut self, behind: u64) -> Result<(), PauseReason> {
+        if behind <= LATE_SLOTS {
+            self.late_since = None;
+        } else if self.late_since.get_or_insert_with(Instant::now).elapsed() > LATE_FOR {
+            return Err(PauseReason::TooSlow);
+        }
+        Ok(())
     }
 
     /// Returns the node to poll. A node of a higher tier is polled only for a while.
