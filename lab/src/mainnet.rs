@@ -124,7 +124,8 @@ pub fn head(slot: u64) -> String {
     )
 }
 
-/// Returns the transactions of a template with `transactionDetails: "accounts"`: about `length` bytes.
+/// Returns the transactions of a template with `transactionDetails: "accounts"`. They take about `length` bytes, or
+/// more if that is too short for the requested accounts.
 pub fn transactions(template: u64, length: usize) -> String {
     let mut dice = Dice::new(11, template);
     // Each of the requested accounts is written by one of the first transactions.
@@ -133,7 +134,7 @@ pub fn transactions(template: u64, length: usize) -> String {
     let mut written: Vec<String> = written.map(|(address, _)| address).collect();
     let mut text = String::with_capacity(length + 8192);
     for number in 0.. {
-        if text.len() >= length {
+        if text.len() >= length && written.is_empty() {
             break;
         }
         if number > 0 {
@@ -146,7 +147,6 @@ pub fn transactions(template: u64, length: usize) -> String {
             call(&mut text, &mut dice, written.drain(first..).collect());
         }
     }
-    assert!(written.is_empty(), "the block is too short");
     text
 }
 

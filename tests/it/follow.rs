@@ -44,7 +44,7 @@ async fn until_tip(gateway: &TestGateway) {
 
 /// Waits until answers at finalized are carried to the newest finalized slot.
 async fn until_target(gateway: &TestGateway) {
-    let target = || gateway.front().followed.current().as_deref().and_then(|chain| chain.target());
+    let target = || gateway.front().followed.current().as_deref()?.target();
     let is_there = || target() == Some(gateway.cluster.slot(Commitment::Finalized));
     gateway.until("the newest final block is one of the chain", is_there).await;
 }
