@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn last_write_is_the_newest_block_of_the_template() {
+    fn last_write_is_the_templates_newest_block() {
         for (slot, last) in [(64, 35), (66, 35), (67, 67), (98, 67)] {
             assert_eq!(Writes::Sometimes(3).last(slot), last);
         }

@@ -8,6 +8,7 @@ use slotfront_lab::dice::Dice;
 use slotfront_lab::mainnet::{self, Clock, Writes};
 use slotfront_lab::wire::{BoxError, Connection, HttpResponse, Target};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::task::TaskTracker;
 
 /// One call in this many is at finalized, the others at confirmed.
 const FINALIZED_OF: u64 = 5;
@@ -68,8 +69,9 @@ struct Account {
 /// Calls for some seconds, and prints the results.
 pub(crate) async fn run(clock: Clock, options: Options) -> Result<(), BoxError> {
     let (tally, options) = (Arc::<Mutex<Tally>>::default(), Arc::new(options));
+    let tasks = TaskTracker::new();
     let callers: Vec<_> = (0..options.callers)
-        .map(|caller| tokio::spawn(call(clock, Arc::clone(&options), caller, Arc::clone(&tally))))
+        .map(|caller| tasks.spawn(call(clock, Arc::clone(&options), caller, Arc::clone(&tally))))
         .collect();
     for caller in callers {
         caller.await??;

@@ -21,6 +21,7 @@ use slotfront_lab::mainnet::{self, Clock, Writes};
 use slotfront_lab::wire::BoxError;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::task::TaskTracker;
 
 /// The bytes that a link sends at once.
 const PIECE: usize = 16 * 1024;
@@ -105,7 +106,7 @@ pub(crate) async fn serve(clock: Clock, options: Options) -> Result<(), BoxError
     let template = |number| mainnet::transactions(number, options.block_bytes);
     let templates: Arc<[String]> = (0..mainnet::TEMPLATES).map(template).collect();
     let options = Arc::new(options);
-    let mut served = Vec::new();
+    let (tasks, mut served) = (TaskTracker::new(), Vec::new());
     for port in &options.ports {
         let node = Arc::new(Node {
             clock,
@@ -116,7 +117,7 @@ pub(crate) async fn serve(clock: Clock, options: Options) -> Result<(), BoxError
         });
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).await?;
         let router = Router::new().fallback(post(answer)).with_state(node);
-        served.push(tokio::spawn(async move { axum::serve(listener, router).await }));
+        served.push(tasks.spawn(async move { axum::serve(listener, router).await }));
     }
     for server in served {
         server.await??;
