@@ -2,6 +2,7 @@
 
 pub mod block;
 pub mod dice;
+pub mod mainnet;
 pub mod mix;
 pub mod sized;
 pub mod wire;

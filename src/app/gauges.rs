@@ -39,7 +39,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
     }
     metrics.follow_state.set(front.followed.state().number());
     metrics.follow_contradicted.set(i64::from(front.followed.is_contradicted()));
-    if let Some(chain) = front.followed.current() {
+    if let Some(chain) = front.followed.current().as_deref() {
         let tip = chain.tip().slot;
         metrics.follow_tip_slot.at(()).set(gauge(tip));
         let lag = front.frontier.slot(Commitment::Confirmed).saturating_sub(tip);

@@ -11,7 +11,7 @@ use crate::admin::status::{self, Readiness, Status};
 use crate::admin::upstreams::Upstreams;
 use crate::cache::purge::Filter;
 use crate::config::FollowMode;
-use crate::follow::FollowState;
+use crate::follow::{Chain, FollowState};
 use crate::http::Front;
 use crate::http::shutdown::Signal;
 use crate::methods::Commitment;
@@ -36,14 +36,14 @@ fn follow_view(front: &Front) -> Option<FollowView> {
     let (mode, followed) = (front.config.follow.mode, &front.followed);
     let (state, contradicted) = (followed.state(), followed.is_contradicted());
     let chain = followed.current();
-    let tip = chain.as_ref().map(|chain| chain.tip().slot);
+    let tip = chain.as_deref().map(|chain| chain.tip().slot);
     (mode != FollowMode::Off).then(|| FollowView {
         serves: mode == FollowMode::On && !contradicted,
         contradicted,
         state: state.as_str(),
         reason: if let FollowState::Paused(reason) = state { Some(reason.as_str()) } else { None },
         tip,
-        finalized: chain.as_ref().and_then(|chain| chain.target()),
+        finalized: chain.as_deref().and_then(Chain::target),
         lag_slots: tip.map(|tip| front.frontier.slot(Commitment::Confirmed).saturating_sub(tip)),
     })
 }

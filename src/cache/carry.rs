@@ -29,6 +29,8 @@ use crate::telemetry::Metrics;
 
 /// The longest wait for the followed chain, once a node has shown a slot.
 pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
+/// The most slots by which the tip may be below a slot at which it is waited for.
+const NEAR_SLOTS: u64 = 4;
 
 /// The followed chain, and the rule whether its proofs are used.
 pub(super) struct Carrier {
@@ -135,7 +137,8 @@ impl Carrier {
     /// known.
     pub(super) fn last_write(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<Slot> {
         let (_, commitment) = plan.key.accounts()?;
-        let chain = self.followed.current().filter(|_| commitment == Commitment::Confirmed)?;
+        let current = self.followed.current();
+        let chain = current.as_deref().filter(|_| commitment == Commitment::Confirmed)?;
         let stamps = entries.candidates(plan).into_iter().flatten().filter_map(|stored| stored.stamp.clone());
         let stamps = stamps.filter(|stamp| stamp.chain == chain.number());
         stamps.filter_map(|stamp| stamp.buckets.iter().map(|bucket| chain.last_write(*bucket)).max()).max()
@@ -145,23 +148,31 @@ impl Carrier {
     /// carried accounts would complete the list there.
     pub(super) async fn await_carried(&self, list: &AccountsQuery, slot: Slot) {
         let is_carried = self.is_serving() && list.commitment == Commitment::Confirmed;
-        if let Some(chain) = self.followed.current().filter(|_| is_carried) {
+        let near = |chain: &&Chain| is_carried && is_near(chain, slot);
+        let chain = self.followed.current().as_deref().filter(near).map(Chain::number);
+        if let Some(chain) = chain {
             // If the chain does not arrive in time, the list is fetched as a whole.
-            let _ = timeout(TIP_WAIT, self.followed.reached(chain.number(), slot)).await;
+            let _ = timeout(TIP_WAIT, self.followed.reached(chain, slot)).await;
         }
     }
 
-    /// Returns the number of the chain along which the stored answer to `plan` is carried to the tip. `None` if
-    /// it is not.
-    pub(super) fn chain_that_carries(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<u64> {
+    /// Returns the number of the chain along which the stored answer to `plan` is carried to the tip, if the tip
+    /// may arrive at `slot` soon.
+    pub(super) fn chain_that_carries(
+        &self,
+        entries: &StoredEntries,
+        plan: &LookupPlan,
+        slot: Slot,
+    ) -> Option<u64> {
         let (_, commitment) = plan.key.accounts().filter(|_| self.is_serving())?;
         if commitment != Commitment::Confirmed {
             return None;
         }
-        let chain = self.followed.current()?;
+        let current = self.followed.current();
+        let chain = current.as_deref().filter(|chain| is_near(chain, slot))?;
         let is_unwritten = |stored: Arc<Entry>| {
             stored.stamp.as_deref().is_some_and(|stamp| {
-                stamp.chain == chain.number() && unchanged_until(&chain, stamp, commitment).is_some()
+                stamp.chain == chain.number() && unchanged_until(chain, stamp, commitment).is_some()
             })
         };
         let mut candidates = entries.candidates(plan).into_iter().flatten();
@@ -195,7 +206,8 @@ impl Carrier {
         now: Instant,
     ) -> Option<Tip> {
         let stamp = stored.stamp.as_deref()?;
-        let chain = self.followed.current().filter(|chain| chain.number() == stamp.chain)?;
+        let current = self.followed.current();
+        let chain = current.as_deref().filter(|chain| chain.number() == stamp.chain)?;
         let newest = match commitment {
             Commitment::Processed => return None,
             Commitment::Confirmed => chain.tip().slot,
@@ -207,11 +219,16 @@ impl Carrier {
         if is_same_commitment && (newest < stored.meta.slot || (newest == stored.meta.slot && is_fresh())) {
             return None;
         }
-        let tip = unchanged_until(&chain, stamp, commitment)?;
+        let tip = unchanged_until(chain, stamp, commitment)?;
         let gains =
             !is_same_commitment || (tip.slot, tip.polled_at) > (stored.meta.slot, stored.meta.sent_at);
-        (gains && is_of_known_owner(entries, key, stamp, &chain)).then_some(tip)
+        (gains && is_of_known_owner(entries, key, stamp, chain)).then_some(tip)
     }
+}
+
+/// Returns true if the tip may arrive at `slot` soon. A tip that is further behind is not waited for.
+fn is_near(chain: &Chain, slot: Slot) -> bool {
+    chain.tip().slot + NEAR_SLOTS >= slot
 }
 
 /// Returns true unless `key` is a balance whose account may belong to a program other than the classic token

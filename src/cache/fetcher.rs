@@ -158,7 +158,7 @@ impl Fetcher {
         if timeout_at(until, self.frontier.reached(commitment, slot)).await.is_err() {
             return false;
         }
-        if let Some(chain) = self.lookup.carrier.chain_that_carries(&self.lookup.entries, plan) {
+        if let Some(chain) = self.lookup.carrier.chain_that_carries(&self.lookup.entries, plan, slot) {
             // The tip follows the frontier. If it does not arrive in time, a node is asked.
             let _ = timeout_at(until + TIP_WAIT, self.lookup.carrier.followed().reached(chain, slot)).await;
         }

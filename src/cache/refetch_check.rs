@@ -66,8 +66,9 @@ impl RefetchCheck {
         let stored = Sighting { body: &before.body, stamp, slot: before.meta.slot };
         let Some(difference) = difference(key, &stored, fetched) else { return };
         // Usually the block with the write is known by now.
-        let current = self.followed.current().filter(|chain| chain.number() == difference.chain);
-        if current.is_none_or(|chain| chain.last_write(difference.bucket) > difference.stored_slot) {
+        let current = self.followed.current();
+        let chain = current.as_deref().filter(|chain| chain.number() == difference.chain);
+        if chain.is_none_or(|chain| chain.last_write(difference.bucket) > difference.stored_slot) {
             return;
         }
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return };

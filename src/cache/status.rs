@@ -58,14 +58,16 @@ impl CacheStatus {
         Self::Forwarded { reason, stored }
     }
 
-    /// Appends the status to `out`, in the text of [`fmt::Display`]. The usual status is written without
+    /// Appends the status to `out`, in the text of [`fmt::Display`]. The usual statuses are written without
     /// formatting.
     pub fn write(&self, out: &mut Vec<u8>) {
-        if let Self::Hit { ttl_s, derived: false, stale: false } = *self {
-            out.extend_from_slice(b"slotfront; hit; ttl=");
-            out.extend_from_slice(itoa::Buffer::new().format(ttl_s).as_bytes());
-        } else {
-            out.extend_from_slice(self.to_string().as_bytes());
+        match *self {
+            Self::Hit { ttl_s, derived: false, stale: false } => {
+                out.extend_from_slice(b"slotfront; hit; ttl=");
+                out.extend_from_slice(itoa::Buffer::new().format(ttl_s).as_bytes());
+            }
+            Self::Carried => out.extend_from_slice(b"slotfront; hit; detail=carried"),
+            status => out.extend_from_slice(status.to_string().as_bytes()),
         }
     }
 

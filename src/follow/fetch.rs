@@ -90,7 +90,17 @@ pub fn block_params(slot: Slot) -> Value {
     json!([slot, config])
 }
 
-/// Asks a node for the accounts that a block may write. `None` if the node does not give the block, or not yet.
+/// The answer of a node that was asked for a block.
+pub(super) enum FetchedBlock {
+    /// The accounts that the block may write.
+    Read(BlockWrites),
+    /// The node does not give the block, or not yet.
+    Absent,
+    /// The block did not come in time.
+    TimedOut,
+}
+
+/// Asks a node for the accounts that a block may write.
 ///
 /// # Errors
 /// The block, as the node gives it, ends the chain.
@@ -98,7 +108,7 @@ pub(super) async fn block(
     node: &impl BlockNode,
     slot: Slot,
     metrics: &Metrics,
-) -> Result<Option<BlockWrites>, FollowEnd> {
+) -> Result<FetchedBlock, FollowEnd> {
     let (result, found) = match node.ask("getBlock", block_params(slot), BLOCK_TIMEOUT).await {
         Ok(NodeReply::Result(text)) if &*text != b"null" => {
             metrics.follow_block_bytes.at(()).inc_by(text.len() as u64);
@@ -110,7 +120,7 @@ pub(super) async fn block(
                 read()
             };
             match read {
-                Ok(writes) => (BlockResult::Read, Ok(Some(writes))),
+                Ok(writes) => (BlockResult::Read, Ok(FetchedBlock::Read(writes))),
                 Err(UnreadableBlock::UnknownForm) => {
                     (BlockResult::Unreadable, Err(PauseReason::UnknownForm.into()))
                 }
@@ -127,10 +137,11 @@ pub(super) async fn block(
             | NodeReply::Error {
                 code: code::BLOCK_NOT_AVAILABLE | code::BLOCK_STATUS_NOT_AVAILABLE_YET, ..
             },
-        ) => (BlockResult::NotYet, Ok(None)),
+        ) => (BlockResult::NotYet, Ok(FetchedBlock::Absent)),
         // Another attempt would be as long.
         Err(Fault::TooLarge) => (BlockResult::Unreadable, Err(FollowEnd::GAP)),
-        Ok(NodeReply::Error { .. }) | Err(_) => (BlockResult::Failed, Ok(None)),
+        Err(Fault::Timeout) => (BlockResult::Failed, Ok(FetchedBlock::TimedOut)),
+        Ok(NodeReply::Error { .. }) | Err(_) => (BlockResult::Failed, Ok(FetchedBlock::Absent)),
     };
     metrics.follow_blocks.at(result).inc();
     found

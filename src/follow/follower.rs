@@ -32,8 +32,12 @@ const RESTART_PAUSE: Duration = Duration::from_secs(1);
 const FIRST_PROBES: Duration = Duration::from_secs(5);
 /// The pause while no node can be followed.
 const NODE_PAUSE: Duration = Duration::from_secs(2);
-/// The pause after blocks that cannot be understood.
+/// The pause after blocks that cannot be understood, and the first pause after blocks that come too slowly.
 const LONG_PAUSE: Duration = Duration::from_mins(1);
+/// The most times that the pause doubles while blocks keep coming too slowly.
+const MAX_DOUBLINGS: u32 = 4;
+/// The duration of a chain after which the next pause is a first one.
+const STEADY_AFTER: Duration = Duration::from_mins(10);
 
 /// The task that follows the chain.
 pub struct Follower {
@@ -103,6 +107,7 @@ impl Follower {
         let nodes = PoolNodes { pool: &self.pool, names: &settings.upstreams };
         let settings = ReaderSettings { poll: settings.poll, max_gap: settings.max_gap };
         let reader = Reader { nodes, shared, frontier, followed, metrics, tasks, settings };
+        let mut pauses = Pauses::default();
         loop {
             let began = Instant::now();
             clusters.mark_unchanged();
@@ -130,18 +135,33 @@ impl Follower {
                             "following pauses: accounts are served as with follow.mode = \"off\""
                         );
                     }
-                    sleep(pause(reason)).await;
+                    sleep(pauses.after(reason, began.elapsed())).await;
                 }
             }
         }
     }
 }
 
-/// Returns the time for which nothing is followed.
-fn pause(reason: PauseReason) -> Duration {
-    match reason {
-        PauseReason::NoNode | PauseReason::NoEpochs => NODE_PAUSE,
-        PauseReason::UnknownForm | PauseReason::NoFees => LONG_PAUSE,
+/// The lengths of pauses.
+#[derive(Default)]
+struct Pauses {
+    /// The number of times that the next pause after slow blocks is doubled.
+    doublings: u32,
+}
+
+impl Pauses {
+    /// Returns the time for which nothing is followed, after a chain that was followed for `lasted`. Each attempt
+    /// with slow nodes takes bandwidth from callers, so the next one comes later.
+    fn after(&mut self, reason: PauseReason, lasted: Duration) -> Duration {
+        match reason {
+            PauseReason::NoNode | PauseReason::NoEpochs => NODE_PAUSE,
+            PauseReason::UnknownForm | PauseReason::NoFees => LONG_PAUSE,
+            PauseReason::TooSlow => {
+                let doublings = if lasted > STEADY_AFTER { 0 } else { self.doublings };
+                self.doublings = (doublings + 1).min(MAX_DOUBLINGS);
+                LONG_PAUSE * (1 << doublings)
+            }
+        }
     }
 }
 
@@ -187,6 +207,26 @@ mod tests {
         let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap();
         let tasks = TaskTracker::new();
         Follower::new(Arc::clone(followed), Arc::new(pool), frontier, metrics, tasks, config.follow, None)
+    }
+
+    #[test]
+    fn pauses_grow_while_blocks_are_slow() {
+        let mut pauses = Pauses::default();
+        let (short, long) = (Duration::from_secs(20), Duration::from_mins(11));
+        for (reason, lasted, seconds) in [
+            (PauseReason::TooSlow, short, 60),
+            (PauseReason::TooSlow, short, 120),
+            (PauseReason::NoNode, short, 2),
+            (PauseReason::NoFees, short, 60),
+            (PauseReason::TooSlow, short, 240),
+            (PauseReason::TooSlow, short, 480),
+            (PauseReason::TooSlow, short, 960),
+            (PauseReason::TooSlow, short, 960),
+            (PauseReason::TooSlow, long, 60),
+            (PauseReason::TooSlow, short, 120),
+        ] {
+            assert_eq!(pauses.after(reason, lasted).as_secs(), seconds, "{reason:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

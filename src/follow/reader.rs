@@ -4,6 +4,8 @@
 //! fetched four at a time and added once their parent, by slot and by hash, is the tip. Another replica may have
 //! read a block already. A chain that cannot go on ends with a [`RestartReason`], and the follower begins a new one.
 
+mod chain_in_progress;
+
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,12 +15,12 @@ use futures_util::{StreamExt, stream};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
+use chain_in_progress::{ChainInProgress, ReadBlock};
+
 use super::FollowedChain;
-use super::block::BlockWrites;
 use super::chain::ChainWriter;
-use super::cross_check::{CheckState, CrossCheck};
-use super::epochs::EpochSchedule;
-use super::fetch::{self, BlockNode, BlockNodes};
+use super::cross_check::CrossCheck;
+use super::fetch::{self, BlockNode, BlockNodes, FetchedBlock};
 use super::shared_blocks::{BlockStore, SharedBlocks};
 use super::state::{FollowEnd, FollowState, PauseReason};
 use crate::frontier::Frontier;
@@ -37,8 +39,6 @@ const REWARDS_AFTER: Duration = Duration::from_secs(2);
 const BEHIND_FOR: Duration = Duration::from_secs(2);
 /// The time without a new block after which the chain starts anew.
 const STALLED_AFTER: Duration = Duration::from_mins(1);
-/// The time for which another node is polled after a node did not help.
-const PASSED_OVER_FOR: Duration = Duration::from_secs(10);
 /// The slots above the newest block that a poll asks for. Fewer pass before the chain counts as stalled, so a new
 /// block is listed after any number of skipped slots.
 const LISTED_SLOTS: u64 = 1024;
@@ -74,37 +74,6 @@ pub(super) struct Reader<'a, N, S> {
     pub(super) metrics: &'a Metrics,
     pub(super) tasks: &'a TaskTracker,
     pub(super) settings: ReaderSettings,
-}
-
-/// A block that is read and not added yet.
-struct ReadBlock {
-    slot: Slot,
-    writes: BlockWrites,
-    /// The node that gave it. `None` if another replica read it.
-    node: Option<usize>,
-    read_at: Instant,
-}
-
-/// The chain that is being followed.
-struct ChainInProgress {
-    writer: ChainWriter,
-    tip_hash: String,
-    schedule: EpochSchedule,
-    /// Blocks above the tip, in order. The first one may wait for its rewards or for the frontier.
-    queue: VecDeque<ReadBlock>,
-    /// The time of the poll that found the newest block.
-    found_at: Instant,
-    /// The time of the last poll.
-    polled_at: Instant,
-    added: u64,
-    without_fees: u64,
-    check: Option<CrossCheck>,
-    /// The time since which every node that answered was behind the tip.
-    behind_since: Option<Instant>,
-    /// The node to poll next, as a position among the usable ones.
-    turn: usize,
-    /// The time until which that node is polled, because another did not help.
-    kept_until: Instant,
 }
 
 impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
@@ -166,6 +135,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
             added: 0,
             without_fees: 0,
             check: None,
+            late_since: None,
             behind_since: None,
             turn,
             kept_until: polled_at,
@@ -212,7 +182,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
             }
         }
         chain.writer.finalize(self.frontier.slot(Commitment::Finalized))?;
-        cross_check(chain, &nodes, self.tasks)?;
+        chain.cross_check(&nodes, self.tasks)?;
         if chain.found_at.elapsed() > STALLED_AFTER {
             return Err(RestartReason::Stalled.into());
         }
@@ -255,12 +225,16 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         let mut attempt = turn;
         loop {
             let node = &nodes[attempt % nodes.len()];
-            if let Some(writes) = fetch::block(node, slot, self.metrics).await? {
-                self.shared.publish(slot, node.id(), &writes).await;
-                return Ok(ReadBlock { slot, writes, node: Some(node.id()), read_at: Instant::now() });
-            }
+            let end = match fetch::block(node, slot, self.metrics).await? {
+                FetchedBlock::Read(writes) => {
+                    self.shared.publish(slot, node.id(), &writes).await;
+                    return Ok(ReadBlock { slot, writes, node: Some(node.id()), read_at: Instant::now() });
+                }
+                FetchedBlock::Absent => FollowEnd::GAP,
+                FetchedBlock::TimedOut => PauseReason::TooSlow.into(),
+            };
             if began.elapsed() > GAP_AFTER {
-                return Err(FollowEnd::GAP);
+                return Err(end);
             }
             attempt += 1;
             sleep(NOT_YET_PAUSE).await;
@@ -310,15 +284,15 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         let node = is_written.then(same_node).flatten().or_else(|| is_late.then(other_node).flatten());
         let Some(node) = node else { return Ok(false) };
         match fetch::block(node, block.slot, self.metrics).await? {
-            Some(again) => {
+            FetchedBlock::Read(again) => {
                 self.shared.publish(block.slot, node.id(), &again).await;
                 if let Some(block) = chain.queue.front_mut() {
                     block.writes = again;
                 }
                 Ok(true)
             }
-            None if block.read_at.elapsed() > GAP_AFTER => Err(FollowEnd::GAP),
-            None => Ok(false),
+            _ if block.read_at.elapsed() > GAP_AFTER => Err(FollowEnd::GAP),
+            FetchedBlock::Absent | FetchedBlock::TimedOut => Ok(false),
         }
     }
 
@@ -351,58 +325,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         if chain.added.is_multiple_of(CROSS_CHECK_EVERY) {
             chain.check = Some(CrossCheck::new(slot, chain.tip_hash.clone(), node));
         }
-        Ok(())
-    }
-}
-
-impl ChainInProgress {
-    /// Returns true if the parent of a block is the tip, by slot and by hash.
-    fn is_continued_by(&self, block: &BlockWrites) -> bool {
-        block.parent_slot == self.writer.chain().tip().slot && block.previous_blockhash == self.tip_hash
-    }
-
-    /// Returns the newest slot that was read.
-    fn newest(&self) -> Slot {
-        self.queue.back().map_or_else(|| self.writer.chain().tip().slot, |block| block.slot)
-    }
-
-    /// Returns the node to poll. A node of a higher tier is polled only for a while.
-    fn node_in_turn<'n, N: BlockNode>(&mut self, nodes: &'n [N]) -> Option<&'n N> {
-        let first = nodes.first()?;
-        if nodes[self.turn % nodes.len()].tier() > first.tier() && self.polled_at >= self.kept_until {
-            self.turn = 0;
-        }
-        Some(&nodes[self.turn % nodes.len()])
-    }
-
-    /// Lets another node be polled for a while, because the polled one did not help.
-    fn pass_over(&mut self) {
-        self.turn += 1;
-        self.kept_until = self.polled_at + PASSED_OVER_FOR;
-    }
-
-    /// Lets another node of the same tier be polled, because some node has a newer block.
-    fn prefer_peer<N: BlockNode>(&mut self, nodes: &[N]) {
-        if self.polled_at >= self.kept_until {
-            let peers = nodes.iter().take_while(|node| node.tier() == nodes[0].tier()).count();
-            self.turn = (self.turn + 1) % peers;
-        }
-    }
-}
-
-/// Compares the hash of a block with a second node's, if that is due.
-fn cross_check<N: BlockNode>(
-    chain: &mut ChainInProgress,
-    nodes: &[N],
-    tasks: &TaskTracker,
-) -> Result<(), FollowEnd> {
-    match chain.check.as_mut().map(|check| check.advance(nodes, tasks)) {
-        None | Some(CheckState::Open) => Ok(()),
-        Some(CheckState::Agreed) => {
-            chain.check = None;
-            Ok(())
-        }
-        Some(CheckState::Disagreed) => Err(RestartReason::Disagreement.into()),
+        let frontier = self.frontier.slot(Commitment::Confirmed);
+        chain.check_pace(frontier.saturating_sub(slot)).map_err(FollowEnd::from)
     }
 }
 

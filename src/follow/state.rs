@@ -54,6 +54,8 @@ pub enum PauseReason {
     UnknownForm,
     /// Blocks never have a fee reward, so that a missing one would not be noticed.
     NoFees,
+    /// The nodes give blocks more slowly than the cluster makes them.
+    TooSlow,
 }
 
 impl PauseReason {
@@ -66,6 +68,7 @@ impl PauseReason {
             Self::NoFees => {
                 "the blocks of this cluster list no fee rewards, so a missing one would not be noticed"
             }
+            Self::TooSlow => "the nodes give blocks more slowly than the cluster makes them",
         }
     }
 }

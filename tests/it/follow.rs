@@ -34,7 +34,7 @@ async fn following(builder: TestGatewayBuilder<'_>) -> TestGateway {
 
 /// Returns the newest slot of the followed chain.
 fn tip(gateway: &TestGateway) -> Option<Slot> {
-    gateway.front().followed.current().map(|chain| chain.tip().slot)
+    gateway.front().followed.current().as_deref().map(|chain| chain.tip().slot)
 }
 
 /// Waits until the followed chain has the newest confirmed block.
@@ -45,7 +45,7 @@ async fn until_tip(gateway: &TestGateway) {
 
 /// Waits until answers at finalized are carried to the newest finalized slot.
 async fn until_target(gateway: &TestGateway) {
-    let target = || gateway.front().followed.current().and_then(|chain| chain.target());
+    let target = || gateway.front().followed.current().as_deref()?.target();
     let is_there = || target() == Some(gateway.cluster.slot(Commitment::Finalized));
     gateway.until("the newest final block is one of the chain", is_there).await;
 }

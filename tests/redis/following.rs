@@ -45,7 +45,7 @@ async fn two(shared: SharedSettings) -> (TestGateway, TestGateway) {
 
 /// Waits until the followed chain has the newest confirmed block.
 async fn until_tip(gateway: &TestGateway) {
-    let tip = || gateway.front().followed.current().map(|chain| chain.tip().slot);
+    let tip = || gateway.front().followed.current().as_ref().map(|chain| chain.tip().slot);
     let is_there = || tip() == Some(gateway.cluster.slot(Commitment::Confirmed));
     gateway.until("the chain is followed to its newest block", is_there).await;
 }

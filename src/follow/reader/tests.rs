@@ -205,6 +205,33 @@ async fn block_missing_for_five_seconds_is_a_gap() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn blocks_that_always_time_out_pause_following() {
+    let (scene, mut chain) = Scene::begun(1).await;
+    scene.add(&Block::after(100));
+    scene.node(0).refuse(101, (0..200).map(|_| Err(Fault::Timeout)));
+    assert_eq!(scene.advance(&mut chain).await, Err(FollowEnd::Pause(PauseReason::TooSlow)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tip_far_behind_for_long_pauses_following() {
+    let pause = Err(FollowEnd::Pause(PauseReason::TooSlow));
+    // The slots by which the sixth block is behind. It may end the wait for the others.
+    for (sixth, expected) in
+        [(chain_in_progress::LATE_SLOTS + 1, pause), (chain_in_progress::LATE_SLOTS, Ok(()))]
+    {
+        let (scene, mut chain) = Scene::begun(1).await;
+        for slot in 101..=112 {
+            let behind = if slot == 106 { sixth } else { chain_in_progress::LATE_SLOTS + 1 };
+            scene.frontier.answered(0, Commitment::Confirmed, slot + behind, Instant::now());
+            scene.add(&Block::after(slot - 1));
+            let is_last = slot == 112;
+            assert_eq!(scene.advance(&mut chain).await, if is_last { expected } else { Ok(()) }, "{slot}");
+            advance(MS(1_000)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn tip_stays_within_the_confirmed_frontier() {
     let (scene, mut chain) = Scene::begun(3).await;
     for node in [1, 2] {
@@ -354,7 +381,7 @@ async fn chain_is_published_while_it_is_followed() {
         sleep(MS(500)).await;
         (
             scene.followed.number(),
-            scene.followed.current().map(|chain| chain.tip().slot),
+            scene.followed.current().as_deref().map(|chain| chain.tip().slot),
             scene.followed.state(),
         )
     };

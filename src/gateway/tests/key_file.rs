@@ -52,15 +52,15 @@ async fn faulty_key_files_revoke_keys() {
     let tables: Vec<String> = good.split("[[key]]").skip(1).map(|rest| format!("[[key]]{rest}\n")).collect();
     let [first, second, third] = tables.try_into().unwrap();
     let revoked = |table: &str| format!("{table}\nrevoked = \"2026-11-01T00:00:00Z\"\n\n");
-    let gold = third.replace("standard", "gold");
+    let mistaken = third.replace("standard", "gold");
 
-    std::fs::write(keys.keys_file(), [revoked(first.trim_end()), second.clone(), gold.clone()].concat())
+    std::fs::write(keys.keys_file(), [revoked(first.trim_end()), second.clone(), mistaken.clone()].concat())
         .unwrap();
     settle(&gateway);
     assert_eq!([&goes, &stays, &mistyped].map(|key| accepts(key)), [false, true, true]);
     assert!(gateway.replace(&keys.config).is_err(), "no plan has the name");
 
-    std::fs::write(keys.keys_file(), [first, second, revoked(gold.trim_end())].concat()).unwrap();
+    std::fs::write(keys.keys_file(), [first, second, revoked(mistaken.trim_end())].concat()).unwrap();
     settle(&gateway);
     assert_eq!([&goes, &stays, &mistyped].map(|key| accepts(key)), [true, true, false]);
     gateway.replace(&keys.config).unwrap();

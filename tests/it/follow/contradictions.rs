@@ -87,7 +87,7 @@ async fn wrong_answer_of_one_node_contradicts_nothing() {
     let wrong = json!({ "context": { "apiVersion": "4.0.0", "slot": slot }, "value": [wrong, null] });
     gateway.cluster.node(0).fault_on("getMultipleAccounts", Fault::Result(wrong), Some(1));
     let list = [key, gateway.cluster.examples().mints[0]];
-    gateway.get_accounts(&list).base64().confirmed().send().await;
+    gateway.get_accounts(list).base64().confirmed().send().await;
     let asked = || gateway.cluster.node(0).calls("getAccountInfo");
     gateway.until("the account is fetched again", || asked() == 2).await;
     step(&gateway, 10).await;

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde_json::{Value, json};
 
 use super::super::*;
+use crate::follow::block::BlockWrites;
 use crate::follow::shared_blocks::SharedBlock;
 use crate::methods::Pubkey;
 use crate::node::{Fault, NodeReply};
