@@ -2,6 +2,9 @@
 
 pub mod block;
 pub mod dice;
+pub mod ideal;
 pub mod mix;
+pub mod reads;
 pub mod sized;
 pub mod wire;
+pub mod zipf;
