@@ -46,8 +46,9 @@ mod tests {
     fn each_write_costs_one_fetch_at_each_commitment() {
         let mut cache = IdealCache::default();
         let (one, two) = (Pubkey([1; 32]), Pubkey([2; 32]));
-        let mut read =
-            |accounts: &[(Pubkey, Slot)], parsed, commitment| cache.read(accounts.to_vec(), parsed, commitment);
+        let mut read = |accounts: &[(Pubkey, Slot)], parsed, commitment| {
+            cache.read(accounts.to_vec(), parsed, commitment)
+        };
         for (accounts, parsed, commitment, expected) in [
             (&[(one, 5)][..], false, Confirmed, true),
             (&[(one, 5)], false, Confirmed, false),

@@ -150,6 +150,14 @@ impl Carrier {
         }
     }
 
+    /// Waits for the followed chain if the kept answer to `plan` is carried, but one of its accounts was shown
+    /// above the tip. This is usual for lists that share accounts. Returns true if the chain has arrived.
+    pub(super) async fn await_floor(&self, entries: &HeldEntries, plan: &LookupPlan) -> bool {
+        let Some(chain) = self.carried_by(entries, plan) else { return false };
+        let floor = entries.floor(&plan.key, Instant::now());
+        matches!(timeout(TIP_WAIT, self.followed.reached(chain, floor)).await, Ok(Some(_)))
+    }
+
     /// Returns the number of the chain along which the kept answer to `plan` is carried to the tip. `None` if
     /// it is not.
     pub(super) fn carried_by(&self, entries: &HeldEntries, plan: &LookupPlan) -> Option<u64> {

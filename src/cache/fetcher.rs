@@ -171,9 +171,13 @@ impl Fetcher {
     }
 
     /// Returns an answer that needs no node. An earlier flight may have landed since the caller's look-up,
-    /// and the answer may be derivable from a held one.
+    /// the followed chain may be about to carry a held one, and the answer may be derivable from a held one.
     async fn find_without_node(&self, plan: &LookupPlan) -> Option<Fetched> {
-        if let Some((held, key)) = self.lookup.find_fresh(plan) {
+        let mut fresh = self.lookup.find_fresh(plan);
+        if fresh.is_none() && self.lookup.carrier.await_floor(&self.lookup.held, plan).await {
+            fresh = self.lookup.find_fresh(plan);
+        }
+        if let Some((held, key)) = fresh {
             return Some(Fetched::AlreadyFresh(held, key));
         }
         let derived =

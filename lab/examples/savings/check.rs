@@ -22,7 +22,11 @@ pub(crate) fn check(cluster: &Cluster, read: &PlannedRead, body: &[u8]) -> Resul
         return Err(format!("a slot in the future: {slot}"));
     }
     let value = &result["value"];
-    let values = if read.is_list { value.as_array().map_or(&[][..], Vec::as_slice) } else { std::slice::from_ref(value) };
+    let values = if read.is_list {
+        value.as_array().map_or(&[][..], Vec::as_slice)
+    } else {
+        std::slice::from_ref(value)
+    };
     if values.len() != read.accounts.len() {
         return Err(format!("{} accounts instead of {}", values.len(), read.accounts.len()));
     }

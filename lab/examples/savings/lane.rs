@@ -39,10 +39,8 @@ pub(crate) struct Lane {
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) micros: Vec<u64>,
-    /// The slots of each answer behind the cluster, by commitment.
-    pub(crate) behind: BTreeMap<Commitment, Vec<Slot>>,
-    /// The numbers of answers by their source.
-    pub(crate) sources: BTreeMap<&'static str, u64>,
+    /// The slots of each answer behind the cluster, by the commitment and the source of the answer.
+    pub(crate) behind: BTreeMap<(Commitment, &'static str), Vec<Slot>>,
     /// The reads without an answer, and those with a wrong one. The text is the first of them.
     pub(crate) failed: u64,
     pub(crate) wrong: u64,
@@ -107,8 +105,8 @@ impl Lane {
         tally.micros.push(micros);
         match (checked, answer) {
             (Ok(slot), Ok(answer)) => {
-                tally.behind.entry(read.commitment).or_default().push(newest.saturating_sub(slot));
-                *tally.sources.entry(source(&answer.cache_status)).or_default() += 1;
+                let kind = (read.commitment, source(&answer.cache_status));
+                tally.behind.entry(kind).or_default().push(newest.saturating_sub(slot));
             }
             (Err(why), answer) => {
                 let is_answer = answer.is_ok_and(|answer| answer.status == 200);

@@ -35,6 +35,8 @@ use crate::table::{IdealFetches, Measured};
 
 /// The delay beyond which all later reads are postponed, because the machine and the cluster have stalled.
 const LATE: Duration = Duration::from_secs(1);
+/// The version of the nodes. Below 4.1, answers at finalized may hold data of a later slot.
+const NODE_VERSION: &str = "4.4.0";
 /// The number of slots whose blocks are kept. Followers ask for the newest only.
 const RETAINED_SLOTS: u64 = 400;
 
@@ -63,7 +65,7 @@ struct Options {
     #[arg(long, default_value_t = 200.0)]
     rate: f64,
     /// The average number of reads of lists per second
-    #[arg(long, default_value_t = 20.0)]
+    #[arg(long, default_value_t = 50.0)]
     list_rate: f64,
     /// The percentages of reads of accounts that are written every slot, every half minute, and never
     #[arg(long, value_delimiter = ',', default_value = "30,30,40")]
@@ -151,6 +153,9 @@ async fn main() -> Result<(), BoxError> {
         paced_accounts: spread.accounts(),
         ..Settings::default()
     });
+    for node in cluster.nodes() {
+        node.set_version(NODE_VERSION);
+    }
     let reads = Reads::new(options.seed, [options.rate, options.list_rate], spread, &cluster);
     let rates = Arc::new(reads.rates().collect::<HashMap<_, _>>());
     let nodes = cluster.nodes().chunks(options.nodes.len() / gateways.len());
@@ -166,8 +171,12 @@ async fn main() -> Result<(), BoxError> {
         lane.take();
     }
     let (began, slot) = (Instant::now(), cluster.slot(Commitment::Processed));
-    let mut replay =
-        Replay { cluster: Arc::clone(&cluster), lanes, ideal: Default::default(), ideal_fetches: HashMap::new() };
+    let mut replay = Replay {
+        cluster: Arc::clone(&cluster),
+        lanes,
+        ideal: Default::default(),
+        ideal_fetches: HashMap::new(),
+    };
     let length = Duration::from_secs(options.seconds);
     let put_off = replay.run(reads.take_while(|read| read.at < length)).await;
     let (took, slots) = (began.elapsed(), cluster.slot(Commitment::Processed) - slot);

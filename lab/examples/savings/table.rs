@@ -33,7 +33,6 @@ impl Measured {
     pub(crate) fn new(lane: &Lane, ideal: &IdealFetches, took: Duration) -> Self {
         let (mut tally, upstream) = lane.take();
         tally.micros.sort_unstable();
-        tally.behind.values_mut().for_each(|behind| behind.sort_unstable());
         Self { follows: lane.follows, is_list: lane.is_list, tally, upstream, ideal: ideal.clone(), took }
     }
 
@@ -51,7 +50,8 @@ impl Measured {
 
     /// Returns the number of answers from these sources.
     fn from(&self, sources: &[&str]) -> u64 {
-        sources.iter().filter_map(|source| self.tally.sources.get(source)).sum()
+        let of_source = self.tally.behind.iter().filter(|((_, source), _)| sources.contains(source));
+        of_source.map(|(_, behind)| behind.len() as u64).sum()
     }
 
     /// Returns the fetches of the ideal cache that `choose` chooses.
@@ -69,9 +69,15 @@ impl Measured {
         format!("{fetches} : {ideal} = {:.2}", fraction(fetches, ideal))
     }
 
-    fn behind(&self, commitment: Commitment) -> String {
-        let slots = self.tally.behind.get(&commitment).map_or(&[][..], Vec::as_slice);
-        format!("{} / {}", percentile(slots, 50), percentile(slots, 99))
+    /// Returns the median and the p99 of the slots behind the cluster, of the answers that `choose` chooses.
+    fn behind(&self, choose: impl Fn(Commitment, &str) -> bool) -> String {
+        let chosen = self.tally.behind.iter().filter(|((commitment, source), _)| choose(*commitment, source));
+        let mut slots: Vec<_> = chosen.flat_map(|(_, behind)| behind).copied().collect();
+        slots.sort_unstable();
+        if slots.is_empty() {
+            return "–".to_owned();
+        }
+        format!("{} / {}", percentile(&slots, 50), percentile(&slots, 99))
     }
 }
 
@@ -107,7 +113,9 @@ pub(crate) fn markdown(gateways: &[Measured]) -> String {
         row(&name, &|of| of.upstream.sum(|(of_fetch, ..)| *of_fetch == method).to_string());
     }
     for method in FOLLOWING {
-        row(&format!("upstream calls of {method}, by the follower"), &|of| of.upstream.other(method).to_string());
+        row(&format!("upstream calls of {method}, by the follower"), &|of| {
+            of.upstream.other(method).to_string()
+        });
     }
     row("calls of the follower, per second", &|of| {
         let seconds = of.took.as_secs_f64();
@@ -132,8 +140,16 @@ pub(crate) fn markdown(gateways: &[Measured]) -> String {
             row(&name, &|of| of.ratio(|at, of_fetch| at == commitment && of_fetch == rate));
         }
     }
-    row("slots behind the cluster at confirmed, median / p99", &|of| of.behind(Commitment::Confirmed));
-    row("at finalized", &|of| of.behind(Commitment::Finalized));
+    row("slots behind the cluster at confirmed, median / p99", &|of| {
+        of.behind(|at, _| at == Commitment::Confirmed)
+    });
+    row("of carried answers", &|of| {
+        of.behind(|at, source| at == Commitment::Confirmed && source == "carried")
+    });
+    row("of fetched answers", &|of| {
+        of.behind(|at, source| at == Commitment::Confirmed && source == "fetched")
+    });
+    row("at finalized, median / p99", &|of| of.behind(|at, _| at == Commitment::Finalized));
     row("latency, p50 / p99", &|of| {
         let milliseconds = |part| {
             #[expect(clippy::cast_precision_loss, reason = "times are short")]

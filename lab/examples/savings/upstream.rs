@@ -51,7 +51,9 @@ impl UpstreamCounter {
         let query = Query::parse(method, &call.params, Profile::Node).ok()?;
         let rate = match &query {
             Query::Account(query) => self.rates.get(&query.pubkey).copied(),
-            Query::Accounts(query) => query.pubkeys.iter().filter_map(|key| self.rates.get(key).copied()).max(),
+            Query::Accounts(query) => {
+                query.pubkeys.iter().filter_map(|key| self.rates.get(key).copied()).max()
+            }
             _ => None,
         };
         Some((method, query.commitment()?, rate?))
