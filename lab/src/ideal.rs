@@ -1,7 +1,7 @@
 //! The ideal cache: the yardstick for following the chain.
 //!
-//! It fetches an account when it is read for the first time, and again only when it is read for the first time after a
-//! block wrote it. It knows every write at once. An account that it holds for one commitment serves the other one,
+//! This cache fetches an account when it is read for the first time, and again only when it is read for the first time
+//! after a block wrote it. It knows every write at once. An account that it holds for one commitment serves the other one,
 //! too, if no block wrote it between their slots. It holds what nodes parse (`jsonParsed`) apart from what they store.
 
 use std::collections::HashMap;

@@ -21,7 +21,7 @@ const HALF_MINUTE: u64 = 120;
 const ENCODINGS: [(&str, u64); 5] =
     [("base64", 60), ("base64+zstd", 10), ("jsonParsed", 10), ("base64 sliced", 10), ("base58 sliced", 10)];
 
-/// The rate at which blocks write an account, and of a list that of its most often written account. The slowest comes first.
+/// The rate at which blocks write an account. That of a list is that of its most often written account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WriteRate {
     /// No block writes the account.
@@ -118,8 +118,8 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Returns the reads of `seed`, on average `per_second` of single accounts and of lists, to a cluster that has the accounts of
-    /// the spread.
+    /// Returns the reads of `seed`, on average `per_second` of single accounts and of lists. The cluster has the accounts
+    /// of the spread.
     pub fn new(seed: u64, per_second: [f64; 2], spread: Spread, cluster: &Cluster) -> Self {
         let mut groups = cluster.paced_accounts();
         let rated = |rate: WriteRate| Some((groups.get_mut(rate as usize)?.pop()?, rate));
@@ -182,10 +182,8 @@ impl Reads {
 /// Returns the text of a call.
 fn body(accounts: &[Pubkey], is_list: bool, commitment: Commitment, encoding: &str) -> String {
     let accounts = accounts.iter().map(|account| format!("\"{account}\"")).collect::<Vec<_>>().join(",");
-    let (method, first) = match is_list {
-        true => ("getMultipleAccounts", format!("[{accounts}]")),
-        false => ("getAccountInfo", accounts),
-    };
+    let (method, first) =
+        if is_list { ("getMultipleAccounts", format!("[{accounts}]")) } else { ("getAccountInfo", accounts) };
     // The amount of a token account.
     let slice = r#","dataSlice":{"offset":64,"length":8}"#;
     let (encoding, slice) = match encoding.strip_suffix(" sliced") {

@@ -94,7 +94,7 @@ struct ChainInProgress {
     found_at: Instant,
     /// The time of the last poll.
     polled_at: Instant,
-    /// The confirmed frontier at that time.
+    /// The confirmed frontier at the last poll.
     known_at_poll: Slot,
     added: u64,
     without_fees: u64,

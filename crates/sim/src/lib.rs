@@ -201,7 +201,8 @@ impl Cluster {
         self.read(|chain| chain.account(key, slot).cloned())
     }
 
-    /// Returns the slot of the last write of an account up to `slot`, which must be at most [`MAX_LAG`] behind the newest.
+    /// Returns the slot of the last write of an account up to `slot`. `slot` must be at most [`MAX_LAG`] behind the
+    /// newest.
     pub fn last_write(&self, key: &Pubkey, slot: Slot) -> Option<Slot> {
         self.read(|chain| chain.last_write(key, slot))
     }

@@ -142,12 +142,17 @@ impl Lane {
 /// Returns the source of an answer, by its header.
 fn source(cache_status: &str) -> &'static str {
     let has = |word: &str| cache_status.contains(word);
-    match () {
-        () if has("detail=carried") => "carried",
-        () if has("ttl=-") || has("detail=stale") => "stale",
-        () if has("detail=derived") => "derived",
-        () if has("hit") => "hit",
-        () if has("collapsed") => "collapsed",
-        () => "fetched",
+    if has("detail=carried") {
+        "carried"
+    } else if has("ttl=-") || has("detail=stale") {
+        "stale"
+    } else if has("detail=derived") {
+        "derived"
+    } else if has("hit") {
+        "hit"
+    } else if has("collapsed") {
+        "collapsed"
+    } else {
+        "fetched"
     }
 }

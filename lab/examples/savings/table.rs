@@ -49,7 +49,7 @@ impl Measured {
     }
 
     /// Returns the number of answers from these sources.
-    fn from(&self, sources: &[&str]) -> u64 {
+    fn answers_from(&self, sources: &[&str]) -> u64 {
         let of_source = self.tally.behind.iter().filter(|((_, source), _)| sources.contains(source));
         of_source.map(|(_, behind)| behind.len() as u64).sum()
     }
@@ -127,8 +127,8 @@ pub(crate) fn markdown(gateways: &[Measured]) -> String {
         let sent = of.fetches() + of.follower_calls();
         format!("**{:.1} %**", 100.0 * (1.0 - fraction(sent, of.reads())))
     });
-    row("answers from the cache", &|of| percent(of.from(&HITS), of.reads()));
-    row("of them carried", &|of| percent(of.from(&["carried"]), of.from(&HITS)));
+    row("answers from the cache", &|of| percent(of.answers_from(&HITS), of.reads()));
+    row("of them carried", &|of| percent(of.answers_from(&["carried"]), of.answers_from(&HITS)));
     row("**fetches : ideal cache**", &|of| format!("**{}**", of.ratio(|_, _| true)));
     for (name, rate) in [
         ("accounts that are never written", WriteRate::Never),

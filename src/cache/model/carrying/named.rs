@@ -144,7 +144,7 @@ fn purged_account_is_not_carried() {
 }
 
 #[test]
-fn list_waits_for_the_slot_of_a_shared_account() {
+fn list_waits_for_a_shared_accounts_slot() {
     for arrives in [true, false] {
         on_a_stepped_clock(async {
             let mut model = CarryModel::new(Assemble::SameSlot);
