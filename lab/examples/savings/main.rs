@@ -100,17 +100,17 @@ impl Replay {
         let open = TaskTracker::new();
         for read in reads {
             let due = begun + read.at;
-            let late = due.elapsed();
-            if late > LATE {
-                put_off += late;
-                begun += late;
+            let delay = due.elapsed();
+            if delay > LATE {
+                put_off += delay;
+                begun += delay;
             }
             tokio::time::sleep_until(due).await;
             self.ask_ideal(&read);
             let read = Arc::new(read);
-            for lane in self.lanes.iter().filter(|lane| lane.is_list == read.is_list) {
-                let (lane, read) = (Arc::clone(lane), Arc::clone(&read));
-                open.spawn(async move { lane.send(&read).await });
+            for gateway in self.lanes.iter().filter(|lane| lane.is_list == read.is_list) {
+                let (gateway, read) = (Arc::clone(gateway), Arc::clone(&read));
+                open.spawn(async move { gateway.send(&read).await });
             }
         }
         open.close();
