@@ -35,4 +35,16 @@ impl Dice {
     pub fn fraction(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
+
+    /// Returns one of `choices`, which must not be empty, by their shares.
+    pub fn choose(&mut self, choices: &[(&'static str, u64)]) -> &'static str {
+        let mut drawn = self.below(choices.iter().map(|(_, share)| share).sum());
+        for (choice, share) in choices {
+            if drawn < *share {
+                return choice;
+            }
+            drawn -= share;
+        }
+        choices[0].0
+    }
 }

@@ -2,7 +2,10 @@
 
 pub mod block;
 pub mod dice;
+pub mod ideal;
 pub mod mainnet;
 pub mod mix;
+pub mod reads;
 pub mod sized;
 pub mod wire;
+pub mod zipf;

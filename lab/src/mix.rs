@@ -12,6 +12,7 @@ use slotfront_rpc::methods::{Commitment, Pubkey};
 use slotfront_sim::{Cluster, SLOT_TIME, Settings};
 
 use crate::dice::Dice;
+use crate::zipf::Zipf;
 
 /// The methods, with their shares of a hundred calls.
 const METHODS: [(&str, u64); 8] = [
@@ -51,39 +52,6 @@ pub struct PlannedRequest {
     pub commitment: &'static str,
     /// The body of the POST.
     pub body: String,
-}
-
-/// A distribution in which rank r has a probability in proportion to 1/r.
-struct Zipf(Vec<f64>);
-
-impl Zipf {
-    #[expect(clippy::cast_precision_loss, reason = "ranks are small")]
-    fn new(ranks: usize) -> Self {
-        let sums = (1..=ranks).scan(0.0, |sum, rank| {
-            *sum += 1.0 / rank as f64;
-            Some(*sum)
-        });
-        Self(sums.collect())
-    }
-
-    /// Returns a random rank, from 0.
-    fn draw(&self, dice: &mut Dice) -> usize {
-        let total = self.0.last().copied().unwrap_or(0.0);
-        let drawn = dice.fraction() * total;
-        self.0.partition_point(|sum| *sum <= drawn).min(self.0.len() - 1)
-    }
-}
-
-/// Returns a random choice, by the shares.
-fn choose(dice: &mut Dice, choices: &[(&'static str, u64)]) -> &'static str {
-    let mut drawn = dice.below(choices.iter().map(|(_, share)| share).sum());
-    for (choice, share) in choices {
-        if drawn < *share {
-            return choice;
-        }
-        drawn -= share;
-    }
-    choices[0].0
 }
 
 /// An iterator over the requests, in the order of their planned times.
@@ -204,8 +172,8 @@ impl Mix {
 
     /// Returns the method, the commitment and the text of a random call.
     fn call(&self, dice: &mut Dice, id: u64) -> (&'static str, &'static str, String) {
-        let method = choose(dice, &METHODS);
-        let mut commitment = choose(dice, &COMMITMENTS);
+        let method = dice.choose(&METHODS);
+        let mut commitment = dice.choose(&COMMITMENTS);
         if method == "getBlock" && commitment == "processed" {
             commitment = "confirmed";
         }
@@ -235,7 +203,7 @@ impl Mix {
                 let newest =
                     self.twin.slot(Commitment::from_name(commitment).unwrap_or(Commitment::Finalized));
                 let _ = write!(first, "{}", newest - self.recent.draw(dice) as u64);
-                let details = choose(dice, &DETAILS);
+                let details = dice.choose(&DETAILS);
                 config
                     .push(format!(r#""transactionDetails":"{details}","maxSupportedTransactionVersion":0"#));
                 if dice.below(2) == 0 {
@@ -261,7 +229,7 @@ impl Mix {
 
     /// Adds a random encoding, slice and minimum slot of an account call to `config`.
     fn form(&self, dice: &mut Dice, commitment: &str, config: &mut Vec<String>) {
-        let encoding = choose(dice, &ENCODINGS);
+        let encoding = dice.choose(&ENCODINGS);
         config.push(format!(r#""encoding":"{encoding}""#));
         if encoding != "jsonParsed" && dice.below(100) < SLICES {
             config.push(r#""dataSlice":{"offset":0,"length":32}"#.to_owned());

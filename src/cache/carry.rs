@@ -156,6 +156,14 @@ impl Carrier {
         }
     }
 
+    /// Waits for the followed chain if the stored answer to `plan` is carried, but one of its accounts was shown
+    /// above the tip. This is usual for lists that share accounts. Returns true if the chain has arrived.
+    pub(super) async fn await_floor(&self, entries: &StoredEntries, plan: &LookupPlan) -> bool {
+        let floor = entries.floor(&plan.key, Instant::now());
+        let Some(chain) = self.chain_that_carries(entries, plan, floor) else { return false };
+        matches!(timeout(TIP_WAIT, self.followed.reached(chain, floor)).await, Ok(Some(_)))
+    }
+
     /// Returns the number of the chain along which the stored answer to `plan` is carried to the tip, if the tip
     /// may arrive at `slot` soon.
     pub(super) fn chain_that_carries(

@@ -166,9 +166,13 @@ impl Fetcher {
     }
 
     /// Returns an answer that needs no node. An earlier flight may have ended since the caller's look-up,
-    /// and the answer may be derivable from a stored one.
+    /// the followed chain may be about to carry a stored one, and the answer may be derivable from a stored one.
     async fn find_without_node(&self, plan: &LookupPlan) -> Option<Fetched> {
-        if let Some((stored, key)) = self.lookup.find_fresh(plan) {
+        let mut fresh = self.lookup.find_fresh(plan);
+        if fresh.is_none() && self.lookup.carrier.await_floor(&self.lookup.entries, plan).await {
+            fresh = self.lookup.find_fresh(plan);
+        }
+        if let Some((stored, key)) = fresh {
             return Some(Fetched::AlreadyFresh(stored, key));
         }
         let derived =

@@ -89,9 +89,28 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
             if let Err(end) = self.advance(&mut chain).await {
                 return end;
             }
-            // A block soon after the last one is unlikely, and some nodes are paid by the call.
-            let early = chain.found_at + self.frontier.slot_time().mul_f64(QUIET_PART);
-            sleep_until((chain.polled_at + self.settings.poll).max(early)).await;
+            if let Err(end) = self.await_next_poll(&mut chain).await {
+                return end;
+            }
+        }
+    }
+
+    /// Waits until the next poll is due, or until some node is known to have a newer block. Meanwhile the
+    /// finalized frontier moves the target.
+    async fn await_next_poll(&self, chain: &mut ChainInProgress) -> Result<(), FollowEnd> {
+        // A block soon after the last one is unlikely, and some nodes are paid by the call.
+        let early = chain.found_at + self.frontier.slot_time().mul_f64(QUIET_PART);
+        let mut due = pin!(sleep_until((chain.polled_at + self.settings.poll).max(early)));
+        let known = chain.newest().max(chain.known_at_poll);
+        let mut newer = pin!(self.frontier.reached(Commitment::Confirmed, known + 1));
+        loop {
+            let finalized = self.frontier.slot(Commitment::Finalized);
+            chain.writer.finalize(finalized)?;
+            tokio::select! {
+                () = &mut due => return Ok(()),
+                () = &mut newer => return Ok(()),
+                () = self.frontier.reached(Commitment::Finalized, finalized + 1) => {}
+            }
         }
     }
 
@@ -132,6 +151,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
             queue: VecDeque::new(),
             found_at: polled_at,
             polled_at,
+            known_at_poll: slot,
             added: 0,
             without_fees: 0,
             check: None,
@@ -148,6 +168,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         let newest = chain.newest();
         let (polled_at, era) = (Instant::now(), self.frontier.era());
         chain.polled_at = polled_at;
+        chain.known_at_poll = self.frontier.slot(Commitment::Confirmed);
         let listed = match chain.node_in_turn(&nodes) {
             Some(node) => {
                 let last = newest.saturating_add(LISTED_SLOTS);

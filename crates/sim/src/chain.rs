@@ -16,6 +16,7 @@ pub(crate) mod hidden;
 pub(crate) mod instruction;
 pub(crate) mod layout;
 pub(crate) mod message;
+pub(crate) mod paced;
 pub(crate) mod samples;
 mod slot;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use accounts::{Account, AccountHistory};
 use block::Block;
 use cast::Cast;
 use epochs::Epochs;
+use paced::PacedAccounts;
 use samples::Samples;
 use slotfront_rpc::methods::{Pubkey, Slot};
 
@@ -59,6 +61,7 @@ pub(crate) struct GenesisConfig {
     pub(crate) retained_slots: u64,
     /// The Unix time of the first slot, in seconds.
     pub(crate) unix_time: i64,
+    pub(crate) paced: Vec<PacedAccounts>,
 }
 
 /// The chain.
@@ -80,7 +83,7 @@ pub(crate) struct Chain {
 impl Chain {
     /// Creates a chain with only its first block.
     pub(crate) fn new(genesis: GenesisConfig) -> Self {
-        let cast = Cast::new(genesis.seed, genesis.nodes);
+        let cast = Cast::new(genesis.seed, genesis.nodes, &genesis.paced);
         let slots_per_period = (samples::PERIOD_S * 1_000).div_ceil(genesis.slot_ms.max(1));
         let (seed, first) = (genesis.seed, genesis.first_slot);
         let mut chain = Self {
@@ -157,6 +160,11 @@ impl Chain {
     /// Returns the account after `slot`. Valid for the newest [`STATE_SLOTS`] slots.
     pub(crate) fn account(&self, key: &Pubkey, slot: Slot) -> Option<&Arc<Account>> {
         self.accounts.at(key, slot)
+    }
+
+    /// Returns the slot of the last write of an account up to `slot`. Valid for the newest [`STATE_SLOTS`] slots.
+    pub(crate) fn last_write(&self, key: &Pubkey, slot: Slot) -> Option<Slot> {
+        self.accounts.last_write(key, slot)
     }
 
     /// Returns the lamports staked to each vote account in the epoch of `slot`.

@@ -27,6 +27,7 @@ use slotfront_rpc::methods::{Commitment, PassthroughMethod, Pubkey, Slot};
 
 pub use chain::accounts::Account;
 pub use chain::hidden::{HiddenRule, HiddenWrite};
+pub use chain::paced::PacedAccounts;
 pub use examples::Examples;
 pub use fault::{Fault, Hold};
 pub use node::{MAX_LAG, Node};
@@ -71,6 +72,8 @@ pub struct Settings {
     pub retained_slots: u64,
     /// The Unix time of the first slot, in seconds.
     pub unix_time: i64,
+    /// The accounts that transactions write at even intervals, in addition to the usual traffic.
+    pub paced_accounts: Vec<PacedAccounts>,
 }
 
 impl Default for Settings {
@@ -89,6 +92,7 @@ impl Default for Settings {
             skipped_per_mille: 45,
             retained_slots: 2_000,
             unix_time: 1_790_000_000,
+            paced_accounts: Vec::new(),
         }
     }
 }
@@ -120,7 +124,6 @@ pub struct Cluster {
 
 impl Cluster {
     /// Creates a cluster with its history.
-    #[expect(clippy::needless_pass_by_value, reason = "callers write the settings in place")]
     pub fn new(settings: Settings) -> Arc<Self> {
         let mut chain = Chain::new(GenesisConfig {
             seed: settings.seed,
@@ -131,6 +134,7 @@ impl Cluster {
             skipped_per_mille: settings.skipped_per_mille,
             retained_slots: settings.retained_slots,
             unix_time: settings.unix_time,
+            paced: settings.paced_accounts,
         });
         for _ in 0..settings.history_slots {
             chain.step();
@@ -195,6 +199,17 @@ impl Cluster {
     /// newest.
     pub fn account_at(&self, key: &Pubkey, slot: Slot) -> Option<Arc<Account>> {
         self.read(|chain| chain.account(key, slot).cloned())
+    }
+
+    /// Returns the slot of the last write of an account up to `slot`. `slot` must be at most [`MAX_LAG`] behind the
+    /// newest.
+    pub fn last_write(&self, key: &Pubkey, slot: Slot) -> Option<Slot> {
+        self.read(|chain| chain.last_write(key, slot))
+    }
+
+    /// Returns the addresses of [`Settings::paced_accounts`], by group.
+    pub fn paced_accounts(&self) -> Vec<Vec<Pubkey>> {
+        self.read(|chain| chain.cast.paced.groups.iter().map(|(keys, _)| keys.clone()).collect())
     }
 
     /// Returns the accounts that blocks write without naming them in a transaction or a reward.

@@ -43,7 +43,11 @@ pub struct Node {
     pub(crate) holds: Holds,
     is_down: watch::Sender<bool>,
     calls: Mutex<BTreeMap<String, u64>>,
+    observer: OnceLock<Box<CallObserver>>,
 }
+
+/// A function that sees each call to a node.
+type CallObserver = dyn Fn(&Call) + Send + Sync;
 
 impl Node {
     pub(crate) fn new(
@@ -59,6 +63,7 @@ impl Node {
             holds: Holds::default(),
             is_down: watch::Sender::new(false),
             calls: Mutex::default(),
+            observer: OnceLock::new(),
         }
     }
 
@@ -164,6 +169,11 @@ impl Node {
         self.holds.hold(method)
     }
 
+    /// Lets a function see each call before it is answered. Only the first function is kept.
+    pub fn observe(&self, observer: impl Fn(&Call) + Send + Sync + 'static) {
+        self.observer.get_or_init(|| Box::new(observer));
+    }
+
     /// Returns the number of calls of this method over HTTP. Calls in batches count separately.
     pub fn calls(&self, method: &str) -> u64 {
         self.counts().get(method).copied().unwrap_or(0)
@@ -247,6 +257,9 @@ impl Node {
     }
 
     fn reply_to_call(&self, out: &mut Vec<u8>, call: &Call, fault: Option<&Fault>) {
+        if let Some(observe) = self.observer.get() {
+            observe(call);
+        }
         let answer = match fault {
             Some(Fault::Error { code, message }) => Err(Refusal::new(*code, message)),
             Some(Fault::Unhealthy) => {

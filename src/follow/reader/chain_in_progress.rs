@@ -42,6 +42,8 @@ pub(super) struct ChainInProgress {
     pub(super) found_at: Instant,
     /// The time of the last poll.
     pub(super) polled_at: Instant,
+    /// The confirmed frontier at the last poll.
+    pub(super) known_at_poll: Slot,
     pub(super) added: u64,
     pub(super) without_fees: u64,
     pub(super) check: Option<CrossCheck>,

@@ -398,3 +398,22 @@ async fn polls_spare_the_time_after_a_block() {
     // Slots take 400 ms, so the first poll at 0 ms is followed by one at 240 ms, and then by one each 100 ms.
     assert_eq!(scene.node(0).asked("getBlocks"), 9);
 }
+
+#[tokio::test(start_paused = true)]
+async fn frontiers_are_followed_between_polls() {
+    let scene = Scene::new(1);
+    let reader = scene.reader();
+    let followed = timeout(MS(1_000), reader.follow());
+    let seen = async {
+        // The next poll is due at 540 ms.
+        sleep(MS(450)).await;
+        scene.add(&Block::after(100));
+        let answered = |commitment, slot| scene.frontier.answered(0, commitment, slot, Instant::now());
+        answered(Commitment::Confirmed, 101);
+        answered(Commitment::Finalized, 100);
+        sleep(MS(1)).await;
+        scene.followed.current().as_ref().map(|chain| (chain.tip().slot, chain.target()))
+    };
+    let (_, seen) = tokio::join!(followed, seen);
+    assert_eq!(seen, Some((101, Some(100))));
+}

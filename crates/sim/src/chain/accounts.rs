@@ -52,9 +52,18 @@ pub(crate) struct AccountHistory {
 impl AccountHistory {
     /// Returns the account after `slot`.
     pub(crate) fn at(&self, key: &Pubkey, slot: Slot) -> Option<&Arc<Account>> {
+        self.version(key, slot)?.1.as_ref()
+    }
+
+    /// Returns the slot of the last write of an account up to `slot`.
+    pub(crate) fn last_write(&self, key: &Pubkey, slot: Slot) -> Option<Slot> {
+        Some(self.version(key, slot)?.0)
+    }
+
+    fn version(&self, key: &Pubkey, slot: Slot) -> Option<&AccountVersion> {
         let versions = self.versions.get(key)?;
         let newer = versions.partition_point(|(written, _)| *written <= slot);
-        versions.get(newer.checked_sub(1)?)?.1.as_ref()
+        versions.get(newer.checked_sub(1)?)
     }
 
     /// Writes the account's version of `slot`, which must not be older than its newest one.

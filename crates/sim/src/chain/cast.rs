@@ -3,6 +3,7 @@
 use slotfront_rpc::methods::Pubkey;
 
 use super::address;
+use super::paced::{PacedAccounts, PacedCast};
 use crate::draw::Draw;
 
 /// The number of wallets.
@@ -68,11 +69,12 @@ pub(crate) struct Cast {
     pub(crate) program_data: [Pubkey; 2],
     /// The authority over mints and lookup tables, which is also a delegate of token accounts. It pays for nothing.
     pub(crate) authority: Pubkey,
+    pub(crate) paced: PacedCast,
 }
 
 impl Cast {
     /// Returns the addresses of `seed`, with a validator for each of `nodes` and some others.
-    pub(crate) fn new(seed: u64, nodes: usize) -> Self {
+    pub(crate) fn new(seed: u64, nodes: usize, paced: &[PacedAccounts]) -> Self {
         let key = |label: &str, n: u64| Pubkey(Draw::new(seed, label, n).bytes());
         let wallets: Vec<Pubkey> = (0..WALLETS).map(|n| key("wallet", n)).collect();
         let coin = |mint, program, decimals| {
@@ -118,6 +120,7 @@ impl Cast {
             feature: key("feature", 0),
             program_data: [1, 2].map(|n| key("program data", n)),
             authority: key("authority", 0),
+            paced: PacedCast::new(seed, paced),
             wallets,
         }
     }

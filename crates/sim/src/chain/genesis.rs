@@ -56,6 +56,7 @@ pub(crate) fn write(accounts: &mut AccountHistory, cast: &Cast, genesis: &Genesi
         lamports_per_signature: LAMPORTS_PER_SIGNATURE,
     };
     put(cast.nonce, Account::exempt(address::SYSTEM, nonce.encode()));
+    cast.paced.write(accounts, slot);
 }
 
 fn programs(put: &mut impl FnMut(Pubkey, Account), seed: u64, cast: &Cast) {

@@ -77,6 +77,9 @@ fn produce(chain: &mut Chain, draw: &mut Draw) -> Block {
         let table = draft.table.map(|n| &chain.cast.tables[n]).map(|(key, listed)| (key, &listed[..]));
         transactions.push(execute(&mut bank, draft, table, parent.hash, draw));
     }
+    for draft in chain.cast.paced.drafts(parent.slot, slot) {
+        transactions.push(execute(&mut bank, draft, None, parent.hash, draw));
+    }
     rewards.extend(pay_leader(chain, &mut bank, slot, &transactions));
     let changed = bank.freeze();
     commit(chain, slot, changed);

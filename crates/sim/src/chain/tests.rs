@@ -17,6 +17,7 @@ fn genesis(seed: u64) -> GenesisConfig {
         skipped_per_mille: 45,
         retained_slots: 2_000,
         unix_time: 1_790_000_000,
+        paced: vec![PacedAccounts { accounts: 30, every_slots: Some(1) }],
     }
 }
 

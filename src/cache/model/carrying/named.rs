@@ -142,3 +142,33 @@ fn purged_account_is_not_carried() {
         assert!(matches!(status, CacheStatus::Forwarded { .. }), "{status:?}");
     });
 }
+
+#[test]
+fn list_waits_for_a_shared_accounts_slot() {
+    for arrives in [true, false] {
+        on_a_stepped_clock(async {
+            let mut model = CarryModel::new(Assemble::SameSlot);
+            let (list, other) = (List { list: 0, parsed: false }, List { list: 4, parsed: false });
+            ask(&mut model, list, Commitment::Confirmed).await;
+            // The follower has not read these blocks yet, but a node shows an account of both lists there.
+            for _ in 0..4 {
+                model.apply(block(&[CLOCKED]));
+            }
+            let newest = model.newest_slot(Commitment::Confirmed);
+            let (_, shown) = ask(&mut model, other, Commitment::Confirmed).await;
+            assert_eq!(shown, newest);
+            let call = TestCall { question: list, commitment: Commitment::Confirmed };
+            model.cache.ask(call, list.query(Commitment::Confirmed, None), options(false, None));
+            assert!(model.cache.settle().await.is_empty() && model.cache.calls.len() == 2);
+            if arrives {
+                model.follow(usize::MAX);
+                let answer = model.cache.settle().await.remove(0).answer.unwrap();
+                assert_eq!((answer.status, answer.meta.slot), (CacheStatus::Carried, newest));
+            } else {
+                advance(Duration::from_millis(201)).await;
+                assert!(model.cache.settle().await.is_empty());
+            }
+            assert_eq!(model.cache.calls.len(), if arrives { 2 } else { 3 });
+        });
+    }
+}

@@ -1,0 +1,125 @@
+//! Token accounts that transactions write at even intervals, for measurements of caches.
+
+use slotfront_rpc::methods::{Pubkey, Slot};
+
+use super::accounts::{Account, AccountHistory};
+use super::address;
+use super::instruction::TypedInstruction;
+use super::token::{Mint, TokenAccount};
+use super::transaction::Draft;
+use crate::draw::Draw;
+
+/// The tokens in the account that pays all others.
+const TREASURY_TOKENS: u64 = 1 << 62;
+/// The lamports of the wallet that pays the fees.
+const PAYER_LAMPORTS: u64 = 1 << 55;
+/// The most accounts that one transaction pays. With more, it would exceed the size of a packet.
+const PAID_AT_ONCE: usize = 20;
+
+/// A number of token accounts, and the interval between two writes of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacedAccounts {
+    /// The number of accounts.
+    pub accounts: u64,
+    /// The slots between two writes, at least 1. `None` if no transaction writes the accounts.
+    pub every_slots: Option<u64>,
+}
+
+/// The addresses of all paced accounts, and of those that pay them.
+#[derive(Debug, Clone)]
+pub(crate) struct PacedCast {
+    /// The accounts of each group, with their interval.
+    pub(crate) groups: Vec<(Vec<Pubkey>, Option<u64>)>,
+    mint: Pubkey,
+    payer: Pubkey,
+    treasury: Pubkey,
+}
+
+impl PacedCast {
+    /// Returns the addresses of `seed`.
+    pub(crate) fn new(seed: u64, paced: &[PacedAccounts]) -> Self {
+        let key = |label: &str, n: u64| Pubkey(Draw::new(seed, label, n).bytes());
+        let group = |(at, group): (u64, &PacedAccounts)| {
+            let accounts = (0..group.accounts).map(|n| key("paced account", at << 32 | n)).collect();
+            (accounts, group.every_slots)
+        };
+        Self {
+            groups: (0..).zip(paced).map(group).collect(),
+            mint: key("paced mint", 0),
+            payer: key("paced payer", 0),
+            treasury: key("paced treasury", 0),
+        }
+    }
+
+    /// Writes the accounts at the first slot, if there are any.
+    pub(crate) fn write(&self, accounts: &mut AccountHistory, slot: Slot) {
+        if self.groups.is_empty() {
+            return;
+        }
+        let mut put = |key: Pubkey, account: Account| accounts.write(key, slot, account);
+        let supply = TREASURY_TOKENS;
+        let mint = Mint { authority: Some(self.payer), supply, decimals: 6, freeze_authority: None };
+        put(self.mint, Account::exempt(address::TOKEN, mint.encode()));
+        put(self.payer, Account::wallet(PAYER_LAMPORTS));
+        let holder = |amount| {
+            let state = TokenAccount::new(self.mint, self.payer, amount);
+            Account::exempt(address::TOKEN, state.encode())
+        };
+        put(self.treasury, holder(TREASURY_TOKENS));
+        self.groups.iter().flat_map(|(keys, _)| keys).for_each(|key| put(*key, holder(0)));
+    }
+
+    /// Returns the transactions of the block at `slot` on `parent`. Each pays one token to accounts that are due.
+    pub(crate) fn drafts(&self, parent: Slot, slot: Slot) -> Vec<Draft> {
+        let pay = |to: &Pubkey| TypedInstruction::TokenTransfer {
+            program: address::TOKEN,
+            source: self.treasury,
+            destination: *to,
+            authority: self.payer,
+            amount: 1,
+            checked: None,
+        };
+        let due: Vec<Pubkey> = self.due(parent, slot).collect();
+        let draft = |paid: &[Pubkey]| Draft {
+            payer: self.payer,
+            instructions: paid.iter().map(pay).collect(),
+            table: None,
+        };
+        due.chunks(PAID_AT_ONCE).map(draft).collect()
+    }
+
+    /// Returns the accounts whose interval ends after `parent`, up to `slot`. Those of a group take turns.
+    fn due(&self, parent: Slot, slot: Slot) -> impl Iterator<Item = Pubkey> {
+        let paced = self.groups.iter().filter_map(|(keys, every)| Some((keys, (*every)?.max(1))));
+        paced.flat_map(move |(keys, every)| {
+            let turn = move |slot: Slot, n: u64| (slot + every - n % every) / every;
+            let keys = (0..).zip(keys).filter(move |(n, _)| turn(slot, *n) > turn(parent, *n));
+            keys.map(|(_, key)| *key)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn skipped_writes_are_made_up_for() {
+        let group = |every_slots| PacedAccounts { accounts: 7, every_slots };
+        let cast = PacedCast::new(1, &[group(Some(1)), group(Some(3)), group(None)]);
+        let mut writes = BTreeMap::<Pubkey, u64>::new();
+        // Slots without a block are as many as two in a row.
+        for slots in [100, 101, 103, 104, 107, 109, 110, 113].windows(2) {
+            cast.due(slots[0], slots[1]).for_each(|key| *writes.entry(key).or_default() += 1);
+        }
+        for (n, key) in cast.groups[0].0.iter().enumerate() {
+            assert_eq!(writes[key], 7, "{n} is written by each block");
+        }
+        for (n, key) in cast.groups[1].0.iter().enumerate() {
+            assert!((4..=5).contains(&writes[key]), "{n} is written {} times in 13 slots", writes[key]);
+        }
+        assert_eq!(writes.len(), 14);
+    }
+}

@@ -1,0 +1,68 @@
+//! The ideal cache: the yardstick for following the chain.
+//!
+//! This cache fetches an account when it is read for the first time, and again only when it is read for the first time
+//! after a block wrote it. It knows every write at once. An account that it holds for one commitment serves the other one,
+//! too, if no block wrote it between their slots. It holds what nodes parse (`jsonParsed`) apart from what they store.
+
+use std::collections::HashMap;
+
+use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
+
+/// The form of a held account: true if a node parsed it.
+type Parsed = bool;
+
+/// The slots of the last writes that the held accounts show.
+#[derive(Default)]
+pub struct IdealCache {
+    held: HashMap<(Pubkey, Parsed), HashMap<Commitment, Slot>>,
+}
+
+impl IdealCache {
+    /// Reads one or several accounts at a commitment. Returns true if that takes a fetch.
+    ///
+    /// Each account comes with the slot of the last block that wrote it, of those that have reached the commitment.
+    pub fn read(
+        &mut self,
+        accounts: impl IntoIterator<Item = (Pubkey, Slot)>,
+        parsed: Parsed,
+        commitment: Commitment,
+    ) -> bool {
+        let mut fetches = false;
+        for (account, written) in accounts {
+            let held = self.held.entry((account, parsed)).or_default();
+            fetches |= !held.values().any(|shown| *shown == written);
+            held.insert(commitment, written);
+        }
+        fetches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Commitment::{Confirmed, Finalized};
+
+    #[test]
+    fn each_write_costs_one_fetch_at_each_commitment() {
+        let mut cache = IdealCache::default();
+        let (one, two) = (Pubkey([1; 32]), Pubkey([2; 32]));
+        let mut read = |accounts: &[(Pubkey, Slot)], parsed, commitment| {
+            cache.read(accounts.to_vec(), parsed, commitment)
+        };
+        for (accounts, parsed, commitment, expected) in [
+            (&[(one, 5)][..], false, Confirmed, true),
+            (&[(one, 5)], false, Confirmed, false),
+            (&[(one, 5)], true, Confirmed, true),
+            // The write is final by now, or the confirmed answer is older than the finalized slot.
+            (&[(one, 5)], false, Finalized, false),
+            (&[(one, 9)], false, Confirmed, true),
+            (&[(one, 5)], false, Finalized, false),
+            (&[(one, 9)], false, Finalized, false),
+            (&[(one, 9), (two, 5)], false, Confirmed, true),
+            (&[(one, 9), (two, 5)], false, Confirmed, false),
+            (&[(one, 12), (two, 5)], false, Finalized, true),
+        ] {
+            assert_eq!(read(accounts, parsed, commitment), expected, "{accounts:?} {parsed} {commitment:?}");
+        }
+    }
+}
