@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_have_the_spread_and_depend_on_the_seed() {
+    fn reads_have_the_spread_of_the_seed() {
         let spread = Spread { rates: [40.0, 30.0, 30.0], confirmed: 60 };
         let settings = Settings { slot_time: None, paced_accounts: spread.accounts(), ..Settings::default() };
         let cluster = Cluster::new(Settings { history_slots: 40, ..settings });
