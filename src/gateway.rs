@@ -44,7 +44,7 @@ use crate::redis_store::Store;
 use crate::telemetry::{AuthFailure, Metrics, ReloadResult};
 use clock::WallClock;
 use keys::file::KeyFile;
-use keys::{KeyFileError, KeyHash};
+use keys::{KeyFileError, KeyHash, Revocations};
 use lease::{LeaseClient, LeaseQueue};
 use limit::{Limiter, LimiterState};
 use principal::PlanLimits;
@@ -213,9 +213,9 @@ impl Gateway {
         self.snapshot.load().table().is_some_and(|table| table.get(&KeyHash::of(key)).is_some())
     }
 
-    /// Returns true if the key with this id is in the key table and revoked.
+    /// Returns true if no key with this id is accepted. A revoked key need not be in the key table.
     pub(crate) fn is_revoked(&self, id: &str) -> bool {
-        self.snapshot.load().table().and_then(|table| table.named(id)).is_some_and(|key| key.validity.revoked)
+        self.snapshot.load().table().and_then(|table| table.named(id)).is_none_or(|key| key.validity.revoked)
     }
 
     /// Returns the usage of the key with this id. `None` if it is not in the key table.
@@ -366,11 +366,14 @@ impl Gateway {
             }
             Err(error) => {
                 self.count_read(ReloadResult::Rejected);
-                let revoked = text.ok().flatten().map(|text| keys::revoked(&text)).unwrap_or_default();
-                if let Some(snapshot) = old.without_keys(&revoked) {
+                let revocations =
+                    text.ok().flatten().map(|text| Revocations::read(&text)).unwrap_or_default();
+                let mut revoked = 0;
+                if let Some(snapshot) = old.without_keys(&revocations) {
+                    revoked = old.keys() - snapshot.keys();
                     self.put(snapshot);
                 }
-                tracing::error!(%error, "key file refused; the previous keys stay in force, but those that it revokes");
+                tracing::error!(%error, revoked, "key file refused; only its revocations are in force");
             }
         }
     }

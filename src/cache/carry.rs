@@ -30,7 +30,7 @@ use crate::telemetry::Metrics;
 /// The longest wait for the followed chain, once a node has shown a slot.
 pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
 /// The most slots by which the tip may be below a slot at which it is waited for.
-const NEAR_SLOTS: u64 = 4;
+const NEAR_SLOTS: u64 = 2;
 
 /// The followed chain, and the rule whether its proofs are used.
 pub(super) struct Carrier {
@@ -236,7 +236,7 @@ impl Carrier {
 
 /// Returns true if the tip may arrive at `slot` soon. A tip that is further behind is not waited for.
 fn is_near(chain: &Chain, slot: Slot) -> bool {
-    chain.tip().slot + NEAR_SLOTS >= slot
+    slot.saturating_sub(chain.tip().slot) <= NEAR_SLOTS
 }
 
 /// Returns true unless `key` is a balance whose account may belong to a program other than the classic token

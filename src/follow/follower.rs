@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -116,6 +116,7 @@ impl Follower {
                 // The sender lives in the pool.
                 _ = clusters.changed() => RestartReason::Cluster.into(),
             };
+            pauses.note(began.elapsed());
             match end {
                 FollowEnd::Restart(reason) => {
                     metrics.follow_restarts.at(reason).inc();
@@ -135,7 +136,8 @@ impl Follower {
                             "following pauses: accounts are served as with follow.mode = \"off\""
                         );
                     }
-                    sleep(pauses.after(reason, began.elapsed())).await;
+                    // Another cluster may have faster nodes.
+                    let _ = timeout(pauses.after(reason), clusters.changed()).await;
                 }
             }
         }
@@ -150,16 +152,23 @@ struct Pauses {
 }
 
 impl Pauses {
-    /// Returns the time for which nothing is followed, after a chain that was followed for `lasted`. Each attempt
-    /// with slow nodes takes bandwidth from callers, so the next one comes later.
-    fn after(&mut self, reason: PauseReason, lasted: Duration) -> Duration {
+    /// Notes that a chain was followed for `lasted`, whatever ended it.
+    fn note(&mut self, lasted: Duration) {
+        if lasted > STEADY_AFTER {
+            self.doublings = 0;
+        }
+    }
+
+    /// Returns the time for which nothing is followed. Each attempt with slow nodes takes bandwidth from callers, so
+    /// the next one comes later.
+    fn after(&mut self, reason: PauseReason) -> Duration {
         match reason {
             PauseReason::NoNode | PauseReason::NoEpochs => NODE_PAUSE,
             PauseReason::UnknownForm | PauseReason::NoFees => LONG_PAUSE,
             PauseReason::TooSlow => {
-                let doublings = if lasted > STEADY_AFTER { 0 } else { self.doublings };
-                self.doublings = (doublings + 1).min(MAX_DOUBLINGS);
-                LONG_PAUSE * (1 << doublings)
+                let pause = LONG_PAUSE * (1 << self.doublings);
+                self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
+                pause
             }
         }
     }
@@ -225,7 +234,8 @@ mod tests {
             (PauseReason::TooSlow, long, 60),
             (PauseReason::TooSlow, short, 120),
         ] {
-            assert_eq!(pauses.after(reason, lasted).as_secs(), seconds, "{reason:?}");
+            pauses.note(lasted);
+            assert_eq!(pauses.after(reason).as_secs(), seconds, "{reason:?}");
         }
     }
 

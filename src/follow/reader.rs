@@ -102,14 +102,14 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         let early = chain.found_at + self.frontier.slot_time().mul_f64(QUIET_PART);
         let mut due = pin!(sleep_until((chain.polled_at + self.settings.poll).max(early)));
         let known = chain.newest().max(chain.known_at_poll);
-        let mut newer = pin!(self.frontier.reached(Commitment::Confirmed, known + 1));
+        let mut newer = pin!(self.frontier.reached(Commitment::Confirmed, known.saturating_add(1)));
         loop {
             let finalized = self.frontier.slot(Commitment::Finalized);
             chain.writer.finalize(finalized)?;
             tokio::select! {
                 () = &mut due => return Ok(()),
                 () = &mut newer => return Ok(()),
-                () = self.frontier.reached(Commitment::Finalized, finalized + 1) => {}
+                () = self.frontier.reached(Commitment::Finalized, finalized.saturating_add(1)) => {}
             }
         }
     }
@@ -244,16 +244,18 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
     ) -> Result<ReadBlock, FollowEnd> {
         let began = Instant::now();
         let mut attempt = turn;
+        let mut end = PauseReason::TooSlow.into();
         loop {
             let node = &nodes[attempt % nodes.len()];
-            let end = match fetch::block(node, slot, self.metrics).await? {
+            match fetch::block(node, slot, self.metrics).await? {
                 FetchedBlock::Read(writes) => {
                     self.shared.publish(slot, node.id(), &writes).await;
                     return Ok(ReadBlock { slot, writes, node: Some(node.id()), read_at: Instant::now() });
                 }
-                FetchedBlock::Absent => FollowEnd::GAP,
-                FetchedBlock::TimedOut => PauseReason::TooSlow.into(),
-            };
+                FetchedBlock::Absent => end = FollowEnd::GAP,
+                // The nodes are too slow if no attempt had another end.
+                FetchedBlock::TimedOut => {}
+            }
             if began.elapsed() > GAP_AFTER {
                 return Err(end);
             }
@@ -291,7 +293,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         nodes: &[N::Node],
     ) -> Result<bool, FollowEnd> {
         let Some(block) = chain.queue.front() else { return Ok(false) };
-        let complete = self.shared.find(block.slot).await;
+        let complete = self.shared.find_now(block.slot).await;
         if let Some(writes) = complete.filter(|complete| chain.is_continued_by(complete)) {
             chain.queue[0] = ReadBlock { slot: block.slot, writes, node: None, read_at: block.read_at };
             return Ok(true);

@@ -25,7 +25,9 @@ const WAIT: Duration = Duration::from_secs(1);
 const CLAIM_LIFE: Duration = Duration::from_millis(800);
 /// The pause before the store is asked again for a claimed block.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
-/// The time without further waits after one was in vain.
+/// The wait after which a replica that claims blocks counts as slow.
+const SLOW_WAIT: Duration = Duration::from_millis(250);
+/// The time without further waits after one was long or in vain.
 const IMPATIENT_FOR: Duration = Duration::from_secs(10);
 /// The life of a record. Replicas need the newest blocks only.
 const RECORD_LIFE: Duration = Duration::from_secs(30);
@@ -37,6 +39,8 @@ pub(super) enum SharedBlock {
     Read(BlockWrites),
     /// Another replica is asking a node for it.
     Claimed,
+    /// A replica has read the block without its rewards. Only another answer of a node tells if they are late.
+    Incomplete,
     /// The block must be asked of a node.
     Absent,
 }
@@ -69,22 +73,31 @@ impl<S: BlockStore> SharedBlocks<S> {
         let store = self.store.as_ref()?;
         let began = Instant::now();
         let mut has_waited = false;
-        loop {
+        let (block, in_vain) = loop {
             match store.look_up(slot).await {
-                SharedBlock::Read(block) => return Some(block),
+                SharedBlock::Read(block) => break (Some(block), false),
+                SharedBlock::Incomplete => break (None, false),
                 SharedBlock::Claimed if self.may_wait() && began.elapsed() < WAIT => {
                     has_waited = true;
                     sleep(LOOK_AGAIN).await;
                 }
-                SharedBlock::Claimed | SharedBlock::Absent => break,
+                SharedBlock::Claimed | SharedBlock::Absent => break (None, true),
             }
-        }
-        if has_waited {
-            // A replica that claims blocks and does not read them would delay each block.
+        };
+        if has_waited && (in_vain || began.elapsed() > SLOW_WAIT) {
+            // A replica that claims blocks and reads them slowly, or never, would delay each block.
             *self.impatient_until.lock().unwrap_or_else(PoisonError::into_inner) =
                 Some(Instant::now() + IMPATIENT_FOR);
         }
-        None
+        block
+    }
+
+    /// Returns the block at `slot` if another replica has read it. Waits for no claim.
+    pub(super) async fn find_now(&self, slot: Slot) -> Option<BlockWrites> {
+        match self.store.as_ref()?.look_up(slot).await {
+            SharedBlock::Read(block) => Some(block),
+            SharedBlock::Claimed | SharedBlock::Incomplete | SharedBlock::Absent => None,
+        }
     }
 
     /// Publishes the block at `slot`, which `node` has given.
@@ -132,8 +145,7 @@ impl BlockStore for StoredBlocks {
             BlockRecord::ClaimedBefore => (SharedResult::Miss, SharedBlock::Claimed),
             BlockRecord::Found(bytes) => match record::decode(&self.mac, &key, &bytes) {
                 None => (SharedResult::Foreign, SharedBlock::Absent),
-                // Only a second answer of a node tells if the rewards are late or if there are none.
-                Some(block) if block.lacks_fee_reward => (SharedResult::Miss, SharedBlock::Absent),
+                Some(block) if block.lacks_fee_reward => (SharedResult::Miss, SharedBlock::Incomplete),
                 Some(block) => (SharedResult::Hit, SharedBlock::Read(block)),
             },
         };

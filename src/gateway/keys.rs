@@ -183,14 +183,41 @@ pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Ap
     if problems.is_empty() { Ok(keys) } else { Err(problems) }
 }
 
-/// Returns the hashes of the revoked keys of a key file that has faults. Keys with a faulty hash are left out.
-pub(crate) fn revoked(text: &str) -> HashSet<KeyHash> {
-    let keys = toml::from_str::<RawFile>(text).map_or_else(|_| Vec::new(), |file| file.key);
-    let revoked = keys.iter().filter(|key| key.revoked.is_some());
-    let hashes = revoked.flat_map(|key| {
-        std::iter::once(&key.sha256).chain(key.previous.iter().map(|previous| &previous.sha256))
-    });
-    hashes.filter_map(|hash| KeyHash::parse(hash)).collect()
+/// The keys that a key file with faults revokes.
+#[derive(Debug, Default)]
+pub(crate) struct Revocations {
+    ids: HashSet<String>,
+    hashes: HashSet<KeyHash>,
+}
+
+impl Revocations {
+    /// Reads the revocations of a file that may have any faults. A file that is not TOML has none. A key without a
+    /// valid time of revocation is not revoked.
+    pub(crate) fn read(text: &str) -> Self {
+        let file = toml::from_str::<toml::Table>(text).unwrap_or_default();
+        let keys = || file.get("key").and_then(toml::Value::as_array).into_iter().flatten();
+        let text = |key: &toml::Value, name: &str| Some(key.get(name)?.as_str()?.to_owned());
+        let mut revocations = Self::default();
+        for key in keys() {
+            if text(key, "revoked").and_then(|time| time.parse::<Timestamp>().ok()).is_none() {
+                continue;
+            }
+            // A copied key may have the id of another one by mistake.
+            let id = text(key, "id");
+            let is_unique = keys().filter(|other| text(other, "id") == id).count() == 1;
+            revocations.ids.extend(id.filter(|_| is_unique));
+            let previous = key.get("previous").and_then(toml::Value::as_array).into_iter().flatten();
+            let hashes = std::iter::once(key).chain(previous).filter_map(|table| text(table, "sha256"));
+            revocations.hashes.extend(hashes.filter_map(|hash| KeyHash::parse(&hash)));
+        }
+        revocations
+    }
+
+    /// Returns true if the key with this id and one of these hashes is revoked. A rotation that is not in force
+    /// changes the hashes, but not the id.
+    pub(crate) fn contain(&self, id: &str, mut hashes: impl Iterator<Item = KeyHash>) -> bool {
+        self.ids.contains(id) || hashes.any(|hash| self.hashes.contains(&hash))
+    }
 }
 
 /// Returns true if the file is valid and sets nothing, not even an empty list of keys.

@@ -1,13 +1,12 @@
 //! The snapshot of the keys and plans in force. It is immutable, and built from the configuration and the key file.
 
-use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::GatewayError;
 use super::address::PerAddress;
-use super::keys::{self, KeyFileError, KeyHash};
+use super::keys::{self, KeyFileError, KeyHash, Revocations};
 use super::limit::Limiter;
 use super::plan::{self, PlanTerms, Plans};
 use super::principal::{KeyValidity, Principal};
@@ -42,9 +41,9 @@ impl KeySnapshot {
         self.with_access(AccessMode::Keys(table(keys, dev_key, &self.plans, Some(self), &self.context)))
     }
 
-    /// Returns a copy of this snapshot without the keys of these hashes. `None` if it has none of them.
-    pub(crate) fn without_keys(&self, hashes: &HashSet<KeyHash>) -> Option<Self> {
-        let rest = self.table()?.without(hashes)?;
+    /// Returns a copy of this snapshot without the keys that are revoked. `None` if it has none of them.
+    pub(crate) fn without_keys(&self, revocations: &Revocations) -> Option<Self> {
+        let rest = self.table()?.without(revocations, self.dev_key.as_deref())?;
         Some(self.with_access(AccessMode::Keys(rest)))
     }
 

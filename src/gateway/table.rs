@@ -1,10 +1,10 @@
 //! The key table: a map from the hashes of keys to principals. It is built from the key file and does not change.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use super::clock::WallClock;
-use super::keys::{ApiKey, KeyHash};
+use super::keys::{ApiKey, KeyHash, Revocations};
 use super::lease::{Lease, LeaseClient};
 use super::plan::{PlanTerms, Plans};
 use super::principal::{ANONYMOUS, KeyValidity, PlanLimits, Principal};
@@ -76,9 +76,12 @@ impl KeyTable {
         self.by_id.insert(id, principal);
     }
 
-    /// Returns a copy of this table without the keys of these hashes. `None` if it has none of them.
-    pub(crate) fn without(&self, hashes: &HashSet<KeyHash>) -> Option<Self> {
-        let goes = |principal: &Principal| principal.validity.hashes().any(|hash| hashes.contains(&hash));
+    /// Returns a copy of this table without the keys that are revoked. `None` if it has none of them. The dev key
+    /// stays.
+    pub(crate) fn without(&self, revocations: &Revocations, dev_key: Option<&str>) -> Option<Self> {
+        let goes = |principal: &Principal| {
+            dev_key != Some(&principal.id) && revocations.contain(&principal.id, principal.validity.hashes())
+        };
         if !self.principals().any(goes) {
             return None;
         }

@@ -67,6 +67,40 @@ async fn faulty_key_files_revoke_keys() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refused_rotations_do_not_hide_revocations() {
+    let keys = TestKeys::new();
+    let (leaked, stays) = (keys.key("standard"), keys.key("standard"));
+    let gateway = keys.gateway();
+    let accepts = |key: &str| authenticate(&gateway, key).is_ok();
+    let file = KeyFile::new(keys.keys_file());
+    let id = file.list().unwrap()[0].id.clone();
+    keys.key("gold");
+    file.rotate(&id, Timestamp::now(), Timestamp::now()).unwrap();
+    settle(&gateway);
+    assert_eq!([accepts(&leaked), accepts(&stays)], [true, true], "the file is refused");
+    file.revoke(&id, Timestamp::now()).unwrap();
+    settle(&gateway);
+    assert_eq!([accepts(&leaked), accepts(&stays), gateway.is_revoked(&id)], [false, true, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_times_revoke_keys() {
+    let keys = TestKeys::new();
+    let key = keys.key("standard");
+    let gateway = keys.gateway();
+    let good = std::fs::read_to_string(keys.keys_file()).unwrap();
+    for faulty in ["revoked = \"\"", "revoked = \"yesterday\"", "revoked = 1", "colour = \"red\""] {
+        std::fs::write(keys.keys_file(), format!("{}\n{faulty}\n", good.trim_end())).unwrap();
+        settle(&gateway);
+        assert!(authenticate(&gateway, &key).is_ok(), "{faulty}");
+    }
+    let revoked = "revoked = \"2026-11-01T00:00:00Z\"\ncolour = \"red\"\n";
+    std::fs::write(keys.keys_file(), format!("{}\n{revoked}", good.trim_end())).unwrap();
+    settle(&gateway);
+    assert!(authenticate(&gateway, &key).is_err(), "an unknown member hides no revocation");
+}
+
+#[tokio::test(start_paused = true)]
 async fn blank_key_files_remove_no_keys() {
     let keys = TestKeys::new();
     let key = keys.key("standard");

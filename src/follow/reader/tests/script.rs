@@ -180,7 +180,7 @@ impl BlockStore for Arc<ScriptedStore> {
         match self.blocks.lock().unwrap_or_else(PoisonError::into_inner).get(&slot) {
             None => SharedBlock::Absent,
             Some(None) => SharedBlock::Claimed,
-            Some(Some(block)) if block.lacks_fee_reward => SharedBlock::Absent,
+            Some(Some(block)) if block.lacks_fee_reward => SharedBlock::Incomplete,
             Some(Some(block)) => SharedBlock::Read(block.clone()),
         }
     }
