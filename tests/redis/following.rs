@@ -268,7 +268,8 @@ async fn over_another_cluster(shared: SharedSettings, prepare: impl FnOnce(&Clus
 #[tokio::test]
 async fn records_of_another_chain_are_not_applied() {
     let store = Redis::start(&[]);
-    let (_, b) = two(store.settings()).await;
+    // Another replica of the same cluster would replace the records.
+    let b = started(TestGateway::builder().nodes(2).config(following(store.settings(), 1))).await;
     let genesis = b.front().pool.genesis().unwrap();
     // The other cluster claims to be the same, so its records have the same names.
     let prepare = |cluster: &Cluster| {
@@ -308,6 +309,7 @@ async fn clusters_secrets_and_settings_separate_blocks() {
         };
         assert_eq!(read, own);
         until_tip(&signed).await;
+        until_tip(&alone).await;
     }
     fetch_unchanged(&other).await;
     other.cluster.step_by(4 * STEP);
